@@ -1,0 +1,68 @@
+# Two commands matter: `make demo` runs the product, `make test` proves it.
+PYTHON ?= python3
+BIN := .venv/bin
+# Tests run side by side; two at least, so that isolation is always put to the test.
+JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 2 ] && echo $$n || echo 2)
+
+.PHONY: help setup demo test test-fast check bench format lock clean
+
+help:
+	@echo "make demo       run the whole product on this machine, with demo traffic"
+	@echo "make test       everything: checks, tests, kill tests"
+	@echo "make test-fast  the tests that take seconds"
+	@echo "make check      lint, types, layers"
+	@echo "make bench      measure, and write docs/benchmarks.md"
+	@echo "make setup      only install; the others do it when needed"
+
+setup: .venv/.dev
+
+# `uv pip sync` makes the environment exactly what the lock says, hashes checked.
+.venv/.uv:
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip --quiet --disable-pip-version-check install --require-hashes -r requirements/uv.txt
+	@touch $@
+
+.venv/.dev: requirements/dev.txt pyproject.toml .venv/.uv
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip sync --quiet --require-hashes requirements/dev.txt
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/.bench: requirements/bench.txt .venv/.dev
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip sync --quiet --require-hashes requirements/bench.txt
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup
+	$(BIN)/doubledecker up
+
+test: check
+	$(BIN)/pytest -n $(JOBS)
+
+test-fast: setup
+	$(BIN)/pytest -n $(JOBS) -m "not slow"
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: .venv/.bench
+	$(BIN)/python -m bench
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+COMPILE := VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip compile --quiet --universal --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --custom-compile-command "make lock" $(UPGRADE)
+
+# `make lock UPGRADE=--upgrade` takes newer versions; without it only what changed is resolved anew.
+lock: .venv/.uv
+	$(COMPILE) requirements/uv.in --output-file requirements/uv.txt
+	$(COMPILE) pyproject.toml --output-file requirements/run.txt
+	$(COMPILE) pyproject.toml --group dev --constraint requirements/run.txt requirements/uv.in --output-file requirements/dev.txt
+	$(COMPILE) pyproject.toml --group dev --group bench --constraint requirements/dev.txt requirements/uv.in --output-file requirements/bench.txt
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

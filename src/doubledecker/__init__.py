@@ -1,0 +1,3 @@
+"""An event bus over HTTP: publish once, deliver in batches, lose nothing."""
+
+__version__ = "0.1.0"

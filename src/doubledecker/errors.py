@@ -1,0 +1,124 @@
+"""Everything that can go wrong, as a tree.
+
+DoubledeckerError
+├── Refused                  the caller asked for something it may not have; carries an HTTP status
+│   ├── BadRequest           400  the input is wrong, and the message says what is allowed
+│   ├── Unauthenticated      401  no token, or one we do not know
+│   ├── Forbidden            403  a known token, but not its business
+│   ├── NotFound             404
+│   ├── RequestTimedOut      408  the body came too slowly
+│   ├── Conflict             409  the same idempotency key with another body
+│   ├── TooLarge             413
+│   └── TooMany              429  a limit on how many things of a kind may be kept
+├── BusAway                  503  Redis did not answer; nothing is known to be written
+├── JournalFull              503  the journal is at its bound and set to refuse
+├── RetryLater               a job asks to be run again after a delay
+├── ScriptBroken             a Lua file's header and body disagree
+├── ServerUnfit              the Redis server lacks something the bus depends on
+├── DataOwned                another process already runs on this data directory
+└── SettingInvalid           a setting does not parse or is out of range
+"""
+
+
+class DoubledeckerError(Exception):
+    """The root: catching it catches everything this product raises on purpose."""
+
+
+class Refused(DoubledeckerError):
+    """A request that is answered with a 4xx and changes nothing."""
+
+    status = 400
+    title = "Bad request"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class BadRequest(Refused):
+    """The input is wrong."""
+
+
+class Unauthenticated(Refused):
+    """No token, or one we do not know; `stale` asks a Digest client to try again with the new nonce."""
+
+    status = 401
+    title = "Unauthorized"
+
+    def __init__(self, detail: str, *, stale: bool = False) -> None:
+        super().__init__(detail)
+        self.stale = stale
+
+
+class Forbidden(Refused):
+    """A known token that may not do this."""
+
+    status = 403
+    title = "Forbidden"
+
+
+class NotFound(Refused):
+    """There is no such thing."""
+
+    status = 404
+    title = "Not found"
+
+
+class RequestTimedOut(Refused):
+    """The body came too slowly."""
+
+    status = 408
+    title = "Request timeout"
+
+
+class Conflict(Refused):
+    """It contradicts something said before."""
+
+    status = 409
+    title = "Conflict"
+
+
+class TooLarge(Refused):
+    """More bytes or items than one request may carry."""
+
+    status = 413
+    title = "Too large"
+
+
+class TooMany(Refused):
+    """More things of a kind than may be kept."""
+
+    status = 429
+    title = "Too many"
+
+
+class BusAway(DoubledeckerError):
+    """Redis did not answer; what was asked may or may not have been written."""
+
+
+class JournalFull(DoubledeckerError):
+    """The journal is at its bound, and the settings say to refuse rather than to trim."""
+
+
+class RetryLater(DoubledeckerError):
+    """Raised by a job to be run again after `delay_ms`."""
+
+    def __init__(self, delay_ms: int) -> None:
+        super().__init__(f"again in {delay_ms} ms")
+        self.delay_ms = delay_ms
+
+
+class ScriptBroken(DoubledeckerError):
+    """A Lua file whose header and body disagree."""
+
+
+class ServerUnfit(DoubledeckerError):
+    """The Redis server lacks something the bus depends on."""
+
+
+class DataOwned(DoubledeckerError):
+    """Another process already runs on this data directory."""
+
+
+class SettingInvalid(DoubledeckerError):
+    """A setting that does not parse or is out of range."""

@@ -1,0 +1,29 @@
+-- Take the jobs of dead slots back, in front of all others, and forget those slots.
+--
+-- A slot is dead when its last heartbeat is too old or missing.
+--
+-- key  workers    workers                       hash    slots and when they were last alive
+-- key  instant    jobs:instant:<queue>          list    jobs to run now, next one last
+-- key  holders    jobs:pending:index:<queue>    set     slots that have held a job
+-- key  bell       jobs:bell                     stream  rung when there is something to take or to wait for
+-- keys pending    jobs:pending:<in_queue>:<slot>  list    the job that a slot holds
+-- arg  queue      text  which queue's slots to look at
+-- arg  dead_ms    int   how old a heartbeat may be
+-- now
+-- returns         {slots forgotten, jobs taken back}
+
+local forgotten, returned = 0, 0
+for _, slot in ipairs(redis.call("SMEMBERS", holders)) do
+  local beat = tonumber(redis.call("HGET", workers, slot) or 0)
+  if beat + dead_ms <= now then
+    while redis.call("LMOVE", pending(queue, slot), instant, "LEFT", "RIGHT") do
+      returned = returned + 1
+    end
+    redis.call("SREM", holders, slot)
+    forgotten = forgotten + 1
+  end
+end
+if returned > 0 then
+  redis.call("XADD", bell, "MAXLEN", 1, "*", "rung", 1)
+end
+return {forgotten, returned}

@@ -1,0 +1,47 @@
+-- Shorten a journal: what the archive has confirmed goes at once, the rest only when the bound forces it.
+--
+-- What is cut before the archive confirmed it is a gap: counted, and written down.
+--
+-- key journal     journal          hash    <name>_bytes, archive, <name>_confirmed, <name>_lost
+-- key entries     journal:<name>   stream  the journal itself
+-- key gaps        journal:gaps     stream  what was cut unconfirmed
+-- arg name        text  events or attempts
+-- arg bytes_max   int   how much it may hold
+-- arg entries_max int   how many entries to look at in one call
+-- returns         {entries removed, bytes left, entries lost to the archive}
+
+local function is_after(a, b)
+  local a_ms, a_n = string.match(a, "(%d+)-(%d+)")
+  local b_ms, b_n = string.match(b, "(%d+)-(%d+)")
+  a_ms, b_ms = tonumber(a_ms), tonumber(b_ms)
+  return a_ms > b_ms or (a_ms == b_ms and tonumber(a_n) > tonumber(b_n))
+end
+
+local bytes = tonumber(redis.call("HGET", journal, name .. "_bytes") or 0)
+local archive = redis.call("HGET", journal, "archive")
+local confirmed = archive and redis.call("HGET", journal, name .. "_confirmed") or "0-0"
+local removed, last, first_lost, last_lost, lost = 0, nil, nil, nil, 0
+for _, entry in ipairs(redis.call("XRANGE", entries, "-", "+", "COUNT", entries_max)) do
+  local is_confirmed = archive and not is_after(entry[1], confirmed)
+  if not is_confirmed and bytes <= bytes_max then
+    break
+  end
+  removed, last = removed + 1, entry[1]
+  for i = name == "events" and 1 or 2, #entry[2], name == "events" and 1 or 2 do
+    bytes = bytes - #entry[2][i]
+  end
+  if archive and not is_confirmed then
+    first_lost, last_lost, lost = first_lost or entry[1], entry[1], lost + 1
+  end
+end
+if removed == 0 then
+  return {0, bytes, 0}
+end
+local last_ms, last_n = string.match(last, "(%d+)-(%d+)")
+redis.call("XTRIM", entries, "MINID", last_ms .. "-" .. tonumber(last_n) + 1)
+redis.call("HSET", journal, name .. "_bytes", bytes)
+if lost > 0 then
+  redis.call("HINCRBY", journal, name .. "_lost", lost)
+  redis.call("XADD", gaps, "MAXLEN", "~", 1000, "*", "journal", name, "from", first_lost, "to", last_lost, "entries", lost)
+end
+return {removed, bytes, lost}

@@ -1,0 +1,23 @@
+-- Forget a subscriber and its subscriptions.
+--
+-- key  registry     registry                    hash  version
+-- key  changes      registry:changes            zset  what changed, by version
+-- key  subscribers  subscribers                 set   all subscribers
+-- key  subscriber   subscriber:<token>          hash  what it asked for, and its health
+-- key  topics       topics:<token>              set   what it is subscribed to
+-- key  holds        subscriber:holds:<token>    zset  slots that call it now
+-- key  waiting      subscriber:waiting:<token>  set   partitions with jobs set aside for it
+-- keys of_topic     subscribers:<name>          set   a topic's subscribers
+-- arg  token        text  the subscriber
+-- returns           the registry's new version, or 0 when there was no such subscriber
+
+if redis.call("SREM", subscribers, token) == 0 then
+  return 0
+end
+for _, name in ipairs(redis.call("SMEMBERS", topics)) do
+  redis.call("SREM", of_topic(name), token)
+end
+redis.call("DEL", topics, subscriber, holds, waiting)
+local version = redis.call("HINCRBY", registry, "version", 1)
+redis.call("ZADD", changes, version, "subscriber " .. token)
+return version

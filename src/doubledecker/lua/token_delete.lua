@@ -1,0 +1,18 @@
+-- Revoke a client's token.
+--
+-- key registry  registry             hash  version
+-- key changes   registry:changes     zset  what changed, by version
+-- key tokens    api_tokens           hash  tokens as JSON, by id
+-- key ids       ids:<id>             zset  the client's own event ids
+-- key requests  idempotency:<id>     hash  the client's idempotency keys
+-- key ages      idempotency:ages:<id>  zset  the same by age
+-- arg id        text  the token's public id
+-- returns       the registry's new version, or 0 when there was no such token
+
+if redis.call("HDEL", tokens, id) == 0 then
+  return 0
+end
+redis.call("DEL", ids, requests, ages)
+local version = redis.call("HINCRBY", registry, "version", 1)
+redis.call("ZADD", changes, version, "token " .. id)
+return version

@@ -1,0 +1,17 @@
+-- Add a client's token.
+--
+-- key registry  registry          hash  version
+-- key changes   registry:changes  zset  what changed, by version
+-- key tokens    api_tokens        hash  tokens as JSON, by id
+-- arg id        text  the token's public id
+-- arg record    text  name and hashes, as JSON
+-- arg most      int   how many tokens there may be
+-- returns       the registry's new version, or 0 when there are too many
+
+if redis.call("HEXISTS", tokens, id) == 0 and redis.call("HLEN", tokens) >= most then
+  return 0
+end
+redis.call("HSET", tokens, id, record)
+local version = redis.call("HINCRBY", registry, "version", 1)
+redis.call("ZADD", changes, version, "token " .. id)
+return version

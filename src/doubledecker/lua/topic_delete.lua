@@ -1,0 +1,27 @@
+-- Forget a topic; the subscriptions to it end.
+--
+-- key  registry  registry            hash  version
+-- key  changes   registry:changes    zset  what changed, by version
+-- key  topics    topics              set   all topic names
+-- key  topic     topic:<name>        hash  publisher, counter, last_event
+-- key  of_topic  subscribers:<name>  set   the topic's subscribers
+-- keys of_token  topics:<token>      set   what a subscriber is subscribed to
+-- arg  name      text  the topic
+-- arg  publisher text  who asks; empty for root, who may always
+-- returns        the registry's new version, 0 when there is no such topic, -1 when it is another's
+
+if redis.call("SISMEMBER", topics, name) == 0 then
+  return 0
+end
+if publisher ~= "" and redis.call("HGET", topic, "publisher") ~= publisher then
+  return -1
+end
+local version = redis.call("HINCRBY", registry, "version", 1)
+for _, token in ipairs(redis.call("SMEMBERS", of_topic)) do
+  redis.call("SREM", of_token(token), name)
+  redis.call("ZADD", changes, version, "subscriber " .. token)
+end
+redis.call("SREM", topics, name)
+redis.call("DEL", topic, of_topic)
+redis.call("ZADD", changes, version, "topic " .. name)
+return version

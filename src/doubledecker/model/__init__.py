@@ -1,0 +1,1 @@
+"""What the product talks about: events, subscribers, jobs, and the pure rules between them."""

@@ -1,0 +1,201 @@
+"""Events: what a publisher says happened, checked, and in the form in which they are stored and delivered.
+
+An accepted event is encoded to JSON once. Those bytes are what batches hold, what the journal holds and what a
+subscriber receives; nothing on the way parses them again. `data` is never looked into: its bytes are passed on.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from doubledecker.errors import BadRequest, TooLarge
+
+TOPIC = re.compile(r"[a-z_]{1,64}")
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+ROUTEMASTER_TYPES = frozenset({"create", "update", "delete", "noop"})
+DEFAULT_TENANT = "default"
+URL_LENGTH_MAX = 1024
+# 2^53: beyond it a JavaScript reader would see another number.
+TIMESTAMP_MS_MAX = 9_007_199_254_740_992
+_URL = re.compile(r"https://[^\s/?#]+(?:/[^\s?#]*)?")
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_EVENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+@dataclass(frozen=True)
+class EventLimits:
+    """How large a single event may be."""
+
+    data_bytes_max: int
+    depth_max: int
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """An accepted event; its fields, in this order, are a delivered message."""
+
+    topic: str
+    type: str
+    url: str | UnsetType = UNSET
+    t: int = -1
+    data: Raw | UnsetType = UNSET
+    id: str = ""
+    tenant: str = DEFAULT_TENANT
+    key: str = ""
+    traceparent: str | UnsetType = UNSET
+
+
+class _Posted(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """The body of `POST /topics/:name`."""
+
+    type: str
+    url: str
+    timestamp: int | None = None
+    data: Raw | None = None
+
+
+class _Offered(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """One item of `POST /events`."""
+
+    topic: str
+    type: str
+    url: str | None = None
+    tenant: str | None = None
+    key: str | None = None
+    id: str | None = None
+    timestamp: int | None = None
+    data: Raw | None = None
+    traceparent: str | None = None
+
+
+_Form = TypeVar("_Form", _Posted, _Offered)
+
+_POSTED = msgspec.json.Decoder(_Posted)
+_OFFERED = msgspec.json.Decoder(_Offered)
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(event: Event) -> bytes:
+    """The bytes that are stored, journaled and delivered: one line of JSON."""
+    return _encode(event)
+
+
+def parse_posted(body: bytes, *, topic: str, id_: str, now_ms: int, limits: EventLimits) -> Event:
+    """An event as Routemaster's clients post it; raises BadRequest with what is allowed."""
+    check_topic(topic)
+    posted = _decode(_POSTED, body)
+    if posted.type not in ROUTEMASTER_TYPES:
+        raise BadRequest(f"type is {_shown(posted.type)}; it must be one of create, update, delete, noop")
+    return Event(
+        topic=topic,
+        type=posted.type,
+        url=_checked_url(posted.url),
+        t=_checked_timestamp(posted.timestamp, now_ms),
+        data=_checked_data(posted.data, limits),
+        id=id_,
+    )
+
+
+def parse_offered(item: bytes | Raw, *, id_: str, now_ms: int, limits: EventLimits) -> Event:
+    """One item of `POST /events`; `id_` is used when the publisher gives none."""
+    offered = _decode(_OFFERED, item)
+    check_topic(offered.topic)
+    if not NAME.fullmatch(offered.type):
+        raise BadRequest(f"type is {_shown(offered.type)}; it must match {NAME.pattern}")
+    if offered.id is not None and not _EVENT_ID.fullmatch(offered.id):
+        raise BadRequest(f"id is {_shown(offered.id)}; it must be 1 to 128 printable ASCII characters")
+    if offered.traceparent is not None and not _TRACEPARENT.fullmatch(offered.traceparent):
+        raise BadRequest(f"traceparent is {_shown(offered.traceparent)}; it must be a W3C traceparent")
+    return Event(
+        topic=offered.topic,
+        type=offered.type,
+        url=UNSET if offered.url is None else _checked_url(offered.url),
+        t=_checked_timestamp(offered.timestamp, now_ms),
+        data=_checked_data(offered.data, limits),
+        id=offered.id or id_,
+        tenant=_checked_name("tenant", offered.tenant) or DEFAULT_TENANT,
+        key=_checked_name("key", offered.key),
+        traceparent=offered.traceparent or UNSET,
+    )
+
+
+def check_topic(name: str) -> None:
+    """Raise BadRequest unless the name can be a topic's."""
+    if not TOPIC.fullmatch(name):
+        raise BadRequest(f"the topic is {_shown(name)}; a name must match {TOPIC.pattern}")
+
+
+def check_text(body: bytes) -> None:
+    """Raise BadRequest unless the bytes are UTF-8: `data` is passed on unread, so this is the only look at it."""
+    if body.isascii():
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the body is not UTF-8: byte {error.start} is {body[error.start]:#04x}") from error
+
+
+def _decode(decoder: "msgspec.json.Decoder[_Form]", body: bytes | Raw) -> _Form:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"not an event: {error}") from error
+
+
+def _checked_name(field: str, value: str | None) -> str:
+    if value is None:
+        return ""
+    if not NAME.fullmatch(value):
+        raise BadRequest(f"{field} is {_shown(value)}; it must match {NAME.pattern}")
+    return value
+
+
+def _checked_url(url: str) -> str:
+    if len(url) > URL_LENGTH_MAX or not _URL.fullmatch(url):
+        raise BadRequest(
+            f"url is {_shown(url)}; it must be https, without a query, of {URL_LENGTH_MAX} characters at most"
+        )
+    return url
+
+
+def _checked_timestamp(timestamp: int | None, now_ms: int) -> int:
+    if timestamp is None:
+        return now_ms
+    if not 0 <= timestamp <= TIMESTAMP_MS_MAX:
+        raise BadRequest(f"timestamp is {timestamp}; it must be milliseconds since 1970, or null for now")
+    return timestamp
+
+
+def _checked_data(data: Raw | None, limits: EventLimits) -> Raw | UnsetType:
+    if data is None:
+        return UNSET
+    raw = bytes(data)
+    if raw == b"null":
+        return UNSET
+    if len(raw) > limits.data_bytes_max:
+        raise TooLarge(f"data is {len(raw)} bytes; at most {limits.data_bytes_max} are allowed")
+    # Brackets can only nest as deep as there are opening ones, so most events need no closer look.
+    if raw.count(b"[") + raw.count(b"{") > limits.depth_max and _depth(raw) > limits.depth_max:
+        raise BadRequest(f"data nests deeper than {limits.depth_max} levels")
+    # An event is one line in the journal; only white space between tokens can hold a line break.
+    return Raw(msgspec.json.format(raw, indent=-1)) if b"\n" in raw or b"\r" in raw else data.copy()
+
+
+def _depth(raw: bytes) -> int:
+    """How deep a valid JSON text nests, brackets inside strings not counted."""
+    deepest = depth = 0
+    for token in re.finditer(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', raw):
+        character = token[0][:1]
+        if character in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in b"]}":
+            depth -= 1
+    return deepest
+
+
+def _shown(text: str) -> str:
+    """What was seen, short enough for an error message."""
+    return repr(text if len(text) <= 80 else f"{text[:77]}…")  # noqa: PLR2004 - one line of a terminal

@@ -1,0 +1,31 @@
+"""Jobs: units of the worker's work, as they are stored: MessagePack of a name and its arguments."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+MAIN = "main"
+# Batches whose subscriber failed last time wait here, apart from first tries.
+RETRY = "retry"
+AUX = "aux"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to do, and on what; two jobs with the same name and arguments are the same job."""
+
+    name: str
+    args: tuple[str, ...] = ()
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode([self.name, self.args])
+
+    @classmethod
+    def decode(cls, packed: bytes) -> "Job":
+        name, args = msgspec.msgpack.decode(packed, type=tuple[str, tuple[str, ...]])
+        return cls(name, args)
+
+
+def batch_job(bid: str, token: str) -> Job:
+    """The job that delivers a batch to the subscriber with this token id."""
+    return Job("batch", (bid, token))

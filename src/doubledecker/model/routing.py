@@ -1,0 +1,61 @@
+"""Routing: who may publish on a topic, and who receives what is published. Pure look-ups on a snapshot.
+
+The snapshot is a process's copy of the registry at one version. The publish script compares that version with the
+one in Redis before it writes, so an answer given here is proven there.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from doubledecker.model.event import Event
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.token import Token
+
+
+@dataclass
+class Registry:
+    """Tokens, subscribers and the topics' owners, as of `version`."""
+
+    version: int = 0
+    tokens: dict[str, Token] = field(default_factory=dict)
+    subscribers: dict[str, Subscriber] = field(default_factory=dict)
+    # Owners are learnt one by one, when a topic is first published on; a claim does not change the version.
+    owners: dict[str, str] = field(default_factory=dict)
+    _by_topic: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict)
+
+    def receivers(self, event: Event) -> tuple[Subscriber, ...]:
+        """Every subscriber that gets this event."""
+        return self._by_topic.get(event.topic, ())
+
+    def with_name(self, name: str) -> list[Token]:
+        """The tokens with this name; a name may be shared."""
+        return [token for token in self.tokens.values() if token.name == name]
+
+    def put_subscriber(self, token: str, subscriber: Subscriber | None) -> None:
+        """Take over a changed subscriber, or forget a deleted one."""
+        former = self.subscribers.pop(token, None)
+        if subscriber is not None:
+            self.subscribers[token] = subscriber
+        self._reindex({*(former.topics if former else ()), *(subscriber.topics if subscriber else ())})
+
+    def put_subscribers(self, subscribers: Iterable[Subscriber]) -> None:
+        """Take over all subscribers at once."""
+        self.subscribers = {subscriber.token: subscriber for subscriber in subscribers}
+        self._by_topic = {}
+        self._reindex({topic for subscriber in self.subscribers.values() for topic in subscriber.topics})
+
+    def put_token(self, id_: str, token: Token | None) -> None:
+        """Take over a new token, or forget a revoked one."""
+        self.tokens.pop(id_, None)
+        if token is not None:
+            self.tokens[id_] = token
+
+    def _reindex(self, topics: set[str]) -> None:
+        found: dict[str, list[Subscriber]] = {topic: [] for topic in topics}
+        for subscriber in self.subscribers.values():
+            for topic in topics.intersection(subscriber.topics):
+                found[topic].append(subscriber)
+        for topic, subscribers in found.items():
+            self._by_topic[topic] = tuple(subscribers)
+            if not subscribers:
+                del self._by_topic[topic]

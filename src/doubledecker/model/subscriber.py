@@ -1,0 +1,100 @@
+"""Subscribers: push receivers, what they ask for, and within which limits."""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import msgspec
+
+from doubledecker.errors import BadRequest
+from doubledecker.model.event import check_topic
+
+TIMEOUT_MS_MAX = 3_600_000
+EVENTS_MAX = 10_000
+BYTES_MAX = 16_777_216
+CONCURRENCY_MAX = 100
+TOPICS_MAX = 1000
+CALLBACK_LENGTH_MAX = 2048
+# Basic authentication cannot carry a colon in the user name.
+_UUID = re.compile(r"[\x21-\x39\x3b-\x7e]{1,255}")
+
+
+@dataclass(frozen=True)
+class Subscriber:
+    """One push receiver; `token` is the public id of the token that owns it."""
+
+    token: str
+    callback: str
+    uuid: str
+    topics: tuple[str, ...] = ()
+    timeout_ms: int = 500
+    max_events: int = 100
+    max_bytes: int = 1_048_576
+    concurrency: int = 4
+
+
+class Subscription(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /subscription`; what is absent keeps its former value."""
+
+    topics: list[str]
+    callback: str
+    uuid: str | None = None
+    timeout: int | None = None
+    max: int | None = None
+    max_bytes: int | None = None
+    concurrency: int | None = None
+
+
+def parse(body: bytes, *, is_private_allowed: bool) -> Subscription:
+    """A checked subscription; raises BadRequest with what was seen and what is allowed."""
+    try:
+        asked = msgspec.json.decode(body, type=Subscription)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"not a subscription: {error}") from error
+    if len(asked.topics) > TOPICS_MAX:
+        raise BadRequest(f"{len(asked.topics)} topics; at most {TOPICS_MAX} are allowed")
+    for topic in asked.topics:
+        check_topic(topic)
+    _check_callback(asked.callback, is_private_allowed=is_private_allowed)
+    if asked.uuid is not None and not _UUID.fullmatch(asked.uuid):
+        raise BadRequest("uuid must be 1 to 255 printable ASCII characters without a colon")
+    _check_range("timeout", asked.timeout, 0, TIMEOUT_MS_MAX)
+    _check_range("max", asked.max, 1, EVENTS_MAX)
+    _check_range("max_bytes", asked.max_bytes, 1, BYTES_MAX)
+    _check_range("concurrency", asked.concurrency, 1, CONCURRENCY_MAX)
+    return asked
+
+
+def merge(asked: Subscription, *, token: str, former: Subscriber | None, fallback_uuid: str) -> Subscriber:
+    """The subscriber that results from what is asked and what was there before."""
+    start = former or Subscriber(token=token, callback=asked.callback, uuid=fallback_uuid)
+    return Subscriber(
+        token=token,
+        callback=asked.callback,
+        uuid=asked.uuid or start.uuid,
+        topics=tuple(sorted(set(asked.topics))),
+        timeout_ms=start.timeout_ms if asked.timeout is None else asked.timeout,
+        max_events=asked.max or start.max_events,
+        max_bytes=asked.max_bytes or start.max_bytes,
+        concurrency=asked.concurrency or start.concurrency,
+    )
+
+
+def _check_callback(callback: str, *, is_private_allowed: bool) -> None:
+    try:
+        parts = urlsplit(callback)
+        is_url = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        raise BadRequest("callback is not a URL") from None
+    schemes = ("https", "http") if is_private_allowed else ("https",)
+    if not is_url or parts.scheme not in schemes:
+        raise BadRequest(f"callback is {callback[:80]!r}; it must be a URL with {' or '.join(schemes)}")
+    if len(callback) > CALLBACK_LENGTH_MAX or not callback.isascii() or not callback.isprintable() or " " in callback:
+        raise BadRequest(f"callback must be at most {CALLBACK_LENGTH_MAX} printable ASCII characters without spaces")
+    if parts.username or parts.password or parts.fragment:
+        raise BadRequest("callback must not carry credentials or a fragment; the uuid is the credential")
+
+
+def _check_range(field: str, value: int | None, least: int, most: int) -> None:
+    if value is not None and not least <= value <= most:
+        raise BadRequest(f"{field} is {value}; it must be from {least} to {most}")

@@ -1,0 +1,36 @@
+"""Identifiers: random UIDs for batches and slots, time-ordered UUIDs for events."""
+
+import base64
+import hashlib
+import os
+import uuid
+
+UID_LENGTH = 20
+_UID_BYTES = 15  # 120 bits
+
+
+def uid() -> str:
+    """20 characters of URL-safe Base64: a 120-bit random number."""
+    return uids(1)
+
+
+def uids(count: int) -> str:
+    """Many UIDs in one string, each 20 characters, for a script to cut from."""
+    return base64.urlsafe_b64encode(os.urandom(_UID_BYTES * count)).decode()
+
+
+def event_id(now_ms: int) -> str:
+    """A UUIDv7: sorts by time, and needs no coordination."""
+    tail = int.from_bytes(os.urandom(10), "big")
+    high = (now_ms << 16) | 0x7000 | (tail >> 68)
+    low = 0x8000_0000_0000_0000 | (tail & 0x3FFF_FFFF_FFFF_FFFF)
+    text = f"{high:016x}{low:016x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def repeatable_event_id(*parts: str) -> str:
+    """A UUIDv8 that depends on nothing but its parts: a repeated request names the same event."""
+    digest = bytearray(hashlib.sha256("\0".join(parts).encode()).digest()[:16])
+    digest[6] = 0x80 | (digest[6] & 0x0F)
+    digest[8] = 0x80 | (digest[8] & 0x3F)
+    return str(uuid.UUID(bytes=bytes(digest)))

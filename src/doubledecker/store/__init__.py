@@ -1,0 +1,1 @@
+"""Everything kept in Redis, and the only package that talks to it."""

@@ -1,0 +1,126 @@
+"""Batches of events for one subscriber: current, then ready, then deleted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from doubledecker.store.jobs import Taken
+from doubledecker.store.partitions import Partition
+from doubledecker.store.scripts import load
+
+_OPEN, _DELIVERED, _RETRY, _DROP = (
+    load("batch_open"),
+    load("batch_delivered"),
+    load("batch_retry"),
+    load("batch_drop"),
+)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch as it is delivered: encoded messages in order of acceptance."""
+
+    bid: str
+    token: str
+    created_at: int
+    attempts: int
+    messages: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Whether the job was still ours to settle, and how much the attempt journal holds afterwards."""
+
+    is_ours: bool
+    journal_bytes: int
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What was dropped of one subscriber."""
+
+    token: str
+    batches: int
+    events: int
+
+
+async def open_(partition: Partition, bid: str, *, token: str) -> Batch | None:
+    """Load a batch and close it to new events; None when it is gone."""
+    parts = cast("list[bytes]", await partition.run(_OPEN, bid=bid, token=token))
+    if not parts:
+        return None
+    return Batch(bid, parts[0].decode(), int(parts[1]), int(parts[2]), tuple(parts[3:]))
+
+
+async def delivered(taken: Taken, batch: Batch, *, attempt: bytes, counts: Mapping[str, int]) -> Settled:
+    """Delete a delivered batch and its job, and journal the attempt."""
+    reply = await taken.partition.run(
+        _DELIVERED,
+        queue=taken.queue,
+        slot=taken.slot,
+        job=taken.packed,
+        bid=batch.bid,
+        token=batch.token,
+        attempt=attempt,
+        counts=list(counts.items()),
+    )
+    return _settled(reply)
+
+
+async def retry(taken: Taken, batch: Batch, *, delay_ms: int, attempt: bytes, counts: Mapping[str, int]) -> Settled:
+    """Count a failed attempt, schedule the next, and journal it."""
+    reply = await taken.partition.run(
+        _RETRY,
+        queue=taken.queue,
+        slot=taken.slot,
+        job=taken.packed,
+        bid=batch.bid,
+        attempts=batch.attempts + 1,
+        delay_ms=delay_ms,
+        attempt=attempt,
+        counts=list(counts.items()),
+    )
+    return _settled(reply)
+
+
+async def drop_oldest(
+    partition: Partition, *, batches_max: int, created_max: int, counter: str, token: str | None = None
+) -> list[Lost]:
+    """Delete the oldest batches, of all subscribers or of one; says what was lost."""
+    index = "batches:index" if token is None else f"batches:index:{token}"
+    reply = await partition.run(_DROP, index=index, batches_max=batches_max, created_max=created_max, counter=counter)
+    flat = cast("list[bytes | int]", reply)
+    return [
+        Lost(cast("bytes", who).decode(), cast("int", batches), cast("int", events))
+        for who, batches, events in zip(flat[0::3], flat[1::3], flat[2::3], strict=True)
+    ]
+
+
+async def oldest(partition: Partition, token: str | None = None) -> int | None:
+    """When the oldest waiting batch was created, of all subscribers or of one."""
+    index = "batches:index" if token is None else f"batches:index:{token}"
+    reply = cast("list[bytes]", await partition.command("ZRANGE", partition.key(index), 0, 0, "WITHSCORES"))
+    return int(float(reply[1])) if reply else None
+
+
+async def gauges(partition: Partition) -> tuple[dict[str, int], dict[str, int]]:
+    """Waiting events and waiting batches, by subscriber."""
+    events, batches = await partition.commands(
+        [["HGETALL", partition.key(f"batches:gauges:{what}")] for what in ("event", "batch")]
+    )
+    return _numbers(cast("list[bytes]", events)), _numbers(cast("list[bytes]", batches))
+
+
+async def forget_gauges(partition: Partition, token: str) -> None:
+    """Remove the gauges of a subscriber that is gone and has nothing left."""
+    for what in ("event", "batch"):
+        await partition.command("HDEL", partition.key(f"batches:gauges:{what}"), token)
+
+
+def _settled(reply: object) -> Settled:
+    is_ours, journal_bytes = cast("tuple[int, int]", reply)
+    return Settled(is_ours == 1, journal_bytes)
+
+
+def _numbers(flat: list[bytes]) -> dict[str, int]:
+    return {name.decode(): int(value) for name, value in zip(flat[0::2], flat[1::2], strict=True)}

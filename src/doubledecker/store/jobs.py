@@ -1,0 +1,161 @@
+"""The job queue: scheduled, instant, pending, then gone; and parked, for jobs that must wait for their subscriber.
+
+A *slot* runs one job at a time. What a slot took is in its pending list until it is acked, nacked or scrubbed, so a
+process that dies anywhere leaves every job in some list.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from doubledecker.model.job import AUX, MAIN, RETRY, Job
+from doubledecker.store.partitions import Partition
+from doubledecker.store.scripts import load
+
+# Due jobs promoted by one call; the next call takes the rest.
+DUE_MAX = 200
+# How much longer than the owner of a deadline others sleep, so that one process wakes for it and not all.
+LAG_MS = 30
+BELL_S = 5.0
+
+_PUSH, _TAKE, _ACK, _NACK = load("job_push"), load("job_take"), load("job_ack"), load("job_nack")
+_SCRUB, _PARK, _UNPARK = load("job_scrub"), load("job_park"), load("job_unpark")
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A job in a slot's hands: what is needed to settle it, and nobody else can."""
+
+    partition: Partition
+    queue: str
+    slot: str
+    job: Job
+    packed: bytes
+
+
+@dataclass(frozen=True)
+class Take:
+    """What a call to take found, and how long to wait for more (None: until the bell rings)."""
+
+    taken: tuple[Taken, ...]
+    wait_ms: int | None
+
+
+async def push(partition: Partition, queue: str, job: Job, *, delay_ms: int = 0, every_ms: int = 0) -> bool:
+    """Add a job unless it is there already; a recurring one at most once every `every_ms`."""
+    reply = await partition.run(_PUSH, queue=queue, job=job.encode(), delay_ms=delay_ms, every_ms=every_ms)
+    return reply == 1
+
+
+async def take(partition: Partition, offers: Mapping[str, Sequence[str]], *, process: str) -> Take:
+    """Give each free slot a job from the queues it is offered to, in their order."""
+    reply = await partition.run(
+        _TAKE,
+        offers=[[queue, list(slots)] for queue, slots in offers.items() if slots],
+        process=process,
+        lag_ms=LAG_MS + random.randrange(LAG_MS),  # noqa: S311 - spreads load, protects nothing
+        due_max=DUE_MAX,
+    )
+    wait_ms, flat = cast("tuple[int, list[bytes]]", reply)
+    taken = tuple(
+        Taken(partition, queue.decode(), slot.decode(), Job.decode(packed), packed)
+        for slot, queue, packed in zip(flat[0::3], flat[1::3], flat[2::3], strict=True)
+    )
+    return Take(taken, None if wait_ms < 0 else wait_ms)
+
+
+async def ack(taken: Taken) -> bool:
+    """Remove a finished job; False when it was no longer this slot's."""
+    reply = await taken.partition.run(_ACK, queue=taken.queue, slot=taken.slot, job=taken.packed)
+    return reply == 1
+
+
+async def nack(taken: Taken, *, delay_ms: int) -> bool:
+    """Give a job back; False when it was no longer this slot's."""
+    reply = await taken.partition.run(_NACK, queue=taken.queue, slot=taken.slot, job=taken.packed, delay_ms=delay_ms)
+    return reply == 1
+
+
+async def park(taken: Taken, *, token: str) -> bool:
+    """Set a batch's job aside until its subscriber may be called again."""
+    reply = await taken.partition.run(_PARK, queue=taken.queue, slot=taken.slot, job=taken.packed, token=token)
+    return reply == 1
+
+
+async def unpark(partition: Partition, token: str, *, room: int, is_probe: bool = False) -> tuple[int, int]:
+    """Put parked jobs of a subscriber back, oldest first; says how many, and how many are left."""
+    reply = await partition.run(_UNPARK, token=token, room=room, is_probe=int(is_probe))
+    moved, left = cast("tuple[int, int]", reply)
+    return moved, left
+
+
+async def parked_tokens(partition: Partition, *, count: int) -> list[str]:
+    """Some of the subscribers that have parked jobs."""
+    reply = await partition.command("SRANDMEMBER", partition.key("jobs:parked:index"), count)
+    return [token.decode() for token in cast("list[bytes]", reply)]
+
+
+async def scrub(partition: Partition, queue: str, *, dead_ms: int) -> tuple[int, int]:
+    """Take jobs back from slots without a heartbeat; says how many slots and jobs."""
+    slots, jobs = cast("tuple[int, int]", await partition.run(_SCRUB, queue=queue, dead_ms=dead_ms))
+    return slots, jobs
+
+
+async def beat(partition: Partition, slots: Sequence[str], *, now_ms: int) -> None:
+    """Say that these slots are alive."""
+    pairs = [word for slot in slots for word in (slot, now_ms)]
+    await partition.command("HSET", partition.key("workers"), *pairs)
+
+
+async def beats(partition: Partition) -> dict[str, int]:
+    """When each slot was last alive."""
+    flat = cast("list[bytes]", await partition.command("HGETALL", partition.key("workers")))
+    return {slot.decode(): int(at) for slot, at in zip(flat[0::2], flat[1::2], strict=True)}
+
+
+async def forget(partition: Partition, slots: Sequence[str]) -> None:
+    """Remove slots that are gone for good and hold nothing."""
+    if slots:
+        await partition.command("HDEL", partition.key("workers"), *slots)
+        for queue in (MAIN, RETRY, AUX):
+            await partition.command("SREM", partition.key(f"jobs:pending:index:{queue}"), *slots)
+
+
+async def counts(partition: Partition) -> dict[tuple[str, str], int]:
+    """How many jobs there are, by queue and state."""
+    shape = [(queue, state) for queue in (MAIN, RETRY, AUX) for state in ("scheduled", "instant", "index")]
+    words = {"scheduled": "ZCARD", "instant": "LLEN", "index": "SCARD"}
+    replies = await partition.commands(
+        [[words[state], partition.key(f"jobs:{state}:{queue}")] for queue, state in shape]
+    )
+    return dict(zip(shape, cast("list[int]", replies), strict=True))
+
+
+async def due(partition: Partition, *, now_ms: int) -> int:
+    """How many delivery jobs could run right now."""
+    commands: list[list[str | int]] = []
+    for queue in (MAIN, RETRY):
+        commands.append(["LLEN", partition.key(f"jobs:instant:{queue}")])
+        commands.append(["ZCOUNT", partition.key(f"jobs:scheduled:{queue}"), "-inf", now_ms])
+    return sum(cast("list[int]", await partition.commands(commands)))
+
+
+async def bell(partition: Partition, last: str) -> str:
+    """Wait until the bell rings after `last`; returns where to listen from next. Let it end, never cancel it."""
+    reply = await partition.block(
+        "XREAD", "BLOCK", int(BELL_S * 1000), "STREAMS", partition.key("jobs:bell"), last, block_s=BELL_S
+    )
+    if reply is None:
+        return last
+    [[_, [[id_, _]]]] = cast("list[list[list[list[bytes]]]]", reply)
+    return id_.decode()
+
+
+async def last_ring(partition: Partition) -> str:
+    """Where to start listening, so that no ring from now on is missed."""
+    reply = cast(
+        "list[list[bytes]]",
+        await partition.command("XREVRANGE", partition.key("jobs:bell"), "+", "-", "COUNT", 1),
+    )
+    return reply[0][0].decode() if reply else "0-0"

@@ -1,0 +1,88 @@
+"""The journal: accepted events and delivery attempts, as streams, bounded in bytes.
+
+An entry of `journal:events` holds the events of one publish call: a field for each publisher, whose value is lines of
+JSON. An entry of `journal:attempts` holds one attempt as JSON. An event's place is (partition, entry id, line).
+A registered archive confirms what it has copied; that much is trimmed at once, the rest only when the bound forces it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import msgspec
+
+from doubledecker.store.partitions import Partition
+from doubledecker.store.scripts import load
+
+Name = Literal["events", "attempts"]
+# Entries that one trimming call looks at: a few milliseconds of the server's time at most.
+_TRIM_MAX = 100
+
+_TRIM, _CONFIRM = load("journal_trim"), load("journal_confirm")
+
+
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One try at delivering a batch, as journaled."""
+
+    batch: str
+    subscriber: str
+    attempt: int
+    outcome: str
+    took_ms: int
+    at: int
+    events: Sequence[str]
+    status: int | None = None
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """What a trimming call did."""
+
+    removed: int
+    bytes_left: int
+    lost: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a journal."""
+
+    id: str
+    fields: tuple[tuple[str, bytes], ...]
+
+
+async def trim(partition: Partition, name: Name, *, bytes_max: int) -> Trimmed:
+    """Cut what is confirmed or over the bound, a bounded number of entries; repeat while something is removed."""
+    reply = await partition.run(_TRIM, name=name, bytes_max=bytes_max, entries_max=_TRIM_MAX)
+    removed, left, lost = cast("tuple[int, int, int]", reply)
+    return Trimmed(removed, left, lost)
+
+
+async def register_archive(partition: Partition, archive: str) -> None:
+    """Make this the archive whose word allows trimming."""
+    await partition.command("HSET", partition.key("journal"), "archive", archive)
+
+
+async def unregister_archive(partition: Partition) -> None:
+    """Go back to trimming by the bound alone."""
+    await partition.command("HDEL", partition.key("journal"), "archive", "events_confirmed", "attempts_confirmed")
+
+
+async def confirm(partition: Partition, name: Name, *, archive: str, last_id: str) -> bool:
+    """Say how far the archive has copied; False when another archive, or none, is registered."""
+    return await partition.run(_CONFIRM, archive=archive, name=name, last_id=last_id) == 1
+
+
+async def read(partition: Partition, name: Name, *, after: str = "0-0", count: int = 100) -> list[Entry]:
+    """The next entries after an id."""
+    reply = await partition.command("XRANGE", partition.key(f"journal:{name}"), f"({after}", "+", "COUNT", count)
+    return [
+        Entry(id_.decode(), tuple(zip([f.decode() for f in flat[0::2]], flat[1::2], strict=True)))
+        for id_, flat in cast("list[tuple[bytes, list[bytes]]]", reply)
+    ]
+
+
+async def state(partition: Partition) -> dict[str, str]:
+    """Sizes, the archive, how far it is, and what it lost."""
+    flat = cast("list[bytes]", await partition.command("HGETALL", partition.key("journal")))
+    return {name.decode(): value.decode() for name, value in zip(flat[0::2], flat[1::2], strict=True)}

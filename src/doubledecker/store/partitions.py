@@ -1,0 +1,149 @@
+"""Partitions: complete keyspaces of the bus, each whole on one node, so that every script is atomic.
+
+One partition has plain keys (`rm:…`). Several, or any number on a Redis Cluster, carry a hash tag
+(`rm:{0}:…`) chosen so that their slots lie evenly over the 16 384: on n equal nodes, n partitions sit one on each.
+Partition 0 is *home*: it alone holds the registry (tokens, topics, subscribers) and what is kept per subscriber
+over all partitions (health, batches in flight).
+"""
+
+import asyncio
+import binascii
+import zlib
+from collections.abc import Sequence
+from typing import cast
+
+from redis.exceptions import NoScriptError
+
+from doubledecker.errors import BusAway, ServerUnfit
+from doubledecker.model.event import Event
+from doubledecker.store.nodes import ANSWER_S_MAX, BLOCK_S_MAX, Nodes, Reply
+from doubledecker.store.scripts import Encoded, Script, Value
+
+SLOTS = 16_384
+_LAYOUT = "layout"
+
+
+class Partition:
+    """One keyspace: runs scripts and commands on the node that holds it."""
+
+    def __init__(self, nodes: Nodes, *, index: int, prefix: str) -> None:
+        self.index = index
+        self.prefix = prefix
+        # Tests move the bus's time with it; production leaves it at zero.
+        self.shift_ms = 0
+        self._nodes = nodes
+        self._slot = slot(prefix)
+
+    def key(self, name: str) -> str:
+        """The full name of one of this partition's keys."""
+        return self.prefix + name
+
+    async def run(self, script: Script, /, *rest: Encoded, **values: Value) -> Reply:
+        """Run a script once; a server that lost it (a restart does that) is given it again."""
+        layout = script.layout(values, rest, prefix=self.prefix, shift_ms=self.shift_ms)
+        try:
+            [reply] = await self._nodes.call(self._slot, [["EVALSHA", script.sha, *layout]])
+        except NoScriptError:
+            [reply] = await self._nodes.call(self._slot, [["EVAL", script.text, *layout]])
+        return reply
+
+    async def command(self, *words: Encoded) -> Reply:
+        """Run one plain command."""
+        [reply] = await self._nodes.call(self._slot, [words])
+        return reply
+
+    async def commands(self, commands: Sequence[Sequence[Encoded]]) -> list[Reply]:
+        """Run several plain commands in one round trip."""
+        return await self._nodes.call(self._slot, commands) if commands else []
+
+    async def block(self, *words: Encoded, block_s: float) -> Reply:
+        """Run a command that waits on the server for up to `block_s`; never cancel it, let it end."""
+        [reply] = await self._nodes.call(self._slot, [words], answer_s_max=block_s + BLOCK_S_MAX)
+        return reply
+
+    @property
+    def server(self) -> str:
+        """Which server holds it; partitions with the same one share its memory."""
+        return self._nodes.url_of(self._slot)
+
+
+class Partitions:
+    """All partitions of one bus."""
+
+    def __init__(self, nodes: Nodes, all_: Sequence[Partition]) -> None:
+        self._nodes = nodes
+        self.all = tuple(all_)
+        self.home = self.all[0]
+
+    @classmethod
+    async def connect(cls, url: str, *, namespace: str, count: int) -> "Partitions":
+        """Find the servers and check that they fit: version, eviction policy, number of partitions."""
+        nodes = Nodes(url)
+        await nodes.discover()
+        tagged = count > 1 or nodes.is_cluster
+        prefixes = [f"{namespace}{{{tag(i, count)}}}:" if tagged else namespace for i in range(count)]
+        partitions = cls(nodes, [Partition(nodes, index=i, prefix=prefix) for i, prefix in enumerate(prefixes)])
+        await partitions._check_server()
+        await partitions._check_count(namespace)
+        return partitions
+
+    def of(self, event: Event) -> Partition:
+        """Where an event belongs: with its tenant, else with its key, else with its topic."""
+        if len(self.all) == 1:
+            return self.home
+        anchor = event.tenant if event.tenant != "default" else event.key or event.topic
+        return self.all[zlib.crc32(anchor.encode()) % len(self.all)]
+
+    async def close(self) -> None:
+        await self._nodes.close()
+
+    async def _check_server(self) -> None:
+        for partition in self.all:
+            info, policy = await partition.commands([["INFO", "server"], ["CONFIG", "GET", "maxmemory-policy"]])
+            fields = dict(line.split(":", 1) for line in cast("bytes", info).decode().splitlines() if ":" in line)
+            version = fields.get("valkey_version") or fields["redis_version"]
+            least = 8 if "valkey_version" in fields else 7
+            if int(version.split(".")[0]) < least:
+                raise ServerUnfit(f"the server is version {version}; Redis 7 or Valkey 8 is the least")
+            value = cast("list[bytes]", policy)[1].decode()
+            if value != "noeviction":
+                raise ServerUnfit(f"maxmemory-policy is {value!r}: events would vanish; set it to 'noeviction'")
+
+    async def _check_count(self, namespace: str) -> None:
+        """Refuse another number of partitions than the data was written with: events would be out of reach."""
+        key = namespace + _LAYOUT
+        at = slot(key)
+        await self._nodes.call(at, [["HSETNX", key, "partitions", len(self.all)]])
+        [kept] = await self._nodes.call(at, [["HGET", key, "partitions"]])
+        if int(cast("bytes", kept)) != len(self.all):
+            raise ServerUnfit(
+                f"this data has {int(cast('bytes', kept))} partitions, the settings say {len(self.all)}; "
+                "see docs/operations.md on how to change the number"
+            )
+
+
+async def wait_for(url: str, *, namespace: str, count: int, patience_s: float) -> Partitions:
+    """Connect, trying again while the server is away, as it is while it starts."""
+    deadline = asyncio.get_running_loop().time() + patience_s
+    while True:
+        try:
+            return await Partitions.connect(url, namespace=namespace, count=count)
+        except BusAway:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise
+            await asyncio.sleep(min(ANSWER_S_MAX, 0.1))
+
+
+def slot(key: str) -> int:
+    """The Redis Cluster slot of a key: of its hash tag, when it has one."""
+    start = key.find("{")
+    end = key.find("}", start + 1)
+    tagged = key[start + 1 : end] if start >= 0 and end > start + 1 else key
+    return binascii.crc_hqx(tagged.encode(), 0) % SLOTS
+
+
+def tag(index: int, count: int) -> str:
+    """The first of `0`, `0-1`, `0-2` … whose slot lies in the index-th of `count` equal ranges."""
+    low, high = index * SLOTS // count, (index + 1) * SLOTS // count
+    candidates = (str(index) if n == 0 else f"{index}-{n}" for n in range(SLOTS))
+    return next(candidate for candidate in candidates if low <= slot(candidate) < high)

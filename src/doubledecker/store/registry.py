@@ -1,0 +1,118 @@
+"""The registry: tokens, topics and subscribers, and the version by which every process knows its copy is old.
+
+It lives in the home partition. The other partitions hold only its version, so that a publish there is refused too
+when the publisher's copy is old. A change is written at home, then the version is raised everywhere, then the caller is
+answered; a process that dies in between leaves a lower version behind, which `copy_version` (run by every change and by
+a chore) raises. A publisher may know more than a partition does, never less.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+
+from doubledecker.model.routing import Registry
+from doubledecker.model.token import Token
+from doubledecker.store import subscribers
+from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.scripts import load
+
+# Changes the log keeps; whoever is further behind reads everything.
+CHANGES_MAX = 10_000
+TOKENS_MAX = 100_000
+
+_CHANGES, _COPY = load("registry_changes"), load("registry_copy")
+_TOKEN_SAVE, _TOKEN_DELETE = load("token_save"), load("token_delete")
+_CLAIM, _TOPIC_DELETE = load("topic_claim"), load("topic_delete")
+
+
+async def refresh(home: Partition, registry: Registry) -> bool:
+    """Bring a process's copy up to date, reading only what changed; says whether anything did."""
+    reply = await home.run(_CHANGES, since=registry.version, keep_max=CHANGES_MAX)
+    version, must_read_all, changes = cast("tuple[int, int, list[bytes]]", reply)
+    if version == registry.version:
+        return False
+    if must_read_all or registry.version == 0:
+        await _read_all(home, registry)
+    else:
+        await _read_changed(home, registry, [change.decode().split(" ", 1) for change in changes])
+    registry.version = version
+    return True
+
+
+async def version(partition: Partition) -> int:
+    return int(cast("bytes | None", await partition.command("HGET", partition.key("registry"), "version")) or 0)
+
+
+async def copy_version(partitions: Partitions, to: int) -> None:
+    """Raise the version in every partition; safe to repeat, in any order."""
+    await asyncio.gather(*(partition.run(_COPY, version=to) for partition in partitions.all[1:]))
+
+
+async def save_token(home: Partition, token: Token) -> int:
+    """Add a token; returns the registry's new version, or 0 when there are too many."""
+    record = msgspec.json.encode(token)
+    return cast("int", await home.run(_TOKEN_SAVE, id=token.id, record=record, most=TOKENS_MAX))
+
+
+async def delete_token(home: Partition, id_: str) -> int:
+    """Revoke a token; returns the registry's new version, or 0 when there was none."""
+    return cast("int", await home.run(_TOKEN_DELETE, id=id_))
+
+
+async def claim_topics(home: Partition, names: Sequence[str], *, publisher: str) -> list[str]:
+    """Claim topics that have no owner; returns whose each one is."""
+    owners = cast("list[bytes]", await home.run(_CLAIM, publisher=publisher, names=list(names)))
+    return [owner.decode() for owner in owners]
+
+
+async def topic_owners(home: Partition, names: Sequence[str]) -> list[str | None]:
+    """Whose each topic is, without claiming any."""
+    replies = await home.commands([["HGET", home.key(f"topic:{name}"), "publisher"] for name in names])
+    return [cast("bytes", owner).decode() if owner else None for owner in replies]
+
+
+async def delete_topic(home: Partition, name: str, *, publisher: str) -> int:
+    """Forget a topic; returns the new version, 0 when unknown, -1 when it is not the publisher's (empty: root)."""
+    return cast("int", await home.run(_TOPIC_DELETE, name=name, publisher=publisher))
+
+
+async def topics(partitions: Partitions) -> list[tuple[str, str, int]]:
+    """Name, owner and number of events of every topic."""
+    home = partitions.home
+    names = sorted(name.decode() for name in cast("list[bytes]", await home.command("SMEMBERS", home.key("topics"))))
+    owners = await topic_owners(home, names)
+    counts = [0] * len(names)
+    for partition in partitions.all:
+        replies = await partition.commands([["HGET", partition.key(f"topic:{name}"), "counter"] for name in names])
+        counts = [total + int(cast("bytes | None", reply) or 0) for total, reply in zip(counts, replies, strict=True)]
+    rows = zip(names, owners, counts, strict=True)
+    return [(name, owner, count) for name, owner, count in rows if owner is not None]
+
+
+async def _read_all(home: Partition, registry: Registry) -> None:
+    flat = cast("list[bytes]", await home.command("HGETALL", home.key("api_tokens")))
+    registry.tokens = {token.id: token for token in map(_token, flat[1::2])}
+    found = await subscribers.load_many(home, await subscribers.all_tokens(home))
+    registry.put_subscribers(found.values())
+    registry.owners = {}
+
+
+async def _read_changed(home: Partition, registry: Registry, changes: Sequence[Sequence[str]]) -> None:
+    named: dict[str, list[str]] = {"token": [], "subscriber": [], "topic": []}
+    for kind, name in changes:
+        named[kind].append(name)
+    if named["token"]:
+        records = await home.command("HMGET", home.key("api_tokens"), *named["token"])
+        for id_, record in zip(named["token"], cast("list[bytes | None]", records), strict=True):
+            registry.put_token(id_, _token(record) if record else None)
+    found = await subscribers.load_many(home, named["subscriber"])
+    for token in named["subscriber"]:
+        registry.put_subscriber(token, found.get(token))
+    for name in named["topic"]:
+        registry.owners.pop(name, None)
+
+
+def _token(record: bytes) -> Token:
+    return msgspec.json.decode(record, type=Token)

@@ -1,0 +1,30 @@
+"""What is remembered of requests: idempotency keys and used Digest nonces."""
+
+from typing import cast
+
+from doubledecker.store.partitions import Partition
+from doubledecker.store.scripts import load
+
+WINDOW_MS = 86_400_000
+# A record costs about 150 bytes, so this is 15 MB a client at most.
+KEYS_MAX = 100_000
+
+_CLAIM = load("idempotency_claim")
+
+
+async def claim_key(home: Partition, *, token: str, key: str, record: str) -> str | None:
+    """Remember a request under its key, or say what is remembered already."""
+    reply = await home.run(_CLAIM, token=token, key=key, record=record, window_ms=WINDOW_MS, keys_max=KEYS_MAX)
+    return cast("bytes", reply).decode() if reply else None
+
+
+async def update_key(home: Partition, *, token: str, key: str, record: str) -> None:
+    """Replace what is remembered of a request."""
+    await home.command("HSET", home.key(f"idempotency:{token}"), key, record)
+
+
+async def use_nonce(home: Partition, *, nonce: str, count: int, lifetime_ms: int) -> bool:
+    """Mark a nonce count as used; False when it was used before."""
+    key = home.key(f"nonce:{nonce}")
+    used, _ = await home.commands([["SETBIT", key, count, 1], ["PEXPIRE", key, lifetime_ms]])
+    return used == 0

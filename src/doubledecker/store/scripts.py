@@ -1,0 +1,160 @@
+"""Lua scripts: one file an atomic step, whose header names its keys and arguments.
+
+A header line becomes a local of the script, so a body never says KEYS or ARGV:
+
+    -- key  instant   jobs:instant:<queue>  list  a key of this partition; <queue> is filled in by the caller
+    -- keys batch     batch:<bid>           list  a family: the body calls batch(bid) for a key's full name
+    -- arg  limit     int                         a number; `text` is taken as it is, `pack` is MessagePack
+    -- rest messages  text                        all further arguments, as a table
+    -- now                                        milliseconds by the server's clock (tests shift it)
+    -- returns …
+
+A caller gives values by name; a missing or an unknown one raises before anything is sent.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import msgspec
+
+from doubledecker.errors import ScriptBroken
+
+Packable = str | int | None | Sequence["Packable"] | Mapping[str, "Packable"]
+Value = str | bytes | int | Sequence[Packable] | Mapping[str, Packable]
+Encoded = str | bytes | int
+
+_HEADER = re.compile(r"--\s?(?P<word>keys|key|arg|rest|now)\b(?:\s+(?P<name>[a-z_]+)\s+(?P<form>\S+))?")
+_PLACEHOLDER = re.compile(r"<([a-z_]+)>")
+_READ = {"int": "tonumber(ARGV[{}])", "text": "ARGV[{}]", "pack": "cmsgpack.unpack(ARGV[{}])"}
+_NOW = "local now; do local t = redis.call('TIME'); now = t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[{}] end"
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a script declares, in order."""
+
+    keys: tuple[tuple[str, str], ...]
+    families: tuple[tuple[str, str], ...]
+    args: tuple[tuple[str, str], ...]
+    rest: str | None
+    reads_time: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every local the body may use."""
+        named = [name for pairs in (self.keys, self.families, self.args) for name, _ in pairs]
+        return (*named, *([self.rest] if self.rest else []), *(["now"] if self.reads_time else []))
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script ready to be called: its text as the server gets it, and how to lay out a call."""
+
+    name: str
+    header: Header
+    body: str
+    text: str
+    sha: str
+    placeholders: frozenset[str]
+
+    def layout(
+        self, values: Mapping[str, Value], rest: Sequence[Encoded], *, prefix: str, shift_ms: int
+    ) -> list[Encoded]:
+        """The arguments of EVALSHA after the digest: number of keys, keys, arguments."""
+        header = self.header
+        wanted = self.placeholders.union(name for name, _ in header.args)
+        if values.keys() != wanted:
+            raise TypeError(f"{self.name}.lua takes {sorted(wanted)}, not {sorted(values)}")
+        keys = [prefix + _fill(template, values) for _, template in header.keys] or [prefix]
+        call: list[Encoded] = [len(keys), *keys]
+        if header.families:
+            call.append(prefix)
+        if header.reads_time:
+            call.append(shift_ms)
+        call.extend(_encode(values[name], form) for name, form in header.args)
+        call.extend(rest)
+        return call
+
+
+@cache
+def load(name: str) -> Script:
+    """Read `lua/<name>.lua` and bind what its header declares."""
+    body = resources.files("doubledecker").joinpath("lua", f"{name}.lua").read_text()
+    header = parse(body)
+    text = _prelude(header) + body
+    placeholders = frozenset(p for _, template in header.keys for p in _PLACEHOLDER.findall(template))
+    # SHA-1 is how EVALSHA names a script; nothing is protected by it.
+    sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return Script(name, header, body, text, sha, placeholders)
+
+
+def all_names() -> list[str]:
+    """The names of all scripts there are."""
+    folder = resources.files("doubledecker").joinpath("lua")
+    return sorted(entry.name.removesuffix(".lua") for entry in folder.iterdir() if entry.name.endswith(".lua"))
+
+
+def parse(body: str) -> Header:
+    """What the comment lines on top of a script declare."""
+    found: dict[str, list[tuple[str, str]]] = {"key": [], "keys": [], "arg": [], "rest": [], "now": []}
+    for line in body.splitlines():
+        if not line.startswith("--"):
+            break
+        match = _HEADER.match(line)
+        if match:
+            found[match["word"]].append((match["name"] or "", match["form"] or ""))
+    for name, form in found["arg"]:
+        if form not in _READ:
+            raise ScriptBroken(f"argument {name} is of kind {form!r}; there are {sorted(_READ)}")
+    if len(found["rest"]) > 1:
+        raise ScriptBroken("a script has at most one `rest`")
+    return Header(
+        keys=tuple(found["key"]),
+        families=tuple(found["keys"]),
+        args=tuple(found["arg"]),
+        rest=found["rest"][0][0] if found["rest"] else None,
+        reads_time=bool(found["now"]),
+    )
+
+
+def _prelude(header: Header) -> str:
+    """One line of locals, so that the server's error messages keep nearly the file's line numbers."""
+    lines = [f"local {name} = KEYS[{i}]" for i, (name, _) in enumerate(header.keys, 1)]
+    at = 1
+    if header.families:
+        lines.append(f"local prefix = ARGV[{at}]")
+        lines.extend(_family(name, template) for name, template in header.families)
+        at += 1
+    if header.reads_time:
+        lines.append(_NOW.format(at))
+        at += 1
+    for name, form in header.args:
+        lines.append(f"local {name} = {_READ[form].format(at)}")
+        at += 1
+    if header.rest:
+        lines.append(f"local {header.rest} = {{unpack(ARGV, {at})}}")
+    return "; ".join(lines) + "\n"
+
+
+def _family(name: str, template: str) -> str:
+    """A Lua function from the template's placeholders to a full key name."""
+    parameters = ", ".join(_PLACEHOLDER.findall(template))
+    pieces = _PLACEHOLDER.split(template)
+    quoted = [piece if i % 2 else f"'{piece}'" for i, piece in enumerate(pieces) if i % 2 or piece]
+    return f"local function {name}({parameters}) return prefix .. {' .. '.join(quoted)} end"
+
+
+def _fill(template: str, values: Mapping[str, Value]) -> str:
+    return _PLACEHOLDER.sub(lambda found: str(values[found[1]]), template) if "<" in template else template
+
+
+def _encode(value: Value, form: str) -> Encoded:
+    if form == "pack":
+        return msgspec.msgpack.encode(value)
+    if isinstance(value, str | bytes | int):
+        return value
+    raise TypeError(f"{value!r} is for an argument of kind `pack`, not {form!r}")

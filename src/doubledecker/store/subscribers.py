@@ -1,0 +1,171 @@
+"""Subscribers as kept in the home partition: what they asked for, how they fare, who calls them now."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import cast
+
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.store.partitions import Partition
+from doubledecker.store.scripts import load
+
+_ENTER, _LEAVE = load("subscriber_enter"), load("subscriber_leave")
+_SAVE, _DELETE, _LEAVE_TOPIC = (
+    load("subscriber_save"),
+    load("subscriber_delete"),
+    load("subscriber_leave_topic"),
+)
+
+
+class Entry(Enum):
+    """The answer to a wish to call a subscriber."""
+
+    GO = "go"
+    FULL = "full"
+    FAILING = "failing"
+    GONE = "gone"
+
+
+@dataclass(frozen=True)
+class Left:
+    """How a subscriber stands after a call to it ended."""
+
+    failures_before: int
+    failures: int
+    free: int
+    waiting: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """How a subscriber fares."""
+
+    health: int = 100
+    last_attempted_at: int | None = None
+    failures: int = 0
+    retry_at: int = 0
+    calls: int = 0
+
+
+async def save(home: Partition, subscriber: Subscriber) -> int:
+    """Create or replace; returns the registry's new version."""
+    fields: list[str | int] = ["callback", subscriber.callback, "uuid", subscriber.uuid]
+    fields += ["timeout", subscriber.timeout_ms, "max_events", subscriber.max_events]
+    fields += ["max_bytes", subscriber.max_bytes, "concurrency", subscriber.concurrency]
+    reply = await home.run(_SAVE, token=subscriber.token, fields=fields, wanted=list(subscriber.topics))
+    return cast("int", reply)
+
+
+async def delete(home: Partition, token: str) -> int:
+    """Forget a subscriber; returns the registry's new version, or 0 when there was none."""
+    return cast("int", await home.run(_DELETE, token=token))
+
+
+async def leave_topic(home: Partition, token: str, name: str) -> int:
+    """End one subscription; returns the registry's new version, or 0 when there was none."""
+    return cast("int", await home.run(_LEAVE_TOPIC, token=token, name=name))
+
+
+async def enter(
+    home: Partition, subscriber: Subscriber, *, slot: str, lease_ms: int, partition: int, is_retry: bool
+) -> Entry:
+    """Ask for a place among the calls to a subscriber."""
+    reply = await home.run(
+        _ENTER,
+        token=subscriber.token,
+        slot=slot,
+        concurrency=subscriber.concurrency,
+        lease_ms=lease_ms,
+        partition=partition,
+        is_retry=int(is_retry),
+    )
+    return Entry(cast("bytes", reply).decode())
+
+
+async def leave(home: Partition, subscriber: Subscriber, *, slot: str, points: int, delay_ms: int = 0) -> Left:
+    """Free the place; `points` are won or lost health, zero when there was no attempt after all."""
+    reply = await home.run(
+        _LEAVE,
+        token=subscriber.token,
+        slot=slot,
+        concurrency=subscriber.concurrency,
+        points=points,
+        delay_ms=delay_ms,
+    )
+    before, failures, free, waiting = cast("tuple[int, int, int, list[bytes]]", reply)
+    return Left(before, failures, free, tuple(int(index) for index in waiting))
+
+
+async def stop_waiting(home: Partition, token: str, partition: int) -> None:
+    """Note that a partition has no more parked jobs of a subscriber."""
+    await home.command("SREM", home.key(f"subscriber:waiting:{token}"), partition)
+
+
+async def load_many(home: Partition, tokens: Sequence[str]) -> dict[str, Subscriber]:
+    """Those of the subscribers that exist."""
+    found = {}
+    for start in range(0, len(tokens), _PAGE):
+        page = tokens[start : start + _PAGE]
+        commands = [
+            command
+            for token in page
+            for command in (
+                ["HGETALL", home.key(f"subscriber:{token}")],
+                ["SMEMBERS", home.key(f"topics:{token}")],
+            )
+        ]
+        replies = cast("list[list[bytes]]", await home.commands(commands))
+        for token, flat, topics in zip(page, replies[0::2], replies[1::2], strict=True):
+            if flat:
+                found[token] = _subscriber(token, _fields(flat), topics)
+    return found
+
+
+async def all_tokens(home: Partition) -> list[str]:
+    """The ids of all subscribers."""
+    return sorted(
+        token.decode() for token in cast("list[bytes]", await home.command("SMEMBERS", home.key("subscribers")))
+    )
+
+
+async def conditions(home: Partition, tokens: Sequence[str], *, now_ms: int) -> dict[str, Condition]:
+    """How subscribers fare, in one round trip."""
+    commands: list[list[str | int]] = []
+    for token in tokens:
+        commands.append(["HGETALL", home.key(f"subscriber:{token}")])
+        commands.append(["ZCOUNT", home.key(f"subscriber:holds:{token}"), now_ms, "+inf"])
+    replies = await home.commands(commands)
+    return {
+        token: _condition(_fields(cast("list[bytes]", flat)), cast("int", calls))
+        for token, flat, calls in zip(tokens, replies[0::2], replies[1::2], strict=True)
+    }
+
+
+_PAGE = 500  # subscribers read in one round trip
+
+
+def _fields(flat: list[bytes]) -> dict[str, str]:
+    return {name.decode(): value.decode() for name, value in zip(flat[0::2], flat[1::2], strict=True)}
+
+
+def _subscriber(token: str, fields: dict[str, str], topics: list[bytes]) -> Subscriber:
+    return Subscriber(
+        token=token,
+        callback=fields["callback"],
+        uuid=fields["uuid"],
+        topics=tuple(sorted(topic.decode() for topic in topics)),
+        timeout_ms=int(fields["timeout"]),
+        max_events=int(fields["max_events"]),
+        max_bytes=int(fields["max_bytes"]),
+        concurrency=int(fields["concurrency"]),
+    )
+
+
+def _condition(fields: dict[str, str], calls: int) -> Condition:
+    return Condition(
+        health=int(fields.get("health_points", 100)),
+        last_attempted_at=int(fields["last_attempted_at"]) if "last_attempted_at" in fields else None,
+        failures=int(fields.get("failures", 0)),
+        retry_at=int(fields.get("retry_at", 0)),
+        calls=calls,
+    )

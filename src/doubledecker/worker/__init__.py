@@ -1,0 +1,1 @@
+"""The process that delivers batches and does the chores."""
