@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from doubledecker.model import token
 from doubledecker.web import digest
 from doubledecker.web.digest import Checked, Credentials, NonceState, Verdict
 
@@ -45,7 +46,7 @@ def an_answer(*, nonce: str, secret: str = SECRET, method: str = "POST", uri: st
 def checked(
     credentials: Credentials,
     *,
-    candidates: tuple[str, ...] = (digest.ha1(USER, SECRET),),
+    candidates: tuple[str, ...] = (token.ha1(USER, SECRET),),
     now_ms: int = NOW_MS,
 ) -> Checked:
     return digest.check(credentials, method="POST", uri=URI, candidates=candidates, key=KEY, now_ms=now_ms)
@@ -57,6 +58,7 @@ def a_nonce(*, key: bytes = KEY) -> str:
 
 def test_the_example_of_rfc_7616_gets_the_response_printed_there(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(digest, "REALM", "http-auth@example.org")
+    monkeypatch.setattr(token, "REALM", "http-auth@example.org")
     header = (
         'Digest username="Mufasa", realm="http-auth@example.org", uri="/dir/index.html", algorithm=SHA-256, '
         'nonce="7ypf/xlj9XXwfDPEoM4URrv/xwf94BcCAzFZH4GiTo0v", nc=00000001, '
@@ -67,8 +69,8 @@ def test_the_example_of_rfc_7616_gets_the_response_printed_there(monkeypatch: py
     credentials = digest.parse(header)
 
     assert credentials is not None
-    who = digest._who_answered(credentials, method="GET", candidates=[digest.ha1("Mufasa", "Circle of Life")])
-    assert who == digest.ha1("Mufasa", "Circle of Life")
+    who = digest._who_answered(credentials, method="GET", candidates=[token.ha1("Mufasa", "Circle of Life")])
+    assert who == token.ha1("Mufasa", "Circle of Life")
 
 
 def test_a_right_answer_computed_elsewhere_is_ok_and_says_whose_it_is():

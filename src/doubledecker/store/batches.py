@@ -1,10 +1,11 @@
 """Batches of events for one subscriber: current, then ready, then deleted."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from doubledecker.store.jobs import Taken
+from doubledecker.store.nodes import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
@@ -96,11 +97,17 @@ async def drop_oldest(
     ]
 
 
-async def oldest(partition: Partition, token: str | None = None) -> int | None:
-    """When the oldest waiting batch was created, of all subscribers or of one."""
-    index = "batches:index" if token is None else f"batches:index:{token}"
-    reply = cast("list[bytes]", await partition.command("ZRANGE", partition.key(index), 0, 0, "WITHSCORES"))
-    return int(float(reply[1])) if reply else None
+async def oldest(partition: Partition) -> int | None:
+    """When the oldest waiting batch was created."""
+    [reply] = await partition.commands([_head(partition, "batches:index")])
+    return _score(reply)
+
+
+async def oldest_by_token(partition: Partition, tokens: Sequence[str]) -> dict[str, int]:
+    """When the oldest waiting batch of each subscriber was created; those with none are left out."""
+    replies = await partition.commands([_head(partition, f"batches:index:{token}") for token in tokens])
+    found = ((token, _score(reply)) for token, reply in zip(tokens, replies, strict=True))
+    return {token: at for token, at in found if at is not None}
 
 
 async def gauges(partition: Partition) -> tuple[dict[str, int], dict[str, int]]:
@@ -115,6 +122,15 @@ async def forget_gauges(partition: Partition, token: str) -> None:
     """Remove the gauges of a subscriber that is gone and has nothing left."""
     for what in ("event", "batch"):
         await partition.command("HDEL", partition.key(f"batches:gauges:{what}"), token)
+
+
+def _head(partition: Partition, index: str) -> list[str | int]:
+    return ["ZRANGE", partition.key(index), 0, 0, "WITHSCORES"]
+
+
+def _score(reply: Reply) -> int | None:
+    pair = cast("list[bytes]", reply)
+    return int(float(pair[1])) if pair else None
 
 
 def _settled(reply: object) -> Settled:

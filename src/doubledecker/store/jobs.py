@@ -115,11 +115,18 @@ async def beats(partition: Partition) -> dict[str, int]:
 
 
 async def forget(partition: Partition, slots: Sequence[str]) -> None:
-    """Remove slots that are gone for good and hold nothing."""
+    """Forget the heartbeats of slots that died long ago."""
     if slots:
         await partition.command("HDEL", partition.key("workers"), *slots)
-        for queue in (MAIN, RETRY, AUX):
-            await partition.command("SREM", partition.key(f"jobs:pending:index:{queue}"), *slots)
+
+
+async def sign_off(partition: Partition, slots: Sequence[str]) -> None:
+    """End slots cleanly: without a heartbeat, whatever one of them may still hold is scrubbed at once."""
+    await forget(partition, slots)
+    held = [(queue, slot) for queue in (MAIN, RETRY, AUX) for slot in slots]
+    lengths = await partition.commands([["LLEN", partition.key(f"jobs:pending:{q}:{slot}")] for q, slot in held])
+    empty = [pair for pair, length in zip(held, lengths, strict=True) if length == 0]
+    await partition.commands([["SREM", partition.key(f"jobs:pending:index:{q}"), slot] for q, slot in empty])
 
 
 async def counts(partition: Partition) -> dict[tuple[str, str], int]:
@@ -150,12 +157,3 @@ async def bell(partition: Partition, last: str) -> str:
         return last
     [[_, [[id_, _]]]] = cast("list[list[list[list[bytes]]]]", reply)
     return id_.decode()
-
-
-async def last_ring(partition: Partition) -> str:
-    """Where to start listening, so that no ring from now on is missed."""
-    reply = cast(
-        "list[list[bytes]]",
-        await partition.command("XREVRANGE", partition.key("jobs:bell"), "+", "-", "COUNT", 1),
-    )
-    return reply[0][0].decode() if reply else "0-0"

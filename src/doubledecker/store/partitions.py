@@ -61,6 +61,11 @@ class Partition:
         [reply] = await self._nodes.call(self._slot, [words], answer_s_max=block_s + BLOCK_S_MAX)
         return reply
 
+    async def time_ms(self) -> int:
+        """The time that scripts see."""
+        seconds, micros = cast("list[bytes]", await self.command("TIME"))
+        return int(seconds) * 1000 + int(micros) // 1000 + self.shift_ms
+
     @property
     def server(self) -> str:
         """Which server holds it; partitions with the same one share its memory."""
@@ -93,6 +98,14 @@ class Partitions:
             return self.home
         anchor = event.tenant if event.tenant != "default" else event.key or event.topic
         return self.all[zlib.crc32(anchor.encode()) % len(self.all)]
+
+    async def is_durable(self) -> bool:
+        """Whether every server has written to disk before it answers."""
+        asked = [["CONFIG", "GET", word] for word in ("appendonly", "appendfsync")]
+        replies = [await partition.commands(asked) for partition in self.all]
+        return all(cast("list[list[bytes]]", reply)[0][1:] == [b"yes"] for reply in replies) and all(
+            cast("list[list[bytes]]", reply)[1][1:] == [b"always"] for reply in replies
+        )
 
     async def close(self) -> None:
         await self._nodes.close()

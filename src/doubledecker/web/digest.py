@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-REALM = "doubledecker"
+from doubledecker.model.token import REALM
+
 NONCE_MS_MAX = 5 * 60_000  # long enough for a burst of calls, short enough that a stolen nonce soon dies
 COUNTS_KEPT_MS = 2 * NONCE_MS_MAX  # a nonce from a peer whose clock is ahead lives up to twice as long
 COUNT_MAX = 9_999  # bounds the caller's bitmap of used counts to 1250 bytes a nonce
@@ -79,11 +80,6 @@ class Checked:
 
     verdict: Verdict
     ha1: str | None = None
-
-
-def ha1(user: str, secret: str) -> str:
-    """What is kept of a secret to check Digest answers; to know it is enough to answer for the user."""
-    return _sha256(f"{user}:{REALM}:{secret}")
 
 
 def challenge(nonce: str, *, stale: bool) -> str:

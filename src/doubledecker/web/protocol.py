@@ -74,10 +74,15 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if len(data) <= self.head_bytes_max - self._framing_bytes:
-            self._feed(data)
-        else:
-            self._feed_in_pieces(data)
+        if self._is_over:
+            return
+        if len(data) > self.head_bytes_max - self._framing_bytes:
+            self._receive_in_pieces(data)
+            return
+        self._framing_bytes += len(data)
+        super().data_received(data)
+        if not _is_answering(self.cycle):
+            self._wait()
 
     def on_headers_complete(self) -> None:
         self._framing_bytes = 0
@@ -95,15 +100,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._refusal or Refusal("Bad request", 400, msg))
 
-    def _feed(self, data: bytes) -> None:
-        if self._is_over:
-            return
-        self._framing_bytes += len(data)
-        super().data_received(data)
-        if not _is_answering(self.cycle):
-            self._wait()
-
-    def _feed_in_pieces(self, data: bytes) -> None:
+    def _receive_in_pieces(self, data: bytes) -> None:
         start = 0
         while start < len(data) and not self._is_over:
             room = self.head_bytes_max - self._framing_bytes
@@ -111,7 +108,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 seen = self._framing_bytes + len(data) - start
                 self._refuse(_too_long(seen, head_bytes_max=self.head_bytes_max))
                 return
-            self._feed(data[start : start + room])
+            self.data_received(data[start : start + room])
             start += room
 
     def _wait(self) -> None:

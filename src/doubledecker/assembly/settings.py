@@ -1,0 +1,174 @@
+"""Settings: read once from the environment, checked, and passed on as values.
+
+Each is `DOUBLEDECKER_<NAME>`; the names that Routemaster used are accepted too. docs/operations.md lists them all.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+
+from doubledecker.errors import SettingInvalid
+
+PREFIX = "DOUBLEDECKER_"
+# Routemaster's names, where they differ from ours by more than the prefix.
+ALIASES = {
+    "root_key": "ROUTEMASTER_ROOT_KEY",
+    "redis_url": "ROUTEMASTER_REDIS_URL",
+    "worker_threads": "ROUTEMASTER_WORKER_THREADS",
+    "redis_max_mem_bytes": "ROUTEMASTER_REDIS_MAX_MEM",
+    "redis_min_free_bytes": "ROUTEMASTER_REDIS_MIN_FREE",
+    "connect_timeout_s": "ROUTEMASTER_CONNECT_TIMEOUT",
+    "delivery_timeout_s": "ROUTEMASTER_TIMEOUT",
+    "hp_heal_rate": "ROUTEMASTER_HP_HEAL_RATE",
+    "hp_damage_rate": "ROUTEMASTER_HP_DAMAGE_RATE",
+    "max_event_data_bytes": "ROUTEMASTER_MAX_EVENT_DATA",
+    "ssl_verify": "ROUTEMASTER_SSL_VERIFY",
+    "monitor_interval_s": "ROUTEMASTER_MONITOR_INTERVAL",
+    "acquire_timeout_s": "ROUTEMASTER_ACQUIRE_TIMEOUT",
+    "scaling_threshold": "ROUTEMASTER_SCALING_THRESHOLD",
+    "scaling_deadline_ms": "ROUTEMASTER_SCALING_DEADLINE",
+}
+ADAPTERS = ("print", "prometheus", "statsd")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that can be turned; the defaults work on a laptop."""
+
+    redis_url: str = "redis://127.0.0.1:6379/0"
+    namespace: str = "rm:"
+    partitions: int = 1
+    durable: bool = False
+    host: str = "127.0.0.1"
+    port: int = 17890
+    root_key: str = ""
+    private_callbacks: bool = False
+    metrics_public: bool = True
+    # what a request may be
+    max_event_data_bytes: int = 65_536
+    event_depth_max: int = 64
+    events_per_request_max: int = 10_000
+    body_bytes_max: int = 8_388_608
+    body_s_max: float = 10.0
+    head_s_max: float = 10.0
+    head_bytes_max: int = 32_768
+    connections_max: int = 2_000
+    # delivering
+    worker_threads: int = 32
+    connect_timeout_s: float = 2.0
+    delivery_timeout_s: float = 20.0
+    ssl_verify: bool = True
+    backoff_base_ms: int = 1_000
+    backoff_cap_ms: int = 300_000
+    hp_heal_rate: int = 1
+    hp_damage_rate: int = 2
+    acquire_timeout_s: float = 5.0
+    shutdown_s: float = 5.0
+    # keeping
+    journal_bytes_max: int = 268_435_456
+    journal_full: str = "trim"
+    redis_max_mem_bytes: int = 0
+    redis_min_free_bytes: int = 16_777_216
+    # watching
+    monitor_interval_s: float = 10.0
+    autodrop_interval_s: float = 5.0
+    scrub_interval_s: float = 5.0
+    worker_dead_s: float = 15.0
+    metric_adapters: str = "prometheus"
+    statsd_address: str = "127.0.0.1:8125"
+    scaling_threshold: int = 1_000
+    scaling_deadline_ms: int = 0
+    log_level: str = "info"
+    log_json: bool = False
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The metric adapters asked for."""
+        return tuple(name.strip() for name in self.metric_adapters.split(",") if name.strip())
+
+    def _check(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value < least:
+                raise SettingInvalid(f"{PREFIX}{name.upper()} is {value}; the least is {least}")
+        _one_of("journal_full", self.journal_full, ("trim", "refuse"))
+        _one_of("log_level", self.log_level.lower(), ("debug", "info", "warning", "error"))
+        for adapter in self.adapters:
+            _one_of("metric_adapters", adapter, ADAPTERS)
+        if not self.namespace or "{" in self.namespace or "}" in self.namespace:
+            raise SettingInvalid(f"{PREFIX}NAMESPACE is {self.namespace!r}; it must not be empty nor have braces")
+        if "statsd" in self.adapters and not self.statsd_address.rpartition(":")[2].isdigit():
+            raise SettingInvalid(f"{PREFIX}STATSD_ADDRESS is {self.statsd_address!r}; it must be host:port")
+
+
+_LEAST = {
+    "partitions": 1,
+    "port": 0,
+    "max_event_data_bytes": 1,
+    "event_depth_max": 1,
+    "events_per_request_max": 1,
+    "body_bytes_max": 1_024,
+    "body_s_max": 0.1,
+    "head_s_max": 0.1,
+    "head_bytes_max": 1_024,
+    "connections_max": 1,
+    "worker_threads": 1,
+    "connect_timeout_s": 0.01,
+    "delivery_timeout_s": 0.01,
+    "backoff_base_ms": 1,
+    "backoff_cap_ms": 1,
+    "hp_heal_rate": 1,
+    "hp_damage_rate": 1,
+    "acquire_timeout_s": 0.1,
+    "shutdown_s": 0,
+    "journal_bytes_max": 1_024,
+    "redis_max_mem_bytes": 0,
+    "redis_min_free_bytes": 0,
+    "monitor_interval_s": 0.1,
+    "autodrop_interval_s": 0.1,
+    "scrub_interval_s": 0.1,
+    "worker_dead_s": 1,
+    "scaling_threshold": 0,
+    "scaling_deadline_ms": 0,
+}
+
+
+def read(environment: Mapping[str, str]) -> Settings:
+    """Settings from environment variables; an unknown DOUBLEDECKER_ name is an error, since it is likely a typo."""
+    known = {field.name: field.default for field in fields(Settings)}
+    given: dict[str, str] = {}
+    for variable, value in environment.items():
+        name = variable.removeprefix(PREFIX).lower()
+        if variable.startswith(PREFIX) and name in known:
+            given[name] = value
+        elif variable.startswith(PREFIX):
+            raise SettingInvalid(f"there is no setting {variable}; docs/operations.md lists them")
+    for name, variable in ALIASES.items():
+        if name not in given and variable in environment:
+            given[name] = environment[variable]
+    parsed = {name: _parse(name, value, known[name]) for name, value in given.items()}
+    return Settings(**parsed)  # type: ignore[arg-type]  # _parse gives each the type of its default
+
+
+def _parse(name: str, text: str, default: object) -> str | int | float | bool:
+    assert default is not MISSING
+    if isinstance(default, bool):
+        if text.lower() in {"true", "1", "yes", "on"}:
+            return True
+        if text.lower() in {"false", "0", "no", "off"}:
+            return False
+        raise SettingInvalid(f"{PREFIX}{name.upper()} is {text!r}; it must be true or false")
+    if isinstance(default, int | float):
+        try:
+            return type(default)(text)
+        except ValueError:
+            kind = "a whole number" if isinstance(default, int) else "a number"
+            raise SettingInvalid(f"{PREFIX}{name.upper()} is {text!r}; it must be {kind}") from None
+    return text
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise SettingInvalid(f"{PREFIX}{name.upper()} is {value!r}; it must be one of {', '.join(allowed)}")

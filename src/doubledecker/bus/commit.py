@@ -1,0 +1,202 @@
+"""Group commit: the one writer of a process to a partition.
+
+It has at most one call under way. What arrives meanwhile forms the next group: the busier the bus, the larger the
+groups. The script writes all of a group, or nothing because the registry has changed: then the committer reads what
+changed and gathers again, with the new routing. If Redis fails, every request in the group fails.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import BusAway, DoubledeckerError, JournalFull, TooLarge, Unauthenticated
+from doubledecker.model.event import Event
+from doubledecker.model.routing import Registry
+from doubledecker.store import events, journal
+from doubledecker.store.events import Accepted, Offer, PublishLimits
+from doubledecker.store.partitions import Partition
+
+# The registry would have to change this often within one commit; then something else is wrong.
+_STALE_MAX = 20
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An event that a client wants to publish."""
+
+    event: Event
+    message: bytes
+    publisher: str
+    is_id_given: bool
+
+
+@dataclass(frozen=True)
+class JournalBound:
+    """How much the journal may hold, and what happens then: trim the oldest, or refuse new events."""
+
+    bytes_max: int
+    is_refusing: bool = False
+
+
+@dataclass
+class _Unit:
+    """The part of a request that goes to one partition; a whole one is written in one call or not at all."""
+
+    drafts: Sequence[Draft]
+    done: "asyncio.Future[None]"
+    is_whole: bool
+    version: int
+    written: int = 0
+    disowned: list[Draft] = field(default_factory=list)
+
+    def finish(self, error: DoubledeckerError | None = None) -> None:
+        """Answer the request, unless it has gone away meanwhile."""
+        if self.done.done():
+            return
+        if error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(error)
+
+
+@dataclass
+class _Group:
+    """What one call carries: events, and how far each unit gets with it."""
+
+    offers: list[Offer] = field(default_factory=list)
+    parts: list[tuple[_Unit, int]] = field(default_factory=list)
+    writes: int = 0
+    size: int = 0
+
+    def has_room(self, offer: Offer) -> bool:
+        return not self.offers or (
+            self.writes + offer.writes <= events.WRITES_MAX
+            and self.size + offer.bytes_written <= events.BYTES_MAX
+            and len(self.offers) < events.EVENTS_MAX
+        )
+
+    def add(self, offer: Offer) -> None:
+        self.offers.append(offer)
+        self.writes += offer.writes
+        self.size += offer.bytes_written
+
+
+class Committer:
+    """Takes drafts from requests and writes them in groups."""
+
+    def __init__(self, partition: Partition, registry: LiveRegistry, bound: JournalBound) -> None:
+        self._partition = partition
+        self._registry = registry
+        self._bound = bound
+        self._limits = PublishLimits(journal_bytes_max=bound.bytes_max if bound.is_refusing else 0)
+        self._units: deque[_Unit] = deque()
+        self._has_work = asyncio.Event()
+
+    async def submit(self, drafts: Sequence[Draft], *, is_whole: bool) -> list[Draft]:
+        """Wait until the drafts are written; returns those whose topic was deleted before they could be."""
+        done = asyncio.get_running_loop().create_future()
+        unit = _Unit(drafts, done, is_whole, self._registry.snapshot.version)
+        self._units.append(unit)
+        self._has_work.set()
+        await done
+        return unit.disowned
+
+    async def run(self) -> None:
+        """Commit for as long as the process lives."""
+        while True:
+            await self._has_work.wait()
+            await self._commit_group()
+            if not self._units:
+                self._has_work.clear()
+
+    async def _commit_group(self) -> None:
+        group = _Group()
+        try:
+            for _ in range(_STALE_MAX):
+                group = self._gather()
+                if not group.offers:
+                    return self._settle(group)
+                reply = await events.publish(
+                    self._partition, group.offers, version=self._registry.snapshot.version, limits=self._limits
+                )
+                if reply.outcome is not Accepted.STALE:
+                    break
+                await self._registry.refresh()
+            else:
+                raise BusAway("the registry changes faster than events can be published")
+            if reply.outcome is Accepted.FULL:
+                raise JournalFull(
+                    f"the journal holds its {self._bound.bytes_max} bytes, and none of it is archived yet"
+                )
+        except DoubledeckerError as error:
+            return self._fail(group, error)
+        self._settle(group)
+        if reply.journal_bytes > self._bound.bytes_max:
+            await self._trim()
+        return None
+
+    def _gather(self) -> _Group:
+        """The next group, in order of arrival; nothing is taken off the line yet."""
+        group = _Group()
+        snapshot = self._registry.snapshot
+        for unit in self._units:
+            if unit.version != snapshot.version:
+                _recheck(unit, snapshot)
+            if not self._add(group, unit):
+                break
+        if not group.parts:
+            group.parts.append((self._units[0], 0))
+            self._units[0].finish(TooLarge("with ?all=1 the events must fit one write: send fewer, or without it"))
+        return group
+
+    def _add(self, group: _Group, unit: _Unit) -> bool:
+        """Add what fits of a unit; says whether all of it did."""
+        before = _Group(list(group.offers), group.parts, group.writes, group.size) if unit.is_whole else group
+        upto = unit.written
+        for draft in islice(unit.drafts, unit.written, None):
+            receivers = self._registry.snapshot.receivers(draft.event)
+            offer = Offer(draft.event, draft.message, draft.publisher, receivers, draft.is_id_given)
+            if not group.has_room(offer):
+                break
+            group.add(offer)
+            upto += 1
+        is_complete = upto == len(unit.drafts)
+        if unit.is_whole and not is_complete:
+            group.offers, group.writes, group.size = before.offers, before.writes, before.size
+            return False
+        group.parts.append((unit, upto))
+        return is_complete
+
+    def _settle(self, group: _Group) -> None:
+        """Note how far each unit got, and answer those that are complete or have already failed."""
+        for unit, upto in group.parts:
+            unit.written = upto
+            if upto == len(unit.drafts) or unit.done.done():
+                self._units.popleft()
+                unit.finish()
+
+    def _fail(self, group: _Group, error: DoubledeckerError) -> None:
+        for unit, _ in group.parts:
+            self._units.popleft()
+            unit.finish(error)
+
+    async def _trim(self) -> None:
+        try:
+            await journal.trim(self._partition, "events", bytes_max=self._bound.bytes_max)
+        except BusAway:
+            return  # the next call meets the same absence, and says so to those who wait for it
+
+
+def _recheck(unit: _Unit, snapshot: Registry) -> None:
+    """The registry has changed since the unit came: its client may be gone, its topics may be another's."""
+    unit.version = snapshot.version
+    left = unit.drafts[unit.written :]
+    if left and left[0].publisher not in snapshot.tokens:
+        unit.finish(Unauthenticated("the token was revoked"))
+        left = []
+    unit.disowned += [draft for draft in left if snapshot.owners.get(draft.event.topic) != draft.publisher]
+    kept = [draft for draft in left if snapshot.owners.get(draft.event.topic) == draft.publisher]
+    unit.drafts = [*unit.drafts[: unit.written], *kept]

@@ -1,0 +1,125 @@
+"""One snapshot of the whole bus, for metrics, status and the live view alike."""
+
+import asyncio
+from collections import Counter as Sum
+from dataclasses import dataclass
+
+from doubledecker.bus.telemetry import counter
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.store import batches, counters, jobs, journal, subscribers
+from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.subscribers import Condition
+
+# Three missed heartbeats, so that one slow reply does not look like a death.
+ALIVE_MS = 15_000
+
+
+@dataclass(frozen=True)
+class SubscriberView:
+    """A subscriber with what waits for it and how it fares."""
+
+    subscriber: Subscriber
+    condition: Condition
+    events: int
+    batches: int
+    sent: int
+    oldest_at: int | None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The bus at one moment."""
+
+    at: int
+    subscribers: tuple[SubscriberView, ...]
+    counters: dict[str, int]
+    jobs: dict[tuple[str, str], int]
+    slots_alive: int
+    memory_bytes: dict[str, int]
+    journal_bytes: dict[str, int]
+    oldest_at: int | None
+
+    @property
+    def events_waiting(self) -> int:
+        return sum(view.events for view in self.subscribers)
+
+    def total(self, name: str) -> int:
+        """A counter added up over all its labels."""
+        return sum(value for field, value in self.counters.items() if field.partition(":")[0] == name)
+
+
+async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: int) -> Overview:
+    """Read everything, a few round trips a partition."""
+    parts = await asyncio.gather(*(_part(partition, now_ms) for partition in partitions.all))
+    totals: Sum[str] = Sum()
+    job_totals: Sum[tuple[str, str]] = Sum()
+    journal_totals: Sum[str] = Sum()
+    for part in parts:
+        totals.update(part.counters)
+        job_totals.update(part.jobs)
+        journal_totals.update(part.journal_bytes)
+    return Overview(
+        at=now_ms,
+        subscribers=tuple(await look_at(partitions, sorted(known.values(), key=lambda s: s.token), now_ms=now_ms)),
+        counters=dict(totals),
+        jobs=dict(job_totals),
+        slots_alive=len({slot for part in parts for slot in part.slots}),
+        memory_bytes={part.server: part.memory_bytes for part in parts},
+        journal_bytes=dict(journal_totals),
+        oldest_at=min((part.oldest_at for part in parts if part.oldest_at is not None), default=None),
+    )
+
+
+async def look_at(partitions: Partitions, known: list[Subscriber], *, now_ms: int) -> list[SubscriberView]:
+    """Some subscribers, with their numbers."""
+    tokens = [subscriber.token for subscriber in known]
+    conditions = await subscribers.conditions(partitions.home, tokens, now_ms=now_ms)
+    events: Sum[str] = Sum()
+    waiting: Sum[str] = Sum()
+    sent: Sum[str] = Sum()
+    oldest: dict[str, int] = {}
+    for partition in partitions.all:
+        event_gauges, batch_gauges = await batches.gauges(partition)
+        events.update(event_gauges)
+        waiting.update(batch_gauges)
+        sent.update(await counters.read(partition))
+        for token, at in (await batches.oldest_by_token(partition, tokens)).items():
+            oldest[token] = min(at, oldest.get(token, at))
+    return [
+        SubscriberView(
+            subscriber=subscriber,
+            condition=conditions[subscriber.token],
+            events=events[subscriber.token],
+            batches=waiting[subscriber.token],
+            sent=sent[counter("delivery.events", subscriber=subscriber.token, outcome="delivered")],
+            oldest_at=oldest.get(subscriber.token),
+        )
+        for subscriber in known
+    ]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one partition contributes."""
+
+    server: str
+    counters: dict[str, int]
+    jobs: dict[tuple[str, str], int]
+    slots: frozenset[str]
+    memory_bytes: int
+    journal_bytes: dict[str, int]
+    oldest_at: int | None
+
+
+async def _part(partition: Partition, now_ms: int) -> _Part:
+    state = await journal.state(partition)
+    beats = await jobs.beats(partition)
+    return _Part(
+        server=partition.server,
+        counters=await counters.read(partition),
+        jobs=await jobs.counts(partition),
+        slots=frozenset(slot for slot, at in beats.items() if at + ALIVE_MS > now_ms),
+        memory_bytes=await counters.memory_used(partition),
+        journal_bytes={name: int(state.get(f"{name}_bytes", 0)) for name in ("events", "attempts")},
+        oldest_at=await batches.oldest(partition),
+    )

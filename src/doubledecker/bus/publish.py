@@ -1,0 +1,66 @@
+"""Publishing: from a request's events to the answer that they are safe.
+
+1. Topics without an owner are claimed for the client; events on another client's topics are refused.
+2. The rest are handed to the committers of their partitions (bus/commit.py), which write them in groups.
+3. The request is answered when all of them are written. If Redis fails the request fails; what was already written
+   stays, and when the publisher repeats the request it is delivered again, or not, if the publisher gave it an id.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from doubledecker.bus.commit import Committer, Draft, JournalBound
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.model.event import Event, encode
+from doubledecker.store.partitions import Partitions
+
+
+class Publisher:
+    """Takes events from requests, and answers when they are safe."""
+
+    def __init__(self, partitions: Partitions, registry: LiveRegistry, bound: JournalBound) -> None:
+        self._partitions = partitions
+        self._registry = registry
+        self._committers = [Committer(partition, registry, bound) for partition in partitions.all]
+
+    async def run(self) -> None:
+        """Commit for as long as the process lives."""
+        async with asyncio.TaskGroup() as tasks:
+            for committer in self._committers:
+                tasks.create_task(committer.run())
+
+    async def publish(
+        self, publisher: str, offered: Sequence[tuple[Event, bool]], *, is_whole: bool = False
+    ) -> dict[int, str]:
+        """Write events (each with whether the client gave its id); returns why which were refused, by index."""
+        topics = list(dict.fromkeys(event.topic for event, _ in offered))
+        if is_whole:
+            foreign = await self._registry.foreign(topics, publisher=publisher)
+            if foreign:
+                return {i: _refusal(event.topic) for i, (event, _) in enumerate(offered) if event.topic in foreign}
+        owners = await self._registry.owners(topics, publisher=publisher)
+        refused: dict[int, str] = {}
+        drafts: dict[int, list[Draft]] = {}
+        for i, (event, is_id_given) in enumerate(offered):
+            if owners[event.topic] == publisher:
+                draft = Draft(event, encode(event), publisher, is_id_given)
+                drafts.setdefault(self._partitions.of(event).index, []).append(draft)
+            else:
+                refused[i] = _refusal(event.topic)
+        waits = [self._commit(index, part, is_whole=is_whole) for index, part in drafts.items()]
+        if len(waits) == 1:
+            await waits[0]
+        else:
+            await asyncio.gather(*waits)
+        return refused
+
+    async def _commit(self, index: int, drafts: Sequence[Draft], *, is_whole: bool) -> None:
+        """Commit drafts; those whose topic was deleted meanwhile are claimed anew and committed again."""
+        while drafts:
+            drafts = await self._committers[index].submit(drafts, is_whole=is_whole)
+            if drafts:
+                await self._registry.owners(sorted({d.event.topic for d in drafts}), publisher=drafts[0].publisher)
+
+
+def _refusal(topic: str) -> str:
+    return f"topic {topic!r} belongs to another client"

@@ -1,0 +1,135 @@
+"""A process's live copy of the registry, and the changes that a process makes to it.
+
+The copy is refreshed when a publish finds it old, after each change made here, and twice a second besides, so that a
+revoked token is refused everywhere within a second.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from doubledecker import log
+from doubledecker.errors import BusAway, Forbidden, NotFound, TooMany
+from doubledecker.model import subscriber as subscribing
+from doubledecker.model import token as tokens
+from doubledecker.model.job import AUX, Job
+from doubledecker.model.routing import Registry
+from doubledecker.model.subscriber import Subscriber, Subscription
+from doubledecker.model.token import Token
+from doubledecker.store import jobs, registry, subscribers
+from doubledecker.store.partitions import Partitions
+
+FOLLOW_S = 0.5
+
+_log = log.get("registry")
+
+
+class LiveRegistry:
+    """The snapshot that routing reads, kept fresh."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._lock = asyncio.Lock()
+        self.snapshot = Registry()
+
+    async def refresh(self) -> None:
+        """Read what changed since the last time."""
+        async with self._lock:
+            await registry.refresh(self._partitions.home, self.snapshot)
+
+    async def follow(self) -> None:
+        """Refresh for as long as the process lives; an absent server only delays it."""
+        while True:
+            try:
+                await self.refresh()
+            except BusAway as error:
+                _log.warning("registry.unreachable", error=str(error))
+            await asyncio.sleep(FOLLOW_S)
+
+    async def owners(self, names: Sequence[str], *, publisher: str) -> dict[str, str]:
+        """Whose each topic is; those without an owner become the publisher's."""
+        known = self.snapshot.owners
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            claimed = await registry.claim_topics(self._partitions.home, unknown, publisher=publisher)
+            known.update(zip(unknown, claimed, strict=True))
+        return {name: known[name] for name in names}
+
+    async def foreign(self, names: Sequence[str], *, publisher: str) -> list[str]:
+        """Those of the topics that another client owns; claims nothing."""
+        owners = await registry.topic_owners(self._partitions.home, names)
+        return [name for name, owner in zip(names, owners, strict=True) if owner not in {None, publisher}]
+
+    async def create_token(self, name: str, secret: str, *, now_ms: int) -> Token:
+        """Add a client; the same name and secret again is the same token."""
+        token = tokens.make(name, secret, now_ms=now_ms)
+        version = await registry.save_token(self._partitions.home, token)
+        if version == 0:
+            raise TooMany(f"there are {registry.TOKENS_MAX} tokens already; delete some first")
+        await self._spread(version)
+        return token
+
+    async def revoke_token(self, id_or_secret: str) -> None:
+        """Forget a client, given its id or its secret; its subscriber ends with it."""
+        await self.refresh()
+        hashed = tokens.hash_secret(id_or_secret)
+        found = [t.id for t in self.snapshot.tokens.values() if id_or_secret == t.id or hashed == t.hash]
+        for id_ in found:
+            await self._end_subscriber(id_)
+            await self._spread(await registry.delete_token(self._partitions.home, id_))
+
+    async def subscribe(self, token: str, asked: Subscription) -> Subscriber:
+        """Create or replace the subscriber of a token."""
+        await self.refresh()
+        former = self.snapshot.subscribers.get(token)
+        subscriber = subscribing.merge(asked, token=token, former=former, fallback_uuid=token)
+        await self._spread(await subscribers.save(self._partitions.home, subscriber))
+        return subscriber
+
+    async def unsubscribe(self, token: str) -> None:
+        """Forget the subscriber of a token and what waits for it."""
+        if not await self._end_subscriber(token):
+            raise NotFound("subscriber not found")
+
+    async def leave_topic(self, token: str, name: str) -> None:
+        """End one subscription."""
+        version = await subscribers.leave_topic(self._partitions.home, token, name)
+        if version == 0:
+            raise NotFound(f"not subscribed to {name!r}")
+        await self._spread(version)
+
+    async def delete_topic(self, name: str, *, publisher: str) -> None:
+        """Forget a topic; `publisher` is empty for root."""
+        version = await registry.delete_topic(self._partitions.home, name, publisher=publisher)
+        if version == 0:
+            raise NotFound(f"no topic named {name!r}")
+        if version < 0:
+            raise Forbidden(f"topic {name!r} belongs to another client")
+        for partition in self._partitions.all[1:]:
+            await partition.command("DEL", partition.key(f"topic:{name}"))
+        await self._spread(version)
+
+    async def topics(self) -> list[tuple[str, str, int]]:
+        """Name, owner's name and number of events of every topic."""
+        await self.refresh()
+        rows = await registry.topics(self._partitions)
+        return [(name, self._name_of(owner), events) for name, owner, events in rows]
+
+    def _name_of(self, id_: str) -> str:
+        token = self.snapshot.tokens.get(id_)
+        return token.name if token else id_.rpartition("-")[0]
+
+    async def _end_subscriber(self, token: str) -> bool:
+        version = await subscribers.delete(self._partitions.home, token)
+        if version == 0:
+            return False
+        await self._spread(version)
+        for partition in self._partitions.all:
+            until = await partition.time_ms()
+            await jobs.push(partition, AUX, Job("purge", (token, str(until))))
+        return True
+
+    async def _spread(self, version: int) -> None:
+        """Make a change felt in every partition and in this process; version 0 means that nothing changed."""
+        if version > 0:
+            await registry.copy_version(self._partitions, version)
+            await self.refresh()

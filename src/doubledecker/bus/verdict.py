@@ -1,0 +1,48 @@
+"""What to do after an attempt: pure, so that every case is a line in a test.
+
+A failed batch is tried again after a random part of a span that doubles with each attempt (full jitter), so that a
+receiver that comes back is not met by everyone at once. A receiver that names its own delay gets at least that.
+"""
+
+from dataclasses import dataclass
+
+from doubledecker.model.outcome import Outcome
+
+_PATIENCE_STATUSES = frozenset({429, 503})
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """The span of the first delay, and the longest."""
+
+    base_ms: int = 1_000
+    cap_ms: int = 300_000
+    # An answer may ask for more patience than our own cap, but not for ever.
+    retry_after_ms_max: int = 3_600_000
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """Done: delete the batch."""
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Not yet: try again after the delay."""
+
+    delay_ms: int
+
+
+Verdict = Delivered | Retry
+
+
+def decide(outcome: Outcome, *, attempts: int, backoff: Backoff, chance: float) -> Verdict:
+    """`attempts` counts this one; `chance` is a random number from 0 to 1."""
+    if outcome.is_delivered:
+        return Delivered()
+    # Doubling beyond 2^30 would only overflow what the cap cuts off anyway.
+    span_ms = min(backoff.cap_ms, backoff.base_ms * 2 ** min(attempts - 1, 30))
+    delay_ms = 1 + int(chance * span_ms)
+    if outcome.status in _PATIENCE_STATUSES and outcome.retry_after_ms is not None:
+        delay_ms = max(delay_ms, min(outcome.retry_after_ms, backoff.retry_after_ms_max))
+    return Retry(delay_ms)

@@ -1,0 +1,147 @@
+"""Who sends a request: Basic, Digest or Bearer, against the live registry.
+
+Basic and Bearer answers are remembered by the header's bytes for as long as the registry does not change, so a busy
+client costs one look-up a request. Unknown and wrong tokens take the same path: a look-up by hash.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+
+from doubledecker import clock
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import Forbidden, Unauthenticated
+from doubledecker.model import token as tokens
+from doubledecker.model.token import ROOT_NAME, Caller
+from doubledecker.store import requests
+from doubledecker.store.partitions import Partitions
+from doubledecker.web import digest
+
+# A token made a moment ago by another process may be missing here; but guesses must not make us ask Redis each time.
+_REFRESH_S = 0.1
+_CACHE_MAX = 10_000
+_WRONG = "unknown token; send it as the user of Basic, as Bearer, or answer the Digest challenge"
+_ROOT = Caller(id=ROOT_NAME, name=ROOT_NAME, is_root=True)
+
+
+class Authenticator:
+    """Turns an Authorization header into a caller."""
+
+    def __init__(self, partitions: Partitions, registry: LiveRegistry, *, root_key: str) -> None:
+        self._partitions = partitions
+        self._registry = registry
+        self._root_hash = tokens.hash_secret(root_key) if root_key else ""
+        self._root_ha1 = tokens.ha1(ROOT_NAME, root_key) if root_key else ""
+        # Derived from what all web processes share, so that each accepts the others' nonces.
+        self._nonce_key = hmac.digest(root_key.encode() or tokens.make_secret("").encode(), b"nonce", "sha256")
+        self._cache: dict[bytes, Caller] = {}
+        self._cache_version = -1
+        self._by_hash: dict[str, Caller] = {}
+        self._refreshed_at = 0.0
+
+    async def identify(self, header: bytes | None, *, method: str, target: str) -> Caller:
+        """The caller; raises Unauthenticated."""
+        if self._cache_version != self._registry.snapshot.version:
+            self._reindex()
+        caller = self._cache.get(header) if header else None
+        return caller or await self._identify(header or b"", method, target)
+
+    def challenges(self, *, stale: bool = False) -> list[tuple[str, str]]:
+        """The headers of a 401."""
+        nonce = digest.make_nonce(self._nonce_key, now_ms=clock.now_ms())
+        schemes = (digest.challenge(nonce, stale=stale), f'Basic realm="{tokens.REALM}", charset="UTF-8"', "Bearer")
+        return [("WWW-Authenticate", scheme) for scheme in schemes]
+
+    async def _identify(self, header: bytes, method: str, target: str) -> Caller:
+        scheme, _, rest = header.partition(b" ")
+        if scheme.lower() == b"digest":
+            return await self._by_digest(header.decode("latin-1"), method, target)
+        secret = _secret(scheme.lower(), rest.strip())
+        if not secret:
+            raise Unauthenticated(_WRONG if header else "this needs a token")
+        hashed = hashlib.sha256(secret).hexdigest()
+        caller = self._known(hashed)
+        if caller is None and await self._refreshed():
+            caller = self._known(hashed)
+        if caller is None:
+            raise Unauthenticated(_WRONG)
+        if len(self._cache) < _CACHE_MAX:
+            self._cache[header] = caller
+        return caller
+
+    def _known(self, hashed: str) -> Caller | None:
+        if hmac.compare_digest(hashed, self._root_hash):
+            return _ROOT
+        return self._by_hash.get(hashed)
+
+    async def _by_digest(self, header: str, method: str, target: str) -> Caller:
+        credentials = digest.parse(header)
+        if credentials is None:
+            raise Unauthenticated("the Digest answer is malformed; SHA-256 with qop=auth is spoken here")
+        callers = self._candidates(credentials.user)
+        if not callers and await self._refreshed():
+            callers = self._candidates(credentials.user)
+        checked = digest.check(
+            credentials,
+            method=method,
+            uri=target,
+            candidates=list(callers),
+            key=self._nonce_key,
+            now_ms=clock.now_ms(),
+        )
+        if checked.verdict is digest.Verdict.STALE:
+            raise Unauthenticated("the nonce is too old; answer the new one", stale=True)
+        if checked.verdict is not digest.Verdict.OK or checked.ha1 is None:
+            raise Unauthenticated(_WRONG)
+        is_new = await requests.use_nonce(
+            self._partitions.home, nonce=credentials.nonce, count=credentials.count, lifetime_ms=digest.COUNTS_KEPT_MS
+        )
+        if not is_new:
+            raise Unauthenticated("this nonce count was used before")
+        return callers[checked.ha1]
+
+    def _candidates(self, user: str) -> dict[str, Caller]:
+        """The possible callers by what Digest proves; a name may be shared."""
+        found = {t.ha1: Caller(t.id, t.name) for t in self._registry.snapshot.with_name(user)}
+        if user == ROOT_NAME and self._root_ha1:
+            found[self._root_ha1] = _ROOT
+        return found
+
+    def _reindex(self) -> None:
+        snapshot = self._registry.snapshot
+        self._by_hash = {token.hash: Caller(token.id, token.name) for token in snapshot.tokens.values()}
+        self._cache.clear()
+        self._cache_version = snapshot.version
+
+    async def _refreshed(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        if now - self._refreshed_at < _REFRESH_S:
+            return False
+        self._refreshed_at = now
+        await self._registry.refresh()
+        if self._cache_version != self._registry.snapshot.version:
+            self._reindex()
+        return True
+
+
+def require_root(caller: Caller) -> None:
+    if not caller.is_root:
+        raise Forbidden("only the root key may do this")
+
+
+def require_client(caller: Caller) -> None:
+    if caller.is_root:
+        raise Forbidden("this is for client tokens; make one with POST /api_tokens")
+
+
+def _secret(scheme: bytes, rest: bytes) -> bytes:
+    if scheme == b"bearer":
+        return rest
+    if scheme != b"basic":
+        return b""
+    try:
+        return base64.b64decode(rest, validate=True).partition(b":")[0]
+    except binascii.Error:
+        return b""

@@ -1,0 +1,115 @@
+"""The overview as Prometheus metrics, rendered when asked for."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from doubledecker.bus import telemetry
+from doubledecker.bus.overview import Overview
+
+_HELP = {
+    "events.published": "Events accepted, by topic",
+    "events.added": "Events put in a subscriber's batches",
+    "events.removed": "Events that left a subscriber's batches, for whatever reason",
+    "events.autodropped": "Events dropped because memory was short",
+    "events.purged": "Events deleted with their subscriber",
+    "delivery.batches": "Delivery attempts",
+    "delivery.events": "Events in delivery attempts",
+    "delivery.time": "Milliseconds spent in delivery attempts",
+    "latency.batches.first_attempt": "From a batch's first event accepted to its first attempt",
+    "latency.batches.last_attempt": "From a batch's first event accepted to its delivery",
+}
+
+
+def render(view: Overview) -> bytes:
+    """The text that Prometheus reads."""
+    registry = CollectorRegistry()
+    registry.register(_Snapshot(view))
+    return generate_latest(registry)
+
+
+class _Snapshot(Collector):
+    """Hands one overview to the Prometheus client."""
+
+    def __init__(self, view: Overview) -> None:
+        self._view = view
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _counters(self._view)
+        yield from _histograms(self._view)
+        yield from _gauges(self._view)
+
+
+def _counters(view: Overview) -> Iterator[Metric]:
+    families: dict[str, CounterMetricFamily] = {}
+    for field, value in sorted(view.counters.items()):
+        parsed = telemetry.parse(field)
+        if parsed.name.startswith("latency."):
+            continue
+        name, scale = _counter_name(parsed.name)
+        labels = [label for label, _ in parsed.labels]
+        family = families.setdefault(
+            name, CounterMetricFamily(name, _HELP.get(parsed.name, parsed.name), labels=labels)
+        )
+        family.add_metric([text for _, text in parsed.labels], value * scale)
+    yield from families.values()
+
+
+def _counter_name(name: str) -> tuple[str, float]:
+    if name == "delivery.time":
+        return "doubledecker_delivery_seconds", 0.001
+    return "doubledecker_" + name.replace(".", "_"), 1
+
+
+def _histograms(view: Overview) -> Iterator[Metric]:
+    buckets: dict[str, dict[str, int]] = defaultdict(dict)
+    for field, value in view.counters.items():
+        parsed = telemetry.parse(field)
+        if parsed.name.startswith("latency.") and parsed.labels:
+            buckets[parsed.name][parsed.labels[0][1]] = value
+    for name, counts in sorted(buckets.items()):
+        total = 0
+        cumulative = []
+        for le in telemetry.LATENCY_MS:
+            total += counts.get(str(le), 0)
+            cumulative.append((str(le / 1000), float(total)))
+        cumulative.append(("+Inf", float(total + counts.get("+Inf", 0))))
+        family = HistogramMetricFamily("doubledecker_" + name.replace(".", "_") + "_seconds", _HELP.get(name, name))
+        family.add_metric([], cumulative, sum_value=view.counters.get(f"{name}.sum", 0) / 1000)
+        yield family
+
+
+def _gauges(view: Overview) -> Iterator[Metric]:
+    yield from _subscriber_gauges(view)
+    waiting = GaugeMetricFamily("doubledecker_jobs", "Jobs, by queue and state", labels=["queue", "state"])
+    for (queue, state), count in sorted(view.jobs.items()):
+        waiting.add_metric([queue, "total" if state == "index" else state], count)
+    yield waiting
+    memory = GaugeMetricFamily("doubledecker_redis_used_bytes", "Memory in use, by server", labels=["server"])
+    for index, (_, used) in enumerate(sorted(view.memory_bytes.items())):
+        memory.add_metric([str(index)], used)
+    yield memory
+    journal = GaugeMetricFamily("doubledecker_journal_bytes", "What the journals hold", labels=["journal"])
+    for name, size in sorted(view.journal_bytes.items()):
+        journal.add_metric([name], size)
+    yield journal
+    yield GaugeMetricFamily("doubledecker_worker_slots", "Slots with a fresh heartbeat", value=view.slots_alive)
+    age_s = 0 if view.oldest_at is None else max(0, view.at - view.oldest_at) / 1000
+    yield GaugeMetricFamily("doubledecker_oldest_batch_age_seconds", "Age of the oldest waiting batch", value=age_s)
+
+
+def _subscriber_gauges(view: Overview) -> Iterator[Metric]:
+    shapes = {
+        "queue_events": ("Events waiting, by subscriber", [each.events for each in view.subscribers]),
+        "queue_batches": ("Batches waiting, by subscriber", [each.batches for each in view.subscribers]),
+        "health_points": ("Health from 0 to 100, by subscriber", [e.condition.health for e in view.subscribers]),
+        "calls": ("Deliveries under way, by subscriber", [each.condition.calls for each in view.subscribers]),
+    }
+    for name, (text, values) in shapes.items():
+        family = GaugeMetricFamily(f"doubledecker_subscriber_{name}", text, labels=["subscriber"])
+        for each, value in zip(view.subscribers, values, strict=True):
+            family.add_metric([each.subscriber.token], value)
+        yield family

@@ -1,0 +1,213 @@
+"""The publish routes: `POST /topics/:name` and `POST /events`, the busiest of all.
+
+A request is read, parsed, handed to the publisher, and answered when Redis has said yes.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs
+
+import msgspec
+from msgspec import Raw
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from doubledecker import clock
+from doubledecker.bus.publish import Publisher
+from doubledecker.errors import BadRequest, Conflict, Forbidden, Refused, TooLarge
+from doubledecker.model import event as parsing
+from doubledecker.model.event import Event, EventLimits
+from doubledecker.model.token import Caller
+from doubledecker.model.uid import event_id, repeatable_event_id
+from doubledecker.store import requests
+from doubledecker.store.partitions import Partitions
+from doubledecker.web import body as bodies
+from doubledecker.web import problem
+from doubledecker.web.authentication import require_client
+from doubledecker.web.body import BodyLimits
+
+# An answer longer than this is not remembered but made again, from ids that depend on the key alone.
+_ANSWER_BYTES_MAX = 4_096
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_NDJSON = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
+_NO_CONTENT = Response(status_code=204)
+_JSON = (b"", b"application/json", b"text/json")
+
+
+@dataclass(frozen=True)
+class PublishRules:
+    """What a publish request may be."""
+
+    body: BodyLimits
+    event: EventLimits
+    events_max: int
+
+
+@dataclass
+class _Parsed:
+    """The events of a request that are well formed, by index, and why the others are not."""
+
+    events: dict[int, tuple[Event, bool]] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    status: int = 400
+
+
+class Publishing:
+    """Answers publish requests."""
+
+    def __init__(self, partitions: Partitions, publisher: Publisher, rules: PublishRules) -> None:
+        self._partitions = partitions
+        self._publisher = publisher
+        self._rules = rules
+
+    async def post_topic(self, request: Request, caller: Caller) -> Response:
+        """One event, as Routemaster's clients send it; 204."""
+        require_client(caller)
+        topic = request.path_params["name"]
+        body = await bodies.read(request.scope, request.receive, self._rules.body)
+        parsing.check_text(body)
+        key = _idempotency_key(request.scope)
+        id_ = repeatable_event_id(caller.id, key, "0") if key else event_id(clock.now_ms())
+        event = parsing.parse_posted(body, topic=topic, id_=id_, now_ms=clock.now_ms(), limits=self._rules.event)
+        if key:
+            await self._remembered(caller, key, topic.encode() + b"\n" + body)
+        refused = await self._publisher.publish(caller.id, [(event, bool(key))])
+        if refused:
+            raise Forbidden(refused[0])
+        return _NO_CONTENT
+
+    async def post_events(self, request: Request, caller: Caller) -> Response:
+        """Any number of events; 202 with their ids."""
+        require_client(caller)
+        scope = request.scope
+        is_whole = _is_whole(scope)
+        body = await bodies.read(scope, request.receive, self._rules.body)
+        parsing.check_text(body)
+        items, is_single = self._items(bodies.header(scope, b"content-type") or b"", body)
+        key = _idempotency_key(scope)
+        digest = ""
+        if key:
+            digest, answer = await self._remembered(caller, key, b"%d\n" % is_whole + body)
+            if answer:
+                return _accepted(answer)
+        parsed = self._parse(items, caller, key)
+        if is_single and parsed.refused:
+            raise BadRequest(parsed.refused[0]) if parsed.status != TooLarge.status else TooLarge(parsed.refused[0])
+        if parsed.events and not (is_whole and parsed.refused):
+            await self._publish(parsed, caller, is_whole=is_whole)
+        if is_single and parsed.refused:
+            raise Forbidden(parsed.refused[0])
+        if not parsed.events or (is_whole and parsed.refused):
+            return _all_refused(parsed, len(items))
+        answer = _answer(parsed)
+        if key and len(answer) <= _ANSWER_BYTES_MAX:
+            record = f"{digest}\n{answer.decode()}"
+            await requests.update_key(self._partitions.home, token=caller.id, key=key, record=record)
+        return _accepted(answer)
+
+    async def _publish(self, parsed: _Parsed, caller: Caller, *, is_whole: bool) -> None:
+        indexes = list(parsed.events)
+        refused = await self._publisher.publish(caller.id, list(parsed.events.values()), is_whole=is_whole)
+        for at, why in refused.items():
+            parsed.refused[indexes[at]] = why
+            del parsed.events[indexes[at]]
+            parsed.status = Forbidden.status
+
+    async def _remembered(self, caller: Caller, key: str, body: bytes) -> tuple[str, bytes | None]:
+        """The body's digest, and the answer if this request was answered before; raises Conflict for another body."""
+        digest = hashlib.sha256(body).hexdigest()
+        kept = await requests.claim_key(self._partitions.home, token=caller.id, key=key, record=digest)
+        if kept is None:
+            return digest, None
+        before, _, answer = kept.partition("\n")
+        if before != digest:
+            raise Conflict("this Idempotency-Key was used within 24 h for another request; use a new one")
+        return digest, answer.encode() or None
+
+    def _items(self, content_type: bytes, body: bytes) -> tuple[Sequence[bytes | Raw], bool]:
+        """The events of a body, each still encoded, and whether it was a single one."""
+        kind = content_type.partition(b";")[0].strip().lower()
+        if kind not in (*_JSON, *_NDJSON):
+            raise _UnknownMedia(
+                f"the content type is {kind.decode('latin-1')[:80]!r}; send application/json or application/x-ndjson"
+            )
+        if kind in _NDJSON:
+            items: Sequence[bytes | Raw] = [line for line in body.split(b"\n") if line.strip()]
+        elif body.lstrip()[:1] == b"[":
+            items = _decode_array(body)
+        else:
+            return [body], True
+        if not items:
+            raise BadRequest("there is no event in the body")
+        if len(items) > self._rules.events_max:
+            raise TooLarge(f"{len(items)} events; at most {self._rules.events_max} are allowed in one request")
+        return items, False
+
+    def _parse(self, items: Sequence[bytes | Raw], caller: Caller, key: str) -> _Parsed:
+        parsed = _Parsed()
+        now_ms = clock.now_ms()
+        for i, item in enumerate(items):
+            id_ = repeatable_event_id(caller.id, key, str(i)) if key else event_id(now_ms)
+            try:
+                event = parsing.parse_offered(item, id_=id_, now_ms=now_ms, limits=self._rules.event)
+            except Refused as refusal:
+                parsed.refused[i] = refusal.detail
+                parsed.status = refusal.status
+            else:
+                parsed.events[i] = event, bool(key) or event.id != id_
+        return parsed
+
+
+class _UnknownMedia(Refused):
+    """A content type that is not an event's."""
+
+    status = 415
+    title = "Unsupported media type"
+
+
+def _decode_array(body: bytes) -> list[Raw]:
+    try:
+        return msgspec.json.decode(body, type=list[Raw])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is not a JSON array: {error}") from error
+
+
+def _is_whole(scope: Scope) -> bool:
+    query: bytes = scope["query_string"]
+    if not query:
+        return False
+    value = parse_qs(query.decode("latin-1")).get("all", ["0"])[-1]
+    if value not in {"0", "1"}:
+        raise BadRequest(f"all is {value[:80]!r}; it must be 0 or 1")
+    return value == "1"
+
+
+def _idempotency_key(scope: Scope) -> str:
+    value = bodies.header(scope, b"idempotency-key")
+    if value is None:
+        return ""
+    key = value.decode("latin-1")
+    if not _KEY.fullmatch(key):
+        raise BadRequest("Idempotency-Key must be 1 to 255 printable ASCII characters without spaces")
+    return key
+
+
+def _answer(parsed: _Parsed) -> bytes:
+    ids = [parsed.events[i][0].id for i in sorted(parsed.events)]
+    return msgspec.json.encode({"ids": ids, "refused": _refusals(parsed)})
+
+
+def _refusals(parsed: _Parsed) -> list[dict[str, int | str]]:
+    return [{"index": i, "why": why} for i, why in sorted(parsed.refused.items())]
+
+
+def _accepted(answer: bytes) -> Response:
+    return Response(answer, status_code=202, media_type="application/json")
+
+
+def _all_refused(parsed: _Parsed, count: int) -> Response:
+    detail = f"{len(parsed.refused)} of {count} events were refused, so none was published"
+    return problem.plain(parsed.status, "Events refused", detail, extra={"refused": _refusals(parsed)})

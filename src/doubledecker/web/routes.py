@@ -1,0 +1,183 @@
+"""The other routes: tokens, topics, subscriptions, health. Each is a short function from a request to an answer."""
+
+import asyncio
+from dataclasses import dataclass
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from doubledecker import __version__, clock
+from doubledecker.bus import overview
+from doubledecker.bus.overview import ALIVE_MS, SubscriberView
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import BusAway
+from doubledecker.model import subscriber as subscribing
+from doubledecker.model import token as tokens
+from doubledecker.model.token import Caller
+from doubledecker.store import jobs
+from doubledecker.store.partitions import Partitions
+from doubledecker.web import body as bodies
+from doubledecker.web import metrics, openapi, problem
+from doubledecker.web.authentication import require_client, require_root
+from doubledecker.web.body import BodyLimits
+
+# How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
+_SCALING_S = 1.0
+
+
+@dataclass(frozen=True)
+class RouteRules:
+    """What these routes need to know of the settings."""
+
+    body: BodyLimits
+    scaling_threshold: int
+    scaling_deadline_ms: int
+    private_callbacks: bool
+
+
+class Routes:
+    """Answers everything but publishing."""
+
+    def __init__(self, partitions: Partitions, registry: LiveRegistry, rules: RouteRules) -> None:
+        self._partitions = partitions
+        self._registry = registry
+        self._rules = rules
+
+    async def pulse(self, _request: Request, _caller: Caller) -> Response:
+        """204 when Redis answers."""
+        await self._ping()
+        return Response(status_code=204)
+
+    async def pulse_scaling(self, _request: Request, _caller: Caller) -> Response:
+        """204, a second late when there is more work than the threshold."""
+        until = clock.now_ms() + self._rules.scaling_deadline_ms
+        due = await asyncio.gather(*(jobs.due(partition, now_ms=until) for partition in self._partitions.all))
+        if sum(due) >= self._rules.scaling_threshold:
+            await asyncio.sleep(_SCALING_S)
+        return Response(status_code=204)
+
+    async def health(self, _request: Request, _caller: Caller) -> Response:
+        return _json({"status": "ok", "version": __version__})
+
+    async def livez(self, _request: Request, _caller: Caller) -> Response:
+        return _json({"status": "alive"})
+
+    async def readyz(self, _request: Request, _caller: Caller) -> Response:
+        """200 when Redis answers and a worker is alive."""
+        checks = {"redis": "ok", "worker": "ok"}
+        try:
+            await self._ping()
+            beats = await asyncio.gather(*(jobs.beats(partition) for partition in self._partitions.all))
+            latest = min(max(part.values(), default=0) for part in beats)
+            if latest + ALIVE_MS < clock.now_ms():
+                checks["worker"] = "no worker has been alive in the last 15 s; start one with `doubledecker worker`"
+        except BusAway as error:
+            checks = {"redis": str(error), "worker": "unknown"}
+        if set(checks.values()) == {"ok"}:
+            return _json({"status": "ready", "checks": checks})
+        wrong = "; ".join(f"{name}: {state}" for name, state in checks.items() if state != "ok")
+        return problem.plain(503, "Not ready", wrong, [("Retry-After", "1")], {"checks": checks})
+
+    async def version(self, _request: Request, _caller: Caller) -> Response:
+        return _json({"name": "doubledecker", "version": __version__})
+
+    async def openapi(self, _request: Request, _caller: Caller) -> Response:
+        return _json(openapi.document())
+
+    async def metrics(self, _request: Request, _caller: Caller) -> Response:
+        """The overview, for Prometheus."""
+        await self._registry.refresh()
+        known = self._registry.snapshot.subscribers
+        view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
+        return Response(metrics.render(view), media_type="text/plain; version=0.0.4")
+
+    async def list_tokens(self, _request: Request, caller: Caller) -> Response:
+        """Names and ids; the secrets are not known here any more."""
+        require_root(caller)
+        await self._registry.refresh()
+        rows = sorted(self._registry.snapshot.tokens.values(), key=lambda token: (token.name, token.id))
+        if not rows:
+            return Response(status_code=204)
+        return _json([{"name": t.name, "token": t.id, "created_at": t.created_at} for t in rows])
+
+    async def create_token(self, request: Request, caller: Caller) -> Response:
+        """201 with the secret, this once."""
+        require_root(caller)
+        name, chosen = tokens.parse_request(await self._body(request))
+        secret = chosen or tokens.make_secret(name)
+        token = await self._registry.create_token(name, secret, now_ms=clock.now_ms())
+        return _json({"name": name, "token": secret, "id": token.id}, status=201)
+
+    async def delete_token(self, request: Request, caller: Caller) -> Response:
+        """204 always; its subscriber ends with it."""
+        require_root(caller)
+        await self._registry.revoke_token(request.path_params["name"])
+        return Response(status_code=204)
+
+    async def list_topics(self, _request: Request, _caller: Caller) -> Response:
+        rows = await self._registry.topics()
+        return _json([{"name": name, "publisher": owner, "events": events} for name, owner, events in rows])
+
+    async def delete_topic(self, request: Request, caller: Caller) -> Response:
+        publisher = "" if caller.is_root else caller.id
+        await self._registry.delete_topic(request.path_params["name"], publisher=publisher)
+        return Response(status_code=204)
+
+    async def subscribe(self, request: Request, caller: Caller) -> Response:
+        """Create or replace this client's subscriber."""
+        require_client(caller)
+        asked = subscribing.parse(await self._body(request), is_private_allowed=self._rules.private_callbacks)
+        await self._registry.subscribe(caller.id, asked)
+        return Response(status_code=204)
+
+    async def unsubscribe(self, _request: Request, caller: Caller) -> Response:
+        require_client(caller)
+        await self._registry.unsubscribe(caller.id)
+        return Response(status_code=204)
+
+    async def leave_topic(self, request: Request, caller: Caller) -> Response:
+        require_client(caller)
+        await self._registry.leave_topic(caller.id, request.path_params["name"])
+        return Response(status_code=204)
+
+    async def list_subscribers(self, _request: Request, caller: Caller) -> Response:
+        """All for root, its own for a client."""
+        await self._registry.refresh()
+        known = self._registry.snapshot.subscribers.values()
+        seen = [subscriber for subscriber in known if caller.is_root or subscriber.token == caller.id]
+        now_ms = clock.now_ms()
+        rows = await overview.look_at(self._partitions, seen, now_ms=now_ms)
+        return _json([_subscriber(row, now_ms) for row in rows])
+
+    async def _ping(self) -> None:
+        await asyncio.gather(*(partition.command("PING") for partition in self._partitions.all))
+
+    async def _body(self, request: Request) -> bytes:
+        return await bodies.read(request.scope, request.receive, self._rules.body)
+
+
+def _subscriber(view: SubscriberView, now_ms: int) -> dict[str, object]:
+    subscriber = view.subscriber
+    return {
+        "subscriber": subscriber.token,
+        "callback": subscriber.callback,
+        "max_events": subscriber.max_events,
+        "timeout": subscriber.timeout_ms,
+        "topics": list(subscriber.topics),
+        "uuid": subscriber.uuid,
+        "events": {
+            "sent": view.sent,
+            "queued": view.events,
+            "oldest": 0 if view.oldest_at is None else max(0, now_ms - view.oldest_at),
+        },
+        "max_bytes": subscriber.max_bytes,
+        "concurrency": subscriber.concurrency,
+        "health": view.condition.health,
+        "failures": view.condition.failures,
+        "last_attempted_at": view.condition.last_attempted_at,
+    }
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")

@@ -1,0 +1,101 @@
+"""The web process: the app under uvicorn, with its background tasks, from start to clean stop."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from doubledecker import log
+from doubledecker.assembly import build
+from doubledecker.assembly.build import Bus
+from doubledecker.assembly.settings import Settings
+from doubledecker.model.event import EventLimits
+from doubledecker.web.app import App
+from doubledecker.web.authentication import Authenticator
+from doubledecker.web.body import BodyLimits
+from doubledecker.web.protocol import guarded
+from doubledecker.web.publishing import Publishing, PublishRules
+from doubledecker.web.routes import RouteRules, Routes
+
+# Requests under way get this long to finish when the process stops.
+_GRACE_S = 5
+# Idle connections are kept for longer than clients' pools keep theirs, so that the client closes first.
+_KEEP_ALIVE_S = 75
+_BACKLOG = 2048
+
+_log = log.get("web")
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; raises OSError when the address is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set; then answer what is under way."""
+    async with build.open_bus(settings) as bus:
+        server = _Server(_config(make_app(settings, bus), settings))
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(bus.registry.follow()), tasks.create_task(bus.publisher.run())]
+            serving = tasks.create_task(server.serve([listener]))
+            host, port = listener.getsockname()[:2]
+            _log.info("web.started", host=host, port=port)
+            await stop.wait()
+            server.should_exit = True
+            await serving
+            for task in background:
+                task.cancel()
+    _log.info("web.stopped")
+
+
+def make_app(settings: Settings, bus: Bus) -> App:
+    """The application for these settings."""
+    body = BodyLimits(settings.body_bytes_max, settings.body_s_max)
+    event = EventLimits(settings.max_event_data_bytes, settings.event_depth_max)
+    rules = PublishRules(body, event, settings.events_per_request_max)
+    routes = RouteRules(
+        body=body,
+        scaling_threshold=settings.scaling_threshold,
+        scaling_deadline_ms=settings.scaling_deadline_ms,
+        private_callbacks=settings.private_callbacks,
+    )
+    return App(
+        Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
+        Publishing(bus.partitions, bus.publisher, rules),
+        Routes(bus.partitions, bus.registry, routes),
+        metrics_public=settings.metrics_public,
+    )
+
+
+def _config(app: App, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=guarded(head_s_max=settings.head_s_max, head_bytes_max=settings.head_bytes_max),
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=settings.connections_max,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_GRACE_S,
+        backlog=_BACKLOG,
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: the command owns the signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

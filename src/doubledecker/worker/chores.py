@@ -1,0 +1,204 @@
+"""Chores: the jobs of the aux queue. Each does a bounded piece of work, and is safe to run twice."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from doubledecker import clock, log
+from doubledecker.bus import overview
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import RetryLater
+from doubledecker.model.job import AUX, MAIN, RETRY
+from doubledecker.store import batches, counters, events, jobs, journal, registry, subscribers
+from doubledecker.store.batches import Lost
+from doubledecker.store.events import Accepted
+from doubledecker.store.jobs import Taken
+from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.subscribers import Condition
+from doubledecker.worker.monitor import Monitor
+
+# Batches deleted by one script call, and calls by one run of a chore: some tens of milliseconds of the server's time.
+_DROP_MAX = 100
+_PASSES_MAX = 100
+# Subscribers with parked jobs looked at in one run.
+_PARKED_MAX = 100
+# A failing subscriber whose scheduled retry never came is tried with another batch after this.
+_PROBE_MS = 60_000
+_NEVER = 2**53
+
+_log = log.get("worker")
+
+
+@dataclass(frozen=True)
+class ChoreRules:
+    """The numbers that chores go by."""
+
+    memory_bytes_max: int
+    memory_bytes_free: int
+    dead_ms: int
+    journal_bytes_max: int
+
+
+class Chores:
+    """Executes aux jobs by name."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        live: LiveRegistry,
+        monitor: Monitor,
+        rules: ChoreRules,
+    ) -> None:
+        self._partitions = partitions
+        self._live = live
+        self._monitor = monitor
+        self._rules = rules
+        self._by_name: dict[str, Callable[..., Awaitable[None]]] = {
+            "monitor": self.monitor,
+            "autodrop": self.autodrop,
+            "schedule": self.schedule,
+            "scrub": self.scrub,
+        }
+
+    async def run(self, taken: Taken) -> None:
+        """Run one aux job and remove it; a job that nobody knows is removed too, and said."""
+        name, args = taken.job.name, taken.job.args
+        if name in self._by_name:
+            await self._by_name[name]()
+        elif name == "purge":
+            await self.purge(taken.partition, args[0], created_max=int(args[1]))
+        elif name == "fanout":
+            await self.fan_out(taken.partition, args[0])
+        else:
+            _log.error("job.unknown", job=name, args=args)
+        await jobs.ack(taken)
+
+    async def monitor(self) -> None:
+        """Send telemetry to the metric adapters."""
+        await self._live.refresh()
+        known = self._live.snapshot.subscribers
+        view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
+        growth: dict[str, int] = {}
+        for partition in self._partitions.all:
+            for field, by in (await counters.take_growth(partition)).items():
+                growth[field] = growth.get(field, 0) + by
+        self._monitor.send(view, growth)
+
+    async def autodrop(self) -> None:
+        """Delete the oldest batches while a server is short of memory."""
+        if self._rules.memory_bytes_max == 0:
+            return
+        by_server: dict[str, list[Partition]] = {}
+        for partition in self._partitions.all:
+            by_server.setdefault(partition.server, []).append(partition)
+        for partitions in by_server.values():
+            await self._relieve(partitions)
+
+    async def scrub(self) -> None:
+        """Take jobs back from slots that died, and forget those slots."""
+        for partition in self._partitions.all:
+            for queue in (MAIN, RETRY, AUX):
+                slots, returned = await jobs.scrub(partition, queue, dead_ms=self._rules.dead_ms)
+                if slots:
+                    _log.warning("slots.scrubbed", partition=partition.index, queue=queue, slots=slots, jobs=returned)
+            dead = [
+                slot
+                for slot, beat in (await jobs.beats(partition)).items()
+                # Ten times the patience: a slot that only stumbled must find its name when it comes back.
+                if beat + 10 * self._rules.dead_ms < clock.now_ms()
+            ]
+            await jobs.forget(partition, dead)
+
+    async def schedule(self) -> None:
+        """Mend what a crash may have left behind: old versions, parked jobs with free places, long journals."""
+        await registry.copy_version(self._partitions, await registry.version(self._partitions.home))
+        for partition in self._partitions.all:
+            await self._unpark(partition)
+            await self._trim(partition, "events")
+            await self._trim(partition, "attempts")
+
+    async def purge(self, partition: Partition, token: str, *, created_max: int) -> None:
+        """Delete what waited for a subscriber that is gone; not what came after it subscribed anew."""
+        for _ in range(_PASSES_MAX):
+            lost = await batches.drop_oldest(
+                partition, batches_max=_DROP_MAX, created_max=created_max, counter="events.purged", token=token
+            )
+            if not lost:
+                break
+        else:
+            raise RetryLater(1)
+        await jobs.unpark(partition, token, room=_PARKED_MAX)
+        if token not in self._live.snapshot.subscribers:
+            await batches.forget_gauges(partition, token)
+
+    async def fan_out(self, partition: Partition, fid: str) -> None:
+        """Write a wide event to its receivers, a slice at a time, until none is left."""
+        for _ in range(_PASSES_MAX):
+            rest = await events.fan_out_next(partition, fid, count=events.WRITES_MAX)
+            if rest is None:
+                return
+            message, tokens, left = rest
+            share = tokens[-max(1, min(events.WRITES_MAX, events.BYTES_MAX // len(message))) :]
+            snapshot = self._live.snapshot
+            reply = await events.fan_out(
+                partition,
+                fid,
+                left=left,
+                message=message,
+                receivers=[snapshot.subscribers[token] for token in share if token in snapshot.subscribers],
+                taken=len(share),
+                version=snapshot.version,
+            )
+            if reply.outcome is Accepted.STALE:
+                await self._live.refresh()
+        raise RetryLater(1)
+
+    async def _relieve(self, partitions: list[Partition]) -> None:
+        bound = self._rules.memory_bytes_max - self._rules.memory_bytes_free
+        for _ in range(_PASSES_MAX):
+            used = await counters.memory_used(partitions[0])
+            if used <= bound:
+                return
+            lost = await self._drop_oldest(partitions)
+            if not lost:
+                _log.error("memory.short", used_bytes=used, bound_bytes=bound, detail="no batch is left to drop")
+                return
+            for each in lost:
+                _log.warning("batches.autodropped", subscriber=each.token, batches=each.batches, events=each.events)
+
+    async def _drop_oldest(self, partitions: list[Partition]) -> list[Lost]:
+        """Drop from the partition with the oldest batch, and only what is older than any other's oldest."""
+        oldest = [(await batches.oldest(partition), partition) for partition in partitions]
+        heads = sorted(((at, p.index, p) for at, p in oldest if at is not None), key=lambda head: head[:2])
+        if not heads:
+            return []
+        created_max = heads[1][0] if len(heads) > 1 else _NEVER
+        return await batches.drop_oldest(
+            heads[0][2], batches_max=_DROP_MAX, created_max=created_max, counter="events.autodropped"
+        )
+
+    async def _unpark(self, partition: Partition) -> None:
+        tokens = await jobs.parked_tokens(partition, count=_PARKED_MAX)
+        now_ms = clock.now_ms()
+        conditions = await subscribers.conditions(self._partitions.home, tokens, now_ms=now_ms)
+        for token, condition in conditions.items():
+            subscriber = self._live.snapshot.subscribers.get(token)
+            concurrency = subscriber.concurrency if subscriber else _PARKED_MAX
+            room = room_for(condition, concurrency, now_ms=now_ms)
+            if room > 0:
+                await jobs.unpark(partition, token, room=room, is_probe=condition.failures > 0)
+
+    async def _trim(self, partition: Partition, name: journal.Name) -> None:
+        for _ in range(_PASSES_MAX):
+            trimmed = await journal.trim(partition, name, bytes_max=self._rules.journal_bytes_max)
+            if trimmed.lost:
+                _log.error("journal.gap", partition=partition.index, journal=name, entries=trimmed.lost)
+            if not trimmed.removed:
+                return
+
+
+def room_for(condition: Condition, concurrency: int, *, now_ms: int) -> int:
+    """How many parked jobs may be put back: all places of a healthy subscriber, one overdue try of a failing one."""
+    if condition.failures == 0:
+        return max(0, concurrency - condition.calls)
+    is_overdue = now_ms >= condition.retry_at + _PROBE_MS
+    return 1 if condition.calls == 0 and is_overdue else 0

@@ -1,0 +1,180 @@
+"""Delivering a batch: the job `batch`.
+
+1. Ask for a place among the calls to the subscriber; if there is none, the job is parked until one becomes free.
+2. Load the batch, which closes it to new events. If it is gone (delivered, dropped, purged), the job is done.
+3. Attempt it, decide what to do, and carry that out in one atom: delete the batch, or schedule the next try.
+4. Free the place, and let parked jobs have it.
+
+A crash before 3 is written leaves the job with its slot, to be scrubbed and attempted again; a crash after it leaves
+only the place, which ends by itself.
+"""
+
+import random
+from dataclasses import dataclass
+
+import msgspec
+
+from doubledecker import clock, log
+from doubledecker.bus import telemetry, verdict
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.telemetry import counter
+from doubledecker.bus.verdict import Backoff, Delivered, Verdict
+from doubledecker.delivery.attempt import Dialer
+from doubledecker.model.job import RETRY
+from doubledecker.model.outcome import Outcome
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.store import batches, jobs, journal, subscribers
+from doubledecker.store.batches import Batch, Settled
+from doubledecker.store.jobs import Taken
+from doubledecker.store.partitions import Partitions
+from doubledecker.store.subscribers import Entry
+
+_log = log.get("worker")
+
+
+@dataclass(frozen=True)
+class DeliveryRules:
+    """The numbers that deliveries go by."""
+
+    backoff: Backoff
+    lease_ms: int
+    heal_points: int
+    damage_points: int
+    journal_bytes_max: int
+
+
+class _Identified(msgspec.Struct, gc=False):
+    """The only part of a stored message that a worker looks at."""
+
+    id: str = ""
+
+
+_IDENTIFIED = msgspec.json.Decoder(_Identified)
+
+
+class Deliverer:
+    """Executes `batch` jobs."""
+
+    def __init__(self, partitions: Partitions, registry: LiveRegistry, dialer: Dialer, rules: DeliveryRules) -> None:
+        self._partitions = partitions
+        self._registry = registry
+        self._dialer = dialer
+        self._rules = rules
+
+    async def deliver(self, taken: Taken) -> None:
+        bid, token = taken.job.args
+        subscriber = await self._subscriber(token)
+        if subscriber is None:
+            await jobs.ack(taken)
+            return
+        entry = await subscribers.enter(
+            self._partitions.home,
+            subscriber,
+            slot=taken.slot,
+            lease_ms=self._rules.lease_ms,
+            partition=taken.partition.index,
+            is_retry=taken.queue == RETRY,
+        )
+        if entry is Entry.GO:
+            await self._call(taken, subscriber, bid)
+        elif entry is Entry.GONE:
+            await jobs.ack(taken)
+        else:
+            await jobs.park(taken, token=token)
+
+    async def unpark(self, token: str, where: tuple[int, ...], *, room: int) -> None:
+        """Let parked jobs of a subscriber have the free places."""
+        for index in where:
+            if room <= 0:
+                return
+            moved, left = await jobs.unpark(self._partitions.all[index], token, room=room)
+            room -= moved
+            if left == 0:
+                await subscribers.stop_waiting(self._partitions.home, token, index)
+
+    async def _subscriber(self, token: str) -> Subscriber | None:
+        """The subscriber as this process knows it; one that it does not know may be new."""
+        if token not in self._registry.snapshot.subscribers:
+            await self._registry.refresh()
+        return self._registry.snapshot.subscribers.get(token)
+
+    async def _call(self, taken: Taken, subscriber: Subscriber, bid: str) -> None:
+        batch = await batches.open_(taken.partition, bid, token=subscriber.token)
+        if batch is None or not batch.messages:
+            await jobs.ack(taken)
+            await self._leave(taken, subscriber, points=0, delay_ms=0)
+            return
+        dialled_at = clock.now_ms()
+        outcome = await self._dialer.attempt(subscriber, batch.messages)
+        what = verdict.decide(
+            outcome,
+            attempts=batch.attempts + 1,
+            backoff=self._rules.backoff,
+            chance=random.random(),  # noqa: S311 - jitter, not a secret
+        )
+        settled = await self._carry_out(what, taken, batch, outcome, dialled_at)
+        points = self._rules.heal_points if outcome.is_delivered else -self._rules.damage_points
+        delay_ms = 0 if isinstance(what, Delivered) else what.delay_ms
+        _log_attempt(taken, batch, outcome, delay_ms)
+        await self._leave(taken, subscriber, points=points, delay_ms=delay_ms)
+        if settled.journal_bytes > self._rules.journal_bytes_max:
+            await journal.trim(taken.partition, "attempts", bytes_max=self._rules.journal_bytes_max)
+
+    async def _carry_out(self, what: Verdict, taken: Taken, batch: Batch, outcome: Outcome, dialled_at: int) -> Settled:
+        attempt = msgspec.json.encode(
+            journal.Attempt(
+                batch=batch.bid,
+                subscriber=batch.token,
+                attempt=batch.attempts + 1,
+                outcome=outcome.kind.value,
+                took_ms=outcome.took_ms,
+                at=dialled_at,
+                events=[_IDENTIFIED.decode(message).id for message in batch.messages],
+                status=outcome.status,
+            )
+        )
+        counts = _counts(batch, outcome, dialled_at)
+        if isinstance(what, Delivered):
+            return await batches.delivered(taken, batch, attempt=attempt, counts=counts)
+        return await batches.retry(taken, batch, delay_ms=what.delay_ms, attempt=attempt, counts=counts)
+
+    async def _leave(self, taken: Taken, subscriber: Subscriber, *, points: int, delay_ms: int) -> None:
+        left = await subscribers.leave(
+            self._partitions.home, subscriber, slot=taken.slot, points=points, delay_ms=delay_ms
+        )
+        if left.failures_before == 0 and left.failures > 0:
+            _log.warning("subscriber.failing", subscriber=subscriber.token, callback=subscriber.callback)
+        if left.failures_before > 0 and left.failures == 0:
+            _log.info("subscriber.recovered", subscriber=subscriber.token, failures=left.failures_before)
+        if left.failures == 0 and left.waiting:
+            await self.unpark(subscriber.token, left.waiting, room=left.free)
+
+
+def _counts(batch: Batch, outcome: Outcome, dialled_at: int) -> dict[str, int]:
+    labels = {"subscriber": batch.token, "outcome": outcome.kind.value}
+    counts = {
+        counter("delivery.batches", **labels): 1,
+        counter("delivery.events", **labels): len(batch.messages),
+        counter("delivery.time", **labels): outcome.took_ms,
+    }
+    if batch.attempts == 0:
+        counts |= telemetry.latency("latency.batches.first_attempt", dialled_at - batch.created_at)
+    if outcome.is_delivered:
+        counts |= telemetry.latency("latency.batches.last_attempt", dialled_at + outcome.took_ms - batch.created_at)
+    return counts
+
+
+def _log_attempt(taken: Taken, batch: Batch, outcome: Outcome, delay_ms: int) -> None:
+    _log.info(
+        "delivery.attempted",
+        subscriber=batch.token,
+        batch=batch.bid,
+        partition=taken.partition.index,
+        events=len(batch.messages),
+        attempt=batch.attempts + 1,
+        outcome=outcome.kind.value,
+        status=outcome.status,
+        detail="" if outcome.is_delivered else outcome.detail,
+        took_ms=outcome.took_ms,
+        retry_ms=delay_ms,
+    )

@@ -1,0 +1,180 @@
+"""The worker process: slots and their fetchers, the bell, heartbeats and tickers, from start to clean stop."""
+
+import asyncio
+from dataclasses import dataclass
+
+from doubledecker import clock, log
+from doubledecker.assembly import build
+from doubledecker.assembly.build import Bus
+from doubledecker.assembly.settings import Settings
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.verdict import Backoff
+from doubledecker.delivery.attempt import Dialer
+from doubledecker.errors import BusAway
+from doubledecker.model.job import AUX, MAIN, RETRY, Job
+from doubledecker.model.uid import uid
+from doubledecker.store import jobs
+from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.worker.chores import ChoreRules, Chores
+from doubledecker.worker.deliver import Deliverer, DeliveryRules
+from doubledecker.worker.fetch import Fetcher
+from doubledecker.worker.monitor import Adapter, Monitor, PrintAdapter, StatsdAdapter
+
+# Safety net for what a crash left behind; nothing that is on time waits for it.
+_SCHEDULE_S = 1.0
+# What an attempt takes beyond its own deadline: loading, settling.
+_LEASE_MARGIN_S = 10
+# A third of the time after which a silent slot counts as dead, so that two beats may be lost.
+_BEATS_PER_DEATH = 3
+# This share of the slots may take retries; the others serve first tries alone, so failing receivers cannot hold them.
+_RETRY_SHARE = 0.3
+_PAUSE_S = 0.5
+
+_log = log.get("worker")
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """How many slots, and how often what happens."""
+
+    slots: int
+    sleep_s_max: float
+    dead_s: float
+    shutdown_s: float
+    tickers: dict[str, float]
+
+
+async def run(settings: Settings, stop: asyncio.Event) -> None:
+    """Work until `stop` is set."""
+    async with build.open_bus(settings) as bus, build.open_dialer(settings) as dialer:
+        await make_worker(settings, bus, dialer).run(stop)
+
+
+def make_worker(settings: Settings, bus: Bus, dialer: Dialer) -> "Worker":
+    """The worker for these settings."""
+    delivery = DeliveryRules(
+        backoff=Backoff(settings.backoff_base_ms, settings.backoff_cap_ms),
+        lease_ms=round((settings.delivery_timeout_s + _LEASE_MARGIN_S) * 1000),
+        heal_points=settings.hp_heal_rate,
+        damage_points=settings.hp_damage_rate,
+        journal_bytes_max=settings.journal_bytes_max,
+    )
+    chore = ChoreRules(
+        memory_bytes_max=settings.redis_max_mem_bytes,
+        memory_bytes_free=settings.redis_min_free_bytes,
+        dead_ms=round(settings.worker_dead_s * 1000),
+        journal_bytes_max=settings.journal_bytes_max,
+    )
+    rhythm = Rhythm(
+        slots=settings.worker_threads,
+        sleep_s_max=settings.acquire_timeout_s,
+        dead_s=settings.worker_dead_s,
+        shutdown_s=settings.shutdown_s,
+        tickers={
+            "monitor": settings.monitor_interval_s,
+            "autodrop": settings.autodrop_interval_s,
+            "scrub": settings.scrub_interval_s,
+            "schedule": _SCHEDULE_S,
+        },
+    )
+    deliverer = Deliverer(bus.partitions, bus.registry, dialer, delivery)
+    chores = Chores(bus.partitions, bus.registry, Monitor(_adapters(settings)), chore)
+    return Worker(bus.partitions, bus.registry, deliverer, chores, rhythm)
+
+
+def _adapters(settings: Settings) -> list[Adapter]:
+    adapters: list[Adapter] = []
+    if "print" in settings.adapters:
+        adapters.append(PrintAdapter())
+    if "statsd" in settings.adapters:
+        adapters.append(StatsdAdapter(settings.statsd_address))
+    return adapters
+
+
+class Worker:
+    """Everything that one worker process does."""
+
+    def __init__(
+        self, partitions: Partitions, registry: LiveRegistry, deliverer: Deliverer, chores: Chores, rhythm: Rhythm
+    ) -> None:
+        self._partitions = partitions
+        self._registry = registry
+        self._rhythm = rhythm
+        process = uid()
+        slots = [uid() for _ in range(rhythm.slots)]
+        aux_slot = uid()
+        self._slots = [*slots, aux_slot]
+        retrying = slots[: max(1, round(rhythm.slots * _RETRY_SHARE))]
+        self._main = Fetcher(
+            partitions,
+            {RETRY: retrying, MAIN: slots},
+            deliverer.deliver,
+            process=process,
+            sleep_s_max=rhythm.sleep_s_max,
+        )
+        self._aux = Fetcher(
+            partitions, {AUX: [aux_slot]}, chores.run, process=f"{process}:aux", sleep_s_max=rhythm.sleep_s_max
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop` is set; then finish or give back what is held."""
+        await self._beat()
+        _log.info("worker.started", slots=self._rhythm.slots, partitions=len(self._partitions.all))
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(self._registry.follow()),
+                tasks.create_task(self._beat_forever()),
+                *(tasks.create_task(self._listen(partition)) for partition in self._partitions.all),
+                *(tasks.create_task(self._tick(name, every_s)) for name, every_s in self._rhythm.tickers.items()),
+            ]
+            fetching = [tasks.create_task(fetcher.run()) for fetcher in (self._main, self._aux)]
+            await stop.wait()
+            stops = (fetcher.stop(patience_s=self._rhythm.shutdown_s) for fetcher in (self._main, self._aux))
+            await asyncio.gather(*stops)
+            await asyncio.gather(*fetching)
+            for task in background:
+                task.cancel()
+        await self._sign_off()
+        _log.info("worker.stopped")
+
+    async def _beat_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._rhythm.dead_s / _BEATS_PER_DEATH)
+            try:
+                await self._beat()
+            except BusAway as error:
+                _log.warning("heartbeat.missed", error=str(error))
+
+    async def _beat(self) -> None:
+        now_ms = clock.now_ms()
+        await asyncio.gather(*(jobs.beat(p, self._slots, now_ms=now_ms) for p in self._partitions.all))
+
+    async def _listen(self, partition: Partition) -> None:
+        """Wake the fetchers whenever a partition's bell rings."""
+        last = "0-0"
+        while True:
+            try:
+                heard = await jobs.bell(partition, last)
+            except BusAway:
+                await asyncio.sleep(_PAUSE_S)
+                heard = "0-0"  # a server that lost its bell starts counting anew
+            if heard != last:
+                last = heard
+                self._main.wake()
+                self._aux.wake()
+
+    async def _tick(self, name: str, every_s: float) -> None:
+        """Add a recurring job; of many workers' ticks only one in a period counts."""
+        while True:
+            try:
+                await jobs.push(self._partitions.home, AUX, Job(name), every_ms=round(every_s * 1000 * 0.9))
+            except BusAway:
+                _log.debug("tick.missed", job=name)
+            await asyncio.sleep(every_s)
+
+    async def _sign_off(self) -> None:
+        for partition in self._partitions.all:
+            try:
+                await jobs.sign_off(partition, self._slots)
+            except BusAway:
+                _log.debug("worker.unsigned", partition=partition.index)
