@@ -47,13 +47,17 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     traceparent: str | UnsetType = UNSET
 
 
+# What a Raw field holds when the body has none: no JSON value is empty.
+_ABSENT = Raw(b"")
+
+
 class _Posted(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The body of `POST /topics/:name`."""
 
     type: str
     url: str
     timestamp: int | None = None
-    data: Raw | None = None
+    data: Raw = _ABSENT
 
 
 class _Offered(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -66,7 +70,7 @@ class _Offered(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     key: str | None = None
     id: str | None = None
     timestamp: int | None = None
-    data: Raw | None = None
+    data: Raw = _ABSENT
     traceparent: str | None = None
 
 
@@ -168,11 +172,9 @@ def _checked_timestamp(timestamp: int | None, now_ms: int) -> int:
     return timestamp
 
 
-def _checked_data(data: Raw | None, limits: EventLimits) -> Raw | UnsetType:
-    if data is None:
-        return UNSET
+def _checked_data(data: Raw, limits: EventLimits) -> Raw | UnsetType:
     raw = bytes(data)
-    if raw == b"null":
+    if raw in {b"", b"null"}:
         return UNSET
     if len(raw) > limits.data_bytes_max:
         raise TooLarge(f"data is {len(raw)} bytes; at most {limits.data_bytes_max} are allowed")

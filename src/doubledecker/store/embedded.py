@@ -33,7 +33,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 
 from doubledecker.errors import DataOwned, ServerUnfit
-from doubledecker.store import tether
+from doubledecker.store import flush, tether
 
 LOOPBACK = "127.0.0.1"
 SOCKET_PATH_BYTES_MAX = 103  # macOS has 104 with the closing zero, Linux 108
@@ -95,9 +95,8 @@ class EmbeddedServer:
         """Own the data and serve it; returns when the server answers, however long it loads.
 
         It listens on a unix socket, or on `port` of the loopback address (0 takes a free one); `extra` is
-        more arguments for valkey-server. Without `durable` a power cut loses the last two seconds, and so may
-        a SIGKILL of the server: Valkey acknowledges writes that it holds back while an fsync runs.
-        Raises DataOwned, or ServerUnfit with the end of the server's log.
+        more arguments for valkey-server. Without `durable` a power cut may lose the last two seconds; the death
+        of a process loses nothing (see `flush`). Raises DataOwned, or ServerUnfit with the end of the server's log.
         """
         binary = _binary()
         data = _prepared(data)
@@ -110,6 +109,8 @@ class EmbeddedServer:
             server = cls(place, command=[str(binary), *settings, *extra], lock_fd=lock_fd)
             holdings.push_async_callback(server._end)
             await server.restart()
+            if not durable:
+                await holdings.enter_async_context(flush.flushing(place.directory))
             server._holdings = holdings.pop_all()
         return server
 
@@ -257,7 +258,7 @@ def _settings(place: _Place, *, durable: bool, maxmemory_bytes: int) -> list[str
         "dir": str(place.directory),
         "logfile": str(place.log),
         "appendonly": "yes",
-        "appendfsync": "always" if durable else "everysec",
+        "appendfsync": "always" if durable else "no",
         "aof-load-truncated": "yes",  # a kill may cut the last write short, which was then never acknowledged
         "save": "",
         "maxmemory": str(maxmemory_bytes),

@@ -34,7 +34,8 @@ _ANSWER_BYTES_MAX = 4_096
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _NDJSON = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
 _NO_CONTENT = Response(status_code=204)
-_JSON = (b"", b"application/json", b"text/json")
+# curl -d sends forms unless told otherwise; what it holds is JSON all the same.
+_JSON = (b"", b"application/json", b"text/json", b"application/x-www-form-urlencoded")
 
 
 @dataclass(frozen=True)

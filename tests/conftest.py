@@ -1,0 +1,84 @@
+"""Fixtures: a real server, in three shapes, emptied before each test."""
+
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+import redis.asyncio as redis
+
+from cluster import ClusterOfThree
+from doubledecker.store.embedded import EmbeddedServer
+from doubledecker.store.partitions import Partitions
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Where a bus lives: a server or a cluster, and how many partitions it has."""
+
+    name: str
+    url: str
+    partitions: int
+    node_urls: tuple[str, ...]
+
+    async def clear(self) -> None:
+        for url in self.node_urls:
+            client = redis.from_url(url)
+            await client.flushall()
+            await client.aclose()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedServer]:
+    """One Valkey for all tests of this process."""
+    embedded = await EmbeddedServer.start(tmp_path_factory.mktemp("valkey"))
+    yield embedded
+    await embedded.stop()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ClusterOfThree]:
+    """One Redis Cluster of three nodes for all tests of this process."""
+    started = await ClusterOfThree.start(tmp_path_factory.mktemp("cluster"))
+    yield started
+    await started.stop()
+
+
+@pytest.fixture
+def one(server: EmbeddedServer) -> Topology:
+    return Topology("one", server.url, 1, (server.url,))
+
+
+@pytest.fixture(params=["one", "three", "cluster"])
+def topology(request: pytest.FixtureRequest) -> Topology:
+    """One partition, three on one server, three on the nodes of a cluster."""
+    if request.param == "cluster":
+        started: ClusterOfThree = request.getfixturevalue("cluster")
+        return Topology("cluster", started.url, 3, tuple(node.url for node in started.nodes))
+    url = request.getfixturevalue("server").url
+    return Topology(request.param, url, 1 if request.param == "one" else 3, (url,))
+
+
+@pytest.fixture
+async def partitions(topology: Topology) -> AsyncIterator[Partitions]:
+    """Empty partitions, in each shape."""
+    await topology.clear()
+    connected = await Partitions.connect(topology.url, namespace="rm:", count=topology.partitions)
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture
+async def plain(one: Topology) -> AsyncIterator[Partitions]:
+    """One empty partition, for what does not depend on the shape."""
+    await one.clear()
+    connected = await Partitions.connect(one.url, namespace="rm:", count=1)
+    yield connected
+    await connected.close()
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / uuid.uuid4().hex[:8]

@@ -1,0 +1,110 @@
+"""A whole bus inside a test: the real web server and worker on the test's own loop, and a client to talk to it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import aiohttp
+
+from conftest import Topology
+from doubledecker.assembly import build
+from doubledecker.assembly.settings import Settings
+from doubledecker.store.partitions import Partitions
+from doubledecker.web import server
+from doubledecker.worker import process
+
+ROOT_KEY = "root-key-of-the-tests"
+
+
+@dataclass
+class TestBus:
+    """A running bus: its address, a session, and a look into its store."""
+
+    __test__ = False
+
+    url: str
+    http: aiohttp.ClientSession
+    partitions: Partitions
+    settings: Settings
+
+    async def token(self, name: str) -> str:
+        """Make a client and return its secret."""
+        async with self.http.post(f"{self.url}/api_tokens", json={"name": name}, headers=basic(ROOT_KEY)) as response:
+            assert response.status == 201, await response.text()
+            return str((await response.json())["token"])
+
+    async def subscribe(self, secret: str, callback: str, *topics: str, **fields: object) -> None:
+        body = {"topics": list(topics), "callback": callback, **fields}
+        async with self.http.post(f"{self.url}/subscription", json=body, headers=basic(secret)) as response:
+            assert response.status == 204, await response.text()
+
+    async def publish(self, secret: str, events: list[dict[str, object]]) -> list[str]:
+        """Publish with `POST /events` and return the ids."""
+        async with self.http.post(f"{self.url}/events", json=events, headers=basic(secret)) as response:
+            assert response.status == 202, await response.text()
+            return list((await response.json())["ids"])
+
+    async def get(self, path: str, secret: str = ROOT_KEY) -> object:
+        async with self.http.get(self.url + path, headers=basic(secret)) as response:
+            assert response.status == 200, await response.text()
+            return await response.json()
+
+
+def basic(secret: str) -> dict[str, str]:
+    """Headers that say who asks, as Routemaster's clients do."""
+    return {"Authorization": aiohttp.encode_basic_auth(secret, "x")}
+
+
+def an_event(number: int = 0, topic: str = "widgets", **fields: object) -> dict[str, object]:
+    return {"topic": topic, "type": "update", "url": f"https://example.org/{number}", **fields}
+
+
+def quick_settings(topology: Topology, **changes: object) -> Settings:
+    """Settings for tests: private callbacks, small delays."""
+    settings = Settings(
+        redis_url=topology.url,
+        partitions=topology.partitions,
+        root_key=ROOT_KEY,
+        private_callbacks=True,
+        port=0,
+        backoff_base_ms=20,
+        backoff_cap_ms=200,
+        worker_threads=8,
+        shutdown_s=1.0,
+        log_level="error",
+    )
+    return replace(settings, **changes)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def a_bus(topology: Topology, *, workers: int = 1, **changes: object) -> AsyncIterator[TestBus]:
+    """Run web and workers on an empty store until the block ends."""
+    await topology.clear()
+    settings = quick_settings(topology, **changes)
+    stop = asyncio.Event()
+    with server.bind("127.0.0.1", 0) as listener:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.run(settings, listener, stop))
+            for _ in range(workers):
+                tasks.create_task(process.run(settings, stop))
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            async with aiohttp.ClientSession() as http, build.open_bus(settings) as bus:
+                await until_ready(http, url, path="/readyz" if workers else "/livez")
+                try:
+                    yield TestBus(url, http, bus.partitions, settings)
+                finally:
+                    stop.set()
+
+
+async def until_ready(http: aiohttp.ClientSession, url: str, *, path: str = "/readyz", within_s: float = 20.0) -> None:
+    """Wait until the bus answers 200."""
+    async with asyncio.timeout(within_s):
+        while True:
+            try:
+                async with http.get(url + path) as response:
+                    if response.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.02)
