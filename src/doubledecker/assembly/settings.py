@@ -53,7 +53,7 @@ class Settings:
     head_bytes_max: int = 32_768
     connections_max: int = 2_000
     # delivering
-    worker_threads: int = 32
+    worker_threads: int = 100
     connect_timeout_s: float = 2.0
     delivery_timeout_s: float = 20.0
     ssl_verify: bool = True

@@ -21,6 +21,10 @@ from doubledecker.store.partitions import Partition
 
 # The registry would have to change this often within one commit; then something else is wrong.
 _STALE_MAX = 20
+_TOO_LARGE = (
+    f"with ?all=1 the events must fit one write, and these do not: at most {events.EVENTS_MAX} events, "
+    f"{events.WRITES_MAX} copies and {events.BYTES_MAX} bytes over all receivers; send fewer, or without it"
+)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,16 @@ class _Group:
         self.offers.append(offer)
         self.writes += offer.writes
         self.size += offer.bytes_written
+
+
+def check_whole(drafts: Sequence[Draft], snapshot: Registry) -> None:
+    """Raise TooLarge unless one call can write all of these."""
+    group = _Group()
+    for draft in drafts:
+        offer = _offer(draft, snapshot)
+        if not group.has_room(offer):
+            raise TooLarge(_TOO_LARGE)
+        group.add(offer)
 
 
 class Committer:
@@ -149,7 +163,7 @@ class Committer:
                 break
         if not group.parts:
             group.parts.append((self._units[0], 0))
-            self._units[0].finish(TooLarge("with ?all=1 the events must fit one write: send fewer, or without it"))
+            self._units[0].finish(TooLarge(_TOO_LARGE))
         return group
 
     def _add(self, group: _Group, unit: _Unit) -> bool:
@@ -157,8 +171,7 @@ class Committer:
         before = _Group(list(group.offers), group.parts, group.writes, group.size) if unit.is_whole else group
         upto = unit.written
         for draft in islice(unit.drafts, unit.written, None):
-            receivers = self._registry.snapshot.receivers(draft.event)
-            offer = Offer(draft.event, draft.message, draft.publisher, receivers, draft.is_id_given)
+            offer = _offer(draft, self._registry.snapshot)
             if not group.has_room(offer):
                 break
             group.add(offer)
@@ -188,6 +201,11 @@ class Committer:
             await journal.trim(self._partition, "events", bytes_max=self._bound.bytes_max)
         except BusAway:
             return  # the next call meets the same absence, and says so to those who wait for it
+
+
+def _offer(draft: Draft, snapshot: Registry) -> Offer:
+    receivers = snapshot.receivers(draft.event)
+    return Offer(draft.event, draft.message, draft.publisher, receivers, draft.is_id_given)
 
 
 def _recheck(unit: _Unit, snapshot: Registry) -> None:

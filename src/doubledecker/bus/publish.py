@@ -9,7 +9,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from doubledecker.bus.commit import Committer, Draft, JournalBound
+from doubledecker.bus.commit import Committer, Draft, JournalBound, check_whole
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model.event import Event, encode
 from doubledecker.store.partitions import Partitions
@@ -38,6 +38,7 @@ class Publisher:
             foreign = await self._registry.foreign(topics, publisher=publisher)
             if foreign:
                 return {i: _refusal(event.topic) for i, (event, _) in enumerate(offered) if event.topic in foreign}
+            await self._check_whole(publisher, offered)
         owners = await self._registry.owners(topics, publisher=publisher)
         refused: dict[int, str] = {}
         drafts: dict[int, list[Draft]] = {}
@@ -53,6 +54,16 @@ class Publisher:
         else:
             await asyncio.gather(*waits)
         return refused
+
+    async def _check_whole(self, publisher: str, offered: Sequence[tuple[Event, bool]]) -> None:
+        """Raise TooLarge before anything is claimed or written, in whichever partition it would be too much."""
+        await self._registry.refresh()
+        drafts: dict[int, list[Draft]] = {}
+        for event, is_id_given in offered:
+            draft = Draft(event, encode(event), publisher, is_id_given)
+            drafts.setdefault(self._partitions.of(event).index, []).append(draft)
+        for part in drafts.values():
+            check_whole(part, self._registry.snapshot)
 
     async def _commit(self, index: int, drafts: Sequence[Draft], *, is_whole: bool) -> None:
         """Commit drafts; those whose topic was deleted meanwhile are claimed anew and committed again."""

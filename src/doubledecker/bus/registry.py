@@ -11,11 +11,10 @@ from doubledecker import log
 from doubledecker.errors import BusAway, Forbidden, NotFound, TooMany
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
-from doubledecker.model.job import AUX, Job
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.model.token import Token
-from doubledecker.store import jobs, registry, subscribers
+from doubledecker.store import registry, subscribers
 from doubledecker.store.partitions import Partitions
 
 FOLLOW_S = 0.5
@@ -124,8 +123,7 @@ class LiveRegistry:
             return False
         await self._spread(version)
         for partition in self._partitions.all:
-            until = await partition.time_ms()
-            await jobs.push(partition, AUX, Job("purge", (token, str(until))))
+            await subscribers.retire(partition, token)
         return True
 
     async def _spread(self, version: int) -> None:

@@ -13,12 +13,18 @@
 -- keys token_index    batches:index:<token>  zset  one subscriber's batches by creation time
 -- arg  batches_max    int   how many at most
 -- arg  created_max    int   only those created no later than this
+-- arg  bytes_enough   int   stop when this much payload is gone
 -- arg  counter        text  what to count the lost events as
 -- returns             {subscriber, batches, events, subscriber, batches, events, …}
 
 local lost = {}
 local order = {}
+local bytes = 0
 for _, bid in ipairs(redis.call("ZRANGE", from, "-inf", created_max, "BYSCORE", "LIMIT", 0, batches_max)) do
+  if bytes >= bytes_enough then
+    break
+  end
+  bytes = bytes + tonumber(redis.call("HGET", sizes, bid) or 0)
   local token = redis.call("LINDEX", batch(bid), 0)
   redis.call("ZREM", index, bid)
   redis.call("ZREM", from, bid)

@@ -61,6 +61,8 @@ end
 for _, publisher in ipairs(plan.given) do
   redis.call("ZREMRANGEBYSCORE", seen(publisher), "-inf", now - id_window_ms)
   redis.call("ZREMRANGEBYRANK", seen(publisher), 0, -ids_max - 1)
+  -- Of a client that publishes no more, nobody else would remove them.
+  redis.call("PEXPIRE", seen(publisher), id_window_ms)
 end
 
 local function fresh(indexes)

@@ -16,7 +16,7 @@ local forgotten, returned = 0, 0
 for _, slot in ipairs(redis.call("SMEMBERS", holders)) do
   local beat = tonumber(redis.call("HGET", workers, slot) or 0)
   if beat + dead_ms <= now then
-    while redis.call("LMOVE", pending(queue, slot), instant, "LEFT", "RIGHT") do
+    if redis.call("LMOVE", pending(queue, slot), instant, "LEFT", "RIGHT") then
       returned = returned + 1
     end
     redis.call("SREM", holders, slot)

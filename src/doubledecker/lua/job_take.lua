@@ -17,12 +17,9 @@
 
 local taken = {}
 local is_busy = {}
-local has_more = false
 local earliest
 
-local function give(queue, slot)
-  local job = redis.call("LINDEX", pending(queue, slot), 0)
-    or redis.call("LMOVE", instant(queue), pending(queue, slot), "RIGHT", "LEFT")
+local function note(queue, slot, job)
   if job then
     is_busy[slot] = true
     taken[#taken + 1] = slot
@@ -30,6 +27,13 @@ local function give(queue, slot)
     taken[#taken + 1] = job
   end
   return job
+end
+
+-- All that is held comes first, whatever its queue: a slot that held one job must not be given a second.
+for _, offer in ipairs(offers) do
+  for _, slot in ipairs(offer[2]) do
+    note(offer[1], slot, redis.call("LINDEX", pending(offer[1], slot), 0))
+  end
 end
 
 for _, offer in ipairs(offers) do
@@ -41,7 +45,8 @@ for _, offer in ipairs(offers) do
   end
   local holding = {}
   for _, slot in ipairs(slots) do
-    if not is_busy[slot] and give(queue, slot) then
+    local is_free = not is_busy[slot]
+    if is_free and note(queue, slot, redis.call("LMOVE", instant(queue), pending(queue, slot), "RIGHT", "LEFT")) then
       holding[#holding + 1] = slot
     end
   end

@@ -7,11 +7,12 @@
 -- keys job_index  jobs:index:<queue>                set     jobs in any state
 -- arg  token      text  the subscriber
 -- arg  room       int   how many at most
+-- arg  queues     pack  where from, in order of preference
 -- arg  is_probe   int   1 to take first tries as retries: the subscriber is failing and needs a try
 -- returns         {jobs put back, jobs still parked}
 
 local moved = 0
-for _, queue in ipairs({"retry", "main"}) do
+for _, queue in ipairs(queues) do
   local jobs = moved < room and redis.call("RPOP", parked(queue, token), room - moved)
   if jobs then
     moved = moved + #jobs

@@ -17,6 +17,8 @@ if redis.call("EXISTS", subscriber) == 0 then
   return "gone"
 end
 redis.call("ZREMRANGEBYSCORE", holds, "-inf", now)
+-- A slot makes one call at a time: a hold that it still has is of a call whose end got lost.
+redis.call("ZREM", holds, slot)
 local is_failing = tonumber(redis.call("HGET", subscriber, "failures") or 0) > 0
 if is_failing and is_retry == 0 then
   redis.call("SADD", waiting, partition)

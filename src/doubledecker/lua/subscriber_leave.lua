@@ -11,6 +11,7 @@
 -- returns          {failures in a row before, failures in a row now, places free, partitions with parked jobs}
 
 redis.call("ZREM", holds, slot)
+redis.call("ZREMRANGEBYSCORE", holds, "-inf", now)
 if redis.call("EXISTS", subscriber) == 0 then
   return {0, 0, 0, {}}
 end

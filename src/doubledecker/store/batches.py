@@ -9,12 +9,12 @@ from doubledecker.store.nodes import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
-_OPEN, _DELIVERED, _RETRY, _DROP = (
-    load("batch_open"),
-    load("batch_delivered"),
-    load("batch_retry"),
-    load("batch_drop"),
-)
+_OPEN, _DELIVERED, _RETRY = load("batch_open"), load("batch_delivered"), load("batch_retry")
+_DROP, _FORGET = load("batch_drop"), load("batch_forget")
+
+
+# Beyond any time in milliseconds and any number of bytes, and still exact as a Lua number.
+_EVER = 2**53
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,15 @@ async def retry(taken: Taken, batch: Batch, *, delay_ms: int, attempt: bytes, co
 
 
 async def drop_oldest(
-    partition: Partition, *, batches_max: int, created_max: int, counter: str, token: str | None = None
+    partition: Partition, *, batches_max: int, created_max: int = _EVER, bytes_enough: int = _EVER, counter: str
 ) -> list[Lost]:
-    """Delete the oldest batches, of all subscribers or of one; says what was lost."""
-    index = "batches:index" if token is None else f"batches:index:{token}"
-    reply = await partition.run(_DROP, index=index, batches_max=batches_max, created_max=created_max, counter=counter)
-    flat = cast("list[bytes | int]", reply)
-    return [
-        Lost(cast("bytes", who).decode(), cast("int", batches), cast("int", events))
-        for who, batches, events in zip(flat[0::3], flat[1::3], flat[2::3], strict=True)
-    ]
+    """Delete the oldest batches, until one of the bounds is met; says what was lost."""
+    return await _drop(partition, "batches:index", batches_max, created_max, bytes_enough, counter)
+
+
+async def purge(partition: Partition, rid: str, *, batches_max: int, counter: str) -> list[Lost]:
+    """Delete what was set aside when a subscriber went; says what was lost."""
+    return await _drop(partition, f"batches:retired:{rid}", batches_max, _EVER, _EVER, counter)
 
 
 async def oldest(partition: Partition) -> int | None:
@@ -118,10 +117,27 @@ async def gauges(partition: Partition) -> tuple[dict[str, int], dict[str, int]]:
     return _numbers(cast("list[bytes]", events)), _numbers(cast("list[bytes]", batches))
 
 
-async def forget_gauges(partition: Partition, token: str) -> None:
-    """Remove the gauges of a subscriber that is gone and has nothing left."""
-    for what in ("event", "batch"):
-        await partition.command("HDEL", partition.key(f"batches:gauges:{what}"), token)
+async def forget_gauges(partition: Partition, token: str) -> bool:
+    """Remove the gauges of a subscriber that is gone; False when something waits for it, as when it came back."""
+    return await partition.run(_FORGET, token=token) == 1
+
+
+async def _drop(
+    partition: Partition, index: str, batches_max: int, created_max: int, bytes_enough: int, counter: str
+) -> list[Lost]:
+    reply = await partition.run(
+        _DROP,
+        index=index,
+        batches_max=batches_max,
+        created_max=created_max,
+        bytes_enough=bytes_enough,
+        counter=counter,
+    )
+    flat = cast("list[bytes | int]", reply)
+    return [
+        Lost(cast("bytes", who).decode(), cast("int", batches), cast("int", events))
+        for who, batches, events in zip(flat[0::3], flat[1::3], flat[2::3], strict=True)
+    ]
 
 
 def _head(partition: Partition, index: str) -> list[str | int]:

@@ -83,9 +83,11 @@ async def park(taken: Taken, *, token: str) -> bool:
     return reply == 1
 
 
-async def unpark(partition: Partition, token: str, *, room: int, is_probe: bool = False) -> tuple[int, int]:
+async def unpark(
+    partition: Partition, token: str, *, room: int, queues: Sequence[str] = (RETRY, MAIN), is_probe: bool = False
+) -> tuple[int, int]:
     """Put parked jobs of a subscriber back, oldest first; says how many, and how many are left."""
-    reply = await partition.run(_UNPARK, token=token, room=room, is_probe=int(is_probe))
+    reply = await partition.run(_UNPARK, token=token, room=room, queues=list(queues), is_probe=int(is_probe))
     moved, left = cast("tuple[int, int]", reply)
     return moved, left
 
@@ -98,8 +100,8 @@ async def parked_tokens(partition: Partition, *, count: int) -> list[str]:
 
 async def scrub(partition: Partition, queue: str, *, dead_ms: int) -> tuple[int, int]:
     """Take jobs back from slots without a heartbeat; says how many slots and jobs."""
-    slots, jobs = cast("tuple[int, int]", await partition.run(_SCRUB, queue=queue, dead_ms=dead_ms))
-    return slots, jobs
+    slots, returned = cast("tuple[int, int]", await partition.run(_SCRUB, queue=queue, dead_ms=dead_ms))
+    return slots, returned
 
 
 async def beat(partition: Partition, slots: Sequence[str], *, now_ms: int) -> None:

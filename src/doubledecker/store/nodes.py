@@ -72,12 +72,12 @@ class Node:
             raise BusAway(f"Redis at {_shown(self.url)}: {str(error) or type(error).__name__}") from error
 
     async def _exchange(self, commands: Sequence[Sequence[Encoded]], answer_s_max: float) -> list[Reply]:
-        connection = self._idle.pop() if self._idle else self._pool.make_connection()  # type: ignore[no-untyped-call]
+        connection = await self._take()
         is_clean = False
         try:
             async with asyncio.timeout(answer_s_max):
                 if not connection.is_connected:
-                    await connection.connect()
+                    await connection.connect()  # type: ignore[no-untyped-call]
                 packed = connection.pack_commands(commands)
                 await connection.send_packed_command(packed, check_health=False)
                 replies, failure = await self._read(connection, len(commands))
@@ -90,6 +90,16 @@ class Node:
         if failure is not None:
             raise failure
         return replies
+
+    async def _take(self) -> redis.Connection:
+        """An idle connection that the server has not closed meanwhile, else a new one."""
+        while self._idle:
+            connection = self._idle.pop()
+            reader = connection._reader  # noqa: SLF001 - redis-py offers only a check that costs a system call
+            if reader is not None and not reader.at_eof():
+                return connection
+            await connection.disconnect(nowait=True)
+        return self._pool.make_connection()  # type: ignore[no-untyped-call, no-any-return]
 
     @staticmethod
     async def _read(connection: redis.Connection, count: int) -> tuple[list[Reply], RedisError | None]:

@@ -23,6 +23,12 @@ async def update_key(home: Partition, *, token: str, key: str, record: str) -> N
     await home.command("HSET", home.key(f"idempotency:{token}"), key, record)
 
 
+async def forget_key(home: Partition, *, token: str, key: str) -> None:
+    """Give a key free again."""
+    kept, ages = home.key(f"idempotency:{token}"), home.key(f"idempotency:ages:{token}")
+    await home.commands([["HDEL", kept, key], ["ZREM", ages, key]])
+
+
 async def use_nonce(home: Partition, *, nonce: str, count: int, lifetime_ms: int) -> bool:
     """Mark a nonce count as used; False when it was used before."""
     key = home.key(f"nonce:{nonce}")

@@ -105,6 +105,8 @@ def parse(body: str) -> Header:
         if not line.startswith("--"):
             break
         match = _HEADER.match(line)
+        if match and not match["name"] and match["word"] != "now":
+            raise ScriptBroken(f"a declaration has a name and a form: {line!r}")
         if match:
             found[match["word"]].append((match["name"] or "", match["form"] or ""))
     for name, form in found["arg"]:

@@ -1,15 +1,16 @@
 """Subscribers as kept in the home partition: what they asked for, how they fare, who calls them now."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.uid import uid
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
-_ENTER, _LEAVE = load("subscriber_enter"), load("subscriber_leave")
+_ENTER, _LEAVE, _RETIRE = load("subscriber_enter"), load("subscriber_leave"), load("subscriber_retire")
 _SAVE, _DELETE, _LEAVE_TOPIC = (
     load("subscriber_save"),
     load("subscriber_delete"),
@@ -61,6 +62,11 @@ async def delete(home: Partition, token: str) -> int:
     return cast("int", await home.run(_DELETE, token=token))
 
 
+async def retire(partition: Partition, token: str) -> bool:
+    """Set aside what waits in a partition for a subscriber that is gone; says whether a purge was needed."""
+    return await partition.run(_RETIRE, token=token, rid=uid()) == 1
+
+
 async def leave_topic(home: Partition, token: str, name: str) -> int:
     """End one subscription; returns the registry's new version, or 0 when there was none."""
     return cast("int", await home.run(_LEAVE_TOPIC, token=token, name=name))
@@ -94,6 +100,14 @@ async def leave(home: Partition, subscriber: Subscriber, *, slot: str, points: i
     )
     before, failures, free, waiting = cast("tuple[int, int, int, list[bytes]]", reply)
     return Left(before, failures, free, tuple(int(index) for index in waiting))
+
+
+async def end_holds(home: Partition, token: str, *, alive: Container[str]) -> int:
+    """Free the places of slots that died while they held one; says how many."""
+    key = home.key(f"subscriber:holds:{token}")
+    holders = [slot.decode() for slot in cast("list[bytes]", await home.command("ZRANGE", key, 0, -1))]
+    dead = [slot for slot in holders if slot not in alive]
+    return cast("int", await home.command("ZREM", key, *dead)) if dead else 0
 
 
 async def stop_waiting(home: Partition, token: str, partition: int) -> None:

@@ -55,7 +55,8 @@ class App:
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         path: str = scope["path"]
-        by_method = self.table.get(path)
+        # A path that spells out a pattern's braces is no route's own path, only perhaps a strange name.
+        by_method = None if "{" in path else self.table.get(path)
         if by_method is None:
             parent, _, last = path.rpartition("/")
             by_method = self.table.get(f"{parent}/{{name}}") if last else None

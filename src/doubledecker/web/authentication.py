@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+from collections.abc import Sequence
 
 from doubledecker import clock
 from doubledecker.bus.registry import LiveRegistry
@@ -58,23 +59,23 @@ class Authenticator:
         scheme, _, rest = header.partition(b" ")
         if scheme.lower() == b"digest":
             return await self._by_digest(header.decode("latin-1"), method, target)
-        secret = _secret(scheme.lower(), rest.strip())
-        if not secret:
+        secrets = _secrets(scheme.lower(), rest.strip())
+        if not secrets:
             raise Unauthenticated(_WRONG if header else "this needs a token")
-        hashed = hashlib.sha256(secret).hexdigest()
-        caller = self._known(hashed)
+        hashes = [hashlib.sha256(secret).hexdigest() for secret in secrets]
+        caller = self._known(hashes)
         if caller is None and await self._refreshed():
-            caller = self._known(hashed)
+            caller = self._known(hashes)
         if caller is None:
             raise Unauthenticated(_WRONG)
         if len(self._cache) < _CACHE_MAX:
             self._cache[header] = caller
         return caller
 
-    def _known(self, hashed: str) -> Caller | None:
-        if hmac.compare_digest(hashed, self._root_hash):
+    def _known(self, hashes: Sequence[str]) -> Caller | None:
+        if any(hmac.compare_digest(hashed, self._root_hash) for hashed in hashes):
             return _ROOT
-        return self._by_hash.get(hashed)
+        return next((self._by_hash[hashed] for hashed in hashes if hashed in self._by_hash), None)
 
     async def _by_digest(self, header: str, method: str, target: str) -> Caller:
         credentials = digest.parse(header)
@@ -136,12 +137,14 @@ def require_client(caller: Caller) -> None:
         raise Forbidden("this is for client tokens; make one with POST /api_tokens")
 
 
-def _secret(scheme: bytes, rest: bytes) -> bytes:
+def _secrets(scheme: bytes, rest: bytes) -> list[bytes]:
+    """What may be the secret: for Basic it ends at the first colon, or at the last, since a token may hold some."""
     if scheme == b"bearer":
-        return rest
+        return [rest] if rest else []
     if scheme != b"basic":
-        return b""
+        return []
     try:
-        return base64.b64decode(rest, validate=True).partition(b":")[0]
+        pair = base64.b64decode(rest, validate=True)
     except binascii.Error:
-        return b""
+        return []
+    return [secret for secret in (pair.partition(b":")[0], pair.rpartition(b":")[0]) if secret]

@@ -40,20 +40,20 @@ async def _collect(receive: Receive, bytes_max: int) -> bytes:
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
         body: bytes = message.get("body", b"")
-        return _bounded(body, bytes_max)
+        _check_size(len(body), bytes_max)
+        return body
     parts: list[bytes] = []
     size = 0
     while message["type"] == "http.request":
         parts.append(message.get("body", b""))
         size += len(parts[-1])
-        _bounded(parts[-1], bytes_max - size + len(parts[-1]))
+        _check_size(size, bytes_max)
         if not message.get("more_body"):
             return b"".join(parts)
         message = await receive()
     raise BadRequest("the client went away in the middle of the body")
 
 
-def _bounded(body: bytes, bytes_left: int) -> bytes:
-    if len(body) > bytes_left:
-        raise TooLarge("the body is larger than allowed")
-    return body
+def _check_size(seen: int, bytes_max: int) -> None:
+    if seen > bytes_max:
+        raise TooLarge(f"{seen} bytes of the body have come; at most {bytes_max} are allowed")

@@ -16,7 +16,7 @@ An idle connection between requests stays uvicorn's business (`timeout_keep_aliv
 
 import asyncio
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import cast
 
 import httptools
@@ -24,6 +24,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 HEAD_S_MAX = 10.0  # a head is one or two packets; even a lost packet is sent again well within this
 HEAD_BYTES_MAX = 32 * 1024  # as nginx has it by default, in four buffers
+CONNECTIONS_MAX = 2_000  # each holds some 20 KB
 HEADERS_MAX = 100  # as Apache has it by default; our clients send about ten
 
 # How long a refused client may go on sending before the connection is torn down. Closing at once would reset
@@ -38,14 +39,17 @@ class Refusal:
     title: str
     status: int
     detail: str
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def render(self, default_headers: list[tuple[bytes, bytes]]) -> bytes:
-        body = json.dumps({"type": "about:blank", **asdict(self)}).encode()
+        problem = {"type": "about:blank", "title": self.title, "status": self.status, "detail": self.detail}
+        body = json.dumps(problem).encode()
         headers = [
             *default_headers,
             (b"content-type", b"application/problem+json"),
             (b"content-length", b"%d" % len(body)),
             (b"connection", b"close"),
+            *self.headers,
         ]
         lines = [b"%s: %s\r\n" % header for header in headers]
         return b"".join([STATUS_LINE[self.status], *lines, b"\r\n", body])
@@ -57,15 +61,19 @@ class GuardedProtocol(HttpToolsProtocol):
     head_s_max: float = HEAD_S_MAX
     head_bytes_max: int = HEAD_BYTES_MAX
     headers_max: int = HEADERS_MAX
+    connections_max: int = CONNECTIONS_MAX
 
     _framing_bytes: int = 0
     _waiting_since_s: float | None = None
     _timer: asyncio.TimerHandle | None = None
     _refusal: Refusal | None = None
     _is_over: bool = False
+    _is_surplus: bool = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
+        # Decided once, so that those who came first are served, however many come after.
+        self._is_surplus = len(self.connections) > self.connections_max
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -90,6 +98,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if len(self.headers) > self.headers_max:
             self._refusal = _too_many(len(self.headers), headers_max=self.headers_max)
             # The parser stops at an error and uvicorn then calls send_400_response.
+            raise httptools.HttpParserError(self._refusal.detail)
+        if self._is_surplus:
+            self._refusal = _too_busy(len(self.connections), connections_max=self.connections_max)
             raise httptools.HttpParserError(self._refusal.detail)
         super().on_headers_complete()
 
@@ -166,10 +177,19 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def guarded(
-    *, head_s_max: float = HEAD_S_MAX, head_bytes_max: int = HEAD_BYTES_MAX, headers_max: int = HEADERS_MAX
+    *,
+    head_s_max: float = HEAD_S_MAX,
+    head_bytes_max: int = HEAD_BYTES_MAX,
+    headers_max: int = HEADERS_MAX,
+    connections_max: int = CONNECTIONS_MAX,
 ) -> type[HttpToolsProtocol]:
     """The protocol class with these bounds, for uvicorn's `http` setting."""
-    bounds = {"head_s_max": head_s_max, "head_bytes_max": head_bytes_max, "headers_max": headers_max}
+    bounds = {
+        "head_s_max": head_s_max,
+        "head_bytes_max": head_bytes_max,
+        "headers_max": headers_max,
+        "connections_max": connections_max,
+    }
     return cast("type[HttpToolsProtocol]", type("GuardedProtocol", (GuardedProtocol,), bounds))
 
 
@@ -198,3 +218,9 @@ def _too_long(seen_bytes: int, *, head_bytes_max: int) -> Refusal:
 def _too_many(seen: int, *, headers_max: int) -> Refusal:
     detail = f"the request has {seen} headers; at most {headers_max} are allowed"
     return Refusal("Request header fields too large", 431, detail)
+
+
+def _too_busy(seen: int, *, connections_max: int) -> Refusal:
+    # uvicorn's own limit would answer as plain text, and counts the connection that asks against itself.
+    detail = f"{seen} connections are open; at most {connections_max} are served"
+    return Refusal("Service unavailable", 503, detail, ((b"retry-after", b"1"),))

@@ -55,6 +55,19 @@ class _Parsed:
     refused: dict[int, str] = field(default_factory=dict)
     status: int = 400
 
+    def is_refused(self, *, is_whole: bool) -> bool:
+        """Whether nothing of the request is to be published; a whole one falls with its first bad event."""
+        return not self.events or (is_whole and bool(self.refused))
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What is kept under a request's idempotency key; empty without a key."""
+
+    digest: str = ""
+    answer: bytes = b""
+    is_new: bool = False
+
 
 class Publishing:
     """Answers publish requests."""
@@ -73,10 +86,10 @@ class Publishing:
         key = _idempotency_key(request.scope)
         id_ = repeatable_event_id(caller.id, key, "0") if key else event_id(clock.now_ms())
         event = parsing.parse_posted(body, topic=topic, id_=id_, now_ms=clock.now_ms(), limits=self._rules.event)
-        if key:
-            await self._remembered(caller, key, topic.encode() + b"\n" + body)
+        memory = await self._recall(caller, key, topic.encode() + b"\n" + body)
         refused = await self._publisher.publish(caller.id, [(event, bool(key))])
         if refused:
+            await self._forget(caller, key, memory)
             raise Forbidden(refused[0])
         return _NO_CONTENT
 
@@ -89,44 +102,55 @@ class Publishing:
         parsing.check_text(body)
         items, is_single = self._items(bodies.header(scope, b"content-type") or b"", body)
         key = _idempotency_key(scope)
-        digest = ""
-        if key:
-            digest, answer = await self._remembered(caller, key, b"%d\n" % is_whole + body)
-            if answer:
-                return _accepted(answer)
         parsed = self._parse(items, caller, key)
         if is_single and parsed.refused:
             raise BadRequest(parsed.refused[0]) if parsed.status != TooLarge.status else TooLarge(parsed.refused[0])
-        if parsed.events and not (is_whole and parsed.refused):
-            await self._publish(parsed, caller, is_whole=is_whole)
-        if is_single and parsed.refused:
-            raise Forbidden(parsed.refused[0])
-        if not parsed.events or (is_whole and parsed.refused):
+        if parsed.is_refused(is_whole=is_whole):
+            return _all_refused(parsed, len(items))
+        memory = await self._recall(caller, key, b"%d\n" % is_whole + body)
+        if memory.answer:
+            return _accepted(memory.answer)
+        await self._publish(parsed, caller, key, memory, is_whole=is_whole)
+        if parsed.is_refused(is_whole=is_whole):
+            await self._forget(caller, key, memory)
+            if is_single:
+                raise Forbidden(parsed.refused[0])
             return _all_refused(parsed, len(items))
         answer = _answer(parsed)
         if key and len(answer) <= _ANSWER_BYTES_MAX:
-            record = f"{digest}\n{answer.decode()}"
+            record = f"{memory.digest}\n{answer.decode()}"
             await requests.update_key(self._partitions.home, token=caller.id, key=key, record=record)
         return _accepted(answer)
 
-    async def _publish(self, parsed: _Parsed, caller: Caller, *, is_whole: bool) -> None:
+    async def _publish(self, parsed: _Parsed, caller: Caller, key: str, memory: _Memory, *, is_whole: bool) -> None:
         indexes = list(parsed.events)
-        refused = await self._publisher.publish(caller.id, list(parsed.events.values()), is_whole=is_whole)
+        try:
+            refused = await self._publisher.publish(caller.id, list(parsed.events.values()), is_whole=is_whole)
+        except Refused:
+            await self._forget(caller, key, memory)
+            raise
         for at, why in refused.items():
             parsed.refused[indexes[at]] = why
             del parsed.events[indexes[at]]
             parsed.status = Forbidden.status
 
-    async def _remembered(self, caller: Caller, key: str, body: bytes) -> tuple[str, bytes | None]:
-        """The body's digest, and the answer if this request was answered before; raises Conflict for another body."""
+    async def _recall(self, caller: Caller, key: str, body: bytes) -> _Memory:
+        """What was answered to this request before, if it was; raises Conflict for another body under its key."""
+        if not key:
+            return _Memory()
         digest = hashlib.sha256(body).hexdigest()
         kept = await requests.claim_key(self._partitions.home, token=caller.id, key=key, record=digest)
         if kept is None:
-            return digest, None
+            return _Memory(digest, is_new=True)
         before, _, answer = kept.partition("\n")
         if before != digest:
             raise Conflict("this Idempotency-Key was used within 24 h for another request; use a new one")
-        return digest, answer.encode() or None
+        return _Memory(digest, answer.encode())
+
+    async def _forget(self, caller: Caller, key: str, memory: _Memory) -> None:
+        """A refused request changes nothing: its key is free again, unless an earlier request had taken it."""
+        if memory.is_new:
+            await requests.forget_key(self._partitions.home, token=caller.id, key=key)
 
     def _items(self, content_type: bytes, body: bytes) -> tuple[Sequence[bytes | Raw], bool]:
         """The events of a body, each still encoded, and whether it was a single one."""

@@ -23,7 +23,6 @@ _PASSES_MAX = 100
 _PARKED_MAX = 100
 # A failing subscriber whose scheduled retry never came is tried with another batch after this.
 _PROBE_MS = 60_000
-_NEVER = 2**53
 
 _log = log.get("worker")
 
@@ -56,7 +55,6 @@ class Chores:
             "monitor": self.monitor,
             "autodrop": self.autodrop,
             "schedule": self.schedule,
-            "scrub": self.scrub,
         }
 
     async def run(self, taken: Taken) -> None:
@@ -65,7 +63,7 @@ class Chores:
         if name in self._by_name:
             await self._by_name[name]()
         elif name == "purge":
-            await self.purge(taken.partition, args[0], created_max=int(args[1]))
+            await self.purge(taken.partition, *args)
         elif name == "fanout":
             await self.fan_out(taken.partition, args[0])
         else:
@@ -94,7 +92,11 @@ class Chores:
             await self._relieve(partitions)
 
     async def scrub(self) -> None:
-        """Take jobs back from slots that died, and forget those slots."""
+        """Take jobs back from slots that died, and forget those slots.
+
+        This one is not a job but run by every worker's ticker: as a job, one held by a dead slot would keep all others
+        out of the queue, and nobody would ever take it back.
+        """
         for partition in self._partitions.all:
             for queue in (MAIN, RETRY, AUX):
                 slots, returned = await jobs.scrub(partition, queue, dead_ms=self._rules.dead_ms)
@@ -116,16 +118,14 @@ class Chores:
             await self._trim(partition, "events")
             await self._trim(partition, "attempts")
 
-    async def purge(self, partition: Partition, token: str, *, created_max: int) -> None:
-        """Delete what waited for a subscriber that is gone; not what came after it subscribed anew."""
+    async def purge(self, partition: Partition, token: str, rid: str) -> None:
+        """Delete what waited for a subscriber when it went."""
         for _ in range(_PASSES_MAX):
-            lost = await batches.drop_oldest(
-                partition, batches_max=_DROP_MAX, created_max=created_max, counter="events.purged", token=token
-            )
-            if not lost:
+            if not await batches.purge(partition, rid, batches_max=_DROP_MAX, counter="events.purged"):
                 break
         else:
             raise RetryLater(1)
+        # Their jobs, when taken, find the batch gone and end; none may stay parked for ever.
         await jobs.unpark(partition, token, room=_PARKED_MAX)
         if token not in self._live.snapshot.subscribers:
             await batches.forget_gauges(partition, token)
@@ -158,34 +158,41 @@ class Chores:
             used = await counters.memory_used(partitions[0])
             if used <= bound:
                 return
-            lost = await self._drop_oldest(partitions)
+            lost = await self._drop_oldest(partitions, bytes_enough=used - bound)
             if not lost:
                 _log.error("memory.short", used_bytes=used, bound_bytes=bound, detail="no batch is left to drop")
                 return
             for each in lost:
                 _log.warning("batches.autodropped", subscriber=each.token, batches=each.batches, events=each.events)
 
-    async def _drop_oldest(self, partitions: list[Partition]) -> list[Lost]:
+    async def _drop_oldest(self, partitions: list[Partition], *, bytes_enough: int) -> list[Lost]:
         """Drop from the partition with the oldest batch, and only what is older than any other's oldest."""
         oldest = [(await batches.oldest(partition), partition) for partition in partitions]
         heads = sorted(((at, p.index, p) for at, p in oldest if at is not None), key=lambda head: head[:2])
         if not heads:
             return []
-        created_max = heads[1][0] if len(heads) > 1 else _NEVER
-        return await batches.drop_oldest(
-            heads[0][2], batches_max=_DROP_MAX, created_max=created_max, counter="events.autodropped"
-        )
+        rules = {"batches_max": _DROP_MAX, "bytes_enough": bytes_enough}
+        if len(heads) > 1:
+            rules["created_max"] = heads[1][0]
+        return await batches.drop_oldest(heads[0][2], **rules, counter="events.autodropped")
 
     async def _unpark(self, partition: Partition) -> None:
         tokens = await jobs.parked_tokens(partition, count=_PARKED_MAX)
         now_ms = clock.now_ms()
+        if tokens:
+            beats = await jobs.beats(self._partitions.home)
+            alive = {slot for slot, beat in beats.items() if beat + self._rules.dead_ms > now_ms}
+            for token in tokens:
+                await subscribers.end_holds(self._partitions.home, token, alive=alive)
         conditions = await subscribers.conditions(self._partitions.home, tokens, now_ms=now_ms)
         for token, condition in conditions.items():
             subscriber = self._live.snapshot.subscribers.get(token)
             concurrency = subscriber.concurrency if subscriber else _PARKED_MAX
             room = room_for(condition, concurrency, now_ms=now_ms)
-            if room > 0:
-                await jobs.unpark(partition, token, room=room, is_probe=condition.failures > 0)
+            if room.places > 0:
+                await jobs.unpark(
+                    partition, token, room=room.places, queues=room.queues, is_probe=condition.failures > 0
+                )
 
     async def _trim(self, partition: Partition, name: journal.Name) -> None:
         for _ in range(_PASSES_MAX):
@@ -196,9 +203,21 @@ class Chores:
                 return
 
 
-def room_for(condition: Condition, concurrency: int, *, now_ms: int) -> int:
-    """How many parked jobs may be put back: all places of a healthy subscriber, one overdue try of a failing one."""
+@dataclass(frozen=True)
+class Room:
+    """How many parked jobs may be put back, and from which queues."""
+
+    places: int
+    queues: tuple[str, ...] = (RETRY, MAIN)
+
+
+def room_for(condition: Condition, concurrency: int, *, now_ms: int) -> Room:
+    """All free places of a healthy subscriber; of a failing one a single try, once its delay is over.
+
+    That try is a batch that failed before. Only when none came in a minute is a first try spent on it.
+    """
     if condition.failures == 0:
-        return max(0, concurrency - condition.calls)
-    is_overdue = now_ms >= condition.retry_at + _PROBE_MS
-    return 1 if condition.calls == 0 and is_overdue else 0
+        return Room(max(0, concurrency - condition.calls))
+    if condition.calls > 0 or now_ms < condition.retry_at:
+        return Room(0)
+    return Room(1) if now_ms >= condition.retry_at + _PROBE_MS else Room(1, (RETRY,))

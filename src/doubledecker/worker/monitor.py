@@ -19,6 +19,8 @@ class Adapter(Protocol):
 
     def send(self, gauges: Mapping[str, float], growth: Mapping[str, int]) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class Monitor:
     """Sends one overview to every adapter."""
@@ -31,6 +33,10 @@ class Monitor:
         for adapter in self._adapters:
             adapter.send(gauges, growth)
 
+    def close(self) -> None:
+        for adapter in self._adapters:
+            adapter.close()
+
 
 class PrintAdapter:
     """Writes one line of JSON a run to standard output."""
@@ -39,6 +45,9 @@ class PrintAdapter:
         line = msgspec.json.encode({"gauges": gauges, "counters": growth})
         sys.stdout.write(line.decode() + "\n")
         sys.stdout.flush()
+
+    def close(self) -> None:
+        """Standard output is not ours to close."""
 
 
 class StatsdAdapter:

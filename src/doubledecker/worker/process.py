@@ -1,6 +1,7 @@
 """The worker process: slots and their fetchers, the bell, heartbeats and tickers, from start to clean stop."""
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
 from doubledecker import clock, log
@@ -41,16 +42,18 @@ class Rhythm:
     sleep_s_max: float
     dead_s: float
     shutdown_s: float
+    scrub_s: float
     tickers: dict[str, float]
 
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Work until `stop` is set."""
     async with build.open_bus(settings) as bus, build.open_dialer(settings) as dialer:
-        await make_worker(settings, bus, dialer).run(stop)
+        with contextlib.closing(Monitor(_adapters(settings))) as monitor:
+            await make_worker(settings, bus, dialer, monitor).run(stop)
 
 
-def make_worker(settings: Settings, bus: Bus, dialer: Dialer) -> "Worker":
+def make_worker(settings: Settings, bus: Bus, dialer: Dialer, monitor: Monitor) -> "Worker":
     """The worker for these settings."""
     delivery = DeliveryRules(
         backoff=Backoff(settings.backoff_base_ms, settings.backoff_cap_ms),
@@ -70,15 +73,15 @@ def make_worker(settings: Settings, bus: Bus, dialer: Dialer) -> "Worker":
         sleep_s_max=settings.acquire_timeout_s,
         dead_s=settings.worker_dead_s,
         shutdown_s=settings.shutdown_s,
+        scrub_s=settings.scrub_interval_s,
         tickers={
             "monitor": settings.monitor_interval_s,
             "autodrop": settings.autodrop_interval_s,
-            "scrub": settings.scrub_interval_s,
             "schedule": _SCHEDULE_S,
         },
     )
     deliverer = Deliverer(bus.partitions, bus.registry, dialer, delivery)
-    chores = Chores(bus.partitions, bus.registry, Monitor(_adapters(settings)), chore)
+    chores = Chores(bus.partitions, bus.registry, monitor, chore)
     return Worker(bus.partitions, bus.registry, deliverer, chores, rhythm)
 
 
@@ -99,6 +102,7 @@ class Worker:
     ) -> None:
         self._partitions = partitions
         self._registry = registry
+        self._chores = chores
         self._rhythm = rhythm
         process = uid()
         slots = [uid() for _ in range(rhythm.slots)]
@@ -124,6 +128,7 @@ class Worker:
             background = [
                 tasks.create_task(self._registry.follow()),
                 tasks.create_task(self._beat_forever()),
+                tasks.create_task(self._scrub_forever()),
                 *(tasks.create_task(self._listen(partition)) for partition in self._partitions.all),
                 *(tasks.create_task(self._tick(name, every_s)) for name, every_s in self._rhythm.tickers.items()),
             ]
@@ -171,6 +176,14 @@ class Worker:
             except BusAway:
                 _log.debug("tick.missed", job=name)
             await asyncio.sleep(every_s)
+
+    async def _scrub_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._rhythm.scrub_s)
+            try:
+                await self._chores.scrub()
+            except BusAway:
+                _log.debug("scrub.missed")
 
     async def _sign_off(self) -> None:
         for partition in self._partitions.all:

@@ -1,0 +1,262 @@
+"""The shapes of the API, as JSON Schema with examples: what the routes read and what they answer.
+
+Patterns and limits come from the model, so they cannot differ from what is checked. Limits that are settings
+are named in words, with their defaults.
+"""
+
+from collections.abc import Sequence
+
+from doubledecker.assembly.settings import Settings
+from doubledecker.model import event, subscriber, token
+
+Schema = dict[str, object]
+
+_DEFAULTS = {name: getattr(Settings(), name) for name in ("max_event_data_bytes", "event_depth_max")}
+_DATA = (
+    f"Any JSON value, of at most `max_event_data_bytes` ({_DEFAULTS['max_event_data_bytes']} unless set otherwise) and "
+    f"`event_depth_max` levels ({_DEFAULTS['event_depth_max']}); passed on as it is. Null is the same as absent."
+)
+
+
+def ref(name: str) -> Schema:
+    """A pointer to one of the schemas below."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _object(required: Sequence[str], properties: dict[str, Schema], *, is_open: bool = False, **more: object) -> Schema:
+    return {
+        "type": "object",
+        "required": list(required),
+        "properties": properties,
+        "additionalProperties": is_open,
+        **more,
+    }
+
+
+def _matching(pattern: str, **more: object) -> Schema:
+    return {"type": "string", "pattern": f"^{pattern}$", **more}
+
+
+def _whole(least: int, most: int | None = None, **more: object) -> Schema:
+    return {"type": "integer", "minimum": least, **({} if most is None else {"maximum": most}), **more}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+TOPIC_NAME = _matching(event.TOPIC.pattern)
+_NAME = _matching(event.NAME.pattern)
+_TOKEN = _matching(token.PATTERN.pattern)
+_URL = _matching(event.URL.pattern, maxLength=event.URL_LENGTH_MAX, description="https, without query or fragment")
+_TIMESTAMP = _or_null(_whole(0, event.TIMESTAMP_MS_MAX, description="Milliseconds since 1970; null or absent is now"))
+_COUNT = _whole(0)
+
+TOPIC_EVENT = _object(
+    ["type", "url"],
+    {
+        "type": {"type": "string", "enum": sorted(event.ROUTEMASTER_TYPES)},
+        "url": _URL,
+        "timestamp": _TIMESTAMP,
+        "data": {"description": _DATA},
+    },
+    examples=[
+        {"type": "create", "url": "https://shop.example/orders/1", "timestamp": None},
+        {"type": "update", "url": "https://shop.example/orders/1", "timestamp": 1700000000000, "data": {"total": 12.5}},
+    ],
+)
+
+EVENT = _object(
+    ["topic", "type"],
+    {
+        "topic": TOPIC_NAME,
+        "type": _NAME,
+        "url": _or_null(_URL),
+        "tenant": _or_null({**_NAME, "description": f"Absent means `{event.DEFAULT_TENANT}`"}),
+        "key": _or_null({**_NAME, "description": "Events of one key stay in order"}),
+        "id": _or_null(_matching(event.EVENT_ID.pattern, description="Told by publisher and id, a repeat is dropped")),
+        "timestamp": _TIMESTAMP,
+        "data": {"description": _DATA},
+        "traceparent": _or_null(_matching(event.TRACEPARENT.pattern, description="W3C Trace Context")),
+    },
+    examples=[
+        {"topic": "orders", "type": "paid", "url": "https://shop.example/orders/1"},
+        {
+            "topic": "orders",
+            "type": "order.paid",
+            "tenant": "acme",
+            "key": "order-1",
+            "id": "evt-1",
+            "timestamp": None,
+            "data": {"total": 12.5},
+            "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        },
+    ],
+)
+
+EVENTS: Schema = {
+    "oneOf": [ref("Event"), {"type": "array", "minItems": 1, "items": {"description": "An Event; see `refused`"}}],
+    "examples": [
+        {"topic": "orders", "type": "paid", "url": "https://shop.example/orders/1"},
+        [{"topic": "orders", "type": "paid"}, {"topic": "orders", "type": "shipped", "key": "order-1"}],
+    ],
+}
+
+REFUSALS: Schema = {
+    "type": "array",
+    "description": "The events that were not published, by their place in the request",
+    "items": _object(["index", "why"], {"index": _COUNT, "why": {"type": "string"}}),
+}
+
+PUBLISHED = _object(
+    ["ids", "refused"],
+    {"ids": {"type": "array", "minItems": 1, "items": {"type": "string"}}, "refused": REFUSALS},
+    examples=[
+        {
+            "ids": ["0190a5c8-6f3e-7c1a-9d2b-3f4e5a6b7c8d"],
+            "refused": [{"index": 1, "why": "topic 'orders' belongs to another client"}],
+        }
+    ],
+)
+
+SUBSCRIPTION = _object(
+    ["topics", "callback"],
+    {
+        "topics": {"type": "array", "maxItems": subscriber.TOPICS_MAX, "items": TOPIC_NAME},
+        "callback": {
+            "type": "string",
+            "pattern": r"^https?://[\x21-\x7e]+$",
+            "maxLength": subscriber.CALLBACK_LENGTH_MAX,
+            "description": "https, or http where `private_callbacks` is set; no credentials, no fragment",
+        },
+        "uuid": _or_null(_matching(subscriber.UUID.pattern, description="The user name that deliveries carry")),
+        "timeout": _or_null(_whole(0, subscriber.TIMEOUT_MS_MAX, description="Milliseconds a batch waits for more")),
+        "max": _or_null(_whole(1, subscriber.EVENTS_MAX, description="Events in a batch")),
+        "max_bytes": _or_null(_whole(1, subscriber.BYTES_MAX, description="Bytes in a batch")),
+        "concurrency": _or_null(_whole(1, subscriber.CONCURRENCY_MAX, description="Deliveries at the same time")),
+    },
+    description="What is absent or null keeps its former value. No topics: the subscriber stays, and gets nothing.",
+    examples=[
+        {"topics": ["orders", "refunds"], "callback": "https://mail.example/events", "uuid": "s3cret", "timeout": 500},
+        {"topics": [], "callback": "https://mail.example/events", "max": 100, "max_bytes": 65536, "concurrency": 2},
+    ],
+)
+
+SUBSCRIBER = _object(
+    [
+        *("subscriber", "callback", "max_events", "timeout", "topics", "uuid", "events"),
+        *("max_bytes", "concurrency", "health", "failures", "last_attempted_at"),
+    ],
+    {
+        "subscriber": {"type": "string", "description": "The public id of its token"},
+        "callback": {"type": "string"},
+        "max_events": _whole(1, subscriber.EVENTS_MAX),
+        "timeout": _whole(0, subscriber.TIMEOUT_MS_MAX),
+        "topics": {"type": "array", "items": TOPIC_NAME, "uniqueItems": True},
+        "uuid": {"type": "string"},
+        "events": _object(
+            ["sent", "queued", "oldest"],
+            {
+                "sent": {**_COUNT, "description": "Events delivered"},
+                "queued": {**_COUNT, "description": "Events waiting"},
+                "oldest": {**_COUNT, "description": "Age in milliseconds of the oldest waiting batch, 0 for none"},
+            },
+        ),
+        "max_bytes": _whole(1, subscriber.BYTES_MAX),
+        "concurrency": _whole(1, subscriber.CONCURRENCY_MAX),
+        "health": _whole(0, 100),
+        "failures": {**_COUNT, "description": "Failed attempts in a row"},
+        "last_attempted_at": _or_null(_COUNT),
+    },
+    examples=[
+        {
+            "subscriber": "mail-1a2b3c4d",
+            "callback": "https://mail.example/events",
+            "max_events": 100,
+            "timeout": 500,
+            "topics": ["orders"],
+            "uuid": "s3cret",
+            "events": {"sent": 12, "queued": 3, "oldest": 240},
+            "max_bytes": 1048576,
+            "concurrency": 4,
+            "health": 100,
+            "failures": 0,
+            "last_attempted_at": 1700000000000,
+        }
+    ],
+)
+
+TOPIC = _object(
+    ["name", "publisher", "events"],
+    {"name": TOPIC_NAME, "publisher": {**_TOKEN, "description": "The name of its owner's token"}, "events": _COUNT},
+    examples=[{"name": "orders", "publisher": "shop", "events": 12}],
+)
+
+TOKEN_WANTED = _object(
+    ["name"],
+    {"name": _TOKEN, "token": _or_null({**_TOKEN, "description": "The secret, to choose it oneself"})},
+    examples=[{"name": "shop"}, {"name": "shop", "token": "shop--5e8b0c"}],
+)
+
+TOKEN_MADE = _object(
+    ["name", "token", "id"],
+    {
+        "name": _TOKEN,
+        "token": {**_TOKEN, "description": "The secret, shown this once"},
+        "id": {"type": "string", "description": "What stands for the token wherever it is listed"},
+    },
+    examples=[{"name": "shop", "token": "shop--2f1c0d9e8b7a6f5e4d3c2b1a09f8e7d6", "id": "shop-1a2b3c4d"}],
+)
+
+TOKEN_LISTED = _object(
+    ["name", "token", "created_at"],
+    {"name": _TOKEN, "token": {"type": "string", "description": "The public id"}, "created_at": _COUNT},
+    examples=[{"name": "shop", "token": "shop-1a2b3c4d", "created_at": 1700000000000}],
+)
+
+PROBLEM = _object(
+    ["type", "title", "status", "detail"],
+    {
+        "type": {"const": "about:blank"},
+        "title": {"type": "string", "minLength": 1},
+        "status": _whole(400, 599),
+        "detail": {"type": "string", "minLength": 1, "description": "What was seen, and what is allowed"},
+        "refused": REFUSALS,
+        "checks": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+    description="Problem details (RFC 9457)",
+    examples=[
+        {
+            "type": "about:blank",
+            "title": "Bad request",
+            "status": 400,
+            "detail": "the topic is 'Orders'; a name must match [a-z_]{1,64}",
+        }
+    ],
+)
+
+STATUS = _object(["status", "version"], {"status": {"const": "ok"}, "version": {"type": "string"}})
+ALIVE = _object(["status"], {"status": {"const": "alive"}})
+READY = _object(
+    ["status", "checks"],
+    {"status": {"const": "ready"}, "checks": {"type": "object", "additionalProperties": {"const": "ok"}}},
+)
+VERSION = _object(["name", "version"], {"name": {"const": "doubledecker"}, "version": {"type": "string"}})
+
+ALL: dict[str, Schema] = {
+    "TopicEvent": TOPIC_EVENT,
+    "Event": EVENT,
+    "Events": EVENTS,
+    "Published": PUBLISHED,
+    "Subscription": SUBSCRIPTION,
+    "Subscriber": SUBSCRIBER,
+    "Topic": TOPIC,
+    "TokenWanted": TOKEN_WANTED,
+    "TokenMade": TOKEN_MADE,
+    "TokenListed": TOKEN_LISTED,
+    "Problem": PROBLEM,
+    "Status": STATUS,
+    "Alive": ALIVE,
+    "Ready": READY,
+    "Version": VERSION,
+}

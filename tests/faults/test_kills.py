@@ -1,0 +1,201 @@
+"""Kill -9, again and again in mid-load, with a ledger: every event answered 2xx is delivered, and nothing is left over.
+
+What must hold in any order: accepted ⊆ delivered, and all gauges end at zero. Repeats are allowed.
+"""
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from cluster import ClusterOfThree
+from conftest import Topology
+from doubledecker.store import batches, jobs
+from doubledecker.store.embedded import EmbeddedServer
+from doubledecker.store.partitions import Partitions, wait_for
+from harness import ROOT_KEY, an_event, basic, until_ready
+from processes import Fleet
+from receiver import Receiver
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+KILLS = 20
+PUBLISHERS = 4
+SHAPES = ["one", "three", "cluster"]
+
+
+@dataclass
+class Ledger:
+    """What was answered 2xx, and what was on its way at each kill."""
+
+    accepted: set[str] = field(default_factory=set)
+    under_way: int = 0
+    in_flight_at_kills: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Ground:
+    """A store of our own that can be killed: a server, or the nodes of a cluster."""
+
+    topology: Topology
+    servers: tuple[EmbeddedServer, ...]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_no_accepted_event_is_lost_when_web_is_killed(shape: str, tmp_path: Path):
+    async with a_ground(shape, tmp_path) as ground, a_fleet(ground, tmp_path) as fleet:
+
+        async def kill() -> None:
+            await fleet.web.kill()
+            await fleet.web.start()
+
+        await kill_under_load(ground, fleet, kill)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_no_accepted_event_is_lost_when_workers_are_killed(shape: str, tmp_path: Path):
+    async with a_ground(shape, tmp_path) as ground, a_fleet(ground, tmp_path) as fleet:
+
+        async def kill() -> None:
+            victim = random.choice(fleet.workers)
+            await victim.kill()
+            await victim.start()
+
+        await kill_under_load(ground, fleet, kill)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_no_accepted_event_is_lost_when_valkey_is_killed(shape: str, tmp_path: Path):
+    async with a_ground(shape, tmp_path) as ground, a_fleet(ground, tmp_path) as fleet:
+
+        async def kill() -> None:
+            victim = random.choice(ground.servers)
+            victim.kill()
+            await victim.wait()
+            await victim.restart()
+
+        await kill_under_load(ground, fleet, kill)
+
+
+async def kill_under_load(ground: Ground, fleet: Fleet, kill: Callable[[], Awaitable[None]]) -> None:
+    """Publish without pause, kill at random moments, then wait for the rest and compare."""
+    ledger = Ledger()
+    async with aiohttp.ClientSession() as http, Receiver() as steady, Receiver(plan=_flaky) as flaky:
+        secret = await _prepared(http, fleet, steady, flaky)
+        partitions = await wait_for(
+            ground.topology.url, namespace="rm:", count=ground.topology.partitions, patience_s=9
+        )
+        publishing = [
+            asyncio.create_task(_publish_for_ever(http, fleet.url, secret, ledger, str(n))) for n in range(PUBLISHERS)
+        ]
+        for _ in range(KILLS):
+            await asyncio.sleep(random.uniform(0.2, 0.9))
+            before = len(ledger.accepted)
+            delivered = len(set(steady.ids))
+            ledger.in_flight_at_kills.append(ledger.under_way + before - delivered)
+            await kill()
+        await until_ready(http, fleet.url)
+        for task in publishing:
+            task.cancel()
+        await asyncio.gather(*publishing, return_exceptions=True)
+
+        try:
+            await steady.until(lambda: ledger.accepted <= set(steady.ids), within_s=60)
+            await flaky.until(lambda: ledger.accepted <= set(flaky.ids), within_s=60)
+            await _until_empty(partitions)
+        except TimeoutError:
+            missing = [len(ledger.accepted - set(receiver.ids)) for receiver in (steady, flaky)]
+            pytest.fail(f"{missing} events are missing; left in the store: {await _left(partitions)}")
+        finally:
+            await partitions.close()
+    assert len(ledger.accepted) > 100
+    assert sum(count > 0 for count in ledger.in_flight_at_kills) > KILLS // 2
+
+
+def _flaky(number: int) -> int | str:
+    return {0: 500, 5: "cut"}.get(number % 9, 200)
+
+
+async def _prepared(http: aiohttp.ClientSession, fleet: Fleet, steady: Receiver, flaky: Receiver) -> str:
+    await until_ready(http, fleet.url)
+    secrets = {}
+    for name in ("publisher", "steady", "flaky"):
+        async with http.post(f"{fleet.url}/api_tokens", json={"name": name}, headers=basic(ROOT_KEY)) as response:
+            secrets[name] = (await response.json())["token"]
+    for name, receiver, timeout in (("steady", steady, 0), ("flaky", flaky, 30)):
+        body = {"topics": ["widgets"], "callback": receiver.url, "timeout": timeout, "max": 50}
+        async with http.post(f"{fleet.url}/subscription", json=body, headers=basic(secrets[name])) as response:
+            assert response.status == 204
+    return str(secrets["publisher"])
+
+
+async def _publish_for_ever(http: aiohttp.ClientSession, url: str, secret: str, ledger: Ledger, name: str) -> None:
+    for number in itertools.count():
+        events = [an_event(number, tenant=f"tenant-{name}-{i}") for i in range(5)]
+        ledger.under_way += 1
+        try:
+            async with http.post(f"{url}/events", json=events, headers=basic(secret)) as response:
+                if response.status == 202:
+                    ledger.accepted.update((await response.json())["ids"])
+                else:
+                    assert response.status == 503, await response.text()
+        except aiohttp.ClientError:
+            await asyncio.sleep(0.02)
+        finally:
+            ledger.under_way -= 1
+        await asyncio.sleep(0.005)
+
+
+async def _until_empty(partitions: Partitions) -> None:
+    """Every gauge is zero, and no delivery job is left in any state."""
+    async with asyncio.timeout(30):
+        for partition in partitions.all:
+            while True:
+                events, waiting = await batches.gauges(partition)
+                counts = await jobs.counts(partition)
+                left = sum(counts[queue, "index"] for queue in ("main", "retry"))
+                if not any(events.values()) and not any(waiting.values()) and left == 0:
+                    break
+                await asyncio.sleep(0.05)
+
+
+async def _left(partitions: Partitions) -> list[tuple[str, object]]:
+    """What the store still holds of jobs and places, for the failure's message."""
+    found: list[tuple[str, object]] = []
+    reads = {b"list": ["LRANGE", 0, -1], b"set": ["SMEMBERS"], b"zset": ["ZRANGE", 0, -1, "WITHSCORES"]}
+    for partition in partitions.all:
+        for pattern in ("jobs:*", "subscriber:*"):
+            for key in await partition.command("KEYS", partition.key(pattern).replace("{", "?").replace("}", "?")):
+                kind = await partition.command("TYPE", key)
+                if kind in reads:
+                    word, *rest = reads[kind]
+                    found.append((key.decode(), await partition.command(word, key, *rest)))
+    return found
+
+
+@asynccontextmanager
+async def a_ground(shape: str, directory: Path) -> AsyncIterator[Ground]:
+    if shape == "cluster":
+        cluster = await ClusterOfThree.start(directory / "cluster")
+        urls = tuple(node.url for node in cluster.nodes)
+        yield Ground(Topology("cluster", ",".join(urls), 3, urls), cluster.nodes)
+        await cluster.stop()
+        return
+    server = await EmbeddedServer.start(directory / "valkey")
+    yield Ground(Topology(shape, server.url, 3 if shape == "three" else 1, (server.url,)), (server,))
+    await server.stop()
+
+
+@asynccontextmanager
+async def a_fleet(ground: Ground, directory: Path) -> AsyncIterator[Fleet]:
+    settings = {"worker_dead_s": 1, "scrub_interval_s": 0.3, "backoff_base_ms": 20, "backoff_cap_ms": 200}
+    async with Fleet(
+        ground.topology, directory, workers=2, delivery_timeout_s=2, log_level="warning", **settings
+    ) as fleet:
+        yield fleet

@@ -1,0 +1,83 @@
+"""Real processes of the bus for tests that kill them: each can be killed and started again on its own."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Self
+
+from conftest import Topology
+from doubledecker.store import tether
+from harness import ROOT_KEY
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Process:
+    """One `doubledecker` command, with its log in a file."""
+
+    def __init__(self, name: str, *words: str, environment: dict[str, str], logs: Path) -> None:
+        self.name = name
+        self._words = words
+        self._environment = environment
+        self._log = logs / f"{name}.log"
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        command = tether.tethered([sys.executable, "-m", "doubledecker", *self._words])
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *command, env=self._environment, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    async def kill(self) -> None:
+        await self._end(signal.SIGKILL)
+
+    async def stop(self) -> int:
+        """End it in good order; returns the exit code."""
+        return await self._end(signal.SIGTERM)
+
+    async def _end(self, number: int) -> int:
+        assert self._process is not None
+        if self._process.returncode is None:
+            os.kill(self._process.pid, number)
+        async with asyncio.timeout(20):
+            return await self._process.wait()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+
+class Fleet:
+    """A web process and workers on one store."""
+
+    def __init__(self, topology: Topology, logs: Path, *, workers: int = 1, **settings: object) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("DOUBLEDECKER_")},
+            "DOUBLEDECKER_REDIS_URL": topology.url,
+            "DOUBLEDECKER_PARTITIONS": str(topology.partitions),
+            "DOUBLEDECKER_ROOT_KEY": ROOT_KEY,
+            "DOUBLEDECKER_PORT": str(self.port),
+            "DOUBLEDECKER_PRIVATE_CALLBACKS": "true",
+            **{f"DOUBLEDECKER_{name.upper()}": str(value) for name, value in settings.items()},
+        }
+        self.web = Process("web", "web", environment=environment, logs=logs)
+        self.workers = [Process(f"worker-{n}", "worker", environment=environment, logs=logs) for n in range(workers)]
+
+    async def __aenter__(self) -> Self:
+        for process in (self.web, *self.workers):
+            await process.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for process in (self.web, *self.workers):
+            await process.kill()

@@ -1,0 +1,139 @@
+"""Chores: autodrop, purge, wide events, telemetry."""
+
+import asyncio
+import socket
+
+from conftest import Topology
+from doubledecker.assembly import build
+from doubledecker.store import batches, counters, jobs
+from doubledecker.store.subscribers import Condition
+from doubledecker.worker.chores import ChoreRules, Chores, Room, room_for
+from doubledecker.worker.monitor import Monitor
+from harness import a_bus, an_event, basic
+from receiver import Receiver
+
+DEAD_URL = "http://127.0.0.1:9/"
+
+
+async def test_autodrop_deletes_the_oldest_batches_until_memory_suffices(topology: Topology):
+    async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as other:
+        await bus.subscribe(await bus.token("s"), DEAD_URL, "widgets", timeout=3_600_000, max=1)
+        publisher = await bus.token("publisher")
+        for n in range(30):
+            await bus.publish(publisher, [an_event(n, tenant=f"t{n % 5}", data="x" * 20_000)])
+        used = [await counters.memory_used(partition) for partition in bus.partitions.all]
+        chores = _chores(other, memory_bytes_max=max(used) - 100_000)
+
+        await chores.autodrop()
+
+        left = [await _urls(partition) for partition in bus.partitions.all]
+        dropped = 30 - sum(len(urls) for urls in left)
+        counts = [await counters.read(partition) for partition in bus.partitions.all]
+        counted = sum(v for part in counts for field, v in part.items() if field.startswith("events.autodropped:"))
+        assert 0 < dropped < 30
+        assert counted == dropped
+        if topology.name != "cluster":
+            # One server: the survivors are the youngest of all, whatever their partition.
+            assert sorted(n for urls in left for n in urls) == list(range(dropped, 30))
+
+
+async def test_autodrop_ends_when_nothing_is_left(one: Topology):
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as other:
+        await bus.subscribe(await bus.token("s"), DEAD_URL, "widgets", timeout=3_600_000, max=1)
+        await bus.publish(await bus.token("publisher"), [an_event(n) for n in range(250)])
+
+        await _chores(other, memory_bytes_max=1).autodrop()
+
+        assert await batches.oldest(bus.partitions.home) is None
+        assert (await batches.gauges(bus.partitions.home))[0].popitem()[1] == 0
+
+
+async def test_what_waited_for_a_subscriber_goes_with_it(topology: Topology):
+    async with a_bus(topology) as bus, Receiver() as receiver:
+        leaver, publisher = await bus.token("leaver"), await bus.token("publisher")
+        await bus.subscribe(leaver, DEAD_URL, "widgets", timeout=3_600_000, max=2)
+        await bus.publish(publisher, [an_event(n, tenant=f"t{n}") for n in range(20)])
+
+        async with bus.http.delete(f"{bus.url}/subscriber", headers=basic(leaver)) as response:
+            assert response.status == 204
+        await bus.subscribe(leaver, receiver.url, "widgets", timeout=0)
+        [late] = await bus.publish(publisher, [an_event(99)])
+        await receiver.until_events(1)
+
+        async with asyncio.timeout(5):
+            for partition in bus.partitions.all:
+                while await batches.oldest(partition) is not None or (await jobs.counts(partition))["aux", "index"]:
+                    await asyncio.sleep(0.02)
+        assert receiver.ids == [late]
+
+
+async def test_datagrams_equal_the_counters(one: Topology):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as statsd:
+        statsd.bind(("127.0.0.1", 0))
+        statsd.setblocking(False)
+        address = f"127.0.0.1:{statsd.getsockname()[1]}"
+        async with (
+            a_bus(one, metric_adapters="statsd", statsd_address=address, monitor_interval_s=0.2) as bus,
+            Receiver() as receiver,
+        ):
+            await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0)
+            publisher = await bus.token("publisher")
+            for n in range(30):
+                await bus.publish(publisher, [an_event(n)])
+            await receiver.until_events(30)
+            sums: dict[str, int] = {}
+            async with asyncio.timeout(10):
+                while True:
+                    _add_datagrams(statsd, sums)
+                    if sums == await counters.read(bus.partitions.home):
+                        break
+                    await asyncio.sleep(0.05)
+
+    assert sums["events.published:topic=widgets"] == 30
+
+
+def test_parked_jobs_get_the_free_places_of_a_healthy_subscriber():
+    assert room_for(Condition(calls=1), 4, now_ms=0) == Room(3)
+    assert room_for(Condition(calls=9), 4, now_ms=0) == Room(0)
+
+
+def test_a_failing_subscriber_gets_one_retry_when_its_delay_is_over():
+    failing = Condition(failures=3, retry_at=1_000)
+
+    assert room_for(failing, 4, now_ms=999) == Room(0)
+    assert room_for(failing, 4, now_ms=1_000) == Room(1, ("retry",))
+    assert room_for(Condition(failures=3, retry_at=1_000, calls=1), 4, now_ms=1_000) == Room(0)
+
+
+def test_a_failing_subscriber_gets_a_first_try_when_no_retry_came_for_long():
+    assert room_for(Condition(failures=3, retry_at=1_000), 4, now_ms=100_000) == Room(1, ("retry", "main"))
+
+
+def _chores(bus: build.Bus, *, memory_bytes_max: int) -> Chores:
+    rules = ChoreRules(memory_bytes_max=memory_bytes_max, memory_bytes_free=0, dead_ms=1000, journal_bytes_max=2**30)
+    return Chores(bus.partitions, bus.registry, Monitor([]), rules)
+
+
+async def _urls(partition) -> list[int]:
+    """The numbers of the events that still wait."""
+    found = []
+    for bid in await partition.command("ZRANGE", partition.key("batches:index"), 0, -1):
+        parts = await partition.command("LRANGE", partition.key(f"batch:{bid.decode()}"), 3, -1)
+        found += [int(part.split(b"example.org/")[1].split(b'"')[0]) for part in parts]
+    return found
+
+
+def _add_datagrams(statsd: socket.socket, sums: dict[str, int]) -> None:
+    """Add up what came, under the names that the counters have."""
+    while True:
+        try:
+            datagram = statsd.recv(65536).decode()
+        except BlockingIOError:
+            return
+        for line in datagram.split("\n"):
+            name, rest = line.removeprefix("doubledecker.").split(":", 1)
+            value, kind, *tags = rest.split("|")
+            if kind == "c":
+                labels = tags[0][1:].replace(":", "=") if tags else ""
+                field = f"{name}:{labels}" if labels else name
+                sums[field] = sums.get(field, 0) + int(value)

@@ -1,0 +1,147 @@
+"""The worker process: due on time, clean stop, errors that do not end it, slots of the dead."""
+
+import asyncio
+
+from conftest import Topology
+from doubledecker.assembly import build
+from doubledecker.errors import RetryLater
+from doubledecker.model.job import AUX, MAIN, Job
+from doubledecker.store import jobs
+from doubledecker.store.jobs import Taken
+from doubledecker.store.partitions import Partitions
+from doubledecker.worker import process
+from doubledecker.worker.fetch import Fetcher
+from harness import a_bus, an_event, quick_settings
+from receiver import Receiver
+
+
+async def test_a_due_job_leaves_on_time(plain: Partitions):
+    late_ms = []
+    done = asyncio.Event()
+
+    async def execute(taken: Taken) -> None:
+        late_ms.append(await plain.home.time_ms() - int(taken.job.args[0]))
+        await jobs.ack(taken)
+        if len(late_ms) == 20:
+            done.set()
+
+    fetcher = Fetcher(plain, {MAIN: ["slot"]}, execute, process="p", sleep_s_max=5.0)
+    now_ms = await plain.home.time_ms()
+    for n in range(20):
+        await jobs.push(plain.home, MAIN, Job("x", (str(now_ms + 50 + n * 20),)), delay_ms=50 + n * 20)
+    running = asyncio.create_task(fetcher.run())
+    await asyncio.wait_for(done.wait(), 10)
+    await fetcher.stop(patience_s=1)
+    await running
+
+    # Half of them within a few milliseconds: a tick of 100 ms would show. The rest is the machine's noise.
+    assert sorted(late_ms)[10] <= 20
+
+
+async def test_a_job_that_raises_is_tried_again_and_the_others_go_on(plain: Partitions):
+    seen = []
+
+    async def execute(taken: Taken) -> None:
+        seen.append(taken.job.name)
+        if taken.job.name == "broken":
+            raise ValueError("nobody foresaw this")
+        if seen.count("later") == 1 and taken.job.name == "later":
+            raise RetryLater(1)
+        await jobs.ack(taken)
+
+    for name in ("broken", "later", "fine"):
+        await jobs.push(plain.home, MAIN, Job(name))
+    fetcher = Fetcher(plain, {MAIN: ["a", "b"]}, execute, process="p", sleep_s_max=0.05)
+    running = asyncio.create_task(fetcher.run())
+    async with asyncio.timeout(5):
+        while seen.count("later") < 2 or "fine" not in seen:
+            await asyncio.sleep(0.01)
+    await fetcher.stop(patience_s=1)
+    await running
+
+    counts = await jobs.counts(plain.home)
+    assert (counts[MAIN, "index"], counts[MAIN, "scheduled"]) == (1, 1)
+
+
+async def test_a_clean_stop_gives_back_what_it_holds(topology: Topology):
+    async with a_bus(topology, workers=0) as bus, Receiver(plan=lambda _: "hang") as hanging:
+        await bus.subscribe(await bus.token("s"), hanging.url, "widgets", timeout=0)
+        await bus.publish(await bus.token("publisher"), [an_event()])
+        stop = asyncio.Event()
+        working = asyncio.create_task(process.run(quick_settings(topology, shutdown_s=0.1), stop))
+        await hanging.until_attempts(1)
+
+        stop.set()
+        await asyncio.wait_for(working, 10)
+
+        states = [await jobs.counts(partition) for partition in bus.partitions.all]
+        assert sum(count[MAIN, "instant"] for count in states) == 1
+        assert [await jobs.beats(partition) for partition in bus.partitions.all] == [{}] * topology.partitions
+
+
+async def test_a_worker_outlives_the_absence_of_redis(one: Topology, data_dir):
+    from doubledecker.store.embedded import EmbeddedServer
+
+    server = await EmbeddedServer.start(data_dir)
+    own = Topology("own", server.url, 1, (server.url,))
+    async with a_bus(own) as bus, Receiver() as receiver:
+        await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0)
+        publisher = await bus.token("publisher")
+        await bus.publish(publisher, [an_event(1)])
+        await receiver.until_events(1)
+
+        server.kill()
+        await server.wait()
+        await server.restart()
+        async with asyncio.timeout(10):
+            while True:
+                async with bus.http.get(f"{bus.url}/readyz") as response:
+                    if response.status == 200:
+                        break
+                await asyncio.sleep(0.02)
+        ids = await bus.publish(publisher, [an_event(2)])
+        await receiver.until(lambda: ids[0] in receiver.ids)
+    await server.stop()
+
+
+async def test_jobs_of_a_dead_slot_are_done_by_another(topology: Topology):
+    async with a_bus(topology, workers=0) as bus, Receiver() as receiver:
+        await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0)
+        await bus.publish(await bus.token("publisher"), [an_event()])
+        for partition in bus.partitions.all:
+            await jobs.beat(partition, ["dead"], now_ms=1)
+            await jobs.take(partition, {MAIN: ["dead"]}, process="dead")
+        stop = asyncio.Event()
+
+        settings = quick_settings(topology, scrub_interval_s=0.2, worker_dead_s=1)
+        working = asyncio.create_task(process.run(settings, stop))
+        await receiver.until_events(1)
+
+        stop.set()
+        await working
+        assert len(receiver.events) == 1
+
+
+async def test_many_workers_run_a_recurring_chore_once_a_period(plain: Partitions):
+    added = [await jobs.push(plain.home, AUX, Job("monitor"), every_ms=10_000) for _ in range(5)]
+    [taken] = (await jobs.take(plain.home, {AUX: ["slot"]}, process="p")).taken
+    await jobs.ack(taken)
+    again = await jobs.push(plain.home, AUX, Job("monitor"), every_ms=10_000)
+    plain.home.shift_ms = 10_001
+    later = await jobs.push(plain.home, AUX, Job("monitor"), every_ms=10_000)
+
+    assert added == [True, False, False, False, False]
+    assert (again, later) == (False, True)
+
+
+async def test_the_registry_version_is_mended_after_a_crash_between_partitions(topology: Topology):
+    from doubledecker.model.subscriber import Subscriber
+    from doubledecker.store import registry, subscribers
+
+    async with a_bus(topology) as bus, build.open_bus(bus.settings) as other:
+        version = await subscribers.save(other.partitions.home, Subscriber("s-1", "http://127.0.0.1:9/", "u", ("a",)))
+
+        async with asyncio.timeout(5):
+            for partition in bus.partitions.all:
+                while await registry.version(partition) < version:
+                    await asyncio.sleep(0.02)
