@@ -95,10 +95,9 @@ async def kill_under_load(ground: Ground, fleet: Fleet, kill: Callable[[], Await
             asyncio.create_task(_publish_for_ever(http, fleet.url, secret, ledger, str(n))) for n in range(PUBLISHERS)
         ]
         for _ in range(KILLS):
-            await asyncio.sleep(random.uniform(0.2, 0.9))
-            before = len(ledger.accepted)
-            delivered = len(set(steady.ids))
-            ledger.in_flight_at_kills.append(ledger.under_way + before - delivered)
+            await _until_flowing(ledger)
+            await asyncio.sleep(random.uniform(0.05, 0.6))
+            ledger.in_flight_at_kills.append(ledger.under_way + len(ledger.accepted - set(steady.ids)))
             await kill()
         await until_ready(http, fleet.url)
         for task in publishing:
@@ -150,6 +149,14 @@ async def _publish_for_ever(http: aiohttp.ClientSession, url: str, secret: str, 
         finally:
             ledger.under_way -= 1
         await asyncio.sleep(0.005)
+
+
+async def _until_flowing(ledger: Ledger) -> None:
+    """Events are being accepted again: a kill while nothing flows would prove nothing."""
+    before = len(ledger.accepted)
+    async with asyncio.timeout(30):
+        while len(ledger.accepted) == before:
+            await asyncio.sleep(0.01)
 
 
 async def _until_empty(partitions: Partitions) -> None:

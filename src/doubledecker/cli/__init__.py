@@ -1,6 +1,7 @@
 """The command line: one file a group of commands, imported only when the command runs."""
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -10,6 +11,18 @@ from doubledecker.errors import BusAway, DoubledeckerError, Refused
 # Exit codes: 0 ok, 1 failed, 2 usage (click's own), 3 unreachable, 4 refused.
 _UNREACHABLE, _REFUSED = 3, 4
 
+_PORT = click.IntRange(0, 65535)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+# Not DOUBLEDECKER_…: those are settings of the bus, and an unknown one is an error.
+_bus = click.option(
+    "--bus", envvar="BUS_URL", default="http://127.0.0.1:17890", metavar="URL", help="Where the bus is  [env: BUS_URL]"
+)
+_data = click.option(
+    "--data", type=_FOLDER, default=".data", help="Folder of `doubledecker up`, for its root key  [default: .data]"
+)
+# Where a file has the same name as its command, the function does not: it would hide the file.
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON")
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="doubledecker")
@@ -17,9 +30,21 @@ def cli() -> None:
     """An event bus over HTTP: publish once, deliver in batches, lose nothing."""
 
 
+@cli.command("up")
+@click.option("--port", type=_PORT, help="Port, 0 for a free one  [default: DOUBLEDECKER_PORT or 17890]")
+@click.option("--data", type=_FOLDER, default=".data", help="Folder to keep everything in  [default: .data]")
+@click.option("--no-demo", is_flag=True, help="Without the demo's publisher and subscribers")
+@click.option("--no-pipeline", is_flag=True, hidden=True)
+def _up(port: int | None, data: Path, *, no_demo: bool, no_pipeline: bool) -> None:  # noqa: ARG001 - kept for later
+    """Run the whole bus on this machine, with demo traffic."""
+    from doubledecker.cli import up  # noqa: PLC0415 - the store is slow to import
+
+    up.up(port=port, data=data, with_demo=not no_demo)
+
+
 @cli.command()
 @click.option("--host", help="Address to listen on  [default: DOUBLEDECKER_HOST or 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port  [default: DOUBLEDECKER_PORT or 17890]")
+@click.option("--port", type=_PORT, help="Port  [default: DOUBLEDECKER_PORT or 17890]")
 def web(host: str | None, port: int | None) -> None:
     """Serve the HTTP API."""
     from doubledecker.cli import processes  # noqa: PLC0415 - the server is slow to import
@@ -33,6 +58,87 @@ def worker() -> None:
     from doubledecker.cli import processes  # noqa: PLC0415 - the server is slow to import
 
     processes.worker()
+
+
+@cli.command("demo", hidden=True)
+def _demo() -> None:
+    """Publish and subscribe to the bus on this machine, to have something to look at."""
+    from doubledecker.cli import demo  # noqa: PLC0415 - the client is slow to import
+
+    demo.demo()
+
+
+@cli.command("status")
+@click.option("--url", metavar="REDIS_URL", help="The bus's Redis  [default: DOUBLEDECKER_REDIS_URL]")
+@click.option("--data", type=_FOLDER, help="Folder of a running `doubledecker up`  [default: .data, if one runs there]")
+@_json
+def _status(url: str | None, data: Path | None, *, as_json: bool) -> None:
+    """Show what the bus has done, what waits, and how its subscribers fare."""
+    from doubledecker.cli import status  # noqa: PLC0415 - the store is slow to import
+
+    if url and data:
+        raise click.UsageError("--url and --data both say where to look; pass one")
+    status.status(url=url, data=data, as_json=as_json)
+
+
+@cli.group()
+def token() -> None:
+    """Make, list and revoke the tokens of clients."""
+
+
+@token.command()
+@click.argument("name")
+@_bus
+@_data
+def create(name: str, bus: str, data: Path) -> None:
+    """Make a client and print its secret, this once."""
+    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+
+    clients.create_token(bus, data, name)
+
+
+@token.command("list")
+@_bus
+@_data
+@_json
+def list_(bus: str, data: Path, *, as_json: bool) -> None:
+    """List the clients."""
+    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+
+    clients.list_tokens(bus, data, as_json=as_json)
+
+
+@token.command()
+@click.argument("id")
+@click.option("--yes", is_flag=True, help="Do not ask")
+@_bus
+@_data
+def revoke(id: str, bus: str, data: Path, *, yes: bool) -> None:  # noqa: A002 - click shows the argument's name
+    """Forget a client; its subscriber ends with it."""
+    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+
+    clients.revoke_token(bus, data, id, is_sure=yes)
+
+
+@cli.command()
+@click.argument("topic")
+@click.argument("type")
+@click.option("--url", help="What the event is about, an https URL")
+@click.option("--data", metavar="JSON", help="What the event carries")
+@click.option("--tenant", help="Whose event it is")
+@click.option("--key", help="Events with the same key keep their order")
+@click.option("--token", "secret", envvar="BUS_TOKEN", metavar="SECRET", help="Who publishes  [env: BUS_TOKEN]")
+@_bus
+def publish(bus: str, secret: str | None, data: str | None, **fields: str | None) -> None:
+    """Publish one event and print its id."""
+    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+
+    if not secret:
+        raise click.UsageError("say who publishes with --token; make one with `doubledecker token create NAME`")
+    event: dict[str, object] = {name: value for name, value in fields.items() if value is not None}
+    if data is not None:
+        event["data"] = clients.parse_data(data)
+    clients.publish(bus, secret, event)
 
 
 def main() -> None:

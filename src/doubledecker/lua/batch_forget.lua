@@ -1,12 +1,11 @@
 -- Forget the gauges of a subscriber that is gone, unless something waits for it after all: it may be back.
 --
--- key token_index    batches:index:<token>  zset  one subscriber's batches by creation time
--- key gauge_events   batches:gauges:event   hash  events waiting, by subscriber
--- key gauge_batches  batches:gauges:batch   hash  batches waiting, by subscriber
+-- key gauge_events   batches:gauges:event  hash  events waiting, by subscriber
+-- key gauge_batches  batches:gauges:batch  hash  batches waiting, by subscriber
 -- arg token          text  the subscriber
 -- returns            1, or 0 when batches wait for it and nothing was changed
 
-if redis.call("EXISTS", token_index) == 1 then
+if tonumber(redis.call("HGET", gauge_batches, token) or 0) > 0 then
   return 0
 end
 redis.call("HDEL", gauge_events, token)

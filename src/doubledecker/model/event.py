@@ -20,9 +20,9 @@ DEFAULT_TENANT = "default"
 URL_LENGTH_MAX = 1024
 # 2^53: beyond it a JavaScript reader would see another number.
 TIMESTAMP_MS_MAX = 9_007_199_254_740_992
-_URL = re.compile(r"https://[^\s/?#]+(?:/[^\s?#]*)?")
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_EVENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
+URL = re.compile(r"https://[^\s/?#]+(?:/[^\s?#]*)?")
+TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+EVENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ def parse_offered(item: bytes | Raw, *, id_: str, now_ms: int, limits: EventLimi
     check_topic(offered.topic)
     if not NAME.fullmatch(offered.type):
         raise BadRequest(f"type is {_shown(offered.type)}; it must match {NAME.pattern}")
-    if offered.id is not None and not _EVENT_ID.fullmatch(offered.id):
+    if offered.id is not None and not EVENT_ID.fullmatch(offered.id):
         raise BadRequest(f"id is {_shown(offered.id)}; it must be 1 to 128 printable ASCII characters")
-    if offered.traceparent is not None and not _TRACEPARENT.fullmatch(offered.traceparent):
+    if offered.traceparent is not None and not TRACEPARENT.fullmatch(offered.traceparent):
         raise BadRequest(f"traceparent is {_shown(offered.traceparent)}; it must be a W3C traceparent")
     return Event(
         topic=offered.topic,
@@ -157,7 +157,7 @@ def _checked_name(field: str, value: str | None) -> str:
 
 
 def _checked_url(url: str) -> str:
-    if len(url) > URL_LENGTH_MAX or not _URL.fullmatch(url):
+    if len(url) > URL_LENGTH_MAX or not URL.fullmatch(url):
         raise BadRequest(
             f"url is {_shown(url)}; it must be https, without a query, of {URL_LENGTH_MAX} characters at most"
         )

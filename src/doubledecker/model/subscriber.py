@@ -16,7 +16,7 @@ CONCURRENCY_MAX = 100
 TOPICS_MAX = 1000
 CALLBACK_LENGTH_MAX = 2048
 # Basic authentication cannot carry a colon in the user name.
-_UUID = re.compile(r"[\x21-\x39\x3b-\x7e]{1,255}")
+UUID = re.compile(r"[\x21-\x39\x3b-\x7e]{1,255}")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def parse(body: bytes, *, is_private_allowed: bool) -> Subscription:
     for topic in asked.topics:
         check_topic(topic)
     _check_callback(asked.callback, is_private_allowed=is_private_allowed)
-    if asked.uuid is not None and not _UUID.fullmatch(asked.uuid):
+    if asked.uuid is not None and not UUID.fullmatch(asked.uuid):
         raise BadRequest("uuid must be 1 to 255 printable ASCII characters without a colon")
     _check_range("timeout", asked.timeout, 0, TIMEOUT_MS_MAX)
     _check_range("max", asked.max, 1, EVENTS_MAX)

@@ -68,7 +68,7 @@ class Node:
             raise BusAway(f"Redis refused the credentials of {_shown(self.url)}") from error
         except _AWAY as error:
             # What broke this connection, a restart most often, broke its idle siblings too.
-            await self.close()
+            await self.close(nowait=True)
             raise BusAway(f"Redis at {_shown(self.url)}: {str(error) or type(error).__name__}") from error
 
     async def _exchange(self, commands: Sequence[Sequence[Encoded]], answer_s_max: float) -> list[Reply]:
@@ -114,10 +114,10 @@ class Node:
                 failure = failure or error
         return replies, failure
 
-    async def close(self) -> None:
+    async def close(self, *, nowait: bool = False) -> None:
         """Close what is idle; what is in use closes itself when it fails."""
         while self._idle:
-            await self._idle.pop().disconnect(nowait=True)
+            await self._idle.pop().disconnect(nowait=nowait)
 
 
 class Nodes:

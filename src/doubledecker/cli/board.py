@@ -1,0 +1,86 @@
+"""The board: what `doubledecker up` knows about its bus at this moment, and the task that keeps it fresh."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from doubledecker import clock
+from doubledecker.assembly import build
+from doubledecker.assembly.settings import Settings
+from doubledecker.bus import overview
+from doubledecker.cli.keep import Kept
+from doubledecker.cli.trail import Trail
+from doubledecker.errors import DoubledeckerError
+
+LOOK_S = 1.0
+# Until it is first ready somebody is waiting for it; afterwards a glance is enough.
+_STARTING_GLANCE_S, _GLANCE_S = 0.1, 1.0
+_ANSWER_S_MAX = 2.0
+_MESSAGES_KEPT = 3
+_OK = 200
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to find what listens everywhere
+
+
+@dataclass
+class Board:
+    """Shown by the live view and by the plain lines."""
+
+    url: str
+    began_at: int
+    kept: list[Kept] = field(default_factory=list)
+    trail: Trail = field(default_factory=Trail)
+    messages: deque[str] = field(default_factory=lambda: deque(maxlen=_MESSAGES_KEPT))
+    hint: str = ""
+    is_ready: bool = False
+    is_stopping: bool = False
+    away: str = ""
+
+
+def url_of(settings: Settings) -> str:
+    """Where to find the bus of these settings from this machine."""
+    host = _ANY.get(settings.host, settings.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+async def follow(board: Board, settings: Settings) -> None:
+    """Look at the bus once a second, for ever; a server that is away is said to be, and tried again."""
+    while True:
+        try:
+            async with build.open_bus(settings, patience_s=0) as bus:
+                await _follow(board, bus)
+        except DoubledeckerError as error:
+            board.away = str(error)
+        await asyncio.sleep(LOOK_S)
+
+
+async def _follow(board: Board, bus: build.Bus) -> None:
+    while True:
+        await bus.registry.refresh()
+        known = bus.registry.snapshot.subscribers
+        board.trail.add(await overview.look(bus.partitions, known, now_ms=clock.now_ms()))
+        board.away = ""
+        await asyncio.sleep(LOOK_S)
+
+
+async def follow_readiness(board: Board, on_first: Callable[[], None]) -> None:
+    """Ask the bus whether it is ready, for ever; the first yes is told."""
+    was_ready = False
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S_MAX)) as http:
+        while True:
+            board.is_ready = await is_ready(http, board.url)
+            if board.is_ready and not was_ready:
+                was_ready = True
+                on_first()
+            await asyncio.sleep(_GLANCE_S if was_ready else _STARTING_GLANCE_S)
+
+
+async def is_ready(http: aiohttp.ClientSession, url: str) -> bool:
+    """Whether the bus at this address answers that it is ready."""
+    try:
+        async with http.get(f"{url}/readyz") as response:
+            return response.status == _OK
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return False

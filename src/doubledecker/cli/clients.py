@@ -1,0 +1,89 @@
+"""The commands of those who use a bus over HTTP: tokens for its operator, publishing for its clients."""
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import msgspec
+
+from doubledecker.assembly import settings as reading
+from doubledecker.cli import folder, table
+from doubledecker.cli.calls import Remote
+from doubledecker.errors import NotFound
+
+
+class _Created(msgspec.Struct):
+    token: str
+    id: str
+
+
+class _Listed(msgspec.Struct):
+    name: str
+    token: str
+    created_at: int
+
+
+class _Accepted(msgspec.Struct):
+    ids: list[str]
+
+
+def create_token(bus: str, data: Path, name: str) -> None:
+    """Print the secret, this once."""
+    answer = _as_root(bus, data).post("/api_tokens", {"name": name})
+    created = msgspec.json.decode(answer, type=_Created)
+    click.echo(f"Made {created.id}. Its secret is shown this once:", err=True)
+    click.echo(created.token)
+
+
+def list_tokens(bus: str, data: Path, *, as_json: bool) -> None:
+    """Print names and ids."""
+    rows = _tokens(_as_root(bus, data))
+    if as_json:
+        click.echo(json.dumps([{"id": row.token, "name": row.name, "created_at": row.created_at} for row in rows]))
+        return
+    cells = [[row.token, row.name, _moment(row.created_at)] for row in rows]
+    table.show(["id", "name", "created"], cells)
+    if not rows:
+        click.echo("There are no tokens; make one with `doubledecker token create NAME`", err=True)
+
+
+def revoke_token(bus: str, data: Path, id_: str, *, is_sure: bool) -> None:
+    """Forget one client."""
+    remote = _as_root(bus, data)
+    if all(row.token != id_ for row in _tokens(remote)):
+        raise NotFound(f"no token with the id {id_!r}; `doubledecker token list` shows them")
+    if not is_sure:
+        question = f"Revoke 1 token, {id_}? Its subscriber, and the events that wait for it, end with it."
+        click.confirm(question, abort=True, err=True)
+    remote.delete("/api_tokens", id_)
+    click.echo(f"Revoked {id_}", err=True)
+
+
+def parse_data(text: str) -> msgspec.Raw:
+    """The data of an event as it was typed; raises a usage error when it is not JSON."""
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise click.UsageError(f"--data is not JSON: {error}; quote it, like --data '{{\"total\": 3}}'") from error
+    return msgspec.Raw(text.encode())
+
+
+def publish(bus: str, token: str, event: dict[str, object]) -> None:
+    """Publish one event and print its id."""
+    accepted = msgspec.json.decode(Remote(bus, token).post("/events", event), type=_Accepted)
+    click.echo(accepted.ids[0])
+
+
+def _as_root(bus: str, data: Path) -> Remote:
+    return Remote(bus, reading.read(os.environ).root_key or folder.read_root_key(data))
+
+
+def _tokens(remote: Remote) -> list[_Listed]:
+    answer = remote.get("/api_tokens")
+    return msgspec.json.decode(answer, type=list[_Listed]) if answer else []
+
+
+def _moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,109 @@
+"""The demo: a shop that publishes, and three subscribers of different character, against a running bus.
+
+Its tokens are derived from the root key, so that a demo that is started again is the same clients as before, at new
+addresses.
+"""
+
+import asyncio
+import contextlib
+import hmac
+from collections.abc import Sequence
+
+import aiohttp
+
+from doubledecker import log
+from doubledecker.assembly.settings import Settings
+from doubledecker.cli import demo_receivers as receivers
+from doubledecker.cli import demo_traffic as traffic
+from doubledecker.cli.board import is_ready, url_of
+from doubledecker.cli.demo_receivers import Receiver
+from doubledecker.cli.processes import load, until_stopped
+from doubledecker.errors import BusAway, Refused, Unauthenticated
+
+PUBLISHER = "shop"
+_GLANCE_S = 0.2
+_ANSWER_S_MAX = 5.0
+# A bus that was away is asked again after this, and after twice as long each time, up to the second number.
+_PAUSE_S_MIN, _PAUSE_S_MAX = 0.5, 5.0
+_BAD, _UNAUTHENTICATED, _FAILED = 400, 401, 500
+
+_log = log.get("demo")
+
+
+def demo() -> None:
+    """Run the demo until SIGINT or SIGTERM."""
+    settings = load()
+    until_stopped(lambda stop: _until(stop, settings))
+
+
+async def _until(stop: asyncio.Event, settings: Settings) -> None:
+    running = asyncio.create_task(_run(settings))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        await running
+    for task in (running, stopping):
+        task.cancel()
+    await asyncio.gather(running, stopping, return_exceptions=True)
+
+
+async def _run(settings: Settings) -> None:
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_S_MAX)
+    async with contextlib.AsyncExitStack() as held:
+        http = await held.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+        started = [await held.enter_async_context(receiver) for receiver in receivers.cast()]
+        bus = _Bus(http, url_of(settings), settings.root_key)
+        pause_s = _PAUSE_S_MIN
+        while True:
+            try:
+                await bus.until_ready()
+                await bus.sign_up(started)
+                pause_s = _PAUSE_S_MIN
+                await traffic.publish_forever(bus.publish)
+            except (BusAway, Unauthenticated) as error:
+                # A bus that forgot us lost its data: we sign up again.
+                _log.warning("demo.paused", error=str(error), pause_s=pause_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(_PAUSE_S_MAX, pause_s * 2)
+
+
+class _Bus:
+    """The bus, as the demo's clients see it."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, root_key: str) -> None:
+        self._http = http
+        self._url = url
+        self._root_key = root_key
+
+    async def until_ready(self) -> None:
+        while not await is_ready(self._http, self._url):  # noqa: ASYNC110 - another process sets no Event
+            await asyncio.sleep(_GLANCE_S)
+
+    async def sign_up(self, started: Sequence[Receiver]) -> None:
+        """Make the clients and the subscriptions; the same again changes nothing but the callbacks."""
+        for name in (PUBLISHER, *(receiver.name for receiver in started)):
+            await self._post("/api_tokens", self._root_key, {"name": name, "token": self._secret(name)})
+        for receiver in started:
+            await self._post("/subscription", self._secret(receiver.name), receiver.subscription())
+        _log.info("demo.subscribed", subscribers=[receiver.name for receiver in started])
+
+    async def publish(self, events: list[dict[str, object]]) -> None:
+        await self._post("/events", self._secret(PUBLISHER), events)
+
+    def _secret(self, name: str) -> str:
+        return f"demo-{name}--{hmac.digest(self._root_key.encode(), name.encode(), 'sha256').hex()[:32]}"
+
+    async def _post(self, path: str, secret: str, body: object) -> None:
+        headers = {"Authorization": f"Bearer {secret}"}
+        try:
+            async with self._http.post(self._url + path, json=body, headers=headers) as response:
+                if response.status >= _BAD:
+                    raise _failure(response.status, f"{path} answered {response.status}: {await response.text()}")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise BusAway(f"{path}: {str(error) or type(error).__name__}") from error
+
+
+def _failure(status: int, text: str) -> BusAway | Refused:
+    if status >= _FAILED:
+        return BusAway(text)
+    return Unauthenticated(text) if status == _UNAUTHENTICATED else Refused(text)

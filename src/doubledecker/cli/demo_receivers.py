@@ -1,0 +1,101 @@
+"""The demo's subscribers: real servers on loopback, each with a character: quick, slow, or moody."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from aiohttp import web
+
+# A batch is bounded by the subscription's own max_bytes, 1 MiB; this is well above.
+_BODY_BYTES_MAX = 8_388_608
+# Calls under way when the demo stops are cut; the bus sends them again to the next demo.
+_GRACE_S = 0.1
+
+Mood = Callable[[], Awaitable[int]]
+
+
+def cast() -> list["Receiver"]:
+    """The three of them, not yet started."""
+    return [
+        Receiver("billing", _quick, topics=("orders", "invoices"), timeout_ms=200, max_events=100),
+        Receiver("search", _slow, topics=("orders", "customers"), timeout_ms=500, max_events=50),
+        Receiver("mailer", Moody().answer, topics=("customers", "invoices"), timeout_ms=500, max_events=100),
+    ]
+
+
+@dataclass
+class Receiver:
+    """One subscriber: its server, and what it asks of the bus."""
+
+    name: str
+    mood: Mood
+    topics: Sequence[str]
+    timeout_ms: int
+    max_events: int
+    _runner: web.AppRunner | None = field(default=None, init=False)
+
+    async def __aenter__(self) -> Self:
+        app = web.Application(client_max_size=_BODY_BYTES_MAX)
+        app.router.add_post("/events", self._receive)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_GRACE_S)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def subscription(self) -> dict[str, object]:
+        """The body of `POST /subscription`."""
+        assert self._runner is not None, "asked for after the start"
+        port = self._runner.addresses[0][1]
+        return {
+            "topics": list(self.topics),
+            "callback": f"http://127.0.0.1:{port}/events",
+            "timeout": self.timeout_ms,
+            "max": self.max_events,
+        }
+
+    async def _receive(self, request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(status=await self.mood())
+
+
+async def _quick() -> int:
+    await asyncio.sleep(_between(0.002, 0.010))
+    return 200
+
+
+async def _slow() -> int:
+    await asyncio.sleep(_between(0.05, 0.20))
+    return 200
+
+
+class Moody:
+    """Well for half a minute or so, then failing for a few seconds; now and then a call hangs a while."""
+
+    WELL_S, ILL_S, HANG_S = (15.0, 40.0), (2.0, 5.0), (1.0, 4.0)
+    HANG_SHARE = 0.01
+
+    def __init__(self) -> None:
+        self._is_ill = True
+        self._until_s = 0.0
+
+    async def answer(self) -> int:
+        """500 while ill, else 200, sometimes late."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._until_s:
+            self._is_ill = not self._is_ill
+            self._until_s = now_s + _between(*(self.ILL_S if self._is_ill else self.WELL_S))
+        if self._is_ill:
+            return 500
+        hangs = _between(0, 1) < self.HANG_SHARE
+        await asyncio.sleep(_between(*self.HANG_S) if hangs else _between(0.01, 0.05))
+        return 200
+
+
+def _between(low: float, high: float) -> float:
+    return random.uniform(low, high)  # noqa: S311 - a demo's chance needs no secrecy

@@ -1,0 +1,83 @@
+"""The data folder of `doubledecker up`: the root key, the address of the embedded server, the children's logs.
+
+    root.key     made once, when no key is set; readable by its owner alone
+    redis.url    where the embedded server of a running `up` listens
+    logs/        what the processes said while the live view was shown
+
+Besides these it holds what store/embedded.py names.
+"""
+
+import contextlib
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from doubledecker.assembly.settings import Settings
+from doubledecker.errors import BusAway, SettingInvalid
+
+DEFAULT = Path(".data")
+ROOT_KEY = "root.key"
+REDIS_URL = "redis.url"
+
+
+def prepare(folder: Path) -> None:
+    """Make it, for us alone; raises SettingInvalid when that is not possible."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingInvalid(f"cannot keep data in {folder}: {error.strerror}; pass another --data") from error
+
+
+def make_root_key(folder: Path) -> str:
+    """The key kept in this folder, made now when there is none; two who make it at once get the same."""
+    path = folder / ROOT_KEY
+    if not path.exists():
+        # Written aside and linked when whole: a crash leaves no half key, and a second maker keeps the first one's.
+        descriptor, draft = tempfile.mkstemp(prefix=ROOT_KEY, dir=folder)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(24) + "\n")
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(draft)
+        Path(draft).unlink()
+    return read_root_key(folder)
+
+
+def read_root_key(folder: Path) -> str:
+    """The key kept in this folder; raises SettingInvalid when there is none."""
+    path = folder / ROOT_KEY
+    try:
+        key = path.read_text().strip()
+    except OSError as error:
+        raise SettingInvalid(
+            f"no root key: {path}: {error.strerror}; set DOUBLEDECKER_ROOT_KEY, or pass the --data of `doubledecker up`"
+        ) from error
+    if not key:
+        raise SettingInvalid(f"{path} is empty; remove it, and the next `doubledecker up` makes a new key")
+    return key
+
+
+@contextlib.contextmanager
+def announced(folder: Path, url: str) -> Iterator[None]:
+    """Say where the embedded server listens, for as long as the block runs."""
+    path = folder / REDIS_URL
+    path.write_text(url + "\n")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def find(settings: Settings, folder: Path | None, *, is_url_set: bool) -> Settings:
+    """Settings that lead to the bus of a folder if one is named, to the set URL, or to that of the default folder."""
+    if folder is None and is_url_set:
+        return settings
+    path = (folder or DEFAULT) / REDIS_URL
+    try:
+        return replace(settings, redis_url=path.read_text().strip())
+    except OSError as error:
+        if folder is None:
+            return settings
+        raise BusAway(f"no bus runs on {folder}; start one with `doubledecker up --data {folder}`") from error

@@ -1,0 +1,215 @@
+"""Keeping processes running: each is started again when it dies, at first at once, then with longer and longer pauses.
+
+A `Life` is how to start, await and end one process; a `Kept` is the rule that keeps it alive. There are two lives: a
+child command of ours, and the embedded Valkey.
+"""
+
+import asyncio
+import contextlib
+import enum
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from doubledecker.errors import ServerUnfit
+from doubledecker.store import tether
+from doubledecker.store.embedded import EmbeddedServer
+
+PAUSE_S_MIN = 0.2
+PAUSE_S_MAX = 10.0
+# A process that ran this long was well; its death is news, not the next of a series.
+WELL_S = 30.0
+# A log that a start finds larger than this is put aside, and the one put aside before is removed.
+LOG_BYTES_MAX = 16_777_216
+_STDERR = 2
+
+Say = Callable[[str], None]
+
+
+class State(enum.Enum):
+    """How a kept process stands."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+class Life(Protocol):
+    """One process: how to start it, to learn of its end, and to end it."""
+
+    async def start(self) -> None: ...
+
+    async def wait(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+    async def stop(self, *, grace_s: float) -> None: ...
+
+
+class Kept:
+    """A process that is started again whenever it dies, until it is stopped."""
+
+    def __init__(self, name: str, life: Life, *, say: Say, grace_s: float) -> None:
+        self.name = name
+        self.state = State.STARTING
+        self.restarts = 0
+        self._life = life
+        self._say = say
+        self._grace_s = grace_s
+        self._task: asyncio.Task[None] | None = None
+
+    def keep(self) -> None:
+        """Start it, and keep it running in the background; one that already runs is taken over."""
+        self._task = asyncio.create_task(self._keep())
+
+    async def stop(self) -> None:
+        """End it in good order, by force after its grace."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self.state = State.STOPPING
+        await self._life.stop(grace_s=self._grace_s)
+        self.state = State.STOPPED
+
+    def kill(self) -> None:
+        """End it at once; `stop` still has to be called."""
+        self._life.kill()
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s = 0.0
+        while True:
+            began_s = loop.time()
+            ended = await self._live_once()
+            pause_s = next_pause_s(pause_s, ran_s=loop.time() - began_s)
+            self.state = State.RESTARTING
+            self._say(f"{self.name} {ended}; it is started again in {pause_s:.1f} s")
+            await asyncio.sleep(pause_s)
+            self.restarts += 1
+
+    async def _live_once(self) -> str:
+        """Start it and wait for its end; says how it ended."""
+        try:
+            await self._life.start()
+        except (OSError, ServerUnfit) as error:
+            return f"did not start ({error})"
+        self.state = State.RUNNING
+        return how_it_ended(await self._life.wait())
+
+
+def next_pause_s(last_s: float, *, ran_s: float) -> float:
+    """How long to wait before a process that ran this long is started again."""
+    if last_s == 0 or ran_s >= WELL_S:
+        return PAUSE_S_MIN
+    return min(PAUSE_S_MAX, last_s * 2)
+
+
+def how_it_ended(exit_code: int) -> str:
+    """An exit code in words."""
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    with contextlib.suppress(ValueError):
+        return f"was ended by {signal.Signals(-exit_code).name}"
+    return f"was ended by signal {-exit_code}"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of ours to run as a child; its words go to `log`, or to our stderr."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path | None
+
+
+class ChildLife:
+    """A child in a session of its own, so that a Ctrl-C in the terminal reaches us alone, and we stop it in order."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start it from this thread, which must be the main one (see `tether`)."""
+        with _opened(self._command.log) as output:
+            self._process = await asyncio.create_subprocess_exec(
+                # -P: what lies in the current folder must not be taken for a module of ours.
+                *tether.tethered([sys.executable, "-P", "-m", "doubledecker", *self._command.arguments]),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=dict(self._command.environment),
+                start_new_session=True,
+            )
+
+    async def wait(self) -> int:
+        assert self._process is not None, "waited for after its start"
+        return await self._process.wait()
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    async def stop(self, *, grace_s: float) -> None:
+        """SIGTERM, and SIGKILL after the grace."""
+        if self._process is None:
+            return
+        self._signal(signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._process.wait(), grace_s)
+        self.kill()
+        await self._process.wait()
+
+    def _signal(self, number: int) -> None:
+        # Not `send_signal`: it may reap a child that just died, and asyncio then never learns the exit code.
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                # It leads the group of its session; with SIGKILL nobody in there is spared.
+                (os.killpg if number == signal.SIGKILL else os.kill)(self._process.pid, number)
+
+
+class ValkeyLife:
+    """The embedded server, which runs already when this takes it over."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._server = server
+        self._is_running = True
+
+    async def start(self) -> None:
+        if not self._is_running:
+            await self._server.restart()
+        self._is_running = True
+
+    async def wait(self) -> int:
+        exit_code = await self._server.wait()
+        self._is_running = False
+        return exit_code
+
+    def kill(self) -> None:
+        self._server.kill()
+
+    async def stop(self, *, grace_s: float) -> None:
+        """End the server and give up its data."""
+        timer = asyncio.get_running_loop().call_later(grace_s, self._server.kill)
+        try:
+            await self._server.stop()
+        finally:
+            timer.cancel()
+
+
+@contextlib.contextmanager
+def _opened(log: Path | None) -> Iterator[int]:
+    """The file descriptor that a child writes to."""
+    if log is None:
+        yield _STDERR
+        return
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+        log.replace(log.with_suffix(".old.log"))
+    with log.open("ab") as file:
+        yield file.fileno()

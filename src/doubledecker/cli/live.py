@@ -1,0 +1,131 @@
+"""The live view: one calm screen that fits a terminal of 80 by 24, drawn anew each second; and its one-line form."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from doubledecker.bus.overview import Overview, SubscriberView
+from doubledecker.cli import trail, words
+from doubledecker.cli.board import Board
+from doubledecker.cli.keep import Kept, State
+
+# What is left of a line after a label and a number.
+_BESIDE_SPARK = 24
+_SPARK_MAX = trail.KEPT_S
+# All lines but the rows of subscribers, processes and messages: head, numbers, two headings, gaps, foot.
+_FIXED_LINES = 13
+_ROWS_MIN = 2
+_COLOURS = {"healthy": "green", "strained": "yellow", "failing": "red"}
+_STATE_COLOURS = {State.RUNNING: "green", State.RESTARTING: "red"}
+
+
+def render(board: Board, *, width: int, height: int, now_ms: int, foot: str) -> RenderableType:
+    """The whole screen."""
+    rows_max = max(_ROWS_MIN, height - _FIXED_LINES - len(board.kept) - len(board.messages))
+    gap = Text("")
+    parts: list[RenderableType] = [_head(board, width, now_ms), gap]
+    if board.trail.last is None:
+        parts.append(Text(" waiting for the first look at the bus", style="dim"))
+    else:
+        parts += [_numbers(board, board.trail.last, width), gap]
+        parts += [_subscribers(board, board.trail.last, rows_max)]
+    parts += [gap, _processes(board.kept), gap]
+    parts += [Text(f" {message}", style="yellow", overflow="ellipsis", no_wrap=True) for message in board.messages]
+    parts += [Text(f" {line}", style="dim", overflow="ellipsis", no_wrap=True) for line in (board.hint, foot) if line]
+    return Group(*parts)
+
+
+def line(board: Board) -> str:
+    """The main numbers as one line, for a log."""
+    last = board.trail.last
+    if board.away or last is None:
+        return f"no numbers: {board.away or 'not looked yet'}"
+    return (
+        f"published {words.rate(board.trail.rate(trail.published))}/s, "
+        f"delivered {words.rate(board.trail.rate(trail.delivered))}/s, "
+        f"waiting {last.events_waiting:,}, oldest {_oldest(last)}, "
+        f"latency {_latencies(board)}"
+    )
+
+
+def _head(board: Board, width: int, now_ms: int) -> Text:
+    if board.is_stopping:
+        state, style = "stopping", "yellow"
+    elif board.away:
+        state, style = "Redis is away", "bold red"
+    elif board.is_ready:
+        state, style = "ready", "green"
+    else:
+        state, style = "starting" if board.trail.last is None else "not ready", "yellow"
+    right = Text.assemble((state, style), (f"  up {words.age(now_ms - board.began_at)} ", "dim"))
+    left = Text.assemble(" ", ("Doubledecker", "bold"), "  ", (board.url, "cyan"))
+    return Text.assemble(left, " " * max(2, width - left.cell_len - right.cell_len), right, no_wrap=True)
+
+
+def _numbers(board: Board, last: Overview, width: int) -> RenderableType:
+    spark = min(_SPARK_MAX, width - _BESIDE_SPARK)
+    kept = board.trail
+    table = Table.grid(padding=(0, 1))
+    table.add_column(width=10)
+    table.add_column(width=10, justify="right")
+    table.add_column(no_wrap=True)
+    for label, number, values, colour in (
+        ("published", f"{words.rate(kept.rate(trail.published))}/s", kept.rates(trail.published), "cyan"),
+        ("delivered", f"{words.rate(kept.rate(trail.delivered))}/s", kept.rates(trail.delivered), "green"),
+        ("waiting", f"{last.events_waiting:,}", kept.levels(trail.waiting), "yellow"),
+    ):
+        table.add_row(f" {label}", Text(number, style="bold"), Text(trail.sparkline(values, width=spark), style=colour))
+    # Not a row of the grid: on a narrow terminal it is cut, where a row would squeeze the labels.
+    oldest = Text.assemble(
+        " oldest    ", (f"{_oldest(last):>10}", "bold"), f" latency  {_latencies(board)}", no_wrap=True
+    )
+    return Group(table, oldest)
+
+
+def _oldest(last: Overview) -> str:
+    return words.age(None if last.oldest_at is None else max(0, last.at - last.oldest_at))
+
+
+def _latencies(board: Board) -> str:
+    return "  ".join(f"p{share} {words.age(board.trail.latency_ms(share / 100))}" for share in (50, 95, 99))
+
+
+def _subscribers(board: Board, last: Overview, rows_max: int) -> RenderableType:
+    table = _table("subscriber", "health", "waiting", "in flight", "failures", "sent/s")
+    names = words.names([view.subscriber.token for view in last.subscribers])
+    # Those in need first; the others keep the order of their names, so that rows do not jump about.
+    shown = last.subscribers
+    if len(shown) > rows_max:
+        shown = tuple(sorted(shown, key=lambda view: view.condition.health)[: rows_max - 1])
+    for view in shown:
+        sent = board.trail.rate(trail.sent_to(view.subscriber.token))
+        table.add_row(*_subscriber(view, names[view.subscriber.token], sent))
+    if len(shown) < len(last.subscribers):
+        table.add_row(Text(f" and {len(last.subscribers) - len(shown)} healthier ones", style="dim"))
+    if not last.subscribers:
+        table.add_row(Text(" none yet", style="dim"))
+    return table
+
+
+def _subscriber(view: SubscriberView, name: str, sent: float) -> list[str | Text]:
+    condition = view.condition
+    word = words.health(condition.health)
+    health = Text(f"{word} {condition.health:3}", style=_COLOURS[word])
+    failures = Text(str(condition.failures), style="red" if condition.failures else "")
+    return [f" {name}", health, f"{view.events:,}", str(condition.calls), failures, words.rate(sent)]
+
+
+def _processes(kept: list[Kept]) -> RenderableType:
+    table = _table("process", "state", "restarts")
+    for each in kept:
+        restarts = Text(str(each.restarts), style="yellow" if each.restarts else "")
+        table.add_row(f" {each.name}", Text(each.state.value, style=_STATE_COLOURS.get(each.state, "yellow")), restarts)
+    return table
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
+    table.add_column(f" {first}", width=18, no_wrap=True, overflow="ellipsis")
+    for title in others:
+        table.add_column(title, width=12 if title in {"health", "state"} else 10, justify="right", no_wrap=True)
+    return table

@@ -1,0 +1,104 @@
+"""`doubledecker status`: one overview, read straight from Redis, so that it works when the web process does not."""
+
+import asyncio
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from doubledecker import clock
+from doubledecker.assembly import build
+from doubledecker.assembly import settings as reading
+from doubledecker.assembly.settings import Settings
+from doubledecker.bus import overview
+from doubledecker.bus.overview import Overview, SubscriberView
+from doubledecker.cli import folder, table, trail, words
+from doubledecker.errors import BusAway, SettingInvalid
+
+
+def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
+    """Print the state of the bus."""
+    settings = reading.read(os.environ)
+    if url:
+        settings = replace(settings, redis_url=url)
+    else:
+        settings = folder.find(settings, data, is_url_set=settings.redis_url != Settings.redis_url)
+    view = _look(settings)
+    if as_json:
+        click.echo(json.dumps(_as_json(view)))
+        return
+    table.show(["bus", ""], _totals(view))
+    click.echo()
+    titles = ["subscriber", "health", "points", "waiting", "in flight", "failures", "sent", "oldest"]
+    table.show(titles, [_row(each, view.at) for each in view.subscribers])
+    if not view.subscribers:
+        click.echo("There are no subscribers; a client makes one with POST /subscription", err=True)
+
+
+def _look(settings: Settings) -> Overview:
+    try:
+        return asyncio.run(_read(settings))
+    except BusAway as error:
+        raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data or --url") from error
+    except ValueError as error:
+        raise SettingInvalid(f"cannot use this Redis URL: {error}") from error
+
+
+async def _read(settings: Settings) -> Overview:
+    async with build.open_bus(settings, patience_s=0) as bus:
+        return await overview.look(bus.partitions, bus.registry.snapshot.subscribers, now_ms=clock.now_ms())
+
+
+def _totals(view: Overview) -> list[list[str]]:
+    memory = ", ".join(words.size(used) for used in view.memory_bytes.values())
+    return [
+        ["published", f"{trail.published(view):,}"],
+        ["delivered", f"{trail.delivered(view):,}"],
+        ["waiting", f"{view.events_waiting:,}"],
+        ["oldest", words.age(_age_ms(view.oldest_at, view.at))],
+        ["worker slots", str(view.slots_alive)],
+        ["memory", memory],
+        ["journal", words.size(sum(view.journal_bytes.values()))],
+    ]
+
+
+def _row(each: SubscriberView, now_ms: int) -> list[str]:
+    condition = each.condition
+    numbers = (condition.health, each.events, condition.calls, condition.failures, each.sent)
+    points, *others = (f"{number:,}" for number in numbers)
+    age = words.age(_age_ms(each.oldest_at, now_ms))
+    return [each.subscriber.token, words.health(condition.health), points, *others, age]
+
+
+def _as_json(view: Overview) -> dict[str, object]:
+    return {
+        "at": view.at,
+        "published": trail.published(view),
+        "delivered": trail.delivered(view),
+        "waiting": view.events_waiting,
+        "oldest_ms": _age_ms(view.oldest_at, view.at),
+        "worker_slots": view.slots_alive,
+        "memory_bytes": sum(view.memory_bytes.values()),
+        "journal_bytes": view.journal_bytes,
+        "subscribers": [_subscriber_as_json(each, view.at) for each in view.subscribers],
+    }
+
+
+def _subscriber_as_json(each: SubscriberView, now_ms: int) -> dict[str, object]:
+    return {
+        "subscriber": each.subscriber.token,
+        "callback": each.subscriber.callback,
+        "topics": list(each.subscriber.topics),
+        "health": each.condition.health,
+        "failures": each.condition.failures,
+        "in_flight": each.condition.calls,
+        "waiting": each.events,
+        "sent": each.sent,
+        "oldest_ms": _age_ms(each.oldest_at, now_ms),
+    }
+
+
+def _age_ms(at: int | None, now_ms: int) -> int | None:
+    return None if at is None else max(0, now_ms - at)

@@ -1,0 +1,238 @@
+"""`doubledecker up`: the whole bus on one machine, supervised in the foreground.
+
+Order is what this file is about. Up: the port is checked, Valkey answers, then web, worker and demo start. Down: the
+demo, so that nobody publishes; web, so that nobody asks; the worker, which finishes or gives back what it holds; and
+Valkey last, when nobody needs it any more.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from doubledecker import clock, log
+from doubledecker.assembly import build
+from doubledecker.assembly import settings as reading
+from doubledecker.assembly.settings import PREFIX, Settings
+from doubledecker.cli import board as boards
+from doubledecker.cli import folder, live
+from doubledecker.cli.board import Board
+from doubledecker.cli.keep import ChildLife, Command, Kept, ValkeyLife
+from doubledecker.errors import SettingInvalid
+from doubledecker.store import embedded
+from doubledecker.store.embedded import EmbeddedServer
+
+# Together with the worker's own shutdown time, five seconds unless set, a stop ends within ten.
+_DEMO_GRACE_S, _WEB_GRACE_S, _WORKER_MARGIN_S, _VALKEY_GRACE_S = 1.0, 2.0, 0.5, 1.5
+# A server of someone else's that does not answer within this is rather not there.
+_PATIENCE_S = 5.0
+_LINE_S = 10.0
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run, and on what."""
+
+    settings: Settings
+    data: Path
+    is_embedded: bool
+    is_key_set: bool
+    with_demo: bool
+    is_live: bool
+
+
+def up(*, port: int | None, data: Path, with_demo: bool) -> None:
+    """Run everything until SIGINT or SIGTERM."""
+    settings = reading.read(os.environ)
+    log.configure(level="error", as_json=settings.log_json)
+    wanted = settings.port if port is None else port
+    settings = replace(settings, port=wanted or embedded.free_port())
+    _check_port(settings)
+    folder.prepare(data)
+    console = Console()
+    plan = Plan(
+        settings=settings,
+        data=data,
+        is_embedded=not _is_set("redis_url"),
+        is_key_set=bool(settings.root_key),
+        with_demo=with_demo,
+        is_live=console.is_terminal and not console.is_dumb_terminal,
+    )
+    asyncio.run(_Up(plan, console).run())
+
+
+class _Up:
+    """One run of `up`."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._plan = plan
+        self._console = console
+        self._board = Board(boards.url_of(plan.settings), began_at=clock.now_ms())
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        # A closed terminal stops us too, unless we were told not to mind, as nohup does.
+        hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+        for number in (signal.SIGINT, signal.SIGTERM, *hangup):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop_or_hurry)
+        async with contextlib.AsyncExitStack() as held:
+            settings = await self._unless_stopped(self._open(held))
+            if settings is not None:
+                await self._serve(settings)
+        _echo("Doubledecker has stopped", err=True)
+
+    async def _open(self, held: contextlib.AsyncExitStack) -> Settings:
+        """Valkey, if it is ours to run, and a root key; the settings then lead to both."""
+        plan, settings = self._plan, self._plan.settings
+        if plan.is_embedded:
+            server = await EmbeddedServer.start(plan.data, durable=settings.durable)
+            kept = Kept("valkey", ValkeyLife(server), say=self._say, grace_s=_VALKEY_GRACE_S)
+            held.push_async_callback(kept.stop)
+            held.enter_context(folder.announced(plan.data, server.url))
+            self._board.kept.append(kept)
+            kept.keep()
+            settings = replace(settings, redis_url=server.url)
+        if not plan.is_key_set:
+            settings = replace(settings, root_key=folder.make_root_key(plan.data))
+        # A server that does not fit is told here, once, not by each child again and again.
+        async with build.open_bus(settings, patience_s=_PATIENCE_S):
+            return settings
+
+    async def _serve(self, settings: Settings) -> None:
+        _echo(f"Doubledecker is at {self._board.url}")
+        if not self._plan.is_key_set:
+            _echo(f"The root key is in {self._plan.data / folder.ROOT_KEY}")
+        children = self._children(settings)
+        self._board.kept.extend(children)
+        for child in children:
+            child.keep()
+        async with asyncio.TaskGroup() as tasks:
+            watching = [
+                tasks.create_task(boards.follow(self._board, settings)),
+                tasks.create_task(boards.follow_readiness(self._board, self._say_ready)),
+                tasks.create_task(self._show()),
+            ]
+            try:
+                await self._stop.wait()
+            finally:
+                self._board.is_stopping = True
+                for child in reversed(children):
+                    await child.stop()
+                for task in watching:
+                    task.cancel()
+
+    def _children(self, settings: Settings) -> list[Kept]:
+        """In the order of their start, which is the reverse of that of their end."""
+        environment = dict(os.environ)
+        given = {"redis_url": settings.redis_url, "root_key": settings.root_key, "port": str(settings.port)}
+        environment |= {PREFIX + name.upper(): value for name, value in given.items()}
+        if self._plan.with_demo:
+            environment.setdefault(f"{PREFIX}PRIVATE_CALLBACKS", "true")
+        graces_s = {"worker": settings.shutdown_s + _WORKER_MARGIN_S, "web": _WEB_GRACE_S}
+        if self._plan.with_demo:
+            graces_s["demo"] = _DEMO_GRACE_S
+        return [
+            Kept(name, ChildLife(Command([name], environment, self._log(name))), say=self._say, grace_s=grace_s)
+            for name, grace_s in graces_s.items()
+        ]
+
+    def _log(self, name: str) -> Path | None:
+        return self._plan.data / "logs" / f"{name}.log" if self._plan.is_live else None
+
+    async def _show(self) -> None:
+        # A terminal that was closed, or a reader that left, must not keep the bus from stopping in order.
+        with contextlib.suppress(OSError):
+            await (self._show_live() if self._plan.is_live else self._show_lines())
+
+    async def _show_live(self) -> None:
+        foot = f"Ctrl-C stops · logs in {self._plan.data / 'logs'}"
+        with Live(console=self._console, screen=True, auto_refresh=False) as shown:
+            while True:
+                width, height = self._console.size
+                now_ms = clock.now_ms()
+                screen = live.render(self._board, width=width, height=height, now_ms=now_ms, foot=foot)
+                shown.update(screen, refresh=True)
+                await asyncio.sleep(boards.LOOK_S)
+
+    async def _show_lines(self) -> None:
+        while True:
+            await asyncio.sleep(_LINE_S)
+            _echo(live.line(self._board))
+
+    def _say(self, message: str) -> None:
+        if self._plan.is_live:
+            self._board.messages.append(f"{time.strftime('%H:%M:%S')} {message}")
+        else:
+            _echo(message, err=True)
+
+    def _say_ready(self) -> None:
+        key = f"$(cat {self._plan.data / folder.ROOT_KEY})"
+        if self._plan.is_key_set:
+            key = "$" + next(name for name in _names("root_key") if name in os.environ)
+        self._board.hint = f'Try: curl -u "{key}:" {self._board.url}/subscribers'
+        if not self._plan.is_live:
+            _echo(f"Ready. {self._board.hint}")
+
+    def _stop_or_hurry(self) -> None:
+        """The first signal stops in order; the next one ends everything at once."""
+        if self._stop.is_set():
+            for kept in self._board.kept:
+                kept.kill()
+        self._stop.set()
+
+    async def _unless_stopped(self, work: Coroutine[None, None, _Result]) -> _Result | None:
+        """The result of the work, or None when a signal came first."""
+        async with _running(work) as task, _running(self._stop.wait()) as stopping:
+            await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+
+
+@contextlib.asynccontextmanager
+async def _running(work: Coroutine[None, None, _Result]) -> AsyncIterator[asyncio.Task[_Result]]:
+    """A task that does not outlive the block."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _check_port(settings: Settings) -> None:
+    """Refuse an address that is taken before anything starts."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As the web process will ask for it: what lingers of a former run is no hindrance.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as error:
+            where = f"{settings.host}:{settings.port}"
+            raise SettingInvalid(f"cannot listen on {where}: {error.strerror}; pass another --port") from error
+
+
+def _is_set(name: str) -> bool:
+    return any(each in os.environ for each in _names(name))
+
+
+def _names(name: str) -> tuple[str, str]:
+    """The environment variables that give a setting, the stronger one first."""
+    return PREFIX + name.upper(), reading.ALIASES[name]
+
+
+def _echo(message: str, *, err: bool = False) -> None:
+    # A reader that left must not end the bus.
+    with contextlib.suppress(OSError):
+        click.echo(message, err=err)

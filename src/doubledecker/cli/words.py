@@ -1,0 +1,54 @@
+"""Numbers in words: how ages, rates, sizes, health and names are written, the same in the live view and in status."""
+
+from collections import Counter
+from collections.abc import Sequence
+from math import isinf
+
+# Health goes from 0 to 100; a subscriber gains or loses a point or two with each attempt.
+_HEALTHY, _STRAINED = 80, 40
+_MS, _MINUTE_S, _HOUR_S = 1000, 60, 3600
+_KIB = 1024
+_FEW = 10
+
+
+def health(points: int) -> str:
+    """A health score as a word."""
+    if points >= _HEALTHY:
+        return "healthy"
+    return "strained" if points >= _STRAINED else "failing"
+
+
+def age(ms: float | None) -> str:
+    """A span of time, to two digits or so."""
+    if ms is None or isinf(ms):
+        return "none" if ms is None else "> 5 min"
+    seconds = ms / _MS
+    if seconds < 1:
+        return f"{ms:.0f} ms"
+    if seconds < _MINUTE_S:
+        return f"{seconds:.1f} s" if seconds < _FEW else f"{seconds:.0f} s"
+    if seconds < _HOUR_S:
+        return f"{int(seconds // _MINUTE_S)} min {int(seconds % _MINUTE_S)} s"
+    return f"{int(seconds // _HOUR_S)} h {int(seconds % _HOUR_S // _MINUTE_S)} min"
+
+
+def rate(per_second: float) -> str:
+    """So many a second; small ones with a decimal."""
+    return f"{per_second:.1f}" if 0 < per_second < _FEW else f"{per_second:,.0f}"
+
+
+def size(count: int) -> str:
+    """Bytes, in the unit that keeps them short."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if amount < _KIB:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= _KIB
+    return f"{amount:.1f} GiB"
+
+
+def names(tokens: Sequence[str]) -> dict[str, str]:
+    """Each token's name, or its whole id where two share a name."""
+    short = {token: token.rpartition("-")[0] or token for token in tokens}
+    shared = Counter(short.values())
+    return {token: name if shared[name] == 1 else token for token, name in short.items()}

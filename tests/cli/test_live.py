@@ -1,0 +1,201 @@
+"""The live view: its arithmetic, its size, and that a terminal really shows it."""
+
+import fcntl
+import io
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cli.commands import COMMAND, environment
+from doubledecker.bus import telemetry
+from doubledecker.bus.overview import Overview, SubscriberView
+from doubledecker.cli import keep, live, trail, words
+from doubledecker.cli.board import Board
+from doubledecker.cli.keep import ChildLife, Command, Kept
+from doubledecker.cli.trail import Trail
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.store import embedded
+from doubledecker.store.subscribers import Condition
+
+
+def a_look(at_s: float = 0, *, names: tuple[str, ...] = (), sent: int = 0, **counters: int) -> Overview:
+    named = {name.replace("__", "."): value for name, value in counters.items()}
+    return Overview(
+        at=round(at_s * 1000),
+        subscribers=tuple(a_view(name, sent) for name in names),
+        counters=named,
+        jobs={},
+        slots_alive=1,
+        memory_bytes={},
+        journal_bytes={},
+        oldest_at=None,
+    )
+
+
+def a_view(name: str, sent: int = 0, *, health: int = 100) -> SubscriberView:
+    subscriber = Subscriber(token=name, callback="http://x", uuid="x")
+    return SubscriberView(subscriber, Condition(health=health), events=12, batches=1, sent=sent, oldest_at=None)
+
+
+def a_board(view: Overview | None = None) -> Board:
+    life = ChildLife(Command([], {}, None))
+    board = Board("http://127.0.0.1:17890", began_at=0)
+    board.kept += [Kept(name, life, say=print, grace_s=1) for name in ("valkey", "worker", "web", "demo")]
+    board.hint = "Try: curl -u x http://127.0.0.1:17890/subscribers"
+    board.messages.extend(f"message {number}" for number in range(5))
+    if view is not None:
+        board.trail.add(view)
+    return board
+
+
+def screen(board: Board, width: int = 80, height: int = 24) -> list[str]:
+    text = io.StringIO()
+    console = Console(file=text, width=width, height=height)
+    console.print(live.render(board, width=width, height=height, now_ms=5_000, foot="Ctrl-C stops"))
+    return text.getvalue().rstrip("\n").split("\n")
+
+
+def test_a_rate_is_what_a_counter_grew_by_over_the_last_seconds():
+    seen = Trail()
+    for second in range(20):
+        seen.add(a_look(second, events__published=100 * second if second < 10 else 1000 + 50 * (second - 10)))
+
+    assert seen.rate(trail.published) == 50
+
+
+def test_a_counter_that_began_anew_has_no_negative_rate():
+    seen = Trail()
+    seen.add(a_look(0, events__published=1000))
+    seen.add(a_look(1, events__published=10))
+
+    assert seen.rate(trail.published) == 0
+    assert seen.rates(trail.published) == [0]
+
+
+def test_only_delivered_events_count_as_delivered():
+    fields = {
+        telemetry.counter("delivery.events", subscriber="a", outcome="delivered"): 3,
+        telemetry.counter("delivery.events", subscriber="b", outcome="delivered"): 4,
+        telemetry.counter("delivery.events", subscriber="b", outcome="refused"): 50,
+    }
+
+    assert trail.delivered(a_look(**fields)) == 7
+
+
+@pytest.mark.parametrize(
+    ("counts", "share", "expected"),
+    [
+        ({}, 0.5, None),
+        ({"10": 10}, 0.5, 7.5),
+        ({"2": 50, "100": 50}, 0.5, 2),
+        ({"2": 50, "100": 50}, 0.75, 75),
+        ({"2": 1, "+Inf": 9}, 0.95, float("inf")),
+    ],
+)
+def test_a_quantile_is_estimated_within_its_bucket(counts: dict[str, int], share: float, expected: float | None):
+    assert trail.quantile(counts, share) == expected
+
+
+def test_latency_is_that_of_the_last_ten_seconds():
+    name = telemetry.counter("latency.batches.last_attempt", le="5000")
+    quick = telemetry.counter("latency.batches.last_attempt", le="2")
+    seen = Trail()
+    for second in range(30):
+        seen.add(a_look(second, **{name: 1000, quick: 10 * second}))
+
+    assert seen.latency_ms(0.99) == pytest.approx(1.98)
+
+
+def test_a_sparkline_goes_from_nothing_to_the_highest():
+    assert trail.sparkline([0, 1, 2, 7], width=3) == "▂▃█"
+    assert trail.sparkline([0, 0], width=9) == "▁▁"
+    assert trail.sparkline([], width=9) == ""
+
+
+@pytest.mark.parametrize("count", [0, 3, 60])
+def test_the_view_fits_a_small_terminal_however_many_subscribers_there_are(count: int):
+    board = a_board(a_look(1, names=tuple(f"subscriber-number-{n}-0123abcd" for n in range(count))))
+    lines = screen(board)
+
+    assert len(lines) <= 24
+    assert max(len(line) for line in lines) <= 80
+    assert any("and 5" in line for line in lines) == (count == 60)
+    assert lines[-1].strip() == "Ctrl-C stops"
+
+
+def test_the_view_says_that_redis_is_away():
+    board = a_board(a_look(1))
+    board.away = "Redis at unix:///x: Connection refused"
+
+    assert "Redis is away" in screen(board)[0]
+    assert live.line(board) == "no numbers: Redis at unix:///x: Connection refused"
+
+
+def test_a_view_before_the_first_look_is_no_error():
+    assert any("waiting for the first look" in line for line in screen(a_board()))
+
+
+def test_names_are_short_where_they_are_unique():
+    assert words.names(["a-1", "b-1", "b-2"]) == {"a-1": "a", "b-1": "b-1", "b-2": "b-2"}
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(None, "none"), (0, "0 ms"), (999, "999 ms"), (1_234, "1.2 s"), (59_000, "59 s"), (61_000, "1 min 1 s")],
+)
+def test_ages_are_short(ms: int | None, text: str):
+    assert words.age(ms) == text
+
+
+def test_pauses_double_up_to_ten_seconds_and_start_anew_after_a_good_run():
+    pauses = [0.0]
+    for _ in range(8):
+        pauses.append(keep.next_pause_s(pauses[-1], ran_s=1))
+
+    assert pauses[1:] == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10, 10])
+    assert keep.next_pause_s(10, ran_s=31) == 0.2
+
+
+def test_a_terminal_shows_the_view_and_the_logs_go_to_files(data_dir: Path):
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [*COMMAND, "up", "--no-demo", "--port", str(embedded.free_port()), "--data", str(data_dir)]
+    process = subprocess.Popen(command, env=environment(TERM="xterm"), stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        shown = shown_until(ours, b"Try: curl", b"published", b"web")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        rest = shown_until(ours, b"Doubledecker has stopped")
+        exit_code = process.wait(12)
+        os.close(ours)
+
+    assert exit_code == 0
+    assert b"web.started" not in shown + rest
+    assert "web.started" in (data_dir / "logs" / "web.log").read_text()
+    assert "worker.stopped" in (data_dir / "logs" / "worker.log").read_text()
+
+
+def shown_until(terminal: int, *wanted: bytes) -> bytes:
+    """What a terminal shows until all that is wanted was there; colours left out."""
+    seen = b""
+    deadline = time.monotonic() + 20
+    while not all(word in seen for word in wanted):
+        assert time.monotonic() < deadline, seen[-2000:]
+        if select.select([terminal], [], [], 0.1)[0]:
+            seen += plain(os.read(terminal, 65536))
+    return seen
+
+
+def plain(shown: bytes) -> bytes:
+    return re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", shown)

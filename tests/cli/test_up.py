@@ -1,0 +1,168 @@
+"""`doubledecker up` with real processes: it comes up, heals, and goes down without leaving anything behind."""
+
+import os
+import signal
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from cli.commands import Up, an_up, children, is_running, run, until
+from conftest import Topology
+from doubledecker.store import embedded
+
+
+def a_token(up: Up, name: str = "shop") -> str:
+    answer = run("token", "create", name, "--bus", up.url, "--data", str(up.data))
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout.strip()
+
+
+def publish(up: Up, secret: str) -> int:
+    return up.post("/events", secret, [{"topic": "orders", "type": "create"}])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_becomes_ready_takes_events_and_ends_cleanly(data_dir: Path, number: int):
+    with an_up(data_dir, "--no-demo") as up:
+        secret = a_token(up)
+        accepted = publish(up, secret)
+        mine = children(up.process.pid)
+        exit_code = up.end(number)
+
+    assert (accepted, exit_code) == (202, 0)
+    assert len(mine) == 3
+    assert not [pid for pid in mine if is_running(pid)]
+    assert f"Doubledecker is at {up.url}\n" in up.out
+    assert f'curl -u "$(cat {data_dir}/root.key):" {up.url}/subscribers' in up.out
+    assert up.err.endswith("Doubledecker has stopped\n")
+    assert not (data_dir / "redis.url").exists()
+
+
+def test_a_killed_up_leaves_no_process_behind(data_dir: Path):
+    with an_up(data_dir, "--no-demo") as up:
+        mine = children(up.process.pid)
+        up.end(signal.SIGKILL)
+
+    until(lambda: not [pid for pid in mine if is_running(pid)])
+
+
+@pytest.mark.slow
+def test_a_killed_web_process_is_started_again_and_said(data_dir: Path):
+    with an_up(data_dir, "--no-demo") as up:
+        former = up.child("web")
+        os.kill(former, signal.SIGKILL)
+        until(lambda: up.child("web") not in {0, former})
+        until(up.is_ready)
+
+    assert "web was ended by SIGKILL; it is started again in 0.2 s\n" in up.err
+
+
+@pytest.mark.slow
+def test_a_killed_valkey_is_restarted_and_nothing_is_forgotten(data_dir: Path):
+    with an_up(data_dir, "--no-demo") as up:
+        secret = a_token(up)
+        publish(up, secret)
+        former = up.child("valkey-server")
+        os.kill(former, signal.SIGKILL)
+        until(lambda: up.child("valkey-server") not in {0, former})
+        until(lambda: publish(up, secret) == 202)
+        published = up.status()["published"]
+
+    assert published >= 2
+    assert "valkey was ended by SIGKILL; it is started again in 0.2 s\n" in up.err
+
+
+@pytest.mark.slow
+def test_a_child_that_does_not_stop_is_killed_after_its_grace(data_dir: Path):
+    with an_up(data_dir, "--no-demo") as up:
+        web = up.child("web")
+        os.kill(web, signal.SIGSTOP)
+        exit_code = up.end()
+
+    assert exit_code == 0
+    assert not is_running(web)
+
+
+def test_a_second_ctrl_c_hurries(data_dir: Path):
+    with an_up(data_dir, "--no-demo") as up:
+        mine = children(up.process.pid)
+        for pid in mine:
+            os.kill(pid, signal.SIGSTOP)
+        up.process.send_signal(signal.SIGINT)
+        until(lambda: took_the_signal(up))
+        exit_code = up.end(signal.SIGINT, within_s=1.5)
+
+    assert exit_code == 0
+    assert not [pid for pid in mine if is_running(pid)]
+
+
+def took_the_signal(up: Up) -> bool:
+    """Two that are pending at once would be one."""
+    status = Path(f"/proc/{up.process.pid}/status").read_text()
+    pending = next(line for line in status.splitlines() if line.startswith("ShdPnd"))
+    return int(pending.split()[1], 16) == 0
+
+
+@pytest.mark.slow
+def test_a_second_up_on_the_same_data_is_refused(data_dir: Path):
+    with an_up(data_dir, "--no-demo") as up:
+        second = run("up", "--no-demo", "--data", str(data_dir), "--port", str(embedded.free_port()))
+
+    assert second.returncode == 1
+    assert f"doubledecker: {data_dir} is in use by process {up.process.pid}" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_a_taken_port_is_told_before_anything_starts(data_dir: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        answer = run("up", "--no-demo", "--data", str(data_dir), "--port", str(port))
+
+    assert answer.returncode == 1
+    assert answer.stderr == (
+        f"doubledecker: cannot listen on 127.0.0.1:{port}: Address already in use; pass another --port\n"
+    )
+    assert not data_dir.exists()
+
+
+@pytest.mark.slow
+def test_the_root_key_is_made_once_for_the_owner_alone(data_dir: Path):
+    keys = []
+    for _ in range(2):
+        with an_up(data_dir, "--no-demo") as up:
+            keys.append(up.root_key)
+            as_root = up.post("/api_tokens", up.root_key, {"name": "shop"})
+
+    assert keys[0] == keys[1]
+    assert len(keys[0]) >= 32
+    assert as_root == 201
+    assert stat.S_IMODE((data_dir / "root.key").stat().st_mode) == 0o600
+    assert f"The root key is in {data_dir}/root.key\n" in up.out
+
+
+@pytest.mark.slow
+def test_a_server_and_a_key_that_are_given_are_used(data_dir: Path, one: Topology):
+    given = {"DOUBLEDECKER_REDIS_URL": one.url, "ROUTEMASTER_ROOT_KEY": "mine", "DOUBLEDECKER_NAMESPACE": "up:"}
+    with an_up(data_dir, "--no-demo", **given) as up:
+        lines = children(up.process.pid).values()
+        as_root = up.post("/api_tokens", "mine", {"name": "shop"})
+
+    assert as_root == 201
+    assert not [line for line in lines if "valkey" in line]
+    assert 'curl -u "$ROUTEMASTER_ROOT_KEY:"' in up.out
+    assert list(data_dir.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_given_server_that_is_away_is_exit_code_3(data_dir: Path):
+    url = f"redis://127.0.0.1:{embedded.free_port()}/0"
+    answer = run("up", "--no-demo", "--data", str(data_dir), "--port", "0", DOUBLEDECKER_REDIS_URL=url)
+
+    assert answer.returncode == 3
+    assert answer.stderr.startswith("doubledecker: Redis at ")
+    assert "Traceback" not in answer.stderr

@@ -1,0 +1,284 @@
+"""docs/redis-keys.md against a live server: every key is documented, with its type, and every documented key is real."""
+
+import asyncio
+import hashlib
+import re
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import redis.asyncio as redis
+
+from conftest import Topology
+from doubledecker.model import token as tokens
+from doubledecker.store import journal
+from doubledecker.store.partitions import Partitions
+from doubledecker.worker import process
+from harness import TestBus, a_bus, an_event, basic
+from receiver import Receiver
+
+PAGE = Path(__file__).parents[2] / "docs" / "redis-keys.md"
+PLACEHOLDERS = {
+    # A name may hold a colon; none here does, so that each key has one reading.
+    "token": r"[a-z0-9_-]+-[0-9a-f]{8}",
+    "name": r"[a-z_]+",
+    "q": r"(?:main|retry|aux)",
+    "bid": r"[A-Za-z0-9_-]{20}",
+    "slot": r"[A-Za-z0-9_-]{20}",
+    "fid": r"[A-Za-z0-9_-]{20}",
+    "rid": r"[A-Za-z0-9_-]{20}",
+    "nonce": r"[0-9a-f]+",
+}
+TIMED = (
+    "batches:index",
+    "batches:index:{token}",
+    "batches:retired:{rid}",
+    "jobs:scheduled:{q}",
+    "subscriber:holds:{token}",
+    "ids:{token}",
+)
+AN_HOUR_MS = 3_600_000
+# Receivers of an event of this size are more than one publish call may write to.
+WIDE_RECEIVERS = 20
+WIDE_BYTES = 60_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """A key as the page describes it."""
+
+    pattern: str
+    type: str
+    where: str
+    holds: str
+
+    @property
+    def is_match(self) -> re.Pattern[str]:
+        parts = re.split(r"\{(\w+)\}", self.pattern)
+        return re.compile("".join(PLACEHOLDERS[p] if i % 2 else re.escape(p) for i, p in enumerate(parts)))
+
+    @property
+    def fields(self) -> set[str]:
+        """The hash fields that it names."""
+        return set(re.findall(r"`([a-z_]+)`", self.holds))
+
+
+@dataclass(frozen=True)
+class Found:
+    """A key as it was met on a server."""
+
+    name: str
+    type: str
+    where: str
+    value: Any
+
+
+@cache
+def documented() -> list[Row]:
+    section = PAGE.read_text().split("## Keys")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if "`" in line]
+    return [Row(pattern.strip("`| "), type_, where, holds) for pattern, type_, where, holds, *_ in rows]
+
+
+@cache
+def row_of(name: str) -> Row:
+    """The one row that describes a key."""
+    matches = [row for row in documented() if row.is_match.fullmatch(name)]
+    assert len(matches) == 1, f"{name} is described by {[row.pattern for row in matches]}"
+    return matches[0]
+
+
+def unseen(keys: Iterable[Found]) -> set[str]:
+    """What the page describes and nobody has met."""
+    return {row.pattern for row in documented()} - {row_of(key.name).pattern for key in keys}
+
+
+async def keys_of(topology: Topology, partitions: Partitions) -> list[Found]:
+    """Everything on the servers, with the namespace and the partition's tag cut off."""
+    found = []
+    for url in topology.node_urls:
+        async with redis.from_url(url, protocol=2) as client:
+            async for key in client.scan_iter(count=1000):
+                type_ = (await client.type(key)).decode()
+                value = await _value(client, key, type_)
+                if value:  # it may have gone between the two commands
+                    found.append(_found(key.decode(), type_, value, partitions))
+    return found
+
+
+def _found(key: str, type_: str, value: Any, partitions: Partitions) -> Found:
+    assert key.startswith("rm:")
+    if key == "rm:layout":
+        return Found("layout", type_, "outside", value)
+    partition = next(partition for partition in partitions.all if key.startswith(partition.prefix))
+    where = "home" if partition is partitions.home else "elsewhere"
+    return Found(key.removeprefix(partition.prefix), type_, where, value)
+
+
+async def _value(client: redis.Redis, key: bytes, type_: str) -> Any:
+    match type_:
+        case "hash":
+            return await client.hgetall(key)
+        case "zset":
+            return await client.zrange(key, 0, -1, withscores=True)
+        case "list":
+            return await client.lrange(key, 0, -1)
+        case "set":
+            return await client.smembers(key)
+        case "stream":
+            return await client.xrange(key)
+        case "string":
+            return await client.get(key)
+        case _:
+            return None
+
+
+async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, stuck: Receiver) -> list[Found]:
+    """A flow that meets every kind of key; first without a worker, so that what waits can be seen waiting."""
+    seen: list[Found] = []
+    publisher = await bus.token("publisher")
+    await bus.subscribe(await bus.token("good"), good.url, "widgets", timeout=0)
+    await bus.subscribe(await bus.token("lazy"), good.url, "gadgets", timeout=AN_HOUR_MS)
+    await bus.subscribe(await bus.token("bad"), bad.url, "gizmos", timeout=0)
+    await bus.subscribe(await bus.token("stuck"), stuck.url, "gears", timeout=0, max=1, concurrency=1)
+    gone = await bus.token("gone")
+    await bus.subscribe(gone, good.url, "gadgets", timeout=AN_HOUR_MS)
+    for n in range(WIDE_RECEIVERS):
+        await bus.subscribe(await bus.token(f"wide-{n}"), good.url, "wide", timeout=0)
+    for tenant in ("t0", "t1", "t2", "t3", "t4", "t5"):
+        for topic in ("widgets", "gadgets", "gizmos", "gears"):
+            mine = [an_event(n, topic, tenant=tenant, id=f"{tenant}-{topic}-{n}") for n in range(3)]
+            await bus.publish(publisher, mine)
+    await bus.publish(publisher, [an_event(0, "wide", data="x" * WIDE_BYTES)])
+    await publish_with_key(bus, publisher)
+    await ask_with_digest(bus, "publisher", publisher)
+    await unsubscribe(bus, gone)
+    seen += await keys_of(topology, bus.partitions)
+
+    async with a_worker(bus, backoff_base_ms=60_000, backoff_cap_ms=60_000, monitor_interval_s=0.1):
+        await stuck.until_attempts(1)
+        await bad.until_attempts(1)
+        # The wide event, and what else the good one gets: its own, and what came with an idempotency key.
+        await good.until_events(WIDE_RECEIVERS + 6 * 3 + 1)
+        async with asyncio.timeout(10):
+            while unseen(seen) != {"journal:gaps"}:
+                seen += await keys_of(topology, bus.partitions)
+    for partition in bus.partitions.all:
+        await journal.register_archive(partition, "lake")
+        await journal.trim(partition, "events", bytes_max=1)
+    async with a_worker(bus, redis_max_mem_bytes=1, redis_min_free_bytes=0):
+        async with asyncio.timeout(10):
+            while any(key.name == "batches:index" for key in await keys_of(topology, bus.partitions)):
+                await asyncio.sleep(0.05)
+    return seen + await keys_of(topology, bus.partitions)
+
+
+@asynccontextmanager
+async def a_worker(bus: TestBus, **changes: Any) -> AsyncIterator[None]:
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(process.run(replace(bus.settings, shutdown_s=0.0, **changes), stop))
+        try:
+            yield
+        finally:
+            stop.set()
+
+
+async def publish_with_key(bus: TestBus, secret: str) -> None:
+    headers = basic(secret) | {"Idempotency-Key": "once"}
+    async with bus.http.post(f"{bus.url}/events", json=[an_event()], headers=headers) as response:
+        assert response.status == 202
+
+
+async def unsubscribe(bus: TestBus, secret: str) -> None:
+    async with bus.http.delete(f"{bus.url}/subscriber", headers=basic(secret)) as response:
+        assert response.status == 204
+
+
+async def ask_with_digest(bus: TestBus, name: str, secret: str) -> None:
+    async with bus.http.get(f"{bus.url}/topics") as response:
+        challenges = ", ".join(response.headers.getall("WWW-Authenticate"))
+    nonce = re.search(r'nonce="([^"]+)"', challenges)[1]
+    ha2 = hashlib.sha256(b"GET:/topics").hexdigest()
+    proof = hashlib.sha256(f"{tokens.ha1(name, secret)}:{nonce}:00000001:chance:auth:{ha2}".encode()).hexdigest()
+    answer = (
+        f'Digest username="{name}", realm="{tokens.REALM}", nonce="{nonce}", uri="/topics", qop=auth, nc=00000001, '
+        f'cnonce="chance", response="{proof}", algorithm=SHA-256'
+    )
+    async with bus.http.get(f"{bus.url}/topics", headers={"Authorization": answer}) as response:
+        assert response.status == 200, await response.text()
+
+
+async def test_every_key_is_documented_and_every_documented_key_is_real(topology: Topology):
+    async with (
+        Receiver() as good,
+        Receiver(plan=lambda _: 500) as bad,
+        Receiver(plan=lambda _: "hang") as stuck,
+        a_bus(topology, workers=0) as bus,
+    ):
+        seen = await walk(bus, topology, good, bad, stuck)
+
+    assert unseen(seen) == set()
+    for key in seen:
+        _check(key, row_of(key.name))
+
+
+def _check(key: Found, row: Row) -> None:
+    assert key.type == row.type, key.name
+    assert row.where in {"each", key.where}, f"{key.name} is {key.where}"
+    if row.pattern in {"layout", "registry", "topic:{name}", "subscriber:{token}", "journal"}:
+        assert {field.decode() for field in key.value} <= row.fields, key.name
+    if row.pattern in TIMED:
+        assert all(_is_time(score) for _, score in key.value), key.name
+    if row.pattern == "batch:{bid}":
+        assert re.fullmatch(PLACEHOLDERS["token"], key.value[0].decode())
+        assert _is_time(float(key.value[1]))
+        assert key.value[1].isdigit()
+        assert key.value[2].isdigit()
+        assert all(b"\n" not in line and msgspec.json.decode(line)["id"] for line in key.value[3:])
+    if row.pattern.startswith(
+        ("jobs:index", "jobs:instant", "jobs:scheduled", "jobs:pending:{q}:", "jobs:parked:{q}:")
+    ):
+        for member in key.value:
+            _check_job(member[0] if key.type == "zset" else member)
+    if row.pattern == "jobs:pending:{q}:{slot}":
+        assert len(key.value) == 1
+    if row.pattern == "batches:current:{token}":
+        assert len(key.value) == 1
+
+
+def _check_job(packed: bytes) -> None:
+    """MessagePack of an array of two, a name and an array of texts, and no other spelling of it."""
+    name, args = msgspec.msgpack.decode(packed, type=tuple[str, list[str]])
+    assert msgspec.msgpack.encode([name, args]) == packed
+
+
+def _is_time(score: float) -> bool:
+    """Whole milliseconds since 1970, within a day of now."""
+    return score == int(score) and abs(score - time.time() * 1000) < 24 * AN_HOUR_MS
+
+
+def test_the_page_names_every_key_of_the_scripts():
+    """A script's header gives each of its keys; placeholders may have other names there."""
+    from doubledecker.store import scripts
+
+    def shape(pattern: str) -> str:
+        return re.sub(r"<\w+>|\{\w+\}", "*", pattern)
+
+    declared = {
+        shape(template)
+        for name in scripts.all_names()
+        for _, template in (*scripts.load(name).header.keys, *scripts.load(name).header.families)
+    }
+    page = {shape(row.pattern) for row in documented()}
+    # The drop script is told which index to look into.
+    declared.discard("*")
+    declared = {re.sub(r"^(jobs:(?:index|instant|scheduled)):(?:main|retry|aux)$", r"\1:*", each) for each in declared}
+    declared = {re.sub(r"^journal:\*$", "journal:events", each) for each in declared}
+
+    assert declared - page == set()

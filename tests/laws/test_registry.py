@@ -1,0 +1,187 @@
+"""The law of the registry: a fresh copy is what Redis holds, and an old one cannot publish once a change is answered.
+
+Changes are made with the store's own steps, so that a process can die between the change at home and the copying of
+its version. Two copies follow at their own pace, with a change log so short that it is often cut off.
+"""
+
+from itertools import count
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from conftest import Topology
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.model import token as tokens
+from doubledecker.model.event import Event
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.token import Token
+from doubledecker.store import events, registry, subscribers
+from doubledecker.store.events import Accepted, Offer, PublishLimits
+from laws.world import World, hold_law, law
+
+NAMES = ("ann", "bob", "cy")
+TOPICS = ("widgets", "gadgets", "gizmos")
+CHANGES_MAX = 3
+
+some_name = st.sampled_from(NAMES)
+some_topic = st.sampled_from(TOPICS)
+some_topics = st.lists(some_topic, unique=True).map(sorted)
+is_crash = st.booleans()
+
+
+class RegistryMachine(RuleBasedStateMachine):
+    """Changes the registry, dies at times, refreshes copies and publishes with them."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        self.copies = [LiveRegistry(world.partitions) for _ in range(2)]
+        self.tokens: dict[str, Token] = {}
+        self.subscribers: dict[str, Subscriber] = {}
+        self.owners: dict[str, str] = {}
+        self.version = 0
+        # The version that every partition is known to have: that of the last change that was answered.
+        self.answered = 0
+        self.versions = [0] * len(world.partitions.all)
+        self.numbers = count()
+
+    @initialize()
+    def start(self) -> None:
+        self.world.empty()
+
+    @rule(name=some_name, topics=some_topics, is_crash=is_crash)
+    def subscribe(self, name: str, topics: list[str], is_crash: bool) -> None:
+        number = next(self.numbers)
+        subscriber = Subscriber(name, f"https://{number}", name, tuple(topics), timeout_ms=number, concurrency=2)
+        self.finish(self.world.run(subscribers.save(self.world.partitions.home, subscriber)), is_crash=is_crash)
+        self.subscribers[name] = subscriber
+
+    @rule(name=some_name, is_crash=is_crash)
+    def unsubscribe(self, name: str, is_crash: bool) -> None:
+        version = self.world.run(subscribers.delete(self.world.partitions.home, name))
+        assert (version > 0) == (self.subscribers.pop(name, None) is not None)
+        self.finish(version, is_crash=is_crash)
+
+    @rule(name=some_name, topic=some_topic, is_crash=is_crash)
+    def leave_topic(self, name: str, topic: str, is_crash: bool) -> None:
+        version = self.world.run(subscribers.leave_topic(self.world.partitions.home, name, topic))
+        former = self.subscribers.get(name)
+        assert (version > 0) == (former is not None and topic in former.topics)
+        if version:
+            self.leave(name, topic)
+        self.finish(version, is_crash=is_crash)
+
+    @rule(name=some_name, is_crash=is_crash)
+    def save_token(self, name: str, is_crash: bool) -> None:
+        token = tokens.make(name, "secret", now_ms=next(self.numbers))
+        self.finish(self.world.run(registry.save_token(self.world.partitions.home, token)), is_crash=is_crash)
+        self.tokens[token.id] = token
+
+    @rule(name=some_name, is_crash=is_crash)
+    def delete_token(self, name: str, is_crash: bool) -> None:
+        id_ = tokens.make(name, "secret", now_ms=0).id
+        version = self.world.run(registry.delete_token(self.world.partitions.home, id_))
+        assert (version > 0) == (self.tokens.pop(id_, None) is not None)
+        self.finish(version, is_crash=is_crash)
+
+    @rule(which=st.integers(0, 1), names=some_topics, publisher=some_name)
+    def claim(self, which: int, names: list[str], publisher: str) -> None:
+        """A claim changes no version; a copy that knows an owner may be as old as its version."""
+        copy = self.copies[which]
+        owners = self.world.run(copy.owners(names, publisher=publisher))
+        now = self.world.run(registry.topic_owners(self.world.partitions.home, names))
+        for name, owner in zip(names, now, strict=True):
+            if owner is not None:
+                assert owner == self.owners.setdefault(name, publisher)
+            if copy.snapshot.version == self.version:
+                assert owners[name] == owner
+
+    @rule(name=some_topic, publisher=st.sampled_from(["", *NAMES]), is_crash=is_crash)
+    def delete_topic(self, name: str, publisher: str, is_crash: bool) -> None:
+        version = self.world.run(registry.delete_topic(self.world.partitions.home, name, publisher=publisher))
+        owner = self.owners.get(name)
+        if owner is None:
+            assert version == 0
+        elif publisher not in {"", owner}:
+            assert version == -1
+        else:
+            del self.owners[name]
+            for subscriber in [s.token for s in self.subscribers.values() if name in s.topics]:
+                self.leave(subscriber, name)
+            assert version > 0
+        self.finish(max(0, version), is_crash=is_crash)
+
+    @rule(which=st.integers(0, 1))
+    def refresh(self, which: int) -> None:
+        copy = self.copies[which]
+        self.world.run(copy.refresh())
+        snapshot = copy.snapshot
+        assert snapshot.version == self.version
+        assert snapshot.tokens == self.tokens
+        assert snapshot.subscribers == self.subscribers
+        for topic in TOPICS:
+            expected = {name for name, subscriber in self.subscribers.items() if topic in subscriber.topics}
+            received = [each.token for each in snapshot.receivers(Event(topic=topic, type="update"))]
+            assert sorted(received) == sorted(expected)
+        assert snapshot.owners.items() <= self.owners.items()
+
+    @rule()
+    def mend(self) -> None:
+        """What the schedule chore does for those who died."""
+        partitions = self.world.partitions
+        self.world.run(registry.copy_version(partitions, self.world.run(registry.version(partitions.home))))
+        self.answered = self.version
+
+    @rule(which=st.integers(0, 1), index=st.integers(0, 2))
+    def publish(self, which: int, index: int) -> None:
+        partition = self.world.partitions.all[index % len(self.versions)]
+        version = self.copies[which].snapshot.version
+        offer = Offer(Event(topic="widgets", type="update", id="1"), b"m", "ann", (), False)
+        reply = self.world.run(events.publish(partition, [offer], version=version, limits=PublishLimits()))
+        if version < self.answered:
+            assert reply.outcome is Accepted.STALE, "an answered change was not felt"
+        if version == self.version:
+            assert reply.outcome is Accepted.OK, "a fresh copy was refused"
+        assert (reply.outcome is Accepted.STALE) == (version < self.versions[partition.index])
+
+    @invariant()
+    def versions_never_fall_and_none_is_ahead_of_home(self) -> None:
+        found = [self.world.run(registry.version(partition)) for partition in self.world.partitions.all]
+        assert all(now >= before for now, before in zip(found, self.versions, strict=True))
+        assert found[0] == self.version == max(found)
+        assert min(found) >= self.answered
+        self.versions = found
+
+    @invariant()
+    def what_redis_indexes_agrees_with_itself(self) -> None:
+        """Each subscription is written twice, by subscriber and by topic."""
+        home = self.world.partitions.home
+        by_name = self.world.ask(home, *(["SMEMBERS", f"topics:{name}"] for name in NAMES))
+        by_topic = self.world.ask(home, *(["SMEMBERS", f"subscribers:{topic}"] for topic in TOPICS))
+        forward = {(n, t.decode()) for n, members in zip(NAMES, by_name, strict=True) for t in members}
+        backward = {(n.decode(), t) for t, members in zip(TOPICS, by_topic, strict=True) for n in members}
+        assert forward == backward == {(s.token, topic) for s in self.subscribers.values() for topic in s.topics}
+
+    def finish(self, version: int, *, is_crash: bool) -> None:
+        """Copy the version and answer, unless the process dies first."""
+        if version:
+            assert version == self.version + 1
+            self.version = version
+        if version and not is_crash:
+            self.world.run(registry.copy_version(self.world.partitions, version))
+            self.answered = version
+
+    def leave(self, name: str, topic: str) -> None:
+        former = self.subscribers[name]
+        topics = tuple(each for each in former.topics if each != topic)
+        self.subscribers[name] = Subscriber(
+            name, former.callback, former.uuid, topics, timeout_ms=former.timeout_ms, concurrency=former.concurrency
+        )
+
+
+def test_a_fresh_copy_is_what_redis_holds_and_an_old_one_cannot_publish(
+    topology: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(registry, "CHANGES_MAX", CHANGES_MAX)
+    hold_law(topology, RegistryMachine, law(examples=60, steps=40))

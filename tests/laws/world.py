@@ -1,0 +1,95 @@
+"""What all laws share: a real server on a loop of its own, emptied before each example, whose time the law moves.
+
+Time moves in ages, each so long that an example never lasts one: whatever happens in an age is due in the age that its
+delay names, and not before, however slow the machine is.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import uvloop
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+from conftest import Topology
+from doubledecker.store.partitions import Partition, Partitions
+
+AGE_MS = 1_000_000
+
+T = TypeVar("T")
+
+
+def law(*, examples: int, steps: int) -> settings:
+    """Settings of a law; the numbers are what fits a few seconds on two cores, LAW_SCALE=50 is for a night."""
+    return settings(
+        max_examples=examples * int(os.environ.get("LAW_SCALE", "1")),
+        stateful_step_count=steps,
+        deadline=None,
+        print_blob=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@dataclass(frozen=True)
+class World:
+    """Partitions, and the loop that their connections live on."""
+
+    runner: asyncio.Runner
+    partitions: Partitions
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    def empty(self) -> None:
+        """Start over: no keys, and the time as it is."""
+        for partition in self.partitions.all:
+            self.run(partition.command("FLUSHALL"))
+            partition.shift_ms = 0
+
+    def pass_ages(self, ages: int) -> None:
+        for partition in self.partitions.all:
+            partition.shift_ms += ages * AGE_MS
+
+    def tick(self) -> None:
+        """No two steps in the same millisecond: ties would be broken by chance, and an example not repeatable."""
+        for partition in self.partitions.all:
+            partition.shift_ms += 1
+
+    def ask(self, partition: Partition, *commands: list[str | int]) -> list[Any]:
+        """Several commands in one round trip; the second word of each is a key's name."""
+        named = [[word, partition.key(str(name)), *rest] for word, name, *rest in commands]
+        return self.run(partition.commands(named))
+
+
+@contextmanager
+def a_world(topology: Topology) -> Iterator[World]:
+    # A loop factory keeps the Runner from touching the loop that pytest-asyncio has set.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        connecting = Partitions.connect(topology.url, namespace="rm:", count=topology.partitions)
+        partitions = runner.run(connecting)
+        try:
+            yield World(runner, partitions)
+        finally:
+            runner.run(partitions.close())
+
+
+def hold_law(topology: Topology, machine: Callable[[World], RuleBasedStateMachine], how: settings) -> None:
+    """Run a state machine's examples in one world."""
+    with a_world(topology) as world:
+        # Whatever another test left there may have another number of partitions.
+        world.empty()
+        run_state_machine_as_test(lambda: machine(world), settings=how)
+
+
+def strings(members: list[bytes]) -> list[str]:
+    return [member.decode() for member in members]
+
+
+def pairs(flat: list[bytes]) -> dict[bytes, int]:
+    """A hash, or a sorted set with its scores, of whole numbers."""
+    return {name: int(value) for name, value in zip(flat[0::2], flat[1::2], strict=True)}

@@ -1,0 +1,225 @@
+"""The Lua scripts: header and body agree, each loads on a real server, and a server that lost one is given it again."""
+
+import re
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+from conftest import Topology
+from doubledecker.errors import ScriptBroken
+from doubledecker.store import jobs, scripts
+from doubledecker.store.embedded import EmbeddedServer
+from doubledecker.store.partitions import Partition, Partitions
+
+KEYWORDS = frozenset(
+    "and break do else elseif end false for function goto if in local nil not or repeat return then true until while".split()
+)
+GLOBALS = frozenset("redis cmsgpack table string math tonumber tostring ipairs pairs unpack".split())
+# The publish script is one atom, and longer than any other (STYLE.md).
+LONG = "event_publish"
+BODY_LINES_MAX = 60
+
+_TOKEN = re.compile(
+    r"""(?P<comment>--[^\n]*)
+      | (?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
+      | (?P<number>\d[\w.]*)
+      | (?P<name>[A-Za-z_]\w*)
+      | (?P<mark>\.\.\.|\.\.|[=~<>]=|\S)""",
+    re.VERBOSE,
+)
+
+
+def header_of(script: scripts.Script) -> list[str]:
+    """The comment lines on top."""
+    return list(takewhile(lambda line: line.startswith("--"), script.body.splitlines()))
+
+
+def code_of(script: scripts.Script) -> str:
+    """What follows the header."""
+    return "\n".join(script.body.splitlines()[len(header_of(script)) :])
+
+
+def tokens_of(code: str) -> list[tuple[str, str]]:
+    """Kind and text of every token that is not a comment."""
+    found = ((match.lastgroup or "", match[0]) for match in _TOKEN.finditer(code))
+    return [(kind, text) for kind, text in found if kind != "comment"]
+
+
+def names_used(tokens: list[tuple[str, str]]) -> set[str]:
+    """Identifiers that stand for a variable: not a keyword, not a field after `.` or `:`, not a key in a table."""
+    used = set()
+    for i, (kind, text) in enumerate(tokens):
+        before = tokens[i - 1][1] if i else ""
+        if kind == "name" and text not in KEYWORDS and before not in {".", ":"}:
+            used.add(text)
+    return used
+
+
+def names_bound(tokens: list[tuple[str, str]]) -> set[str]:
+    """Locals, functions, their parameters, and the variables of loops."""
+    bound: set[str] = set()
+    for i, (_, text) in enumerate(tokens):
+        if text in {"local", "for"}:
+            bound |= _names_from(tokens, i + 1)
+        if text == "function":
+            at = i + 1
+            if tokens[at][0] == "name":
+                bound.add(tokens[at][1])
+                at += 1
+            bound |= _names_from(tokens, at + 1)
+    return bound
+
+
+def _names_from(tokens: list[tuple[str, str]], at: int) -> set[str]:
+    """A list of names with commas between them."""
+    names = set()
+    while tokens[at][0] == "name" and tokens[at][1] not in KEYWORDS:
+        names.add(tokens[at][1])
+        if tokens[at + 1][1] != ",":
+            break
+        at += 2
+    return names
+
+
+def test_the_tokenizer_tells_variables_from_all_else():
+    tokens = tokens_of(
+        'local a, b = f(1)  -- c\nfor i, v in ipairs(t) do a.field = "d" .. v end\n'
+        "local function g(x, y) return not x and y:call() end"
+    )
+
+    assert names_used(tokens) == {"a", "b", "f", "i", "v", "ipairs", "t", "g", "x", "y"}
+    assert names_bound(tokens) == {"a", "b", "i", "v", "g", "x", "y"}
+
+
+@pytest.mark.parametrize("name", scripts.all_names())
+class TestEachScript:
+    def test_uses_every_name_that_it_declares(self, name: str):
+        script = scripts.load(name)
+
+        unused = set(script.header.names) - names_used(tokens_of(code_of(script)))
+
+        assert unused == set()
+
+    def test_uses_no_name_that_it_does_not_declare(self, name: str):
+        script = scripts.load(name)
+        tokens = tokens_of(code_of(script))
+
+        undeclared = names_used(tokens) - names_bound(tokens) - GLOBALS - set(script.header.names)
+
+        assert undeclared == set()
+
+    def test_declares_no_name_twice_and_none_that_lua_has(self, name: str):
+        names = scripts.load(name).header.names
+
+        assert len(names) == len(set(names))
+        assert not (KEYWORDS | GLOBALS) & set(names)
+
+    def test_never_says_keys_or_argv(self, name: str):
+        assert not {"KEYS", "ARGV"} & names_used(tokens_of(code_of(scripts.load(name))))
+
+    def test_writes_commands_in_capitals(self, name: str):
+        called = re.findall(r"redis\.call\(\s*\"(\w+)\"", code_of(scripts.load(name)))
+
+        assert all(command == command.upper() for command in called)
+
+    def test_opens_with_a_sentence_and_says_what_it_returns(self, name: str):
+        header = header_of(scripts.load(name))
+
+        assert re.fullmatch(r"-- [A-Z].*[.]", header[0])
+        assert header[1] == "--"
+        assert re.match(r"-- returns\s+\S", header[-1])
+
+    def test_has_a_body_of_a_page_at_most(self, name: str):
+        lines = code_of(scripts.load(name)).strip().splitlines()
+
+        assert name == LONG or len(lines) <= BODY_LINES_MAX
+
+    async def test_loads_on_a_server(self, name: str, plain: Partitions):
+        script = scripts.load(name)
+
+        sha = await plain.home.command("SCRIPT", "LOAD", script.text)
+
+        assert sha == script.sha.encode()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"queue": "main", "slot": "s"},
+        {"queue": "main", "slot": "s", "job": b"j", "jb": b"j"},
+        {"queue": "main", "slot": "s", "jbo": b"j"},
+        {"queue": "main", "slot": "s", "job": ["a", "list"]},
+    ],
+    ids=["missing", "one too many", "misspelt", "of another kind"],
+)
+async def test_a_wrong_value_is_refused_before_anything_is_sent(values: dict[str, object]):
+    with pytest.raises(TypeError):
+        await _unsent().run(scripts.load("job_ack"), **values)
+
+
+async def test_a_flushed_script_is_sent_again(partitions: Partitions):
+    for partition in partitions.all:
+        await partition.command("SCRIPT", "FLUSH")
+
+        assert await jobs.scrub(partition, "main", dead_ms=1) == await jobs.scrub(partition, "main", dead_ms=1)
+        assert await partition.command("SCRIPT", "EXISTS", scripts.load("job_scrub").sha) == [1]
+
+
+async def test_a_restarted_server_is_given_its_scripts_again(data_dir: Path):
+    server = await EmbeddedServer.start(data_dir)
+    try:
+        partitions = await Partitions.connect(server.url, namespace="rm:", count=1)
+        before = await jobs.take(partitions.home, {"main": ["s"]}, process="p")
+        await server.restart()
+        await partitions.close()  # the connections ended with the server
+        exists = await partitions.home.command("SCRIPT", "EXISTS", scripts.load("job_take").sha)
+
+        assert exists == [0]
+        assert await jobs.take(partitions.home, {"main": ["s"]}, process="p") == before
+        await partitions.close()
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "-- Do.\n-- arg job number\n",
+        "-- Do.\n-- arg job  the job as it was taken\n",
+        "-- Do.\n-- rest a text\n-- rest b text\n",
+    ],
+    ids=["unknown kind", "no kind", "two rests"],
+)
+def test_a_broken_header_is_refused(body: str):
+    with pytest.raises(ScriptBroken):
+        scripts.parse(body)
+
+
+@pytest.mark.parametrize("line", ["-- key", "-- arg", "-- keys batch", "-- key batch", "-- rest"])
+def test_a_declaration_without_name_or_form_is_refused(line: str):
+    with pytest.raises(ScriptBroken):
+        scripts.parse(f"-- Do.\n{line}\n")
+
+
+def test_prose_that_begins_with_a_declaring_word_is_not_a_declaration():
+    header = scripts.parse("-- Do.\n--\n-- Keys are many.\n-- now\n-- returns nothing\n")
+
+    assert header.keys == ()
+    assert header.reads_time
+
+
+def test_a_family_makes_full_names_from_its_placeholders():
+    text = scripts.load("job_take").text.splitlines()[0]
+
+    assert "local function pending(queue, slot) return prefix .. 'jobs:pending:' .. queue .. ':' .. slot end" in text
+
+
+def _unsent() -> Partition:
+    """A partition whose connections fail the test when they are used."""
+
+    class Nowhere:
+        async def call(self, *_: object) -> None:
+            pytest.fail("something was sent")
+
+    return Partition(Nowhere(), index=0, prefix="rm:")  # type: ignore[arg-type]

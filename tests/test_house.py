@@ -1,0 +1,83 @@
+"""House rules that no linter knows."""
+
+import ast
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from doubledecker.assembly.settings import ALIASES, Settings
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+LUA = sorted((ROOT / "src").rglob("*.lua"))
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "core", "manager", "misc"}
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=_short)
+def test_a_file_opens_with_a_sentence_and_is_at_most_300_lines(path: Path):
+    text = path.read_text()
+
+    assert ast.get_docstring(ast.parse(text)), "the first line says what the file holds"
+    assert text.count("\n") <= 300
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=_short)
+def test_functions_are_at_most_40_lines(path: Path):
+    functions = [
+        n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+    assert [f.name for f in functions if (f.end_lineno or 0) - f.lineno + 1 > 40] == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=_short)
+def test_no_file_has_a_name_that_fits_any_code(path: Path):
+    assert path.stem not in BANNED_NAMES
+    assert len(path.relative_to(ROOT / "src" / "doubledecker").parts) <= 3
+
+
+def test_a_broad_except_lives_only_at_the_edge_of_a_request_and_of_a_job():
+    broad = [_short(path) for path in SOURCES if re.search(r"except (Base)?Exception\b|except:", path.read_text())]
+
+    assert broad == ["src/doubledecker/web/app.py", "src/doubledecker/worker/fetch.py"]
+
+
+def test_a_script_is_named_noun_verb():
+    assert [_short(path) for path in LUA if not re.fullmatch(r"[a-z]+_[a-z_]+", path.stem)] == []
+
+
+def test_every_setting_is_in_the_operations_page_with_its_default_and_alias():
+    page = (ROOT / "docs" / "operations.md").read_text()
+    rows = {row[0]: row[1:] for row in re.findall(r"^\| `(\w+)` \| (.*?) \| .*? \| (.*?) ?\|$", page, re.MULTILINE)}
+    expected = {}
+    for field in fields(Settings):
+        default = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
+        alias = ALIASES.get(field.name, "")
+        expected[field.name] = (f"`{default}`" if default else "", f"`{alias}`" if alias else "")
+
+    assert {name: (default.strip(), alias.strip()) for name, (default, alias) in rows.items()} == expected
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_short)
+def test_links_between_documents_lead_somewhere(page: Path):
+    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_log_line_is_in_the_operations_page():
+    page = (ROOT / "docs" / "operations.md").read_text()
+    lines = {
+        name
+        for path in SOURCES
+        for name in re.findall(r'_log\.(?:info|warning|error|exception)\(\s*"([a-z_.]+)"', path.read_text())
+    }
+
+    assert {name for name in lines if f"`{name}`" not in page} == set()

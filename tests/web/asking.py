@@ -1,0 +1,105 @@
+"""Asking the HTTP API in tests: one call an answer, every error checked for its shape, and the store in full."""
+
+import asyncio
+import json as codec
+from dataclasses import dataclass
+
+import redis.asyncio as redis
+from multidict import CIMultiDictProxy
+
+from harness import ROOT_KEY, TestBus
+
+PROBLEM = "application/problem+json"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole response."""
+
+    status: int
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+    @property
+    def json(self):
+        return codec.loads(self.body)
+
+    @property
+    def detail(self) -> str:
+        """What a problem says, once it is seen to be a proper one."""
+        assert self.headers["Content-Type"] == PROBLEM, (self.status, self.body)
+        problem = self.json
+        assert problem["type"] == "about:blank"
+        assert problem["status"] == self.status
+        assert problem["title"]
+        assert problem["detail"]
+        return problem["detail"]
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+async def ask(
+    bus: TestBus,
+    method: str,
+    path: str,
+    secret: str | None = ROOT_KEY,
+    *,
+    json: object = None,
+    body: bytes | None = None,
+    headers: dict[str, str] | None = None,
+    url: str | None = None,
+) -> Answer:
+    """One request, as root unless told otherwise; an error that is not a proper problem fails the test."""
+    content = codec.dumps(json).encode() if json is not None else body
+    said = {"Content-Type": "application/json", **(bearer(secret) if secret else {}), **(headers or {})}
+    async with bus.http.request(method, (url or bus.url) + path, data=content, headers=said) as response:
+        answer = Answer(response.status, response.headers, await response.read())
+    if answer.status >= 400:
+        assert answer.detail
+    return answer
+
+
+async def ask_raw(bus: TestBus, text: bytes, *, within_s: float = 5.0) -> tuple[int, dict[str, str], bytes]:
+    """Send bytes as they are; returns status, headers and body of what comes back until the server closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(bus.url.rpartition(":")[2]))
+    try:
+        writer.write(text)
+        async with asyncio.timeout(within_s):
+            received = await reader.read()
+    finally:
+        writer.close()
+    head, _, body = received.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    return int(first.split(" ")[1]), {k.lower(): v for k, _, v in (line.partition(": ") for line in lines)}, body
+
+
+async def everything(bus: TestBus) -> dict[bytes, tuple[bytes, bool]]:
+    """Each key of the store with its value as DUMP gives it and whether it expires; Digest's nonces left out."""
+    async with redis.from_url(bus.settings.redis_url) as client:
+        keys = sorted(key for key in await client.keys("*") if b"nonce:" not in key)
+        pipe = client.pipeline(transaction=False)
+        for key in keys:
+            pipe.dump(key)
+            pipe.pttl(key)
+        replies = await pipe.execute()
+    return {key: (dump, ttl >= 0) for key, dump, ttl in zip(keys, replies[::2], replies[1::2], strict=True)}
+
+
+async def journal(bus: TestBus) -> list[dict[str, object]]:
+    """Every event in the journals, in order."""
+    found = []
+    for partition in bus.partitions.all:
+        for _, fields in await partition.command("XRANGE", partition.key("journal:events"), "-", "+"):
+            found += [codec.loads(line) for lines in fields[1::2] for line in lines.split(b"\n")]
+    return found
+
+
+async def waiting(bus: TestBus) -> list[dict[str, object]]:
+    """Every event in the subscribers' batches."""
+    found = []
+    for partition in bus.partitions.all:
+        for key in await partition.command("KEYS", partition.key("batch:*")):
+            found += [codec.loads(line) for line in (await partition.command("LRANGE", key, 3, -1))]
+    return found

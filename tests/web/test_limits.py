@@ -1,0 +1,257 @@
+"""What a request may be at most: bytes, time, depth, number; beyond it a problem that says so, and nothing kept."""
+
+import asyncio
+import json
+
+import pytest
+
+from conftest import Topology
+from harness import TestBus, a_bus, an_event
+from web.asking import PROBLEM, ask, ask_raw, everything, journal
+
+
+async def test_a_body_declared_too_large_is_413_before_it_is_sent(one: Topology):
+    async with a_bus(one, workers=0, body_bytes_max=2000) as bus:
+        shop = await bus.token("shop")
+        for path in ("/events", "/topics/orders", "/subscription"):
+            status, headers, body = await ask_raw(bus, a_head(path, shop, "Content-Length: 2001"))
+            assert status == 413
+            assert headers["content-type"] == PROBLEM
+            assert headers["connection"] == "close"
+            assert json.loads(body)["detail"] == "the body is 2001 bytes; at most 2000 are allowed"
+
+
+async def test_a_body_in_chunks_is_413_as_soon_as_it_is_too_large(one: Topology):
+    async with a_bus(one, workers=0, body_bytes_max=2000) as bus:
+        head = a_head("/events", await bus.token("shop"), "Transfer-Encoding: chunked")
+        status, headers, body = await ask_raw(
+            bus, head + b"3e8\r\n" + b"x" * 1000 + b"\r\n3e9\r\n" + b"x" * 1001 + b"\r\n"
+        )
+
+        assert status == 413
+        assert headers["content-type"] == PROBLEM
+        assert json.loads(body)["detail"] == "2001 bytes of the body have come; at most 2000 are allowed"
+
+
+async def test_a_body_of_just_the_size_allowed_is_taken(one: Topology):
+    async with a_bus(one, workers=0, body_bytes_max=2000) as bus:
+        shop = await bus.token("shop")
+        event = json.dumps(an_event(1)).encode()
+        body = event + b" " * (2000 - len(event))
+        chunked = b"7d0\r\n" + body + b"\r\n0\r\n\r\n"
+        status, _, _ = await ask_raw(
+            bus, a_head("/events", shop, "Transfer-Encoding: chunked", "Connection: close") + chunked
+        )
+
+        assert (await ask(bus, "POST", "/events", shop, body=body)).status == 202
+        assert status == 202
+
+
+async def test_a_slow_body_is_408(one: Topology):
+    async with a_bus(one, workers=0, body_s_max=0.2) as bus:
+        head = a_head("/events", await bus.token("shop"), "Content-Length: 100")
+        status, headers, body = await ask_raw(bus, head + b'{"topic":')
+
+        assert status == 408
+        assert headers["content-type"] == PROBLEM
+        assert json.loads(body)["detail"] == "the body did not come within 0.2 s"
+        assert await journal(bus) == []
+
+
+async def test_a_slow_head_is_408(one: Topology):
+    async with a_bus(one, workers=0, head_s_max=0.2) as bus:
+        status, headers, body = await ask_raw(bus, b"POST /events HTTP/1.1\r\nHost: x\r\n")
+
+        assert status == 408
+        assert headers["content-type"] == PROBLEM
+        assert "0.2 s are allowed" in json.loads(body)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        (["X-Long: " + "x" * 2000], "at most 1024 are allowed"),
+        ([f"X-{n}: y" for n in range(99)], "the request has 101 headers; at most 100 are allowed"),
+    ],
+    ids=["long", "many"],
+)
+async def test_a_head_too_large_is_431(one: Topology, headers: list[str], said: str):
+    bytes_max = 1024 if "1024" in said else 32_768
+    async with a_bus(one, workers=0, head_bytes_max=bytes_max) as bus:
+        lines = ["GET /version HTTP/1.1", "Host: x", "Accept: */*", *headers, "", ""]
+        status, answered, body = await ask_raw(bus, "\r\n".join(lines).encode())
+
+        assert status == 431
+        assert answered["content-type"] == PROBLEM
+        assert said in json.loads(body)["detail"]
+
+
+async def test_what_is_not_http_is_400(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        for text in (b"\x16\x03\x01\x02\x00", b"GET /\xff HTTP/1.1\r\n\r\n", b"HELLO\r\n\r\n"):
+            status, headers, _ = await ask_raw(bus, text)
+            assert status == 400, text
+            assert headers["content-type"] == PROBLEM
+
+
+async def test_more_connections_than_allowed_are_503_as_a_problem_and_the_others_go_on(one: Topology):
+    async with a_bus(one, workers=0, connections_max=3) as bus:
+        port = int(bus.url.rpartition(":")[2])
+        assert (await ask(bus, "GET", "/version")).status == 200  # the session's own connection stays open
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        status, headers, body = await ask_raw(bus, b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+
+        assert status == 503
+        assert headers["content-type"] == PROBLEM
+        assert headers["retry-after"] == "1"
+        assert json.loads(body)["detail"] == "4 connections are open; at most 3 are served"
+        assert (await ask(bus, "GET", "/version")).status == 200
+        for _, writer in idle:
+            writer.close()
+
+
+async def test_too_many_events_are_413(one: Topology):
+    async with a_bus(one, workers=0, events_per_request_max=3) as bus:
+        shop = await bus.token("shop")
+        lines = b"\n".join(json.dumps(an_event(n)).encode() for n in range(4))
+        many = [
+            await ask(bus, "POST", "/events", shop, json=[an_event(n) for n in range(4)]),
+            await ask(bus, "POST", "/events", shop, body=lines, headers={"Content-Type": "application/x-ndjson"}),
+        ]
+
+        assert [answer.status for answer in many] == [413, 413]
+        assert {answer.detail for answer in many} == {"4 events; at most 3 are allowed in one request"}
+        assert await journal(bus) == []
+        assert len(await bus.publish(shop, [an_event(n) for n in range(3)])) == 3
+
+
+@pytest.mark.parametrize("path", ["/events", "/topics/widgets"])
+async def test_data_too_large_is_413(one: Topology, path: str):
+    async with a_bus(one, workers=0, max_event_data_bytes=64) as bus:
+        shop = await bus.token("shop")
+        answer = await ask(bus, "POST", path, shop, json=an_event_for(path, data="x" * 63))
+
+        assert answer.status == 413
+        assert answer.detail == "data is 65 bytes; at most 64 are allowed"
+        assert (await ask(bus, "POST", path, shop, json=an_event_for(path, data="x" * 62))).status < 300
+
+
+@pytest.mark.parametrize("path", ["/events", "/topics/widgets"])
+@pytest.mark.parametrize("depth", [65, 10_000])
+async def test_data_too_deep_is_400(one: Topology, path: str, depth: int):
+    async with a_bus(one, workers=0) as bus:
+        data = b"[" * depth + b"]" * depth
+        body = json.dumps(an_event_for(path, data="HERE")).encode().replace(b'"HERE"', data)
+        answer = await ask(bus, "POST", path, await bus.token("shop"), body=body)
+
+        assert answer.status == 400
+        assert "deeper than 64 levels" in answer.detail or "recursion" in answer.detail
+
+
+@pytest.mark.parametrize("path", ["/events", "/topics/widgets"])
+@pytest.mark.parametrize("text", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80"])
+async def test_bytes_that_are_not_utf8_are_400_even_in_data(one: Topology, path: str, text: bytes):
+    async with a_bus(one, workers=0) as bus:
+        body = json.dumps(an_event_for(path, data="HERE")).encode()
+        answer = await ask(bus, "POST", path, await bus.token("shop"), body=body.replace(b"HERE", text))
+
+        assert answer.status == 400
+        assert answer.detail == f"the body is not UTF-8: byte {body.index(b'HERE')} is {text[0]:#04x}"
+
+
+async def test_a_client_that_goes_away_in_the_middle_of_a_body_leaves_nothing(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        shop = await bus.token("shop")
+        before = await everything(bus)
+        event = json.dumps(an_event(1)).encode()
+        _, writer = await asyncio.open_connection("127.0.0.1", int(bus.url.rpartition(":")[2]))
+        writer.write(a_head("/events", shop, f"Content-Length: {len(event) + 1}") + event)
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+        assert (await ask(bus, "GET", "/pulse", shop)).status == 204
+        assert await everything(bus) == before
+
+
+BAD_BODIES = [b"", b"{", b"null", b"7", b"[]", b"[[]]", b"{}", b'"x"', b"\xff\xfe", b"\x00", b"[" * 5000, b'{"a":1}']
+EVENT = {"type": "noop", "url": "https://shop.example/"}
+SUBSCRIPTION = {"topics": ["orders"], "callback": "https://mail.example/"}
+# Who, method, path, body, and the status; the client owns `mine` and has a subscriber, `taken` is another's.
+REFUSED = [
+    *(
+        ("client", "POST", path, body, 400)
+        for path in ("/events", "/events?all=1", "/topics/fresh")
+        for body in BAD_BODIES
+    ),
+    *(("client", "POST", path, body, 400) for path in ("/subscription", "/subscriber") for body in BAD_BODIES),
+    *(("root", "POST", "/api_tokens", body, 400) for body in BAD_BODIES),
+    ("client", "POST", "/events?all=2", an_event(1, topic="fresh"), 400),
+    ("client", "POST", "/events", an_event(1, topic="taken"), 403),
+    ("client", "POST", "/events", [an_event(1, topic="taken"), {"topic": "fresh"}], 403),
+    ("client", "POST", "/events?all=1", [an_event(1, topic="fresh"), an_event(1, topic="taken")], 403),
+    ("client", "POST", "/events?all=1", [an_event(1, topic="fresh"), {"topic": "mine"}], 400),
+    ("client", "POST", "/events?all=1", [an_event(1, topic="mine", id="known"), an_event(1, topic="taken")], 403),
+    ("client", "POST", "/events", an_event(1, topic="fresh", data="x" * 200), 413),
+    ("client", "POST", "/events", [an_event(n, topic="fresh") for n in range(11)], 413),
+    ("client", "POST", "/topics/taken", EVENT, 403),
+    ("client", "POST", "/topics/Bad", EVENT, 400),
+    ("client", "POST", "/topics/fresh", {**EVENT, "data": "x" * 200}, 413),
+    ("client", "POST", "/topics/fresh", {**EVENT, "more": 1}, 400),
+    ("client", "DELETE", "/topics/taken", None, 403),
+    ("client", "DELETE", "/topics/unknown", None, 404),
+    ("root", "DELETE", "/topics/unknown", None, 404),
+    ("client", "POST", "/subscription", {**SUBSCRIPTION, "topics": ["mine", "Bad"]}, 400),
+    ("client", "POST", "/subscription", {**SUBSCRIPTION, "max": 0}, 400),
+    ("client", "DELETE", "/subscriber/topics/unknown", None, 404),
+    ("other", "DELETE", "/subscriber", None, 404),
+    ("other", "DELETE", "/subscriber/topics/mine", None, 404),
+    ("root", "POST", "/events", an_event(1, topic="fresh"), 403),
+    ("root", "POST", "/topics/fresh", EVENT, 403),
+    ("root", "POST", "/subscription", SUBSCRIPTION, 403),
+    ("root", "DELETE", "/subscriber", None, 403),
+    ("root", "DELETE", "/subscriber/topics/mine", None, 403),
+    ("root", "POST", "/api_tokens", {"name": "Bad"}, 400),
+    ("root", "POST", "/api_tokens", {"name": "fine", "token": "Bad"}, 400),
+    ("client", "GET", "/api_tokens", None, 403),
+    ("client", "POST", "/api_tokens", {"name": "new"}, 403),
+    ("client", "DELETE", "/api_tokens/SELF", None, 403),
+    ("client", "PUT", "/topics/mine", EVENT, 405),
+    ("client", "POST", "/nothing", EVENT, 404),
+]
+
+
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": "k"}], ids=["plain", "idempotent"])
+async def test_a_refused_request_leaves_redis_byte_for_byte_as_it_was(one: Topology, key: dict[str, str]):
+    async with a_bus(one, workers=0, max_event_data_bytes=100, events_per_request_max=10) as bus:
+        secrets = await some_state(bus)
+        before = await everything(bus)
+        for who, method, path, body, status in REFUSED:
+            content = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+            target = path.replace("SELF", secrets["client"])
+            answer = await ask(bus, method, target, secrets[who], body=content, headers=key)
+            assert answer.status == status, (who, method, path, body, answer.body)
+            after = await everything(bus)
+            assert after == before, (who, method, path, body)
+
+
+async def some_state(bus: TestBus) -> dict[str, str]:
+    """Tokens, topics, a subscriber with waiting events, and remembered ids and keys."""
+    secrets = {"client": await bus.token("client"), "other": await bus.token("other")}
+    await bus.subscribe(secrets["client"], "https://mail.example/", "mine", "taken")
+    await bus.publish(secrets["other"], [an_event(1, topic="taken", id="theirs")])
+    await bus.publish(secrets["client"], [an_event(1, topic="mine", id="known")])
+    kept = {"Idempotency-Key": "before"}
+    await ask(bus, "POST", "/events", secrets["client"], json=an_event(2, topic="mine"), headers=kept)
+    return {**secrets, "root": bus.settings.root_key}
+
+
+def a_head(path: str, secret: str, *lines: str) -> bytes:
+    fixed = [f"POST {path} HTTP/1.1", "Host: x", "Content-Type: application/json", f"Authorization: Bearer {secret}"]
+    return "\r\n".join([*fixed, *lines, "", ""]).encode()
+
+
+def an_event_for(path: str, **fields: object) -> dict[str, object]:
+    """A good event in the shape that the route takes."""
+    event = an_event(1, **fields)
+    return event if path == "/events" else {name: value for name, value in event.items() if name != "topic"}

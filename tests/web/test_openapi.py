@@ -1,0 +1,307 @@
+"""The OpenAPI document against the server: all routes, no others, and no answer that it does not describe."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from conftest import Topology
+from doubledecker.assembly.settings import Settings
+from doubledecker.web import openapi
+from doubledecker.web import server as web
+from harness import ROOT_KEY, TestBus, a_bus, an_event
+from web.asking import Answer, ask
+
+DOCUMENT = json.loads(json.dumps(openapi.document()))
+SCHEMAS = DOCUMENT["components"]["schemas"]
+OPERATIONS = {
+    (method.upper(), path): operation for path, row in DOCUMENT["paths"].items() for method, operation in row.items()
+}
+EVENT = {"type": "noop", "url": "https://shop.example/"}
+SUBSCRIPTION = {"topics": ["mine"], "callback": "https://mail.example/"}
+LARGE = "x" * 3000
+KEY = {"Idempotency-Key": "k"}
+
+# Who (- is nobody), method, documented path, what is put for its {name}, body, headers, and the status; asked in order.
+REQUESTS = [
+    ("root", "GET", "/api_tokens", "", None, {}, 200),
+    ("root", "POST", "/api_tokens", "", {"name": "new"}, {}, 201),
+    ("root", "POST", "/api_tokens", "", {"name": "new", "token": "chosen"}, {}, 201),
+    ("root", "POST", "/api_tokens", "", {"name": "Bad"}, {}, 400),
+    ("root", "POST", "/api_tokens", "", {"name": LARGE}, {}, 413),
+    ("root", "DELETE", "/api_tokens/{name}", "chosen", None, {}, 204),
+    ("client", "POST", "/topics/{name}", "mine", EVENT, {}, 204),
+    ("client", "POST", "/topics/{name}", "mine", EVENT, KEY, 204),
+    ("client", "POST", "/topics/{name}", "mine", {**EVENT, "type": "update"}, KEY, 409),
+    ("client", "POST", "/topics/{name}", "mine", {**EVENT, "more": 1}, {}, 400),
+    ("client", "POST", "/topics/{name}", "mine", {**EVENT, "data": LARGE}, {}, 413),
+    ("other", "POST", "/topics/{name}", "mine", EVENT, {}, 403),
+    ("client", "POST", "/events", "", an_event(1, topic="mine"), {}, 202),
+    ("client", "POST", "/events", "", [an_event(1, topic="mine"), 7], {}, 202),
+    ("client", "POST", "/events", "", [an_event(1, topic="mine")], KEY, 409),
+    ("client", "POST", "/events", "", {"topic": "mine"}, {}, 400),
+    ("client", "POST", "/events", "", [{"topic": "mine"}], {}, 400),
+    ("client", "POST", "/events", "", an_event(1, topic="mine", data=LARGE), {}, 413),
+    ("client", "POST", "/events", "", "csv", {"Content-Type": "text/csv"}, 415),
+    ("other", "POST", "/events", "", an_event(1, topic="mine"), {}, 403),
+    ("other", "POST", "/events", "", [an_event(1, topic="mine")], {}, 403),
+    ("root", "GET", "/topics", "", None, {}, 200),
+    *(
+        (who, "POST", path, "", body, {}, status)
+        for path in ("/subscription", "/subscriber")
+        for who, body, status in (
+            ("client", SUBSCRIPTION, 204),
+            ("client", {**SUBSCRIPTION, "max": 0}, 400),
+            ("client", {**SUBSCRIPTION, "uuid": LARGE}, 413),
+            ("root", SUBSCRIPTION, 403),
+        )
+    ),
+    ("root", "GET", "/subscriptions", "", None, {}, 200),
+    ("client", "GET", "/subscribers", "", None, {}, 200),
+    ("client", "DELETE", "/subscriber/topics/{name}", "mine", None, {}, 204),
+    ("client", "DELETE", "/subscriber/topics/{name}", "mine", None, {}, 404),
+    ("root", "DELETE", "/subscriber/topics/{name}", "mine", None, {}, 403),
+    ("client", "DELETE", "/subscriber", "", None, {}, 204),
+    ("client", "DELETE", "/subscriber", "", None, {}, 404),
+    ("root", "DELETE", "/subscriber", "", None, {}, 403),
+    ("other", "DELETE", "/topics/{name}", "mine", None, {}, 403),
+    ("client", "DELETE", "/topics/{name}", "mine", None, {}, 204),
+    ("client", "DELETE", "/topics/{name}", "mine", None, {}, 404),
+    ("client", "GET", "/api_tokens", "", None, {}, 403),
+    ("client", "POST", "/api_tokens", "", {"name": "new"}, {}, 403),
+    ("client", "DELETE", "/api_tokens/{name}", "nobody", None, {}, 403),
+    ("client", "GET", "/pulse", "", None, {}, 204),
+    ("client", "GET", "/pulse/scaling", "", None, {}, 204),
+    *(("-", "GET", path, "", None, {}, 200) for path in ("/health", "/health/ping", "/livez", "/version")),
+    *(("-", "GET", path, "", None, {}, 200) for path in ("/openapi.json", "/metrics")),
+    ("-", "GET", "/readyz", "", None, {}, 200),
+]
+# Answered below the routes, to any request at all; tests/web/test_limits.py and test_probes.py see them.
+ANY_REQUEST = {"408", "431", "503"}
+
+
+def test_every_route_is_in_the_document_and_every_documented_route_exists():
+    app = web.make_app(Settings(), bus=NoBus())  # type: ignore[arg-type]
+
+    routes = {(method, path) for path, row in app.table.items() for method in row}
+    assert set(OPERATIONS) == routes
+
+
+def test_what_is_public_in_the_document_is_public_in_the_app():
+    for is_public in (True, False):
+        app = web.make_app(Settings(metrics_public=is_public), bus=NoBus())  # type: ignore[arg-type]
+        for path, row in app.table.items():
+            for method, route in row.items():
+                security = OPERATIONS[method, path]["security"]
+                # An empty scheme among others says that it depends: on the setting, for the metrics.
+                assert route.is_public == (not security or (is_public and {} in security)), path
+
+
+def test_the_schemas_are_schemas_and_every_reference_leads_somewhere():
+    for name, schema in SCHEMAS.items():
+        Draft202012Validator.check_schema(schema)
+        assert name
+    for pointer in references(DOCUMENT):
+        kind, _, name = pointer.removeprefix("#/components/").partition("/")
+        assert name in DOCUMENT["components"][kind], pointer
+    schemes = set(DOCUMENT["components"]["securitySchemes"])
+    assert schemes == {"basic", "digest", "bearer"}
+    assert {name for operation in OPERATIONS.values() for way in operation["security"] for name in way} == schemes
+
+
+def test_the_variables_of_a_path_are_declared():
+    for (_, path), operation in OPERATIONS.items():
+        declared = [each["name"] for each in operation.get("parameters", []) if each["in"] == "path"]
+        assert declared == (["name"] if "{name}" in path else []), path
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_the_examples_of_a_schema_fit_it(name: str):
+    for example in SCHEMAS[name].get("examples", []):
+        assert problems(example, SCHEMAS[name]) == []
+
+
+async def test_the_server_takes_every_example_of_a_request(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        client = await bus.token("client")
+        tried = 0
+        for (method, path), operation in OPERATIONS.items():
+            for kind, media in operation.get("requestBody", {}).get("content", {}).items():
+                for example in resolved(media["schema"])["examples"]:
+                    body = example.encode() if isinstance(example, str) else json.dumps(example).encode()
+                    secret = ROOT_KEY if path == "/api_tokens" else client
+                    headers = {"Content-Type": kind}
+                    target = path.replace("{name}", "orders")
+                    answer = await ask(bus, method, target, secret, body=body, headers=headers)
+                    assert answer.status < 300, (path, example, answer.body)
+                    tried += 1
+        assert tried > 10
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "good", "changes"),
+    [
+        (
+            "/topics/orders",
+            "TopicEvent",
+            EVENT,
+            [
+                {"type": "paid"},
+                {"url": "http://shop.example/"},
+                {"url": "https://shop.example/?a"},
+                {"url": "https://shop.example/" + "x" * 1024},
+                {"url": None},
+                {"timestamp": -1},
+                {"timestamp": 2**53 + 1},
+                {"timestamp": "1"},
+                {"topic": "orders"},
+            ],
+        ),
+        (
+            "/events",
+            "Event",
+            an_event(1),
+            [
+                {"topic": "Bad"},
+                {"topic": None},
+                {"type": "a b"},
+                {"type": "x" * 65},
+                {"tenant": ""},
+                {"key": "a/b"},
+                {"id": "a b"},
+                {"id": "x" * 129},
+                {"traceparent": "00"},
+                {"t": 1},
+            ],
+        ),
+        (
+            "/subscription",
+            "Subscription",
+            SUBSCRIPTION,
+            [
+                {"topics": ["Bad"]},
+                {"topics": ["a"] * 1001},
+                {"callback": "ftp://mail.example/"},
+                {"callback": "https://mail.example/a b"},
+                {"callback": "https://mail.example/" + "x" * 2048},
+                {"uuid": "a:b"},
+                {"uuid": "x" * 256},
+                {"timeout": 3_600_001},
+                {"timeout": -1},
+                {"max": 0},
+                {"max": 10_001},
+                {"max_bytes": 0},
+                {"max_bytes": 16_777_217},
+                {"concurrency": 0},
+                {"concurrency": 101},
+                {"max_events": 1},
+            ],
+        ),
+        ("/api_tokens", "TokenWanted", {"name": "a"}, [{"name": "A"}, {"name": "x" * 65}, {"token": ""}, {"id": "a"}]),
+    ],
+    ids=["topic event", "event", "subscription", "token"],
+)
+async def test_the_schema_and_the_server_refuse_the_same(
+    one: Topology, path: str, name: str, good: dict[str, object], changes: list[dict[str, object]]
+):
+    async with a_bus(one, workers=0) as bus:
+        secret = ROOT_KEY if path == "/api_tokens" else await bus.token("client")
+        assert problems(good, SCHEMAS[name]) == []
+        assert (await ask(bus, "POST", path, secret, json=good)).status < 300
+        for change in changes:
+            assert problems({**good, **change}, SCHEMAS[name]) != [], change
+            assert (await ask(bus, "POST", path, secret, json={**good, **change})).status == 400, change
+        for field in SCHEMAS[name]["required"]:
+            less = {key: value for key, value in good.items() if key != field}
+            assert problems(less, SCHEMAS[name]) != [], field
+            assert (await ask(bus, "POST", path, secret, json=less)).status == 400, field
+
+
+async def test_every_answer_is_documented_and_every_documented_answer_is_given(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    async with a_bus(one, body_bytes_max=2000, metrics_public=False) as bus:
+        given: set[tuple[str, str, str]] = set()
+
+        async def look(who: str, method: str, path: str, name: str, body: object, headers: dict[str, str]) -> int:
+            target = path.replace("{name}", name)
+            answer = await ask(bus, method, target, secrets[who], json=body, headers=headers)
+            given.add((method, path, str(answer.status)))
+            check(method, path, answer)
+            return answer.status
+
+        secrets: dict[str, str | None] = {"root": ROOT_KEY, "-": None}
+        assert await look("root", "GET", "/api_tokens", "", None, {}) == 204
+        secrets |= {"client": await bus.token("client"), "other": await bus.token("other")}
+        for who, method, path, name, body, headers, status in REQUESTS:
+            as_whom = "client" if path == "/metrics" else who
+            assert await look(as_whom, method, path, name, body, headers) == status, (who, method, path, body)
+        for (method, path), operation in OPERATIONS.items():
+            if operation["security"]:
+                assert await look("-", method, path, "a", None, {}) == 401
+        monkeypatch.setattr("doubledecker.store.registry.TOKENS_MAX", 1)
+        assert await look("root", "POST", "/api_tokens", "", {"name": "more"}, {}) == 429
+
+    documented = {(*key, status) for key, operation in OPERATIONS.items() for status in operation["responses"]}
+    missing = {(method, path, status) for method, path, status in documented - given if status not in ANY_REQUEST}
+    # Without a body to be wrong, a 400 is for what is not HTTP.
+    bodiless = {(*key, "400") for key, operation in OPERATIONS.items() if "requestBody" not in operation}
+    assert missing - bodiless == set()
+
+
+async def test_an_answer_of_not_ready_is_documented(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        answer = await ask(bus, "GET", "/readyz", None)
+
+        assert answer.status == 503
+        check("GET", "/readyz", answer)
+
+
+async def test_the_document_is_what_the_server_gives(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        assert await document_of(bus) == DOCUMENT
+
+
+def check(method: str, path: str, answer: Answer) -> None:
+    """Fail unless the document has this status for the route, with this content."""
+    responses = OPERATIONS[method, path]["responses"]
+    assert str(answer.status) in responses, (method, path, answer.status, answer.body)
+    response = responses[str(answer.status)]
+    for header in response.get("headers", {}):
+        assert header in answer.headers, (method, path, header)
+    if "content" not in response:
+        assert answer.body == b""
+        return
+    kind = answer.headers["Content-Type"].partition(";")[0]
+    schema = response["content"][kind]["schema"]
+    value = answer.body.decode() if kind == "text/plain" else answer.json
+    assert problems(value, schema) == [], (method, path, answer.status)
+
+
+def problems(value: object, schema: dict[str, object]) -> list[str]:
+    """What does not fit, with references into the document."""
+    validator = Draft202012Validator({**schema, "components": DOCUMENT["components"]})
+    return [error.message for error in validator.iter_errors(value)]
+
+
+def resolved(schema: dict) -> dict:
+    return SCHEMAS[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+
+
+def references(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from (each for name, each in value.items() if name == "$ref")
+        yield from (found for each in value.values() for found in references(each))
+    elif isinstance(value, list):
+        yield from (found for each in value for found in references(each))
+
+
+async def document_of(bus: TestBus) -> object:
+    return (await ask(bus, "GET", "/openapi.json", None)).json
+
+
+class NoBus:
+    """Stands for the bus where only the routes are looked at."""
+
+    partitions = registry = publisher = None

@@ -1,0 +1,228 @@
+"""Subscribers: one a client, created and replaced by `POST /subscription`, seen by the client and by root."""
+
+import pytest
+
+from conftest import Topology
+from harness import a_bus, an_event
+from web.asking import ask, everything
+
+CALLBACK = "https://mail.example/events"
+LEAST = {"topics": ["orders"], "callback": CALLBACK}
+
+
+@pytest.mark.parametrize("path", ["/subscription", "/subscriber"])
+async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(topology: Topology, path: str):
+    async with a_bus(topology, workers=0) as bus:
+        made = (await ask(bus, "POST", "/api_tokens", json={"name": "mail"})).json
+        answer = await ask(bus, "POST", path, made["token"], json=LEAST)
+
+        assert answer.status == 204
+        assert await bus.get("/subscriptions", made["token"]) == [
+            {
+                "subscriber": made["id"],
+                "callback": CALLBACK,
+                "max_events": 100,
+                "timeout": 500,
+                "topics": ["orders"],
+                "uuid": made["id"],
+                "events": {"sent": 0, "queued": 0, "oldest": 0},
+                "max_bytes": 1_048_576,
+                "concurrency": 4,
+                "health": 100,
+                "failures": 0,
+                "last_attempted_at": None,
+            }
+        ]
+
+
+async def test_a_second_post_replaces_the_topics_and_keeps_the_fields_that_are_absent_or_null(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        mail = await bus.token("mail")
+        fields = {"uuid": "u", "timeout": 0, "max": 7, "max_bytes": 1000, "concurrency": 2}
+        await bus.subscribe(mail, CALLBACK, "orders", "refunds", **fields)
+        await bus.subscribe(mail, "https://mail.example/other", "letters")
+        await bus.subscribe(mail, "https://mail.example/other", "letters", **dict.fromkeys(fields))
+
+        [row] = await bus.get("/subscribers", mail)
+        assert row["callback"] == "https://mail.example/other"
+        assert row["topics"] == ["letters"]
+        seen = [row[name] for name in ("uuid", "timeout", "max_events", "max_bytes", "concurrency")]
+        assert seen == ["u", 0, 7, 1000, 2]
+
+
+async def test_no_topics_keep_the_subscriber_and_end_its_subscriptions(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        mail, shop = await bus.token("mail"), await bus.token("shop")
+        await bus.subscribe(mail, CALLBACK, "orders")
+        await bus.publish(shop, [an_event(1, topic="orders")])
+        await bus.subscribe(mail, CALLBACK)
+        await bus.publish(shop, [an_event(2, topic="orders")])
+
+        [row] = await bus.get("/subscribers", mail)
+        assert row["topics"] == []
+        assert row["events"]["queued"] == 1
+
+
+async def test_a_topic_may_be_named_twice_and_is_subscribed_to_once(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        mail = await bus.token("mail")
+        await bus.subscribe(mail, CALLBACK, "b", "a", "b")
+
+        [row] = await bus.get("/subscribers", mail)
+        assert row["topics"] == ["a", "b"]
+
+
+async def test_the_numbers_of_waiting_events_are_real(topology: Topology):
+    async with a_bus(topology, workers=0) as bus:
+        mail = await bus.token("mail")
+        await bus.subscribe(mail, CALLBACK, "orders")
+        await bus.publish(await bus.token("shop"), [an_event(n, topic="orders", tenant=f"t{n}") for n in range(9)])
+
+        [row] = await bus.get("/subscribers", mail)
+        assert row["events"]["queued"] == 9
+        assert row["events"]["sent"] == 0
+        assert 0 <= row["events"]["oldest"] < 5_000
+
+
+@pytest.mark.parametrize("path", ["/subscriptions", "/subscribers"])
+async def test_a_client_sees_its_own_subscriber_and_root_sees_all(one: Topology, path: str):
+    async with a_bus(one, workers=0) as bus:
+        mail, web, shop = await bus.token("mail"), await bus.token("web"), await bus.token("shop")
+        await bus.subscribe(mail, CALLBACK, "orders")
+        await bus.subscribe(web, CALLBACK, "orders")
+
+        assert [row["subscriber"].split("-")[0] for row in await bus.get(path, mail)] == ["mail"]
+        assert sorted(row["subscriber"].split("-")[0] for row in await bus.get(path)) == ["mail", "web"]
+        assert await bus.get(path, shop) == []
+
+
+async def test_what_is_at_the_bounds_is_taken(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        mail = await bus.token("mail")
+        names = [a + b + c for a in "abcdefghij" for b in "abcdefghij" for c in "abcdefghij"]
+        for change in (
+            {"timeout": 0},
+            {"timeout": 3_600_000},
+            {"max": 1},
+            {"max": 10_000},
+            {"max_bytes": 1},
+            {"max_bytes": 16_777_216},
+            {"concurrency": 1},
+            {"concurrency": 100},
+            {"uuid": "x" * 255},
+            {"callback": "https://mail.example/" + "x" * (2048 - 21)},
+            {"callback": "https://mail.example:8443/events?a=1&b=%20"},
+            {"topics": names},
+        ):
+            assert (await ask(bus, "POST", "/subscription", mail, json={**LEAST, **change})).status == 204, change
+
+
+BAD = [
+    ({"timeout": -1}, "from 0 to 3600000"),
+    ({"timeout": 3_600_001}, "from 0 to 3600000"),
+    ({"timeout": 0.5}, "Expected `int | null`"),
+    ({"timeout": "500"}, "Expected `int | null`"),
+    ({"max": 0}, "max is 0; it must be from 1 to 10000"),
+    ({"max": 10_001}, "from 1 to 10000"),
+    ({"max": True}, "Expected `int | null`"),
+    ({"max_bytes": 0}, "from 1 to 16777216"),
+    ({"max_bytes": 16_777_217}, "from 1 to 16777216"),
+    ({"concurrency": 0}, "from 1 to 100"),
+    ({"concurrency": 101}, "from 1 to 100"),
+    ({"uuid": ""}, "1 to 255"),
+    ({"uuid": "a:b"}, "without a colon"),
+    ({"uuid": "a b"}, "printable ASCII"),
+    ({"uuid": "ü"}, "printable ASCII"),
+    ({"uuid": "x" * 256}, "1 to 255"),
+    ({"callback": ""}, "must be a URL with https"),
+    ({"callback": "mail.example"}, "must be a URL with https"),
+    ({"callback": "ftp://mail.example/"}, "must be a URL with https"),
+    ({"callback": "https:///events"}, "must be a URL with https"),
+    ({"callback": "https://mail.example:0/"}, "must be a URL with https"),
+    ({"callback": "https://mail.example:99999/"}, "not a URL"),
+    ({"callback": "https://[::1/"}, "not a URL"),
+    ({"callback": "https://user:password@mail.example/"}, "credentials"),
+    ({"callback": "https://mail.example/#a"}, "fragment"),
+    ({"callback": "https://mail.example/a b"}, "printable ASCII"),
+    ({"callback": "https://mail.example/\n"}, "printable ASCII"),
+    ({"callback": "https://mail.example/ü"}, "printable ASCII"),
+    ({"callback": "https://mail.example/" + "x" * (2049 - 21)}, "2048"),
+    ({"callback": None}, "Expected `str`"),
+    ({"topics": None}, "Expected `array`"),
+    ({"topics": "orders"}, "Expected `array`"),
+    ({"topics": ["orders", "Orders"]}, "must match [a-z_]{1,64}"),
+    ({"topics": ["orders", 1]}, "Expected `str`"),
+    ({"topics": ["a"] * 1001}, "at most 1000"),
+    ({"max_events": 5}, "unknown field `max_events`"),
+]
+
+
+async def test_a_bad_subscription_is_400_says_what_is_allowed_and_changes_nothing(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        mail = await bus.token("mail")
+        await bus.subscribe(mail, CALLBACK, "letters", uuid="u")
+        before = await everything(bus)
+        for change, said in BAD:
+            for path in ("/subscription", "/subscriber"):
+                answer = await ask(bus, "POST", path, mail, json={**LEAST, **change})
+                assert answer.status == 400, change
+                assert said in answer.detail, change
+        for body in (
+            b"",
+            b"{",
+            b"[]",
+            b"null",
+            b'{"topics":[]}',
+            b'{"callback":"https://mail.example/"}',
+            b"\xff",
+            b"[" * 9999,
+        ):
+            assert (await ask(bus, "POST", "/subscription", mail, body=body)).status == 400, body
+
+        assert await everything(bus) == before
+
+
+async def test_a_callback_over_plain_http_is_refused_unless_private_ones_are_allowed(one: Topology):
+    async with a_bus(one, workers=0, private_callbacks=False) as bus:
+        mail = await bus.token("mail")
+        answer = await ask(bus, "POST", "/subscription", mail, json={**LEAST, "callback": "http://mail.example/"})
+
+        assert answer.status == 400
+        assert answer.detail == "callback is 'http://mail.example/'; it must be a URL with https"
+
+
+async def test_a_subscriber_is_deleted_once_and_then_not_found(topology: Topology):
+    async with a_bus(topology, workers=0) as bus:
+        mail = await bus.token("mail")
+        await bus.subscribe(mail, CALLBACK, "orders")
+        first = await ask(bus, "DELETE", "/subscriber", mail)
+        second = await ask(bus, "DELETE", "/subscriber", mail)
+
+        assert first.status == 204
+        assert second.status == 404
+        assert second.detail == "subscriber not found"
+        assert await bus.get("/subscribers") == []
+
+
+async def test_one_subscription_is_ended_once_and_then_not_found(topology: Topology):
+    async with a_bus(topology, workers=0) as bus:
+        mail = await bus.token("mail")
+        await bus.subscribe(mail, CALLBACK, "orders", "letters")
+        first = await ask(bus, "DELETE", "/subscriber/topics/orders", mail)
+        second = await ask(bus, "DELETE", "/subscriber/topics/orders", mail)
+
+        assert first.status == 204
+        assert second.status == 404
+        assert second.detail == "not subscribed to 'orders'"
+        [row] = await bus.get("/subscribers", mail)
+        assert row["topics"] == ["letters"]
+
+
+async def test_a_client_ends_only_its_own_subscriptions(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        mail, other = await bus.token("mail"), await bus.token("other")
+        await bus.subscribe(mail, CALLBACK, "orders")
+
+        assert (await ask(bus, "DELETE", "/subscriber/topics/orders", other)).status == 404
+        assert (await ask(bus, "DELETE", "/subscriber", other)).status == 404
+        assert len(await bus.get("/subscribers", mail)) == 1

@@ -1,0 +1,208 @@
+"""Topics: published on by their owner alone, listed by name, deleted with their subscriptions."""
+
+import pytest
+
+from conftest import Topology
+from doubledecker import clock
+from harness import ROOT_KEY, a_bus, an_event
+from web.asking import ask, journal
+
+EVENT = {"type": "create", "url": "https://shop.example/orders/1"}
+
+
+async def test_a_posted_event_is_204_and_stored_as_it_will_be_delivered(topology: Topology):
+    async with a_bus(topology, workers=0) as bus:
+        shop = await bus.token("shop")
+        answer = await ask(bus, "POST", "/topics/orders", shop, json={**EVENT, "timestamp": 7, "data": {"total": [1]}})
+
+        assert answer.status == 204
+        assert answer.body == b""
+        [event] = await journal(bus)
+        assert list(event) == ["topic", "type", "url", "t", "data", "id"]
+        assert {**event, "id": ""} == {"topic": "orders", **EVENT, "t": 7, "data": {"total": [1]}, "id": ""}
+
+
+@pytest.mark.parametrize("type_", ["create", "update", "delete", "noop"])
+async def test_each_of_the_four_types_is_taken(one: Topology, type_: str):
+    async with a_bus(one, workers=0) as bus:
+        assert (
+            await ask(bus, "POST", "/topics/orders", await bus.token("shop"), json={**EVENT, "type": type_})
+        ).status == 204
+
+
+@pytest.mark.parametrize("fields", [{}, {"timestamp": None}], ids=["absent", "null"])
+async def test_a_timestamp_that_is_absent_or_null_means_now(one: Topology, fields: dict[str, None]):
+    async with a_bus(one, workers=0) as bus:
+        before = clock.now_ms()
+        await ask(bus, "POST", "/topics/orders", await bus.token("shop"), json={**EVENT, **fields})
+
+        [event] = await journal(bus)
+        assert before <= event["t"] <= clock.now_ms()
+
+
+async def test_data_of_null_is_the_same_as_none(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        assert (
+            await ask(bus, "POST", "/topics/orders", await bus.token("shop"), json={**EVENT, "data": None})
+        ).status == 204
+
+        [event] = await journal(bus)
+        assert "data" not in event
+
+
+async def test_what_is_at_the_bounds_is_taken(one: Topology):
+    async with a_bus(one, workers=0, max_event_data_bytes=100, event_depth_max=3) as bus:
+        shop = await bus.token("shop")
+        for event in (
+            {**EVENT, "url": "https://shop.example/" + "x" * (1024 - 21)},
+            {**EVENT, "timestamp": 0},
+            {**EVENT, "timestamp": 2**53},
+            {**EVENT, "data": "x" * 98},
+            {**EVENT, "data": [[["[[[["]]]},
+        ):
+            assert (await ask(bus, "POST", "/topics/" + "a" * 64, shop, json=event)).status == 204, event
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"type": "paid"}, "create, update, delete, noop"),
+        ({"type": None}, "Expected `str`"),
+        ({"url": "http://shop.example/"}, "https"),
+        ({"url": "https://shop.example/?a=1"}, "without a query"),
+        ({"url": "https://shop.example/#a"}, "https"),
+        ({"url": "https://"}, "https"),
+        ({"url": "https://shop.example/a b"}, "https"),
+        ({"url": "https://shop.example/" + "x" * (1025 - 21)}, "1024"),
+        ({"url": 1}, "Expected `str`"),
+        ({"timestamp": -1}, "milliseconds"),
+        ({"timestamp": 2**53 + 1}, "milliseconds"),
+        ({"timestamp": 1.5}, "Expected `int | null`"),
+        ({"timestamp": "7"}, "Expected `int | null`"),
+        ({"timestamp": True}, "Expected `int | null`"),
+        ({"topic": "orders"}, "unknown field `topic`"),
+        ({"tenant": "acme"}, "unknown field `tenant`"),
+        ({"data": [[[[[]]]]]}, "deeper than 4 levels"),
+    ],
+)
+async def test_a_bad_event_is_400_and_the_answer_says_what_is_allowed(one: Topology, change: dict, said: str):
+    async with a_bus(one, workers=0, event_depth_max=4) as bus:
+        answer = await ask(bus, "POST", "/topics/orders", await bus.token("shop"), json={**EVENT, **change})
+
+        assert answer.status == 400
+        assert said in answer.detail
+        assert await journal(bus) == []
+
+
+@pytest.mark.parametrize("missing", ["type", "url"])
+async def test_an_event_needs_a_type_and_a_url(one: Topology, missing: str):
+    async with a_bus(one, workers=0) as bus:
+        body = {name: value for name, value in EVENT.items() if name != missing}
+        answer = await ask(bus, "POST", "/topics/orders", await bus.token("shop"), json=body)
+
+        assert answer.status == 400
+        assert f"`{missing}`" in answer.detail
+
+
+async def test_a_refused_topic_name_does_not_appear_in_the_list(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        shop = await bus.token("shop")
+        for name in (
+            "Orders",
+            "orders1",
+            "a-b",
+            "a.b",
+            "a" * 65,
+            "%C3%BC",
+            "a%0A",
+            "a%20b",
+            "{name}",
+            "%7Bname%7D",
+            "*",
+        ):
+            answer = await ask(bus, "POST", f"/topics/{name}", shop, json=EVENT)
+            assert answer.status == 400, name
+            assert "must match [a-z_]{1,64}" in answer.detail
+        await ask(bus, "POST", "/topics/orders", shop, json={**EVENT, "type": "wrong"})
+
+        assert await bus.get("/topics") == []
+
+
+async def test_a_path_below_a_topic_is_not_found(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        shop = await bus.token("shop")
+        for path in ("/topics/", "/topics/a/b", "/topics/a%2Fb", "/topics/{name}/x", "/nothing"):
+            assert (await ask(bus, "POST", path, shop, json=EVENT)).status == 404, path
+
+
+async def test_the_first_publisher_owns_the_topic(topology: Topology):
+    async with a_bus(topology, workers=0) as bus:
+        shop, other = await bus.token("shop"), await bus.token("other")
+        first = await ask(bus, "POST", "/topics/orders", shop, json=EVENT)
+        second = await ask(bus, "POST", "/topics/orders", other, json=EVENT)
+        third = await ask(bus, "POST", "/topics/orders", shop, json=EVENT)
+
+        assert (first.status, second.status, third.status) == (204, 403, 204)
+        assert second.detail == "topic 'orders' belongs to another client"
+        assert await bus.get("/topics") == [{"name": "orders", "publisher": "shop", "events": 2}]
+
+
+async def test_topics_show_their_publisher_by_name_and_count_all_events(topology: Topology):
+    async with a_bus(topology, workers=0) as bus:
+        shop, mail = await bus.token("shop"), await bus.token("mail-er")
+        await bus.publish(shop, [an_event(n, topic="orders", tenant=f"t{n}") for n in range(10)])
+        await bus.publish(mail, [an_event(1, topic="letters")])
+        listed = await ask(bus, "GET", "/topics", mail)
+
+        assert listed.json == [
+            {"name": "letters", "publisher": "mail-er", "events": 1},
+            {"name": "orders", "publisher": "shop", "events": 10},
+        ]
+        assert shop.encode() not in listed.body
+        assert mail.encode() not in listed.body
+
+
+async def test_the_publisher_of_a_topic_is_shown_by_name_after_its_token_is_revoked(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        await bus.publish(shop := await bus.token("shop-eu"), [an_event(1, topic="orders")])
+        await ask(bus, "DELETE", f"/api_tokens/{shop}")
+
+        assert await bus.get("/topics") == [{"name": "orders", "publisher": "shop-eu", "events": 1}]
+
+
+@pytest.mark.parametrize("who", ["owner", "root"])
+async def test_the_owner_and_root_delete_a_topic_and_its_subscriptions_end(topology: Topology, who: str):
+    async with a_bus(topology, workers=0) as bus:
+        shop, mail = await bus.token("shop"), await bus.token("mail")
+        await bus.publish(shop, [an_event(n, topic="orders", tenant=f"t{n}") for n in range(9)])
+        await bus.subscribe(mail, "https://mail.example/", "orders", "letters")
+        answer = await ask(bus, "DELETE", "/topics/orders", shop if who == "owner" else ROOT_KEY)
+
+        assert answer.status == 204
+        assert await bus.get("/topics") == []
+        [row] = await bus.get("/subscribers")
+        assert row["topics"] == ["letters"]
+
+
+async def test_a_deleted_topic_can_be_claimed_by_another_and_counts_from_zero(topology: Topology):
+    async with a_bus(topology, workers=0) as bus:
+        shop, other = await bus.token("shop"), await bus.token("other")
+        await bus.publish(shop, [an_event(n, topic="orders", tenant=f"t{n}") for n in range(9)])
+        await ask(bus, "DELETE", "/topics/orders", shop)
+        await bus.publish(other, [an_event(1, topic="orders")])
+
+        assert await bus.get("/topics") == [{"name": "orders", "publisher": "other", "events": 1}]
+        assert (await ask(bus, "POST", "/topics/orders", shop, json=EVENT)).status == 403
+
+
+async def test_deleting_a_topic_of_another_is_403_and_an_unknown_one_404(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        shop, other = await bus.token("shop"), await bus.token("other")
+        await bus.publish(shop, [an_event(1, topic="orders")])
+        foreign = await ask(bus, "DELETE", "/topics/orders", other)
+        unknown = await ask(bus, "DELETE", "/topics/ordrs", shop)
+
+        assert foreign.status == 403
+        assert unknown.status == 404
+        assert unknown.detail == "no topic named 'ordrs'"
+        assert len(await bus.get("/topics")) == 1
