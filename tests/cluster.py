@@ -72,7 +72,7 @@ async def _introduce(clients: Sequence[Redis], nodes: Sequence[EmbeddedServer], 
 
 
 async def _until_joined(clients: Sequence[Redis]) -> None:
-    while not all([await _is_joined(client) for client in clients]):  # noqa: ASYNC110  a server sets no Event
+    while not all([await _is_joined(client) for client in clients]):
         await asyncio.sleep(JOIN_GLANCE_S)
 
 

@@ -202,7 +202,19 @@ class BatchesMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(m.held for m in self.models))
     @rule(data=st.data())
     def open(self, data: st.DataObject) -> None:
-        model, taken = self.one(data, "held")
+        self.open_one(*self.one(data, "held"))
+
+    @rule(index=some_partition)
+    def open_all_that_is_due(self, index: int) -> None:
+        """Hypothesis leaves each rule out of half of its examples; what all depends on is there twice."""
+        self.redis_is_as_the_model_says()
+        self.time_passes(2)
+        self.take(index, 3)
+        model = self.at(index)
+        for taken in list(model.held.values()):
+            self.open_one(model, taken)
+
+    def open_one(self, model: Model, taken: Taken) -> None:
         bid, token = taken.job.args
         batch = self.world.run(batches.open_(model.partition, bid, token=token))
         kept = self.kept(model, taken.packed)
@@ -224,6 +236,24 @@ class BatchesMachine(RuleBasedStateMachine):
     def settle(self, data: st.DataObject, is_delivered: bool, ages: int) -> None:
         model, batch = self.one(data, "opened")
         slot = next(slot for slot, opened in model.opened.items() if opened is batch)
+        self.settle_one(model, slot, is_delivered=is_delivered, ages=ages)
+
+    @rule(index=some_partition, ages=st.integers(0, 1))
+    def settle_all(self, index: int, ages: int) -> None:
+        """Every other one is delivered, the rest fail."""
+        self.open_all_that_is_due(index)
+        for i, slot in enumerate(sorted(self.touched.opened)):
+            self.settle_one(self.touched, slot, is_delivered=i % 2 == 0, ages=ages)
+
+    @rule(index=some_partition, is_delivered=st.booleans())
+    def all_slots_die_and_settle_late(self, index: int, is_delivered: bool) -> None:
+        self.open_all_that_is_due(index)
+        self.scrub(index)
+        while self.touched.late:
+            self.settle_one_late(self.touched, is_delivered=is_delivered)
+
+    def settle_one(self, model: Model, slot: str, *, is_delivered: bool, ages: int) -> None:
+        batch = model.opened[slot]
         taken = model.held.pop(slot)
         del model.opened[slot]
         settled = self.world.run(self.settling(taken, batch, is_delivered=is_delivered, ages=ages))
@@ -263,6 +293,9 @@ class BatchesMachine(RuleBasedStateMachine):
     @rule(data=st.data(), is_delivered=st.booleans())
     def settle_late(self, data: st.DataObject, is_delivered: bool) -> None:
         model = self.at(data.draw(st.sampled_from([i for i, m in enumerate(self.models) if m.late])))
+        self.settle_one_late(model, is_delivered=is_delivered)
+
+    def settle_one_late(self, model: Model, *, is_delivered: bool) -> None:
         taken, batch = model.late.pop()
         settled = self.world.run(self.settling(taken, batch, is_delivered=is_delivered, ages=1))
         assert not settled.is_ours

@@ -27,7 +27,7 @@ POOL = {
 DEAD_MS = AGE_MS
 
 some_partition = st.integers(0, 2)
-some_slots = st.lists(st.sampled_from(["s1", "s2", "s3", "aux"]), unique=True, min_size=1).map(sorted)
+some_slots = st.sampled_from([["s1"], ["s2", "s3"], ["aux", "s1"], ["aux", "s1", "s2", "s3"]])
 
 
 @dataclass
@@ -106,6 +106,13 @@ class JobsMachine(RuleBasedStateMachine):
             kept.instant.insert(0, packed)
             self.expect_bell(model, must_ring=len(kept.instant) == 1)
 
+    @rule(index=some_partition, first=st.integers(0, 4), ages=st.integers(0, 1))
+    def push_some(self, index: int, first: int, ages: int) -> None:
+        """Hypothesis leaves each rule out of half of its examples; what all depends on is there twice."""
+        for n in range(3):
+            self.push(index, MAIN, (first + n) % 5, ages)
+        self.push(index, RETRY, first, 0)
+
     @rule(index=some_partition, ages=st.integers(1, 2))
     def push_recurring(self, index: int, ages: int) -> None:
         model = self.at(index)
@@ -138,6 +145,11 @@ class JobsMachine(RuleBasedStateMachine):
             model.queues[taken.queue].holders.add(taken.slot)
         heads = [score for queue in offers for score in model.queues[queue].scheduled.values()]
         self.check_wait(model, process, take.wait_ms, min(heads, default=None), (before, after))
+
+    @rule(index=some_partition, slots=some_slots)
+    def beat_and_take(self, index: int, slots: list[str]) -> None:
+        self.beat(index, slots)
+        self.take(index, slots, "p1")
 
     def check_wait(
         self, model: Model, process: str, wait_ms: int | None, head: int | None, span: tuple[int, int]
@@ -179,7 +191,9 @@ class JobsMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(t.queue != AUX for model in self.models for t in model.held.values()))
     @rule(data=st.data())
     def park(self, data: st.DataObject) -> None:
-        model, taken = self.one_held(data, is_batch=True)
+        self.park_one(*self.one_held(data, is_batch=True))
+
+    def park_one(self, model: Model, taken: Taken) -> None:
         token = taken.job.args[1]
         assert self.world.run(jobs.park(taken, token=token))
         kept = model.queues[taken.queue]
@@ -208,6 +222,14 @@ class JobsMachine(RuleBasedStateMachine):
         assert moved == expected
         assert left == sum(len(model.queues[queue].parked[token]) for queue in (RETRY, MAIN))
         self.expect_bell(model, must_ring=moved > 0)
+
+    @rule(index=some_partition, token=st.sampled_from(TOKENS), room=st.integers(1, 3), is_probe=st.booleans())
+    def park_all_and_unpark(self, index: int, token: str, room: int, is_probe: bool) -> None:
+        self.take(index, SLOTS[MAIN], "p1")
+        model = self.at(index)
+        for slot in [slot for slot, taken in model.held.items() if taken.queue != AUX]:
+            self.park_one(model, model.held.pop(slot))
+        self.unpark(index, token, room, (RETRY, MAIN), is_probe)
 
     @rule(index=some_partition, slots=some_slots)
     def beat(self, index: int, slots: list[str]) -> None:
@@ -239,6 +261,13 @@ class JobsMachine(RuleBasedStateMachine):
             assert sorted(instant[len(kept.instant) :]) == sorted(returned.values())
             kept.instant.extend(instant[len(kept.instant) :])
         self.expect_bell(model, must_ring=bool(returned))
+
+    @rule(index=some_partition)
+    def all_slots_die(self, index: int) -> None:
+        self.take(index, SLOTS[MAIN], "p1")
+        self.time_passes(1)
+        for queue in QUEUES:
+            self.scrub(index, queue)
 
     @precondition(lambda self: any(model.late for model in self.models))
     @rule(data=st.data(), how=st.sampled_from(["ack", "nack", "nack now", "park"]))

@@ -77,7 +77,7 @@ async def words(process: asyncio.subprocess.Process) -> list[str]:
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
-        while not holds():  # noqa: ASYNC110  another process sets no Event
+        while not holds():
             await asyncio.sleep(0.01)
 
 

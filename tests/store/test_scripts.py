@@ -6,16 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Topology
 from doubledecker.errors import ScriptBroken
 from doubledecker.store import jobs, scripts
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partition, Partitions
 
 KEYWORDS = frozenset(
-    "and break do else elseif end false for function goto if in local nil not or repeat return then true until while".split()
+    (
+        *("and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in"),
+        *("local", "nil", "not", "or", "repeat", "return", "then", "true", "until", "while"),
+    )
 )
-GLOBALS = frozenset("redis cmsgpack table string math tonumber tostring ipairs pairs unpack".split())
+GLOBALS = frozenset(
+    ("redis", "cmsgpack", "table", "string", "math", "tonumber", "tostring", "ipairs", "pairs", "unpack")
+)
 # The publish script is one atom, and longer than any other (STYLE.md).
 LONG = "event_publish"
 BODY_LINES_MAX = 60

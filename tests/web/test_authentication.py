@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import itertools
 import re
 import shutil
 
@@ -54,11 +55,11 @@ async def test_each_route_is_for_root_or_clients_or_both_and_never_for_strangers
             assert (await ask(bus, method, path, client, json=body)).status == for_client, path
 
 
-@pytest.mark.parametrize("path", PUBLIC)
-async def test_a_public_route_asks_nobody_who_they_are(one: Topology, path: str):
+async def test_a_public_route_asks_nobody_who_they_are(one: Topology):
     async with a_bus(one, workers=0) as bus:
-        assert (await ask(bus, "GET", path, None)).status == 200
-        assert (await ask(bus, "GET", path, "unknown--token")).status == 200
+        for path in PUBLIC:
+            assert (await ask(bus, "GET", path, None)).status == 200, path
+            assert (await ask(bus, "GET", path, "unknown--token")).status == 200, path
 
 
 async def test_metrics_need_a_token_when_they_are_not_public(one: Topology):
@@ -83,10 +84,10 @@ async def test_a_stranger_is_challenged_by_all_three_schemes(one: Topology):
         assert others == ['Basic realm="doubledecker", charset="UTF-8"', "Bearer"]
 
 
-@pytest.mark.parametrize("password", ["x", "", "a:b", "ü"])
-async def test_basic_takes_the_token_as_user_and_any_password(one: Topology, password: str):
+async def test_basic_takes_the_token_as_user_and_any_password(one: Topology):
     async with a_bus(one, workers=0) as bus:
-        for secret in (ROOT_KEY, await bus.token("client")):
+        client = await bus.token("client")
+        for secret, password in itertools.product((ROOT_KEY, client), ("x", "", "a:b", "ü")):
             assert (await ask(bus, "GET", "/pulse", None, headers=said("Basic", f"{secret}:{password}"))).status == 204
 
 
@@ -152,26 +153,26 @@ async def test_a_token_that_is_unknown_wrong_or_revoked_gets_the_same_answer(one
         assert all(len(answer.headers.getall("WWW-Authenticate")) == 3 for answer in answers)
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "",
-        "Basic",
-        "Basic !!!",
-        "Basic " + base64.b64encode(b":x").decode(),
-        "Basic " + base64.b64encode(b"\xff\xfe:x").decode(),
-        "Bearer",
-        "Bearer ",
-        "Digest",
-        'Digest username="root"',
-        "Digest " + "a=b," * 2000,
-        "Negotiate abc",
-        ROOT_KEY,
-    ],
-)
-async def test_a_header_that_makes_no_sense_is_401(one: Topology, header: str):
+NONSENSE = [
+    "",
+    "Basic",
+    "Basic !!!",
+    "Basic " + base64.b64encode(b":x").decode(),
+    "Basic " + base64.b64encode(b"\xff\xfe:x").decode(),
+    "Bearer",
+    "Bearer ",
+    "Digest",
+    'Digest username="root"',
+    "Digest " + "a=b," * 2000,
+    "Negotiate abc",
+    ROOT_KEY,
+]
+
+
+async def test_a_header_that_makes_no_sense_is_401(one: Topology):
     async with a_bus(one, workers=0) as bus:
-        assert (await ask(bus, "GET", "/pulse", None, headers={"Authorization": header})).status == 401
+        for header in NONSENSE:
+            assert (await ask(bus, "GET", "/pulse", None, headers={"Authorization": header})).status == 401, header
 
 
 async def test_an_empty_root_key_lets_nobody_in(one: Topology):

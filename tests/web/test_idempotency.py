@@ -1,4 +1,4 @@
-"""`Idempotency-Key`: a request can be repeated for a day, and is carried out once."""
+"""Repeats: by `Idempotency-Key` or by an event's own id, what is said twice within a day is done once."""
 
 import asyncio
 
@@ -75,8 +75,8 @@ async def test_the_key_of_another_client_is_another_key(one: Topology):
         assert len(await journal(bus)) == 2
 
 
-async def test_a_posted_topic_event_is_repeatable_too(topology: Topology):
-    async with a_bus(topology, workers=0) as bus:
+async def test_a_posted_topic_event_is_repeatable_too(one: Topology):
+    async with a_bus(one, workers=0) as bus:
         shop = await bus.token("shop")
         statuses = [(await ask(bus, "POST", "/topics/orders", shop, json=EVENT, headers=KEY)).status for _ in range(2)]
         other = await ask(bus, "POST", "/topics/refunds", shop, json=EVENT, headers=KEY)
@@ -146,3 +146,36 @@ async def test_a_key_is_1_to_255_printable_characters(one: Topology, key: str):
             assert "1 to 255 printable" in answer.detail
         longest = {"Idempotency-Key": "x" * 255}
         assert (await ask(bus, "POST", "/events", shop, json=an_event(1), headers=longest)).status == 202
+
+
+async def test_a_repeated_id_of_the_same_publisher_gets_the_same_answer_and_is_stored_once(topology: Topology):
+    async with a_bus(topology, workers=0) as bus:
+        shop = await bus.token("shop")
+        await bus.subscribe(await bus.token("mail"), "https://mail.example/", "widgets")
+        events = [an_event(1, id="own-1", key="a"), an_event(2, id="own-2", key="b")]
+        first = await ask(bus, "POST", "/events", shop, json=events)
+        second = await ask(bus, "POST", "/events", shop, json=events)
+        third = await ask(bus, "POST", "/events", shop, json=events[1])
+
+        assert first.status == second.status == third.status == 202
+        assert first.json == second.json == {"ids": ["own-1", "own-2"], "refused": []}
+        assert third.json == {"ids": ["own-2"], "refused": []}
+        assert sorted(event["id"] for event in await journal(bus)) == ["own-1", "own-2"]
+        assert sorted(event["id"] for event in await waiting(bus)) == ["own-1", "own-2"]
+        assert (await bus.get("/topics"))[0]["events"] == 2
+
+
+async def test_an_id_twice_in_one_request_is_one_event(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        ids = await bus.publish(await bus.token("shop"), [an_event(1, id="own"), an_event(1, id="own")])
+
+        assert ids == ["own", "own"]
+        assert len(await journal(bus)) == 1
+
+
+async def test_the_same_id_of_another_publisher_is_another_event(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        await bus.publish(await bus.token("a"), [an_event(1, topic="first", id="own")])
+        await bus.publish(await bus.token("b"), [an_event(1, topic="second", id="own")])
+
+        assert [event["topic"] for event in await journal(bus)] == ["first", "second"]

@@ -149,14 +149,14 @@ async def test_data_too_deep_is_400(one: Topology, path: str, depth: int):
 
 
 @pytest.mark.parametrize("path", ["/events", "/topics/widgets"])
-@pytest.mark.parametrize("text", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80"])
-async def test_bytes_that_are_not_utf8_are_400_even_in_data(one: Topology, path: str, text: bytes):
+async def test_bytes_that_are_not_utf8_are_400_even_in_data(one: Topology, path: str):
     async with a_bus(one, workers=0) as bus:
-        body = json.dumps(an_event_for(path, data="HERE")).encode()
-        answer = await ask(bus, "POST", path, await bus.token("shop"), body=body.replace(b"HERE", text))
-
-        assert answer.status == 400
-        assert answer.detail == f"the body is not UTF-8: byte {body.index(b'HERE')} is {text[0]:#04x}"
+        shop = await bus.token("shop")
+        for text in (b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80"):
+            body = json.dumps(an_event_for(path, data="HERE")).encode()
+            answer = await ask(bus, "POST", path, shop, body=body.replace(b"HERE", text))
+            assert answer.status == 400
+            assert answer.detail == f"the body is not UTF-8: byte {body.index(b'HERE')} is {text[0]:#04x}"
 
 
 async def test_a_client_that_goes_away_in_the_middle_of_a_body_leaves_nothing(one: Topology):

@@ -10,7 +10,7 @@ from conftest import Topology
 from doubledecker.assembly.settings import Settings
 from doubledecker.web import openapi
 from doubledecker.web import server as web
-from harness import ROOT_KEY, TestBus, a_bus, an_event
+from harness import ROOT_KEY, a_bus, an_event
 from web.asking import Answer, ask
 
 DOCUMENT = json.loads(json.dumps(openapi.document()))
@@ -99,9 +99,8 @@ def test_what_is_public_in_the_document_is_public_in_the_app():
 
 
 def test_the_schemas_are_schemas_and_every_reference_leads_somewhere():
-    for name, schema in SCHEMAS.items():
+    for schema in SCHEMAS.values():
         Draft202012Validator.check_schema(schema)
-        assert name
     for pointer in references(DOCUMENT):
         kind, _, name = pointer.removeprefix("#/components/").partition("/")
         assert name in DOCUMENT["components"][kind], pointer
@@ -187,14 +186,10 @@ async def test_the_server_takes_every_example_of_a_request(one: Topology):
                 {"callback": "https://mail.example/" + "x" * 2048},
                 {"uuid": "a:b"},
                 {"uuid": "x" * 256},
-                {"timeout": 3_600_001},
-                {"timeout": -1},
-                {"max": 0},
-                {"max": 10_001},
-                {"max_bytes": 0},
-                {"max_bytes": 16_777_217},
-                {"concurrency": 0},
-                {"concurrency": 101},
+                *({"timeout": value} for value in (-1, 3_600_001)),
+                *({"max": value} for value in (0, 10_001)),
+                *({"max_bytes": value} for value in (0, 16_777_217)),
+                *({"concurrency": value} for value in (0, 101)),
                 {"max_events": 1},
             ],
         ),
@@ -260,7 +255,7 @@ async def test_an_answer_of_not_ready_is_documented(one: Topology):
 
 async def test_the_document_is_what_the_server_gives(one: Topology):
     async with a_bus(one, workers=0) as bus:
-        assert await document_of(bus) == DOCUMENT
+        assert (await ask(bus, "GET", "/openapi.json", None)).json == DOCUMENT
 
 
 def check(method: str, path: str, answer: Answer) -> None:
@@ -295,10 +290,6 @@ def references(value: object) -> Iterator[str]:
         yield from (found for each in value.values() for found in references(each))
     elif isinstance(value, list):
         yield from (found for each in value for found in references(each))
-
-
-async def document_of(bus: TestBus) -> object:
-    return (await ask(bus, "GET", "/openapi.json", None)).json
 
 
 class NoBus:

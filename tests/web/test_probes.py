@@ -91,8 +91,8 @@ async def test_scaling_answers_at_once_below_the_threshold(one: Topology):
             assert (await ask(bus, "GET", "/pulse/scaling")).status == 204
 
 
-async def test_scaling_answers_after_a_second_at_the_threshold_and_others_do_not_wait(topology: Topology):
-    async with a_bus(topology, workers=0, scaling_threshold=1) as bus:
+async def test_scaling_answers_after_a_second_at_the_threshold_and_others_do_not_wait(one: Topology):
+    async with a_bus(one, workers=0, scaling_threshold=1) as bus:
         await a_due_batch(bus)
         loop = asyncio.get_running_loop()
         start = loop.time()

@@ -11,8 +11,8 @@ LEAST = {"topics": ["orders"], "callback": CALLBACK}
 
 
 @pytest.mark.parametrize("path", ["/subscription", "/subscriber"])
-async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(topology: Topology, path: str):
-    async with a_bus(topology, workers=0) as bus:
+async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(one: Topology, path: str):
+    async with a_bus(one, workers=0) as bus:
         made = (await ask(bus, "POST", "/api_tokens", json={"name": "mail"})).json
         answer = await ask(bus, "POST", path, made["token"], json=LEAST)
 
@@ -204,8 +204,8 @@ async def test_a_subscriber_is_deleted_once_and_then_not_found(topology: Topolog
         assert await bus.get("/subscribers") == []
 
 
-async def test_one_subscription_is_ended_once_and_then_not_found(topology: Topology):
-    async with a_bus(topology, workers=0) as bus:
+async def test_one_subscription_is_ended_once_and_then_not_found(one: Topology):
+    async with a_bus(one, workers=0) as bus:
         mail = await bus.token("mail")
         await bus.subscribe(mail, CALLBACK, "orders", "letters")
         first = await ask(bus, "DELETE", "/subscriber/topics/orders", mail)

@@ -39,7 +39,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class JournalBound:
-    """How much the journal may hold, and what happens then: trim the oldest, or refuse new events."""
+    """How much the journal may hold, and what happens when its archive is behind: cut it all the same, or refuse."""
 
     bytes_max: int
     is_refusing: bool = False
@@ -198,7 +198,8 @@ class Committer:
 
     async def _trim(self) -> None:
         try:
-            await journal.trim(self._partition, "events", bytes_max=self._bound.bytes_max)
+            is_forced = not self._bound.is_refusing
+            await journal.trim(self._partition, "events", bytes_max=self._bound.bytes_max, is_forced=is_forced)
         except BusAway:
             return  # the next call meets the same absence, and says so to those who wait for it
 

@@ -119,7 +119,7 @@ async def _part(partition: Partition, now_ms: int) -> _Part:
         counters=await counters.read(partition),
         jobs=await jobs.counts(partition),
         slots=frozenset(slot for slot, at in beats.items() if at + ALIVE_MS > now_ms),
-        memory_bytes=await counters.memory_used(partition),
+        memory_bytes=(await counters.memory(partition)).used_bytes,
         journal_bytes={name: int(state.get(f"{name}_bytes", 0)) for name in ("events", "attempts")},
         oldest_at=await batches.oldest(partition),
     )

@@ -140,6 +140,8 @@ class _Up:
         environment |= {PREFIX + name.upper(): value for name, value in given.items()}
         if self._plan.with_demo:
             environment.setdefault(f"{PREFIX}PRIVATE_CALLBACKS", "true")
+            # Its mailer fails for seconds at a time; waiting minutes for the next try would be no fun to watch.
+            environment.setdefault(f"{PREFIX}BACKOFF_CAP_MS", "3000")
         graces_s = {"worker": settings.shutdown_s + _WORKER_MARGIN_S, "web": _WEB_GRACE_S}
         if self._plan.with_demo:
             graces_s["demo"] = _DEMO_GRACE_S

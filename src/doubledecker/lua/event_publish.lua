@@ -6,7 +6,7 @@
 -- their names, and an aux job calls this script again, a slice of receivers at a time, until none is left.
 --
 -- key  registry       registry               hash    version: grows with every change of routing
--- key  journal        journal                hash    events_bytes: what the event journal holds
+-- key  journal        journal                hash    events_bytes: what the event journal holds; archive
 -- key  journal_events journal:events         stream  accepted events, lines of JSON by publisher
 -- key  counters       counters               hash    telemetry
 -- key  gauge_events   batches:gauges:event   hash    events waiting, by subscriber
@@ -26,7 +26,7 @@
 -- keys token_index    batches:index:<token>  zset    one subscriber's batches by creation time
 -- keys fanout         fanout:<fid>           list    a message and the tokens that still have to get it
 -- arg  version        int   the registry version that the plan was made with
--- arg  journal_bytes_max  int  refuse when the journal holds more; 0 never refuses
+-- arg  journal_bytes_max  int  refuse when the journal holds more and an archive is behind; 0 never refuses
 -- arg  id_window_ms   int   how long a publisher's id is remembered
 -- arg  ids_max        int   how many are remembered, by publisher
 -- arg  plan           pack  publishers, topics, ids, lanes, later, fanout and uids; see store/events.py
@@ -38,7 +38,7 @@ if tonumber(redis.call("HGET", registry, "version") or 0) > version then
   return {"stale"}
 end
 local journal_bytes = tonumber(redis.call("HGET", journal, "events_bytes") or 0)
-if journal_bytes_max > 0 and journal_bytes > journal_bytes_max then
+if journal_bytes_max > 0 and journal_bytes > journal_bytes_max and redis.call("HEXISTS", journal, "archive") == 1 then
   return {"full"}
 end
 if plan.fanout and redis.call("LLEN", fanout(plan.fanout[1])) ~= plan.fanout[2] then

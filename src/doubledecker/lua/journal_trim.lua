@@ -7,6 +7,7 @@
 -- key gaps        journal:gaps     stream  what was cut unconfirmed
 -- arg name        text  events or attempts
 -- arg bytes_max   int   how much it may hold
+-- arg is_forced   int   1 when the bound holds even against an archive that is behind
 -- arg entries_max int   how many entries to look at in one call
 -- returns         {entries removed, bytes left, entries lost to the archive}
 
@@ -23,7 +24,7 @@ local confirmed = archive and redis.call("HGET", journal, name .. "_confirmed") 
 local removed, last, first_lost, last_lost, lost = 0, nil, nil, nil, 0
 for _, entry in ipairs(redis.call("XRANGE", entries, "-", "+", "COUNT", entries_max)) do
   local is_confirmed = archive and not is_after(entry[1], confirmed)
-  if not is_confirmed and bytes <= bytes_max then
+  if not is_confirmed and (bytes <= bytes_max or (archive and is_forced == 0)) then
     break
   end
   removed, last = removed + 1, entry[1]

@@ -119,7 +119,7 @@ def parse_offered(item: bytes | Raw, *, id_: str, now_ms: int, limits: EventLimi
         t=_checked_timestamp(offered.timestamp, now_ms),
         data=_checked_data(offered.data, limits),
         id=offered.id or id_,
-        tenant=_checked_name("tenant", offered.tenant) or DEFAULT_TENANT,
+        tenant=_checked_tenant(offered.tenant),
         key=_checked_name("key", offered.key),
         traceparent=offered.traceparent or UNSET,
     )
@@ -146,6 +146,12 @@ def _decode(decoder: "msgspec.json.Decoder[_Form]", body: bytes | Raw) -> _Form:
         return decoder.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadRequest(f"not an event: {error}") from error
+
+
+def _checked_tenant(tenant: str | None) -> str:
+    name = _checked_name("tenant", tenant)
+    # The constant itself, not an equal string: the encoder leaves out what is identical to the default.
+    return DEFAULT_TENANT if name in {"", DEFAULT_TENANT} else name
 
 
 def _checked_name(field: str, value: str | None) -> str:

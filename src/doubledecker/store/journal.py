@@ -51,9 +51,12 @@ class Entry:
     fields: tuple[tuple[str, bytes], ...]
 
 
-async def trim(partition: Partition, name: Name, *, bytes_max: int) -> Trimmed:
-    """Cut what is confirmed or over the bound, a bounded number of entries; repeat while something is removed."""
-    reply = await partition.run(_TRIM, name=name, bytes_max=bytes_max, entries_max=_TRIM_MAX)
+async def trim(partition: Partition, name: Name, *, bytes_max: int, is_forced: bool = True) -> Trimmed:
+    """Cut what is confirmed or over the bound, a bounded number of entries; repeat while something is removed.
+
+    Unless it is forced, the bound does not cut what a registered archive has yet to confirm.
+    """
+    reply = await partition.run(_TRIM, name=name, bytes_max=bytes_max, is_forced=int(is_forced), entries_max=_TRIM_MAX)
     removed, left, lost = cast("tuple[int, int, int]", reply)
     return Trimmed(removed, left, lost)
 

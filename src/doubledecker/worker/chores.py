@@ -35,6 +35,7 @@ class ChoreRules:
     memory_bytes_free: int
     dead_ms: int
     journal_bytes_max: int
+    journal_refuses: bool = False
 
 
 class Chores:
@@ -82,9 +83,7 @@ class Chores:
         self._monitor.send(view, growth)
 
     async def autodrop(self) -> None:
-        """Delete the oldest batches while a server is short of memory."""
-        if self._rules.memory_bytes_max == 0:
-            return
+        """Delete the oldest batches while a server is short of memory, by our bound or by its own."""
         by_server: dict[str, list[Partition]] = {}
         for partition in self._partitions.all:
             by_server.setdefault(partition.server, []).append(partition)
@@ -115,8 +114,9 @@ class Chores:
         await registry.copy_version(self._partitions, await registry.version(self._partitions.home))
         for partition in self._partitions.all:
             await self._unpark(partition)
-            await self._trim(partition, "events")
-            await self._trim(partition, "attempts")
+            await self._trim(partition, "events", is_forced=not self._rules.journal_refuses)
+            # An attempt cannot be refused once it was made.
+            await self._trim(partition, "attempts", is_forced=True)
 
     async def purge(self, partition: Partition, token: str, rid: str) -> None:
         """Delete what waited for a subscriber when it went."""
@@ -153,10 +153,11 @@ class Chores:
         raise RetryLater(1)
 
     async def _relieve(self, partitions: list[Partition]) -> None:
-        bound = self._rules.memory_bytes_max - self._rules.memory_bytes_free
         for _ in range(_PASSES_MAX):
-            used = await counters.memory_used(partitions[0])
-            if used <= bound:
+            memory = await counters.memory(partitions[0])
+            bytes_max = self._rules.memory_bytes_max or memory.bytes_max
+            used, bound = memory.used_bytes, bytes_max - self._rules.memory_bytes_free
+            if bytes_max == 0 or used <= bound:
                 return
             lost = await self._drop_oldest(partitions, bytes_enough=used - bound)
             if not lost:
@@ -194,9 +195,10 @@ class Chores:
                     partition, token, room=room.places, queues=room.queues, is_probe=condition.failures > 0
                 )
 
-    async def _trim(self, partition: Partition, name: journal.Name) -> None:
+    async def _trim(self, partition: Partition, name: journal.Name, *, is_forced: bool) -> None:
+        bytes_max = self._rules.journal_bytes_max
         for _ in range(_PASSES_MAX):
-            trimmed = await journal.trim(partition, name, bytes_max=self._rules.journal_bytes_max)
+            trimmed = await journal.trim(partition, name, bytes_max=bytes_max, is_forced=is_forced)
             if trimmed.lost:
                 _log.error("journal.gap", partition=partition.index, journal=name, entries=trimmed.lost)
             if not trimmed.removed:

@@ -67,6 +67,7 @@ def make_worker(settings: Settings, bus: Bus, dialer: Dialer, monitor: Monitor) 
         memory_bytes_free=settings.redis_min_free_bytes,
         dead_ms=round(settings.worker_dead_s * 1000),
         journal_bytes_max=settings.journal_bytes_max,
+        journal_refuses=settings.journal_full == "refuse",
     )
     rhythm = Rhythm(
         slots=settings.worker_threads,

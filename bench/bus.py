@@ -1,0 +1,116 @@
+"""A whole bus for a measurement: a fresh Valkey over TCP, one web process, and a worker when asked for."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from bench import children, events
+from bench.children import Child, Loaded
+from bench.load import Spec
+from doubledecker.store import embedded
+from doubledecker.store.embedded import EmbeddedServer
+
+_ROOT_KEY = "root-key-of-the-bench"
+_START_S_MAX = 30.0
+_FILL_EVENTS = 100  # a request's events while a backlog is made
+
+
+@dataclass
+class Bus:
+    """A running bus, and how to talk to it."""
+
+    server: EmbeddedServer
+    web: Child
+    port: int
+    environment: dict[str, str]
+    http: aiohttp.ClientSession
+    publisher: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {"web": self.web.pid, "valkey": self.server.pid}
+
+    async def subscribe(self, count: int, callback: str, **fields: int) -> None:
+        """That many subscribers to the topic of the bench."""
+        for number in range(count):
+            body = {"topics": [events.TOPIC], "callback": callback, **fields}
+            headers = {"Authorization": await self.authorization(f"subscriber-{number}")}
+            async with self.http.post(f"{self.url}/subscription", json=body, headers=headers) as answer:
+                answer.raise_for_status()
+
+    async def fill(self, count: int) -> None:
+        """Queue events; `count` is a multiple of what a request carries."""
+        spec = Spec(
+            port=self.port,
+            authorization=self.publisher,
+            kind="events",
+            events_per_request=_FILL_EVENTS,
+            connections=4,
+            warm_s=0.0,
+            measure_s=120.0,
+            requests_max=count // _FILL_EVENTS,
+        )
+        await children.loaded(spec, {})
+
+    async def loaded(self, spec: Spec) -> Loaded:
+        return await children.loaded(spec, self.pids)
+
+    @contextlib.asynccontextmanager
+    async def a_worker(self) -> AsyncIterator[Child]:
+        async with children.started("doubledecker", "worker", environment=self.environment) as worker:
+            yield worker
+
+    async def authorization(self, name: str) -> str:
+        """The header of a new client."""
+        headers = {"Authorization": aiohttp.encode_basic_auth(_ROOT_KEY, "x")}
+        async with self.http.post(f"{self.url}/api_tokens", json={"name": name}, headers=headers) as answer:
+            answer.raise_for_status()
+            return aiohttp.encode_basic_auth((await answer.json())["token"], "x")
+
+
+@contextlib.asynccontextmanager
+async def a_server() -> AsyncIterator[EmbeddedServer]:
+    """A fresh Valkey with the persistence that `doubledecker up` gives it, listening on TCP as peers need it."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = await EmbeddedServer.start(Path(folder), port=0)
+        try:
+            yield server
+        finally:
+            await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def a_bus() -> AsyncIterator[Bus]:
+    """An empty bus with default settings, ready to be published to."""
+    port = embedded.free_port()
+    async with a_server() as server, aiohttp.ClientSession() as http:
+        environment = {
+            "DOUBLEDECKER_REDIS_URL": server.url,
+            "DOUBLEDECKER_ROOT_KEY": _ROOT_KEY,
+            "DOUBLEDECKER_PORT": str(port),
+            "DOUBLEDECKER_PRIVATE_CALLBACKS": "true",
+        }
+        async with children.started("doubledecker", "web", environment=environment) as web:
+            bus = Bus(server, web, port, environment, http)
+            await _until_alive(bus)
+            bus.publisher = await bus.authorization("publisher")
+            yield bus
+
+
+async def _until_alive(bus: Bus) -> None:
+    async with asyncio.timeout(_START_S_MAX):
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with bus.http.get(f"{bus.url}/livez") as answer:
+                    if answer.status == 200:
+                        return
+            await asyncio.sleep(0.02)

@@ -1,0 +1,121 @@
+"""One attempt at a receiver, whatever that receiver does."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from doubledecker.delivery.attempt import Dialer, DialLimits, _retry_after
+from doubledecker.model.outcome import Kind, Outcome
+from doubledecker.model.subscriber import Subscriber
+from receiver import Receiver
+
+MESSAGES = [b'{"id":"1"}', b'{"id":"2"}']
+
+
+@contextlib.asynccontextmanager
+async def a_dialer(*, total_s: float = 5.0, ssl_verify: bool = True) -> AsyncIterator[Dialer]:
+    dialer = Dialer(DialLimits(connect_s=0.5, total_s=total_s, ssl_verify=ssl_verify))
+    yield dialer
+    await dialer.close()
+
+
+async def attempt(callback: str, **limits: float) -> Outcome:
+    async with a_dialer(**limits) as dialer:
+        return await dialer.attempt(Subscriber("t", callback, "u"), MESSAGES)
+
+
+async def test_any_2xx_is_a_delivery():
+    for status in (200, 201, 204, 299):
+        async with Receiver(plan=lambda _, status=status: status) as receiver:
+            outcome = await attempt(receiver.url)
+
+            assert (outcome.kind, outcome.status) == (Kind.DELIVERED, status)
+            assert receiver.ids == ["1", "2"]
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 400, 401, 404, 410, 500, 503])
+async def test_any_other_answer_is_a_refusal(status: int):
+    async with Receiver(plan=lambda _: status, headers={"Location": "http://127.0.0.1:9/"}) as receiver:
+        outcome = await attempt(receiver.url)
+
+        assert (outcome.kind, outcome.status) == (Kind.REFUSED, status)
+
+
+async def test_a_receiver_that_hangs_is_given_up_at_the_deadline():
+    async with Receiver(plan=lambda _: "hang") as receiver:
+        outcome = await attempt(receiver.url, total_s=0.3)
+
+        assert (outcome.kind, outcome.status) == (Kind.TIMED_OUT, None)
+        assert 250 <= outcome.took_ms < 3_000
+
+
+async def test_an_endless_body_does_not_hold_the_attempt():
+    async with Receiver(plan=lambda _: "endless") as receiver:
+        outcome = await attempt(receiver.url, total_s=20.0)
+
+        assert (outcome.kind, outcome.status) == (Kind.REFUSED, 500)
+        assert outcome.took_ms < 5_000
+
+
+async def test_a_cut_connection_is_broken():
+    async with Receiver(plan=lambda _: "cut") as receiver:
+        assert (await attempt(receiver.url)).kind is Kind.BROKEN
+
+
+async def test_nobody_listening_is_unreachable():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    assert (await attempt(f"http://127.0.0.1:{port}/")).kind is Kind.UNREACHABLE
+
+
+async def test_connections_are_kept_alive():
+    async with Receiver() as receiver, a_dialer() as dialer:
+        for _ in range(5):
+            await dialer.attempt(Subscriber("t", receiver.url, "u"), MESSAGES)
+
+        assert receiver._runner is not None
+        assert len(receiver._runner.server.connections) == 1
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused_unless_told_otherwise(tmp_path: Path):
+    server, port = await _tls_server(tmp_path)
+    async with server:
+        url = f"https://127.0.0.1:{port}/"
+
+        assert (await attempt(url)).kind is Kind.UNREACHABLE
+        assert (await attempt(url, ssl_verify=False)).kind is Kind.DELIVERED
+
+
+def test_retry_after_is_seconds_or_a_date_and_nonsense_is_ignored():
+    assert _retry_after("7") == 7_000
+    assert _retry_after("Fri, 31 Dec 1999 23:59:59 GMT") == 0
+    assert _retry_after("soon") is None
+    assert _retry_after(None) is None
+
+
+async def _tls_server(directory: Path) -> tuple[asyncio.Server, int]:
+    """A server with a certificate of its own making."""
+    key, certificate = directory / "key.pem", directory / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    made = await asyncio.create_subprocess_exec(
+        *command, "-keyout", key, "-out", certificate, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert await made.wait() == 0
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    return server, int(server.sockets[0].getsockname()[1])

@@ -1,0 +1,121 @@
+"""UIDs, tokens, jobs and subscriptions."""
+
+import json
+import re
+import uuid
+
+import msgspec
+import pytest
+
+from doubledecker.errors import BadRequest
+from doubledecker.model import subscriber as subscribing
+from doubledecker.model import token as tokens
+from doubledecker.model.job import Job, batch_job
+from doubledecker.model.subscriber import Subscriber, Subscription
+from doubledecker.model.uid import event_id, repeatable_event_id, uid, uids
+
+
+def test_a_uid_is_20_characters_of_url_safe_base64():
+    assert re.fullmatch(r"[A-Za-z0-9_-]{20}", uid())
+    assert len(uids(7)) == 140
+    assert len({uid() for _ in range(1000)}) == 1000
+
+
+def test_event_ids_are_uuids_of_version_7_that_sort_by_time():
+    early, late = event_id(1_700_000_000_000), event_id(1_700_000_000_001)
+
+    assert uuid.UUID(early).version == 7
+    assert uuid.UUID(early).variant == uuid.RFC_4122
+    assert early < late
+    assert int(early[:8] + early[9:13], 16) == 1_700_000_000_000
+
+
+def test_a_repeated_request_names_the_same_events():
+    assert repeatable_event_id("a", "k", "0") == repeatable_event_id("a", "k", "0")
+    assert repeatable_event_id("a", "k", "0") != repeatable_event_id("a", "k", "1")
+    assert uuid.UUID(repeatable_event_id("a", "k", "0")).version == 8
+
+
+def test_a_job_is_messagepack_of_its_name_and_arguments():
+    packed = batch_job("bid", "tok").encode()
+
+    assert msgspec.msgpack.decode(packed) == ["batch", ["bid", "tok"]]
+    assert Job.decode(packed) == Job("batch", ("bid", "tok"))
+
+
+def test_a_token_is_kept_as_hashes_and_known_by_its_id():
+    token = tokens.make("shop", "shop--secret", now_ms=1)
+
+    assert re.fullmatch(r"shop-[0-9a-f]{8}", token.id)
+    assert "secret" not in msgspec.json.encode(token).decode()
+
+
+def test_a_made_secret_is_a_valid_token_for_any_name():
+    for name in ("a", "x" * 64):
+        secret = tokens.make_secret(name)
+        assert tokens.PATTERN.fullmatch(secret)
+        assert len(secret.rpartition("--")[2]) == 32
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"name":"A"}', b'{"name":"a","token":"a b"}', b'{"name":"a","x":1}']
+)
+def test_a_bad_token_request_is_refused(body: bytes):
+    with pytest.raises(BadRequest):
+        tokens.parse_request(body)
+
+
+def subscription(**fields: object) -> Subscription:
+    body = {"topics": ["a"], "callback": "https://a.example/cb", **fields}
+    return subscribing.parse(json.dumps(body).encode(), is_private_allowed=False)
+
+
+def test_what_is_absent_keeps_its_former_value():
+    former = Subscriber(
+        "t", "https://old.example/", "u", ("x",), timeout_ms=7, max_events=8, max_bytes=9, concurrency=2
+    )
+
+    kept = subscribing.merge(subscription(), token="t", former=former, fallback_uuid="f")
+    changed = subscribing.merge(subscription(timeout=0, max=1, uuid="v"), token="t", former=former, fallback_uuid="f")
+
+    assert (kept.timeout_ms, kept.max_events, kept.max_bytes, kept.concurrency, kept.uuid) == (7, 8, 9, 2, "u")
+    assert (kept.callback, kept.topics) == ("https://a.example/cb", ("a",))
+    assert (changed.timeout_ms, changed.max_events, changed.uuid) == (0, 1, "v")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"timeout": -1},
+        {"timeout": 3_600_001},
+        {"max": 0},
+        {"max": 10_001},
+        {"max_bytes": 0},
+        {"concurrency": 0},
+        {"concurrency": 101},
+        {"topics": ["Bad"]},
+        {"topics": "a"},
+        {"uuid": "a:b"},
+        {"uuid": ""},
+        {"colour": 1},
+        {"callback": "http://a.example/"},
+        {"callback": "https://u:p@a.example/"},
+        {"callback": "https://a.example/#x"},
+        {"callback": "ftp://a.example/"},
+        {"callback": "https://"},
+        {"callback": "https://a.example:99999/"},
+        {"callback": "https://[::1"},
+        {"callback": "https://a.example/ x"},
+    ],
+)
+def test_a_subscription_outside_the_limits_is_refused(fields: dict[str, object]):
+    with pytest.raises(BadRequest):
+        subscription(**fields)
+
+
+def test_plain_http_needs_private_callbacks():
+    body = b'{"topics":[],"callback":"http://127.0.0.1:9/"}'
+
+    assert subscribing.parse(body, is_private_allowed=True).callback == "http://127.0.0.1:9/"
+    with pytest.raises(BadRequest, match="https"):
+        subscribing.parse(body, is_private_allowed=False)
