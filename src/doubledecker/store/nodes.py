@@ -17,6 +17,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     MovedError,
+    NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
@@ -70,6 +71,10 @@ class Node:
             # What broke this connection, a restart most often, broke its idle siblings too.
             await self.close(nowait=True)
             raise BusAway(f"Redis at {_shown(self.url)}: {str(error) or type(error).__name__}") from error
+        except (NoScriptError, MovedError):
+            raise
+        except RedisError as error:
+            raise BusAway(f"Redis at {_shown(self.url)} refused a command: {error}") from error
 
     async def _exchange(self, commands: Sequence[Sequence[Encoded]], answer_s_max: float) -> list[Reply]:
         connection = await self._take()

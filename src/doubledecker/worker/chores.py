@@ -56,6 +56,7 @@ class Chores:
             "monitor": self.monitor,
             "autodrop": self.autodrop,
             "schedule": self.schedule,
+            "sweep": self.sweep,
         }
 
     async def run(self, taken: Taken) -> None:
@@ -101,13 +102,9 @@ class Chores:
                 slots, returned = await jobs.scrub(partition, queue, dead_ms=self._rules.dead_ms)
                 if slots:
                     _log.warning("slots.scrubbed", partition=partition.index, queue=queue, slots=slots, jobs=returned)
-            dead = [
-                slot
-                for slot, beat in (await jobs.beats(partition)).items()
-                # Ten times the patience: a slot that only stumbled must find its name when it comes back.
-                if beat + 10 * self._rules.dead_ms < clock.now_ms()
-            ]
-            await jobs.forget(partition, dead)
+            # Ten times the patience: a slot that only stumbled must find its name when it comes back.
+            alive = await jobs.alive(partition, silent_ms_max=10 * self._rules.dead_ms)
+            await jobs.forget(partition, [slot for slot in await jobs.beats(partition) if slot not in alive])
 
     async def schedule(self) -> None:
         """Mend what a crash may have left behind: old versions, parked jobs with free places, long journals."""
@@ -118,10 +115,19 @@ class Chores:
             # An attempt cannot be refused once it was made.
             await self._trim(partition, "attempts", is_forced=True)
 
+    async def sweep(self) -> None:
+        """Retire what waits for nobody: a process may have died between forgetting a subscriber and doing so."""
+        await self._live.refresh()
+        for partition in self._partitions.all:
+            _, waiting = await batches.gauges(partition)
+            for token in waiting.keys() - self._live.snapshot.subscribers.keys():
+                if await subscribers.retire(partition, token):
+                    _log.warning("subscriber.swept", partition=partition.index, subscriber=token)
+
     async def purge(self, partition: Partition, token: str, rid: str) -> None:
         """Delete what waited for a subscriber when it went."""
         for _ in range(_PASSES_MAX):
-            if not await batches.purge(partition, rid, batches_max=_DROP_MAX, counter="events.purged"):
+            if await batches.purge(partition, rid, batches_max=_DROP_MAX, counter="events.purged") == 0:
                 break
         else:
             raise RetryLater(1)
@@ -179,10 +185,9 @@ class Chores:
 
     async def _unpark(self, partition: Partition) -> None:
         tokens = await jobs.parked_tokens(partition, count=_PARKED_MAX)
-        now_ms = clock.now_ms()
+        now_ms = await self._partitions.home.time_ms()
         if tokens:
-            beats = await jobs.beats(self._partitions.home)
-            alive = {slot for slot, beat in beats.items() if beat + self._rules.dead_ms > now_ms}
+            alive = await jobs.alive(self._partitions.home, silent_ms_max=self._rules.dead_ms)
             for token in tokens:
                 await subscribers.end_holds(self._partitions.home, token, alive=alive)
         conditions = await subscribers.conditions(self._partitions.home, tokens, now_ms=now_ms)
