@@ -57,6 +57,7 @@ class Model:
     beats: dict[str, int] = field(default_factory=dict)
     held: dict[str, Taken] = field(default_factory=dict)
     late: list[Taken] = field(default_factory=list)
+    called: set[bytes] = field(default_factory=set)
     owner: str | None = None
     bell: bytes = b""
 
@@ -141,6 +142,8 @@ class JobsMachine(RuleBasedStateMachine):
         expected = _expected_take(model, offers, now=before)
         assert sorted((t.slot, t.queue, t.packed) for t in take.taken) == sorted(expected)
         for taken in take.taken:
+            assert taken.is_called == (taken.packed in model.called)
+            model.called.discard(taken.packed)
             model.held[taken.slot] = taken
             model.queues[taken.queue].holders.add(taken.slot)
         heads = [score for queue in offers for score in model.queues[queue].scheduled.values()]
@@ -198,7 +201,8 @@ class JobsMachine(RuleBasedStateMachine):
         assert self.world.run(jobs.park(taken, token=token))
         kept = model.queues[taken.queue]
         del kept.pending[taken.slot]
-        kept.parked[token].insert(0, taken.packed)
+        # One that was put back too early is still the first in line.
+        kept.parked[token].insert(len(kept.parked[token]) if taken.is_called else 0, taken.packed)
 
     @rule(
         index=some_partition,
@@ -219,6 +223,7 @@ class JobsMachine(RuleBasedStateMachine):
             del line[len(line) - count :]
             expected += count
             model.queues[RETRY if is_probe else queue].instant.extend(chosen)
+            model.called.update(chosen)
         assert moved == expected
         assert left == sum(len(model.queues[queue].parked[token]) for queue in (RETRY, MAIN))
         self.expect_bell(model, must_ring=moved > 0)
