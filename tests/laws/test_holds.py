@@ -25,7 +25,7 @@ class Model:
 
     holds: dict[str, int] = field(default_factory=dict)
     invitations: list[int] = field(default_factory=list)
-    waiting: dict[int, int] = field(default_factory=dict)
+    waiting: dict[int, str] = field(default_factory=dict)
     health: int = 100
     failures: int = 0
 
@@ -94,7 +94,9 @@ class HoldsMachine(RuleBasedStateMachine):
             assert room == 0
             return
         self.expire()
-        self.model.waiting[partition] = self.model.waiting.get(partition, 0) + 1
+        [mark] = self.world.ask(self.home, ["HGET", "waiting:ann", partition])
+        assert mark.decode() != self.model.waiting.get(partition)
+        self.model.waiting[partition] = mark.decode()
         assert room == (0 if self.model.failures else self.invite())
 
     def expected_entry(self, *, is_retry: bool, must_queue: bool) -> Entry:
@@ -136,7 +138,7 @@ class HoldsMachine(RuleBasedStateMachine):
         assert left.failures_before == failures_before
         assert left.failures == self.model.failures
         assert left.invited == invited
-        assert {each.partition: each.times for each in left.waiting} == waiting
+        assert {each.partition: each.mark for each in left.waiting} == waiting
         if points < 0:
             condition = self.world.run(subscribers.conditions(self.home, ["ann"], now_ms=before_ms))["ann"]
             assert 0 <= condition.retry_at - delay_ages * AGE_MS - before_ms < AGE_MS
@@ -150,13 +152,13 @@ class HoldsMachine(RuleBasedStateMachine):
             self.leave("s1", points, 0)
 
     @precondition(lambda self: self.model is not None)
-    @rule(partition=st.integers(0, 2), missed=st.integers(0, 1))
-    def resume(self, partition: int, missed: int) -> None:
+    @rule(partition=st.integers(0, 2), has_missed=st.booleans())
+    def resume(self, partition: int, has_missed: bool) -> None:
         """Whoever looked before some more were parked must not say that there are none."""
         assert self.model is not None
-        seen = Waiting(partition, self.model.waiting.get(partition, 0) - missed)
-        is_done = self.world.run(subscribers.resume(self.home, "ann", seen))
-        assert is_done == (missed == 0)
+        mark = "an older mark" if has_missed else self.model.waiting.get(partition, "none")
+        is_done = self.world.run(subscribers.resume(self.home, "ann", Waiting(partition, mark)))
+        assert is_done == (not has_missed and partition in self.model.waiting)
         if is_done:
             self.model.waiting.pop(partition, None)
 
@@ -180,7 +182,8 @@ class HoldsMachine(RuleBasedStateMachine):
             return
         self.expire()
         assert live == self.model.holds.keys()
-        assert {int(index): int(times) for index, times in pairs(waiting).items()} == self.model.waiting
+        marks = dict(zip(waiting[0::2], waiting[1::2], strict=True))
+        assert {int(index): mark.decode() for index, mark in marks.items()} == self.model.waiting
         condition = self.world.run(subscribers.conditions(self.home, ["ann"], now_ms=now_ms))["ann"]
         assert (condition.health, condition.failures) == (self.model.health, self.model.failures)
         assert 0 <= condition.health <= 100

@@ -6,7 +6,7 @@
 -- key subscriber  subscriber:<token>   hash  failures, last_attempted_at
 -- key holds       holds:<token>        zset  slots that call it now, by when their hold ends
 -- key invitations  invitations:<token>  zset  places kept for jobs that were put back, by when that ends
--- key waiting     waiting:<token>      hash  partitions with jobs set aside for it, and how often some were
+-- key waiting     waiting:<token>      hash  partitions with jobs set aside for it, and a mark of the last time
 -- arg slot         text  who wants to call
 -- arg concurrency  int   how many may at once
 -- arg lease_ms     int   how long a hold lasts

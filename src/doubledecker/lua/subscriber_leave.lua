@@ -3,7 +3,7 @@
 -- key subscriber   subscriber:<token>   hash  health_points, failures, retry_at
 -- key holds        holds:<token>        zset  slots that call it now, by when their hold ends
 -- key invitations  invitations:<token>  zset  places kept for jobs that were put back, by when that ends
--- key waiting      waiting:<token>      hash  partitions with jobs set aside for it, and how often some were
+-- key waiting      waiting:<token>      hash  partitions with jobs set aside for it, and a mark of the last time
 -- arg slot         text  who called
 -- arg concurrency  int   how many may call at once
 -- arg points       int   health won, or lost when negative; 0 when there was no attempt after all
@@ -11,7 +11,7 @@
 -- arg invite_ms    int   how long an invitation lasts
 -- arg uid          text  to tell these invitations from others
 -- now
--- returns          {failures in a row before, failures in a row now, invited, {partition with parked jobs, how often, …}}
+-- returns          {failures in a row before, failures in a row now, invited, {partition with parked jobs, mark, …}}
 
 redis.call("ZREM", holds, slot)
 redis.call("ZREMRANGEBYSCORE", holds, "-inf", now)

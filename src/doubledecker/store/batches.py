@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from doubledecker.store.jobs import Taken
-from doubledecker.store.nodes import Reply
+from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 

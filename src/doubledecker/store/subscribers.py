@@ -34,10 +34,10 @@ class Entry(Enum):
 
 @dataclass(frozen=True)
 class Waiting:
-    """A partition with parked jobs of a subscriber, and how often some were parked there."""
+    """A partition with parked jobs of a subscriber, and a mark that changes whenever some are parked there."""
 
     partition: int
-    times: int
+    mark: str
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ async def leave(home: Partition, subscriber: Subscriber, *, slot: str, points: i
     )
     before, failures, invited, waiting = cast("tuple[int, int, int, list[bytes]]", reply)
     pairs = zip(waiting[0::2], waiting[1::2], strict=True)
-    return Left(before, failures, invited, tuple(Waiting(int(partition), int(times)) for partition, times in pairs))
+    return Left(before, failures, invited, tuple(Waiting(int(partition), mark.decode()) for partition, mark in pairs))
 
 
 async def end_holds(home: Partition, token: str, *, alive: Container[str]) -> int:
@@ -155,7 +155,7 @@ async def end_holds(home: Partition, token: str, *, alive: Container[str]) -> in
 
 async def resume(home: Partition, token: str, waiting: Waiting) -> bool:
     """Note that a partition has no more parked jobs of a subscriber; False when some were parked since one looked."""
-    return await home.run(_RESUME, token=token, partition=waiting.partition, seen=waiting.times) == 1
+    return await home.run(_RESUME, token=token, partition=waiting.partition, mark=waiting.mark) == 1
 
 
 async def load_many(home: Partition, tokens: Sequence[str]) -> dict[str, Subscriber]:

@@ -14,6 +14,7 @@ from doubledecker.store.events import Accepted
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
+from doubledecker.worker.deliver import Deliverer
 from doubledecker.worker.monitor import Monitor
 
 # Batches deleted by one script call, and calls by one run of a chore: some tens of milliseconds of the server's time.
@@ -45,11 +46,13 @@ class Chores:
         self,
         partitions: Partitions,
         live: LiveRegistry,
+        deliverer: Deliverer,
         monitor: Monitor,
         rules: ChoreRules,
     ) -> None:
         self._partitions = partitions
         self._live = live
+        self._deliverer = deliverer
         self._monitor = monitor
         self._rules = rules
         self._by_name: dict[str, Callable[..., Awaitable[None]]] = {
@@ -193,12 +196,12 @@ class Chores:
         conditions = await subscribers.conditions(self._partitions.home, tokens, now_ms=now_ms)
         for token, condition in conditions.items():
             subscriber = self._live.snapshot.subscribers.get(token)
-            concurrency = subscriber.concurrency if subscriber else _PARKED_MAX
-            room = room_for(condition, concurrency, now_ms=now_ms)
-            if room.places > 0:
-                await jobs.unpark(
-                    partition, token, room=room.places, queues=room.queues, is_probe=condition.failures > 0
-                )
+            if subscriber is None:
+                await jobs.unpark(partition, token, room=_PARKED_MAX)
+            elif condition.failures == 0:
+                await self._deliverer.wait(partition, subscriber)
+            elif queues := queues_to_try(condition, now_ms=now_ms):
+                await jobs.unpark(partition, token, room=1, queues=queues, is_probe=True)
 
     async def _trim(self, partition: Partition, name: journal.Name, *, is_forced: bool) -> None:
         bytes_max = self._rules.journal_bytes_max
@@ -210,21 +213,11 @@ class Chores:
                 return
 
 
-@dataclass(frozen=True)
-class Room:
-    """How many parked jobs may be put back, and from which queues."""
+def queues_to_try(condition: Condition, *, now_ms: int) -> tuple[str, ...]:
+    """Where a failing subscriber's next try comes from, if it is time for one.
 
-    places: int
-    queues: tuple[str, ...] = (RETRY, MAIN)
-
-
-def room_for(condition: Condition, concurrency: int, *, now_ms: int) -> Room:
-    """All free places of a healthy subscriber; of a failing one a single try, once its delay is over.
-
-    That try is a batch that failed before. Only when none came in a minute is a first try spent on it.
+    It is a batch that failed before. Only when none came in a minute is a first try spent on it.
     """
-    if condition.failures == 0:
-        return Room(max(0, concurrency - condition.calls))
     if condition.calls > 0 or now_ms < condition.retry_at:
-        return Room(0)
-    return Room(1) if now_ms >= condition.retry_at + _PROBE_MS else Room(1, (RETRY,))
+        return ()
+    return (RETRY, MAIN) if now_ms >= condition.retry_at + _PROBE_MS else (RETRY,)

@@ -27,7 +27,7 @@ from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import batches, jobs, journal, subscribers
 from doubledecker.store.batches import Batch, Settled
 from doubledecker.store.jobs import Taken
-from doubledecker.store.partitions import Partitions
+from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Entry, Waiting
 
 _log = log.get("worker")
@@ -65,9 +65,9 @@ class Deliverer:
 
     async def deliver(self, taken: Taken) -> None:
         bid, token = taken.job.args
-        subscriber = await self._subscriber(token)
         # One at a time asks for a place, in the order of taking, so that what is parked is parked in that order.
         async with self._doors.setdefault(token, asyncio.Lock()):
+            subscriber = await self._subscriber(token)
             may_call = subscriber is not None and await self._enter(taken, subscriber)
         if subscriber is None:
             await jobs.ack(taken)
@@ -89,11 +89,15 @@ class Deliverer:
             await jobs.ack(taken)
         elif entry is not Entry.GO:
             await jobs.park(taken, token=subscriber.token)
-            invited = await subscribers.wait(self._partitions.home, subscriber, partition=taken.partition.index)
-            if invited > 0:
-                moved, _ = await jobs.unpark(taken.partition, subscriber.token, room=invited)
-                await subscribers.uninvite(self._partitions.home, subscriber.token, invited - moved)
+            await self.wait(taken.partition, subscriber)
         return entry is Entry.GO
+
+    async def wait(self, partition: Partition, subscriber: Subscriber) -> None:
+        """Say that jobs are parked, and put some back if places became free before that was known."""
+        invited = await subscribers.wait(self._partitions.home, subscriber, partition=partition.index)
+        if invited > 0:
+            moved, _ = await jobs.unpark(partition, subscriber.token, room=invited)
+            await subscribers.uninvite(self._partitions.home, subscriber.token, invited - moved)
 
     async def _unpark(self, token: str, where: tuple[Waiting, ...], *, invited: int) -> None:
         """Put parked jobs of a subscriber back, for the places that are kept for them."""

@@ -84,7 +84,7 @@ def make_worker(settings: Settings, bus: Bus, dialer: Dialer, monitor: Monitor) 
         },
     )
     deliverer = Deliverer(bus.partitions, bus.registry, dialer, delivery)
-    chores = Chores(bus.partitions, bus.registry, monitor, chore)
+    chores = Chores(bus.partitions, bus.registry, deliverer, monitor, chore)
     return Worker(bus.partitions, bus.registry, deliverer, chores, rhythm)
 
 
