@@ -47,8 +47,10 @@ for _, offer in ipairs(offers) do
   end
   local holding = {}
   for _, slot in ipairs(slots) do
-    local is_free = not is_busy[slot]
-    if is_free and note(queue, slot, redis.call("LMOVE", instant(queue), pending(queue, slot), "RIGHT", "LEFT")) then
+    if not is_busy[slot] then
+      if not note(queue, slot, redis.call("LMOVE", instant(queue), pending(queue, slot), "RIGHT", "LEFT")) then
+        break
+      end
       holding[#holding + 1] = slot
     end
   end

@@ -13,6 +13,7 @@
 -- returns         {jobs put back, jobs still parked}
 
 local moved = 0
+local must_ring = false
 for _, queue in ipairs(queues) do
   local jobs = moved < room and redis.call("RPOP", parked(queue, token), room - moved)
   if jobs then
@@ -23,6 +24,7 @@ for _, queue in ipairs(queues) do
       redis.call("SADD", job_index(into), unpack(jobs))
     end
     redis.call("SADD", called, unpack(jobs))
+    must_ring = must_ring or redis.call("LLEN", instant(into)) == 0
     for i = #jobs, 1, -1 do
       redis.call("RPUSH", instant(into), jobs[i])
     end
@@ -32,7 +34,7 @@ local left = redis.call("LLEN", parked("retry", token)) + redis.call("LLEN", par
 if left == 0 then
   redis.call("SREM", index, token)
 end
-if moved > 0 then
+if must_ring then
   redis.call("XADD", bell, "MAXLEN", 1, "*", "rung", 1)
 end
 return {moved, left}

@@ -33,6 +33,7 @@ class Node:
             url, protocol=2, retry=retry, socket_connect_timeout=ANSWER_S_MAX, socket_timeout=None
         )
         self._line: Line | None = None
+        self._idle: list[redis.Connection] = []
         self._opening = asyncio.Lock()
 
     async def call(self, commands: Sequence[Sequence[Encoded]]) -> list[Reply]:
@@ -52,23 +53,32 @@ class Node:
 
     async def block(self, words: Sequence[Encoded], *, block_s: float) -> Reply:
         """Send a command that waits on the server, on a connection of its own."""
-        connection = self._make_connection()
+        connection = self._idle.pop() if self._idle else self._make_connection()
+        is_clean = False
         try:
             async with asyncio.timeout(block_s + BLOCK_S_MAX):
-                await connection.connect()  # type: ignore[no-untyped-call]
+                if not connection.is_connected:
+                    await connection.connect()  # type: ignore[no-untyped-call]
                 await connection.send_packed_command(connection.pack_commands([words]), check_health=False)
                 reply: Reply = await connection.read_response(disconnect_on_error=False)
-                return reply
+            is_clean = True
         except (RedisError, OSError, TimeoutError) as error:
             raise self._translated(error) from error
         finally:
-            await connection.disconnect(nowait=True)
+            # One that failed in any way is never used again: a late reply would be taken for the next one's.
+            if is_clean:
+                self._idle.append(connection)
+            else:
+                await connection.disconnect(nowait=True)
+        return reply
 
     async def close(self) -> None:
         """Hang up; the next call connects anew."""
         line, self._line = self._line, None
         if line is not None:
             await line.close()
+        while self._idle:
+            await self._idle.pop().disconnect(nowait=True)
 
     async def _reopen(self) -> Line:
         async with self._opening:

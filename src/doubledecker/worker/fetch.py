@@ -22,6 +22,8 @@ from doubledecker.store.partitions import Partition, Partitions
 # After an absence of Redis, or an error that nobody foresaw: soon enough to heal, slow enough not to spin.
 _PAUSE_S = 0.2
 _ERROR_DELAY_MS = 5_000
+# Slots offered in one call: enough to keep busy, few enough that an idle call costs next to nothing.
+_OFFER_MAX = 8
 
 _log = log.get("worker")
 
@@ -95,13 +97,20 @@ class Fetcher:
                 del self._doubts[slot]
             for taken in take.taken:
                 self._start(taken)
+            if len(take.taken) >= min(len(slots) for slots in offers.values() if slots):
+                wait_s = 0.0  # there may be more
             if take.wait_ms is not None:
                 wait_s = min(wait_s, take.wait_ms / 1000)
         return wait_s
 
     def _offers(self, partition: Partition) -> dict[str, list[str]]:
+        """Some free slots for each queue; those in doubt all, since they may hold a job there."""
         usable = {slot for slot in self._free if self._doubts.get(slot, partition) is partition}
-        offers = {queue: [slot for slot in slots if slot in usable] for queue, slots in self._queues.items()}
+        offers = {}
+        for queue, slots in self._queues.items():
+            free = [slot for slot in slots if slot in usable]
+            offers[queue] = [slot for slot in free if slot in self._doubts]
+            offers[queue] += [slot for slot in free if slot not in self._doubts][:_OFFER_MAX]
         return offers if any(offers.values()) else {}
 
     def _doubt(self, partition: Partition, offers: dict[str, list[str]]) -> None:

@@ -111,10 +111,11 @@ class Worker:
         slots = [uid() for _ in range(rhythm.slots)]
         aux_slot = uid()
         self._slots = [*slots, aux_slot]
-        retrying = slots[: max(1, round(rhythm.slots * _RETRY_SHARE))]
+        few = max(1, round(rhythm.slots * _RETRY_SHARE))
+        retrying, others = slots[:few], slots[few:]
         self._main = Fetcher(
             partitions,
-            {RETRY: retrying, MAIN: slots},
+            {RETRY: retrying, MAIN: [*others, *retrying]},
             deliverer.deliver,
             process=process,
             sleep_s_max=rhythm.sleep_s_max,
