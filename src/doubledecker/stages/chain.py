@@ -1,0 +1,74 @@
+"""A chain: stages one inside the other, outermost first.
+
+A chain is a value. It holds no time, no chance and nothing of asyncio, so it can be made at import, compared, drawn and
+shared. `bind` makes its state: once per event loop, as often as wanted.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import ParamSpec, TypeVar
+
+from doubledecker.stages import diagram
+from doubledecker.stages.bound import Bound
+from doubledecker.stages.context import Context, Notice, clock_here
+from doubledecker.stages.errors import ChainInvalid
+from doubledecker.stages.guard import Guarded, threaded
+from doubledecker.stages.stage import Stage
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Chain:
+    """`Chain()` without stages passes every event straight on."""
+
+    stages: tuple[Stage, ...] = ()
+
+    def __post_init__(self) -> None:
+        for stage in self.stages[:-1]:
+            if stage.is_end:
+                raise ChainInvalid(f"{type(stage).__name__} is a dependency: nothing can stand inside it")
+
+    def __or__(self, inside: "Stage | Chain") -> "Chain":
+        """This chain around another one."""
+        more = inside.stages if isinstance(inside, Chain) else (inside,)
+        return Chain(self.stages + more)
+
+    def __iter__(self) -> Iterator[Stage]:
+        return iter(self.stages)
+
+    def bind(
+        self,
+        *,
+        clock: Callable[[], float] | None = None,
+        random: Random | None = None,
+        listener: Callable[[Notice], None] | None = None,
+    ) -> Bound:
+        """Make the state: counters, queues, circuits; `listener` hears of rejections and changes of state."""
+        chance = Random() if random is None else random  # noqa: S311 - jitter is no secret
+        return Bound(self.stages, Context(clock or clock_here(), chance, listener))
+
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Guarded[P, R]:
+        """Guard an async function: `@chain`."""
+        return Guarded(self.bind, function)
+
+    def keyed(
+        self, key: Callable[P, str]
+    ) -> Callable[[Callable[P, Awaitable[R]]], Guarded[P, R]]:
+        """Guard an async function whose events have a key: `@chain.keyed(lambda url: url)`."""
+        return partial(Guarded, self.bind, key=key)
+
+    def in_thread(self, function: Callable[P, R]) -> Guarded[P, R]:
+        """Guard a sync function, run in a thread: `@chain.in_thread`. A thread cannot be cancelled: it runs to its end."""
+        return Guarded(self.bind, threaded(function))
+
+    def diagram(self) -> str:
+        """The chain as text."""
+        return diagram.text(self.stages)
+
+    def diagram_svg(self) -> str:
+        """The chain as a drawing."""
+        return diagram.svg(self.stages)
