@@ -1,14 +1,14 @@
 """A chain: stages one inside the other, outermost first.
 
-A chain is a value. It holds no time, no chance and nothing of asyncio, so it can be made at import, compared, drawn and
-shared. `bind` makes its state: once per event loop, as often as wanted.
+A chain is a value. It holds no time, no chance and nothing of asyncio, so it can be made at import, compared, drawn
+and shared. `bind` makes its state: once per event loop, as often as wanted.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
 from doubledecker.stages import diagram
 from doubledecker.stages.bound import Bound
@@ -19,6 +19,7 @@ from doubledecker.stages.stage import Stage
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Chain:
                 raise ChainInvalid(f"{type(stage).__name__} is a dependency: nothing can stand inside it")
 
     def __or__(self, inside: "Stage | Chain") -> "Chain":
-        """This chain around another one."""
+        """Put another one inside."""
         more = inside.stages if isinstance(inside, Chain) else (inside,)
         return Chain(self.stages + more)
 
@@ -55,15 +56,17 @@ class Chain:
         """Guard an async function: `@chain`."""
         return Guarded(self.bind, function)
 
-    def keyed(
-        self, key: Callable[P, str]
-    ) -> Callable[[Callable[P, Awaitable[R]]], Guarded[P, R]]:
+    def keyed(self, key: Callable[P, str]) -> Callable[[Callable[P, Awaitable[R]]], Guarded[P, R]]:
         """Guard an async function whose events have a key: `@chain.keyed(lambda url: url)`."""
         return partial(Guarded, self.bind, key=key)
 
     def in_thread(self, function: Callable[P, R]) -> Guarded[P, R]:
-        """Guard a sync function, run in a thread: `@chain.in_thread`. A thread cannot be cancelled: it runs to its end."""
+        """Guard a sync function, run in a thread, which goes on to its end even when the caller gives up."""
         return Guarded(self.bind, threaded(function))
+
+    def batched(self, function: Callable[[list[T]], Awaitable[Sequence[R]]]) -> Guarded[[T], R]:
+        """Guard a function that answers many at once, to be called with one: for chains with a Batch."""
+        return Guarded(self.bind, cast("Callable[[T], Awaitable[R]]", function))
 
     def diagram(self) -> str:
         """The chain as text."""

@@ -1,5 +1,6 @@
 """Linking: bound copies of stages, each with the next one inside it."""
 
+import copy
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ def link(stages: tuple[Stage, ...], inner: Inner, context: Context, *, prefix: s
     bound: list[Stage] = []
     run = inner
     for stage, name in zip(reversed(stages), reversed(names), strict=True):
-        one = stage.bind(run, context, name)
+        one = copy.copy(stage)
+        one.bind(run, context, name)
         run = one.run
         bound.append(one)
     return Linked(run, tuple(reversed(bound)))

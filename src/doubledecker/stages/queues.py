@@ -19,7 +19,7 @@ class Waiter:
 
     __slots__ = ("event", "future", "has_left", "since")
 
-    def __init__(self, event: Event, future: "asyncio.Future[None]", since: float) -> None:
+    def __init__(self, event: Event, future: "asyncio.Future[object]", since: float) -> None:
         self.event = event
         self.future = future
         self.since = since

@@ -12,10 +12,10 @@ moment at which a cancellation could leave them half done.
 A stage in a chain is a setting and never runs. Binding runs a copy of it, with time, chance and the stage inside.
 """
 
-import copy
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from doubledecker.stages.context import Context, Notice
 from doubledecker.stages.errors import ChainInvalid, Rejected
@@ -98,21 +98,19 @@ class Stage:
 
         return Chain((self,)) | inside
 
-    def bind(self, inner: Inner, context: Context, name: str) -> Self:
-        """A copy that runs."""
-        bound = copy.copy(self)
-        bound.name = name
-        bound.inner = inner
-        bound.context = context
-        bound.counters = Counters()
-        bound.pool = bound._make_pool()
+    def bind(self, inner: Inner, context: Context, name: str) -> None:
+        """Make this stage run; called once, on a copy of the one in the chain."""
+        self.name = name
+        self.inner = inner
+        self.context = context
+        self.counters = Counters()
+        self.pool = self._make_pool()
         kind = type(self)
-        bound._asks = kind.admit is not Stage.admit
-        bound._does = inner if kind.work is Stage.work else bound.work
-        bound._praises = kind.succeeded is not Stage.succeeded
-        bound._clock = context.clock
-        bound.start()
-        return bound
+        self._asks = kind.admit is not Stage.admit
+        self._does = inner if kind.work is Stage.work else self.work
+        self._praises = kind.succeeded is not Stage.succeeded
+        self._clock = context.clock
+        self.start()
 
     def _make_pool(self) -> Pool | None:
         if self.workers is None and self.queue is None:
@@ -130,7 +128,7 @@ class Stage:
         counters = self.counters
         counters.arrived += 1
         if self._asks:
-            self._ask(event)
+            self._let_in(event)
         pool = self.pool
         if pool is None:
             counters.started += 1
@@ -165,7 +163,7 @@ class Stage:
             if pool is not None:
                 pool.release()
 
-    def _ask(self, event: Event) -> None:
+    def _let_in(self, event: Event) -> None:
         is_admitted = False
         try:
             self.admit(event)
@@ -186,6 +184,13 @@ class Stage:
         finally:
             if not has_worker:
                 self.cancelled(event)
+
+    def ask(self, event: Event) -> "asyncio.Task[object]":
+        """Pass the event on in a task of its own, which the binding ends when it is closed."""
+        return self.context.tasks.start(self._pass_on(event))
+
+    async def _pass_on(self, event: Event) -> object:
+        return await self.inner(event)
 
     def notify(self, what: str, event: Event | None = None) -> None:
         """Tell the binding's listener, if it has one."""

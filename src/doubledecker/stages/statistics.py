@@ -5,9 +5,9 @@ Two laws hold at every moment, and tests check them on every technique:
     arrived = rejected + started + queued + cancelled in queue
     started = succeeded + failed + cancelled + working
 
-Times are kept in buckets an eighth of a doubling wide, so a quantile is at most 9 % off. A call only appends its time to a
-list; every thousand calls the list is sorted and folded into the buckets, which is three times cheaper than finding the
-bucket of each.
+Times are kept in buckets an eighth of a doubling wide, so a quantile is at most 9 % off. A call only appends its time
+to a list; every thousand calls the list is sorted and folded into the buckets, which is three times cheaper than
+finding the bucket of each.
 """
 
 from bisect import bisect_left

@@ -7,25 +7,53 @@ and twice the same seed gives twice the same run. When nobody can run and there 
 
 import asyncio
 import heapq
+from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from itertools import count
-from typing import NoReturn, TypeVarTuple, Unpack
+from typing import NoReturn, TypeVarTuple
 
 from doubledecker.stages.errors import Deadlock, RealWorldRefused
 
 Ts = TypeVarTuple("Ts")
 
 _REFUSED = (
-    "add_reader add_writer add_signal_handler connect_accepted_socket connect_read_pipe connect_write_pipe "
-    "create_connection create_datagram_endpoint create_server create_unix_connection create_unix_server getaddrinfo "
-    "getnameinfo run_in_executor sendfile sock_accept sock_connect sock_recv sock_recv_into sock_recvfrom "
-    "sock_recvfrom_into sock_sendall sock_sendfile sock_sendto start_tls subprocess_exec subprocess_shell"
-).split()
+    "add_reader",
+    "add_writer",
+    "add_signal_handler",
+    "connect_accepted_socket",
+    "connect_read_pipe",
+    "connect_write_pipe",
+    "create_connection",
+    "create_datagram_endpoint",
+    "create_server",
+    "create_unix_connection",
+    "create_unix_server",
+    "getaddrinfo",
+    "getnameinfo",
+    "run_in_executor",
+    "sendfile",
+    "sock_accept",
+    "sock_connect",
+    "sock_recv",
+    "sock_recv_into",
+    "sock_recvfrom",
+    "sock_recvfrom_into",
+    "sock_sendall",
+    "sock_sendfile",
+    "sock_sendto",
+    "start_tls",
+    "subprocess_exec",
+    "subprocess_shell",
+)
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
     """Starts at time zero; `asyncio.Runner(loop_factory=VirtualLoop)`."""
+
+    # asyncio's own: what runs next, and whether the loop was told to stop.
+    _ready: deque[asyncio.Handle]
+    _stopping: bool
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,8 +67,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_at(
         self,
         when: float,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Timers of the same moment run in the order in which they were set."""
@@ -51,8 +79,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_later(
         self,
         delay: float,
-        callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         return self.call_at(self._now + delay, callback, *args, context=context)
@@ -64,12 +92,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._advance()
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle._cancelled:
-                handle._run()
+            if not handle.cancelled():
+                handle._run()  # noqa: SLF001 - as asyncio's own loop does
 
     def _advance(self) -> None:
         timers = self._timers
-        while timers and timers[0][2]._cancelled:
+        while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
         if not timers:
             if self._stopping:

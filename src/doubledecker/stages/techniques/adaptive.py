@@ -1,9 +1,9 @@
 """Adaptive concurrency: find out how many at a time the dependency can bear.
 
-A fixed bulkhead is right for one day. This one changes its number of workers as TCP changes its window: while answers come
-in time and the workers are in use, it adds one worker per round of answers; when one fails or is slow, it takes away a
-tenth, at most once in `target_s`, because the slow answers of one moment have one cause. (AIMD: additive increase,
-multiplicative decrease; it finds a fair share without knowing its neighbours.)
+A fixed bulkhead is right for one day. This one changes its number of workers as TCP changes its window: while answers
+come in time and the workers are in use, it adds one worker per round of answers; when one fails or is slow, it takes
+away a tenth, at most once in `target_s`, because the slow answers of one moment have one cause. (AIMD: additive
+increase, multiplicative decrease; it finds a fair share without knowing its neighbours.)
 """
 
 from dataclasses import dataclass, field

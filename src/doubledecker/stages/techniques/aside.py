@@ -1,7 +1,7 @@
 """Aside cache: answer at once with what is there, and fetch behind the caller's back.
 
-The caller never waits for the dependency: it gets the last answer of its key, or `NotCached`. Every look starts a fetch in
-the background, unless one is under way. For answers that may be old but must be quick.
+The caller never waits for the dependency: it gets the last answer of its key, or `NotCached`. Every look starts a
+fetch in the background, unless one is under way. For answers that may be old but must be quick.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Bulkhead: so many at a time, some waiting, the rest turned away.
 
-A ship's bulkheads keep one leak from flooding the whole. A slow dependency floods its callers with waiting work; a bound
-on what may be inside it leaves the rest of the process its memory, its connections and its time.
+A ship's bulkheads keep one leak from flooding the whole. A slow dependency floods its callers with waiting work; a
+bound on what may be inside it leaves the rest of the process its memory, its connections and its time.
 """
 
 from dataclasses import dataclass, field

@@ -1,9 +1,10 @@
 """Cache: keep answers by key, and give them again.
 
 - At most `capacity` answers; the least recently used goes first (LRU).
-- An answer is fresh for `ttl_s`. For `stale_s` more it is still given, while one fetch in the background renews it: nobody
-  waits for a renewal, and a dependency that is down for a while is not noticed.
-- With `negative_s` a failure is kept too, and raised again: a key that does not exist is not asked for a thousand times.
+- An answer is fresh for `ttl_s`. For `stale_s` more it is still given, while one fetch in the background renews it:
+  nobody waits for a renewal, and a dependency that is down for a while is not noticed.
+- With `negative_s` a failure (of the kinds `negative_on`) is kept too, and raised again: a key that does not exist is
+  not asked for a thousand times.
 
 Events without a key pass by.
 """
@@ -57,6 +58,7 @@ class Cache(Stage):
     ttl_s: float = 60.0
     stale_s: float = 0.0
     negative_s: float = 0.0
+    negative_on: tuple[type[Exception], ...] = (Exception,)
     touches: bool = True
 
     def start(self) -> None:
@@ -88,10 +90,9 @@ class Cache(Stage):
     async def _fetch(self, event: Event, key: str) -> object:
         try:
             result = await self.inner(event)
-        except Rejected:
-            raise
-        except Exception as error:
-            if self.negative_s > 0.0:
+        except self.negative_on as error:
+            # A rejection is about the moment, not about the key.
+            if self.negative_s > 0.0 and not isinstance(error, Rejected):
                 self._shelf.put(key, Entry(None, error, self.context.clock() + self.negative_s))
             raise
         self._shelf.put(key, Entry(result, None, self.context.clock() + self.ttl_s))

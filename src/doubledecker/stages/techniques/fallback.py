@@ -1,7 +1,7 @@
 """Fallback: when it fails, do something else.
 
-A page without recommendations is better than no page. The other way is a chain of its own: it may have its own timeout, its
-own breaker, and its own dependency; without one it calls the same function by another road.
+A page without recommendations is better than no page. The other way is a chain of its own: it may have its own
+timeout, its own breaker, and its own dependency; without one it calls the same function by another road.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping

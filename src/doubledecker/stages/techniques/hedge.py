@@ -1,8 +1,8 @@
 """Hedge: when the answer is late, ask a second time, and take whichever comes first.
 
-The slowest one in a hundred often waits for bad luck (a pause, a lost packet), not for hard work; a second question has
-better luck. Asked only after `delay_s`, about the time that 95 % of the answers need, it adds 5 % of traffic and cuts off the tail.
-The others are cancelled when one has succeeded. Only for questions that may be asked twice.
+The slowest one in a hundred often waits for bad luck (a pause, a lost packet), not for hard work; a second question
+has better luck. Asked only after `delay_s`, about the time that 95 % of the answers need, it adds 5 % of traffic and
+cuts off the tail. The others are cancelled when one has succeeded. Only for questions that may be asked twice.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from doubledecker.stages.stage import Stage
 
 @dataclass
 class Hedge(Stage):
-    """Up to `attempts` at the same time, one more each `delay_s`; fails when all have failed, with the first failure."""
+    """Up to `attempts` at the same time, one more each `delay_s`; when all have failed, raises the first failure."""
 
     delay_s: float = 0.1
     attempts: int = 2
@@ -24,9 +24,9 @@ class Hedge(Stage):
         try:
             while True:
                 if len(asked) < self.attempts:
-                    asked.append(self.context.tasks.start(self._ask(event.again())))
-                if len(asked) == 2:
-                    self.notify("hedged", event)
+                    if asked:
+                        self.notify("hedged", event)
+                    asked.append(self.ask(event.again()))
                 winner = await self._first_success(asked)
                 if winner is not None:
                     return winner.result()
@@ -47,9 +47,6 @@ class Hedge(Stage):
             if not done:
                 return None
         return None
-
-    async def _ask(self, event: Event) -> object:
-        return await self.inner(event)
 
     async def _call_off(self, asked: "list[asyncio.Task[object]]") -> None:
         running = [task for task in asked if not task.done()]

@@ -52,10 +52,14 @@ class RateLimit(Stage):
 
     async def work(self, event: Event) -> object:
         due = self._due.pop(event, None)
-        # In a loop: uvloop's timers may ring up to a millisecond early.
-        while due is not None and (left_s := due - self.context.clock()) > _ROUNDING_S:
-            await asyncio.sleep(left_s)
+        if due is not None:
+            await self._until(due)
         return await self.inner(event)
+
+    async def _until(self, due: float) -> None:
+        # In a loop: uvloop's timers may ring up to a millisecond early.
+        while (left_s := due - self.context.clock()) > _ROUNDING_S:  # noqa: ASYNC110 - it is time that is waited for
+            await asyncio.sleep(left_s)
 
     def cancelled(self, event: Event) -> None:
         self._due.pop(event, None)

@@ -1,7 +1,7 @@
 """Router: different events, different stages.
 
-A branch stands between the router and what is inside it: `{"slow": Chain() | Timeout(30)}` gives slow events more time on
-their way to the same dependency. A branch that ends in a dependency of its own goes there instead.
+A branch stands between the router and what is inside it: `{"slow": Chain() | Timeout(30)}` gives slow events more
+time on their way to the same dependency. A branch that ends in a dependency of its own goes there instead.
 """
 
 from collections.abc import Callable, Iterable, Mapping

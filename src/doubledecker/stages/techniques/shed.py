@@ -1,9 +1,9 @@
 """Load shedding: turn some away early, so that the others are served well.
 
-Near its limit a service that takes everything serves nobody in time. Shedding starts softly: above `soft` events at work the
-chance to be turned away grows, until at `hard` nobody is let in. So the load levels off before the cliff, and callers
-are not all turned away at the same moment, to come back at the same moment. Important events (`priority` at least `spare`)
-are let in until `hard`.
+Near its limit a service that takes everything serves nobody in time. Shedding starts softly: above `soft` events at
+work the chance to be turned away grows, until at `hard` nobody is let in. So the load levels off before the cliff,
+and callers are not all turned away at the same moment, to come back at the same moment. Important events (`priority`
+at least `spare`) are let in until `hard`.
 """
 
 from dataclasses import dataclass

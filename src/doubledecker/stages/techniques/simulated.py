@@ -1,8 +1,9 @@
 """A simulated dependency: the innermost stage of a rehearsal.
 
-It takes as long as `latency` says and succeeds as often as `availability` says. Real dependencies get slower as more is
-asked of them at once: `saturation` maps the number of events at work to a factor on the latency. With `workers` and a `queue` it
-is a queueing system of the textbooks. In an outage (seconds since binding) every event fails, after `outage_latency_s`.
+It takes as long as `latency` says and succeeds as often as `availability` says. Real dependencies get slower as more
+is asked of them at once: `saturation` maps the number of events at work to a factor on the latency. With `workers`
+and a `queue` it is a queueing system of the textbooks. In an outage (seconds since binding) every event fails, after
+`outage_latency_s`.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Single-flight: many who ask for the same at the same time share one call.
 
-When a hot key leaves a cache, everyone misses at once and asks the dependency for the same answer (a stampede). Here the
-first one's question is asked in a task of its own, and all of the same key wait for it: one call, one answer or one
-exception for all. Who gives up leaves the others alone; when the last one gives up, the call is cancelled.
+When a hot key leaves a cache, everyone misses at once and asks the dependency for the same answer (a stampede). Here
+the first one's question is asked in a task of its own, and all of the same key wait for it: one call, one answer or
+one exception for all. Who gives up leaves the others alone; when the last one gives up, the call is cancelled.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class SingleFlight(Stage):
                 self._land(event.key, flight)
 
     def _depart(self, event: Event, key: str) -> _Flight:
-        flight = _Flight(self.context.tasks.start(self._ask(event.again())))
+        flight = _Flight(self.ask(event.again()))
         self._flights[key] = flight
         flight.task.add_done_callback(lambda _: self._land(key, flight))
         return flight
@@ -48,6 +48,3 @@ class SingleFlight(Stage):
     def _land(self, key: str, flight: _Flight) -> None:
         if self._flights.get(key) is flight:
             del self._flights[key]
-
-    async def _ask(self, event: Event) -> object:
-        return await self.inner(event)

@@ -3,8 +3,9 @@
 A timeout is per attempt: inside a retry each attempt gets its own. A deadline is per event: it counts queueing, all
 attempts and their delays, and the stages inside can see it and not begin what cannot end in time.
 
-When the time is up, the work inside is cancelled, and `TimedOut` is raised. With `abandon=True` it is left running in the
-background instead: for work that must not be cut in the middle, and for the original model, which knew no cancelling.
+When the time is up, the work inside is cancelled, and `TimedOut` is raised. With `abandon=True` it is left running in
+the background instead: for work that must not be cut in the middle, and for the original model, which knew no
+cancelling.
 """
 
 import asyncio
@@ -42,16 +43,12 @@ class Timeout(Stage):
         return result
 
     async def _race(self, event: Event) -> object:
-        task = self.context.tasks.start(_awaited(self, event))
+        task = self.ask(event)
         done, _ = await asyncio.wait((task,), timeout=self.limit_s)
         if done:
             return task.result()
         self.notify("timed out", event)
         raise TimedOut(self.name, self.limit_s)
-
-
-async def _awaited(stage: Stage, event: Event) -> object:
-    return await stage.inner(event)
 
 
 @dataclass
