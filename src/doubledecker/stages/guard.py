@@ -38,7 +38,7 @@ class Guarded(Generic[P, R]):
         latest = self._latest
         # The loop that runs in this thread can be no other: asking asyncio costs a system call in Python 3.11.
         if latest is None or latest.thread != get_ident() or not latest.is_running():
-            latest = self._look_up()
+            return self._call_anew(event)
         return latest.run(event)
 
     def __get__(self, instance: object, owner: type) -> "Guarded[P, R] | MethodType":
@@ -48,10 +48,11 @@ class Guarded(Generic[P, R]):
         """The chain of the running loop: its stages and their snapshots."""
         return self._bounds.get(asyncio.get_running_loop()) or self._bind_here()
 
-    def _look_up(self) -> "_Latest[R]":
+    async def _call_anew(self, event: Event) -> R:
+        """Look up the chain when awaited, not when called: `asyncio.run(guarded())` calls before there is a loop."""
         loop, run = asyncio.get_running_loop(), self.bound().run
         self._latest = _Latest(get_ident(), loop.is_running, cast("_Run[R]", run))
-        return self._latest
+        return await self._latest.run(event)
 
     def _bind_here(self) -> Bound:
         """Bind for the running loop; loops that have closed are forgotten."""
