@@ -18,8 +18,8 @@ from doubledecker.stages.stage import Stage
 class Adaptive(Stage):
     """Between `workers_min` and `workers_max`, starting with `workers`; an answer slower than `target_s` is slow."""
 
-    workers: int | None = 10
-    queue: Queue | None = field(default=None)
+    workers: int | None = field(default=10, kw_only=True)
+    queue: Queue | None = field(default=None, kw_only=True)
     target_s: float = 0.5
     workers_min: int = 1
     workers_max: int = 1_000

@@ -23,8 +23,8 @@ class Batch(Stage):
 
     size_max: int = 10
     wait_s: float = 0.0
-    workers: int | None = 1
-    queue: Queue | None = field(default_factory=Fifo)
+    workers: int | None = field(default=1, kw_only=True)
+    queue: Queue | None = field(default_factory=Fifo, kw_only=True)
 
     def start(self) -> None:
         self._is_gathering = False
@@ -67,26 +67,41 @@ class Batch(Stage):
         if self._queue and not self._is_gathering and self.pool.busy < self.pool.workers:
             self._is_gathering = True
             self.pool.busy += 1
-            self.context.tasks.start(self._gather_and_ask())
+            self.context.tasks.start(self._gather_and_ask()).add_done_callback(self._worker_ended)
 
     async def _gather_and_ask(self) -> None:
+        await self._gather()
+        batch = [self._leave() for _ in range(min(self.size_max, len(self._queue)))]
+        self._is_gathering = False
+        self._rouse()
+        if batch:
+            await self._ask_together(batch)
+
+    def _worker_ended(self, worker: "asyncio.Task[object]") -> None:
+        """In a callback, because a task that is cancelled before its first step runs nothing of its own."""
         assert self.pool is not None
-        try:
-            await self._gather()
-            batch = [self._leave() for _ in range(min(self.size_max, len(self._queue)))]
+        self.pool.busy -= 1
+        if worker.cancelled():
             self._is_gathering = False
-            self._rouse()
-            if batch:
-                await self._ask_together(batch)
-        finally:
-            self.pool.busy -= 1
-            self._rouse()
+            self._give_up()
+        self._rouse()
+
+    def _give_up(self) -> None:
+        """The binding is closed: nobody will come for those who wait."""
+        while self._queue:
+            waiter = self._queue.pop()
+            waiter.has_left = True
+            waiter.future.cancel()
+            self.counters.quit += 1
+            self.cancelled(waiter.event)
 
     async def _gather(self) -> None:
         if self.wait_s > 0.0 and len(self._queue) < self.size_max:
             self._full = asyncio.get_running_loop().create_future()
-            await asyncio.wait((self._full,), timeout=self.wait_s)
-            self._full = None
+            try:
+                await asyncio.wait((self._full,), timeout=self.wait_s)
+            finally:
+                self._full = None
 
     def _leave(self) -> Waiter:
         waiter = self._queue.pop()
@@ -97,7 +112,7 @@ class Batch(Stage):
 
     async def _ask_together(self, batch: list[Waiter]) -> None:
         began_at = self.context.clock()
-        task = asyncio.ensure_future(self.inner(_together([waiter.event for waiter in batch])))
+        task = self.ask(_together([waiter.event for waiter in batch]))
         try:
             await asyncio.wait((task,))
         finally:

@@ -4,7 +4,7 @@ A ship's bulkheads keep one leak from flooding the whole. A slow dependency floo
 bound on what may be inside it leaves the rest of the process its memory, its connections and its time.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from doubledecker.stages.queues import Queue
 from doubledecker.stages.stage import Stage
@@ -15,4 +15,4 @@ class Bulkhead(Stage):
     """`workers` at a time; the others wait in `queue`, or are rejected when there is none or it is full."""
 
     workers: int | None = 16
-    queue: Queue | None = field(default=None)
+    queue: Queue | None = None
