@@ -141,9 +141,7 @@ async def _connect(spec: Spec, count: int) -> list[_Connection]:
 
 
 async def _closed(spec: Spec, connections: list[_Connection]) -> Load:
-    ready = events.requests(
-        spec.kind, authorization=spec.authorization, events_per_request=spec.events_per_request
-    )
+    ready = events.requests(spec.kind, authorization=spec.authorization, events_per_request=spec.events_per_request)
     requests = itertools.cycle(ready)
     if spec.warm_s:
         await _Closed(spec, requests).run(connections, spec.warm_s)

@@ -1,14 +1,23 @@
-"""What a guarded call costs: a no-op through one stage, and through retry, breaker, bulkhead and timeout."""
+"""What stages cost: a guarded no-op through one and through four of them, and customers of a simulation."""
 
 import asyncio
 import time
+from functools import partial
 
-from doubledecker.stages.chain import Chain
-from doubledecker.stages.stage import Stage
-from doubledecker.stages.techniques.breaker import Breaker
-from doubledecker.stages.techniques.bulkhead import Bulkhead
-from doubledecker.stages.techniques.retry import Retry
-from doubledecker.stages.techniques.timeout import Timeout
+from doubledecker.stages import (
+    Breaker,
+    Bulkhead,
+    Chain,
+    Event,
+    Exponential,
+    Fifo,
+    Poisson,
+    Retry,
+    Simulated,
+    Stage,
+    Timeout,
+    simulate,
+)
 
 _CALLS = 50_000
 _ROUNDS = 7
@@ -47,9 +56,25 @@ async def measure() -> dict[str, float]:
         "timeout": Chain((Timeout(2.0),))(_nothing),
         "retry | breaker | bulkhead | timeout": four(_nothing),
     }
-    return {name: await _us_per_call(function) for name, function in subjects.items()}
+    found = {name: await _us_per_call(function) for name, function in subjects.items()}
+    event = Event(function=_nothing)
+    for name, chain in (("plain stage, bound", Chain((Stage(),))), ("the four, bound", four)):
+        found[name] = await _us_per_call(partial(chain.bind().run, event))
+    return found
+
+
+def customers_per_s() -> float:
+    """M/M/1 at load 0.8 through a bulkhead, in virtual time."""
+    chain = Bulkhead(workers=1, queue=Fifo()) | Simulated(Exponential(1.0))
+    rates = []
+    for _ in range(3):
+        started_s = time.perf_counter()
+        report = simulate(chain, traffic=Poisson(0.8), duration=50_000)
+        rates.append(report.replications[0].sent / (time.perf_counter() - started_s))
+    return max(rates)
 
 
 if __name__ == "__main__":
     for name, us in asyncio.run(measure()).items():
         print(f"{name:40} {us:6.2f} µs")
+    print(f"{'M/M/1 through a bulkhead':40} {customers_per_s():6.0f} customers/s")

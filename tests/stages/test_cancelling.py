@@ -1,8 +1,8 @@
 """Cancellation at every await point of every technique: it leaks no worker, no probe and no task.
 
-A call is led step by step. It is cancelled at its first suspension, in the next run at its second, and so on until it has
-none left to be cancelled at; each in two ways: while it waits, and between the end of the waiting and its waking, which is
-where a worker handed over can get lost.
+A call is led step by step. It is cancelled at its first suspension, in the next run at its second, and so on until it
+has none left to be cancelled at; each in two ways: while it waits, and between the end of the waiting and its waking,
+which is where a worker handed over can get lost.
 """
 
 import asyncio
@@ -178,6 +178,9 @@ async def run_and_cut(case: Case, cut: Cut) -> Bound:
     return bound
 
 
+HOLDINGS = ("_due", "_began", "_flights", "_renewing", "_fetching", "_inside", "_is_gathering", "_full")
+
+
 def leaks(bound: Bound) -> list[str]:
     """What is still held though nobody is inside."""
     found = [f"task {task.get_name()}" for task in asyncio.all_tasks() - {asyncio.current_task()}]
@@ -185,9 +188,7 @@ def leaks(bound: Bound) -> list[str]:
         snapshot = stage.snapshot()
         if not snapshot.is_balanced or snapshot.working or snapshot.queued or (stage.pool and stage.pool.busy):
             found.append(f"{stage.name}: {snapshot}")
-        for name in ("_due", "_began", "_flights", "_renewing", "_fetching", "_inside", "_is_gathering", "_full"):
-            if getattr(stage, name, None):
-                found.append(f"{stage.name}.{name}: {getattr(stage, name)}")
+        found += [f"{stage.name}.{name}" for name in HOLDINGS if getattr(stage, name, None)]
         if isinstance(stage, Breaker) and stage._shared.probes:
             found.append(f"{stage.name}: a probe")
     return found

@@ -5,6 +5,7 @@ import inspect
 import threading
 
 import pytest
+import uvloop
 
 from doubledecker.stages import Bulkhead, Chain, Event, Notice, RateLimit, Retry, SingleFlight, Timeout
 from doubledecker.stages.errors import ChainInvalid, QueueFull, RateExceeded
@@ -99,6 +100,15 @@ def test_a_sync_function_runs_in_a_thread():
 
 async def _await(call):
     return await call
+
+
+def test_it_works_on_uvloop_whose_timers_ring_early():
+    async def main() -> list[str]:
+        bound = bind(RateLimit(200, wait_s_max=1) | Timeout(0.02))
+        calls = (ending(bound.run(a_call(takes_s))) for takes_s in (0.001, 0.001, 0.2))
+        return [end.how for end in await asyncio.gather(*calls)]
+
+    assert uvloop.run(main()) == ["ok", "ok", "TimedOut"]
 
 
 def test_a_keyed_function_shares_by_its_key():

@@ -40,13 +40,13 @@ class Diary(Stage):
         self.lines.append("work")
         return await self.inner(event)
 
-    def succeeded(self, event: Event, result: object) -> None:
+    def succeeded(self, event: Event, result: object) -> None:  # noqa: ARG002
         self.lines.append(f"succeeded {result}")
 
-    def failed(self, event: Event, error: Exception) -> None:
+    def failed(self, event: Event, error: Exception) -> None:  # noqa: ARG002
         self.lines.append(f"failed {error}")
 
-    def cancelled(self, event: Event) -> None:
+    def cancelled(self, event: Event) -> None:  # noqa: ARG002
         self.lines.append("cancelled")
 
 

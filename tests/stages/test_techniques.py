@@ -271,6 +271,16 @@ def test_a_window_of_time_forgets():
     assert virtually(main()) == "closed"
 
 
+def test_a_window_smaller_than_the_least_number_of_calls_opens_when_it_is_full():
+    async def main() -> str:
+        bound = bind(Breaker(Count(3)))
+        for _ in range(3):
+            await ending(bound.run(a_call(fails=True)))
+        return bound["breaker"].state
+
+    assert virtually(main()) == "open"
+
+
 def test_a_rejection_from_inside_says_nothing_of_the_dependency():
     async def main() -> str:
         bound = bind(Breaker(calls_min=1) | RateLimit(0.001))
@@ -391,6 +401,15 @@ def test_a_negative_answer_is_kept_too_but_not_a_rejection():
         assert ends == ["ok", "RateExceeded", "ok"]
 
     virtually(main())
+
+
+def test_a_renewal_that_fails_leaves_the_stale_answer():
+    async def main() -> list[str]:
+        plan = Plan(True, False)
+        bound = bind(Cache(ttl_s=10, stale_s=100, negative_s=50))
+        return [(await at(moment, bound, plan.event("k"))).how for moment in (0, 12, 13)]
+
+    assert virtually(main()) == ["ok", "ok", "ok"]
 
 
 def test_an_aside_cache_never_waits():

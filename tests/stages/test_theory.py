@@ -1,8 +1,9 @@
 """Against theory: queues, Little's law, retries; and virtual time against real time.
 
-An interval of 95 % misses one time in twenty; the seeds are fixed, so these either always pass or always fail. Seed 11 was
-such a miss for the blocking (0.0628 ± 0.0014); 60 replications of it, 1.15 million customers, gave 0.0608 ± 0.0009, so the
-seed was changed and not the stages. Of 24 seeds for the wait of four servers all covered it, together 0.740 ± 0.017.
+An interval of 95 % misses one time in twenty; the seeds are fixed, so these either always pass or always fail. Seed
+11 was such a miss for the blocking (0.0628 ± 0.0014); 60 replications of it, 1.15 million customers, gave 0.0608 ±
+0.0009, so the seed was changed and not the stages. Of 24 seeds for the wait of four servers all covered it, together
+0.740 ± 0.017.
 """
 
 import asyncio

@@ -6,7 +6,6 @@ and shared. `bind` makes its state: once per event loop, as often as wanted.
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 from typing import ParamSpec, TypeVar, cast
 
@@ -14,7 +13,7 @@ from doubledecker.stages import diagram
 from doubledecker.stages.bound import Bound
 from doubledecker.stages.context import Context, Notice, clock_here
 from doubledecker.stages.errors import ChainInvalid
-from doubledecker.stages.guard import Guarded, threaded
+from doubledecker.stages.guard import Guarded, Keyed, threaded
 from doubledecker.stages.stage import Stage
 
 P = ParamSpec("P")
@@ -48,7 +47,10 @@ class Chain:
         random: Random | None = None,
         listener: Callable[[Notice], None] | None = None,
     ) -> Bound:
-        """Make the state: counters, queues, circuits; `listener` hears of rejections and changes of state."""
+        """Make the state: counters, queues, circuits; `listener` hears of rejections and changes of state.
+
+        Bind in the loop that will use it, or name the clock: outside of one it cannot be known whether time is virtual.
+        """
         chance = Random() if random is None else random  # noqa: S311 - jitter is no secret
         return Bound(self.stages, Context(clock or clock_here(), chance, listener))
 
@@ -56,9 +58,9 @@ class Chain:
         """Guard an async function: `@chain`."""
         return Guarded(self.bind, function)
 
-    def keyed(self, key: Callable[P, str]) -> Callable[[Callable[P, Awaitable[R]]], Guarded[P, R]]:
-        """Guard an async function whose events have a key: `@chain.keyed(lambda url: url)`."""
-        return partial(Guarded, self.bind, key=key)
+    def keyed(self, key: Callable[..., str]) -> Keyed:
+        """Guard an async function whose events have a key, made from its arguments: `@chain.keyed(lambda url: url)`."""
+        return Keyed(self.bind, key)
 
     def in_thread(self, function: Callable[P, R]) -> Guarded[P, R]:
         """Guard a sync function, run in a thread, which goes on to its end even when the caller gives up."""

@@ -5,6 +5,9 @@ function it will call, so that one chain can guard many functions.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+
+NO_ATTRIBUTES: Mapping[str, object] = MappingProxyType({})
 
 
 async def _nothing() -> None:
@@ -24,7 +27,7 @@ class Event:
         key: str | None = None,
         deadline: float | None = None,
         priority: int = 0,
-        attributes: Mapping[str, object] | None = None,
+        attributes: Mapping[str, object] = NO_ATTRIBUTES,
         function: Callable[..., Awaitable[object]] = _nothing,
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,

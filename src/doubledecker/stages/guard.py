@@ -8,7 +8,7 @@ from types import MethodType
 from typing import Generic, ParamSpec, TypeVar, cast
 
 from doubledecker.stages.bound import Bound
-from doubledecker.stages.event import Event
+from doubledecker.stages.event import NO_ATTRIBUTES, Event
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,7 +22,7 @@ class Guarded(Generic[P, R]):
         bind: Callable[[], Bound],
         function: Callable[P, Awaitable[R]],
         *,
-        key: Callable[P, str] | None = None,
+        key: Callable[..., str] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self._bind = bind
@@ -34,7 +34,7 @@ class Guarded(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, object, R]:
         key = None if self._key is None else self._key(*args, **kwargs)
-        event = Event(key, None, 0, None, self._function, args, kwargs)
+        event = Event(key, None, 0, NO_ATTRIBUTES, self._function, args, kwargs)
         latest = self._latest
         # The loop that runs in this thread can be no other: asking asyncio costs a system call in Python 3.11.
         if latest is None or latest.thread != get_ident() or not latest.is_running():
@@ -60,6 +60,17 @@ class Guarded(Generic[P, R]):
         with self._lock:
             self._bounds = {loop: one for loop, one in self._bounds.items() if not loop.is_closed()}
             return self._bounds.setdefault(asyncio.get_running_loop(), bound)
+
+
+class Keyed:
+    """A decorator that remembers how to make keys."""
+
+    def __init__(self, bind: Callable[[], Bound], key: Callable[..., str]) -> None:
+        self._bind = bind
+        self._key = key
+
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Guarded[P, R]:
+        return Guarded(self._bind, function, key=self._key)
 
 
 _Run = Callable[[Event], Coroutine[object, object, R]]

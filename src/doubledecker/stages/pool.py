@@ -16,7 +16,7 @@ from doubledecker.stages.event import Event
 from doubledecker.stages.queues import Queue, Waiter
 from doubledecker.stages.statistics import Counters
 
-_UNLIMITED = sys.maxsize
+UNLIMITED = sys.maxsize
 
 
 class Pool:
@@ -33,7 +33,7 @@ class Pool:
         clock: Callable[[], float],
         counters: Counters,
     ) -> None:
-        self.workers = _UNLIMITED if workers is None else workers
+        self.workers = UNLIMITED if workers is None else workers
         self.queue = Queue(size_max=0) if queue is None else queue.fresh()
         self.busy = 0
         self._stage = stage

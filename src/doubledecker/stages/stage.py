@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from doubledecker.stages.context import Context, Notice
 from doubledecker.stages.errors import ChainInvalid, Rejected
 from doubledecker.stages.event import Event
-from doubledecker.stages.pool import Pool
+from doubledecker.stages.pool import UNLIMITED, Pool
 from doubledecker.stages.queues import Queue
 from doubledecker.stages.statistics import FOLD_EVERY, Counters, Snapshot
 
@@ -218,7 +218,7 @@ class Stage:
             succeeded=counters.succeeded,
             failed=counters.failed,
             cancelled=counters.finished - counters.succeeded - counters.failed,
-            workers=pool.workers if pool else None,
+            workers=pool.workers if pool and pool.workers != UNLIMITED else None,
             queue_time=counters.queue_time.freeze(),
             work_time=counters.work_time.freeze(),
             state=self.state,

@@ -120,6 +120,7 @@ class Batch(Stage):
             took_s = self.context.clock() - began_at
             for i, waiter in enumerate(batch):
                 self._settle(waiter, i, task, took_s, len(batch))
+            self.counters.fold()
 
     def _settle(self, waiter: Waiter, i: int, task: "asyncio.Future[object]", took_s: float, size: int) -> None:
         """Tell one caller what the batch has brought."""

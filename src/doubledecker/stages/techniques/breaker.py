@@ -34,7 +34,7 @@ class Circuit:
 
 @dataclass
 class Breaker(Stage):
-    """Opens when more than `threshold` of the window failed, with at least `calls_min` in it."""
+    """Opens when more than `threshold` of the window failed, with at least `calls_min` in it, or when it is full."""
 
     window: Count | Time = field(default_factory=Count)
     threshold: float = 0.5
@@ -48,6 +48,8 @@ class Breaker(Stage):
     def start(self) -> None:
         self._shared = Circuit(self.window.fresh())
         self._by_key: OrderedDict[str | None, Circuit] = OrderedDict()
+        # A short window would else never hold enough calls to open.
+        self._calls_min = min(self.calls_min, self.window.size) if isinstance(self.window, Count) else self.calls_min
 
     @property
     def state(self) -> str:
@@ -96,7 +98,7 @@ class Breaker(Stage):
             now = self.context.clock()
             circuit.outcomes.record(is_failure=True, now=now)
             calls = circuit.outcomes.calls(now)
-            if calls >= self.calls_min and circuit.outcomes.failures > self.threshold * calls:
+            if calls >= self._calls_min and circuit.outcomes.failures > self.threshold * calls:
                 self._change(circuit, "open", event)
         elif event in circuit.probes:
             self._change(circuit, "open", event)

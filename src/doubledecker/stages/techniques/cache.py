@@ -78,7 +78,7 @@ class Cache(Stage):
         late_s = self.context.clock() - entry.fresh_until if entry else 0.0
         if entry is None or late_s > (self.stale_s if entry.error is None else 0.0):
             self.misses += 1
-            return await self._fetch(event, event.key)
+            return await self._ask_for(event, event.key)
         self.hits += 1
         if late_s > 0.0:
             self._renew(event.again(), event.key)
@@ -87,18 +87,22 @@ class Cache(Stage):
             raise entry.error.with_traceback(None)
         return entry.result
 
-    async def _fetch(self, event: Event, key: str) -> object:
+    async def _ask_for(self, event: Event, key: str) -> object:
         try:
-            result = await self.inner(event)
+            return await self._fetch(event, key)
         except self.negative_on as error:
             # A rejection is about the moment, not about the key.
             if self.negative_s > 0.0 and not isinstance(error, Rejected):
                 self._shelf.put(key, Entry(None, error, self.context.clock() + self.negative_s))
             raise
+
+    async def _fetch(self, event: Event, key: str) -> object:
+        result = await self.inner(event)
         self._shelf.put(key, Entry(result, None, self.context.clock() + self.ttl_s))
         return result
 
     def _renew(self, event: Event, key: str) -> None:
+        """A renewal that fails leaves the stale answer where it is."""
         if key not in self._renewing:
             self._renewing.add(key)
             task = self.context.tasks.start(self._fetch(event, key))
