@@ -103,6 +103,17 @@ def test_chains_nest_and_it_does_not_matter_how():
     assert Chain() | a == a | Chain() == Chain((a,))
 
 
+def test_a_chain_with_other_settings_is_another_chain():
+    chain = Retry(3) | Timeout(1, name="quick")
+
+    assert chain.change("retry", attempts=5).change("quick", limit_s=2) == Retry(5) | Timeout(2, name="quick")
+    assert chain == Retry(3) | Timeout(1, name="quick")
+    with pytest.raises(ChainInvalid, match="no stage named 'slow'"):
+        chain.change("slow", limit_s=2)
+    with pytest.raises(ChainInvalid, match="retry has no setting 'tries'"):
+        chain.change("retry", tries=2)
+
+
 def test_nothing_can_stand_inside_a_dependency():
     with pytest.raises(ChainInvalid):
         Simulated() | Timeout(1)

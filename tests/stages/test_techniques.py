@@ -126,6 +126,16 @@ def test_only_the_named_exceptions_are_retried():
     assert virtually(main()) == 1
 
 
+def test_a_rejection_from_inside_is_not_retried_unless_asked_for():
+    async def main(retry: Retry) -> int:
+        bound = bind(retry | Bulkhead(workers=0))
+        await ending(bound.run(a_call()))
+        return bound["bulkhead"].snapshot().arrived
+
+    assert virtually(main(Retry(3))) == 1
+    assert virtually(main(Retry(3, never=()))) == 3
+
+
 # Timeout and deadline
 
 

@@ -4,8 +4,9 @@ A chain is a value. It holds no time, no chance and nothing of asyncio, so it ca
 and shared. `bind` makes its state: once per event loop, as often as wanted.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from random import Random
 from typing import ParamSpec, TypeVar, cast
 
@@ -14,6 +15,7 @@ from doubledecker.stages.bound import Bound
 from doubledecker.stages.context import Context, Notice, clock_here
 from doubledecker.stages.errors import ChainInvalid
 from doubledecker.stages.guard import Guarded, Keyed, threaded
+from doubledecker.stages.linking import named
 from doubledecker.stages.stage import Stage
 
 P = ParamSpec("P")
@@ -39,6 +41,12 @@ class Chain:
 
     def __iter__(self) -> Iterator[Stage]:
         return iter(self.stages)
+
+    def change(self, name: str, **settings: object) -> "Chain":
+        """The same chain with other settings of the stages of that name: `chain.change("retry", attempts=5)`."""
+        if name not in map(named, self.stages):
+            raise ChainInvalid(f"no stage named {name!r}")
+        return Chain(tuple(_changed(one, settings) if named(one) == name else one for one in self.stages))
 
     def bind(
         self,
@@ -77,3 +85,13 @@ class Chain:
     def diagram_svg(self) -> str:
         """The chain as a drawing."""
         return diagram.svg(self.stages)
+
+
+def _changed(stage: Stage, settings: Mapping[str, object]) -> Stage:
+    known = {field.name for field in fields(stage) if field.init}
+    changed = copy.copy(stage)
+    for name, setting in settings.items():
+        if name not in known:
+            raise ChainInvalid(f"{named(stage)} has no setting {name!r}")
+        setattr(changed, name, setting)
+    return changed

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from html import escape
 
-from doubledecker.stages.linking import spoken
+from doubledecker.stages.linking import named
 from doubledecker.stages.stage import Stage
 
 _ROW_PX = 44
@@ -61,7 +61,7 @@ def _rows(stages: Sequence[Stage]) -> list[Row]:
 
 def _inside(stages: Sequence[Stage], depth: int) -> Iterator[Row]:
     for stage in stages:
-        yield Row(depth, "●" if stage.is_end else "▼", stage.name or spoken(stage), _settings(stage))
+        yield Row(depth, "●" if stage.is_end else "▼", named(stage), _settings(stage))
         for name, branch in stage.branches.items():
             yield Row(depth + 1, "├", name)
             yield from _inside(branch.stages, depth + 2)

@@ -26,7 +26,7 @@ class Linked:
 
 def link(stages: tuple[Stage, ...], inner: Inner, context: Context, *, prefix: str = "") -> Linked:
     """Bind each stage with the next one inside it; the last one calls `inner`."""
-    names = [context.name(prefix + (stage.name or spoken(stage))) for stage in stages]
+    names = [context.name(prefix + named(stage)) for stage in stages]
     bound: list[Stage] = []
     run = inner
     for stage, name in zip(reversed(stages), reversed(names), strict=True):
@@ -37,6 +37,6 @@ def link(stages: tuple[Stage, ...], inner: Inner, context: Context, *, prefix: s
     return Linked(run, tuple(reversed(bound)))
 
 
-def spoken(stage: Stage) -> str:
-    """The class's name in small letters: SingleFlight is `single_flight`."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(stage).__name__).lower()
+def named(stage: Stage) -> str:
+    """Its own name, or that of its class in small letters: SingleFlight is `single_flight`."""
+    return stage.name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(stage).__name__).lower()

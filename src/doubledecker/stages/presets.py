@@ -33,7 +33,7 @@ from doubledecker.stages.techniques.timeout import Timeout
 
 def retry(attempts: int = 2) -> Retry:
     """At once, whatever went wrong."""
-    return Retry(attempts, name="retry")
+    return Retry(attempts, never=(), name="retry")
 
 
 def timeout(limit: float = 300) -> Timeout:

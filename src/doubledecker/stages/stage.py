@@ -47,7 +47,7 @@ class Stage:
     # The methods that the class really has: an empty one is not called.
     _asks: bool = field(init=False, repr=False, compare=False)
     _does: Inner = field(init=False, repr=False, compare=False)
-    _praises: bool = field(init=False, repr=False, compare=False)
+    _records: bool = field(init=False, repr=False, compare=False)
     _clock: Callable[[], float] = field(init=False, repr=False, compare=False)
 
     def start(self) -> None:
@@ -108,7 +108,7 @@ class Stage:
         kind = type(self)
         self._asks = kind.admit is not Stage.admit
         self._does = inner if kind.work is Stage.work else self.work
-        self._praises = kind.succeeded is not Stage.succeeded
+        self._records = kind.succeeded is not Stage.succeeded
         self._clock = context.clock
         self.start()
 
@@ -150,7 +150,7 @@ class Stage:
         else:
             is_settled = True
             counters.succeeded += 1
-            if self._praises:
+            if self._records:
                 self.succeeded(event, result)
             return result
         finally:

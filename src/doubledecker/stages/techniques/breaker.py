@@ -8,6 +8,8 @@ Open, it fails at once: callers do not wait for what will fail, and the dependen
 lets in at most `probes` events and judges by them alone; calls that began before the circuit opened tell of the past,
 and no longer count. A probe that is cancelled says nothing, and gives its place back. A rejection from a stage inside
 (a full bulkhead, a rate limit) says nothing of the dependency either, and is not counted.
+
+Put a timeout inside: a probe that never ends keeps the circuit half-open for ever.
 """
 
 from collections import OrderedDict

@@ -8,12 +8,14 @@ when the dependency can bear it least, so three things hold them back:
 - a budget: retries are at most a share of all calls. With 0.2, a dead dependency gets 1.2 times the traffic, not 3;
 - a delay that the dependency names (`retry_after_s` on the exception) is kept at least.
 
-A retry that could not begin before the event's deadline is not tried. The last exception passes unchanged.
+A rejection by a stage inside (an open circuit, a full bulkhead) is not retried: it was made to keep traffic away. A
+retry that could not begin before the event's deadline is not tried. The last exception passes unchanged.
 """
 
 import asyncio
 from dataclasses import dataclass
 
+from doubledecker.stages.errors import Rejected
 from doubledecker.stages.event import Event
 from doubledecker.stages.stage import Stage
 
@@ -44,12 +46,13 @@ class Budget:
 
 @dataclass
 class Retry(Stage):
-    """At most `attempts` in all, for exceptions of the kinds `on`."""
+    """At most `attempts` in all, for exceptions of the kinds `on`, except those of the kinds `never`."""
 
     attempts: int = 2
     backoff: Backoff = AT_ONCE
     budget: Budget | None = None
     on: tuple[type[Exception], ...] = (Exception,)
+    never: tuple[type[Exception], ...] = (Rejected,)
     retry_after_s_max: float = 60.0
 
     def start(self) -> None:
@@ -63,6 +66,8 @@ class Retry(Stage):
             try:
                 return await self.inner(event)
             except self.on as error:
+                if isinstance(error, self.never):
+                    raise
                 delay_s = self._delay_s(attempt, error)
                 if attempt >= self.attempts or not self._is_in_time(event, delay_s) or not self._pay():
                     raise
