@@ -45,10 +45,14 @@ class Timers:
         self._clock = clock
         self._watches: deque[Watch] = deque()
         self._is_set = False
+        # Found at the first call and kept: in Python 3.11 asking for the running loop costs a system call.
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def watch(self) -> Watch:
         """Watch the running task from now on."""
-        task = asyncio.current_task()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task(self._loop)
         assert task is not None
         watches = self._watches
         while watches and watches[0].task is None:
@@ -60,8 +64,9 @@ class Timers:
         return watch
 
     def _set(self, delay_s: float) -> None:
+        assert self._loop is not None
         self._is_set = True
-        asyncio.get_running_loop().call_later(delay_s, self._ring)
+        self._loop.call_later(delay_s, self._ring)
 
     def _ring(self) -> None:
         self._is_set = False

@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from doubledecker.stages.statistics import Snapshot
 
@@ -15,7 +16,17 @@ from doubledecker.stages.statistics import Snapshot
 _T = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228}
 _T |= {12: 2.179, 15: 2.131, 20: 2.086, 25: 2.060, 30: 2.042, 40: 2.021, 60: 2.000, 120: 1.980}
 
-_COLUMNS = ("arrived", "rejected", "started", "succeeded", "failed", "cancelled")
+_COLUMNS = (
+    "arrived",
+    "rejected",
+    "queued",
+    "cancelled_in_queue",
+    "started",
+    "working",
+    "succeeded",
+    "failed",
+    "cancelled",
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +48,7 @@ class Estimate:
         return self.low <= value <= self.high
 
     def __str__(self) -> str:
-        return f"{self.mean:.4g}" + (f" ±{self.margin:.2g}" if math.isfinite(self.margin) else "")
+        return f"{self.mean:.4g}" + (f" ±{self.margin:.2g}" if 0.0 < self.margin < math.inf else "")
 
 
 @dataclass(frozen=True)
@@ -101,14 +112,14 @@ class Report:
     def table(self) -> str:
         """The report as text."""
         names = [snapshot.stage for snapshot in self.replications[0].snapshots]
-        head = ["stage", *_COLUMNS, "wait mean", "work p50", "work p99"]
+        head = ["stage", *(column.replace("_", " ") for column in _COLUMNS), "wait mean", "work p50", "work p99"]
         rows = [head, *([name, *self._row(name)] for name in names)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
         lines = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
         return "\n".join([*lines, self._callers()])
 
     def _row(self, name: str) -> list[str]:
-        counts = [self.stage(name, lambda one, column=column: float(getattr(one, column))) for column in _COLUMNS]  # type: ignore[misc]
+        counts = [self.stage(name, attrgetter(column)) for column in _COLUMNS]
         times = [
             self.stage(name, lambda one: one.wait_mean_s),
             self.stage(name, lambda one: one.work_time.quantile_s(0.5)),
