@@ -135,6 +135,7 @@ CASES = {
     "breaker of the original": Case(one(presets.circuit_breaker())),
     "shed": Case(one(Shed(2, 5))),
     "rate limit": Case(one(RateLimit(1, wait_s_max=9))),
+    "rate limit with a queue": Case(one(RateLimit(1, wait_s_max=9, workers=1, queue=Fifo()))),
     "adaptive": Case(one(Adaptive(workers=1, queue=Fifo()))),
     "cache": Case(one(Cache(ttl_s=0.1, stale_s=100))),
     "aside cache": Case(one(AsideCache()), goes_on=True),

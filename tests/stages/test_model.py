@@ -22,6 +22,7 @@ from doubledecker.stages import (
     Timeout,
 )
 from doubledecker.stages.errors import ChainInvalid, DeadlinePassed, QueueFull, RateExceeded, Rejected
+from doubledecker.stages.queues import Waiter
 from stages.rehearsal import Broken, a_call, at, bind, ending, now, virtually
 
 
@@ -185,6 +186,19 @@ def test_codel_lets_a_burst_pass_and_thins_a_standing_queue():
     assert burst_dropped == 0
     # A fifth more arrives than can be served; most of that fifth has to go.
     assert 100 <= standing_dropped <= 250
+
+
+def test_codel_drops_at_first_one_an_interval_then_ever_faster_and_stops_when_the_waiting_is_short():
+    async def main() -> list[float]:
+        queue = CoDel(target_s=0.1, interval_s=1.0)
+        queue.push(Waiter(Event(), asyncio.get_running_loop().create_future(), 0.0))
+        standing = [tenth / 10 for tenth in range(41) if queue.is_overdue(0.2, tenth / 10)]
+        assert not queue.is_overdue(0.05, 4.1)
+        assert not queue.is_overdue(0.2, 4.2)
+        return standing
+
+    # Above the target since 0: first at 1, then 1, 1/√2, 1/√3 and 1/√4 later, at the next look.
+    assert virtually(main()) == [1.0, 2.0, 2.8, 3.3, 3.8]
 
 
 def test_a_deadline_that_passes_in_the_queue_rejects_without_work():

@@ -301,18 +301,22 @@ def test_a_rejection_from_inside_says_nothing_of_the_dependency():
     assert virtually(main()) == "closed"
 
 
-def test_an_answer_from_before_the_opening_is_no_probe():
-    async def main() -> str:
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_answer_from_before_the_opening_is_no_probe(fails: bool):
+    async def main() -> list[str]:
         bound = bind(Breaker(calls_min=1, open_s=5))
-        old = asyncio.create_task(ending(bound.run(a_call(7))))
+        while_open, while_half_open = (
+            asyncio.create_task(ending(bound.run(a_call(takes_s, fails=fails)))) for takes_s in (3, 7)
+        )
         await at(1, bound, a_call(fails=True))
         probe = asyncio.create_task(at(6.5, bound, a_call(9)))
-        await old
-        state = bound["breaker"].state
-        await probe
-        return state
+        states = []
+        for old in (while_open, while_half_open, probe):
+            await old
+            states.append(bound["breaker"].state)
+        return states
 
-    assert virtually(main()) == "half-open"
+    assert virtually(main()) == ["open", "half-open", "closed"]
 
 
 # Limits
