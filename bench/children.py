@@ -67,7 +67,7 @@ async def started(*words: str, environment: Mapping[str, str] | None = None) -> 
         child = Child(process)
         try:
             yield child
-        except BaseException:
+        except Exception:
             errors.seek(0)
             sys.stderr.write(errors.read()[-4000:].decode(errors="replace"))
             raise

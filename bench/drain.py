@@ -33,6 +33,8 @@ async def _delivered(
 ) -> dict[str, float]:
     async with bus.a_worker() as worker:
         held = await receiver.until("held", CONCURRENCY, within_s=_START_S_MAX)
+        if held["held"] < CONCURRENCY:
+            raise ValueError(f"the worker makes {held['held']} calls at a time, not {CONCURRENCY}")
         before = {pid: children.cpu_s(pid) for pid in (worker.pid, bus.server.pid)}
         await receiver.open()
         tally = await receiver.until("events", backlog - held["events"], within_s=within_s)

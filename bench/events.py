@@ -4,7 +4,7 @@ import json
 
 TOPIC = "orders"
 VARIANTS = 500  # enough that no cache sees the same bytes again at once, few enough to be made in a moment
-_DATA = {"customer": 48213, "currency": "EUR", "total": "129.90", "lines": 3}
+_DATA = {"customer": 48213, "currency": "EUR", "total": "129.90", "lines": 3, "channel": "web-shop"}
 
 
 def event(number: int, **more: object) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Floors: the same work without the bus, as fast as its parts allow: Valkey alone, the HTTP server alone, POSTs alone."""
+"""Floors: the same work without the bus, as fast as its parts allow: Valkey, the HTTP server, POSTs."""
 
 import asyncio
 import csv
@@ -109,7 +109,7 @@ async def _http(name: str, scale: Scale, **shape: object) -> dict[str, float]:
     }
 
 
-async def _answer_204(scope: dict, receive, send) -> None:
+async def _answer_204(_scope, receive, send) -> None:
     while (await receive()).get("more_body"):
         pass
     await send({"type": "http.response.start", "status": 204, "headers": []})
@@ -124,7 +124,7 @@ async def _serve_http(port: int) -> None:
     server = uvicorn.Server(config)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(server.serve())
-        while not server.started:
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.02)
         print("ready", flush=True)
 

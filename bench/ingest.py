@@ -1,7 +1,10 @@
 """Ingest: how many requests and events one web process accepts. No worker runs: what is accepted waits in batches."""
 
-from bench.bus import a_bus
+from redis.asyncio import Redis
+
+from bench.bus import Bus, a_bus
 from bench.children import Loaded
+from bench.events import TOPIC
 from bench.load import Spec
 from bench.scale import Scale
 
@@ -24,7 +27,17 @@ async def _loaded(scale: Scale, *, subscribers: int, **shape: object) -> Loaded:
     async with a_bus() as bus:
         await bus.subscribe(subscribers, _NOBODY)
         spec = Spec(bus.port, bus.publisher, warm_s=scale.warm_s, measure_s=scale.measure_s, **shape)
-        return await bus.loaded(spec)
+        loaded = await bus.loaded(spec)
+        await _check(bus, events_least=loaded.load.requests * spec.events_per_request)
+        return loaded
+
+
+async def _check(bus: Bus, *, events_least: int) -> None:
+    """A fast answer counts only if the events are there: raises unless the topic has counted them all."""
+    async with Redis.from_url(bus.server.url) as redis:
+        counted = int(await redis.hget(f"rm:topic:{TOPIC}", "counter") or 0)
+    if counted < events_least:
+        raise ValueError(f"{events_least} events were answered with a 2xx, and {counted} are in the store")
 
 
 def _figures(name: str, loaded: Loaded, *, events_per_request: int) -> dict[str, float]:

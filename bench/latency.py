@@ -19,6 +19,8 @@ async def measure(scale: Scale) -> dict[str, float]:
         loaded = await bus.loaded(Spec(bus.port, bus.publisher, per_s=PER_S, measure_s=scale.light_s))
         tally = await receiver.until("events", loaded.load.requests, within_s=_LAST_S_MAX)
     lags_ms = sorted(tally["lags_ms"])
+    if len(lags_ms) < loaded.load.requests:
+        raise ValueError(f"{loaded.load.requests} events were published, and {len(lags_ms)} arrived")
     return {
         "latency.p50_ms": percentile(lags_ms, 50),
         "latency.p99_ms": percentile(lags_ms, 99),

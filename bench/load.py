@@ -62,7 +62,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._transport = transport
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _exc: Exception | None) -> None:
         if self._is_waiting:
             self.lost()
 
@@ -102,7 +102,8 @@ class _Closed:
         for connection in connections:
             connection.answered = self._answered
             connection.lost = self._lost
-            self._next(connection)
+            if self._left > 0:
+                self._next(connection)
         await self._done
 
     def _next(self, connection: _Connection) -> None:

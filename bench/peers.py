@@ -76,7 +76,7 @@ async def _rate(redis: Redis, queue: str, *, within_s: float) -> float:
     loop = asyncio.get_running_loop()
     waiting = await redis.llen(queue)
     async with asyncio.timeout(_START_S_MAX):
-        while (first := await redis.llen(queue)) == waiting:
+        while (first := await redis.llen(queue)) == waiting:  # noqa: ASYNC110 - a look from outside
             await asyncio.sleep(_GLANCE_S)
     first_s = loop.time()
     left = first

@@ -19,7 +19,7 @@ class Scale:
 
 # Four seconds hold forty ticks of processor time at least, so that a share of it is known to a few per cent.
 FULL = Scale(
-    repetitions=3, warm_s=1.0, measure_s=4.0, backlog=100_000, singles=20_000, light_s=10.0, jobs=10_000, patience_s=20.0
+    repetitions=3, warm_s=1.0, measure_s=4.0, backlog=100_000, singles=20_000, light_s=10.0, jobs=5_000, patience_s=20.0
 )
 QUICK = Scale(
     repetitions=1, warm_s=0.3, measure_s=1.0, backlog=10_000, singles=2_000, light_s=2.0, jobs=1_000, patience_s=10.0

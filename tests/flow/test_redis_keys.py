@@ -16,7 +16,7 @@ import redis.asyncio as redis
 
 from conftest import Topology
 from doubledecker.model import token as tokens
-from doubledecker.store import journal
+from doubledecker.store import jobs, journal, subscribers
 from doubledecker.store.partitions import Partitions
 from doubledecker.worker import process
 from harness import TestBus, a_bus, an_event, basic
@@ -39,7 +39,8 @@ TIMED = (
     "batches:index:{token}",
     "batches:retired:{rid}",
     "jobs:scheduled:{q}",
-    "subscriber:holds:{token}",
+    "holds:{token}",
+    "invitations:{token}",
     "ids:{token}",
 )
 AN_HOUR_MS = 3_600_000
@@ -160,8 +161,10 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
         # The wide event, and what else the good one gets: its own, and what came with an idempotency key.
         await good.until_events(WIDE_RECEIVERS + 6 * 3 + 1)
         async with asyncio.timeout(10):
-            while unseen(seen) != {"journal:gaps"}:
+            while not unseen(seen) <= {"journal:gaps", "jobs:called", "invitations:{token}"}:
                 seen += await keys_of(topology, bus.partitions)
+    await put_parked_back(bus.partitions)
+    seen += await keys_of(topology, bus.partitions)
     for partition in bus.partitions.all:
         await journal.register_archive(partition, "lake")
         await journal.trim(partition, "events", bytes_max=1)
@@ -170,6 +173,16 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
             while any(key.name == "batches:index" for key in await keys_of(topology, bus.partitions)):
                 await asyncio.sleep(0.05)
     return seen + await keys_of(topology, bus.partitions)
+
+
+async def put_parked_back(partitions: Partitions) -> None:
+    """What a worker does when a place becomes free, with no worker there to take the jobs at once."""
+    for partition in partitions.all:
+        for token in await jobs.parked_tokens(partition, count=10):
+            await jobs.unpark(partition, token, room=1)
+    known = await subscribers.load_many(partitions.home, await subscribers.all_tokens(partitions.home))
+    for subscriber in known.values():
+        await subscribers.wait(partitions.home, subscriber, partition=0)
 
 
 @asynccontextmanager

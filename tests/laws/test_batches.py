@@ -15,7 +15,7 @@ from conftest import Topology
 from doubledecker.model.event import Event
 from doubledecker.model.job import MAIN, RETRY, Job, batch_job
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, events, jobs, registry, subscribers
+from doubledecker.store import batches, events, jobs, journal, registry, subscribers
 from doubledecker.store.batches import Batch, Lost
 from doubledecker.store.events import Accepted, Offer, PublishLimits
 from doubledecker.store.jobs import Taken
@@ -166,13 +166,15 @@ class BatchesMachine(RuleBasedStateMachine):
         assert reply.outcome is Accepted.STALE
 
     @rule(index=some_partition, drawn=some_events)
-    def publish_into_a_full_journal(self, index: int, drawn: list[tuple[str, str, str | None, int]]) -> None:
+    def publish_while_the_archive_is_behind(self, index: int, drawn: list[tuple[str, str, str | None, int]]) -> None:
         model = self.at(index)
         if not model.journal:
             return
         offers = [self.an_offer(*each) for each in drawn]
         limits = replace(LIMITS, journal_bytes_max=1)
+        self.world.run(journal.register_archive(model.partition, "lake"))
         reply = self.world.run(events.publish(model.partition, offers, version=self.version, limits=limits))
+        self.world.run(journal.unregister_archive(model.partition))
         assert reply.outcome is Accepted.FULL
 
     @rule(index=some_partition, slots=st.integers(1, 3))
@@ -339,8 +341,9 @@ class BatchesMachine(RuleBasedStateMachine):
         page, model.retired[rid] = model.retired[rid][:most], model.retired[rid][most:]
         if not model.retired[rid]:
             del model.retired[rid]
-        lost = self.world.run(batches.purge(model.partition, rid, batches_max=most, counter="events.purged"))
-        assert lost == model.drop([kept for kept in page if kept in model.batches])
+        left = self.world.run(batches.purge(model.partition, rid, batches_max=most, counter="events.purged"))
+        model.drop([kept for kept in page if kept in model.batches])
+        assert left == len(model.retired.get(rid, []))
         is_forgotten = self.world.run(batches.forget_gauges(model.partition, token))
         assert is_forgotten == all(kept.token != token for kept in model.batches)
 
@@ -509,7 +512,7 @@ def test_every_accepted_event_is_in_exactly_one_place_until_it_is_delivered(
     numbers = count()
     # Batches of one millisecond are ordered by their names: with random ones an example is not repeatable.
     monkeypatch.setattr(events, "uids", lambda many: "".join(f"{next(numbers):020}" for _ in range(many)))
-    hold_law(topology, BatchesMachine, law(examples=40, steps=40))
+    hold_law(topology, BatchesMachine, law(examples=30, steps=30))
 
 
 def test_gauges_of_a_subscriber_that_came_back_survive_the_purge_of_its_former_self(topology: Topology):

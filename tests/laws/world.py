@@ -70,6 +70,8 @@ class World:
 def a_world(topology: Topology) -> Iterator[World]:
     # A loop factory keeps the Runner from touching the loop that pytest-asyncio has set.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        # Whatever another test left there may have another number of partitions.
+        runner.run(topology.clear())
         connecting = Partitions.connect(topology.url, namespace="rm:", count=topology.partitions)
         partitions = runner.run(connecting)
         try:
@@ -81,8 +83,6 @@ def a_world(topology: Topology) -> Iterator[World]:
 def hold_law(topology: Topology, machine: Callable[[World], RuleBasedStateMachine], how: settings) -> None:
     """Run a state machine's examples in one world."""
     with a_world(topology) as world:
-        # Whatever another test left there may have another number of partitions.
-        world.empty()
         run_state_machine_as_test(lambda: machine(world), settings=how)
 
 

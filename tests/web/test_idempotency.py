@@ -118,7 +118,7 @@ async def test_a_key_is_forgotten_after_a_day(one: Topology):
         shop = (await ask(bus, "POST", "/api_tokens", json={"name": "shop"})).json
         await ask(bus, "POST", "/events", shop["token"], json=an_event(1), headers=KEY)
         home = bus.partitions.home
-        ages = home.key(f"idempotency:ages:{shop['id']}")
+        ages = home.key(f"ages:{shop['id']}")
         await home.command("ZINCRBY", ages, -86_400_001, "order-1")
         other = await ask(bus, "POST", "/events", shop["token"], json=an_event(2), headers=KEY)
 

@@ -2,12 +2,16 @@
 
 import asyncio
 import socket
+from typing import cast
 
 from conftest import Topology
 from doubledecker.assembly import build
+from doubledecker.bus.verdict import Backoff
+from doubledecker.delivery.attempt import Dialer
 from doubledecker.store import batches, counters, jobs
 from doubledecker.store.subscribers import Condition
-from doubledecker.worker.chores import ChoreRules, Chores, Room, room_for
+from doubledecker.worker.chores import ChoreRules, Chores, queues_to_try
+from doubledecker.worker.deliver import Deliverer, DeliveryRules
 from doubledecker.worker.monitor import Monitor
 from harness import a_bus, an_event, basic
 from receiver import Receiver
@@ -92,26 +96,24 @@ async def test_datagrams_equal_the_counters(one: Topology):
     assert sums["events.published:topic=widgets"] == 30
 
 
-def test_parked_jobs_get_the_free_places_of_a_healthy_subscriber():
-    assert room_for(Condition(calls=1), 4, now_ms=0) == Room(3)
-    assert room_for(Condition(calls=9), 4, now_ms=0) == Room(0)
-
-
 def test_a_failing_subscriber_gets_one_retry_when_its_delay_is_over():
     failing = Condition(failures=3, retry_at=1_000)
 
-    assert room_for(failing, 4, now_ms=999) == Room(0)
-    assert room_for(failing, 4, now_ms=1_000) == Room(1, ("retry",))
-    assert room_for(Condition(failures=3, retry_at=1_000, calls=1), 4, now_ms=1_000) == Room(0)
+    assert queues_to_try(failing, now_ms=999) == ()
+    assert queues_to_try(failing, now_ms=1_000) == ("retry",)
+    assert queues_to_try(Condition(failures=3, retry_at=1_000, calls=1), now_ms=1_000) == ()
 
 
 def test_a_failing_subscriber_gets_a_first_try_when_no_retry_came_for_long():
-    assert room_for(Condition(failures=3, retry_at=1_000), 4, now_ms=100_000) == Room(1, ("retry", "main"))
+    assert queues_to_try(Condition(failures=3, retry_at=1_000), now_ms=100_000) == ("retry", "main")
 
 
 def _chores(bus: build.Bus, *, memory_bytes_max: int) -> Chores:
     rules = ChoreRules(memory_bytes_max=memory_bytes_max, memory_bytes_free=0, dead_ms=1000, journal_bytes_max=2**30)
-    return Chores(bus.partitions, bus.registry, Monitor([]), rules)
+    delivery = DeliveryRules(Backoff(), lease_ms=1000, heal_points=1, damage_points=2, journal_bytes_max=2**30)
+    # None of these chores makes a call, so there is no dialer.
+    deliverer = Deliverer(bus.partitions, bus.registry, cast("Dialer", None), delivery)
+    return Chores(bus.partitions, bus.registry, deliverer, Monitor([]), rules)
 
 
 async def _urls(partition) -> list[int]:

@@ -109,7 +109,7 @@ async def test_jobs_of_a_dead_slot_are_done_by_another(topology: Topology):
         await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0)
         await bus.publish(await bus.token("publisher"), [an_event()])
         for partition in bus.partitions.all:
-            await jobs.beat(partition, ["dead"], now_ms=1)
+            await partition.command("HSET", partition.key("workers"), "dead", 1)
             await jobs.take(partition, {MAIN: ["dead"]}, process="dead")
         stop = asyncio.Event()
 

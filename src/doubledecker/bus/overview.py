@@ -50,7 +50,7 @@ class Overview:
 
 async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: int) -> Overview:
     """Read everything, a few round trips a partition."""
-    parts = await asyncio.gather(*(_part(partition, now_ms) for partition in partitions.all))
+    parts = await asyncio.gather(*(_part(partition) for partition in partitions.all))
     totals: Sum[str] = Sum()
     job_totals: Sum[tuple[str, str]] = Sum()
     journal_totals: Sum[str] = Sum()
@@ -111,14 +111,13 @@ class _Part:
     oldest_at: int | None
 
 
-async def _part(partition: Partition, now_ms: int) -> _Part:
+async def _part(partition: Partition) -> _Part:
     state = await journal.state(partition)
-    beats = await jobs.beats(partition)
     return _Part(
         server=partition.server,
         counters=await counters.read(partition),
         jobs=await jobs.counts(partition),
-        slots=frozenset(slot for slot, at in beats.items() if at + ALIVE_MS > now_ms),
+        slots=frozenset(await jobs.alive(partition, silent_ms_max=ALIVE_MS)),
         memory_bytes=(await counters.memory(partition)).used_bytes,
         journal_bytes={name: int(state.get(f"{name}_bytes", 0)) for name in ("events", "attempts")},
         oldest_at=await batches.oldest(partition),

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 
 from doubledecker import log
-from doubledecker.errors import BusAway, Forbidden, NotFound, TooMany
+from doubledecker.errors import BusAway, Conflict, Forbidden, NotFound, TooMany
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.routing import Registry
@@ -48,10 +48,15 @@ class LiveRegistry:
         """Whose each topic is; those without an owner become the publisher's."""
         known = self.snapshot.owners
         unknown = [name for name in names if name not in known]
-        if unknown:
-            claimed = await registry.claim_topics(self._partitions.home, unknown, publisher=publisher)
-            known.update(zip(unknown, claimed, strict=True))
-        return {name: known[name] for name in names}
+        if not unknown:
+            return known
+        version = self.snapshot.version
+        claimed = await registry.claim_topics(self._partitions.home, unknown, publisher=publisher)
+        found = dict(zip(unknown, claimed, strict=True))
+        # A change meanwhile may have been the end of one of these topics.
+        if self.snapshot.version == version:
+            known.update(found)
+        return {**known, **found}
 
     async def foreign(self, names: Sequence[str], *, publisher: str) -> list[str]:
         """Those of the topics that another client owns; claims nothing."""
@@ -61,6 +66,9 @@ class LiveRegistry:
     async def create_token(self, name: str, secret: str, *, now_ms: int) -> Token:
         """Add a client; the same name and secret again is the same token."""
         token = tokens.make(name, secret, now_ms=now_ms)
+        await self.refresh()
+        if any(other.hash == token.hash and other.id != token.id for other in self.snapshot.tokens.values()):
+            raise Conflict("another client has this token already; choose another, or let one be made")
         version = await registry.save_token(self._partitions.home, token)
         if version == 0:
             raise TooMany(f"there are {registry.TOKENS_MAX} tokens already; delete some first")

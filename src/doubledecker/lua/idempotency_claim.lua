@@ -1,7 +1,7 @@
 -- Remember a request by its idempotency key, or say what is remembered of it.
 --
 -- key kept       idempotency:<token>       hash  what is remembered, by key
--- key ages       idempotency:ages:<token>  zset  the keys by age
+-- key ages       ages:<token>  zset  the keys by age
 -- arg key        text  the client's idempotency key
 -- arg record     text  what to remember
 -- arg window_ms  int   for how long

@@ -4,6 +4,7 @@
 -- Of many processes that wait for the same deadline one owns it; the others are told to wait a little longer.
 --
 -- key  sleeper    jobs:sleeper                    string  the process that wakes first
+-- key  called     jobs:called                     set     jobs that were parked and put back
 -- keys scheduled  jobs:scheduled:<queue>          zset    jobs by deadline
 -- keys instant    jobs:instant:<queue>            list    jobs to run now, next one last
 -- keys pending    jobs:pending:<queue>:<slot>     list    the job that a slot holds
@@ -13,7 +14,7 @@
 -- arg  lag_ms     int   how much longer to wait than the owner of the deadline
 -- arg  due_max    int   how many due jobs to promote in one call
 -- now
--- returns         {milliseconds to wait or -1, {slot, queue, job, slot, queue, job, …}}
+-- returns         {milliseconds to wait or -1, {slot, queue, job, 1 if it was parked before, slot, …}}
 
 local taken = {}
 local is_busy = {}
@@ -25,6 +26,7 @@ local function note(queue, slot, job)
     taken[#taken + 1] = slot
     taken[#taken + 1] = queue
     taken[#taken + 1] = job
+    taken[#taken + 1] = redis.call("SREM", called, job)
   end
   return job
 end

@@ -1,6 +1,7 @@
 -- Put some of a subscriber's parked jobs back in front, oldest first.
 --
 -- key  index      jobs:parked:index                 set     subscribers with jobs set aside
+-- key  called     jobs:called                       set     jobs that were parked and put back
 -- key  bell       jobs:bell                         stream  rung when there is something to take or to wait for
 -- keys parked     jobs:parked:<queue>:<of_token>    list    jobs set aside, next one last
 -- keys instant    jobs:instant:<queue>              list    jobs to run now, next one last
@@ -21,6 +22,7 @@ for _, queue in ipairs(queues) do
       redis.call("SREM", job_index(queue), unpack(jobs))
       redis.call("SADD", job_index(into), unpack(jobs))
     end
+    redis.call("SADD", called, unpack(jobs))
     for i = #jobs, 1, -1 do
       redis.call("RPUSH", instant(into), jobs[i])
     end

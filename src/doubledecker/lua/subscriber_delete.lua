@@ -5,8 +5,9 @@
 -- key  subscribers  subscribers                 set   all subscribers
 -- key  subscriber   subscriber:<token>          hash  what it asked for, and its health
 -- key  topics       topics:<token>              set   what it is subscribed to
--- key  holds        subscriber:holds:<token>    zset  slots that call it now
--- key  waiting      subscriber:waiting:<token>  set   partitions with jobs set aside for it
+-- key  holds        holds:<token>               zset  slots that call it now
+-- key  invitations  invitations:<token>         zset  places kept for jobs that were put back
+-- key  waiting      waiting:<token>             hash  partitions with jobs set aside for it
 -- keys of_topic     subscribers:<name>          set   a topic's subscribers
 -- arg  token        text  the subscriber
 -- returns           the registry's new version, or 0 when there was no such subscriber
@@ -17,7 +18,7 @@ end
 for _, name in ipairs(redis.call("SMEMBERS", topics)) do
   redis.call("SREM", of_topic(name), token)
 end
-redis.call("DEL", topics, subscriber, holds, waiting)
+redis.call("DEL", topics, subscriber, holds, invitations, waiting)
 local version = redis.call("HINCRBY", registry, "version", 1)
 redis.call("ZADD", changes, version, "subscriber " .. token)
 return version

@@ -1,17 +1,21 @@
--- End a call to a subscriber: free its place, and keep score.
+-- End a call to a subscriber: free its place, keep score, and invite parked jobs to the free places.
 --
--- key subscriber  subscriber:<token>          hash  health_points, failures, retry_at
--- key holds       subscriber:holds:<token>    zset  slots that call it now, by when their hold ends
--- key waiting     subscriber:waiting:<token>  set   partitions with jobs set aside for it
+-- key subscriber   subscriber:<token>   hash  health_points, failures, retry_at
+-- key holds        holds:<token>        zset  slots that call it now, by when their hold ends
+-- key invitations  invitations:<token>  zset  places kept for jobs that were put back, by when that ends
+-- key waiting      waiting:<token>      hash  partitions with jobs set aside for it, and a mark of the last time
 -- arg slot         text  who called
 -- arg concurrency  int   how many may call at once
 -- arg points       int   health won, or lost when negative; 0 when there was no attempt after all
 -- arg delay_ms     int   how long until the next try, after a failure
+-- arg invite_ms    int   how long an invitation lasts
+-- arg uid          text  to tell these invitations from others
 -- now
--- returns          {failures in a row before, failures in a row now, places free, partitions with parked jobs}
+-- returns          {failures in a row before, failures in a row now, invited, {partition with parked jobs, mark, …}}
 
 redis.call("ZREM", holds, slot)
 redis.call("ZREMRANGEBYSCORE", holds, "-inf", now)
+redis.call("ZREMRANGEBYSCORE", invitations, "-inf", now)
 if redis.call("EXISTS", subscriber) == 0 then
   return {0, 0, 0, {}}
 end
@@ -25,5 +29,12 @@ end
 if points < 0 then
   redis.call("HSET", subscriber, "retry_at", now + delay_ms)
 end
-local free = (failures > 0 and 1 or concurrency) - redis.call("ZCARD", holds)
-return {before, failures, math.max(0, free), redis.call("SMEMBERS", waiting)}
+local parked = redis.call("HGETALL", waiting)
+local invited = 0
+if failures == 0 and #parked > 0 then
+  invited = math.max(0, concurrency - redis.call("ZCARD", holds) - redis.call("ZCARD", invitations))
+  for i = 1, invited do
+    redis.call("ZADD", invitations, now + invite_ms, uid .. i)
+  end
+end
+return {before, failures, invited, parked}

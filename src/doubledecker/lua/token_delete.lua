@@ -5,7 +5,7 @@
 -- key tokens    api_tokens           hash  tokens as JSON, by id
 -- key ids       ids:<id>             zset  the client's own event ids
 -- key requests  idempotency:<id>     hash  the client's idempotency keys
--- key ages      idempotency:ages:<id>  zset  the same by age
+-- key ages      ages:<id>  zset  the same by age
 -- arg id        text  the token's public id
 -- returns       the registry's new version, or 0 when there was no such token
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from doubledecker.store.jobs import Taken
-from doubledecker.store.nodes import Reply
+from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
@@ -91,9 +91,11 @@ async def drop_oldest(
     return await _drop(partition, "batches:index", batches_max, created_max, bytes_enough, counter)
 
 
-async def purge(partition: Partition, rid: str, *, batches_max: int, counter: str) -> list[Lost]:
-    """Delete what was set aside when a subscriber went; says what was lost."""
-    return await _drop(partition, f"batches:retired:{rid}", batches_max, _EVER, _EVER, counter)
+async def purge(partition: Partition, rid: str, *, batches_max: int, counter: str) -> int:
+    """Delete some of what was set aside when a subscriber went; says how many batches are left."""
+    retired = f"batches:retired:{rid}"
+    await _drop(partition, retired, batches_max, _EVER, _EVER, counter)
+    return cast("int", await partition.command("ZCARD", partition.key(retired)))
 
 
 async def oldest(partition: Partition) -> int | None:

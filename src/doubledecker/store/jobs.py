@@ -25,13 +25,14 @@ _SCRUB, _PARK, _UNPARK = load("job_scrub"), load("job_park"), load("job_unpark")
 
 @dataclass(frozen=True)
 class Taken:
-    """A job in a slot's hands: what is needed to settle it, and nobody else can."""
+    """A job in a slot's hands: what is needed to settle it; `is_called` says that it was parked and put back."""
 
     partition: Partition
     queue: str
     slot: str
     job: Job
     packed: bytes
+    is_called: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ async def take(partition: Partition, offers: Mapping[str, Sequence[str]], *, pro
     )
     wait_ms, flat = cast("tuple[int, list[bytes]]", reply)
     taken = tuple(
-        Taken(partition, queue.decode(), slot.decode(), Job.decode(packed), packed)
-        for slot, queue, packed in zip(flat[0::3], flat[1::3], flat[2::3], strict=True)
+        Taken(partition, queue.decode(), slot.decode(), Job.decode(packed), packed, is_called=bool(called))
+        for slot, queue, packed, called in zip(flat[0::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
     )
     return Take(taken, None if wait_ms < 0 else wait_ms)
 
@@ -79,7 +80,14 @@ async def nack(taken: Taken, *, delay_ms: int) -> bool:
 
 async def park(taken: Taken, *, token: str) -> bool:
     """Set a batch's job aside until its subscriber may be called again."""
-    reply = await taken.partition.run(_PARK, queue=taken.queue, slot=taken.slot, job=taken.packed, token=token)
+    reply = await taken.partition.run(
+        _PARK,
+        queue=taken.queue,
+        slot=taken.slot,
+        job=taken.packed,
+        token=token,
+        is_called=int(taken.is_called),
+    )
     return reply == 1
 
 
@@ -104,8 +112,9 @@ async def scrub(partition: Partition, queue: str, *, dead_ms: int) -> tuple[int,
     return slots, returned
 
 
-async def beat(partition: Partition, slots: Sequence[str], *, now_ms: int) -> None:
-    """Say that these slots are alive."""
+async def beat(partition: Partition, slots: Sequence[str]) -> None:
+    """Say that these slots are alive, by the server's clock: hosts' clocks need not agree."""
+    now_ms = await partition.time_ms()
     pairs = [word for slot in slots for word in (slot, now_ms)]
     await partition.command("HSET", partition.key("workers"), *pairs)
 
@@ -114,6 +123,12 @@ async def beats(partition: Partition) -> dict[str, int]:
     """When each slot was last alive."""
     flat = cast("list[bytes]", await partition.command("HGETALL", partition.key("workers")))
     return {slot.decode(): int(at) for slot, at in zip(flat[0::2], flat[1::2], strict=True)}
+
+
+async def alive(partition: Partition, *, silent_ms_max: int) -> set[str]:
+    """The slots with a heartbeat not older than this."""
+    now_ms = await partition.time_ms()
+    return {slot for slot, at in (await beats(partition)).items() if at + silent_ms_max > now_ms}
 
 
 async def forget(partition: Partition, slots: Sequence[str]) -> None:

@@ -1,8 +1,7 @@
-"""Connections to the servers: one Redis, or the nodes of a Redis Cluster, found by slot.
+"""The servers: one Redis, or the nodes of a Redis Cluster, found by slot.
 
-Every exchange has a deadline and is tried once: a script that timed out may have run, and only its caller
-knows whether it may run again. A connection that failed in any way is closed, never reused, because a
-late reply would be taken for the next one's.
+Every call has a deadline and is made once: a script that timed out may have run, and only its caller knows whether it
+may run again.
 """
 
 import asyncio
@@ -12,45 +11,20 @@ from typing import cast
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    ClusterDownError,
-    MovedError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisError,
-)
-from redis.exceptions import (
-    ConnectionError as RedisConnectionError,
-)
-from redis.exceptions import (
-    TimeoutError as RedisTimeoutError,
-)
+from redis.exceptions import AuthenticationError, MovedError, NoScriptError, RedisError
 
 from doubledecker.errors import BusAway
+from doubledecker.store.line import Line, Reply, open_line
 from doubledecker.store.scripts import Encoded
-
-Reply = None | int | bytes | Sequence["Reply"]
 
 # Longer than any script takes, shorter than a publisher's patience.
 ANSWER_S_MAX = 1.0
 # A blocked read is answered by the server after its own timeout; this only notices a dead peer.
 BLOCK_S_MAX = 5.0
-_AWAY = (
-    RedisConnectionError,
-    RedisTimeoutError,
-    BusyLoadingError,
-    ClusterDownError,
-    ReadOnlyError,
-    OutOfMemoryError,
-    OSError,
-    TimeoutError,
-)
 
 
 class Node:
-    """One server, and the connections to it that are not in use."""
+    """One server: a line that calls share, and a connection of its own for each that blocks."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -58,66 +32,60 @@ class Node:
         self._pool = redis.ConnectionPool.from_url(
             url, protocol=2, retry=retry, socket_connect_timeout=ANSWER_S_MAX, socket_timeout=None
         )
-        self._idle: list[redis.Connection] = []
+        self._line: Line | None = None
+        self._opening = asyncio.Lock()
 
-    async def call(self, commands: Sequence[Sequence[Encoded]], *, answer_s_max: float = ANSWER_S_MAX) -> list[Reply]:
+    async def call(self, commands: Sequence[Sequence[Encoded]]) -> list[Reply]:
         """Send commands in one round trip; an error reply to any of them raises after all were read."""
         try:
-            return await self._exchange(commands, answer_s_max)
-        except AuthenticationError as error:
-            raise BusAway(f"Redis refused the credentials of {_shown(self.url)}") from error
-        except _AWAY as error:
-            # What broke this connection, a restart most often, broke its idle siblings too.
-            await self.close(nowait=True)
-            raise BusAway(f"Redis at {_shown(self.url)}: {str(error) or type(error).__name__}") from error
+            async with asyncio.timeout(ANSWER_S_MAX):
+                line = self._line
+                if line is None or not line.is_open:
+                    line = await self._reopen()
+                return await line.call(commands)
+        except TimeoutError as error:
+            # What comes after a reply that is not coming would not come either.
+            await self.close()
+            raise BusAway(f"Redis at {_shown(self.url)} did not answer within {ANSWER_S_MAX} s") from error
+        except (RedisError, OSError) as error:
+            raise self._translated(error) from error
 
-    async def _exchange(self, commands: Sequence[Sequence[Encoded]], answer_s_max: float) -> list[Reply]:
-        connection = await self._take()
-        is_clean = False
+    async def block(self, words: Sequence[Encoded], *, block_s: float) -> Reply:
+        """Send a command that waits on the server, on a connection of its own."""
+        connection = self._make_connection()
         try:
-            async with asyncio.timeout(answer_s_max):
-                if not connection.is_connected:
-                    await connection.connect()  # type: ignore[no-untyped-call]
-                packed = connection.pack_commands(commands)
-                await connection.send_packed_command(packed, check_health=False)
-                replies, failure = await self._read(connection, len(commands))
-            is_clean = True
+            async with asyncio.timeout(block_s + BLOCK_S_MAX):
+                await connection.connect()  # type: ignore[no-untyped-call]
+                await connection.send_packed_command(connection.pack_commands([words]), check_health=False)
+                reply: Reply = await connection.read_response(disconnect_on_error=False)
+                return reply
+        except (RedisError, OSError, TimeoutError) as error:
+            raise self._translated(error) from error
         finally:
-            if is_clean:
-                self._idle.append(connection)
-            else:
-                await connection.disconnect(nowait=True)
-        if failure is not None:
-            raise failure
-        return replies
-
-    async def _take(self) -> redis.Connection:
-        """An idle connection that the server has not closed meanwhile, else a new one."""
-        while self._idle:
-            connection = self._idle.pop()
-            reader = connection._reader  # noqa: SLF001 - redis-py offers only a check that costs a system call
-            if reader is not None and not reader.at_eof():
-                return connection
             await connection.disconnect(nowait=True)
+
+    async def close(self) -> None:
+        """Hang up; the next call connects anew."""
+        line, self._line = self._line, None
+        if line is not None:
+            await line.close()
+
+    async def _reopen(self) -> Line:
+        async with self._opening:
+            if self._line is None or not self._line.is_open:
+                self._line = await open_line(self._make_connection())
+            return self._line
+
+    def _make_connection(self) -> redis.Connection:
         return self._pool.make_connection()  # type: ignore[no-untyped-call, no-any-return]
 
-    @staticmethod
-    async def _read(connection: redis.Connection, count: int) -> tuple[list[Reply], RedisError | None]:
-        replies: list[Reply] = []
-        failure: RedisError | None = None
-        for _ in range(count):
-            try:
-                replies.append(await connection.read_response(disconnect_on_error=False))
-            except (RedisConnectionError, RedisTimeoutError):
-                raise
-            except RedisError as error:
-                failure = failure or error
-        return replies, failure
-
-    async def close(self, *, nowait: bool = False) -> None:
-        """Close what is idle; what is in use closes itself when it fails."""
-        while self._idle:
-            await self._idle.pop().disconnect(nowait=nowait)
+    def _translated(self, error: Exception) -> Exception:
+        """What a caller hears: that the bus is away, unless it is something that the store can mend."""
+        if isinstance(error, NoScriptError | MovedError):
+            return error
+        if isinstance(error, AuthenticationError):
+            return BusAway(f"Redis refused the credentials of {_shown(self.url)}")
+        return BusAway(f"Redis at {_shown(self.url)}: {str(error) or type(error).__name__}")
 
 
 class Nodes:
@@ -145,19 +113,25 @@ class Nodes:
         if self.is_cluster:
             await self._locate()
 
-    async def call(
-        self, slot: int, commands: Sequence[Sequence[Encoded]], *, answer_s_max: float = ANSWER_S_MAX
-    ) -> list[Reply]:
+    async def call(self, slot: int, commands: Sequence[Sequence[Encoded]]) -> list[Reply]:
         """Send commands to the node of a slot; when the slot has moved, nothing has run, so ask again there."""
         try:
-            return await self._of(slot).call(commands, answer_s_max=answer_s_max)
+            return await self._of(slot).call(commands)
         except MovedError:
             await self._locate()
-            return await self._of(slot).call(commands, answer_s_max=answer_s_max)
+            return await self._of(slot).call(commands)
         except BusAway:
             if self.is_cluster:
                 await self._relocate_quietly()
             raise
+
+    async def block(self, slot: int, words: Sequence[Encoded], *, block_s: float) -> Reply:
+        """Send a command that waits on the server to the node of a slot."""
+        try:
+            return await self._of(slot).block(words, block_s=block_s)
+        except MovedError as error:
+            await self._relocate_quietly()
+            raise BusAway("the slot has moved to another node") from error
 
     def url_of(self, slot: int) -> str:
         """The server that holds a slot."""

@@ -16,7 +16,8 @@ from redis.exceptions import NoScriptError
 
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.event import Event
-from doubledecker.store.nodes import ANSWER_S_MAX, BLOCK_S_MAX, Nodes, Reply
+from doubledecker.store.line import Reply
+from doubledecker.store.nodes import ANSWER_S_MAX, Nodes
 from doubledecker.store.scripts import Encoded, Script, Value
 
 SLOTS = 16_384
@@ -58,8 +59,7 @@ class Partition:
 
     async def block(self, *words: Encoded, block_s: float) -> Reply:
         """Run a command that waits on the server for up to `block_s`; never cancel it, let it end."""
-        [reply] = await self._nodes.call(self._slot, [words], answer_s_max=block_s + BLOCK_S_MAX)
-        return reply
+        return await self._nodes.block(self._slot, words, block_s=block_s)
 
     async def time_ms(self) -> int:
         """The time that scripts see."""

@@ -25,7 +25,7 @@ async def update_key(home: Partition, *, token: str, key: str, record: str) -> N
 
 async def forget_key(home: Partition, *, token: str, key: str) -> None:
     """Give a key free again."""
-    kept, ages = home.key(f"idempotency:{token}"), home.key(f"idempotency:ages:{token}")
+    kept, ages = home.key(f"idempotency:{token}"), home.key(f"ages:{token}")
     await home.commands([["HDEL", kept, key], ["ZREM", ages, key]])
 
 

@@ -11,11 +11,16 @@ from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
 _ENTER, _LEAVE, _RETIRE = load("subscriber_enter"), load("subscriber_leave"), load("subscriber_retire")
+_WAIT, _RESUME = load("subscriber_wait"), load("subscriber_resume")
 _SAVE, _DELETE, _LEAVE_TOPIC = (
     load("subscriber_save"),
     load("subscriber_delete"),
     load("subscriber_leave_topic"),
 )
+
+
+# From being put back to asking for the place: a few round trips, unless a worker dies in between.
+INVITE_MS = 2_000
 
 
 class Entry(Enum):
@@ -28,13 +33,21 @@ class Entry(Enum):
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """A partition with parked jobs of a subscriber, and a mark that changes whenever some are parked there."""
+
+    partition: int
+    mark: str
+
+
+@dataclass(frozen=True)
 class Left:
-    """How a subscriber stands after a call to it ended."""
+    """How a subscriber stands after a call to it ended; so many parked jobs are invited to its free places."""
 
     failures_before: int
     failures: int
-    free: int
-    waiting: tuple[int, ...]
+    invited: int
+    waiting: tuple[Waiting, ...]
 
 
 @dataclass(frozen=True)
@@ -73,9 +86,16 @@ async def leave_topic(home: Partition, token: str, name: str) -> int:
 
 
 async def enter(
-    home: Partition, subscriber: Subscriber, *, slot: str, lease_ms: int, partition: int, is_retry: bool
+    home: Partition,
+    subscriber: Subscriber,
+    *,
+    slot: str,
+    lease_ms: int,
+    partition: int,
+    is_retry: bool,
+    is_called: bool = False,
 ) -> Entry:
-    """Ask for a place among the calls to a subscriber."""
+    """Ask for a place among the calls to a subscriber; while others are parked, only those called get one."""
     reply = await home.run(
         _ENTER,
         token=subscriber.token,
@@ -84,8 +104,28 @@ async def enter(
         lease_ms=lease_ms,
         partition=partition,
         is_retry=int(is_retry),
+        is_called=int(is_called),
     )
     return Entry(cast("bytes", reply).decode())
+
+
+async def wait(home: Partition, subscriber: Subscriber, *, partition: int) -> int:
+    """Note that jobs are parked in a partition; returns how many are invited back, as places became free meanwhile."""
+    reply = await home.run(
+        _WAIT,
+        token=subscriber.token,
+        concurrency=subscriber.concurrency,
+        partition=partition,
+        invite_ms=INVITE_MS,
+        uid=uid(),
+    )
+    return cast("int", reply)
+
+
+async def uninvite(home: Partition, token: str, count: int) -> None:
+    """Give up places that were kept for parked jobs which turned out not to be there."""
+    if count > 0:
+        await home.command("ZPOPMAX", home.key(f"invitations:{token}"), count)
 
 
 async def leave(home: Partition, subscriber: Subscriber, *, slot: str, points: int, delay_ms: int = 0) -> Left:
@@ -97,22 +137,25 @@ async def leave(home: Partition, subscriber: Subscriber, *, slot: str, points: i
         concurrency=subscriber.concurrency,
         points=points,
         delay_ms=delay_ms,
+        invite_ms=INVITE_MS,
+        uid=uid(),
     )
-    before, failures, free, waiting = cast("tuple[int, int, int, list[bytes]]", reply)
-    return Left(before, failures, free, tuple(int(index) for index in waiting))
+    before, failures, invited, waiting = cast("tuple[int, int, int, list[bytes]]", reply)
+    pairs = zip(waiting[0::2], waiting[1::2], strict=True)
+    return Left(before, failures, invited, tuple(Waiting(int(partition), mark.decode()) for partition, mark in pairs))
 
 
 async def end_holds(home: Partition, token: str, *, alive: Container[str]) -> int:
     """Free the places of slots that died while they held one; says how many."""
-    key = home.key(f"subscriber:holds:{token}")
+    key = home.key(f"holds:{token}")
     holders = [slot.decode() for slot in cast("list[bytes]", await home.command("ZRANGE", key, 0, -1))]
     dead = [slot for slot in holders if slot not in alive]
     return cast("int", await home.command("ZREM", key, *dead)) if dead else 0
 
 
-async def stop_waiting(home: Partition, token: str, partition: int) -> None:
-    """Note that a partition has no more parked jobs of a subscriber."""
-    await home.command("SREM", home.key(f"subscriber:waiting:{token}"), partition)
+async def resume(home: Partition, token: str, waiting: Waiting) -> bool:
+    """Note that a partition has no more parked jobs of a subscriber; False when some were parked since one looked."""
+    return await home.run(_RESUME, token=token, partition=waiting.partition, mark=waiting.mark) == 1
 
 
 async def load_many(home: Partition, tokens: Sequence[str]) -> dict[str, Subscriber]:
@@ -147,7 +190,7 @@ async def conditions(home: Partition, tokens: Sequence[str], *, now_ms: int) -> 
     commands: list[list[str | int]] = []
     for token in tokens:
         commands.append(["HGETALL", home.key(f"subscriber:{token}")])
-        commands.append(["ZCOUNT", home.key(f"subscriber:holds:{token}"), now_ms, "+inf"])
+        commands.append(["ZCOUNT", home.key(f"holds:{token}"), now_ms, "+inf"])
     replies = await home.commands(commands)
     return {
         token: _condition(_fields(cast("list[bytes]", flat)), cast("int", calls))

@@ -63,7 +63,8 @@ class App:
             scope["path_params"] = {"name": last}
         if by_method is None:
             raise NotFound(f"there is nothing at {path[:80]!r}; GET /openapi.json lists what there is")
-        route = by_method.get(scope["method"])
+        # Whoever asks for the head of an answer is served like GET; the server leaves out the body.
+        route = by_method.get("GET" if scope["method"] == "HEAD" else scope["method"])
         if route is None:
             return _wrong_method(scope["method"], by_method)
         caller = _NOBODY if route.is_public else await self._identify(scope)

@@ -68,9 +68,8 @@ class Routes:
         checks = {"redis": "ok", "worker": "ok"}
         try:
             await self._ping()
-            beats = await asyncio.gather(*(jobs.beats(partition) for partition in self._partitions.all))
-            latest = min(max(part.values(), default=0) for part in beats)
-            if latest + ALIVE_MS < clock.now_ms():
+            alive = (jobs.alive(partition, silent_ms_max=ALIVE_MS) for partition in self._partitions.all)
+            if not all(await asyncio.gather(*alive)):
                 checks["worker"] = "no worker has been alive in the last 15 s; start one with `doubledecker worker`"
         except BusAway as error:
             checks = {"redis": str(error), "worker": "unknown"}

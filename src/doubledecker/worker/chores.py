@@ -14,6 +14,7 @@ from doubledecker.store.events import Accepted
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
+from doubledecker.worker.deliver import Deliverer
 from doubledecker.worker.monitor import Monitor
 
 # Batches deleted by one script call, and calls by one run of a chore: some tens of milliseconds of the server's time.
@@ -45,17 +46,20 @@ class Chores:
         self,
         partitions: Partitions,
         live: LiveRegistry,
+        deliverer: Deliverer,
         monitor: Monitor,
         rules: ChoreRules,
     ) -> None:
         self._partitions = partitions
         self._live = live
+        self._deliverer = deliverer
         self._monitor = monitor
         self._rules = rules
         self._by_name: dict[str, Callable[..., Awaitable[None]]] = {
             "monitor": self.monitor,
             "autodrop": self.autodrop,
             "schedule": self.schedule,
+            "sweep": self.sweep,
         }
 
     async def run(self, taken: Taken) -> None:
@@ -101,13 +105,9 @@ class Chores:
                 slots, returned = await jobs.scrub(partition, queue, dead_ms=self._rules.dead_ms)
                 if slots:
                     _log.warning("slots.scrubbed", partition=partition.index, queue=queue, slots=slots, jobs=returned)
-            dead = [
-                slot
-                for slot, beat in (await jobs.beats(partition)).items()
-                # Ten times the patience: a slot that only stumbled must find its name when it comes back.
-                if beat + 10 * self._rules.dead_ms < clock.now_ms()
-            ]
-            await jobs.forget(partition, dead)
+            # Ten times the patience: a slot that only stumbled must find its name when it comes back.
+            alive = await jobs.alive(partition, silent_ms_max=10 * self._rules.dead_ms)
+            await jobs.forget(partition, [slot for slot in await jobs.beats(partition) if slot not in alive])
 
     async def schedule(self) -> None:
         """Mend what a crash may have left behind: old versions, parked jobs with free places, long journals."""
@@ -118,10 +118,19 @@ class Chores:
             # An attempt cannot be refused once it was made.
             await self._trim(partition, "attempts", is_forced=True)
 
+    async def sweep(self) -> None:
+        """Retire what waits for nobody: a process may have died between forgetting a subscriber and doing so."""
+        await self._live.refresh()
+        for partition in self._partitions.all:
+            _, waiting = await batches.gauges(partition)
+            for token in waiting.keys() - self._live.snapshot.subscribers.keys():
+                if await subscribers.retire(partition, token):
+                    _log.warning("subscriber.swept", partition=partition.index, subscriber=token)
+
     async def purge(self, partition: Partition, token: str, rid: str) -> None:
         """Delete what waited for a subscriber when it went."""
         for _ in range(_PASSES_MAX):
-            if not await batches.purge(partition, rid, batches_max=_DROP_MAX, counter="events.purged"):
+            if await batches.purge(partition, rid, batches_max=_DROP_MAX, counter="events.purged") == 0:
                 break
         else:
             raise RetryLater(1)
@@ -179,21 +188,20 @@ class Chores:
 
     async def _unpark(self, partition: Partition) -> None:
         tokens = await jobs.parked_tokens(partition, count=_PARKED_MAX)
-        now_ms = clock.now_ms()
+        now_ms = await self._partitions.home.time_ms()
         if tokens:
-            beats = await jobs.beats(self._partitions.home)
-            alive = {slot for slot, beat in beats.items() if beat + self._rules.dead_ms > now_ms}
+            alive = await jobs.alive(self._partitions.home, silent_ms_max=self._rules.dead_ms)
             for token in tokens:
                 await subscribers.end_holds(self._partitions.home, token, alive=alive)
         conditions = await subscribers.conditions(self._partitions.home, tokens, now_ms=now_ms)
         for token, condition in conditions.items():
             subscriber = self._live.snapshot.subscribers.get(token)
-            concurrency = subscriber.concurrency if subscriber else _PARKED_MAX
-            room = room_for(condition, concurrency, now_ms=now_ms)
-            if room.places > 0:
-                await jobs.unpark(
-                    partition, token, room=room.places, queues=room.queues, is_probe=condition.failures > 0
-                )
+            if subscriber is None:
+                await jobs.unpark(partition, token, room=_PARKED_MAX)
+            elif condition.failures == 0:
+                await self._deliverer.wait(partition, subscriber)
+            elif queues := queues_to_try(condition, now_ms=now_ms):
+                await jobs.unpark(partition, token, room=1, queues=queues, is_probe=True)
 
     async def _trim(self, partition: Partition, name: journal.Name, *, is_forced: bool) -> None:
         bytes_max = self._rules.journal_bytes_max
@@ -205,21 +213,11 @@ class Chores:
                 return
 
 
-@dataclass(frozen=True)
-class Room:
-    """How many parked jobs may be put back, and from which queues."""
+def queues_to_try(condition: Condition, *, now_ms: int) -> tuple[str, ...]:
+    """Where a failing subscriber's next try comes from, if it is time for one.
 
-    places: int
-    queues: tuple[str, ...] = (RETRY, MAIN)
-
-
-def room_for(condition: Condition, concurrency: int, *, now_ms: int) -> Room:
-    """All free places of a healthy subscriber; of a failing one a single try, once its delay is over.
-
-    That try is a batch that failed before. Only when none came in a minute is a first try spent on it.
+    It is a batch that failed before. Only when none came in a minute is a first try spent on it.
     """
-    if condition.failures == 0:
-        return Room(max(0, concurrency - condition.calls))
     if condition.calls > 0 or now_ms < condition.retry_at:
-        return Room(0)
-    return Room(1) if now_ms >= condition.retry_at + _PROBE_MS else Room(1, (RETRY,))
+        return ()
+    return (RETRY, MAIN) if now_ms >= condition.retry_at + _PROBE_MS else (RETRY,)

@@ -9,6 +9,7 @@ A crash before 3 is written leaves the job with its slot, to be scrubbed and att
 only the place, which ends by itself.
 """
 
+import asyncio
 import random
 from dataclasses import dataclass
 
@@ -26,8 +27,8 @@ from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import batches, jobs, journal, subscribers
 from doubledecker.store.batches import Batch, Settled
 from doubledecker.store.jobs import Taken
-from doubledecker.store.partitions import Partitions
-from doubledecker.store.subscribers import Entry
+from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.subscribers import Entry, Waiting
 
 _log = log.get("worker")
 
@@ -60,13 +61,21 @@ class Deliverer:
         self._registry = registry
         self._dialer = dialer
         self._rules = rules
+        self._doors: dict[str, asyncio.Lock] = {}
 
     async def deliver(self, taken: Taken) -> None:
         bid, token = taken.job.args
-        subscriber = await self._subscriber(token)
+        # One at a time asks for a place, in the order of taking, so that what is parked is parked in that order.
+        async with self._doors.setdefault(token, asyncio.Lock()):
+            subscriber = await self._subscriber(token)
+            may_call = subscriber is not None and await self._enter(taken, subscriber)
         if subscriber is None:
             await jobs.ack(taken)
-            return
+        elif may_call:
+            await self._call(taken, subscriber, bid)
+
+    async def _enter(self, taken: Taken, subscriber: Subscriber) -> bool:
+        """Get a place among the calls to the subscriber, or settle the job: parked, or done when there is nobody."""
         entry = await subscribers.enter(
             self._partitions.home,
             subscriber,
@@ -74,23 +83,32 @@ class Deliverer:
             lease_ms=self._rules.lease_ms,
             partition=taken.partition.index,
             is_retry=taken.queue == RETRY,
+            is_called=taken.is_called,
         )
-        if entry is Entry.GO:
-            await self._call(taken, subscriber, bid)
-        elif entry is Entry.GONE:
+        if entry is Entry.GONE:
             await jobs.ack(taken)
-        else:
-            await jobs.park(taken, token=token)
+        elif entry is not Entry.GO:
+            await jobs.park(taken, token=subscriber.token)
+            await self.wait(taken.partition, subscriber)
+        return entry is Entry.GO
 
-    async def unpark(self, token: str, where: tuple[int, ...], *, room: int) -> None:
-        """Let parked jobs of a subscriber have the free places."""
-        for index in where:
-            if room <= 0:
+    async def wait(self, partition: Partition, subscriber: Subscriber) -> None:
+        """Say that jobs are parked, and put some back if places became free before that was known."""
+        invited = await subscribers.wait(self._partitions.home, subscriber, partition=partition.index)
+        if invited > 0:
+            moved, _ = await jobs.unpark(partition, subscriber.token, room=invited)
+            await subscribers.uninvite(self._partitions.home, subscriber.token, invited - moved)
+
+    async def _unpark(self, token: str, where: tuple[Waiting, ...], *, invited: int) -> None:
+        """Put parked jobs of a subscriber back, for the places that are kept for them."""
+        for waiting in where:
+            if invited <= 0:
                 return
-            moved, left = await jobs.unpark(self._partitions.all[index], token, room=room)
-            room -= moved
+            moved, left = await jobs.unpark(self._partitions.all[waiting.partition], token, room=invited)
+            invited -= moved
             if left == 0:
-                await subscribers.stop_waiting(self._partitions.home, token, index)
+                await subscribers.resume(self._partitions.home, token, waiting)
+        await subscribers.uninvite(self._partitions.home, token, invited)
 
     async def _subscriber(self, token: str) -> Subscriber | None:
         """The subscriber as this process knows it; one that it does not know may be new."""
@@ -146,8 +164,8 @@ class Deliverer:
             _log.warning("subscriber.failing", subscriber=subscriber.token, callback=subscriber.callback)
         if left.failures_before > 0 and left.failures == 0:
             _log.info("subscriber.recovered", subscriber=subscriber.token, failures=left.failures_before)
-        if left.failures == 0 and left.waiting:
-            await self.unpark(subscriber.token, left.waiting, room=left.free)
+        if left.invited > 0:
+            await self._unpark(subscriber.token, left.waiting, invited=left.invited)
 
 
 def _counts(batch: Batch, outcome: Outcome, dialled_at: int) -> dict[str, int]:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
-from doubledecker import clock, log
+from doubledecker import log
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
@@ -23,6 +23,7 @@ from doubledecker.worker.monitor import Adapter, Monitor, PrintAdapter, StatsdAd
 
 # Safety net for what a crash left behind; nothing that is on time waits for it.
 _SCHEDULE_S = 1.0
+_SWEEP_S = 30.0
 # What an attempt takes beyond its own deadline: loading, settling.
 _LEASE_MARGIN_S = 10
 # A third of the time after which a silent slot counts as dead, so that two beats may be lost.
@@ -79,10 +80,11 @@ def make_worker(settings: Settings, bus: Bus, dialer: Dialer, monitor: Monitor) 
             "monitor": settings.monitor_interval_s,
             "autodrop": settings.autodrop_interval_s,
             "schedule": _SCHEDULE_S,
+            "sweep": _SWEEP_S,
         },
     )
     deliverer = Deliverer(bus.partitions, bus.registry, dialer, delivery)
-    chores = Chores(bus.partitions, bus.registry, monitor, chore)
+    chores = Chores(bus.partitions, bus.registry, deliverer, monitor, chore)
     return Worker(bus.partitions, bus.registry, deliverer, chores, rhythm)
 
 
@@ -152,8 +154,7 @@ class Worker:
                 _log.warning("heartbeat.missed", error=str(error))
 
     async def _beat(self) -> None:
-        now_ms = clock.now_ms()
-        await asyncio.gather(*(jobs.beat(p, self._slots, now_ms=now_ms) for p in self._partitions.all))
+        await asyncio.gather(*(jobs.beat(partition, self._slots) for partition in self._partitions.all))
 
     async def _listen(self, partition: Partition) -> None:
         """Wake the fetchers whenever a partition's bell rings."""

@@ -1,0 +1,150 @@
+"""The tables of the report: which figure is shown where, beside which floor, peers and aim."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A bound that a median is to keep; one of the two is given."""
+
+    least: float | None = None
+    most: float | None = None
+
+    def is_met_by(self, value: float) -> bool:
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure."""
+
+    what: str
+    key: str
+    unit: str
+    floor: str = ""
+    peers: tuple[str, ...] = ()
+    aim: Aim | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Figures that are read together, and how they were measured."""
+
+    title: str
+    how: str
+    rows: tuple[Row, ...]
+
+
+def _costs(kind: str, floor: str = "") -> tuple[Row, ...]:
+    return (
+        Row("processor time of web an event", f"ingest.{kind}.web_cpu_us", "µs", floor and f"{floor}.web_cpu_us"),
+        Row("processor time of Valkey an event", f"ingest.{kind}.valkey_cpu_us", "µs"),
+    )
+
+
+def _drained(size: int, aim: Aim | None = None, peers: tuple[str, ...] = ()) -> tuple[Row, ...]:
+    key, floor = f"drain.{size}", f"floor.posts.{size}"
+    return (
+        Row(f"batches of {size}: events", f"{key}.events_per_s", "/s", f"{floor}.events_per_s", peers, aim),
+        Row(f"batches of {size}: batches", f"{key}.batches_per_s", "/s", f"{floor}.batches_per_s"),
+        Row("processor time of the worker an event", f"{key}.worker_cpu_us", "µs", f"{floor}.worker_cpu_us"),
+        Row("processor time of Valkey an event", f"{key}.valkey_cpu_us", "µs"),
+    )
+
+
+_SINGLE, _ARRAY = "floor.http.single", "floor.http.array"
+
+TABLES = (
+    Table(
+        "Ingest, one event a request",
+        "`POST /topics/:name` over 32 connections to one web process; no worker runs. The floor is the same HTTP "
+        "server with an app that reads the body and answers 204. The peers' figure is jobs enqueued a second by one "
+        "process that talks to Valkey directly: no HTTP, no check of who asks, no answer to a client. It is shown to "
+        "give a sense of scale; it is not the same work.",
+        (
+            Row(
+                "1 subscriber: requests",
+                "ingest.single.requests_per_s",
+                "/s",
+                f"{_SINGLE}.requests_per_s",
+                ("dramatiq.noop.enqueued_per_s", "celery.noop.enqueued_per_s"),
+                Aim(least=10_000),
+            ),
+            Row("half are answered within", "ingest.single.p50_ms", "ms", f"{_SINGLE}.p50_ms"),
+            Row("99 % are answered within", "ingest.single.p99_ms", "ms", f"{_SINGLE}.p99_ms"),
+            *_costs("single", _SINGLE),
+            Row(
+                "10 subscribers: requests",
+                "ingest.single_to_10.requests_per_s",
+                "/s",
+                f"{_SINGLE}.requests_per_s",
+            ),
+            Row("half are answered within", "ingest.single_to_10.p50_ms", "ms", f"{_SINGLE}.p50_ms"),
+            Row("99 % are answered within", "ingest.single_to_10.p99_ms", "ms", f"{_SINGLE}.p99_ms"),
+            *_costs("single_to_10", _SINGLE),
+            Row("time for 10 subscribers, times that for 1", "ingest.cost_of_10", "times", aim=Aim(most=3)),
+        ),
+    ),
+    Table(
+        "Ingest, 100 events a request",
+        "`POST /events` with a JSON array over 8 connections to one web process; 1 subscriber; no worker runs. The "
+        "floor reads the same bytes and does not look at them.",
+        (
+            Row("events", "ingest.array.events_per_s", "/s", f"{_ARRAY}.events_per_s", aim=Aim(least=50_000)),
+            Row("half of the requests are answered within", "ingest.array.p50_ms", "ms", f"{_ARRAY}.p50_ms"),
+            Row("99 % of them within", "ingest.array.p99_ms", "ms", f"{_ARRAY}.p99_ms"),
+            *_costs("array", _ARRAY),
+        ),
+    ),
+    Table(
+        "Draining a backlog",
+        "One worker process delivers what waits for one subscriber: 100 000 events in batches of 100 and of 1000, up "
+        "to 20 000 one by one; 4 calls at a time, the default. The floor is a loop of `aiohttp` that POSTs bodies of "
+        "the same size to the same receiver, also 4 at a time. The peers' figure is jobs a second where a job POSTs "
+        "one event to the same receiver: the work of a batch of 1, save that a batch is also journaled and counted.",
+        (
+            *_drained(1000, Aim(least=100_000)),
+            *_drained(100),
+            *_drained(1, peers=("dramatiq.post.done_per_s", "celery.post.done_per_s")),
+        ),
+    ),
+    Table(
+        "End to end",
+        "50 events a second, one a request, to a subscriber with `timeout` 0 and `max` 100: from the moment the "
+        "request is sent to the moment the receiver has the event, by one clock.",
+        (
+            Row("half arrive within", "latency.p50_ms", "ms", aim=Aim(most=5)),
+            Row("99 % arrive within", "latency.p99_ms", "ms", aim=Aim(most=20)),
+            Row("half of the requests are answered within", "latency.answer_p50_ms", "ms"),
+            Row("99 % of them within", "latency.answer_p99_ms", "ms"),
+        ),
+    ),
+    Table(
+        "Memory",
+        "Valkey's `used_memory` with 100 000 events waiting for 1 subscriber in batches of 100, less what it was "
+        "before. The journal keeps a second copy of every event until it is trimmed.",
+        (
+            Row("an event as it is delivered", "memory.event_bytes", "bytes"),
+            Row("a waiting event, without the journal", "memory.without_journal_bytes", "bytes", "memory.event_bytes"),
+            Row("a waiting event, with the journal", "memory.with_journal_bytes", "bytes", "memory.event_bytes"),
+            Row("100 000 waiting events, with the journal", "memory.backlog_mib", "MiB"),
+        ),
+    ),
+    Table(
+        "Floors and peers by themselves",
+        "Valkey: pipelines of 50 commands over 8 connections with values of an event's size. Dramatiq: one worker "
+        "process with 8 threads, its default number. Celery: one worker with 2 prefork children, its default on two "
+        "cores; by default it acknowledges a job before running it, so a crash loses the job, which is less than "
+        "Dramatiq and the bus promise.",
+        (
+            Row("Valkey: LPUSH", "floor.valkey.lpush_per_s", "/s"),
+            Row("Valkey: SET", "floor.valkey.set_per_s", "/s"),
+            *(
+                Row(f"{peer.capitalize()}: jobs that {what} {verb}", f"{peer}.{job}.{key}_per_s", "/s")
+                for peer in ("dramatiq", "celery")
+                for job, what in (("noop", "do nothing,"), ("post", "POST one event,"))
+                for key, verb in (("enqueued", "enqueued"), ("done", "done"))
+            ),
+        ),
+    ),
+)
