@@ -1,0 +1,42 @@
+"""Linking: bound copies of stages, each with the next one inside it."""
+
+import copy
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from doubledecker.stages.context import Context
+from doubledecker.stages.stage import Inner, Stage
+
+
+@dataclass(frozen=True)
+class Linked:
+    """The bound stages, outermost first, and the way in."""
+
+    run: Inner
+    stages: tuple[Stage, ...]
+
+    def all(self) -> Iterable[Stage]:
+        """Every bound stage, those of branches after the stage that branches."""
+        for stage in self.stages:
+            yield stage
+            for branch in stage.linked_branches():
+                yield from branch.all()
+
+
+def link(stages: tuple[Stage, ...], inner: Inner, context: Context, *, prefix: str = "") -> Linked:
+    """Bind each stage with the next one inside it; the last one calls `inner`."""
+    names = [context.name(prefix + named(stage)) for stage in stages]
+    bound: list[Stage] = []
+    run = inner
+    for stage, name in zip(reversed(stages), reversed(names), strict=True):
+        one = copy.copy(stage)
+        one.bind(run, context, name)
+        run = one.run
+        bound.append(one)
+    return Linked(run, tuple(reversed(bound)))
+
+
+def named(stage: Stage) -> str:
+    """Its own name, or that of its class in small letters: SingleFlight is `single_flight`."""
+    return stage.name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(stage).__name__).lower()

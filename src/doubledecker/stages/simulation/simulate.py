@@ -1,0 +1,142 @@
+"""Simulate: rehearse a chain with made-up or recorded traffic, in virtual time.
+
+Each replication has a loop, a binding and a stream of chance of its own. Traffic, keys and stages draw from separate
+streams, so that two chains compared with the same seed meet the same traffic.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from functools import partial
+from random import Random
+from typing import cast
+
+from doubledecker.stages.bound import Bound
+from doubledecker.stages.chain import Chain
+from doubledecker.stages.event import Event
+from doubledecker.stages.simulation.loop import VirtualLoop
+from doubledecker.stages.simulation.report import Replication, Report, Sample
+from doubledecker.stages.simulation.traffic import Arrival, Keys, Traffic
+
+
+def simulate(
+    chain: Chain,
+    *,
+    traffic: Traffic,
+    duration: float,
+    seed: int = 0,
+    replications: int = 1,
+    keys: Keys | None = None,
+    sample_every: float | None = None,
+) -> Report:
+    """Send `duration` seconds of traffic through the chain, and let what is under way finish.
+
+    Times are in seconds, or in whatever unit the chain's own are. The same seed gives the same report.
+    """
+    return Report(
+        tuple(
+            replicate(chain, traffic, duration, stream=f"{seed}/{i}", keys=keys, sample_every=sample_every)
+            for i in range(replications)
+        )
+    )
+
+
+def replicate(
+    chain: Chain,
+    traffic: Traffic,
+    duration: float,
+    *,
+    stream: str,
+    keys: Keys | None = None,
+    sample_every: float | None = None,
+) -> Replication:
+    """One run, its chance named by `stream`; for runners that spread replications over processes."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        arrivals = traffic.arrivals(duration, _chance(stream, "traffic"))
+        return runner.run(_run(chain, arrivals, duration, stream, keys, sample_every))
+
+
+async def _run(
+    chain: Chain,
+    arrivals: Iterator[Arrival],
+    duration: float,
+    stream: str,
+    keys: Keys | None,
+    sample_every: float | None,
+) -> Replication:
+    loop = asyncio.get_running_loop()
+    async with chain.bind(clock=loop.time, random=_chance(stream, "stages")) as bound:
+        callers = Callers(bound, arrivals, keys, _chance(stream, "keys"))
+        sampler = _Sampler(bound, duration, sample_every)
+        await callers.finished()
+        return Replication(duration, bound.snapshots(), dict(callers.outcomes), callers.latencies_s, sampler.samples)
+
+
+def _chance(stream: str, purpose: str) -> Random:
+    return Random(f"{stream}/{purpose}")  # noqa: S311 - a simulation wants chance it can repeat
+
+
+class Callers:
+    """Sends each event at its time, in a task of its own, and writes down how it ended."""
+
+    def __init__(self, bound: Bound, arrivals: Iterator[Arrival], keys: Keys | None, random: Random) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.latencies_s: list[float] = []
+        self._bound = bound
+        self._arrivals = arrivals
+        self._keys = keys
+        self._random = random
+        self._loop = asyncio.get_running_loop()
+        self._running: set[asyncio.Task[object]] = set()
+        self._all_ended = self._loop.create_future()
+        self._begun_at = self._loop.time()
+        self._await_next()
+
+    async def finished(self) -> None:
+        """Return when the last event has ended."""
+        await self._all_ended
+
+    def _await_next(self) -> None:
+        self._next = next(self._arrivals, None)
+        if self._next is not None:
+            self._loop.call_at(self._begun_at + self._next.at, self._send, self._next)
+        elif not self._running:
+            self._all_ended.set_result(None)
+
+    def _send(self, arrival: Arrival) -> None:
+        key = self._keys.draw(self._random) if arrival.key is None and self._keys else arrival.key
+        work = cast("Coroutine[object, object, object]", self._bound.run(Event(key)))
+        task = self._loop.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(partial(self._ended, self._loop.time()))
+        self._await_next()
+
+    def _ended(self, sent_at: float, task: "asyncio.Task[object]") -> None:
+        self._running.discard(task)
+        self.latencies_s.append(self._loop.time() - sent_at)
+        error = None if task.cancelled() else task.exception()
+        self.outcomes["cancelled" if task.cancelled() else type(error).__name__ if error else "succeeded"] += 1
+        if self._next is None and not self._running and not self._all_ended.done():
+            self._all_ended.set_result(None)
+
+
+class _Sampler:
+    """Looks at all stages now and then."""
+
+    def __init__(self, bound: Bound, duration: float, every: float | None) -> None:
+        self._bound = bound
+        self._duration = duration
+        self._every = every
+        self._taken: list[Sample] = []
+        self._loop = asyncio.get_running_loop()
+        if every is not None:
+            self._look(every)
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        return tuple(self._taken)
+
+    def _look(self, every: float) -> None:
+        self._taken.append(Sample(self._loop.time(), self._bound.snapshots()))
+        if self._loop.time() + every < self._duration:
+            self._loop.call_later(every, self._look, every)

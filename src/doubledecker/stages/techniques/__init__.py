@@ -1,0 +1,1 @@
+"""The techniques: one file each, with its idea told on top."""

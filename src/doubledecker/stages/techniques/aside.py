@@ -1,0 +1,43 @@
+"""Aside cache: answer at once with what is there, and fetch behind the caller's back.
+
+The caller never waits for the dependency: it gets the last answer of its key, or `NotCached`. Every look starts a
+fetch in the background, unless one is under way. For answers that may be old but must be quick.
+"""
+
+from dataclasses import dataclass
+
+from doubledecker.stages.errors import ChainInvalid, NotCached
+from doubledecker.stages.event import Event
+from doubledecker.stages.stage import Stage
+from doubledecker.stages.techniques.cache import Entry, Shelf
+
+
+@dataclass
+class AsideCache(Stage):
+    """At most `capacity` answers; one older than `ttl_s` is not given any more."""
+
+    capacity: int = 1_000
+    ttl_s: float = float("inf")
+
+    def start(self) -> None:
+        self._shelf = Shelf(self.capacity)
+        self._fetching: set[str] = set()
+
+    def admit(self, event: Event) -> None:
+        if event.key is None:
+            raise ChainInvalid(f"{self.name} needs events with a key")
+
+    async def work(self, event: Event) -> object:
+        key = event.key or ""
+        entry = self._shelf.get(key)
+        if key not in self._fetching:
+            self._fetching.add(key)
+            task = self.context.tasks.start(self._fetch(event.again(), key))
+            task.add_done_callback(lambda _: self._fetching.discard(key))
+        if entry is None or self.context.clock() > entry.fresh_until:
+            raise NotCached(self.name)
+        return entry.result
+
+    async def _fetch(self, event: Event, key: str) -> None:
+        result = await self.inner(event)
+        self._shelf.put(key, Entry(result, None, self.context.clock() + self.ttl_s))

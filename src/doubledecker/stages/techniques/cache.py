@@ -1,0 +1,109 @@
+"""Cache: keep answers by key, and give them again.
+
+- At most `capacity` answers; the least recently used goes first (LRU).
+- An answer is fresh for `ttl_s`. For `stale_s` more it is still given, while one fetch in the background renews it:
+  nobody waits for a renewal, and a dependency that is down for a while is not noticed.
+- With `negative_s` a failure (of the kinds `negative_on`) is kept too, and raised again: a key that does not exist is
+  not asked for a thousand times.
+
+Events without a key pass by.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from doubledecker.stages.errors import Rejected
+from doubledecker.stages.event import Event
+from doubledecker.stages.stage import Stage
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An answer or a failure, and until when it is fresh."""
+
+    result: object
+    error: Exception | None
+    fresh_until: float
+
+
+class Shelf:
+    """Entries by key, at most `capacity`; `touches` says whether a look counts as use."""
+
+    def __init__(self, capacity: int, *, touches: bool = True) -> None:
+        self._entries: OrderedDict[str, Entry] = OrderedDict()
+        self._capacity = capacity
+        self._touches = touches
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: str) -> Entry | None:
+        entry = self._entries.get(key)
+        if entry is not None and self._touches:
+            self._entries.move_to_end(key)
+        return entry
+
+    def put(self, key: str, entry: Entry) -> None:
+        self._entries[key] = entry
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._capacity:
+            self._entries.popitem(last=False)
+
+
+@dataclass
+class Cache(Stage):
+    """The first look that misses asks; put a SingleFlight inside, or a hot key that expires asks many times at once."""
+
+    capacity: int = 1_000
+    ttl_s: float = 60.0
+    stale_s: float = 0.0
+    negative_s: float = 0.0
+    negative_on: tuple[type[Exception], ...] = (Exception,)
+    touches: bool = True
+
+    def start(self) -> None:
+        self._shelf = Shelf(self.capacity, touches=self.touches)
+        self._renewing: set[str] = set()
+        self.hits = 0
+        self.misses = 0
+
+    @property
+    def state(self) -> str:
+        return f"{self.hits} hits, {self.misses} misses, {len(self._shelf)} kept"
+
+    async def work(self, event: Event) -> object:
+        if event.key is None:
+            return await self.inner(event)
+        entry = self._shelf.get(event.key)
+        late_s = self.context.clock() - entry.fresh_until if entry else 0.0
+        if entry is None or late_s > (self.stale_s if entry.error is None else 0.0):
+            self.misses += 1
+            return await self._ask_for(event, event.key)
+        self.hits += 1
+        if late_s > 0.0:
+            self._renew(event.again(), event.key)
+        if entry.error is not None:
+            # Without the traces of those who met it before, which would grow with every raise.
+            raise entry.error.with_traceback(None)
+        return entry.result
+
+    async def _ask_for(self, event: Event, key: str) -> object:
+        try:
+            return await self._fetch(event, key)
+        except self.negative_on as error:
+            # A rejection is about the moment, not about the key.
+            if self.negative_s > 0.0 and not isinstance(error, Rejected):
+                self._shelf.put(key, Entry(None, error, self.context.clock() + self.negative_s))
+            raise
+
+    async def _fetch(self, event: Event, key: str) -> object:
+        result = await self.inner(event)
+        self._shelf.put(key, Entry(result, None, self.context.clock() + self.ttl_s))
+        return result
+
+    def _renew(self, event: Event, key: str) -> None:
+        """A renewal that fails leaves the stale answer where it is."""
+        if key not in self._renewing:
+            self._renewing.add(key)
+            task = self.context.tasks.start(self._fetch(event, key))
+            task.add_done_callback(lambda _: self._renewing.discard(key))

@@ -1,0 +1,65 @@
+"""Rate limit: at most so many a second, with some allowed at once.
+
+Each event moves a mark by one interval (the generic cell rate algorithm): the mark says when the limit would be even
+again. While the mark is less than a burst ahead of now, events pass; one number does the work of a bucket of tokens.
+With `wait_s_max` an event that comes too early waits for its time instead of being turned away, if that is not longer.
+"""
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from doubledecker.stages.errors import RateExceeded
+from doubledecker.stages.event import Event
+from doubledecker.stages.stage import Stage
+
+# Intervals added up differ from the clock in the last bits.
+_ROUNDING_S = 1e-9
+
+
+@dataclass
+class RateLimit(Stage):
+    """`rate_per_s` in the long run, up to `burst` at once; for all events, or for each key."""
+
+    rate_per_s: float = 10.0
+    burst: int = 1
+    wait_s_max: float = 0.0
+    per_key: bool = False
+    keys_max: int = 10_000
+
+    def start(self) -> None:
+        self._marks: OrderedDict[str | None, float] = OrderedDict()
+        self._due: dict[Event, float] = {}
+
+    @property
+    def is_admission(self) -> bool:
+        return True
+
+    def admit(self, event: Event) -> None:
+        key = event.key if self.per_key else None
+        now = self.context.clock()
+        interval_s = 1.0 / self.rate_per_s
+        mark = max(self._marks.get(key, now), now)
+        wait_s = mark - now - (self.burst - 1) * interval_s
+        if wait_s > self.wait_s_max + _ROUNDING_S:
+            raise RateExceeded(self.name, retry_after_s=wait_s)
+        self._marks[key] = mark + interval_s
+        self._marks.move_to_end(key)
+        if len(self._marks) > self.keys_max:
+            self._marks.popitem(last=False)
+        if wait_s > _ROUNDING_S:
+            self._due[event] = now + wait_s
+
+    async def work(self, event: Event) -> object:
+        due = self._due.pop(event, None)
+        if due is not None:
+            await self._until(due)
+        return await self.inner(event)
+
+    async def _until(self, due: float) -> None:
+        # In a loop: uvloop's timers may ring up to a millisecond early.
+        while (left_s := due - self.context.clock()) > _ROUNDING_S:  # noqa: ASYNC110 - it is time that is waited for
+            await asyncio.sleep(left_s)
+
+    def cancelled(self, event: Event) -> None:
+        self._due.pop(event, None)

@@ -1,0 +1,66 @@
+"""A simulated dependency: the innermost stage of a rehearsal.
+
+It takes as long as `latency` says and succeeds as often as `availability` says. Real dependencies get slower as more
+is asked of them at once: `saturation` maps the number of events at work to a factor on the latency. With `workers`
+and a `queue` it is a queueing system of the textbooks. In an outage (seconds since binding) every event fails, after
+`outage_latency_s`.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from doubledecker.stages.distributions import Constant, Distribution
+from doubledecker.stages.errors import DependencyFailed
+from doubledecker.stages.event import Event
+from doubledecker.stages.stage import Stage
+
+
+@dataclass(frozen=True)
+class Outage:
+    """From `start_s` to before `end_s`."""
+
+    start_s: float
+    end_s: float
+
+
+@dataclass
+class Simulated(Stage):
+    """Gives the event's key back; `failure_latency` is that of failures, where it differs."""
+
+    latency: Distribution = Constant(0.0)  # noqa: RUF009 - a frozen value
+    availability: float = 1.0
+    failure_latency: Distribution | None = None
+    saturation: Callable[[int], float] | None = None
+    outages: Sequence[Outage] = ()
+    outage_latency_s: float = 0.0
+
+    def start(self) -> None:
+        self._born_at = self.context.clock()
+
+    @property
+    def is_end(self) -> bool:
+        return True
+
+    async def work(self, event: Event) -> object:
+        if self._is_out():
+            await asyncio.sleep(self.outage_latency_s)
+            raise DependencyFailed(f"{self.name}: an outage")
+        random = self.context.random
+        succeeds = self.availability >= 1.0 or random.random() < self.availability
+        latency = self.latency if succeeds else self.failure_latency or self.latency
+        await asyncio.sleep(latency.draw(random) * self._slowness())
+        if not succeeds:
+            raise DependencyFailed(f"{self.name}: failed by chance")
+        return event.key
+
+    def _is_out(self) -> bool:
+        if not self.outages:
+            return False
+        age_s = self.context.clock() - self._born_at
+        return any(outage.start_s <= age_s < outage.end_s for outage in self.outages)
+
+    def _slowness(self) -> float:
+        if self.saturation is None:
+            return 1.0
+        return self.saturation(self.counters.started - self.counters.finished)
