@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from conftest import Topology
 from doubledecker.model.event import Event
-from doubledecker.model.job import MAIN, RETRY, Job, batch_job
+from doubledecker.model.job import MAIN, RETRY, Job
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import batches, events, jobs, journal, registry, subscribers
 from doubledecker.store.batches import Batch, Lost
@@ -69,7 +69,7 @@ class Kept:
 
     @property
     def job(self) -> bytes:
-        return batch_job(self.bid, self.token).encode()
+        return Job("batch", (self.bid, self.token)).encode()
 
 
 @dataclass

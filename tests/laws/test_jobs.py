@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from conftest import Topology
-from doubledecker.model.job import AUX, MAIN, RETRY, Job, batch_job
+from doubledecker.model.job import AUX, MAIN, RETRY, Job
 from doubledecker.store import jobs
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition
@@ -20,8 +20,8 @@ TOKENS = ("ann", "bob")
 # As a worker has them: all slots serve first tries, some serve retries too, one serves the aux queue.
 SLOTS = {RETRY: ["s1", "s2"], MAIN: ["s1", "s2", "s3"], AUX: ["aux"]}
 POOL = {
-    MAIN: [batch_job(f"m{n}", TOKENS[n % 2]) for n in range(5)],
-    RETRY: [batch_job(f"r{n}", TOKENS[n % 2]) for n in range(3)],
+    MAIN: [Job("batch", (f"m{n}", TOKENS[n % 2])) for n in range(5)],
+    RETRY: [Job("batch", (f"r{n}", TOKENS[n % 2])) for n in range(3)],
     AUX: [Job("purge", ("ann", "1")), Job("monitor")],
 }
 DEAD_MS = AGE_MS

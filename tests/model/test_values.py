@@ -10,7 +10,7 @@ import pytest
 from doubledecker.errors import BadRequest
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
-from doubledecker.model.job import Job, batch_job
+from doubledecker.model.job import Job
 from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.model.uid import event_id, repeatable_event_id, uid, uids
 
@@ -37,7 +37,7 @@ def test_a_repeated_request_names_the_same_events():
 
 
 def test_a_job_is_messagepack_of_its_name_and_arguments():
-    packed = batch_job("bid", "tok").encode()
+    packed = Job("batch", ("bid", "tok")).encode()
 
     assert msgspec.msgpack.decode(packed) == ["batch", ["bid", "tok"]]
     assert Job.decode(packed) == Job("batch", ("bid", "tok"))

@@ -12,7 +12,10 @@ AUX = "aux"
 
 @dataclass(frozen=True)
 class Job:
-    """What to do, and on what; two jobs with the same name and arguments are the same job."""
+    """What to do, and on what; two jobs with the same name and arguments are the same job.
+
+    The job `batch` has two: the batch's UID and its subscriber's token id. The publish script makes it.
+    """
 
     name: str
     args: tuple[str, ...] = ()
@@ -24,8 +27,3 @@ class Job:
     def decode(cls, packed: bytes) -> "Job":
         name, args = msgspec.msgpack.decode(packed, type=tuple[str, tuple[str, ...]])
         return cls(name, args)
-
-
-def batch_job(bid: str, token: str) -> Job:
-    """The job that delivers a batch to the subscriber with this token id."""
-    return Job("batch", (bid, token))
