@@ -23,7 +23,7 @@ _PASSES_MAX = 100
 # Subscribers with parked jobs looked at in one run.
 _PARKED_MAX = 100
 # A failing subscriber whose scheduled retry never came is tried with another batch after this.
-_PROBE_MS = 60_000
+_PROBE_MS = 10_000
 
 _log = log.get("worker")
 
@@ -216,7 +216,8 @@ class Chores:
 def queues_to_try(condition: Condition, *, now_ms: int) -> tuple[str, ...]:
     """Where a failing subscriber's next try comes from, if it is time for one.
 
-    It is a batch that failed before. Only when none came in a minute is a first try spent on it.
+    It is a batch that failed before. Only when none came for a while, since the news of its end got lost, is a first try
+    spent on it.
     """
     if condition.calls > 0 or now_ms < condition.retry_at:
         return ()
