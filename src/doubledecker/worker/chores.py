@@ -216,7 +216,7 @@ class Chores:
 def queues_to_try(condition: Condition, *, now_ms: int) -> tuple[str, ...]:
     """Where a failing subscriber's next try comes from, if it is time for one.
 
-    It is a batch that failed before. Only when none came for a while, since the news of its end got lost, is a first try
+    It is a batch that failed before. Only when none came for a while, as the news of its end got lost, is a first try
     spent on it.
     """
     if condition.calls > 0 or now_ms < condition.retry_at:
