@@ -154,6 +154,7 @@ class Chores:
                 left=left,
                 message=message,
                 receivers=[snapshot.subscribers[token] for token in share if token in snapshot.subscribers],
+                queues=[snapshot.queues[name[1:]] for name in share if name[1:] in snapshot.queues and name[0] == "@"],
                 taken=len(share),
                 version=snapshot.version,
             )
