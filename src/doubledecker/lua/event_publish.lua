@@ -261,6 +261,9 @@ local function seat(queue, facet)
   local kept, rule = redis.call("HGET", queue_facets(queue), facet), redis.call("HGET", queue_rules(queue), facet)
   local tag, held, _, next_at = unpack(kept and cmsgpack.unpack(kept) or {0, 0, 0, 0})
   local _, cap, _, is_paused = unpack(rule and cmsgpack.unpack(rule) or {1, 0, 0, 0})
+  if rule then
+    redis.call("ZREM", queue_wake(queue), facet)
+  end
   if is_paused == 1 or (cap > 0 and held >= cap) then
     return redis.call("ZADD", queue_parked(queue), tag, facet)
   elseif next_at > now then
@@ -271,7 +274,7 @@ local function seat(queue, facet)
   end
   is_awake[queue] = true
   local v = tonumber(redis.call("HGET", queue_state(queue), "v") or 0)
-  redis.call("ZADD", queue_ring(queue), tag > v and tag or v - 1, facet)
+  redis.call("ZADD", queue_ring(queue), tag >= v and tag or v - 1, facet)
 end
 
 -- The opposite: all that a facet had is dropped.
@@ -280,8 +283,10 @@ local function unseat(queue, facet)
     redis.call("ZREM", place(queue), facet)
   end
   local kept = redis.call("HGET", queue_facets(queue), facet)
-  local tag, held = unpack(kept and cmsgpack.unpack(kept) or {0, 0})
-  if kept and held == 0 then
+  local tag, held, _, next_at = unpack(kept and cmsgpack.unpack(kept) or {0, 0, 0, 0})
+  if next_at > now then
+    redis.call("ZADD", queue_wake(queue), next_at, facet)
+  elseif kept and held == 0 then
     redis.call("ZADD", queue_idle(queue), tag, facet)
   end
 end

@@ -18,8 +18,9 @@ from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Held, Message
 
 # A partition may turn out to have less than was asked of it; after these rounds the rest waits for the next pull.
 _ROUNDS_MAX = 3
-# However soon something is due, time passes between two looks.
-_WAIT_S_MIN = 0.001
+# However soon something is due, time passes between two looks; and however late, another consumer's lease may have
+# begun since the last look, and end before.
+_WAIT_S_MIN, _WAIT_S_MAX = 0.001, 1.0
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Rings:
         lease_ms = lease_ms or queue.lease_ms
         most = min(most, PULL_MAX)
         if len(self._partitions.all) == 1:
-            pulled = await queues.pull(self._partitions.home, queue, most=most, lease_ms=lease_ms, floor=0.0)
+            pulled = await queues.pull(self._partitions.home, queue, most=most, lease_ms=lease_ms)
             return Pull(pulled.messages, pulled.wait_ms)
         return await self._pull_all(queue, most, lease_ms)
 
@@ -65,9 +66,9 @@ class Rings:
                 left_s = deadline - loop.time()
                 if pull.messages or left_s <= 0:
                     return pull
-                due_s = left_s if pull.wait_ms is None else max(pull.wait_ms / 1000, _WAIT_S_MIN)
+                due_s = _WAIT_S_MAX if pull.wait_ms is None else max(pull.wait_ms / 1000, _WAIT_S_MIN)
                 try:
-                    async with asyncio.timeout(min(left_s, due_s)):
+                    async with asyncio.timeout(min(left_s, due_s, _WAIT_S_MAX)):
                         await rung.wait()
                 except TimeoutError:
                     continue
@@ -110,10 +111,17 @@ class Rings:
         self, queue: Queue, course: _Course, shares: Sequence[int], lease_ms: int
     ) -> tuple[list[Message], int | None]:
         """Pull its share from every partition, also when that is nothing: each learns how far the others are."""
-        floor = course.virtual_time
+        busy = {i for i, standing in enumerate(course.standings) if standing.head is not None}
         pulls = await asyncio.gather(
             *(
-                queues.pull(partition, queue, most=share, lease_ms=lease_ms, floor=floor)
+                queues.pull(
+                    partition,
+                    queue,
+                    most=share,
+                    lease_ms=lease_ms,
+                    floor=course.virtual_time,
+                    is_alone=busy <= {partition.index},
+                )
                 for partition, share in zip(self._partitions.all, shares, strict=True)
             )
         )
