@@ -1,7 +1,8 @@
 """The journal: accepted events and delivery attempts, as streams, bounded in bytes.
 
 An entry of `journal:events` holds the events of one publish call: a field for each publisher, whose value is lines of
-JSON. An entry of `journal:attempts` holds one attempt as JSON. An event's place is (partition, entry id, line).
+JSON. An entry of `journal:attempts` holds one attempt as JSON; one of `journal:settlements` what became of messages of
+one queue, a line each. An event's place is (partition, entry id, line).
 A registered archive confirms what it has copied; that much is trimmed at once, the rest only when the bound forces it.
 """
 
@@ -14,7 +15,7 @@ import msgspec
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
-Name = Literal["events", "attempts"]
+Name = Literal["events", "attempts", "settlements"]
 # Entries that one trimming call looks at: a few milliseconds of the server's time at most.
 _TRIM_MAX = 100
 

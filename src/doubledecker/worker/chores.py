@@ -115,8 +115,9 @@ class Chores:
         for partition in self._partitions.all:
             await self._unpark(partition)
             await self._trim(partition, "events", is_forced=not self._rules.journal_refuses)
-            # An attempt cannot be refused once it was made.
+            # An attempt cannot be refused once it was made, nor a settlement.
             await self._trim(partition, "attempts", is_forced=True)
+            await self._trim(partition, "settlements", is_forced=True)
 
     async def sweep(self) -> None:
         """Retire what waits for nobody: a process may have died between forgetting a subscriber and doing so."""
