@@ -17,7 +17,7 @@ from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Held, Message
 
 # A partition may turn out to have less than was asked of it; after these rounds the rest waits for the next pull.
-_ROUNDS_MAX = 3
+_ROUNDS_MAX = 4
 # However soon something is due, time passes between two looks; and however late, another consumer's lease may have
 # begun since the last look, and end before.
 _WAIT_S_MIN, _WAIT_S_MAX = 0.001, 1.0
@@ -94,13 +94,13 @@ class Rings:
         return min(ends, default=0), kept
 
     async def _pull_all(self, queue: Queue, most: int, lease_ms: int) -> Pull:
-        course = self._courses.get(queue.name)
-        if course is None:
-            course = self._courses[queue.name] = _Course([Standing()] * len(self._partitions.all))
-            await self._visit(queue, course, [0] * len(course.standings), lease_ms)
+        course = self._courses.setdefault(queue.name, _Course([Standing()] * len(self._partitions.all)))
         messages: list[Message] = []
-        for _ in range(_ROUNDS_MAX):
-            shares = divide(most - len(messages), course.standings, floor=course.virtual_time)
+        wait_ms: int | None = None
+        for i in range(_ROUNDS_MAX):
+            left = most - len(messages)
+            # Half by what was known, half by what is seen then: a tenant woken meanwhile is served by this pull.
+            shares = divide(left if i else left // 2, course.standings, floor=course.virtual_time)
             found, wait_ms = await self._visit(queue, course, shares, lease_ms)
             messages += found
             if len(messages) >= most or all(standing.head is None for standing in course.standings):
