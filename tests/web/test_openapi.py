@@ -84,14 +84,14 @@ ANY_REQUEST = {"408", "431", "503"}
 def test_every_route_is_in_the_document_and_every_documented_route_exists():
     app = web.make_app(Settings(), bus=NoBus())  # type: ignore[arg-type]
 
-    routes = {(method, path) for path, row in app.table.items() for method in row}
+    routes = {(method, path) for path, row in app.table.routes.items() for method in row}
     assert set(OPERATIONS) == routes
 
 
 def test_what_is_public_in_the_document_is_public_in_the_app():
     for is_public in (True, False):
         app = web.make_app(Settings(metrics_public=is_public), bus=NoBus())  # type: ignore[arg-type]
-        for path, row in app.table.items():
+        for path, row in app.table.routes.items():
             for method, route in row.items():
                 security = OPERATIONS[method, path]["security"]
                 # An empty scheme among others says that it depends: on the setting, for the metrics.

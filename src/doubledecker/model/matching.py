@@ -136,7 +136,8 @@ class _Shelf:
             for _, pattern in pairs:
                 self._compiled.Add(pattern)
             self._compiled.Compile()
-        return {self._names[i] for i in self._compiled.Match(key)}
+        # Without any match it returns None, not an empty list.
+        return {self._names[i] for i in self._compiled.Match(key) or ()}
 
 
 def _options(bytes_max: int) -> re2.Options:
