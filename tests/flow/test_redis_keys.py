@@ -200,11 +200,13 @@ async def use_queues(bus: TestBus, secret: str) -> None:
     await send(bus, "POST", "/nack", {"messages": [pulled["dead"]]})
     await send(bus, "POST", "/nack", {"messages": [pulled["later"]], "delay_ms": AN_HOUR_MS})
     again = await send(bus, "POST", "/pull", {"max": 20})
-    await send(bus, "POST", "/purge", {"tenant": "idle"})
-    done = [each for each in again["messages"] if each["tenant"] in {"dead", "idle"}]
-    named = [{"id": each["id"], "attempt": each["attempt"]} for each in done]
-    await send(bus, "POST", "/nack", {"messages": named})
-    await send(bus, "POST", "/ack", {"messages": [pulled["idle"], *named]})
+    in_hand = {tenant: [each for each in again["messages"] if each["tenant"] == tenant] for tenant in ("dead", "idle")}
+    named = {
+        tenant: [{"id": each["id"], "attempt": each["attempt"]} for each in messages]
+        for tenant, messages in in_hand.items()
+    }
+    await send(bus, "POST", "/nack", {"messages": named["dead"]})
+    await send(bus, "POST", "/ack", {"messages": [pulled["idle"], *named["idle"]]})
     receiver = Queue("tasks", "", (), callback="http://127.0.0.1:9/").receiver
     await subscribers.enter(bus.partitions.home, receiver, slot="s", lease_ms=AN_HOUR_MS, partition=0, is_retry=False)
     await bus.publish(secret, [an_event(0, "jobs", tenant="served")])
