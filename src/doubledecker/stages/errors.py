@@ -14,6 +14,8 @@ StagesError
 ├── FaultInjected            a failure made on purpose
 ├── DependencyFailed         the simulated dependency failed
 ├── ChainInvalid             a chain that cannot work as written
+│   ├── SettingInvalid       a setting out of its limits
+│   └── ScenarioInvalid      a file for a rehearsal that says what cannot be
 ├── Deadlock                 virtual time: everyone waits, and nothing is scheduled
 └── RealWorldRefused         virtual time: a socket, a thread or a process was asked for
 """
@@ -103,6 +105,24 @@ class DependencyFailed(StagesError):
 
 class ChainInvalid(StagesError):
     """A chain that cannot work as written."""
+
+
+class SettingInvalid(ChainInvalid):
+    """A setting of `owner` that is `seen`, and must be what `allowed` says."""
+
+    def __init__(self, owner: str, setting: str, seen: object, allowed: str) -> None:
+        super().__init__(owner, setting, seen, allowed)
+        self.owner = owner
+        self.setting = setting
+        self.seen = seen
+        self.allowed = allowed
+
+    def __str__(self) -> str:
+        return f"{self.owner}.{self.setting} is {self.seen!r}; it must be {self.allowed}"
+
+
+class ScenarioInvalid(ChainInvalid):
+    """A file for a rehearsal that says what cannot be."""
 
 
 class Deadlock(StagesError):

@@ -11,12 +11,15 @@ from functools import partial
 from random import Random
 from typing import cast
 
+from doubledecker.stages import limits
 from doubledecker.stages.bound import Bound
 from doubledecker.stages.chain import Chain
 from doubledecker.stages.event import Event
 from doubledecker.stages.simulation.loop import VirtualLoop
 from doubledecker.stages.simulation.report import Replication, Report, Sample
 from doubledecker.stages.simulation.traffic import Arrival, Keys, Traffic
+
+_TRAFFIC = limits.with_method("arrivals", "traffic, such as Poisson(100)")
 
 
 def simulate(
@@ -33,6 +36,7 @@ def simulate(
 
     Times are in seconds, or in whatever unit the chain's own are. The same seed gives the same report.
     """
+    limits.check_argument("simulate", "replications", replications, limits.ONE_OR_MORE)
     return Report(
         tuple(
             replicate(chain, traffic, duration, stream=f"{seed}/{i}", keys=keys, sample_every=sample_every)
@@ -51,6 +55,11 @@ def replicate(
     sample_every: float | None = None,
 ) -> Replication:
     """One run, its chance named by `stream`; for runners that spread replications over processes."""
+    limits.check_argument(
+        "simulate", "traffic", traffic, limits.with_method("arrivals", "traffic, such as Poisson(100)")
+    )
+    limits.check_argument("simulate", "duration", duration, limits.FINITE_ABOVE_ZERO)
+    limits.check_argument("simulate", "sample_every", sample_every, limits.or_none(limits.ABOVE_ZERO))
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         arrivals = traffic.arrivals(duration, _chance(stream, "traffic"))
         return runner.run(_run(chain, arrivals, duration, stream, keys, sample_every))

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from doubledecker.stages import limits
 from doubledecker.stages.distributions import Constant, Distribution
 from doubledecker.stages.errors import DependencyFailed
 from doubledecker.stages.event import Event
@@ -23,6 +24,10 @@ class Outage:
     start_s: float
     end_s: float
 
+    def __post_init__(self) -> None:
+        limits.check(self, start_s=limits.FINITE_ZERO_OR_MORE, end_s=limits.ABOVE_ZERO)
+        limits.check_order(self, "start_s", "end_s")
+
 
 @dataclass
 class Simulated(Stage):
@@ -34,6 +39,16 @@ class Simulated(Stage):
     saturation: Callable[[int], float] | None = None
     outages: Sequence[Outage] = ()
     outage_latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(
+            self,
+            latency=limits.DISTRIBUTION,
+            availability=limits.SHARE,
+            failure_latency=limits.or_none(limits.DISTRIBUTION),
+            outage_latency_s=limits.FINITE_ZERO_OR_MORE,
+        )
 
     def start(self) -> None:
         self._born_at = self.context.clock()
