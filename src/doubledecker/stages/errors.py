@@ -16,6 +16,7 @@ StagesError
 ├── ChainInvalid             a chain that cannot work as written
 │   ├── SettingInvalid       a setting out of its limits
 │   └── ScenarioInvalid      a file for a rehearsal that says what cannot be
+├── ExtraMissing             a package that this needs is not installed
 ├── Deadlock                 virtual time: everyone waits, and nothing is scheduled
 └── RealWorldRefused         virtual time: a socket, a thread or a process was asked for
 """
@@ -123,6 +124,17 @@ class SettingInvalid(ChainInvalid):
 
 class ScenarioInvalid(ChainInvalid):
     """A file for a rehearsal that says what cannot be."""
+
+
+class ExtraMissing(StagesError):
+    """A package that `what` needs is not installed; it comes with an extra."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs a package that is not installed; get it with: pip install 'doubledecker[{extra}]'"
+        )
+        self.what = what
+        self.extra = extra
 
 
 class Deadlock(StagesError):
