@@ -10,6 +10,13 @@ from doubledecker.stages.simulation.report import Estimate, Replication, Report,
 
 Measure = Callable[[Replication], float]
 
+
+def _call_success(one: Replication) -> float:
+    calls = one.snapshots[-1]
+    ended = calls.succeeded + calls.failed
+    return calls.succeeded / ended if ended else 0.0
+
+
 MEASURES: Mapping[str, Measure] = {
     "events": lambda one: float(one.sent),
     "success": lambda one: one.success,
@@ -17,7 +24,7 @@ MEASURES: Mapping[str, Measure] = {
     "latency p95": lambda one: one.latency_s(0.95),
     "latency p99": lambda one: one.latency_s(0.99),
     "calls per event": lambda one: one.snapshots[-1].arrived / one.sent if one.sent else 0.0,
-    "call success": lambda one: _call_success(one),
+    "call success": _call_success,
     "call p50": lambda one: one.snapshots[-1].work_time.quantile_s(0.5),
     "call p99": lambda one: one.snapshots[-1].work_time.quantile_s(0.99),
 }
@@ -42,9 +49,3 @@ def _difference(former: Report, latter: Report, measure: Measure) -> Estimate:
     if len(before) != len(after):
         return Estimate(estimate(after).mean - estimate(before).mean, float("inf"))
     return estimate([y - x for x, y in zip(before, after, strict=True)])
-
-
-def _call_success(one: Replication) -> float:
-    calls = one.snapshots[-1]
-    ended = calls.succeeded + calls.failed
-    return calls.succeeded / ended if ended else 0.0

@@ -45,6 +45,10 @@ def load(source: Source, *, needs_dependency: bool = True) -> Scenario:
     try:
         given = _run(source) if source.path.endswith(".py") else _parse(source.text)
         return scenario.of(given, stem=source.stem, needs_dependency=needs_dependency)
+    except SystemExit as error:
+        raise ScenarioInvalid(
+            f"{Path(source.path).name}: it ends the program, instead of describing a chain"
+        ) from error
     except Exception as error:
         # Whatever a user's file raises is told as a fault of the file.
         place = f", line {line}" if (line := _line(source, error)) else ""

@@ -21,7 +21,7 @@ from doubledecker.stages.simulation.scenario import Scenario
 from doubledecker.stages.simulation.traffic import Keys, Traffic
 from doubledecker.stages.stage import Stage
 
-Value = float | bool | str | None
+Value = float | bool | None
 Settings = tuple[tuple[str, Value], ...]
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
@@ -60,6 +60,13 @@ def apply(scenario: Scenario, chain: str, settings: Settings) -> Scenario:
     for path, value in settings:
         scenario = _apply(scenario, chain, path, value)
     return scenario
+
+
+def word(value: Value) -> str:
+    """A value as it is written in a setting."""
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
 
 
 def _apply(scenario: Scenario, name: str, path: str, value: Value) -> Scenario:

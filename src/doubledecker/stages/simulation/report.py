@@ -48,7 +48,14 @@ class Estimate:
         return self.low <= value <= self.high
 
     def __str__(self) -> str:
-        return f"{self.mean:.4g}" + (f" ±{self.margin:.2g}" if 0.0 < self.margin < math.inf else "")
+        # A margin that is but a rounding error, or not known, is not shown.
+        is_known = 1e-9 * abs(self.mean) < self.margin < math.inf
+        return _short(self.mean, 4) + (f" ±{_short(self.margin, 2)}" if is_known else "")
+
+
+def _short(value: float, digits: int) -> str:
+    """To so many digits; whole numbers whole, and without an exponent."""
+    return f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,10 @@ class Report:
     def success(self) -> Estimate:
         """The share of events that succeeded."""
         return self.estimate(lambda one: one.success)
+
+    def ended(self, how: str) -> Estimate:
+        """The number of events that ended so: `succeeded`, or the class of what was raised."""
+        return self.estimate(lambda one: one.outcomes.get(how, 0))
 
     def latency_s(self, share: float) -> Estimate:
         """A quantile of the events' latencies, however they ended."""

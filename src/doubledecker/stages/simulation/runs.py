@@ -49,7 +49,7 @@ Runner = Callable[[Sequence[Run]], Iterable[Replication]]
 
 def scenario(plan: Plan) -> Scenario:
     """The scenario that a plan is about, with its settings and, if there is one, with its record."""
-    found = _load(plan.source, needs_dependency=plan.fit is None)
+    found = load(plan.source, needs_dependency=plan.fit is None)
     if plan.fit is not None:
         found = found.against(plan.fit.traffic, plan.fit.dependency, duration=plan.fit.duration_s)
     return grid.apply(found, plan.chain, plan.settings)
@@ -125,5 +125,6 @@ def _carry_out_there(run: Run) -> Replication:
 
 
 @lru_cache(maxsize=8)
-def _load(source: Source, *, needs_dependency: bool) -> Scenario:
+def load(source: Source, *, needs_dependency: bool) -> Scenario:
+    """The scenario of a file, which is run or read once in each process."""
     return files.load(source, needs_dependency=needs_dependency)
