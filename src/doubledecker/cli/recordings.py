@@ -130,9 +130,7 @@ def _from_parquet(path: Path) -> Iterator[_Row]:
     try:
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
-        raise SettingInvalid(
-            "a Parquet file needs pyarrow, which is not here; get it with: pip install pyarrow"
-        ) from error
+        raise SettingInvalid("a Parquet file needs pyarrow: pip install 'doubledecker[spark]'") from error
     try:
         table = parquet.read_table(path)
         known = [name for name in _Row.__struct_fields__ if name in table.column_names]

@@ -100,14 +100,22 @@ def quantile_of(values: Sequence[float], share: float) -> Bounded:
 
 
 def _outage_rows(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
-    """Failures in a row that chance does not explain."""
+    """Failures in a row that chance does not explain.
+
+    How often chance fails is judged without the outages, and they are told by how often chance fails: so it begins with
+    counting every failure as chance's, and counts again without the outages found, until no more are.
+    """
     rows = [list(row) for is_success, row in groupby(attempts, key=lambda one: one.is_success) if not is_success]
-    long = [row for row in rows if len(row) >= _ROW_MIN]
-    others = len(attempts) - sum(map(len, long))
-    failures = sum(len(row) for row in rows) - sum(map(len, long))
-    # Never none: a failure that was not seen yet is not impossible.
-    rate = min((failures + 1) / (others + 1), 0.999)
-    return [row for row in long if rate ** len(row) * len(attempts) < _CHANCE_MAX]
+    failures = sum(map(len, rows))
+    found: list[list[Attempt]] = []
+    while True:
+        out = sum(map(len, found))
+        # Never none: a failure that was not seen yet is not impossible.
+        rate = (failures - out + 1) / (len(attempts) - out + 1)
+        clear = [row for row in rows if len(row) >= _ROW_MIN and rate ** len(row) * len(attempts) < _CHANCE_MAX]
+        if len(clear) <= len(found):
+            return found
+        found = clear
 
 
 def _outage(row: Sequence[Attempt], record: Record) -> Outage:
