@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests run side by side; two at least, so that isolation is always put to the test.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 2 ] && echo $$n || echo 2)
 
-.PHONY: help setup demo test test-fast check bench format lock clean
+.PHONY: help setup demo test test-fast check bench plots format lock clean
 
 help:
 	@echo "make demo       run the whole product on this machine, with demo traffic"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-fast  the tests that take seconds"
 	@echo "make check      lint, types, layers"
 	@echo "make bench      measure, and write docs/benchmarks.md"
+	@echo "make plots      run the simulations of docs/simulations.md, and write their plots and numbers"
 	@echo "make setup      only install; the others do it when needed"
 
 setup: .venv/.dev
@@ -49,6 +50,9 @@ check: setup
 
 bench: .venv/.bench
 	$(BIN)/python -m bench
+
+plots: setup
+	$(BIN)/python examples/simulations/redraw.py
 
 format: setup
 	$(BIN)/ruff check --fix .

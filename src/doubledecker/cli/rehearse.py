@@ -1,7 +1,8 @@
 """A rehearsal from the command line: which chains, carried out by whom, shown how."""
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -56,8 +57,8 @@ def _side_by_side(request: Request) -> None:
     reports = _carry_out(request, list(plans.values()))
     found = dict(zip(plans, reports, strict=True))
     title = runs.scenario(next(iter(plans.values()))).title
-    findings.show(title, found, as_json=request.as_json)
-    _draw(request, lambda: over_time.chart(found, title=title))
+    with _drawing(request, lambda: over_time.chart(found, title=title)):
+        findings.show(title, found, as_json=request.as_json)
 
 
 def _what_if(request: Request) -> None:
@@ -69,8 +70,8 @@ def _what_if(request: Request) -> None:
     recorded = record.report(sample_every=scenario.sample_every)
     found = {"recorded": recorded, **dict(zip(plans, reports, strict=True))}
     title = f"{scenario.title}, on recorded traffic"
-    findings.show(title, found, fit=fitted, as_json=request.as_json)
-    _draw(request, lambda: over_time.chart(found, title=title))
+    with _drawing(request, lambda: over_time.chart(found, title=title)):
+        findings.show(title, found, fit=fitted, as_json=request.as_json)
 
 
 def _sweep(request: Request) -> None:
@@ -86,8 +87,8 @@ def _sweep(request: Request) -> None:
         runs.scenario(one)  # a setting that cannot be is told now, not after an hour of the others
     reports = _carry_out(request, swept)
     title = f"{runs.scenario(plan).title}: {', '.join(axis.path for axis in axes)}"
-    findings.show_grid(points, reports, as_json=request.as_json)
-    _draw(request, lambda: over_grid.chart(axes, points, reports, title=title))
+    with _drawing(request, lambda: over_grid.chart(axes, points, reports, title=title)):
+        findings.show_grid(points, reports, as_json=request.as_json)
 
 
 def _record(request: Request) -> Record:
@@ -196,16 +197,17 @@ class _Bar:
         return run
 
 
-def _draw(request: Request, make: Callable[[], Chart]) -> None:
+@contextmanager
+def _drawing(request: Request, make: Callable[[], Chart]) -> Iterator[None]:
+    """Draw around the tables: a file before them, since `| head` may end us while we print; in the terminal after."""
     console = Console()
     in_terminal = request.terminal if request.terminal is not None else console.is_terminal and not request.as_json
-    if request.plot is None and not in_terminal:
-        return
-    chart = make()
-    if in_terminal:
-        sketch.show(chart, console)
-    if request.plot is not None:
+    chart = make() if in_terminal or request.plot else None
+    if chart is not None and request.plot is not None:
         _save(chart, request.plot)
+    yield
+    if chart is not None and in_terminal:
+        sketch.show(chart, console)
 
 
 def _save(chart: Chart, path: Path) -> None:

@@ -9,7 +9,7 @@ from doubledecker.stages.simulation.report import Report
 
 _PANELS = (
     ("success", "success", 1.0),
-    ("latency p50", "latency p50, s", None),
+    ("latency p95", "latency p95, s", None),
     ("latency p99", "latency p99, s", None),
     ("calls per event", "calls of the dependency per event", None),
 )
@@ -57,10 +57,16 @@ def _words(values: Sequence[Value]) -> tuple[str, ...]:
 def _line(i: int, others: Settings, found: Sequence[Report], measure: str) -> Line:
     estimates = [report.estimate(MEASURES[measure]) for report in found]
     return Line(
-        ", ".join(f"{path}={word(value)}" for path, value in others),
+        ", ".join(f"{_short(path, others)}={word(value)}" for path, value in others),
         tuple(one.mean for one in estimates),
         tuple(max(0.0, one.low) for one in estimates),
         tuple(one.high for one in estimates),
         colour=i,
         style=i // len(COLOURS),
     )
+
+
+def _short(path: str, others: Settings) -> str:
+    """The last part of a path, where no other ends the same."""
+    last = path.rpartition(".")[2]
+    return last if sum(other.rpartition(".")[2] == last for other, _ in others) == 1 else path

@@ -8,7 +8,7 @@ from html import escape
 
 from doubledecker.stages.plots.chart import COLOURS, Chart, Line, Panel, bands, nice_ticks, number, runs
 
-_WIDTH, _PANEL, _TOP, _LEFT, _RIGHT, _GAP, _BOTTOM = 760, 110, 34, 62, 14, 46, 34
+_WIDTH, _PANEL, _TOP, _LEFT, _RIGHT, _GAP, _BOTTOM = 760, 110, 26, 62, 14, 24, 14
 _DASHES = ("", "6 4", "2 3")
 _STYLE = """<style>
 text { font: 12px system-ui, sans-serif; fill: #333 }
@@ -26,61 +26,75 @@ Point = tuple[float, float]
 
 def draw(chart: Chart) -> str:
     """The whole drawing as text."""
-    height = _TOP + len(chart.panels) * (_PANEL + _GAP) + _BOTTOM - 12
-    frame = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">'
-    parts = [frame, f"<title>{escape(chart.title)}</title>", _STYLE]
-    parts.append(f'<text class="title" x="{_LEFT}" y="18">{escape(chart.title)}</text>')
-    for i, panel in enumerate(chart.panels):
-        parts.extend(_Frame(chart, panel, _TOP + 22 + i * (_PANEL + _GAP)).draw())
-    parts.append(f'<text class="faint" x="{_LEFT}" y="{height - 6}">{escape(chart.x_title)}</text>')
-    return "\n".join([*parts, "</svg>", ""])
+    parts: list[str] = []
+    top = float(_TOP)
+    for panel in chart.panels:
+        frame = _Frame(chart, panel, top)
+        parts.extend(frame.draw())
+        top = frame.bottom + _GAP
+    height = top + _BOTTOM
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:g}" role="img">',
+            f"<title>{escape(chart.title)}</title>",
+            _STYLE,
+            f'<text class="title" x="{_LEFT}" y="18">{escape(chart.title)}</text>',
+            *parts,
+            f'<text class="faint" x="{_LEFT}" y="{height - 6:g}">{escape(chart.x_title)}</text>',
+            "</svg>",
+            "",
+        ]
+    )
 
 
 class _Frame:
-    """One panel and its place on the page."""
+    """One panel and its place on the page: its legend, in as many rows as it needs, and the curves below."""
 
     def __init__(self, chart: Chart, panel: Panel, top: float) -> None:
         self._chart = chart
         self._panel = panel
-        self._top = top
         self._span = (chart.right - chart.left) or 1.0
         self._highest = panel.highest
+        self._legend = list(self._legend_from(top + 14))
+        self._top = max(y for _, _, y in self._legend) + 8
+        self.bottom = self._top + _PANEL
 
     def draw(self) -> Iterator[str]:
-        yield from self._legend()
+        yield f'<text x="{_LEFT}" y="{self._legend[0][2]:g}">{escape(self._panel.title)}</text>'
+        for line, x, y in self._legend:
+            yield f'<path class="line" stroke="{_colour(line)}"{_dashed(line)} d="M{x + 6:.0f} {y - 4:g}h18"/>'
+            yield f'<text class="faint" x="{x + 28:.0f}" y="{y:g}">{escape(line.name)}</text>'
         yield from self._axes()
         for line in self._panel.lines:
-            colour = COLOURS[line.colour % len(COLOURS)]
             for outline in bands(self._chart.xs, line):
-                yield f'<polygon class="band" fill="{colour}" points="{self._points(outline)}"/>'
+                yield f'<polygon class="band" fill="{_colour(line)}" points="{self._points(outline)}"/>'
         for line in self._panel.lines:
             yield from self._curve(line)
 
-    def _legend(self) -> Iterator[str]:
-        y = self._top - 8
-        yield f'<text x="{_LEFT}" y="{y:g}">{escape(self._panel.title)}</text>'
-        x = _LEFT + 8 + 6.6 * len(self._panel.title)
+    def _legend_from(self, y: float) -> Iterator[tuple[Line, float, float]]:
+        """Where each line's name stands; the widths are guessed, since fonts differ."""
+        first = x = _LEFT + 8 + 6.6 * len(self._panel.title)
         for line in self._panel.lines:
-            colour = COLOURS[line.colour % len(COLOURS)]
-            stroke = f'class="line" stroke="{colour}"{_dashed(line)}'
-            yield f'<path {stroke} d="M{x + 6:.0f} {y - 4:g}h18"/>'
-            yield f'<text class="faint" x="{x + 28:.0f}" y="{y:g}">{escape(line.name)}</text>'
-            x += 40 + 6.4 * len(line.name)
+            wide = 40 + 6.4 * len(line.name)
+            if x + wide > _WIDTH and x > first:
+                x, y = first, y + 16
+            yield line, x, y
+            x += wide
 
     def _axes(self) -> Iterator[str]:
-        left, right, bottom = _LEFT, _WIDTH - _RIGHT, self._top + _PANEL
+        left, right, bottom = _LEFT, _WIDTH - _RIGHT, self.bottom
         for tick in nice_ticks(0.0, self._highest, 4):
             y = self._y(tick)
             yield f'<path class="grid" d="M{left} {y:.1f}H{right}"/>'
             yield f'<text class="faint" x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{number(tick)}</text>'
         for tick, word in self._chart.ticks():
             x = self._x(tick)
-            yield f'<path class="axis" d="M{x:.1f} {bottom}v4"/>'
-            yield f'<text class="faint" x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{escape(word)}</text>'
-        yield f'<path class="axis" d="M{left} {self._top}V{bottom}H{right}"/>'
+            yield f'<path class="axis" d="M{x:.1f} {bottom:g}v4"/>'
+            yield f'<text class="faint" x="{x:.1f}" y="{bottom + 16:g}" text-anchor="middle">{escape(word)}</text>'
+        yield f'<path class="axis" d="M{left} {self._top:g}V{bottom:g}H{right}"/>'
 
     def _curve(self, line: Line) -> Iterator[str]:
-        colour = COLOURS[line.colour % len(COLOURS)]
+        colour = _colour(line)
         for run in runs(self._chart.xs, line.ys, is_step=line.is_step):
             if len(run) == 1:
                 [(x, y)] = run
@@ -97,6 +111,10 @@ class _Frame:
     def _y(self, y: float) -> float:
         share = min(max(y / self._highest, 0.0), 1.0)
         return self._top + _PANEL * (1.0 - share)
+
+
+def _colour(line: Line) -> str:
+    return COLOURS[line.colour % len(COLOURS)]
 
 
 def _dashed(line: Line) -> str:
