@@ -56,7 +56,7 @@ def _write(path: Path, rows: list[dict[str, object]]) -> str:
 
 
 def _found(*arguments: str) -> dict:
-    answer = run("simulate", *arguments, "--traffic", "recorded", "--json")
+    answer = run("simulate", *arguments, "--traffic", "recorded", "--jobs", "1", "--json")
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)
 
@@ -78,7 +78,7 @@ def test_a_file_of_attempts_is_fitted_and_stands_beside_the_simulation(guard: st
 
 def test_recorded_and_simulated_are_columns_of_one_table(guard: str, tmp_path: Path):
     journal = _write(tmp_path / "attempts.jsonl", _attempts())
-    lines = run("simulate", guard, "--traffic", "recorded", "--journal", journal).stdout.splitlines()
+    lines = run("simulate", guard, "--traffic", "recorded", "--journal", journal, "--jobs", "1").stdout.splitlines()
 
     assert lines[0].startswith("fitted from the record")
     assert "callers\trecorded\tguard\tdifference" in lines
@@ -164,7 +164,7 @@ async def test_the_journal_of_a_real_bus_is_read_and_its_deliveries_are_found_in
         for number in range(30):
             await bus.publish(publisher, [an_event(number)])
         await receiver.until_events(30)
-        arguments = ["simulate", guard, "--traffic", "recorded", "--journal", topology.url, "--json"]
+        arguments = ["simulate", guard, "--traffic", "recorded", "--journal", topology.url, "--jobs", "1", "--json"]
         answer = await asyncio.create_subprocess_exec(
             *[*COMMAND, *arguments],
             env=environment(DOUBLEDECKER_PARTITIONS=str(topology.partitions)),

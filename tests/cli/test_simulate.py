@@ -53,8 +53,13 @@ def two(tmp_path: Path) -> str:
     return str(path)
 
 
+def _simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """In one process: starting more takes longer than these small rehearsals."""
+    return run("simulate", *arguments, "--jobs", "1")
+
+
 def _found(*arguments: str) -> dict:
-    answer = run("simulate", *arguments, "--json")
+    answer = _simulate(*arguments, "--json")
     assert answer.returncode == 0, answer.stderr
     return json.loads(answer.stdout)
 
@@ -64,7 +69,7 @@ def _rows(text: str) -> list[list[str]]:
 
 
 def test_it_prints_callers_and_every_stage_with_the_columns_of_production(guard: str):
-    answer = run("simulate", guard)
+    answer = _simulate(guard)
     rows = _rows(answer.stdout)
     blank = rows.index([""])
 
@@ -77,11 +82,12 @@ def test_it_prints_callers_and_every_stage_with_the_columns_of_production(guard:
 
 
 def test_the_same_seed_gives_the_same_whatever_the_number_of_processes(guard: str):
-    alone = run("simulate", guard, "--jobs", "1").stdout
+    alone = _simulate(guard).stdout
 
     assert run("simulate", guard, "--jobs", "3").stdout == alone
-    assert run("simulate", guard, "--seed", "7").stdout == alone
-    assert run("simulate", guard, "--seed", "8").stdout != alone
+    assert run("simulate", guard).stdout == alone
+    assert _simulate(guard, "--seed", "7").stdout == alone
+    assert _simulate(guard, "--seed", "8").stdout != alone
 
 
 def test_settings_of_the_file_can_be_changed(guard: str):
@@ -102,7 +108,7 @@ def test_chains_of_one_file_stand_side_by_side(two: str):
         -0.19, abs=0.03
     )
     assert list(_found(two, "--chain", "bare")["chains"]) == ["bare"]
-    assert _rows(run("simulate", two).stdout)[0] == ["callers", "bare", "guarded", "difference"]
+    assert _rows(_simulate(two).stdout)[0] == ["callers", "bare", "guarded", "difference"]
 
 
 def test_two_files_stand_side_by_side(guard: str, tmp_path: Path):
@@ -116,7 +122,8 @@ def test_two_files_stand_side_by_side(guard: str, tmp_path: Path):
 
 
 def test_a_sweep_equals_single_runs(guard: str):
-    grid = _found(guard, "--sweep", "retry.attempts=1..2", "timeout=0.1,0.5")["grid"]
+    swept = run("simulate", guard, "--sweep", "retry.attempts=1..2", "timeout=0.1,0.5", "--jobs", "2", "--json")
+    grid = json.loads(swept.stdout)["grid"]
 
     assert [point["settings"] for point in grid] == [
         {"retry.attempts": attempts, "timeout": limit_s} for attempts in (1, 2) for limit_s in (0.1, 0.5)
@@ -128,7 +135,7 @@ def test_a_sweep_equals_single_runs(guard: str):
 
 def test_a_sweep_is_a_table_with_a_row_a_combination(guard: str, tmp_path: Path):
     drawing = tmp_path / "grid.svg"
-    answer = run("simulate", guard, "--sweep", "retry.attempts=1..3", "--plot", str(drawing))
+    answer = _simulate(guard, "--sweep", "retry.attempts=1..3", "--plot", str(drawing))
     rows = _rows(answer.stdout)
 
     assert rows[0][:2] == ["retry.attempts", "success"]
@@ -138,7 +145,7 @@ def test_a_sweep_is_a_table_with_a_row_a_combination(guard: str, tmp_path: Path)
 
 def test_it_draws_svg_and_png(guard: str, tmp_path: Path):
     for name in ("plot.svg", "plot.png"):
-        answer = run("simulate", guard, "--plot", str(tmp_path / name))
+        answer = _simulate(guard, "--plot", str(tmp_path / name))
         assert answer.returncode == 0, answer.stderr
         assert answer.stderr == f"drawn into {tmp_path / name}\n"
 
@@ -158,18 +165,18 @@ def test_without_matplotlib_a_png_says_how_to_get_it(guard: str, tmp_path: Path)
 
 
 def test_on_a_terminal_it_draws_there_and_needs_nothing_for_it(guard: str):
-    shown = _on_a_terminal("simulate", guard)
+    shown = _on_a_terminal("simulate", guard, "--jobs", "1")
 
     assert "A guarded service" in shown
     assert "latency, s" in shown
     assert "circuit not closed" in shown
     assert re.search("[\u2801-\u28ff]{10}", shown)
-    assert "\u28c0" not in _on_a_terminal("simulate", guard, "--no-terminal")
+    assert "\u28c0" not in _on_a_terminal("simulate", guard, "--jobs", "1", "--no-terminal")
 
 
 def test_piped_it_draws_only_when_told(guard: str):
-    assert "circuit not closed" not in run("simulate", guard).stdout
-    assert "circuit not closed" in run("simulate", guard, "--terminal").stdout
+    assert "circuit not closed" not in _simulate(guard).stdout
+    assert "circuit not closed" in _simulate(guard, "--terminal").stdout
 
 
 def _on_a_terminal(*arguments: str) -> str:
@@ -220,7 +227,7 @@ def _on_a_terminal(*arguments: str) -> str:
     ],
 )
 def test_what_cannot_be_is_told_in_a_line(guard: str, arguments: list[str], code: int, words: str):
-    answer = run("simulate", *(guard if word == "GUARD" else word for word in arguments))
+    answer = _simulate(*(guard if word == "GUARD" else word for word in arguments))
 
     assert answer.returncode == code
     assert words in answer.stderr

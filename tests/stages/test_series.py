@@ -111,7 +111,7 @@ def test_a_grid_is_drawn_along_its_longest_axis():
 
     assert words.x_title == "bulkhead.queue.size_max"
     assert words.x_words == ("3", "1", "2", "none")
-    assert [line.name for line in words.panels[0].lines] == ["breaker.open_s=1", "breaker.open_s=2"]
+    assert [line.name for line in words.panels[0].lines] == ["open_s=1", "open_s=2"]
     assert numbers.xs == (1.0, 2.0)
     assert ET.fromstring(svg.draw(words)).tag.endswith("svg")
 
