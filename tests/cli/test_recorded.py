@@ -113,12 +113,38 @@ def test_a_parquet_file_of_attempts_is_the_same_as_lines(guard: str, tmp_path: P
     assert _found(guard, "--journal", str(tmp_path / "attempts.parquet")) == lines
 
 
+def test_a_delta_table_of_the_lake_is_read_without_the_files_that_no_longer_count(guard: str, tmp_path: Path):
+    arrow = pytest.importorskip("pyarrow", reason="comes with the extra spark")
+    delta = pytest.importorskip("deltalake", reason="comes with the extra spark")
+    rows = _attempts(count=300)
+    moment = arrow.timestamp("us", tz="UTC")
+    landed = arrow.Table.from_pylist(rows).drop_columns(["at"])
+    landed = landed.append_column("at", arrow.array([1_800_000_000_000_000] * 300, moment))
+    landed = landed.append_column("attempted_at", arrow.array([row["at"] * 1_000 for row in rows], moment))
+    for _ in range(2):
+        delta.write_deltalake(str(tmp_path / "attempts"), landed, mode="overwrite")
+
+    lines = _found(guard, "--journal", _write(tmp_path / "attempts.jsonl", rows))
+    assert _found(guard, "--journal", str(tmp_path / "attempts")) == lines
+
+
+def test_what_is_no_parquet_file_is_told_in_a_line(guard: str, tmp_path: Path):
+    pytest.importorskip("pyarrow", reason="comes with the extra spark")
+    (tmp_path / "x.parquet").write_text("no parquet")
+    answer = run("simulate", guard, "--traffic", "recorded", "--journal", str(tmp_path / "x.parquet"))
+
+    assert answer.returncode == 1
+    assert "x.parquet holds no attempts" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
 def test_a_parquet_file_without_pyarrow_says_how_to_get_it(guard: str, tmp_path: Path):
     (tmp_path / "x.parquet").touch()
     code = "import sys; sys.modules['pyarrow'] = None; from doubledecker.cli import main; main()"
     answer = _run_code(code, "simulate", guard, "--traffic", "recorded", "--journal", str(tmp_path / "x.parquet"))
 
-    assert answer == (1, "doubledecker: a Parquet file needs pyarrow: pip install 'doubledecker[spark]'\n")
+    assert answer[0] == 1
+    assert answer[1].endswith("x.parquet needs a package that is not here: pip install 'doubledecker[spark]'\n")
 
 
 def _run_code(code: str, *arguments: str) -> tuple[int, str]:

@@ -81,6 +81,7 @@ def test_it_prints_callers_and_every_stage_with_the_columns_of_production(guard:
     assert re.fullmatch(r"0\.\d+ ±0\.\d+", rows[2][1])
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_whatever_the_number_of_processes(guard: str):
     alone = _simulate(guard).stdout
 
@@ -111,6 +112,7 @@ def test_chains_of_one_file_stand_side_by_side(two: str):
     assert _rows(_simulate(two).stdout)[0] == ["callers", "bare", "guarded", "difference"]
 
 
+@pytest.mark.slow
 def test_two_files_stand_side_by_side(guard: str, tmp_path: Path):
     shy = tmp_path / "shy.toml"
     shy.write_text(GUARD.replace("attempts = 3", "attempts = 1"))
@@ -121,6 +123,7 @@ def test_two_files_stand_side_by_side(guard: str, tmp_path: Path):
     assert found["difference"]["success"]["mean"] < 0
 
 
+@pytest.mark.slow
 def test_a_sweep_equals_single_runs(guard: str):
     swept = run("simulate", guard, "--sweep", "retry.attempts=1..2", "timeout=0.1,0.5", "--jobs", "2", "--json")
     grid = json.loads(swept.stdout)["grid"]
@@ -143,6 +146,7 @@ def test_a_sweep_is_a_table_with_a_row_a_combination(guard: str, tmp_path: Path)
     assert "retry.attempts" in drawing.read_text()
 
 
+@pytest.mark.slow
 def test_it_draws_svg_and_png(guard: str, tmp_path: Path):
     for name in ("plot.svg", "plot.png"):
         answer = _simulate(guard, "--plot", str(tmp_path / name))

@@ -1,7 +1,8 @@
 """Delivery attempts that were recorded: from the bus's own journal, or from a file of it.
 
 A file has a row an attempt with the journal's fields: `at` (milliseconds since 1970, when it began), `took_ms` and
-`outcome`, and where they are known `batch`, `subscriber` and `attempt`.
+`outcome`, and where they are known `batch`, `subscriber` and `attempt`. In the lake's table `attempted_at` is when it
+began, and `at` when it was written down.
 """
 
 import asyncio
@@ -38,6 +39,12 @@ class _Row(msgspec.Struct, frozen=True):
     batch: str | None = None
     subscriber: str | None = None
     attempt: int = 1
+    attempted_at: datetime | None = None
+
+    @property
+    def began_s(self) -> float:
+        began = self.attempted_at or self.at
+        return began.timestamp() if isinstance(began, datetime) else began / _MS
 
 
 _ROW = msgspec.json.Decoder(_Row)
@@ -64,7 +71,7 @@ def _attempt(row: _Row) -> Attempt:
     if row.took_ms < 0:
         raise SettingInvalid(f"an attempt took {row.took_ms} ms; it cannot be less than 0")
     return Attempt(
-        at_s=row.at.timestamp() if isinstance(row.at, datetime) else row.at / _MS,
+        at_s=row.began_s,
         took_s=row.took_ms / _MS,
         is_success=row.outcome == Kind.DELIVERED.value,
         event=row.batch,
@@ -127,14 +134,20 @@ _NEEDED = "at, took_ms and outcome, and may have batch, subscriber and attempt"
 
 
 def _from_parquet(path: Path) -> Iterator[_Row]:
+    """A Parquet file, a folder of them, or a Delta table, of which only the files that count are read."""
+    is_delta = (path / "_delta_log").is_dir()
     try:
-        arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+        arrow, datasets = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.dataset")
+        delta = importlib.import_module("deltalake") if is_delta else None
     except ImportError as error:
-        raise SettingInvalid("a Parquet file needs pyarrow: pip install 'doubledecker[spark]'") from error
+        raise SettingInvalid(f"{path} needs a package that is not here: pip install 'doubledecker[spark]'") from error
     try:
-        table = parquet.read_table(path)
-        known = [name for name in _Row.__struct_fields__ if name in table.column_names]
-        for row in table.select(known).to_pylist():
+        if delta is not None:
+            dataset = delta.DeltaTable(str(path)).to_pyarrow_dataset()
+        else:
+            dataset = datasets.dataset(str(path), format="parquet")
+        known = [name for name in _Row.__struct_fields__ if name in dataset.schema.names]
+        for row in dataset.to_table(columns=known).to_pylist():
             yield msgspec.convert({name: value for name, value in row.items() if value is not None}, _Row)
     except (arrow.ArrowException, msgspec.MsgspecError) as error:
         raise SettingInvalid(f"{path} holds no attempts: {error}; it needs the columns {_NEEDED}") from error
