@@ -136,6 +136,7 @@ class _Shelf:
             for _, pattern in pairs:
                 self._compiled.Add(pattern)
             self._compiled.Compile()
+        # Without any match it returns None, not an empty list.
         return {self._names[i] for i in self._compiled.Match(key) or ()}
 
 

@@ -21,6 +21,7 @@ class Bell:
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
         self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self.is_stopped = False
 
     async def run(self) -> None:
         """Listen for as long as the process lives."""
@@ -28,10 +29,16 @@ class Bell:
             for partition in self._partitions.all:
                 tasks.create_task(self._listen(partition))
 
+    def stop(self) -> None:
+        """Wake everyone for good: the process is about to end."""
+        self.is_stopped = True
+        for waiting in self._waiting.values():
+            for rung in waiting:
+                rung.set()
+
     @contextmanager
-    def waiting(self, name: str) -> Iterator[asyncio.Event]:
-        """An event that is set whenever the queue may have something; ask the queue after entering, then wait."""
-        rung = asyncio.Event()
+    def waiting(self, name: str, rung: asyncio.Event) -> Iterator[asyncio.Event]:
+        """The event is set whenever the queue may have something; ask the queue after entering, then wait."""
         self._waiting[name].add(rung)
         try:
             yield rung

@@ -5,6 +5,7 @@ tenants are served in turn wherever they are. A message's id says where it is.
 """
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,19 @@ class Pull:
 
     messages: tuple[Message, ...]
     wait_ms: int | None
+
+
+class Patience:
+    """A wait that can be ended early: a pull that is cancelled might take messages that nobody gets."""
+
+    def __init__(self) -> None:
+        self.rung = asyncio.Event()
+        self.is_over = False
+
+    def end(self) -> None:
+        """Whoever waits has gone; the pull returns with what it has."""
+        self.is_over = True
+        self.rung.set()
 
 
 @dataclass
@@ -56,22 +70,30 @@ class Rings:
             return Pull(pulled.messages, pulled.wait_ms)
         return await self._pull_all(queue, most, lease_ms)
 
-    async def pull_waiting(self, queue: Queue, *, most: int, wait_ms: int, lease_ms: int | None = None) -> Pull:
-        """Take messages, or wait up to `wait_ms` for the first."""
+    async def pull_waiting(
+        self,
+        queue: Queue,
+        *,
+        most: int,
+        wait_ms: int,
+        lease_ms: int | None = None,
+        patience: Patience | None = None,
+    ) -> Pull:
+        """Take messages, or wait up to `wait_ms` for the first; end the patience rather than cancel it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
-        while True:
-            with self._bell.waiting(queue.name) as rung:
+        patience = patience or Patience()
+        with self._bell.waiting(queue.name, patience.rung) as rung:
+            while True:
+                rung.clear()
                 pull = await self.pull(queue, most=most, lease_ms=lease_ms)
                 left_s = deadline - loop.time()
-                if pull.messages or left_s <= 0:
+                if pull.messages or left_s <= 0 or patience.is_over or self._bell.is_stopped:
                     return pull
                 due_s = _WAIT_S_MAX if pull.wait_ms is None else max(pull.wait_ms / 1000, _WAIT_S_MIN)
-                try:
+                with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(left_s, due_s, _WAIT_S_MAX)):
                         await rung.wait()
-                except TimeoutError:
-                    continue
 
     async def ack(self, queue: Queue, held: Sequence[Held]) -> list[str]:
         """End messages; returns the ids that were still the caller's."""

@@ -73,15 +73,15 @@ async def look(partition: Partition, queue: Queue) -> QueueView:
     return QueueView(*cast("tuple[int, int, int, int]", (length, in_flight, delayed, dead)), counters)
 
 
-async def facet_names(partition: Partition, queue: Queue, *, most: int) -> list[str]:
+async def names(partition: Partition, queue: Queue, *, most: int) -> list[str]:
     """Tenants with something waiting or with a rule, at most so many."""
     commands: list[list[Encoded]] = [
         ["ZRANGE", partition.key(f"queue:{name}:{queue.name}"), 0, most - 1] for name in ("ring", "parked", "wake")
     ]
     commands.append(["HKEYS", partition.key(f"queue:rules:{queue.name}")])
     replies = await partition.commands(commands)
-    names = dict.fromkeys(name.decode() for reply in cast("list[list[bytes]]", replies) for name in reply)
-    return list(names)[:most]
+    found = dict.fromkeys(name.decode() for reply in cast("list[list[bytes]]", replies) for name in reply)
+    return list(found)[:most]
 
 
 async def facets(partition: Partition, queue: Queue, tenants: Sequence[str]) -> list[FacetView]:

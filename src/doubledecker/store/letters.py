@@ -67,17 +67,28 @@ async def purge(partition: Partition, queue: Queue, tenant: str) -> int:
 
 async def destroy(partition: Partition, name: str) -> None:
     """Remove everything that a deleted queue held; safe to repeat."""
+    names = await tenants(partition, name)
+    for start in range(0, len(names), _PAGE):
+        lines = [partition.key(f"queue:new:{name}:{tenant}") for tenant in names[start : start + _PAGE]]
+        await partition.command("UNLINK", *lines)
+    await partition.command("UNLINK", *(partition.key(f"queue:{key}:{name}") for key in (*_KEYS, *_KEYS_DEAD)))
+    await partition.command("SREM", partition.key("queues:index"), name)
+
+
+async def tenants(partition: Partition, name: str) -> list[str]:
+    """Everyone who has something waiting, now or later, or is remembered."""
     commands: list[list[Encoded]] = [
         ["ZRANGE", partition.key(f"queue:{place}:{name}"), 0, -1] for place in ("ring", "parked", "wake")
     ]
     commands.append(["HKEYS", partition.key(f"queue:facets:{name}")])
-    replies = await partition.commands(commands)
-    tenants = sorted({tenant.decode() for reply in cast("list[list[bytes]]", replies) for tenant in reply})
-    for start in range(0, len(tenants), _PAGE):
-        lines = [partition.key(f"queue:new:{name}:{tenant}") for tenant in tenants[start : start + _PAGE]]
-        await partition.command("UNLINK", *lines)
-    await partition.command("UNLINK", *(partition.key(f"queue:{key}:{name}") for key in (*_KEYS, *_KEYS_DEAD)))
-    await partition.command("SREM", partition.key("queues:index"), name)
+    commands.append(["ZRANGE", partition.key(f"queue:scheduled:{name}"), 0, -1])
+    *places, delayed = cast("list[list[bytes]]", await partition.commands(commands))
+    found = {tenant.decode() for place in places for tenant in place}
+    for start in range(0, len(delayed), _PAGE):
+        page = delayed[start : start + _PAGE]
+        records = await partition.command("HMGET", partition.key(f"queue:tried:{name}"), *page)
+        found |= {msgspec.msgpack.decode(record)[1] for record in cast("list[bytes | None]", records) if record}
+    return sorted(found)
 
 
 async def names_held(partition: Partition) -> set[str]:
@@ -95,6 +106,17 @@ async def dead_ids(partition: Partition, queue: Queue) -> AsyncIterator[list[str
         start += _PAGE
 
 
+async def each(partition: Partition, queue: Queue, ids: Sequence[str] | None) -> AsyncIterator[Letter]:
+    """The dead letters with these ids, or all of them, oldest first."""
+    if ids is not None:
+        for letter in await letters(partition, queue, ids):
+            yield letter
+        return
+    async for page in dead_ids(partition, queue):
+        for letter in await letters(partition, queue, page):
+            yield letter
+
+
 async def letters(partition: Partition, queue: Queue, ids: Sequence[str]) -> list[Letter]:
     """Those of the dead letters that are there."""
     if not ids:
@@ -104,20 +126,23 @@ async def letters(partition: Partition, queue: Queue, ids: Sequence[str]) -> lis
     return [_letter(id_, record) for id_, record in pairs if record is not None]
 
 
-async def redrive(partition: Partition, queue: Queue, ids: Sequence[str]) -> list[str]:
-    """Bring dead letters back; returns those that were there."""
-    return ids_of(await partition.run(_REDRIVE, queue=queue.name, charge=queue.charge, ids=list(ids)))
-
-
-async def bury_for_good(partition: Partition, queue: Queue, ids: Sequence[str]) -> int:
-    """Destroy dead letters; returns how many were there."""
-    gone, _ = await partition.commands(
-        [
-            ["HDEL", partition.key(f"queue:dead:{queue.name}"), *ids],
-            ["ZREM", partition.key(f"queue:dead:index:{queue.name}"), *ids],
-        ]
-    )
-    return cast("int", gone)
+async def settle(partition: Partition, queue: Queue, ids: Sequence[str], *, is_redriven: bool) -> int:
+    """Bring dead letters back to their lines, or destroy them; returns how many were there."""
+    total = 0
+    for start in range(0, len(ids), _PAGE):
+        page = list(ids[start : start + _PAGE])
+        if is_redriven:
+            came = await partition.run(_REDRIVE, queue=queue.name, charge=queue.charge, ids=page)
+            total += len(cast("list[bytes]", came))
+            continue
+        gone, _ = await partition.commands(
+            [
+                ["HDEL", partition.key(f"queue:dead:{queue.name}"), *page],
+                ["ZREM", partition.key(f"queue:dead:index:{queue.name}"), *page],
+            ]
+        )
+        total += cast("int", gone)
+    return total
 
 
 async def _purge(partition: Partition, queue: Queue, tenant: str, delayed: Sequence[str]) -> int:
