@@ -68,6 +68,8 @@ class Settings:
     journal_full: str = "trim"
     redis_max_mem_bytes: int = 0
     redis_min_free_bytes: int = 16_777_216
+    # listening
+    notify: str = "heard"
     # watching
     monitor_interval_s: float = 10.0
     autodrop_interval_s: float = 5.0
@@ -94,6 +96,7 @@ class Settings:
             if value < least:
                 raise SettingInvalid(f"{PREFIX}{name.upper()} is {value}; the least is {least}")
         _one_of("journal_full", self.journal_full, ("trim", "refuse"))
+        _one_of("notify", self.notify, ("heard", "always", "never"))
         _one_of("log_level", self.log_level.lower(), ("debug", "info", "warning", "error"))
         for adapter in self.adapters:
             _one_of("metric_adapters", adapter, ADAPTERS)

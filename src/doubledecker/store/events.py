@@ -4,7 +4,8 @@ A call carries the events of many requests (group commit). The plan says, by ind
 `publishers` whose each is (for the journal), `topics`, `ids` given by publishers (to tell repeats), `lanes` of events
 with the receivers that get exactly those, `queues` that get exactly the same events of a tenant, `bounds` of queues
 that refuse rather than drop and the events `bounded` by them, `wholes` that are written whole or not at all, `later`
-for events with too many receivers for one call, and `uids` enough for every batch that the call may open.
+for events with too many receivers for one call, `channels` on which someone may listen, and `uids` enough for every
+batch that the call may open.
 """
 
 from collections import defaultdict
@@ -75,6 +76,8 @@ class PublishReply:
     journal_bytes: int = 0
     repeats: frozenset[int] = frozenset()
     refused: Mapping[int, str] = field(default_factory=dict)
+    # Whether anyone listens on a channel of these events, as far as this server knows.
+    is_heard: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,7 @@ _NOTHING: dict[str, Packable] = {
     "bounded": [],
     "wholes": [],
     "later": [],
+    "channels": [],
 }
 
 
@@ -175,7 +179,7 @@ async def _call(
     outcome, *rest = cast("list[bytes]", reply)
     if not rest:
         return PublishReply(Accepted(outcome.decode()))
-    journal_bytes, repeats, refused = cast("tuple[int, list[int], list[int | bytes]]", rest)
+    journal_bytes, repeats, refused, is_heard = cast("tuple[int, list[int], list[int | bytes], int]", rest)
     pairs = zip(cast("list[int]", refused[0::2]), cast("list[bytes]", refused[1::2]), strict=True)
     # Lua counts from one.
     return PublishReply(
@@ -183,6 +187,7 @@ async def _call(
         journal_bytes,
         frozenset(index - 1 for index in repeats),
         {index - 1: queue.decode() for index, queue in pairs},
+        is_heard == 1,
     )
 
 
@@ -221,6 +226,7 @@ def _plan(offers: Sequence[Offer]) -> dict[str, Packable]:
         "queues": _lines(lines, queues),
         **_bounds(lines, queues),
         "later": later,
+        "channels": list({offer.event.routing_key for offer in offers}),
         "uids": uids(batches),
     }
 

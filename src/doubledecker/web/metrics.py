@@ -20,6 +20,7 @@ _HELP = {
     "delivery.batches": "Delivery attempts",
     "delivery.events": "Events in delivery attempts",
     "delivery.time": "Milliseconds spent in delivery attempts",
+    "notifications.missed": "Events that listeners on Redis channels were not told of",
     "latency.batches.first_attempt": "From a batch's first event accepted to its first attempt",
     "latency.batches.last_attempt": "From a batch's first event accepted to its delivery",
 }

@@ -60,6 +60,7 @@ async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) 
             bus.bell.stop()
             server.should_exit = True
             await serving
+            await bus.publisher.finish()
             for task in background:
                 task.cancel()
     _log.info("web.stopped")
