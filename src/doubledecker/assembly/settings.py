@@ -70,6 +70,10 @@ class Settings:
     redis_min_free_bytes: int = 16_777_216
     # listening
     notify: str = "heard"
+    streams_max: int = 500
+    stream_buffer_bytes: int = 1_048_576
+    stream_heartbeat_s: float = 15.0
+    stream_stall_s: float = 30.0
     # watching
     monitor_interval_s: float = 10.0
     autodrop_interval_s: float = 5.0
@@ -129,6 +133,10 @@ _LEAST = {
     "journal_bytes_max": 1_024,
     "redis_max_mem_bytes": 0,
     "redis_min_free_bytes": 0,
+    "streams_max": 0,
+    "stream_buffer_bytes": 1_024,
+    "stream_heartbeat_s": 0.05,
+    "stream_stall_s": 0.1,
     "monitor_interval_s": 0.1,
     "autodrop_interval_s": 0.1,
     "scrub_interval_s": 0.1,
