@@ -10,7 +10,7 @@ import redis.asyncio as redis
 from redis.asyncio.client import PubSub
 
 from conftest import Topology
-from harness import TestBus, a_bus, an_event
+from harness import TestBus, a_bus, an_event, basic
 
 TENANTS = [f"tenant-{n}" for n in range(6)]
 
@@ -79,6 +79,21 @@ async def test_repeats_and_refused_events_are_not_told(topology: Topology):
             await nothing_more(bus, secret, heard)
 
     assert [event["id"] for _, event in messages] == ["once"]
+
+
+async def test_what_a_full_queue_refuses_is_not_told(topology: Topology):
+    async with a_bus(topology, workers=0) as bus:
+        secret = await bus.token("publisher")
+        body = {"pattern": "full:.*", "max_length": 1, "overflow": "refuse"}
+        async with bus.http.put(f"{bus.url}/queues/small", json=body, headers=basic(secret)) as response:
+            assert response.status < 300, await response.text()
+        async with a_listener(topology.node_urls[0], pattern="*") as heard:
+            ids = await bus.publish(secret, [an_event(n, "page", tenant="full") for n in range(3)])
+            messages = await told(heard, 1)
+            await nothing_more(bus, secret, heard)
+
+    assert len(ids) == 1
+    assert [event["id"] for _, event in messages] == ids
 
 
 async def test_what_is_told_is_what_the_journal_holds_and_is_already_there(one: Topology):

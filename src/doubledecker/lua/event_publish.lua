@@ -45,7 +45,7 @@
 -- arg  plan           pack  publishers, topics, ids, lanes, later, channels, fanout and uids; see store/events.py
 -- rest messages       text  the events, as they are stored and delivered
 -- now
--- returns             {"ok", journal bytes, {repeat, …}, {refused, full queue, …}, 1 if anyone listens here} or {"stale"} or {"full"} or {"moved"}
+-- returns             {"ok", journal bytes, {repeat, …}, {refused, full queue, …}, is heard}, {"stale"}, {"full"} or {"moved"}
 
 if tonumber(redis.call("HGET", registry, "version") or 0) > version then
   return {"stale"}

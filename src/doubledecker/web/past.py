@@ -53,7 +53,14 @@ class Past:
             ready = [i for i in behind if self._pages[i]]
             if ready:
                 yield self._next(min(ready, key=lambda i: Place.after(self._pages[i][0].id)))
+                # Entries that are in memory already must not keep the process from its other work.
+                await asyncio.sleep(0)
         self._feed.attach(self._listener)
+
+    @property
+    def position(self) -> str:
+        """How far it has come."""
+        return position.render(self._places)
 
     def _behind(self) -> list[int]:
         return [i for i, there in enumerate(self._feed.places) if self._places[i] < there]
@@ -74,7 +81,7 @@ class Past:
         if self._listener.is_strict:
             self._listener.drop(Reason.GAP)
         self._places[gap.partition] = gap.to
-        self._gaps.append(sse.gap(position.render(self._places), gap))
+        self._gaps.append(sse.gap(self.position, gap))
 
     def _next(self, i: int) -> bytes:
         """The frames of a partition's next entry, without the lines that were read already."""

@@ -110,13 +110,17 @@ class Streaming:
         """Everything that goes out on a stream, but its end: the opening, the past, the present."""
         at = position.render(start.places)
         yield sse.opening(at) + b"".join(sse.gap(at, gap) for gap in start.gaps)
-        async for frames in Past(self._partitions, self._feed, listener, start.places).read():
+        past = Past(self._partitions, self._feed, listener, start.places)
+        clock = asyncio.get_running_loop().time
+        spoke_at = clock()
+        async for frames in past.read():
             if not self._is_welcome(listener, caller):
                 return
-            if frames:
-                yield frames
-        if at != position.render(self._feed.places):
-            yield sse.heartbeat(position.render(self._feed.places))
+            if frames or clock() - spoke_at > self._rules.heartbeat_s:
+                yield frames or sse.heartbeat(past.position)
+                spoke_at = clock()
+        if past.position != at:
+            yield sse.heartbeat(past.position)
         while True:
             frames = await listener.take(wait_s=self._rules.heartbeat_s)
             if not self._is_welcome(listener, caller):
@@ -160,7 +164,8 @@ class Streaming:
         await connection.cut()
 
     async def _note(self, listener: Listener, reason: Reason, caller: Caller) -> None:
-        _log.warning("stream.dropped", pattern=listener.pattern.text, client=caller.id, reason=reason.value)
+        say = _log.info if reason is Reason.STOPPING else _log.warning
+        say("stream.dropped", pattern=listener.pattern.text, client=caller.id, reason=reason.value)
         try:
             await counters.add(self._partitions.home, telemetry.counter("streams.dropped", reason=reason.value), 1)
         except BusAway:
