@@ -35,8 +35,6 @@ class Past:
         self._listener = listener
         self._places = list(places)
         self._pages: list[deque[Entry]] = [deque() for _ in places]
-        # Where a partition is when its page is read: what was asked for, if the page was the last of it.
-        self._ends: list[Place | None] = [None for _ in places]
         self._gaps: list[bytes] = []
 
     async def read(self) -> AsyncIterator[bytes]:
@@ -73,7 +71,6 @@ class Past:
         if cut is not None:
             self._note_gap(Gap(i, place, min(cut, upto)))
         self._pages[i] = deque(page.entries)
-        self._ends[i] = upto if len(page.entries) < _PAGE else None
         if not page.entries:
             self._places[i] = upto
 
@@ -86,12 +83,10 @@ class Past:
     def _next(self, i: int) -> bytes:
         """The frames of a partition's next entry, without the lines that were read already."""
         entry = self._pages[i].popleft()
-        here, lines = Place.after(entry.id), lines_of(entry)
-        place = self._places[i]
+        place, lines = self._places[i], lines_of(entry)
         seen = place.lines if place.entry_id == entry.id else 0
         at = position.within(self._places, i, entry.id, len(lines))
         matches = self._listener.pattern.matches
         frames = [sse.event(at(n), line) for n, line in enumerate(lines, 1) if n > seen and matches(routing_key(line))]
-        end = self._ends[i]
-        self._places[i] = here if self._pages[i] or end is None else max(here, end)
+        self._places[i] = Place.after(entry.id)
         return b"".join(frames)
