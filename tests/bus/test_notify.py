@@ -123,6 +123,7 @@ async def test_a_setting_tells_always_or_never(one: Topology, notify: str, is_to
                     await asyncio.sleep(0.01)
 
         assert await calls(client, "publish") == (10 if is_told else 0)
+        assert await calls(client, "pubsub|numpat") == 0
 
 
 async def test_nothing_is_sent_while_nobody_listens(topology: Topology):

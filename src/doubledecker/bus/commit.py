@@ -147,6 +147,7 @@ class Committer:
                     version=self._registry.snapshot.version,
                     limits=self._limits,
                     wholes=group.wholes,
+                    channels=self._notifier.channels(group.offers),
                 )
                 if reply.outcome is not Accepted.STALE:
                     break

@@ -53,6 +53,12 @@ class Notifier:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
+    def channels(self, offers: Sequence[Offer]) -> list[str]:
+        """The channels of which the publish script is to say whether anyone listens; none when that does not matter."""
+        if self._notify is not Notify.HEARD or self._partition.is_clustered:
+            return []
+        return list({offer.event.routing_key for offer in offers})
+
     def add(self, offers: Sequence[Offer], reply: PublishReply) -> None:
         """Take the events of a publish call that was carried out, but repeats and those that a full queue refused."""
         is_heard = reply.is_heard or self._partition.is_clustered or self._notify is Notify.ALWAYS

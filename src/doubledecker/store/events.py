@@ -96,9 +96,10 @@ async def publish(
     version: int,
     limits: PublishLimits,
     wholes: Sequence[tuple[int, int]] = (),
+    channels: Sequence[str] = (),
 ) -> PublishReply:
     """Write events to the journal, every receiver's batch and every matching queue, or nothing at all."""
-    plan = {**_plan(offers), "wholes": [[first + 1, last + 1] for first, last in wholes]}
+    plan = {**_plan(offers), "channels": list(channels), "wholes": [[first + 1, last + 1] for first, last in wholes]}
     return await _call(partition, [offer.message for offer in offers], plan, version, limits)
 
 
@@ -226,7 +227,6 @@ def _plan(offers: Sequence[Offer]) -> dict[str, Packable]:
         "queues": _lines(lines, queues),
         **_bounds(lines, queues),
         "later": later,
-        "channels": list({offer.event.routing_key for offer in offers}),
         "uids": uids(batches),
     }
 

@@ -40,19 +40,13 @@ class Past:
     async def read(self) -> AsyncIterator[bytes]:
         """Frames, or nothing at all, so that the caller can look up between two; ends with the listener attached."""
         while behind := self._behind():
-            try:
-                await asyncio.gather(*(self._fill(i) for i in behind if not self._pages[i]))
-            except BusAway:
-                await asyncio.sleep(_PAUSE_S)
-                continue
-            if self._gaps:
-                frames, self._gaps = b"".join(self._gaps), []
-                yield frames
+            await asyncio.gather(*(self._fill(i) for i in behind if not self._pages[i]))
+            gaps, self._gaps = b"".join(self._gaps), []
             ready = [i for i in behind if self._pages[i]]
-            if ready:
-                yield self._next(min(ready, key=lambda i: Place.after(self._pages[i][0].id)))
-                # Entries that are in memory already must not keep the process from its other work.
-                await asyncio.sleep(0)
+            first = min(ready, key=lambda i: Place.after(self._pages[i][0].id), default=None)
+            yield gaps + (b"" if first is None else self._next(first))
+            # Entries that are in memory already must not keep the process from its other work.
+            await asyncio.sleep(0)
         self._feed.attach(self._listener)
 
     @property
@@ -66,7 +60,11 @@ class Past:
     async def _fill(self, i: int) -> None:
         place, upto = self._places[i], self._feed.places[i]
         first = f"({place.entry_id}" if place.is_whole else place.entry_id
-        page = await journal.page(self._partitions.all[i], first=first, last=upto.entry_id, count=_PAGE)
+        try:
+            page = await journal.page(self._partitions.all[i], first=first, last=upto.entry_id, count=_PAGE)
+        except BusAway:
+            await asyncio.sleep(_PAUSE_S)  # it is asked again in the next round
+            return
         cut = missing(place, page)
         if cut is not None:
             self._note_gap(Gap(i, place, min(cut, upto)))
