@@ -31,18 +31,18 @@ def model(pattern: str, text: str) -> bool:
 
 
 @given(patterns, keys)
-@settings(max_examples=1000)
+@settings(max_examples=1000, deadline=None)
 def test_a_pattern_matches_what_the_model_says(pattern: str, key: str):
     assert Glob(pattern).matches(key) == model(pattern, key)
 
 
-@given(patterns, st.lists(keys, min_size=200, max_size=200))
-@settings(max_examples=20)
-def test_a_pattern_that_is_refused_as_impossible_matches_nothing(pattern: str, many: list[str]):
+@given(patterns, keys)
+@settings(max_examples=1000, deadline=None)
+def test_a_pattern_that_is_refused_as_impossible_matches_nothing(pattern: str, key: str):
     try:
         glob.parse(pattern)
     except BadRequest:
-        assert not any(model(pattern, key) for key in many)
+        assert not model(pattern, key)
 
 
 @given(names, names, names, st.data())
