@@ -7,6 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from conftest import Topology
+from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
 from doubledecker.web import openapi
 from doubledecker.web import server as web
@@ -82,7 +83,7 @@ ANY_REQUEST = {"408", "431", "503"}
 
 
 def test_every_route_is_in_the_document_and_every_documented_route_exists():
-    app = web.make_app(Settings(), bus=NoBus())  # type: ignore[arg-type]
+    app = web.make_app(Settings(), bus=NoBus(), guard=RedisGuard(open_s=1))  # type: ignore[arg-type]
 
     routes = {(method, path) for path, row in app.table.items() for method in row}
     assert set(OPERATIONS) == routes
@@ -90,7 +91,7 @@ def test_every_route_is_in_the_document_and_every_documented_route_exists():
 
 def test_what_is_public_in_the_document_is_public_in_the_app():
     for is_public in (True, False):
-        app = web.make_app(Settings(metrics_public=is_public), bus=NoBus())  # type: ignore[arg-type]
+        app = web.make_app(Settings(metrics_public=is_public), bus=NoBus(), guard=RedisGuard(open_s=1))  # type: ignore[arg-type]
         for path, row in app.table.items():
             for method, route in row.items():
                 security = OPERATIONS[method, path]["security"]

@@ -75,6 +75,16 @@ class Stage:
         return ""
 
     @property
+    def working(self) -> int:
+        """Events at work now."""
+        return self.counters.started - self.counters.finished
+
+    @property
+    def queued(self) -> int:
+        """Events that wait for a worker."""
+        return len(self.pool.queue) if self.pool else 0
+
+    @property
     def branches(self) -> Mapping[str, "Chain"]:
         """Chains inside this stage, by name, for binding and drawing."""
         return {}
@@ -211,10 +221,10 @@ class Stage:
             stage=self.name,
             arrived=counters.arrived,
             rejected=counters.rejected,
-            queued=len(pool.queue) if pool else 0,
+            queued=self.queued,
             cancelled_in_queue=counters.quit,
             started=counters.started,
-            working=counters.started - counters.finished,
+            working=self.working,
             succeeded=counters.succeeded,
             failed=counters.failed,
             cancelled=counters.finished - counters.succeeded - counters.failed,

@@ -1,6 +1,8 @@
 """The other routes: tokens, topics, subscriptions, health. Each is a short function from a request to an answer."""
 
 import asyncio
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -15,6 +17,7 @@ from doubledecker.errors import BusAway
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.token import Caller
+from doubledecker.stages import Bound
 from doubledecker.store import jobs
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import body as bodies
@@ -39,10 +42,13 @@ class RouteRules:
 class Routes:
     """Answers everything but publishing."""
 
-    def __init__(self, partitions: Partitions, registry: LiveRegistry, rules: RouteRules) -> None:
+    def __init__(
+        self, partitions: Partitions, registry: LiveRegistry, rules: RouteRules, chains: Mapping[str, Bound]
+    ) -> None:
         self._partitions = partitions
         self._registry = registry
         self._rules = rules
+        self._chains = chains
 
     async def pulse(self, _request: Request, _caller: Caller) -> Response:
         """204 when Redis answers."""
@@ -85,11 +91,13 @@ class Routes:
         return _json(openapi.document())
 
     async def metrics(self, _request: Request, _caller: Caller) -> Response:
-        """The overview, for Prometheus."""
-        await self._registry.refresh()
-        known = self._registry.snapshot.subscribers
-        view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
-        return Response(metrics.render(view), media_type="text/plain; version=0.0.4")
+        """The overview and the chains of this process, for Prometheus; the chains alone while Redis is away."""
+        view = None
+        with contextlib.suppress(BusAway):
+            await self._registry.refresh()
+            known = self._registry.snapshot.subscribers
+            view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
+        return Response(metrics.render(view, self._chains), media_type="text/plain; version=0.0.4")
 
     async def list_tokens(self, _request: Request, caller: Caller) -> Response:
         """Names and ids; the secrets are not known here any more."""

@@ -10,6 +10,7 @@ import uvicorn
 from doubledecker import log
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
+from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
 from doubledecker.model.event import EventLimits
 from doubledecker.web.app import App
@@ -45,8 +46,9 @@ def bind(host: str, port: int) -> socket.socket:
 
 async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) -> None:
     """Serve until `stop` is set; then answer what is under way."""
-    async with build.open_bus(settings) as bus:
-        server = _Server(_config(make_app(settings, bus), settings))
+    guard = RedisGuard(open_s=settings.redis_open_s)
+    async with build.open_bus(settings, guard=guard) as bus:
+        server = _Server(_config(make_app(settings, bus, guard), settings))
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(bus.registry.follow()), tasks.create_task(bus.publisher.run())]
             serving = tasks.create_task(server.serve([listener]))
@@ -60,7 +62,7 @@ async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) 
     _log.info("web.stopped")
 
 
-def make_app(settings: Settings, bus: Bus) -> App:
+def make_app(settings: Settings, bus: Bus, guard: RedisGuard) -> App:
     """The application for these settings."""
     body = BodyLimits(settings.body_bytes_max, settings.body_s_max)
     event = EventLimits(settings.max_event_data_bytes, settings.event_depth_max)
@@ -74,7 +76,7 @@ def make_app(settings: Settings, bus: Bus) -> App:
     return App(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
         Publishing(bus.partitions, bus.publisher, rules),
-        Routes(bus.partitions, bus.registry, routes),
+        Routes(bus.partitions, bus.registry, routes, guard.bounds),
         metrics_public=settings.metrics_public,
     )
 

@@ -63,4 +63,4 @@ class Simulated(Stage):
     def _slowness(self) -> float:
         if self.saturation is None:
             return 1.0
-        return self.saturation(self.counters.started - self.counters.finished)
+        return self.saturation(self.working)
