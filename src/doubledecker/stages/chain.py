@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar, cast
 
 from doubledecker.stages import diagram
 from doubledecker.stages.bound import Bound
-from doubledecker.stages.context import Context, Notice, clock_here
+from doubledecker.stages.context import Context, Notice, clock_here, sleep_here
 from doubledecker.stages.errors import ChainInvalid
 from doubledecker.stages.guard import Guarded, Keyed, threaded
 from doubledecker.stages.linking import named
@@ -60,7 +60,7 @@ class Chain:
         Bind in the loop that will use it, or name the clock: outside of one it cannot be known whether time is virtual.
         """
         chance = Random() if random is None else random  # noqa: S311 - jitter is no secret
-        return Bound(self.stages, Context(clock or clock_here(), chance, listener))
+        return Bound(self.stages, Context(clock or clock_here(), chance, listener, sleep_here()))
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Guarded[P, R]:
         """Guard an async function: `@chain`."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
 
@@ -56,6 +56,7 @@ class Context:
     clock: Callable[[], float]
     random: Random
     listener: Callable[[Notice], None] | None = None
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     tasks: Tasks = field(default_factory=Tasks)
     _names: set[str] = field(default_factory=set)
 
@@ -71,8 +72,19 @@ class Context:
 
 def clock_here() -> Callable[[], float]:
     """The loop's time in virtual time, else the monotonic clock: uvloop's own time moves in steps of a millisecond."""
+    loop = _virtual_loop()
+    return time.monotonic if loop is None else loop.time
+
+
+def sleep_here() -> Callable[[float], Awaitable[None]]:
+    """How to wait in the running loop."""
+    loop = _virtual_loop()
+    return asyncio.sleep if loop is None else loop.pause
+
+
+def _virtual_loop() -> VirtualLoop | None:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        return time.monotonic
-    return loop.time if isinstance(loop, VirtualLoop) else time.monotonic
+        return None
+    return loop if isinstance(loop, VirtualLoop) else None

@@ -22,7 +22,7 @@ UNLIMITED = sys.maxsize
 class Pool:
     """`workers` at a time, the others in `queue`; without a queue they are turned away."""
 
-    __slots__ = ("_clock", "_counters", "_stage", "busy", "queue", "workers")
+    __slots__ = ("_clock", "_counters", "_judges", "_line", "_loop", "_places", "_stage", "busy", "queue", "workers")
 
     def __init__(
         self,
@@ -36,30 +36,40 @@ class Pool:
         self.workers = UNLIMITED if workers is None else workers
         self.queue = Queue(size_max=0) if queue is None else queue.fresh()
         self.busy = 0
+        self._line = self.queue.line
+        self._places = UNLIMITED if self.queue.size_max is None else self.queue.size_max
+        # Most queues never find the waiting in vain, and are not asked.
+        self._judges = type(self.queue).is_overdue is not Queue.is_overdue
         self._stage = stage
         self._clock = clock
         self._counters = counters
+        # Found at the first waiting and kept: in Python 3.11 asking for the running loop costs a system call.
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def wait(self, event: Event) -> None:
-        """Return with a worker; raises Rejected without one."""
-        queue = self.queue
-        if queue.is_full:
+    def join(self, event: Event) -> Waiter:
+        """Wait for a worker: it is there when the waiter's future has a result; `quit` if it ends otherwise."""
+        if len(self._line) >= self._places:
             self._counters.rejected += 1
             raise QueueFull(self._stage)
-        waiter = Waiter(event, asyncio.get_running_loop().create_future(), self._clock())
-        queue.push(waiter)
-        is_served = False
-        try:
-            await waiter.future
-            is_served = True
-        finally:
-            if not is_served:
-                self._quit(waiter)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        waiter = Waiter(event, asyncio.Future(loop=self._loop), self._clock())
+        self.queue.push(waiter)
+        return waiter
+
+    def quit(self, waiter: Waiter) -> None:
+        """Given up: still in the queue, or with a worker in hand, or already refused."""
+        if not waiter.has_left:
+            self.queue.discard(waiter)
+            self._counters.quit += 1
+        elif not waiter.future.cancelled() and waiter.future.exception() is None:
+            self._counters.cancelled += 1
+            self.release()
 
     def release(self) -> None:
         """The worker is free: for the next who waits, or for the next who comes."""
         self.busy -= 1
-        if self.queue:
+        if self._line:
             self._serve()
 
     def resize(self, workers: int) -> None:
@@ -69,34 +79,24 @@ class Pool:
 
     def _serve(self) -> None:
         now = self._clock()
-        while self.busy < self.workers and self.queue:
+        counters = self._counters
+        while self.busy < self.workers and self._line:
             waiter = self.queue.pop()
             waiter.has_left = True
-            if waiter.future.cancelled():
-                self._counters.quit += 1
-            elif (refusal := self._refusal(waiter, now)) is None:
-                self._hand_over(waiter, now)
+            future = waiter.future
+            if future.cancelled():
+                counters.quit += 1
+            elif (self._judges or waiter.event.deadline is not None) and (refusal := self._refusal(waiter, now)):
+                counters.rejected += 1
+                future.set_exception(refusal)
             else:
-                self._counters.rejected += 1
-                waiter.future.set_exception(refusal)
+                self.busy += 1
+                counters.started += 1
+                counters.note_wait(now - waiter.since)
+                future.set_result(None)
 
     def _refusal(self, waiter: Waiter, now: float) -> Rejected | None:
         deadline = waiter.event.deadline
         if deadline is not None and now >= deadline:
             return DeadlinePassed(self._stage)
         return Overdue(self._stage) if self.queue.is_overdue(now - waiter.since, now) else None
-
-    def _hand_over(self, waiter: Waiter, now: float) -> None:
-        self.busy += 1
-        self._counters.started += 1
-        self._counters.queue_time.note(now - waiter.since)
-        waiter.future.set_result(None)
-
-    def _quit(self, waiter: Waiter) -> None:
-        """Given up: still in the queue, or with a worker in hand, or already refused."""
-        if not waiter.has_left:
-            self.queue.discard(waiter)
-            self._counters.quit += 1
-        elif not waiter.future.cancelled() and waiter.future.exception() is None:
-            self._counters.finished += 1
-            self.release()

@@ -21,7 +21,7 @@ from doubledecker.stages.context import Context, Notice
 from doubledecker.stages.errors import ChainInvalid, Rejected
 from doubledecker.stages.event import Event
 from doubledecker.stages.pool import UNLIMITED, Pool
-from doubledecker.stages.queues import Queue
+from doubledecker.stages.queues import Queue, Waiter
 from doubledecker.stages.statistics import FOLD_EVERY, Counters, Snapshot
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Stage:
     @property
     def working(self) -> int:
         """Events at work now."""
-        return self.counters.started - self.counters.finished
+        return self.counters.working
 
     @property
     def queued(self) -> int:
@@ -147,29 +147,28 @@ class Stage:
             counters.started += 1
         else:
             await self._wait(pool, event)
-        clock = self._clock
-        started_at = clock()
-        is_settled = False
+        started_at = self._clock()
         try:
             result = await self._does(event)
         except Exception as error:
-            is_settled = True
             counters.failed += 1
+            counters.fold_when_long()
             self.failed(event, error)
             raise
+        except BaseException:
+            counters.cancelled += 1
+            counters.fold_when_long()
+            self.cancelled(event)
+            raise
         else:
-            is_settled = True
             counters.succeeded += 1
+            if not counters.succeeded % FOLD_EVERY:
+                counters.fold()
             if self._records:
                 self.succeeded(event, result)
             return result
         finally:
-            counters.finished += 1
-            counters.note_work(clock() - started_at)
-            if not counters.finished % FOLD_EVERY:
-                counters.fold()
-            if not is_settled:
-                self.cancelled(event)
+            counters.note_work(self._clock() - started_at)
             if pool is not None:
                 pool.release()
 
@@ -184,15 +183,19 @@ class Stage:
                 self.notify("rejected", event)
 
     async def _wait(self, pool: Pool, event: Event) -> None:
+        waiter: Waiter | None = None
         has_worker = False
         try:
-            await pool.wait(event)
+            waiter = pool.join(event)
+            await waiter.future
             has_worker = True
         except Rejected:
             self.notify("rejected", event)
             raise
         finally:
             if not has_worker:
+                if waiter is not None:
+                    pool.quit(waiter)
                 self.cancelled(event)
 
     def ask(self, event: Event) -> "asyncio.Task[object]":
@@ -227,7 +230,7 @@ class Stage:
             working=self.working,
             succeeded=counters.succeeded,
             failed=counters.failed,
-            cancelled=counters.finished - counters.succeeded - counters.failed,
+            cancelled=counters.cancelled,
             workers=pool.workers if pool and pool.workers != UNLIMITED else None,
             queue_time=counters.queue_time.freeze(),
             work_time=counters.work_time.freeze(),

@@ -50,7 +50,7 @@ class Batch(Stage):
         return self.pool.queue
 
     def _enter(self, event: Event) -> Waiter:
-        if self._queue.is_full:
+        if self._queue.size_max is not None and len(self._queue) >= self._queue.size_max:
             self.counters.rejected += 1
             self.notify("rejected", event)
             self.cancelled(event)
@@ -124,9 +124,9 @@ class Batch(Stage):
 
     def _settle(self, waiter: Waiter, i: int, task: "asyncio.Future[object]", took_s: float, size: int) -> None:
         """Tell one caller what the batch has brought."""
-        self.counters.finished += 1
         self.counters.work_time.note(took_s)
         if waiter.future.cancelled() or not task.done() or task.cancelled():
+            self.counters.cancelled += 1
             waiter.future.cancel()
             self.cancelled(waiter.event)
             return
