@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from doubledecker.stages.context import Context, Notice
-from doubledecker.stages.errors import ChainInvalid, Rejected
+from doubledecker.stages.errors import ChainInvalid, QueueFull, Rejected
 from doubledecker.stages.event import Event
 from doubledecker.stages.pool import UNLIMITED, Pool
 from doubledecker.stages.queues import Queue, Waiter
@@ -133,7 +133,7 @@ class Stage:
             counters=self.counters,
         )
 
-    async def run(self, event: Event) -> object:
+    async def run(self, event: Event) -> object:  # noqa: C901 - in one piece, because every call comes this way
         """Lead an event through the stage."""
         counters = self.counters
         counters.arrived += 1
@@ -146,19 +146,17 @@ class Stage:
             pool.busy += 1
             counters.started += 1
         else:
-            await self._wait(pool, event)
+            waiter = self._join(pool, event)
+            try:
+                await waiter.future
+            except BaseException as error:
+                self._quit(pool, waiter, error)
+                raise
         started_at = self._clock()
         try:
             result = await self._does(event)
-        except Exception as error:
-            counters.failed += 1
-            counters.fold_when_long()
-            self.failed(event, error)
-            raise
-        except BaseException:
-            counters.cancelled += 1
-            counters.fold_when_long()
-            self.cancelled(event)
+        except BaseException as error:
+            self._end_badly(event, error)
             raise
         else:
             counters.succeeded += 1
@@ -170,7 +168,18 @@ class Stage:
         finally:
             counters.note_work(self._clock() - started_at)
             if pool is not None:
-                pool.release()
+                pool.busy -= 1
+                if pool.line:
+                    pool.serve()
+
+    def _end_badly(self, event: Event, error: BaseException) -> None:
+        self.counters.fold_when_long()
+        if isinstance(error, Exception):
+            self.counters.failed += 1
+            self.failed(event, error)
+        else:
+            self.counters.cancelled += 1
+            self.cancelled(event)
 
     def _let_in(self, event: Event) -> None:
         is_admitted = False
@@ -182,21 +191,21 @@ class Stage:
                 self.counters.rejected += 1
                 self.notify("rejected", event)
 
-    async def _wait(self, pool: Pool, event: Event) -> None:
-        waiter: Waiter | None = None
-        has_worker = False
-        try:
-            waiter = pool.join(event)
-            await waiter.future
-            has_worker = True
-        except Rejected:
+    def _join(self, pool: Pool, event: Event) -> Waiter:
+        """Queue for a worker; where there is no place, the event is rejected after all."""
+        waiter = pool.join(event)
+        if waiter is None:
             self.notify("rejected", event)
-            raise
-        finally:
-            if not has_worker:
-                if waiter is not None:
-                    pool.quit(waiter)
-                self.cancelled(event)
+            self.cancelled(event)
+            raise QueueFull(self.name)
+        return waiter
+
+    def _quit(self, pool: Pool, waiter: Waiter, error: BaseException) -> None:
+        """Turned away by the queue, or given up."""
+        pool.quit(waiter)
+        if isinstance(error, Rejected):
+            self.notify("rejected", waiter.event)
+        self.cancelled(waiter.event)
 
     def ask(self, event: Event) -> "asyncio.Task[object]":
         """Pass the event on in a task of its own, which the binding ends when it is closed."""

@@ -6,7 +6,7 @@ Two laws hold at every moment, and tests check them on every technique:
     started = succeeded + failed + cancelled + working
 
 Times are kept in buckets an eighth of a doubling wide, so a quantile is at most 9 % off. A call only appends its time
-to a list; every thousand calls the list is sorted and folded into the buckets, which is three times cheaper than
+to a list; every few hundred calls the list is sorted and folded into the buckets, which is three times cheaper than
 finding the bucket of each.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import ceil, exp2, log2
 
 _PER_DOUBLING = 8
-FOLD_EVERY = 1024  # a power of two: the stage tests some bits of its counter
+FOLD_EVERY = 512  # a power of two: the stage tests some bits of its counter
 
 
 class Histogram:

@@ -36,6 +36,8 @@ class Simulated(Stage):
 
     def start(self) -> None:
         self._born_at = self.context.clock()
+        self._random = self.context.random
+        self._sleep = self.context.sleep
 
     @property
     def is_end(self) -> bool:
@@ -43,15 +45,15 @@ class Simulated(Stage):
 
     async def work(self, event: Event) -> object:
         if self.outages and self._is_out():
-            await self.context.sleep(self.outage_latency_s)
+            await self._sleep(self.outage_latency_s)
             raise DependencyFailed(f"{self.name}: an outage")
-        random = self.context.random
+        random = self._random
         succeeds = self.availability >= 1.0 or random.random() < self.availability
         latency = self.latency if succeeds else self.failure_latency or self.latency
         latency_s = latency.draw(random)
         if self.saturation is not None:
             latency_s *= self.saturation(self.working)
-        await self.context.sleep(latency_s)
+        await self._sleep(latency_s)
         if not succeeds:
             raise DependencyFailed(f"{self.name}: failed by chance")
         return event.key
