@@ -133,12 +133,16 @@ class Stage:
             counters=self.counters,
         )
 
-    async def run(self, event: Event) -> object:  # noqa: C901 - in one piece, because every call comes this way
+    async def run(self, event: Event) -> object:  # noqa: C901, PLR0912 - in one piece: all calls come here
         """Lead an event through the stage."""
         counters = self.counters
         counters.arrived += 1
         if self._asks:
-            self._let_in(event)
+            try:
+                self.admit(event)
+            except BaseException:
+                self._turn_away(event)
+                raise
         pool = self.pool
         if pool is None:
             counters.started += 1
@@ -181,15 +185,9 @@ class Stage:
             self.counters.cancelled += 1
             self.cancelled(event)
 
-    def _let_in(self, event: Event) -> None:
-        is_admitted = False
-        try:
-            self.admit(event)
-            is_admitted = True
-        finally:
-            if not is_admitted:
-                self.counters.rejected += 1
-                self.notify("rejected", event)
+    def _turn_away(self, event: Event) -> None:
+        self.counters.rejected += 1
+        self.notify("rejected", event)
 
     def _join(self, pool: Pool, event: Event) -> Waiter:
         """Queue for a worker; where there is no place, the event is rejected after all."""

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from doubledecker.stages.errors import ChainInvalid, QueueFull
+from doubledecker.stages.errors import ChainInvalid, QueueFull, Rejected
 from doubledecker.stages.event import Event
 from doubledecker.stages.queues import Fifo, Queue, Waiter
 from doubledecker.stages.stage import Stage
@@ -33,7 +33,11 @@ class Batch(Stage):
     async def run(self, event: Event) -> object:
         """Wait in the queue, and then for the batch: the workers do the rest."""
         self.counters.arrived += 1
-        self._let_in(event)
+        try:
+            self.admit(event)
+        except Rejected:
+            self._turn_away(event)
+            raise
         waiter = self._enter(event)
         self._rouse()
         try:

@@ -61,7 +61,7 @@ class Breaker(Stage):
         return f"{amount} of {len(self._by_key)} not closed"
 
     def admit(self, event: Event) -> None:
-        circuit = self._circuit(event)
+        circuit = self._circuit(event) if self.per_key else self._shared
         if circuit.state == "closed":
             return
         refusal = self._refusal(circuit)
@@ -84,9 +84,9 @@ class Breaker(Stage):
         return None
 
     def succeeded(self, event: Event, result: object) -> None:  # noqa: ARG002 - any result is a success
-        circuit = self._circuit(event)
+        circuit = self._circuit(event) if self.per_key else self._shared
         if circuit.state == "closed":
-            circuit.outcomes.record(is_failure=False, now=self.context.clock())
+            circuit.outcomes.record(is_failure=False, now=self._clock())
         elif event in circuit.probes:
             circuit.probes.discard(event)
             circuit.probed += 1
