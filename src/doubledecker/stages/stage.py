@@ -134,7 +134,6 @@ class Stage:
         )
 
     async def run(self, event: Event) -> object:  # noqa: C901, PLR0912 - in one piece: all calls come here
-        """Lead an event through the stage."""
         counters = self.counters
         counters.arrived += 1
         if self._asks:
@@ -144,18 +143,17 @@ class Stage:
                 self._turn_away(event)
                 raise
         pool = self.pool
-        if pool is None:
-            counters.started += 1
-        elif pool.busy < pool.workers:
-            pool.busy += 1
-            counters.started += 1
-        else:
+        if pool is not None and pool.busy >= pool.workers:
             waiter = self._join(pool, event)
             try:
                 await waiter.future
             except BaseException as error:
                 self._quit(pool, waiter, error)
                 raise
+        else:
+            counters.started += 1
+            if pool is not None:
+                pool.busy += 1
         started_at = self._clock()
         try:
             result = await self._does(event)
