@@ -54,13 +54,16 @@ class Chain:
         clock: Callable[[], float] | None = None,
         random: Random | None = None,
         listener: Callable[[Notice], None] | None = None,
+        hook: Callable[[Notice], None] | None = None,
     ) -> Bound:
         """Make the state: counters, queues, circuits; `listener` hears of rejections and changes of state.
+
+        `hook` hears of every step of every event, for tracing; without one that costs nothing.
 
         Bind in the loop that will use it, or name the clock: outside of one it cannot be known whether time is virtual.
         """
         chance = Random() if random is None else random  # noqa: S311 - jitter is no secret
-        return Bound(self.stages, Context(clock or clock_here(), chance, listener, sleep_here()))
+        return Bound(self.stages, Context(clock or clock_here(), chance, listener, sleep_here(), hook))
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Guarded[P, R]:
         """Guard an async function: `@chain`."""

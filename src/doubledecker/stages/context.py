@@ -6,17 +6,23 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
 
+from doubledecker.stages.event import Event
 from doubledecker.stages.simulation.loop import VirtualLoop
 
 
 @dataclass(frozen=True)
 class Notice:
-    """Something worth a log line: a rejection, a change of state; `stage` did `what` at `at` on the binding's clock."""
+    """Something that happened: `stage` did `what` at `at` on the binding's clock; `event` is whose step it was, if any.
+
+    A listener hears what is worth a log line: a rejection, a retry, a change of state. A hook hears every step too:
+    arrived, rejected, started, succeeded, failed, cancelled.
+    """
 
     stage: str
     what: str
     at: float
     key: str | None = None
+    event: Event | None = field(default=None, repr=False, compare=False)
 
 
 class Tasks:
@@ -57,6 +63,7 @@ class Context:
     random: Random
     listener: Callable[[Notice], None] | None = None
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    hook: Callable[[Notice], None] | None = None
     tasks: Tasks = field(default_factory=Tasks)
     _names: set[str] = field(default_factory=set)
 

@@ -90,5 +90,5 @@ def _buckets(durations: Durations) -> list[tuple[str, float]]:
     found = []
     for bound_s in _BOUNDS_S:
         under = max((number for upper_s, number in cumulative if upper_s <= bound_s * _ROUNDING), default=0)
-        found.append((f"{bound_s:g}", float(under)))
+        found.append((str(bound_s), float(under)))
     return [*found, ("+Inf", float(durations.count))]

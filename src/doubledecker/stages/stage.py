@@ -45,9 +45,9 @@ class Stage:
     counters: Counters = field(init=False, repr=False, compare=False)
     pool: Pool | None = field(init=False, repr=False, compare=False)
     # The methods that the class really has: an empty one is not called.
-    _asks: bool = field(init=False, repr=False, compare=False)
+    _ask: Callable[[Event], None] | None = field(init=False, repr=False, compare=False)
     _does: Inner = field(init=False, repr=False, compare=False)
-    _records: bool = field(init=False, repr=False, compare=False)
+    _record: Callable[[Event, object], None] | None = field(init=False, repr=False, compare=False)
     _clock: Callable[[], float] = field(init=False, repr=False, compare=False)
 
     def start(self) -> None:
@@ -116,11 +116,31 @@ class Stage:
         self.counters = Counters()
         self.pool = self._make_pool()
         kind = type(self)
-        self._asks = kind.admit is not Stage.admit
+        self._ask = None if kind.admit is Stage.admit else self.admit
         self._does = inner if kind.work is Stage.work else self.work
-        self._records = kind.succeeded is not Stage.succeeded
+        self._record = None if kind.succeeded is Stage.succeeded else self.succeeded
         self._clock = context.clock
         self.start()
+        if context.hook is not None:
+            self._hook_up()
+
+    def _hook_up(self) -> None:
+        """Tell the hook of the steps that run takes often; of the others it is told where they happen."""
+        does = self._does
+
+        def ask(event: Event) -> None:
+            self.tell_step("arrived", event)
+            self.admit(event)
+
+        def do(event: Event) -> Awaitable[object]:
+            self.tell_step("started", event)
+            return does(event)
+
+        def record(event: Event, result: object) -> None:
+            self.tell_step("succeeded", event)
+            self.succeeded(event, result)
+
+        self._ask, self._does, self._record = ask, do, record
 
     def _make_pool(self) -> Pool | None:
         if self.workers is None and self.queue is None:
@@ -136,9 +156,9 @@ class Stage:
     async def run(self, event: Event) -> object:  # noqa: C901, PLR0912 - in one piece: all calls come here
         counters = self.counters
         counters.arrived += 1
-        if self._asks:
+        if self._ask is not None:
             try:
-                self.admit(event)
+                self._ask(event)
             except BaseException:
                 self._turn_away(event)
                 raise
@@ -164,8 +184,8 @@ class Stage:
             counters.succeeded += 1
             if not counters.succeeded % FOLD_EVERY:
                 counters.fold()
-            if self._records:
-                self.succeeded(event, result)
+            if self._record is not None:
+                self._record(event, result)
             return result
         finally:
             counters.note_work(self._clock() - started_at)
@@ -178,9 +198,11 @@ class Stage:
         self.counters.fold_when_long()
         if isinstance(error, Exception):
             self.counters.failed += 1
+            self.tell_step("failed", event)
             self.failed(event, error)
         else:
             self.counters.cancelled += 1
+            self.tell_step("cancelled", event)
             self.cancelled(event)
 
     def _turn_away(self, event: Event) -> None:
@@ -201,6 +223,8 @@ class Stage:
         pool.quit(waiter)
         if isinstance(error, Rejected):
             self.notify("rejected", waiter.event)
+        else:
+            self.tell_step("cancelled", waiter.event)
         self.cancelled(waiter.event)
 
     def ask(self, event: Event) -> "asyncio.Task[object]":
@@ -214,7 +238,16 @@ class Stage:
         """Tell the binding's listener, if it has one."""
         listener = self.context.listener
         if listener is not None:
-            listener(Notice(self.name, what, self.context.clock(), event.key if event else None))
+            listener(self._notice(what, event))
+        self.tell_step(what, event)
+
+    def tell_step(self, what: str, event: Event | None = None) -> None:
+        """Tell the binding's hook, if it has one."""
+        if self.context.hook is not None:
+            self.context.hook(self._notice(what, event))
+
+    def _notice(self, what: str, event: Event | None) -> Notice:
+        return Notice(self.name, what, self.context.clock(), event.key if event else None, event)
 
     def resize(self, workers: int) -> None:
         """Change the number of workers while events flow."""

@@ -34,7 +34,8 @@ class Batch(Stage):
         """Wait in the queue, and then for the batch: the workers do the rest."""
         self.counters.arrived += 1
         try:
-            self.admit(event)
+            if self._ask is not None:
+                self._ask(event)
         except Rejected:
             self._turn_away(event)
             raise
@@ -46,6 +47,7 @@ class Batch(Stage):
             if not waiter.has_left:
                 self._queue.discard(waiter)
                 self.counters.quit += 1
+                self.tell_step("cancelled", event)
                 self.cancelled(event)
 
     @property
@@ -97,6 +99,7 @@ class Batch(Stage):
             waiter.has_left = True
             waiter.future.cancel()
             self.counters.quit += 1
+            self.tell_step("cancelled", waiter.event)
             self.cancelled(waiter.event)
 
     async def _gather(self) -> None:
@@ -111,6 +114,7 @@ class Batch(Stage):
         waiter = self._queue.pop()
         waiter.has_left = True
         self.counters.started += 1
+        self.tell_step("started", waiter.event)
         self.counters.queue_time.note(self.context.clock() - waiter.since)
         return waiter
 
@@ -131,18 +135,21 @@ class Batch(Stage):
         self.counters.work_time.note(took_s)
         if waiter.future.cancelled() or not task.done() or task.cancelled():
             self.counters.cancelled += 1
+            self.tell_step("cancelled", waiter.event)
             waiter.future.cancel()
             self.cancelled(waiter.event)
             return
         error = task.exception() or _mismatch(task.result(), size)
         if isinstance(error, Exception):
             self.counters.failed += 1
+            self.tell_step("failed", waiter.event)
             self.failed(waiter.event, error)
             waiter.future.set_exception(error)
             return
         result = _part(task.result(), i)
         self.counters.succeeded += 1
-        self.succeeded(waiter.event, result)
+        if self._record is not None:
+            self._record(waiter.event, result)
         waiter.future.set_result(result)
 
 
