@@ -11,8 +11,9 @@ from typing import cast
 
 from doubledecker import log
 from doubledecker.errors import BusSilent
-from doubledecker.stages import Bound, Breaker, Chain, Count, Event, Notice
+from doubledecker.stages import Bound, Breaker, Chain, Count, Event
 from doubledecker.stages.errors import CircuitOpen
+from doubledecker.stages.transitions import Transitions
 from doubledecker.store.line import Reply
 from doubledecker.store.nodes import Call, Commands
 
@@ -32,7 +33,9 @@ class RedisGuard:
 
     def __call__(self, server: str, call: Call) -> Call:
         """The same call, through the server's chain."""
-        run = self.bounds.setdefault(server, self._chain.bind(listener=_Transitions(server).hear)).run
+        if server not in self.bounds:
+            self.bounds[server] = self._chain.bind(listener=_logged(server))
+        run = self.bounds[server].run
 
         async def guarded(commands: Commands) -> list[Reply]:
             try:
@@ -43,18 +46,8 @@ class RedisGuard:
         return guarded
 
 
-class _Transitions:
-    """Logs when a server goes away and when it is back; that it is still away after another probe is no news."""
-
-    def __init__(self, server: str) -> None:
-        self._server = server
-        self._is_away = False
-
-    def hear(self, notice: Notice) -> None:
-        was_away = self._is_away
-        if notice.what in {"open", "closed"}:
-            self._is_away = notice.what == "open"
-        if self._is_away and not was_away:
-            _log.error("redis.away", server=self._server)
-        elif was_away and not self._is_away:
-            _log.info("redis.back", server=self._server)
+def _logged(server: str) -> Transitions:
+    return Transitions(
+        opened=lambda: _log.error("redis.away", server=server),
+        closed=lambda: _log.info("redis.back", server=server),
+    )

@@ -21,8 +21,9 @@ from doubledecker.delivery.attempt import Dialer
 from doubledecker.errors import CallRejected
 from doubledecker.model.outcome import Kind, Outcome
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.stages import Breaker, Bulkhead, Count, Deadline, Event, Fifo, Notice, Timeout
+from doubledecker.stages import Breaker, Bulkhead, Count, Deadline, Event, Fifo, Timeout
 from doubledecker.stages.errors import Rejected, TimedOut
+from doubledecker.stages.transitions import Transitions
 from doubledecker.store.chains import ChainState
 
 # A place in the process is a matter of moments: Redis has counted the calls before.
@@ -73,21 +74,16 @@ class _Chain:
             | Timeout(rules.timeout_s)
         )
         self.subscriber = subscriber
-        self.bound = spec.bind(listener=self._hear)
+        self.bound = spec.bind(listener=Transitions(opened=self._log_opened, closed=self._log_closed))
         self.breaker = cast("Breaker", self.bound["breaker"])
         self.used_at = 0.0
-        self._was_opened = False
 
-    def _hear(self, notice: Notice) -> None:
-        """Log that a circuit opened or closed; that it is still open after another probe is no news."""
-        if notice.stage != "breaker" or notice.what not in {"open", "closed"}:
-            return
-        was_opened, self._was_opened = self._was_opened, notice.what == "open"
-        token, callback = self.subscriber.token, self.subscriber.callback
-        if self._was_opened and not was_opened:
-            _log.warning("circuit.opened", subscriber=token, callback=callback, open_s=self.breaker.open_s)
-        elif was_opened and not self._was_opened:
-            _log.info("circuit.closed", subscriber=token, callback=callback)
+    def _log_opened(self) -> None:
+        who = self.subscriber
+        _log.warning("circuit.opened", subscriber=who.token, callback=who.callback, open_s=self.breaker.open_s)
+
+    def _log_closed(self) -> None:
+        _log.info("circuit.closed", subscriber=self.subscriber.token, callback=self.subscriber.callback)
 
     @property
     def is_busy(self) -> bool:
