@@ -19,8 +19,9 @@ from bench.peers import PEERS
 
 async def facts() -> dict[str, str]:
     """What to know of the machine, read before anything is measured."""
-    names = [peer.name for peer in PEERS] + [*stages.PEERS, *simulation.PEERS]
-    peers = [f"{name.capitalize()} {metadata.version(name)}" for name in names if importlib.util.find_spec(name)]
+    peers = [f"{peer.title} {peer.version}" for peer in PEERS if peer.is_installed]
+    others = (*stages.PEERS, *simulation.PEERS)
+    peers += [f"{name.capitalize()} {metadata.version(name)}" for name in others if importlib.util.find_spec(name)]
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "processor": f"{_found('/proc/cpuinfo', 'model name') or platform.machine()}, {os.cpu_count()} cores",

@@ -9,7 +9,8 @@ DoubledeckerError
 │   ├── RequestTimedOut      408  the body came too slowly
 │   ├── Conflict             409  the same idempotency key with another body
 │   ├── TooLarge             413
-│   └── TooMany              429  a limit on how many things of a kind may be kept
+│   ├── TooMany              429  a limit on how many things of a kind may be kept
+│   └── QueueFull            429  a queue that refuses rather than drops has no room
 ├── BusAway                  503  Redis did not answer; nothing is known to be written
 │   └── BusSilent            503  there was no connection to it, or no reply in time
 ├── JournalFull              503  the journal is at its bound and set to refuse
@@ -92,6 +93,13 @@ class TooMany(Refused):
 
     status = 429
     title = "Too many"
+
+
+class QueueFull(Refused):
+    """A queue that refuses rather than drops has no room for the event."""
+
+    status = 429
+    title = "Queue full"
 
 
 class BusAway(DoubledeckerError):

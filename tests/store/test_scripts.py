@@ -20,8 +20,8 @@ KEYWORDS = frozenset(
 GLOBALS = frozenset(
     ("redis", "cmsgpack", "table", "string", "math", "tonumber", "tostring", "ipairs", "pairs", "unpack")
 )
-# The publish script is one atom, and longer than any other (STYLE.md).
-LONG = "event_publish"
+# These are one atom each, and longer than any other (STYLE.md).
+LONG = ("event_publish", "queue_pull")
 BODY_LINES_MAX = 60
 
 _TOKEN = re.compile(
@@ -42,6 +42,13 @@ def header_of(script: scripts.Script) -> list[str]:
 def code_of(script: scripts.Script) -> str:
     """What follows the header."""
     return "\n".join(script.body.splitlines()[len(header_of(script)) :])
+
+
+def whole_code_of(script: scripts.Script) -> str:
+    """The same, after that of the part which the script uses."""
+    part = scripts.part_of(script.body)
+    lines = scripts.read(part).splitlines() if part else []
+    return "\n".join(line for line in lines if not line.startswith("--")) + "\n" + code_of(script)
 
 
 def tokens_of(code: str) -> list[tuple[str, str]]:
@@ -101,13 +108,13 @@ class TestEachScript:
     def test_uses_every_name_that_it_declares(self, name: str):
         script = scripts.load(name)
 
-        unused = set(script.header.names) - names_used(tokens_of(code_of(script)))
+        unused = set(script.header.names) - names_used(tokens_of(whole_code_of(script)))
 
         assert unused == set()
 
     def test_uses_no_name_that_it_does_not_declare(self, name: str):
         script = scripts.load(name)
-        tokens = tokens_of(code_of(script))
+        tokens = tokens_of(whole_code_of(script))
 
         undeclared = names_used(tokens) - names_bound(tokens) - GLOBALS - set(script.header.names)
 
@@ -137,7 +144,7 @@ class TestEachScript:
     def test_has_a_body_of_a_page_at_most(self, name: str):
         lines = code_of(scripts.load(name)).strip().splitlines()
 
-        assert name == LONG or len(lines) <= BODY_LINES_MAX
+        assert name in LONG or len(lines) <= BODY_LINES_MAX
 
     async def test_loads_on_a_server(self, name: str, plain: Partitions):
         script = scripts.load(name)

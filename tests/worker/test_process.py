@@ -4,7 +4,7 @@ import asyncio
 
 from conftest import Topology
 from doubledecker.assembly import build
-from doubledecker.errors import RetryLater
+from doubledecker.errors import BusAway, RetryLater
 from doubledecker.model.job import AUX, MAIN, Job
 from doubledecker.store import jobs
 from doubledecker.store.jobs import Taken
@@ -145,3 +145,49 @@ async def test_the_registry_version_is_mended_after_a_crash_between_partitions(t
             for partition in bus.partitions.all:
                 while await registry.version(partition) < version:
                     await asyncio.sleep(0.02)
+
+
+async def test_a_job_whose_end_got_lost_while_others_were_taken_is_run_again(plain: Partitions):
+    """Its slot may hold it still, and is beyond those that every call offers."""
+    slots = [f"slot-{n:02}" for n in range(20)]
+    running_now: dict[str, str] = {}
+    may_end, others_may_end = asyncio.Event(), asyncio.Event()
+    attempts = 0
+
+    async def execute(taken: Taken) -> None:
+        nonlocal attempts
+        running_now[taken.job.name] = taken.slot
+        if taken.job.name == "last":
+            attempts += 1
+            if attempts == 1:
+                await may_end.wait()
+                raise BusAway("the reply was lost")
+        else:
+            await others_may_end.wait()
+        await jobs.ack(taken)
+
+    fetcher = Fetcher(plain, {MAIN: slots}, execute, process="p", sleep_s_max=0.05)
+    running = asyncio.create_task(fetcher.run())
+    for number in range(15):
+        await jobs.push(plain.home, MAIN, Job(f"{number}"))
+    async with asyncio.timeout(5):
+        while len(running_now) < 15:
+            fetcher.wake()
+            await asyncio.sleep(0.01)
+        await jobs.push(plain.home, MAIN, Job("last"))
+        while "last" not in running_now:
+            await asyncio.sleep(0.01)
+        others_may_end.set()
+        while (await jobs.counts(plain.home))[MAIN, "index"] > 1:
+            await asyncio.sleep(0.01)
+    await plain.home.command("CLIENT", "PAUSE", 300, "ALL")
+    fetcher.wake()
+    await asyncio.sleep(0.1)
+    may_end.set()
+    async with asyncio.timeout(5):
+        while attempts < 2:
+            await asyncio.sleep(0.01)
+    await fetcher.stop(patience_s=1)
+    await running
+
+    assert running_now["last"] == "slot-15"

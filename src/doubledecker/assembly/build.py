@@ -11,6 +11,8 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.attempt import Dialer, DialLimits
 from doubledecker.delivery.chains import ChainRules, Chains
 from doubledecker.errors import ServerUnfit
+from doubledecker.queues.bell import Bell
+from doubledecker.queues.ring import Rings
 from doubledecker.store import partitions as store
 from doubledecker.store.nodes import Guard
 from doubledecker.store.partitions import Partitions
@@ -26,6 +28,8 @@ class Bus:
     partitions: Partitions
     registry: LiveRegistry
     publisher: Publisher
+    bell: Bell
+    rings: Rings
 
 
 @asynccontextmanager
@@ -46,7 +50,8 @@ async def open_bus(
         registry = LiveRegistry(partitions)
         await registry.refresh()
         bound = JournalBound(settings.journal_bytes_max, is_refusing=settings.journal_full == "refuse")
-        yield Bus(partitions, registry, Publisher(partitions, registry, bound))
+        bell = Bell(partitions)
+        yield Bus(partitions, registry, Publisher(partitions, registry, bound), bell, Rings(partitions, bell))
     finally:
         await partitions.close()
 

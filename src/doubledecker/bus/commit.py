@@ -7,7 +7,7 @@ changed and gathers again, with the new routing. If Redis fails, every request i
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -29,12 +29,13 @@ _TOO_LARGE = (
 
 @dataclass(frozen=True)
 class Draft:
-    """An event that a client wants to publish."""
+    """An event that a client wants to publish; `index` is its place in the request."""
 
     event: Event
     message: bytes
     publisher: str
     is_id_given: bool
+    index: int = 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class _Unit:
     version: int
     written: int = 0
     disowned: list[Draft] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
 
     def finish(self, error: DoubledeckerError | None = None) -> None:
         """Answer the request, unless it has gone away meanwhile."""
@@ -72,6 +74,7 @@ class _Group:
 
     offers: list[Offer] = field(default_factory=list)
     parts: list[tuple[_Unit, int]] = field(default_factory=list)
+    wholes: list[tuple[int, int]] = field(default_factory=list)
     writes: int = 0
     size: int = 0
 
@@ -109,14 +112,17 @@ class Committer:
         self._units: deque[_Unit] = deque()
         self._has_work = asyncio.Event()
 
-    async def submit(self, drafts: Sequence[Draft], *, is_whole: bool) -> list[Draft]:
-        """Wait until the drafts are written; returns those whose topic was deleted before they could be."""
+    async def submit(self, drafts: Sequence[Draft], *, is_whole: bool) -> tuple[list[Draft], dict[int, str]]:
+        """Wait until the drafts are written.
+
+        Returns those whose topic was deleted before they could be, and which full queue refused which, by their index.
+        """
         done = asyncio.get_running_loop().create_future()
         unit = _Unit(drafts, done, is_whole, self._registry.snapshot.version)
         self._units.append(unit)
         self._has_work.set()
         await done
-        return unit.disowned
+        return unit.disowned, unit.refused
 
     async def run(self) -> None:
         """Commit for as long as the process lives."""
@@ -134,7 +140,11 @@ class Committer:
                 if not group.offers:
                     return self._settle(group)
                 reply = await events.publish(
-                    self._partition, group.offers, version=self._registry.snapshot.version, limits=self._limits
+                    self._partition,
+                    group.offers,
+                    version=self._registry.snapshot.version,
+                    limits=self._limits,
+                    wholes=group.wholes,
                 )
                 if reply.outcome is not Accepted.STALE:
                     break
@@ -147,6 +157,7 @@ class Committer:
                 )
         except DoubledeckerError as error:
             return self._fail(group, error)
+        _note_refused(group, reply.refused)
         self._settle(group)
         if reply.journal_bytes > self._bound.bytes_max:
             await self._trim()
@@ -168,7 +179,7 @@ class Committer:
 
     def _add(self, group: _Group, unit: _Unit) -> bool:
         """Add what fits of a unit; says whether all of it did."""
-        before = _Group(list(group.offers), group.parts, group.writes, group.size) if unit.is_whole else group
+        before = _Group(list(group.offers), group.parts, [], group.writes, group.size) if unit.is_whole else group
         upto = unit.written
         for draft in islice(unit.drafts, unit.written, None):
             offer = _offer(draft, self._registry.snapshot)
@@ -180,6 +191,8 @@ class Committer:
         if unit.is_whole and not is_complete:
             group.offers, group.writes, group.size = before.offers, before.writes, before.size
             return False
+        if unit.is_whole:
+            group.wholes.append((len(before.offers), len(group.offers) - 1))
         group.parts.append((unit, upto))
         return is_complete
 
@@ -205,8 +218,20 @@ class Committer:
 
 
 def _offer(draft: Draft, snapshot: Registry) -> Offer:
-    receivers = snapshot.receivers(draft.event)
-    return Offer(draft.event, draft.message, draft.publisher, receivers, draft.is_id_given)
+    receivers, queues = snapshot.receivers(draft.event), snapshot.queues_of(draft.event)
+    return Offer(draft.event, draft.message, draft.publisher, receivers, draft.is_id_given, queues)
+
+
+def _note_refused(group: _Group, refused: Mapping[int, str]) -> None:
+    """Tell each unit which of its events which full queue refused."""
+    if not refused:
+        return
+    at = 0
+    for unit, upto in group.parts:
+        for draft in unit.drafts[unit.written : upto]:
+            if at in refused:
+                unit.refused[draft.index] = refused[at]
+            at += 1
 
 
 def _recheck(unit: _Unit, snapshot: Registry) -> None:

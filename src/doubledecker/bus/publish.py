@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from doubledecker.bus.commit import Committer, Draft, JournalBound, check_whole
 from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import Forbidden, QueueFull, Refused
 from doubledecker.model.event import Event, encode
 from doubledecker.store.partitions import Partitions
 
@@ -31,7 +32,7 @@ class Publisher:
 
     async def publish(
         self, publisher: str, offered: Sequence[tuple[Event, bool]], *, is_whole: bool = False
-    ) -> dict[int, str]:
+    ) -> dict[int, Refused]:
         """Write events (each with whether the client gave its id); returns why which were refused, by index."""
         topics = list(dict.fromkeys(event.topic for event, _ in offered))
         if is_whole:
@@ -40,19 +41,18 @@ class Publisher:
                 return {i: _refusal(event.topic) for i, (event, _) in enumerate(offered) if event.topic in foreign}
             await self._check_whole(publisher, offered)
         owners = await self._registry.owners(topics, publisher=publisher)
-        refused: dict[int, str] = {}
+        refused: dict[int, Refused] = {}
         drafts: dict[int, list[Draft]] = {}
         for i, (event, is_id_given) in enumerate(offered):
             if owners[event.topic] == publisher:
-                draft = Draft(event, encode(event), publisher, is_id_given)
+                draft = Draft(event, encode(event), publisher, is_id_given, i)
                 drafts.setdefault(self._partitions.of(event).index, []).append(draft)
             else:
                 refused[i] = _refusal(event.topic)
         waits = [self._commit(index, part, is_whole=is_whole) for index, part in drafts.items()]
-        if len(waits) == 1:
-            await waits[0]
-        else:
-            await asyncio.gather(*waits)
+        full = [await waits[0]] if len(waits) == 1 else await asyncio.gather(*waits)
+        for part in full:
+            refused |= {i: QueueFull(f"queue {queue!r} is full, and set to refuse") for i, queue in part.items()}
         return refused
 
     async def _check_whole(self, publisher: str, offered: Sequence[tuple[Event, bool]]) -> None:
@@ -65,13 +65,19 @@ class Publisher:
         for part in drafts.values():
             check_whole(part, self._registry.snapshot)
 
-    async def _commit(self, index: int, drafts: Sequence[Draft], *, is_whole: bool) -> None:
-        """Commit drafts; those whose topic was deleted meanwhile are claimed anew and committed again."""
+    async def _commit(self, index: int, drafts: Sequence[Draft], *, is_whole: bool) -> dict[int, str]:
+        """Commit drafts; those whose topic was deleted meanwhile are claimed anew and committed again.
+
+        Returns which full queue refused which.
+        """
+        refused: dict[int, str] = {}
         while drafts:
-            drafts = await self._committers[index].submit(drafts, is_whole=is_whole)
+            drafts, full = await self._committers[index].submit(drafts, is_whole=is_whole)
+            refused |= full
             if drafts:
                 await self._registry.owners(sorted({d.event.topic for d in drafts}), publisher=drafts[0].publisher)
+        return refused
 
 
-def _refusal(topic: str) -> str:
-    return f"topic {topic!r} belongs to another client"
+def _refusal(topic: str) -> Forbidden:
+    return Forbidden(f"topic {topic!r} belongs to another client")

@@ -7,17 +7,22 @@ revoked token is refused everywhere within a second.
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
+
 from doubledecker import log
 from doubledecker.errors import BusAway, Conflict, Forbidden, NotFound, TooMany
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
+from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber, Subscription
-from doubledecker.model.token import Token
+from doubledecker.model.token import Caller, Token
 from doubledecker.store import registry, subscribers
 from doubledecker.store.partitions import Partitions
 
 FOLLOW_S = 0.5
+# Two who change the same queue at once take turns; more tries than this are a quarrel.
+_TRIES_MAX = 5
 
 _log = log.get("registry")
 
@@ -115,6 +120,37 @@ class LiveRegistry:
             await partition.command("DEL", partition.key(f"topic:{name}"))
         await self._spread(version)
 
+    async def register_queue(self, queue: Queue, *, caller: Caller) -> bool:
+        """Create or replace a queue; says whether it is new."""
+        for _ in range(_TRIES_MAX):
+            await self.refresh()
+            former = self.snapshot.queues.get(queue.name)
+            if former is not None:
+                check_owner(former, caller)
+                if caller.is_root and not queue.owner:
+                    queue = msgspec.structs.replace(queue, owner=former.owner)
+            version = await registry.save_queue(self._partitions.home, queue, former=former)
+            if version < 0:
+                raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")
+            if version > 0:
+                await self._spread(version)
+                return former is None
+        raise Conflict(f"queue {queue.name!r} is being changed by others at the same time; try again")
+
+    async def queue(self, name: str, *, caller: Caller) -> Queue:
+        """A queue that the caller may use; one that this process does not know may be new."""
+        if name not in self.snapshot.queues:
+            await self.refresh()
+        queue = self.snapshot.queues.get(name)
+        if queue is None:
+            raise NotFound(f"no queue named {name[:80]!r}")
+        check_owner(queue, caller)
+        return queue
+
+    async def delete_queue(self, name: str) -> None:
+        """Forget a queue; what it holds is destroyed by whoever asked, or by the sweep."""
+        await self._spread(await registry.delete_queue(self._partitions.home, name))
+
     async def topics(self) -> list[tuple[str, str, int]]:
         """Name, owner's name and number of events of every topic."""
         await self.refresh()
@@ -139,3 +175,9 @@ class LiveRegistry:
         if version > 0:
             await registry.copy_version(self._partitions, version)
             await self.refresh()
+
+
+def check_owner(queue: Queue, caller: Caller) -> None:
+    """Raise Forbidden unless the queue is the caller's; root has them all."""
+    if not caller.is_root and queue.owner != caller.id:
+        raise Forbidden(f"queue {queue.name!r} belongs to another client")

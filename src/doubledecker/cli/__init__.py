@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from doubledecker import __version__
+from doubledecker.cli.simulate import simulate
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
 
 # Exit codes: 0 ok, 1 failed, 2 usage (click's own), 3 unreachable, 4 refused.
@@ -139,6 +140,9 @@ def publish(bus: str, secret: str | None, data: str | None, **fields: str | None
     if data is not None:
         event["data"] = clients.parse_data(data)
     clients.publish(bus, secret, event)
+
+
+cli.add_command(simulate)
 
 
 def main() -> None:

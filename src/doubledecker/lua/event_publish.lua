@@ -1,8 +1,9 @@
 -- Accept events: everything that a 2xx promises, in one atom.
 --
 -- Nothing is written when the caller's registry is old or the journal is full. Otherwise each event that is not a
--- repeat goes to the journal, to its topic's counters, and to the current batch of every receiver; full batches are
--- promoted, and each new batch gets its job. An event with more receivers than one call may write is kept aside with
+-- repeat, nor refused because a queue is full, goes to the journal, to its topic's counters, to the current batch of
+-- every receiver, and to its facet's line in every queue that matches; full batches are promoted, each new batch gets
+-- its job, and whoever waits for a queue that was empty is woken. An event with more receivers than one call may write is kept aside with
 -- their names, and an aux job calls this script again, a slice of receivers at a time, until none is left.
 --
 -- key  registry       registry               hash    version: grows with every change of routing
@@ -19,6 +20,18 @@
 -- key  aux_index      jobs:index:aux         set     aux jobs in any state
 -- key  aux_instant    jobs:instant:aux       list    aux jobs to run now, next one last
 -- key  bell           jobs:bell              stream  rung when there is something to take or to wait for
+-- key  queue_bell     queues:bell            stream  rung with a queue's name when it has something to serve again
+-- key  queue_index    queues:index           set     queues that have held a message here
+-- keys queue_state    queue:state:<queue>    hash    sequence, virtual time, counters
+-- keys queue_data     queue:data:<queue>     hash    messages by id
+-- keys queue_tried    queue:tried:<queue>    hash    attempt and facet of messages once pulled
+-- keys queue_ring     queue:ring:<queue>     zset    facets that can be served, by tag
+-- keys queue_parked   queue:parked:<queue>   zset    facets that cannot, by tag
+-- keys queue_wake     queue:wake:<queue>     zset    facets that can be served later, by when
+-- keys queue_idle     queue:idle:<queue>     zset    facets that have nothing, by tag
+-- keys queue_rules    queue:rules:<queue>    hash    weight, concurrency, rate and pause of facets that have rules
+-- keys queue_facets   queue:facets:<queue>   hash    tag, messages in flight, mean cost and next time, by facet
+-- keys queue_line     queue:new:<queue>:<facet>  list  ids of waiting messages, next one first
 -- keys topic          topic:<name>           hash    counter, last_event
 -- keys seen           ids:<publisher>        zset    publishers' own event ids by arrival, to tell repeats
 -- keys batch          batch:<bid>            list    token, creation time, attempts, then messages
@@ -32,7 +45,7 @@
 -- arg  plan           pack  publishers, topics, ids, lanes, later, fanout and uids; see store/events.py
 -- rest messages       text  the events, as they are stored and delivered
 -- now
--- returns             {"ok", journal bytes, indexes of repeats} or {"stale"} or {"full"} or {"moved"}
+-- returns             {"ok", journal bytes, {repeat, …}, {refused, full queue, …}} or {"stale"} or {"full"} or {"moved"}
 
 if tonumber(redis.call("HGET", registry, "version") or 0) > version then
   return {"stale"}
@@ -45,17 +58,83 @@ if plan.fanout and redis.call("LLEN", fanout(plan.fanout[1])) ~= plan.fanout[2] 
   return {"moved"}
 end
 
-local repeated = {}
-local repeats = {}
+-- Events that are not written: repeats, and those that a full queue refuses.
+local left_out = {}
+local repeats, refused_by = {}, {}
+local first_of = {}
 for _, given in ipairs(plan.ids) do
-  local key = seen(given[2])
-  if redis.call("ZADD", key, "NX", now, given[3]) == 0 then
-    if tonumber(redis.call("ZSCORE", key, given[3])) + id_window_ms > now then
-      repeated[given[1]] = true
-      repeats[#repeats + 1] = given[1]
-    else
-      redis.call("ZADD", key, now, given[3])
+  local i, name = given[1], given[2] .. " " .. given[3]
+  local seen_at = tonumber(redis.call("ZSCORE", seen(given[2]), given[3]) or -math.huge)
+  if first_of[name] or seen_at + id_window_ms > now then
+    left_out[i] = first_of[name] or i
+    repeats[#repeats + 1] = i
+  else
+    first_of[name] = i
+  end
+end
+
+-- How full the queues are that refuse, event by event; a whole that is refused gives back the room that it took.
+local filled, whole_of = {}, {}
+for _, whole in ipairs(plan.wholes) do
+  whole.took = {}
+  for i = whole[1], whole[2] do
+    whole_of[i] = whole
+  end
+end
+
+local function full_queue(facet, at)
+  for _, b in ipairs(at) do
+    local queue, most, facet_most = unpack(plan.bounds[b])
+    local waiting = queue_line(queue, facet)
+    filled[queue] = filled[queue] or redis.call("HLEN", queue_data(queue))
+    filled[waiting] = filled[waiting] or redis.call("LLEN", waiting)
+    if filled[queue] >= most or (facet_most > 0 and filled[waiting] >= facet_most) then
+      return queue
     end
+  end
+end
+
+local function take_room(facet, at, by, took)
+  for _, b in ipairs(at) do
+    local queue = plan.bounds[b][1]
+    filled[queue] = filled[queue] + by
+    filled[queue_line(queue, facet)] = filled[queue_line(queue, facet)] + by
+  end
+  if took then
+    took[#took + 1] = {facet, at}
+  end
+end
+
+for _, part in ipairs(plan.bounded) do
+  local i, facet, at = part[1], part[2], part[3]
+  local whole = whole_of[i]
+  if not left_out[i] and not (whole and whole.queue) then
+    local queue = full_queue(facet, at)
+    if not queue then
+      take_room(facet, at, 1, whole and whole.took)
+    elseif whole then
+      whole.queue = queue
+      for _, taken in ipairs(whole.took) do
+        take_room(taken[1], taken[2], -1)
+      end
+    else
+      left_out[i], refused_by[i] = i, queue
+    end
+  end
+end
+for _, whole in ipairs(plan.wholes) do
+  for i = whole[1], whole.queue and whole[2] or 0 do
+    left_out[i], refused_by[i] = i, whole.queue
+  end
+end
+-- A repeat of an event that is refused is refused with it.
+for _, i in ipairs(repeats) do
+  refused_by[i] = refused_by[i] or refused_by[left_out[i]]
+end
+
+for _, given in ipairs(plan.ids) do
+  if not left_out[given[1]] then
+    redis.call("ZADD", seen(given[2]), now, given[3])
   end
 end
 for _, publisher in ipairs(plan.given) do
@@ -68,7 +147,7 @@ end
 local function fresh(indexes)
   local texts = {}
   for _, i in ipairs(indexes) do
-    if not repeated[i] then
+    if not left_out[i] then
       texts[#texts + 1] = messages[i]
     end
   end
@@ -175,8 +254,84 @@ for _, lane in ipairs(plan.lanes) do
   end
 end
 
+local is_awake = {}
+
+-- Put a facet that had nothing where it belongs: it is served next, unless it has had more than its share, or may not be.
+local function seat(queue, facet)
+  local kept, rule = redis.call("HGET", queue_facets(queue), facet), redis.call("HGET", queue_rules(queue), facet)
+  local tag, held, _, next_at = unpack(kept and cmsgpack.unpack(kept) or {0, 0, 0, 0})
+  local _, cap, _, is_paused = unpack(rule and cmsgpack.unpack(rule) or {1, 0, 0, 0})
+  if is_paused == 1 or (cap > 0 and held >= cap) then
+    return redis.call("ZADD", queue_parked(queue), tag, facet)
+  elseif next_at > now then
+    return redis.call("ZADD", queue_wake(queue), next_at, facet)
+  end
+  if not is_awake[queue] and redis.call("EXISTS", queue_ring(queue)) == 0 then
+    redis.call("XADD", queue_bell, "MAXLEN", "~", 1000, "*", "queue", queue)
+  end
+  is_awake[queue] = true
+  local v = tonumber(redis.call("HGET", queue_state(queue), "v") or 0)
+  redis.call("ZADD", queue_ring(queue), tag > v and tag or v - 1, facet)
+end
+
+-- The opposite: all that a facet had is dropped.
+local function unseat(queue, facet)
+  for _, place in ipairs({queue_ring, queue_parked, queue_wake}) do
+    redis.call("ZREM", place(queue), facet)
+  end
+  local kept = redis.call("HGET", queue_facets(queue), facet)
+  local tag, held = unpack(kept and cmsgpack.unpack(kept) or {0, 0})
+  if kept and held == 0 then
+    redis.call("ZADD", queue_idle(queue), tag, facet)
+  end
+end
+
+-- Drop the oldest; a bound that was lowered is reached little by little, so that no call does much more than its own.
+local function drop(queue, facet, over)
+  local gone = redis.call("LPOP", queue_line(queue, facet), over)
+  redis.call("HDEL", queue_data(queue), unpack(gone))
+  redis.call("HDEL", queue_tried(queue), unpack(gone))
+  redis.call("HINCRBY", queue_state(queue), "dropped", #gone)
+  redis.call("HINCRBY", counters, "queue.dropped:queue=" .. queue, #gone)
+end
+
+local function push(queue, facet, texts, most, facet_most)
+  local last = redis.call("HINCRBY", queue_state(queue), "sequence", #texts)
+  local ids, words = {}, {}
+  for i, text in ipairs(texts) do
+    ids[i] = plan.partition .. "-" .. string.format("%d", last - #texts + i)
+    words[2 * i - 1], words[2 * i] = ids[i], text
+  end
+  redis.call("HSET", queue_data(queue), unpack(words))
+  local waiting = redis.call("RPUSH", queue_line(queue, facet), unpack(ids))
+  if last == #texts then
+    redis.call("SADD", queue_index, queue)
+  end
+  local over = math.max(
+    most > 0 and redis.call("HLEN", queue_data(queue)) - most or 0, facet_most > 0 and waiting - facet_most or 0
+  )
+  over = math.min(over, waiting, #texts + 1000)
+  if over > 0 then
+    drop(queue, facet, over)
+  end
+  if over == waiting then
+    unseat(queue, facet)
+  elseif waiting == #texts then
+    seat(queue, facet)
+  end
+end
+
+for _, part in ipairs(plan.queues) do
+  local texts = fresh(part[2])
+  if #texts > 0 then
+    for _, queue in ipairs(part[3]) do
+      push(queue[1], part[1], texts, queue[2], queue[3])
+    end
+  end
+end
+
 for _, part in ipairs(plan.later) do
-  if not repeated[part[1]] then
+  if not left_out[part[1]] then
     redis.call("RPUSH", fanout(part[2]), messages[part[1]])
     for first = 1, #part[3], 1000 do
       redis.call("RPUSH", fanout(part[2]), unpack(part[3], first, math.min(first + 999, #part[3])))
@@ -196,4 +351,9 @@ end
 if must_ring then
   redis.call("XADD", bell, "MAXLEN", 1, "*", "rung", 1)
 end
-return {"ok", journal_bytes, repeats}
+local refused = {}
+for i, queue in pairs(refused_by) do
+  refused[#refused + 1] = i
+  refused[#refused + 1] = queue
+end
+return {"ok", journal_bytes, repeats, refused}

@@ -148,6 +148,11 @@ def _decode(decoder: "msgspec.json.Decoder[_Form]", body: bytes | Raw) -> _Form:
         raise BadRequest(f"not an event: {error}") from error
 
 
+def check_tenant(name: str) -> None:
+    """Raise BadRequest unless the name can be a tenant's."""
+    _checked_name("tenant", name)
+
+
 def _checked_tenant(tenant: str | None) -> str:
     name = _checked_name("tenant", tenant)
     # The constant itself, not an equal string: the encoder leaves out what is identical to the default.

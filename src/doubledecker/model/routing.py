@@ -8,24 +8,47 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from doubledecker.model.event import Event
+from doubledecker.model.matching import Matcher
+from doubledecker.model.queue import Queue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
 
 
 @dataclass
 class Registry:
-    """Tokens, subscribers and the topics' owners, as of `version`."""
+    """Tokens, subscribers, queues and the topics' owners, as of `version`."""
 
     version: int = 0
     tokens: dict[str, Token] = field(default_factory=dict)
     subscribers: dict[str, Subscriber] = field(default_factory=dict)
+    queues: dict[str, Queue] = field(default_factory=dict)
     # Owners are learnt one by one, when a topic is first published on; a claim does not change the version.
     owners: dict[str, str] = field(default_factory=dict)
     _by_topic: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict)
+    _matcher: Matcher = field(default_factory=Matcher)
 
     def receivers(self, event: Event) -> tuple[Subscriber, ...]:
         """Every subscriber that gets this event."""
         return self._by_topic.get(event.topic, ())
+
+    def queues_of(self, event: Event) -> tuple[Queue, ...]:
+        """Every queue that the event is put on, once each."""
+        if not self.queues:
+            return ()
+        names = self._matcher.match(f"{event.tenant}:{event.topic}:{event.type}")
+        return tuple([self.queues[name] for name in names])
+
+    def put_queue(self, name: str, queue: Queue | None) -> None:
+        """Take over a changed queue, or forget a deleted one."""
+        self.queues.pop(name, None)
+        if queue is not None:
+            self.queues[name] = queue
+        self._matcher.put(name, queue.patterns if queue else None)
+
+    def put_queues(self, queues: Iterable[Queue]) -> None:
+        """Take over all queues at once."""
+        self.queues = {queue.name: queue for queue in queues}
+        self._matcher.put_all({queue.name: queue.patterns for queue in self.queues.values()})
 
     def with_name(self, name: str) -> list[Token]:
         """The tokens with this name; a name may be shared."""

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -45,6 +46,23 @@ class Subscription(msgspec.Struct, forbid_unknown_fields=True):
     concurrency: int | None = None
 
 
+class Receiving(Protocol):
+    """What anyone who is pushed to asks for, a subscriber or a queue with a callback."""
+
+    @property
+    def callback(self) -> str | None: ...
+    @property
+    def uuid(self) -> str | None: ...
+    @property
+    def timeout(self) -> int | None: ...
+    @property
+    def max(self) -> int | None: ...
+    @property
+    def max_bytes(self) -> int | None: ...
+    @property
+    def concurrency(self) -> int | None: ...
+
+
 def parse(body: bytes, *, is_private_allowed: bool) -> Subscription:
     """A checked subscription; raises BadRequest with what was seen and what is allowed."""
     try:
@@ -55,14 +73,20 @@ def parse(body: bytes, *, is_private_allowed: bool) -> Subscription:
         raise BadRequest(f"{len(asked.topics)} topics; at most {TOPICS_MAX} are allowed")
     for topic in asked.topics:
         check_topic(topic)
-    _check_callback(asked.callback, is_private_allowed=is_private_allowed)
+    check_receiver(asked, is_private_allowed=is_private_allowed)
+    return asked
+
+
+def check_receiver(asked: Receiving, *, is_private_allowed: bool) -> None:
+    """Raise BadRequest unless one can be pushed to like this."""
+    if asked.callback is not None:
+        _check_callback(asked.callback, is_private_allowed=is_private_allowed)
     if asked.uuid is not None and not UUID.fullmatch(asked.uuid):
         raise BadRequest("uuid must be 1 to 255 printable ASCII characters without a colon")
     _check_range("timeout", asked.timeout, 0, TIMEOUT_MS_MAX)
     _check_range("max", asked.max, 1, EVENTS_MAX)
     _check_range("max_bytes", asked.max_bytes, 1, BYTES_MAX)
     _check_range("concurrency", asked.concurrency, 1, CONCURRENCY_MAX)
-    return asked
 
 
 def merge(asked: Subscription, *, token: str, former: Subscriber | None, fallback_uuid: str) -> Subscriber:

@@ -1,4 +1,4 @@
-"""The registry: tokens, topics and subscribers, and the version by which every process knows its copy is old.
+"""The registry: tokens, topics, subscribers and queues, and the version by which every process knows its copy is old.
 
 It lives in the home partition. The other partitions hold only its version, so that a publish there is refused too
 when the publisher's copy is old. A change is written at home, then the version is raised everywhere, then the caller is
@@ -12,6 +12,7 @@ from typing import cast
 
 import msgspec
 
+from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Registry
 from doubledecker.model.token import Token
 from doubledecker.store import subscribers
@@ -21,10 +22,12 @@ from doubledecker.store.scripts import load
 # Changes the log keeps; whoever is further behind reads everything.
 CHANGES_MAX = 10_000
 TOKENS_MAX = 100_000
+QUEUES_MAX = 10_000
 
 _CHANGES, _COPY = load("registry_changes"), load("registry_copy")
 _TOKEN_SAVE, _TOKEN_DELETE = load("token_save"), load("token_delete")
 _CLAIM, _TOPIC_DELETE = load("topic_claim"), load("topic_delete")
+_QUEUE_SAVE, _QUEUE_DELETE = load("queue_save"), load("queue_delete")
 
 
 async def refresh(home: Partition, registry: Registry) -> bool:
@@ -78,6 +81,24 @@ async def delete_topic(home: Partition, name: str, *, publisher: str) -> int:
     return cast("int", await home.run(_TOPIC_DELETE, name=name, publisher=publisher))
 
 
+async def save_queue(home: Partition, queue: Queue, *, former: Queue | None) -> int:
+    """Register a queue; returns the registry's version, 0 when `former` is not what is kept, -1 for one too many."""
+    reply = await home.run(
+        _QUEUE_SAVE,
+        name=queue.name,
+        record=msgspec.json.encode(queue),
+        former=msgspec.json.encode(former) if former else "",
+        most=QUEUES_MAX,
+        callback=queue.callback,
+    )
+    return cast("int", reply)
+
+
+async def delete_queue(home: Partition, name: str) -> int:
+    """Forget a queue; returns the registry's new version, or 0 when there was none."""
+    return cast("int", await home.run(_QUEUE_DELETE, name=name))
+
+
 async def topics(partitions: Partitions) -> list[tuple[str, str, int]]:
     """Name, owner and number of events of every topic."""
     home = partitions.home
@@ -96,11 +117,13 @@ async def _read_all(home: Partition, registry: Registry) -> None:
     registry.tokens = {token.id: token for token in map(_token, flat[1::2])}
     found = await subscribers.load_many(home, await subscribers.all_tokens(home))
     registry.put_subscribers(found.values())
+    queues = cast("list[bytes]", await home.command("HGETALL", home.key("queues")))
+    registry.put_queues(map(_queue, queues[1::2]))
     registry.owners = {}
 
 
 async def _read_changed(home: Partition, registry: Registry, changes: Sequence[Sequence[str]]) -> None:
-    named: dict[str, list[str]] = {"token": [], "subscriber": [], "topic": []}
+    named: dict[str, list[str]] = {"token": [], "subscriber": [], "topic": [], "queue": []}
     for kind, name in changes:
         named[kind].append(name)
     if named["token"]:
@@ -110,8 +133,16 @@ async def _read_changed(home: Partition, registry: Registry, changes: Sequence[S
     found = await subscribers.load_many(home, named["subscriber"])
     for token in named["subscriber"]:
         registry.put_subscriber(token, found.get(token))
+    if named["queue"]:
+        records = await home.command("HMGET", home.key("queues"), *named["queue"])
+        for name, record in zip(named["queue"], cast("list[bytes | None]", records), strict=True):
+            registry.put_queue(name, _queue(record) if record else None)
     for name in named["topic"]:
         registry.owners.pop(name, None)
+
+
+def _queue(record: bytes) -> Queue:
+    return msgspec.json.decode(record, type=Queue)
 
 
 def _token(record: bytes) -> Token:

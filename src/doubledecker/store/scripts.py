@@ -7,7 +7,10 @@ A header line becomes a local of the script, so a body never says KEYS or ARGV:
     -- arg  limit     int                         a number; `text` is taken as it is, `pack` is MessagePack
     -- rest messages  text                        all further arguments, as a table
     -- now                                        milliseconds by the server's clock (tests shift it)
+    -- uses queue_facets                          what that file declares and defines is here too
     -- returns …
+
+A file whose first word is `part` is no step by itself, only used by others.
 
 A caller gives values by name; a missing or an unknown one raises before anything is sent.
 """
@@ -23,11 +26,12 @@ import msgspec
 
 from doubledecker.errors import ScriptBroken
 
-Packable = str | int | None | Sequence["Packable"] | Mapping[str, "Packable"]
+Packable = str | int | float | None | Sequence["Packable"] | Mapping[str, "Packable"]
 Value = str | bytes | int | Sequence[Packable] | Mapping[str, Packable]
 Encoded = str | bytes | int
 
 _HEADER = re.compile(r"--\s?(?P<word>keys|key|arg|rest|now)\b(?:\s+(?P<name>[a-z_]+)\s+(?P<form>\S+))?")
+_USES = re.compile(r"^-- uses (?P<part>[a-z_]+)$", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"<([a-z_]+)>")
 _READ = {"int": "tonumber(ARGV[{}])", "text": "ARGV[{}]", "pack": "cmsgpack.unpack(ARGV[{}])"}
 _NOW = "local now; do local t = redis.call('TIME'); now = t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[{}] end"
@@ -82,20 +86,35 @@ class Script:
 
 @cache
 def load(name: str) -> Script:
-    """Read `lua/<name>.lua` and bind what its header declares."""
-    body = resources.files("doubledecker").joinpath("lua", f"{name}.lua").read_text()
+    """Read `lua/<name>.lua` and bind what its header declares, and that of the part it uses."""
+    body = read(name)
     header = parse(body)
-    text = _prelude(header) + body
+    part = part_of(body)
+    if part is not None:
+        header = _joined(parse(read(part)), header)
+    text = _prelude(header) + (read(part) if part else "") + body
     placeholders = frozenset(p for _, template in header.keys for p in _PLACEHOLDER.findall(template))
     # SHA-1 is how EVALSHA names a script; nothing is protected by it.
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Script(name, header, body, text, sha, placeholders)
 
 
+def read(name: str) -> str:
+    """The text of `lua/<name>.lua`."""
+    return resources.files("doubledecker").joinpath("lua", f"{name}.lua").read_text()
+
+
+def part_of(body: str) -> str | None:
+    """The part that a script uses."""
+    found = _USES.search(body)
+    return found["part"] if found else None
+
+
 def all_names() -> list[str]:
-    """The names of all scripts there are."""
+    """The names of all scripts there are; parts are none."""
     folder = resources.files("doubledecker").joinpath("lua")
-    return sorted(entry.name.removesuffix(".lua") for entry in folder.iterdir() if entry.name.endswith(".lua"))
+    names = sorted(entry.name.removesuffix(".lua") for entry in folder.iterdir() if entry.name.endswith(".lua"))
+    return [name for name in names if not read(name).startswith("-- part")]
 
 
 def parse(body: str) -> Header:
@@ -120,6 +139,16 @@ def parse(body: str) -> Header:
         args=tuple(found["arg"]),
         rest=found["rest"][0][0] if found["rest"] else None,
         reads_time=bool(found["now"]),
+    )
+
+
+def _joined(part: Header, own: Header) -> Header:
+    return Header(
+        keys=part.keys + own.keys,
+        families=part.families + own.families,
+        args=part.args + own.args,
+        rest=own.rest,
+        reads_time=part.reads_time or own.reads_time,
     )
 
 

@@ -1,8 +1,5 @@
 """The ASGI application: which route, who asks, and what every error looks like."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -13,31 +10,34 @@ from doubledecker.model.token import Caller
 from doubledecker.web import problem
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import header
+from doubledecker.web.letters import Letters
 from doubledecker.web.publishing import Publishing
+from doubledecker.web.queues import Queues
 from doubledecker.web.routes import Routes
+from doubledecker.web.table import ByMethod, Route, Table
 
-Handler = Callable[[Request, Caller], Awaitable[Response]]
 _NOBODY = Caller(id="", name="")
 
 _log = log.get("web")
-
-
-@dataclass(frozen=True)
-class Route:
-    """A handler, and whether anyone may call it."""
-
-    handler: Handler
-    is_public: bool = False
 
 
 class App:
     """Finds the route, identifies the caller, and turns whatever is raised into an answer."""
 
     def __init__(
-        self, authenticator: Authenticator, publishing: Publishing, routes: Routes, *, metrics_public: bool
+        self,
+        authenticator: Authenticator,
+        publishing: Publishing,
+        routes: Routes,
+        queues: Queues,
+        letters: Letters,
+        *,
+        metrics_public: bool,
     ) -> None:
         self._authenticator = authenticator
-        self.table = _table(publishing, routes, metrics_public=metrics_public)
+        self.table = Table(
+            {**_bus_table(publishing, routes, metrics_public=metrics_public), **_queue_table(queues, letters)}
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -55,12 +55,7 @@ class App:
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         path: str = scope["path"]
-        # A path that spells out a pattern's braces is no route's own path, only perhaps a strange name.
-        by_method = None if "{" in path else self.table.get(path)
-        if by_method is None:
-            parent, _, last = path.rpartition("/")
-            by_method = self.table.get(f"{parent}/{{name}}") if last else None
-            scope["path_params"] = {"name": last}
+        by_method, scope["path_params"] = self.table.find(path)
         if by_method is None:
             raise NotFound(f"there is nothing at {path[:80]!r}; GET /openapi.json lists what there is")
         # Whoever asks for the head of an answer is served like GET; the server leaves out the body.
@@ -86,13 +81,12 @@ class _MethodNotAllowed(Refused):
     title = "Method not allowed"
 
 
-def _wrong_method(method: str, by_method: dict[str, Route]) -> Response:
+def _wrong_method(method: str, by_method: ByMethod) -> Response:
     allowed = ", ".join(sorted(by_method))
     return problem.response(_MethodNotAllowed(f"{method} is not possible here, {allowed} is"), [("Allow", allowed)])
 
 
-def _table(publishing: Publishing, routes: Routes, *, metrics_public: bool) -> dict[str, dict[str, Route]]:
-    """Paths, with at most one variable part at the end, then methods."""
+def _bus_table(publishing: Publishing, routes: Routes, *, metrics_public: bool) -> dict[str, ByMethod]:
     return {
         "/events": {"POST": Route(publishing.post_events)},
         "/topics": {"GET": Route(routes.list_topics)},
@@ -113,4 +107,26 @@ def _table(publishing: Publishing, routes: Routes, *, metrics_public: bool) -> d
         "/version": {"GET": Route(routes.version, is_public=True)},
         "/openapi.json": {"GET": Route(routes.openapi, is_public=True)},
         "/metrics": {"GET": Route(routes.metrics, is_public=metrics_public)},
+    }
+
+
+def _queue_table(queues: Queues, letters: Letters) -> dict[str, ByMethod]:
+    return {
+        "/queues": {"GET": Route(queues.list_)},
+        "/queues/{name}": {
+            "PUT": Route(queues.register),
+            "GET": Route(queues.show),
+            "DELETE": Route(queues.delete),
+        },
+        "/queues/{name}/pull": {"POST": Route(queues.pull)},
+        "/queues/{name}/ack": {"POST": Route(queues.ack)},
+        "/queues/{name}/nack": {"POST": Route(queues.nack)},
+        "/queues/{name}/extend": {"POST": Route(queues.extend)},
+        "/queues/{name}/facets/{tenant}": {"GET": Route(queues.show_facet), "PATCH": Route(queues.change_facet)},
+        "/queues/{name}/messages": {"GET": Route(letters.peek)},
+        "/queues/{name}/purge": {"POST": Route(letters.purge)},
+        "/queues/{name}/dead": {"GET": Route(letters.list_dead)},
+        "/queues/{name}/dead/{id}": {"GET": Route(letters.show_dead)},
+        "/queues/{name}/dead/redrive": {"POST": Route(letters.redrive_dead)},
+        "/queues/{name}/dead/purge": {"POST": Route(letters.purge_dead)},
     }

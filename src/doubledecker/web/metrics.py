@@ -2,7 +2,7 @@
 
 from collections import Counter as Sum
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from doubledecker.bus import telemetry
 from doubledecker.bus.overview import Overview
+from doubledecker.queues.view import QueueView
 from doubledecker.stages import Bound
 from doubledecker.stages.prometheus import StagesCollector
 
@@ -31,10 +32,10 @@ _HELP = {
 _CIRCUITS = ("closed", "open", "half-open")
 
 
-def render(view: Overview | None, chains: Mapping[str, Bound]) -> bytes:
+def render(view: Overview | None, queues: Sequence[QueueView], chains: Mapping[str, Bound]) -> bytes:
     """The text that Prometheus reads: the whole bus unless it is away, and the chains of the process that answers."""
     registry = CollectorRegistry()
-    registry.register(_Snapshot(view))
+    registry.register(_Snapshot(view, queues))
     # Numbered, as the servers of the other metrics are: an address is nobody's business.
     names = {f"redis-{number}": chains[server] for number, server in enumerate(sorted(chains))}
     registry.register(StagesCollector(names, prefix="doubledecker_stage"))
@@ -44,8 +45,9 @@ def render(view: Overview | None, chains: Mapping[str, Bound]) -> bytes:
 class _Snapshot(Collector):
     """Hands one overview to the Prometheus client."""
 
-    def __init__(self, view: Overview | None) -> None:
+    def __init__(self, view: Overview | None, queues: Sequence[QueueView]) -> None:
         self._view = view
+        self._queues = queues
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("doubledecker_redis_up", "1 when Redis answers", value=float(self._view is not None))
@@ -54,6 +56,7 @@ class _Snapshot(Collector):
         yield from _counters(self._view)
         yield from _histograms(self._view)
         yield from _gauges(self._view)
+        yield from _queues(self._queues)
 
 
 def _counters(view: Overview) -> Iterator[Metric]:
@@ -151,3 +154,18 @@ def _chain_gauges(view: Overview) -> Iterator[Metric]:
         for token, count in sorted(counts.items()):
             family.add_metric([token], count)
         yield family
+
+
+def _queues(seen: Sequence[QueueView]) -> Iterator[Metric]:
+    messages = GaugeMetricFamily("doubledecker_queue_messages", "Messages, by queue", labels=["queue", "state"])
+    settled = CounterMetricFamily(
+        "doubledecker_queue_settlements", "What became of messages, by queue", labels=["queue", "kind"]
+    )
+    for each in seen:
+        held = {"waiting": each.waiting, "in_flight": each.in_flight, "delayed": each.delayed, "dead": each.dead}
+        for state, count in held.items():
+            messages.add_metric([each.queue.name, state], count)
+        for kind, count in sorted(each.counters.items()):
+            settled.add_metric([each.queue.name, kind], count)
+    yield messages
+    yield settled

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from starlette.responses import Response
 
-from doubledecker.errors import BusAway, DoubledeckerError, JournalFull, Refused, RequestTimedOut, TooLarge
+from doubledecker.errors import BusAway, DoubledeckerError, JournalFull, QueueFull, Refused, RequestTimedOut, TooLarge
 
 # Long enough for a restart of Redis, short enough that publishers do not pile up events.
 _RETRY_AFTER_S = "2"
@@ -15,7 +15,8 @@ def response(error: DoubledeckerError, headers: Sequence[tuple[str, str]] = ()) 
     """The answer to a request that failed; an error without an answer of its own is a bug, and raised again."""
     if isinstance(error, Refused):
         closing = [("Connection", "close")] if isinstance(error, TooLarge | RequestTimedOut) else []
-        return plain(error.status, error.title, error.detail, [*headers, *closing])
+        waiting = [("Retry-After", _RETRY_AFTER_S)] if isinstance(error, QueueFull) else []
+        return plain(error.status, error.title, error.detail, [*headers, *closing, *waiting])
     if isinstance(error, BusAway | JournalFull):
         return plain(503, "Service unavailable", str(error), [*headers, ("Retry-After", _RETRY_AFTER_S)])
     raise error

@@ -17,7 +17,7 @@ from starlette.types import Scope
 
 from doubledecker import clock
 from doubledecker.bus.publish import Publisher
-from doubledecker.errors import BadRequest, Conflict, Forbidden, Refused, TooLarge
+from doubledecker.errors import BadRequest, Conflict, QueueFull, Refused, TooLarge
 from doubledecker.model import event as parsing
 from doubledecker.model.event import Event, EventLimits
 from doubledecker.model.token import Caller
@@ -52,12 +52,15 @@ class _Parsed:
     """The events of a request that are well formed, by index, and why the others are not."""
 
     events: dict[int, tuple[Event, bool]] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
-    status: int = 400
+    refused: dict[int, Refused] = field(default_factory=dict)
 
     def is_refused(self, *, is_whole: bool) -> bool:
-        """Whether nothing of the request is to be published; a whole one falls with its first bad event."""
-        return not self.events or (is_whole and bool(self.refused))
+        """Whether nothing of the request is published; a whole one falls with its first bad event.
+
+        A queue that turns out to be full refuses the events of one partition; those of others may be written already.
+        """
+        wrong = [why for why in self.refused.values() if not isinstance(why, QueueFull)]
+        return not self.events or (is_whole and bool(wrong))
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class Publishing:
         refused = await self._publisher.publish(caller.id, [(event, bool(key))])
         if refused:
             await self._forget(caller, key, memory)
-            raise Forbidden(refused[0])
+            raise refused[0]
         return _NO_CONTENT
 
     async def post_events(self, request: Request, caller: Caller) -> Response:
@@ -104,7 +107,7 @@ class Publishing:
         key = _idempotency_key(scope)
         parsed = self._parse(items, caller, key)
         if is_single and parsed.refused:
-            raise BadRequest(parsed.refused[0]) if parsed.status != TooLarge.status else TooLarge(parsed.refused[0])
+            raise parsed.refused[0]
         if parsed.is_refused(is_whole=is_whole):
             return _all_refused(parsed, len(items))
         memory = await self._recall(caller, key, b"%d\n" % is_whole + body)
@@ -114,7 +117,7 @@ class Publishing:
         if parsed.is_refused(is_whole=is_whole):
             await self._forget(caller, key, memory)
             if is_single:
-                raise Forbidden(parsed.refused[0])
+                raise parsed.refused[0]
             return _all_refused(parsed, len(items))
         answer = _answer(parsed)
         if key and len(answer) <= _ANSWER_BYTES_MAX:
@@ -132,7 +135,6 @@ class Publishing:
         for at, why in refused.items():
             parsed.refused[indexes[at]] = why
             del parsed.events[indexes[at]]
-            parsed.status = Forbidden.status
 
     async def _recall(self, caller: Caller, key: str, body: bytes) -> _Memory:
         """What was answered to this request before, if it was; raises Conflict for another body under its key."""
@@ -179,8 +181,7 @@ class Publishing:
             try:
                 event = parsing.parse_offered(item, id_=id_, now_ms=now_ms, limits=self._rules.event)
             except Refused as refusal:
-                parsed.refused[i] = refusal.detail
-                parsed.status = refusal.status
+                parsed.refused[i] = refusal
             else:
                 parsed.events[i] = event, bool(key) or event.id != id_
         return parsed
@@ -226,7 +227,7 @@ def _answer(parsed: _Parsed) -> bytes:
 
 
 def _refusals(parsed: _Parsed) -> list[dict[str, int | str]]:
-    return [{"index": i, "why": why} for i, why in sorted(parsed.refused.items())]
+    return [{"index": i, "why": why.detail} for i, why in sorted(parsed.refused.items())]
 
 
 def _accepted(answer: bytes) -> Response:
@@ -235,4 +236,5 @@ def _accepted(answer: bytes) -> Response:
 
 def _all_refused(parsed: _Parsed, count: int) -> Response:
     detail = f"{len(parsed.refused)} of {count} events were refused, so none was published"
-    return problem.plain(parsed.status, "Events refused", detail, extra={"refused": _refusals(parsed)})
+    status = next(reversed(parsed.refused.values())).status
+    return problem.plain(status, "Events refused", detail, extra={"refused": _refusals(parsed)})

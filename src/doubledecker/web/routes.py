@@ -17,6 +17,7 @@ from doubledecker.errors import BusAway
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.token import Caller
+from doubledecker.queues import view as queue_view
 from doubledecker.stages import Bound
 from doubledecker.store import jobs
 from doubledecker.store.partitions import Partitions
@@ -92,12 +93,13 @@ class Routes:
 
     async def metrics(self, _request: Request, _caller: Caller) -> Response:
         """The overview and the chains of this process, for Prometheus; the chains alone while Redis is away."""
-        view = None
+        view, queues = None, []
         with contextlib.suppress(BusAway):
             await self._registry.refresh()
-            known = self._registry.snapshot.subscribers
+            known, known_queues = self._registry.snapshot.subscribers, self._registry.snapshot.queues.values()
+            queues = await asyncio.gather(*(queue_view.look(self._partitions, queue) for queue in known_queues))
             view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
-        return Response(metrics.render(view, self._chains), media_type="text/plain; version=0.0.4")
+        return Response(metrics.render(view, queues, self._chains), media_type="text/plain; version=0.0.4")
 
     async def list_tokens(self, _request: Request, caller: Caller) -> Response:
         """Names and ids; the secrets are not known here any more."""

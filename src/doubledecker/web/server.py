@@ -16,8 +16,10 @@ from doubledecker.model.event import EventLimits
 from doubledecker.web.app import App
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import BodyLimits
+from doubledecker.web.letters import Letters
 from doubledecker.web.protocol import guarded
 from doubledecker.web.publishing import Publishing, PublishRules
+from doubledecker.web.queues import Queues
 from doubledecker.web.routes import RouteRules, Routes
 
 # Requests under way get this long to finish when the process stops.
@@ -50,11 +52,14 @@ async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) 
     async with build.open_bus(settings, guard=guard) as bus:
         server = _Server(_config(make_app(settings, bus, guard), settings))
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(bus.registry.follow()), tasks.create_task(bus.publisher.run())]
+            background = [
+                tasks.create_task(part) for part in (bus.registry.follow(), bus.publisher.run(), bus.bell.run())
+            ]
             serving = tasks.create_task(server.serve([listener]))
             host, port = listener.getsockname()[:2]
             _log.info("web.started", host=host, port=port)
             await stop.wait()
+            bus.bell.stop()
             server.should_exit = True
             await serving
             for task in background:
@@ -77,6 +82,8 @@ def make_app(settings: Settings, bus: Bus, guard: RedisGuard) -> App:
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
         Publishing(bus.partitions, bus.publisher, rules),
         Routes(bus.partitions, bus.registry, routes, guard.bounds),
+        Queues(bus.partitions, bus.registry, bus.rings, body, is_private_allowed=settings.private_callbacks),
+        Letters(bus.partitions, bus.registry, body),
         metrics_public=settings.metrics_public,
     )
 

@@ -8,7 +8,7 @@ from doubledecker.bus import overview
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import RetryLater
 from doubledecker.model.job import AUX, MAIN, RETRY
-from doubledecker.store import batches, chains, counters, events, jobs, journal, registry, subscribers
+from doubledecker.store import batches, chains, counters, events, jobs, journal, letters, registry, subscribers
 from doubledecker.store.batches import Lost
 from doubledecker.store.events import Accepted
 from doubledecker.store.jobs import Taken
@@ -23,7 +23,7 @@ _PASSES_MAX = 100
 # Subscribers with parked jobs looked at in one run.
 _PARKED_MAX = 100
 # A failing subscriber whose scheduled retry never came is tried with another batch after this.
-_PROBE_MS = 60_000
+_PROBE_MS = 10_000
 
 _log = log.get("worker")
 
@@ -117,17 +117,29 @@ class Chores:
         for partition in self._partitions.all:
             await self._unpark(partition)
             await self._trim(partition, "events", is_forced=not self._rules.journal_refuses)
-            # An attempt cannot be refused once it was made.
+            # What has happened cannot be refused.
             await self._trim(partition, "attempts", is_forced=True)
+            await self._trim(partition, "settlements", is_forced=True)
 
     async def sweep(self) -> None:
-        """Retire what waits for nobody: a process may have died between forgetting a subscriber and doing so."""
+        """Remove what waits for nobody: a process may have died between forgetting a receiver and doing so."""
         await self._live.refresh()
         for partition in self._partitions.all:
             _, waiting = await batches.gauges(partition)
             for token in waiting.keys() - self._live.snapshot.subscribers.keys():
                 if await subscribers.retire(partition, token):
                     _log.warning("subscriber.swept", partition=partition.index, subscriber=token)
+            await self._sweep_queues(partition)
+
+    async def _sweep_queues(self, partition: Partition) -> None:
+        orphans = await letters.names_held(partition) - self._live.snapshot.queues.keys()
+        if not orphans:
+            return
+        # One that was registered since the last look holds messages by right.
+        await self._live.refresh()
+        for name in orphans - self._live.snapshot.queues.keys():
+            await letters.destroy(partition, name)
+            _log.warning("queue.swept", partition=partition.index, queue=name)
 
     async def purge(self, partition: Partition, token: str, rid: str) -> None:
         """Delete what waited for a subscriber when it went."""
@@ -156,6 +168,7 @@ class Chores:
                 left=left,
                 message=message,
                 receivers=[snapshot.subscribers[token] for token in share if token in snapshot.subscribers],
+                queues=[snapshot.queues[name[1:]] for name in share if name[1:] in snapshot.queues and name[0] == "@"],
                 taken=len(share),
                 version=snapshot.version,
             )
@@ -218,7 +231,8 @@ class Chores:
 def queues_to_try(condition: Condition, *, now_ms: int) -> tuple[str, ...]:
     """Where a failing subscriber's next try comes from, if it is time for one.
 
-    It is a batch that failed before. Only when none came in a minute is a first try spent on it.
+    It is a batch that failed before. Only when none came for a while, as the news of its end got lost, is a first try
+    spent on it.
     """
     if condition.calls > 0 or now_ms < condition.retry_at:
         return ()

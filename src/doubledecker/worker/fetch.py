@@ -93,8 +93,9 @@ class Fetcher:
                 self._doubt(partition, offers)
                 wait_s = min(wait_s, _PAUSE_S)
                 continue
-            for slot in [slot for slot, where in self._doubts.items() if where is partition]:
-                del self._doubts[slot]
+            # Of these alone: a job that ended in doubt while the call was on its way was not part of it.
+            for slot in {slot for slots in offers.values() for slot in slots}:
+                self._doubts.pop(slot, None)
             for taken in take.taken:
                 self._start(taken)
             if len(take.taken) >= min(len(slots) for slots in offers.values() if slots):

@@ -1,0 +1,25 @@
+-- End messages for good: their consumer is done with them.
+--
+-- uses queue_facets
+-- arg  messages  pack  pairs of an id and the attempt that is acked
+-- returns        the ids that were still the consumer's; nothing changed for the others
+
+local mine = still_held(messages)
+local ids, touched = {}, {}
+for id, record in pairs(mine) do
+  local facet = let_go("acked", id, record)
+  touched[facet.name] = facet
+  ids[#ids + 1] = id
+end
+if #ids == 0 then
+  return ids
+end
+redis.call("ZREM", pending, unpack(ids))
+redis.call("HDEL", tried, unpack(ids))
+redis.call("HDEL", data, unpack(ids))
+for _, facet in pairs(touched) do
+  seat(facet)
+end
+save()
+conclude()
+return ids

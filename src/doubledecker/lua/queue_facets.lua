@@ -1,0 +1,179 @@
+-- part: what the scripts of one queue share. Where facets stand, and what becomes of a message that was pulled.
+--
+-- A facet is one tenant's line. It has a tag in virtual time: the least tag is served next, and a message served
+-- moves the tag on by what it costs over the facet's weight. A facet with messages waiting is in exactly one of three
+-- places: in the ring when it can be served now; parked when it is paused or has its fill of messages in flight; in
+-- `wake` when its rate lets the next one go only later. One that has none is in none.
+-- A line is always sorted by the numbers of its ids, so a message that comes back finds its old place.
+--
+-- key  state      queue:state:<queue>       hash    sequence, virtual time, counters
+-- key  facets     queue:facets:<queue>      hash    tag, messages in flight, mean cost and next time, by facet
+-- key  rules      queue:rules:<queue>       hash    weight, concurrency, rate and pause of facets that have rules
+-- key  ring       queue:ring:<queue>        zset    facets that can be served, by tag
+-- key  parked     queue:parked:<queue>      zset    facets that cannot, by tag
+-- key  wake       queue:wake:<queue>        zset    facets that can be served later, by when
+-- key  idle       queue:idle:<queue>        zset    facets that have nothing, by tag, until virtual time has passed it
+-- key  data       queue:data:<queue>        hash    messages by id
+-- key  pending    queue:pending:<queue>     zset    ids of messages in consumers' hands, by the end of the lease
+-- key  tried      queue:tried:<queue>       hash    attempt, facet, time of the pull and charge of messages once pulled
+-- key  dead       queue:dead:<queue>        hash    dead letters by id: facet, attempts, why, when, message
+-- key  dead_index queue:dead:index:<queue>  zset    their ids by time of death
+-- key  journal    journal                   hash    settlements_bytes
+-- key  settled    journal:settlements       stream  what became of messages, for the measures of fairness
+-- key  bell       queues:bell               stream  rung with a queue's name when it has something to serve again
+-- keys line       queue:new:<of_queue>:<facet>  list  ids of waiting messages, next one first
+-- arg  queue      text  the queue's name
+-- arg  charge     text  what serving costs: `time` it took, or `count` of messages
+-- now
+
+local v = tonumber(redis.call("HGET", state, "v") or 0)
+local known = {}
+local notes = {}
+local could_serve = redis.call("ZCARD", ring) > 0
+
+local function read(name, kept, rule)
+  local tag, held, mean, next_at = 0, 0, 0, 0
+  if kept then
+    tag, held, mean, next_at = unpack(cmsgpack.unpack(kept))
+  end
+  local weight, cap, every_ms, is_paused, has_rules = 1, 0, 0, 0, false
+  if rule then
+    has_rules = true
+    weight, cap, every_ms, is_paused = unpack(cmsgpack.unpack(rule))
+  end
+  known[name] = {
+    name = name, tag = tag, held = held, mean = mean, next_at = next_at,
+    weight = weight, cap = cap, every_ms = every_ms, is_paused = is_paused == 1, has_rules = has_rules,
+  }
+  return known[name]
+end
+
+local function facet_of(name)
+  return known[name] or read(name, redis.call("HGET", facets, name), redis.call("HGET", rules, name))
+end
+
+local function save()
+  local words = {}
+  for name, facet in pairs(known) do
+    words[#words + 1] = name
+    words[#words + 1] = cmsgpack.pack({facet.tag, facet.held, facet.mean, facet.next_at})
+  end
+  for first = 1, #words, 1000 do
+    redis.call("HSET", facets, unpack(words, first, math.min(first + 999, #words)))
+  end
+end
+
+local function is_blocked(facet)
+  return facet.is_paused or (facet.cap > 0 and facet.held >= facet.cap)
+end
+
+-- Put a facet where it belongs now. Most have no rules, and can only be in the ring or nowhere.
+local function seat(facet)
+  local name = facet.name
+  if facet.has_rules then
+    redis.call("ZREM", parked, name)
+    redis.call("ZREM", wake, name)
+  end
+  if redis.call("LLEN", line(queue, name)) == 0 then
+    redis.call("ZREM", ring, name)
+    if facet.held == 0 then
+      redis.call("ZADD", idle, facet.tag, name)
+    end
+  elseif is_blocked(facet) then
+    redis.call("ZREM", ring, name)
+    redis.call("ZADD", parked, facet.tag, name)
+  elseif facet.next_at > now then
+    redis.call("ZREM", ring, name)
+    redis.call("ZADD", wake, facet.next_at, name)
+  else
+    -- A little before all that wait for their turn: whoever comes back is served next, and pays as of now.
+    redis.call("ZADD", ring, facet.tag > v and facet.tag or v - 1, name)
+  end
+end
+
+local function number_of(id)
+  return tonumber(string.match(id, "%-(%d+)$"))
+end
+
+-- Put a message into its line again, where its number belongs: nearly always in front.
+local function give_back(id, name)
+  local at, number = line(queue, name), number_of(id)
+  local low, high = 0, redis.call("LLEN", at)
+  while low < high do
+    local middle = low == 0 and 0 or math.floor((low + high) / 2)
+    if number_of(redis.call("LINDEX", at, middle)) > number then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  if low == 0 then
+    redis.call("LPUSH", at, id)
+  elseif low == redis.call("LLEN", at) then
+    redis.call("RPUSH", at, id)
+  else
+    redis.call("LINSERT", at, "BEFORE", redis.call("LINDEX", at, low), id)
+  end
+end
+
+local function bury(id, name, attempts, why)
+  redis.call("HSET", dead, id, cmsgpack.pack({name, attempts, why, now, redis.call("HGET", data, id)}))
+  redis.call("ZADD", dead_index, now, id)
+  redis.call("HDEL", data, id)
+  redis.call("HDEL", tried, id)
+  redis.call("HINCRBY", state, "dead", 1)
+end
+
+local function note(kind, id, name, attempt, ms)
+  notes[kind] = notes[kind] or {}
+  table.insert(notes[kind], id .. " " .. name .. " " .. attempt .. " " .. ms)
+end
+
+-- A message left a consumer's hands: its place is free, and its facet pays what it really cost.
+local function let_go(kind, id, record)
+  local attempt, name, pulled_at, together, charged = unpack(record)
+  local facet = facet_of(name)
+  local took_ms = math.max(0, now - pulled_at)
+  facet.held = math.max(0, facet.held - 1)
+  if charge == "time" then
+    local cost = math.max(1, took_ms / together)
+    facet.tag = facet.tag + (cost - charged) / facet.weight
+    facet.mean = facet.mean == 0 and cost or 0.8 * facet.mean + 0.2 * cost
+  end
+  note(kind, id, name, attempt, took_ms)
+  return facet
+end
+
+-- The records of those of the messages that are still in the hands of whoever names the right attempt.
+local function still_held(messages)
+  local ids, mine = {}, {}
+  for i, message in ipairs(messages) do
+    ids[i] = message[1]
+  end
+  if #ids == 0 then
+    return mine
+  end
+  local ends = redis.call("ZMSCORE", pending, unpack(ids))
+  local records = redis.call("HMGET", tried, unpack(ids))
+  for i, message in ipairs(messages) do
+    local record = ends[i] and records[i] and cmsgpack.unpack(records[i])
+    -- The same message named twice in one call counts once.
+    if record and record[1] == message[2] and not mine[message[1]] then
+      mine[message[1]] = record
+    end
+  end
+  return mine
+end
+
+-- Write down what happened, and wake whoever waits if there is something to serve that was not there before.
+local function conclude()
+  for kind, lines in pairs(notes) do
+    local text = table.concat(lines, "\n")
+    redis.call("XADD", settled, "*", "queue", queue, kind, text)
+    redis.call("HINCRBY", journal, "settlements_bytes", #queue + #text)
+    redis.call("HINCRBY", state, kind, #lines)
+  end
+  if not could_serve and redis.call("ZCARD", ring) > 0 then
+    redis.call("XADD", bell, "MAXLEN", "~", 1000, "*", "queue", queue)
+  end
+end

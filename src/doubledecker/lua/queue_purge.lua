@@ -1,0 +1,26 @@
+-- Destroy waiting messages of one facet, the oldest first; those in consumers' hands are left to them.
+--
+-- uses queue_facets
+-- key  scheduled     queue:scheduled:<queue>  zset  ids of messages that come back later, by when
+-- arg  facet    text  the facet
+-- arg  most     int   how many of its line in one call
+-- arg  delayed  pack  ids of messages that come back later; those of this facet go too
+-- returns       how many were destroyed
+
+local gone = redis.call("LPOP", line(queue, facet), most) or {}
+for _, id in ipairs(delayed) do
+  local record = redis.call("HGET", tried, id)
+  if record and cmsgpack.unpack(record)[2] == facet and redis.call("ZREM", scheduled, id) == 1 then
+    gone[#gone + 1] = id
+  end
+end
+if #gone == 0 then
+  return 0
+end
+redis.call("HDEL", data, unpack(gone))
+redis.call("HDEL", tried, unpack(gone))
+redis.call("HINCRBY", state, "purged", #gone)
+seat(facet_of(facet))
+save()
+conclude()
+return #gone

@@ -1,0 +1,32 @@
+-- Register a queue, or change one.
+--
+-- key registry   registry           hash  version
+-- key changes    registry:changes   zset  what changed, by version
+-- key queues     queues             hash  queues as JSON, by name
+-- key receiver   subscriber:@<name> hash  health of the queue's callback
+-- arg name    text  the queue
+-- arg record  text  the queue as JSON
+-- arg former  text  the record that the caller saw, or empty: a change in between is not overwritten
+-- arg most    int   how many queues there may be
+-- arg callback  text  where its messages are pushed, or empty
+-- returns     the registry's version; 0 when the queue was changed meanwhile, -1 when there are too many
+
+local kept = redis.call("HGET", queues, name)
+if (kept or "") ~= former then
+  return 0
+end
+if not kept and redis.call("HLEN", queues) >= most then
+  return -1
+end
+if kept == record then
+  return tonumber(redis.call("HGET", registry, "version"))
+end
+redis.call("HSET", queues, name, record)
+if callback == "" then
+  redis.call("DEL", receiver)
+else
+  redis.call("HSET", receiver, "callback", callback)
+end
+local version = redis.call("HINCRBY", registry, "version", 1)
+redis.call("ZADD", changes, version, "queue " .. name)
+return version

@@ -1,0 +1,1 @@
+"""Fair queues: pulling over all partitions, waiting for messages, and consuming next to Redis."""

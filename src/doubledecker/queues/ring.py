@@ -1,0 +1,166 @@
+"""One queue over all partitions: pull, ack, nack, extend.
+
+A tenant is whole in one partition. A pull visits every partition, and takes from each according to its share, so that
+tenants are served in turn wherever they are. A message's id says where it is.
+"""
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from doubledecker.model.queue import Queue
+from doubledecker.queues.bell import Bell
+from doubledecker.queues.shares import Standing, divide, virtual_time
+from doubledecker.store import queues
+from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Held, Message
+
+# A partition may turn out to have less than was asked of it; after these rounds the rest waits for the next pull.
+_ROUNDS_MAX = 3
+# However soon something is due, time passes between two looks.
+_WAIT_S_MIN = 0.001
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Messages, and how long until more may be due (None: nobody knows; wait for the bell)."""
+
+    messages: tuple[Message, ...]
+    wait_ms: int | None
+
+
+class Patience:
+    """A wait that can be ended early: a pull that is cancelled might take messages that nobody gets."""
+
+    def __init__(self) -> None:
+        self.rung = asyncio.Event()
+        self.is_over = False
+
+    def end(self) -> None:
+        """Whoever waits has gone; the pull returns with what it has."""
+        self.is_over = True
+        self.rung.set()
+
+
+@dataclass
+class _Course:
+    """How far a queue is, as far as this process knows."""
+
+    standings: list[Standing]
+    virtual_time: float = 0.0
+
+
+class Rings:
+    """All queues, as consumers use them."""
+
+    def __init__(self, partitions: Partitions, bell: Bell) -> None:
+        self._partitions = partitions
+        self._bell = bell
+        self._courses: dict[str, _Course] = {}
+
+    async def pull(self, queue: Queue, *, most: int, lease_ms: int | None = None) -> Pull:
+        """Take up to `most` messages (200 at the most) under a lease."""
+        lease_ms = lease_ms or queue.lease_ms
+        most = min(most, PULL_MAX)
+        if len(self._partitions.all) == 1:
+            pulled = await queues.pull(self._partitions.home, queue, most=most, lease_ms=lease_ms, floor=0.0)
+            return Pull(pulled.messages, pulled.wait_ms)
+        return await self._pull_all(queue, most, lease_ms)
+
+    async def pull_waiting(
+        self,
+        queue: Queue,
+        *,
+        most: int,
+        wait_ms: int,
+        lease_ms: int | None = None,
+        patience: Patience | None = None,
+    ) -> Pull:
+        """Take messages, or wait up to `wait_ms` for the first; end the patience rather than cancel it."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_ms / 1000
+        patience = patience or Patience()
+        with self._bell.waiting(queue.name, patience.rung) as rung:
+            while True:
+                rung.clear()
+                pull = await self.pull(queue, most=most, lease_ms=lease_ms)
+                left_s = deadline - loop.time()
+                if pull.messages or left_s <= 0 or patience.is_over or self._bell.is_stopped:
+                    return pull
+                due_s = left_s if pull.wait_ms is None else max(pull.wait_ms / 1000, _WAIT_S_MIN)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(left_s, due_s)):
+                        await rung.wait()
+
+    async def ack(self, queue: Queue, held: Sequence[Held]) -> list[str]:
+        """End messages; returns the ids that were still the caller's."""
+        return await self._settle(held, lambda at, part: queues.ack(at, queue, part))
+
+    async def nack(self, queue: Queue, held: Sequence[Held], *, why: str = "given back") -> list[str]:
+        """Give messages back; returns the ids that were still the caller's."""
+        return await self._settle(held, lambda at, part: queues.nack(at, queue, part, why=why))
+
+    async def extend(self, queue: Queue, held: Sequence[Held], *, lease_ms: int | None = None) -> tuple[int, list[str]]:
+        """Hold messages longer; returns until when at least, and the ids that were still the caller's."""
+        ends: list[int] = []
+
+        async def call(at: Partition, part: Sequence[Held]) -> list[str]:
+            until, ids = await queues.extend(at, queue, part, lease_ms=lease_ms or queue.lease_ms)
+            ends.append(until)
+            return ids
+
+        kept = await self._settle(held, call)
+        return min(ends, default=0), kept
+
+    async def _pull_all(self, queue: Queue, most: int, lease_ms: int) -> Pull:
+        course = self._courses.get(queue.name)
+        if course is None:
+            course = self._courses[queue.name] = _Course([Standing()] * len(self._partitions.all))
+            await self._visit(queue, course, [0] * len(course.standings), lease_ms)
+        messages: list[Message] = []
+        for _ in range(_ROUNDS_MAX):
+            shares = divide(most - len(messages), course.standings, floor=course.virtual_time)
+            found, wait_ms = await self._visit(queue, course, shares, lease_ms)
+            messages += found
+            if len(messages) >= most or all(standing.head is None for standing in course.standings):
+                break
+        return Pull(tuple(messages), wait_ms)
+
+    async def _visit(
+        self, queue: Queue, course: _Course, shares: Sequence[int], lease_ms: int
+    ) -> tuple[list[Message], int | None]:
+        """Pull its share from every partition, also when that is nothing: each learns how far the others are."""
+        floor = course.virtual_time
+        pulls = await asyncio.gather(
+            *(
+                queues.pull(partition, queue, most=share, lease_ms=lease_ms, floor=floor)
+                for partition, share in zip(self._partitions.all, shares, strict=True)
+            )
+        )
+        course.standings = [
+            Standing(pulled.head, pulled.cost or before.cost, pulled.facets)
+            for pulled, before in zip(pulls, course.standings, strict=True)
+        ]
+        course.virtual_time = virtual_time(course.standings, before=course.virtual_time)
+        waits = [pulled.wait_ms for pulled in pulls if pulled.wait_ms is not None]
+        return [message for pulled in pulls for message in pulled.messages], min(waits, default=None)
+
+    async def _settle(
+        self, held: Sequence[Held], call: Callable[[Partition, Sequence[Held]], Awaitable[list[str]]]
+    ) -> list[str]:
+        """Call each partition with what it holds, a bounded number at a time; ids of no partition are nobody's."""
+        by_partition: dict[int, list[Held]] = defaultdict(list)
+        for each in held:
+            index, dash, _ = each.id.partition("-")
+            if dash and index.isdecimal() and int(index) < len(self._partitions.all):
+                by_partition[int(index)].append(each)
+        replies = await asyncio.gather(
+            *(
+                call(self._partitions.all[index], part[start : start + SETTLE_MAX])
+                for index, part in by_partition.items()
+                for start in range(0, len(part), SETTLE_MAX)
+            )
+        )
+        return [id_ for reply in replies for id_ in reply]

@@ -1,0 +1,134 @@
+"""How a queue stands over all partitions: for its page, for metrics, and before anything is destroyed."""
+
+import asyncio
+from collections import Counter as Sum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from doubledecker.model.queue import Queue, Rule
+from doubledecker.store import facets, letters
+from doubledecker.store.facets import FacetView
+from doubledecker.store.letters import Letter
+from doubledecker.store.partitions import Partition, Partitions
+
+
+@dataclass(frozen=True)
+class Facet:
+    """One tenant's line over all partitions; `share` is the part of the service it is due while others wait too."""
+
+    tenant: str
+    waiting: int
+    in_flight: int
+    oldest_at: int | None
+    rule: Rule
+    share: float
+
+
+@dataclass(frozen=True)
+class QueueView:
+    """A queue at one moment; `waiting` are those that could be pulled, now or when their facet's turn comes."""
+
+    queue: Queue
+    waiting: int
+    in_flight: int
+    delayed: int
+    dead: int
+    counters: dict[str, int]
+
+
+class _Timed(msgspec.Struct, gc=False):
+    """The only part of a stored message that a view looks at."""
+
+    t: int = 0
+
+
+_TIMED = msgspec.json.Decoder(_Timed)
+
+
+async def look(partitions: Partitions, queue: Queue) -> QueueView:
+    """Numbers alone, one round trip a partition."""
+    parts = await asyncio.gather(*(facets.look(partition, queue) for partition in partitions.all))
+    counters: Sum[str] = Sum()
+    for part in parts:
+        counters.update(part.counters)
+    counters.pop("sequence", None)
+    in_flight, delayed = sum(part.in_flight for part in parts), sum(part.delayed for part in parts)
+    return QueueView(
+        queue=queue,
+        waiting=sum(part.length for part in parts) - in_flight - delayed,
+        in_flight=in_flight,
+        delayed=delayed,
+        dead=sum(part.dead for part in parts),
+        counters=dict(counters),
+    )
+
+
+async def look_at_facets(partitions: Partitions, queue: Queue, *, most: int) -> list[Facet]:
+    """Tenants that have something waiting or a rule, those with the most waiting first."""
+    found = await asyncio.gather(*(_facets(partition, queue, most) for partition in partitions.all))
+    return sorted(_joined([row for part in found for row in part]), key=lambda facet: -facet.waiting)[:most]
+
+
+async def look_at_facet(partitions: Partitions, queue: Queue, tenant: str) -> Facet:
+    """One tenant, whatever it has."""
+    found = await asyncio.gather(*(_with_age(partition, queue, [tenant]) for partition in partitions.all))
+    return _joined([row for part in found for row in part])[0]
+
+
+async def find_letters(
+    partitions: Partitions,
+    queue: Queue,
+    *,
+    tenant: str | None,
+    ids: Sequence[str] | None = None,
+    most: int | None = None,
+) -> dict[Partition, list[Letter]]:
+    """Dead letters by partition: all, or those of a tenant, or those named."""
+    found: dict[Partition, list[Letter]] = {}
+    left = most
+    for partition in partitions.all:
+        found[partition] = []
+        wanted = None if ids is None else [id_ for id_ in ids if id_.partition("-")[0] == str(partition.index)]
+        async for letter in letters.each(partition, queue, wanted):
+            if tenant is None or letter.tenant == tenant:
+                if left is not None and left <= 0:
+                    return found
+                found[partition].append(letter)
+                left = None if left is None else left - 1
+    return found
+
+
+async def _facets(partition: Partition, queue: Queue, most: int) -> list[tuple[FacetView, int | None]]:
+    return await _with_age(partition, queue, await facets.names(partition, queue, most=most))
+
+
+async def _with_age(partition: Partition, queue: Queue, tenants: Sequence[str]) -> list[tuple[FacetView, int | None]]:
+    rows = await facets.facets(partition, queue, tenants)
+    texts = dict(await letters.read(partition, queue, [row.oldest_id for row in rows if row.oldest_id]))
+    return [(row, _TIMED.decode(texts[row.oldest_id]).t if row.oldest_id in texts else None) for row in rows]
+
+
+def _joined(rows: Sequence[tuple[FacetView, int | None]]) -> list[Facet]:
+    """One facet a tenant: the default tenant may be in several partitions."""
+    by_tenant: dict[str, list[tuple[FacetView, int | None]]] = {}
+    for row in rows:
+        by_tenant.setdefault(row[0].tenant, []).append(row)
+    weights = {
+        tenant: parts[0][0].rule.weight
+        for tenant, parts in by_tenant.items()
+        if any(view.waiting for view, _ in parts) and not parts[0][0].rule.paused
+    }
+    total = sum(weights.values()) or 1.0
+    return [
+        Facet(
+            tenant=tenant,
+            waiting=sum(view.waiting for view, _ in parts),
+            in_flight=sum(view.in_flight for view, _ in parts),
+            oldest_at=min((at for _, at in parts if at is not None), default=None),
+            rule=parts[0][0].rule,
+            share=round(weights.get(tenant, 0.0) / total, 6),
+        )
+        for tenant, parts in by_tenant.items()
+    ]

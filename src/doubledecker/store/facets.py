@@ -1,0 +1,126 @@
+"""Facets of queues, in each partition: their rules, and how they and their queue stand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+
+from doubledecker.model.queue import Queue, Rule
+from doubledecker.store.partitions import Partition
+from doubledecker.store.scripts import Encoded, Packable, load
+
+_RULE = load("queue_rule")
+
+
+@dataclass(frozen=True)
+class FacetView:
+    """How one facet stands."""
+
+    tenant: str
+    waiting: int
+    in_flight: int
+    oldest_id: str
+    rule: Rule
+    is_served: bool
+
+
+@dataclass(frozen=True)
+class QueueView:
+    """How a queue stands in one partition."""
+
+    length: int
+    in_flight: int
+    delayed: int
+    dead: int
+    counters: dict[str, int]
+
+
+async def rule(partition: Partition, queue: Queue, tenant: str) -> Rule:
+    """The rule of a facet."""
+    kept = await partition.command("HGET", partition.key(f"queue:rules:{queue.name}"), tenant)
+    return _rule(cast("bytes | None", kept))
+
+
+async def set_rule(partition: Partition, queue: Queue, tenant: str, rule: Rule) -> None:
+    """Change the rule of a facet, from its next message on."""
+    every_ms = 1000 / rule.rate_per_s if rule.rate_per_s else 0
+    # Whole numbers as such: what is equal to the default must be told from what is not.
+    numbers: list[float] = [rule.weight, rule.concurrency, every_ms, int(rule.paused)]
+    packed: list[Packable] = [int(number) if number == int(number) else number for number in numbers]
+    await partition.run(_RULE, queue=queue.name, charge=queue.charge, facet=tenant, rule=packed)
+
+
+async def look(partition: Partition, queue: Queue) -> QueueView:
+    """How a queue stands, in one round trip."""
+    names = ("data", "pending", "scheduled", "dead", "state")
+    key = {name: partition.key(f"queue:{name}:{queue.name}") for name in names}
+    length, in_flight, delayed, dead, flat = await partition.commands(
+        [
+            ["HLEN", key["data"]],
+            ["ZCARD", key["pending"]],
+            ["ZCARD", key["scheduled"]],
+            ["HLEN", key["dead"]],
+            ["HGETALL", key["state"]],
+        ]
+    )
+    fields = cast("list[bytes]", flat)
+    counters = {
+        name.decode(): int(value) for name, value in zip(fields[0::2], fields[1::2], strict=True) if name != b"v"
+    }
+    return QueueView(*cast("tuple[int, int, int, int]", (length, in_flight, delayed, dead)), counters)
+
+
+async def names(partition: Partition, queue: Queue, *, most: int) -> list[str]:
+    """Tenants with something waiting or with a rule, at most so many."""
+    commands: list[list[Encoded]] = [
+        ["ZRANGE", partition.key(f"queue:{name}:{queue.name}"), 0, most - 1] for name in ("ring", "parked", "wake")
+    ]
+    commands.append(["HKEYS", partition.key(f"queue:rules:{queue.name}")])
+    replies = await partition.commands(commands)
+    found = dict.fromkeys(name.decode() for reply in cast("list[list[bytes]]", replies) for name in reply)
+    return list(found)[:most]
+
+
+async def facets(partition: Partition, queue: Queue, tenants: Sequence[str]) -> list[FacetView]:
+    """How facets stand."""
+    if not tenants:
+        return []
+    kept, rules, served = await partition.commands(
+        [
+            ["HMGET", partition.key(f"queue:facets:{queue.name}"), *tenants],
+            ["HMGET", partition.key(f"queue:rules:{queue.name}"), *tenants],
+            ["ZMSCORE", partition.key(f"queue:ring:{queue.name}"), *tenants],
+        ]
+    )
+    lines = [partition.key(f"queue:new:{queue.name}:{tenant}") for tenant in tenants]
+    asked: list[list[Encoded]] = [["LLEN", line] for line in lines]
+    asked += [["LINDEX", line, 0] for line in lines]
+    heads = await partition.commands(asked)
+    rows = zip(
+        tenants,
+        cast("list[bytes | None]", kept),
+        cast("list[bytes | None]", rules),
+        cast("list[bytes | None]", served),
+        cast("list[int]", heads[: len(lines)]),
+        cast("list[bytes | None]", heads[len(lines) :]),
+        strict=True,
+    )
+    return [
+        FacetView(
+            tenant,
+            waiting=waiting,
+            in_flight=int(msgspec.msgpack.decode(state, type=list[float])[1]) if state else 0,
+            oldest_id=first.decode() if first else "",
+            rule=_rule(rule),
+            is_served=tag is not None,
+        )
+        for tenant, state, rule, tag, waiting, first in rows
+    ]
+
+
+def _rule(kept: bytes | None) -> Rule:
+    if kept is None:
+        return Rule()
+    weight, concurrency, every_ms, is_paused = msgspec.msgpack.decode(kept, type=tuple[float, int, float, int])
+    return Rule(weight, concurrency, round(1000 / every_ms, 6) if every_ms else 0.0, bool(is_paused))

@@ -1,0 +1,153 @@
+"""What a queue holds, looked at, brought back or destroyed: waiting messages and dead letters, in each partition."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+
+from doubledecker.model.queue import Queue
+from doubledecker.store.partitions import Partition
+from doubledecker.store.queues import ids_of
+from doubledecker.store.scripts import Encoded, load
+
+_PAGE = 500
+_KEYS = ("state", "facets", "rules", "ring", "parked", "wake", "idle", "data", "pending", "tried", "scheduled")
+_KEYS_DEAD = ("dead", "dead:index")
+
+_REDRIVE, _PURGE = load("queue_redrive"), load("queue_purge")
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A dead letter."""
+
+    id: str
+    tenant: str
+    attempts: int
+    why: str
+    died_at: int
+    event: bytes
+
+
+async def peek(partition: Partition, queue: Queue, tenant: str, *, most: int) -> list[tuple[str, bytes]]:
+    """The next waiting messages of a facet, without taking them."""
+    line = partition.key(f"queue:new:{queue.name}:{tenant}")
+    ids = cast("list[bytes]", await partition.command("LRANGE", line, 0, most - 1))
+    return await read(partition, queue, ids_of(ids))
+
+
+async def read(partition: Partition, queue: Queue, ids: Sequence[str]) -> list[tuple[str, bytes]]:
+    """Those of the messages that are there."""
+    if not ids:
+        return []
+    texts = await partition.command("HMGET", partition.key(f"queue:data:{queue.name}"), *ids)
+    pairs = zip(ids, cast("list[bytes | None]", texts), strict=True)
+    return [(id_, text) for id_, text in pairs if text is not None]
+
+
+async def purge(partition: Partition, queue: Queue, tenant: str) -> int:
+    """Destroy what waits in a facet; returns how many messages that were."""
+    total = 0
+    while True:
+        gone = await _purge(partition, queue, tenant, [])
+        total += gone
+        if gone < _PAGE:
+            break
+    at = partition.key(f"queue:scheduled:{queue.name}")
+    delayed = ids_of(await partition.command("ZRANGE", at, 0, -1))
+    for start in range(0, len(delayed), _PAGE):
+        total += await _purge(partition, queue, tenant, delayed[start : start + _PAGE])
+    return total
+
+
+async def destroy(partition: Partition, name: str) -> None:
+    """Remove everything that a deleted queue held; safe to repeat."""
+    names = await tenants(partition, name)
+    for start in range(0, len(names), _PAGE):
+        lines = [partition.key(f"queue:new:{name}:{tenant}") for tenant in names[start : start + _PAGE]]
+        await partition.command("UNLINK", *lines)
+    await partition.command("UNLINK", *(partition.key(f"queue:{key}:{name}") for key in (*_KEYS, *_KEYS_DEAD)))
+    await partition.command("SREM", partition.key("queues:index"), name)
+
+
+async def tenants(partition: Partition, name: str) -> list[str]:
+    """Everyone who has something waiting, now or later, or is remembered."""
+    commands: list[list[Encoded]] = [
+        ["ZRANGE", partition.key(f"queue:{place}:{name}"), 0, -1] for place in ("ring", "parked", "wake")
+    ]
+    commands.append(["HKEYS", partition.key(f"queue:facets:{name}")])
+    commands.append(["ZRANGE", partition.key(f"queue:scheduled:{name}"), 0, -1])
+    *places, delayed = cast("list[list[bytes]]", await partition.commands(commands))
+    found = {tenant.decode() for place in places for tenant in place}
+    for start in range(0, len(delayed), _PAGE):
+        page = delayed[start : start + _PAGE]
+        records = await partition.command("HMGET", partition.key(f"queue:tried:{name}"), *page)
+        found |= {msgspec.msgpack.decode(record)[1] for record in cast("list[bytes | None]", records) if record}
+    return sorted(found)
+
+
+async def names_held(partition: Partition) -> set[str]:
+    """The queues that have held messages in a partition."""
+    reply = cast("list[bytes]", await partition.command("SMEMBERS", partition.key("queues:index")))
+    return {name.decode() for name in reply}
+
+
+async def dead_ids(partition: Partition, queue: Queue) -> AsyncIterator[list[str]]:
+    """The ids of all dead letters, oldest first, in pages; letters that go meanwhile may hide others from one pass."""
+    at = partition.key(f"queue:dead:index:{queue.name}")
+    start = 0
+    while ids := ids_of(await partition.command("ZRANGE", at, start, start + _PAGE - 1)):
+        yield ids
+        start += _PAGE
+
+
+async def each(partition: Partition, queue: Queue, ids: Sequence[str] | None) -> AsyncIterator[Letter]:
+    """The dead letters with these ids, or all of them, oldest first."""
+    if ids is not None:
+        for letter in await letters(partition, queue, ids):
+            yield letter
+        return
+    async for page in dead_ids(partition, queue):
+        for letter in await letters(partition, queue, page):
+            yield letter
+
+
+async def letters(partition: Partition, queue: Queue, ids: Sequence[str]) -> list[Letter]:
+    """Those of the dead letters that are there."""
+    if not ids:
+        return []
+    packed = await partition.command("HMGET", partition.key(f"queue:dead:{queue.name}"), *ids)
+    pairs = zip(ids, cast("list[bytes | None]", packed), strict=True)
+    return [_letter(id_, record) for id_, record in pairs if record is not None]
+
+
+async def settle(partition: Partition, queue: Queue, ids: Sequence[str], *, is_redriven: bool) -> int:
+    """Bring dead letters back to their lines, or destroy them; returns how many were there."""
+    total = 0
+    for start in range(0, len(ids), _PAGE):
+        page = list(ids[start : start + _PAGE])
+        if is_redriven:
+            came = await partition.run(_REDRIVE, queue=queue.name, charge=queue.charge, ids=page)
+            total += len(cast("list[bytes]", came))
+            continue
+        gone, _ = await partition.commands(
+            [
+                ["HDEL", partition.key(f"queue:dead:{queue.name}"), *page],
+                ["ZREM", partition.key(f"queue:dead:index:{queue.name}"), *page],
+            ]
+        )
+        total += cast("int", gone)
+    return total
+
+
+async def _purge(partition: Partition, queue: Queue, tenant: str, delayed: Sequence[str]) -> int:
+    reply = await partition.run(
+        _PURGE, queue=queue.name, charge=queue.charge, facet=tenant, most=0 if delayed else _PAGE, delayed=list(delayed)
+    )
+    return cast("int", reply)
+
+
+def _letter(id_: str, record: bytes) -> Letter:
+    tenant, attempts, why, died_at, event = msgspec.msgpack.decode(record)
+    return Letter(id_, tenant, attempts, why, died_at, event if isinstance(event, bytes) else event.encode())

@@ -1,0 +1,114 @@
+"""Messages of queues, in each partition: pulled under a lease, then acked, given back, or held longer.
+
+A message's id is `<partition>-<number>`: unique in its queue, and it says where the message is. Every call here is
+about one partition; queues/ring.py makes one queue of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from doubledecker.model.queue import Queue
+from doubledecker.store.partitions import Partition
+from doubledecker.store.scripts import Packable, load
+
+# Measured: a pull of 100 holds the server for about a millisecond.
+PULL_MAX = 200
+# Messages settled by one call; whoever has more makes several.
+SETTLE_MAX = 1_000
+BELL_S = 5.0
+# Leases, delays and rates that end in one call.
+_DUE_MAX = 50
+
+_PULL, _ACK, _NACK, _EXTEND = load("queue_pull"), load("queue_ack"), load("queue_nack"), load("queue_extend")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message in a consumer's hands; `event` is its JSON, and `attempt` proves whose it is."""
+
+    id: str
+    attempt: int
+    tenant: str
+    event: bytes
+    lease_until: int
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What a pull found in one partition, and how its ring stands: least tag (None: empty), mean cost, facets."""
+
+    messages: tuple[Message, ...]
+    wait_ms: int | None
+    head: float | None
+    cost: float
+    facets: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """A message that a consumer names, with the attempt it believes to hold."""
+
+    id: str
+    attempt: int
+    delay_ms: int = 0
+
+
+async def pull(partition: Partition, queue: Queue, *, most: int, lease_ms: int, floor: float) -> Pulled:
+    """Take up to `most` messages under a lease; with 0 only what is due comes back."""
+    reply = await partition.run(
+        _PULL,
+        queue=queue.name,
+        charge=queue.charge,
+        most=most,
+        lease_ms=lease_ms,
+        attempts_max=queue.attempts_max,
+        floor=repr(floor),
+        due_max=_DUE_MAX,
+    )
+    rows, wait_ms, until, head, cost, facets = cast(
+        "tuple[list[tuple[bytes, int, bytes, bytes]], int, int, bytes, bytes, int]", reply
+    )
+    messages = tuple(
+        [Message(id_.decode(), attempt, tenant.decode(), event, until) for id_, attempt, tenant, event in rows]
+    )
+    return Pulled(messages, None if wait_ms < 0 else wait_ms, float(head) if head else None, float(cost), facets)
+
+
+async def ack(partition: Partition, queue: Queue, held: Sequence[Held]) -> list[str]:
+    """End messages; returns the ids that were still the caller's."""
+    pairs: list[Packable] = [[each.id, each.attempt] for each in held]
+    return ids_of(await partition.run(_ACK, queue=queue.name, charge=queue.charge, messages=pairs))
+
+
+async def nack(partition: Partition, queue: Queue, held: Sequence[Held], *, why: str) -> list[str]:
+    """Give messages back, each after its delay; returns the ids that were still the caller's."""
+    triples: list[Packable] = [[each.id, each.attempt, each.delay_ms] for each in held]
+    reply = await partition.run(
+        _NACK, queue=queue.name, charge=queue.charge, messages=triples, attempts_max=queue.attempts_max, why=why
+    )
+    return ids_of(reply)
+
+
+async def extend(partition: Partition, queue: Queue, held: Sequence[Held], *, lease_ms: int) -> tuple[int, list[str]]:
+    """Hold messages longer; returns until when, and the ids that were still the caller's."""
+    pairs: list[Packable] = [[each.id, each.attempt] for each in held]
+    reply = await partition.run(_EXTEND, queue=queue.name, charge=queue.charge, messages=pairs, lease_ms=lease_ms)
+    until, ids = cast("tuple[int, list[bytes]]", reply)
+    return until, ids_of(ids)
+
+
+async def bell(partition: Partition, last: str) -> tuple[str, list[str]]:
+    """Wait until some queue has something to serve; returns where to listen from next, and which. Never cancel it."""
+    reply = await partition.block(
+        "XREAD", "BLOCK", int(BELL_S * 1000), "STREAMS", partition.key("queues:bell"), last, block_s=BELL_S
+    )
+    if reply is None:
+        return last, []
+    [[_, entries]] = cast("list[tuple[bytes, list[tuple[bytes, list[bytes]]]]]", reply)
+    return entries[-1][0].decode(), [fields[1].decode() for _, fields in entries]
+
+
+def ids_of(reply: object) -> list[str]:
+    """Ids as text."""
+    return [id_.decode() for id_ in cast("list[bytes]", reply)]

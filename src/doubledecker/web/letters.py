@@ -1,0 +1,101 @@
+"""The routes of what queues hold: a look at waiting messages and dead letters, bringing them back, destroying them."""
+
+from msgspec import Raw
+from starlette.requests import Request
+from starlette.responses import Response
+
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import NotFound
+from doubledecker.model.event import check_tenant
+from doubledecker.model.queue import Queue
+from doubledecker.model.token import Caller
+from doubledecker.queues import view
+from doubledecker.store import letters
+from doubledecker.store.partitions import Partitions
+from doubledecker.web import body as bodies
+from doubledecker.web import queue_bodies, queue_shapes
+from doubledecker.web.body import BodyLimits
+
+
+class Letters:
+    """Answers what is asked about the contents of queues; counts come before anything is destroyed."""
+
+    def __init__(self, partitions: Partitions, registry: LiveRegistry, limits: BodyLimits) -> None:
+        self._partitions = partitions
+        self._registry = registry
+        self._limits = limits
+
+    async def peek(self, request: Request, caller: Caller) -> Response:
+        """The next waiting messages of a tenant, without taking them."""
+        queue = await self._queue(request, caller)
+        tenant = request.query_params.get("tenant", "default")
+        check_tenant(tenant)
+        most = queue_bodies.limit(request.query_params.get("limit"))
+        rows: list[dict[str, object]] = []
+        for partition in self._partitions.all:
+            found = await letters.peek(partition, queue, tenant, most=most)
+            rows += [{"id": id_, "tenant": tenant, "event": Raw(event)} for id_, event in found]
+        return queue_shapes.json({"messages": rows[:most]})
+
+    async def purge(self, request: Request, caller: Caller) -> Response:
+        """Destroy waiting messages, of one tenant or of all, or only count them."""
+        queue = await self._queue(request, caller)
+        asked = queue_bodies.choose(await self._body(request))
+        if asked.dry_run:
+            return queue_shapes.json({"messages": await self._count_waiting(queue, asked.tenant), "dry_run": True})
+        total = 0
+        for partition in self._partitions.all:
+            named = await letters.tenants(partition, queue.name) if asked.tenant is None else [asked.tenant]
+            for tenant in named:
+                total += await letters.purge(partition, queue, tenant)
+        return queue_shapes.json({"messages": total, "dry_run": False})
+
+    async def list_dead(self, request: Request, caller: Caller) -> Response:
+        """Dead letters, oldest first."""
+        queue = await self._queue(request, caller)
+        most = queue_bodies.limit(request.query_params.get("limit"))
+        tenant = request.query_params.get("tenant")
+        found = await view.find_letters(self._partitions, queue, tenant=tenant, most=most)
+        rows = [letter for part in found.values() for letter in part]
+        count = (await view.look(self._partitions, queue)).dead
+        return queue_shapes.json({"count": count, "messages": [queue_shapes.letter(row) for row in rows]})
+
+    async def show_dead(self, request: Request, caller: Caller) -> Response:
+        queue = await self._queue(request, caller)
+        id_ = request.path_params["id"]
+        found = await view.find_letters(self._partitions, queue, tenant=None, ids=[id_])
+        for part in found.values():
+            for letter in part:
+                return queue_shapes.json(queue_shapes.letter(letter))
+        raise NotFound(f"queue {queue.name!r} has no dead letter {id_[:80]!r}")
+
+    async def redrive_dead(self, request: Request, caller: Caller) -> Response:
+        """Bring dead letters back to their lines."""
+        return await self._settle_dead(request, caller, is_redriven=True)
+
+    async def purge_dead(self, request: Request, caller: Caller) -> Response:
+        """Destroy dead letters."""
+        return await self._settle_dead(request, caller, is_redriven=False)
+
+    async def _settle_dead(self, request: Request, caller: Caller, *, is_redriven: bool) -> Response:
+        queue = await self._queue(request, caller)
+        asked = queue_bodies.choose(await self._body(request))
+        found = await view.find_letters(self._partitions, queue, tenant=asked.tenant, ids=asked.ids)
+        if asked.dry_run:
+            return queue_shapes.json({"messages": sum(len(part) for part in found.values()), "dry_run": True})
+        total = 0
+        for partition, part in found.items():
+            total += await letters.settle(partition, queue, [row.id for row in part], is_redriven=is_redriven)
+        return queue_shapes.json({"messages": total, "dry_run": False})
+
+    async def _count_waiting(self, queue: Queue, tenant: str | None) -> int:
+        if tenant is not None:
+            return (await view.look_at_facet(self._partitions, queue, tenant)).waiting
+        seen = await view.look(self._partitions, queue)
+        return seen.waiting + seen.delayed
+
+    async def _queue(self, request: Request, caller: Caller) -> Queue:
+        return await self._registry.queue(request.path_params["name"], caller=caller)
+
+    async def _body(self, request: Request) -> bytes:
+        return await bodies.read(request.scope, request.receive, self._limits)

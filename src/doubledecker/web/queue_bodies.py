@@ -1,0 +1,108 @@
+"""The bodies of requests about queues, checked."""
+
+from typing import TypeVar
+
+import msgspec
+
+from doubledecker.errors import BadRequest
+from doubledecker.model.queue import LEASE_MS_MAX, LEASE_MS_MIN
+from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Held
+
+WAIT_MS_MAX = 30_000
+DELAY_MS_MAX = 30 * 86_400_000
+WHY_LENGTH_MAX = 200
+LIST_MAX = 1_000
+
+
+class PullBody(msgspec.Struct, forbid_unknown_fields=True):
+    """`POST /queues/:name/pull`."""
+
+    max: int = 1
+    wait_ms: int = 0
+    lease_ms: int | None = None
+
+
+class _Named(msgspec.Struct, forbid_unknown_fields=True):
+    """A message as a consumer names it."""
+
+    id: str
+    attempt: int
+    delay_ms: int | None = None
+
+
+class SettleBody(msgspec.Struct, forbid_unknown_fields=True):
+    """`POST /queues/:name/ack`, `/nack` and `/extend`."""
+
+    messages: list[_Named]
+    delay_ms: int = 0
+    lease_ms: int | None = None
+    why: str = "given back"
+
+    @property
+    def held(self) -> list[Held]:
+        return [
+            Held(each.id, each.attempt, self.delay_ms if each.delay_ms is None else each.delay_ms)
+            for each in self.messages
+        ]
+
+
+class ChooseBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What is to be purged or redriven: everything, one tenant's, or dead letters by id."""
+
+    tenant: str | None = None
+    ids: list[str] | None = None
+    dry_run: bool = False
+
+
+_Body = TypeVar("_Body", PullBody, SettleBody, ChooseBody)
+
+
+def pull(body: bytes) -> PullBody:
+    """A checked pull; an empty body asks for one message, now."""
+    asked = _decode(body or b"{}", PullBody)
+    _check("max", asked.max, 1, PULL_MAX)
+    _check("wait_ms", asked.wait_ms, 0, WAIT_MS_MAX)
+    _check("lease_ms", asked.lease_ms, LEASE_MS_MIN, LEASE_MS_MAX)
+    return asked
+
+
+def settle(body: bytes) -> SettleBody:
+    """A checked list of messages that the consumer holds."""
+    asked = _decode(body, SettleBody)
+    if len(asked.messages) > SETTLE_MAX:
+        raise BadRequest(f"{len(asked.messages)} messages; at most {SETTLE_MAX} are settled in one request")
+    _check("lease_ms", asked.lease_ms, LEASE_MS_MIN, LEASE_MS_MAX)
+    for held in asked.held:
+        _check("delay_ms", held.delay_ms, 0, DELAY_MS_MAX)
+    if len(asked.why) > WHY_LENGTH_MAX:
+        raise BadRequest(f"why has {len(asked.why)} characters; at most {WHY_LENGTH_MAX} are kept")
+    return asked
+
+
+def choose(body: bytes) -> ChooseBody:
+    """What a purge or a redrive is about; an empty body is about everything."""
+    asked = _decode(body or b"{}", ChooseBody)
+    if asked.ids is not None and len(asked.ids) > LIST_MAX:
+        raise BadRequest(f"{len(asked.ids)} ids; at most {LIST_MAX} in one request")
+    return asked
+
+
+def limit(value: str | None, *, default: int = 100) -> int:
+    """How many rows a list has at most."""
+    if value is None:
+        return default
+    if not value.isdecimal() or not 1 <= int(value) <= LIST_MAX:
+        raise BadRequest(f"limit is {value[:80]!r}; it must be from 1 to {LIST_MAX}")
+    return int(value)
+
+
+def _decode(body: bytes, kind: type[_Body]) -> _Body:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is not what this route takes: {error}") from error
+
+
+def _check(field: str, value: int | None, least: int, most: int) -> None:
+    if value is not None and not least <= value <= most:
+        raise BadRequest(f"{field} is {value}; it must be from {least} to {most}")

@@ -1,0 +1,111 @@
+"""How queues and what they hold look in answers."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw
+from starlette.responses import Response
+
+from doubledecker.model.queue import Queue, Rule
+from doubledecker.queues.ring import Pull
+from doubledecker.queues.view import Facet, QueueView
+from doubledecker.store.letters import Letter
+
+_COUNTED = ("pulled", "acked", "nacked", "expired", "dead", "dropped", "purged", "redriven")
+
+
+class _Pulled(msgspec.Struct):
+    """A message as a consumer gets it; its event's bytes are passed on unread."""
+
+    id: str
+    attempt: int
+    tenant: str
+    event: Raw
+    lease_until: int
+
+
+def json(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+
+
+def definition(queue: Queue) -> dict[str, object]:
+    """A queue as it was registered."""
+    shown: dict[str, object] = {
+        "name": queue.name,
+        "owner": queue.owner or "root",
+        "pattern": list(queue.patterns),
+        "lease_ms": queue.lease_ms,
+        "attempts_max": queue.attempts_max,
+        "charge": queue.charge,
+        "max_length": queue.max_length,
+        "facet_max_length": queue.facet_max_length,
+        "overflow": queue.overflow,
+    }
+    if queue.callback:
+        shown |= {
+            "callback": queue.callback,
+            "uuid": queue.receiver.uuid,
+            "timeout": queue.timeout_ms,
+            "max": queue.max_events,
+            "max_bytes": queue.max_bytes,
+            "concurrency": queue.concurrency,
+        }
+    return shown
+
+
+def numbers(seen: QueueView) -> dict[str, object]:
+    """A queue with what it holds."""
+    return {
+        **definition(seen.queue),
+        "waiting": seen.waiting,
+        "in_flight": seen.in_flight,
+        "delayed": seen.delayed,
+        "dead": seen.dead,
+        "counters": {name: seen.counters.get(name, 0) for name in _COUNTED},
+    }
+
+
+def facet(seen: Facet, now_ms: int) -> dict[str, object]:
+    """One tenant's line; `oldest` is an age by the event's own time."""
+    return {
+        "tenant": seen.tenant,
+        "waiting": seen.waiting,
+        "in_flight": seen.in_flight,
+        "oldest": 0 if seen.oldest_at is None else max(0, now_ms - seen.oldest_at),
+        "share": seen.share,
+        **rule(seen.rule),
+    }
+
+
+def rule(seen: Rule) -> dict[str, object]:
+    """What holds for a facet; null is no bound."""
+    return {
+        "weight": seen.weight,
+        "concurrency": seen.concurrency or None,
+        "rate_per_s": seen.rate_per_s or None,
+        "paused": seen.paused,
+    }
+
+
+def pulled(pull: Pull) -> dict[str, object]:
+    """What a pull answers."""
+    rows = [_Pulled(m.id, m.attempt, m.tenant, Raw(m.event), m.lease_until) for m in pull.messages]
+    return {"messages": rows, "wait_ms": pull.wait_ms}
+
+
+def settled(asked: Sequence[str], kept: Sequence[str]) -> dict[str, object]:
+    """Which messages were still the caller's, and which were not."""
+    mine = set(kept)
+    return {"ids": list(kept), "lost": [id_ for id_ in dict.fromkeys(asked) if id_ not in mine]}
+
+
+def letter(seen: Letter) -> dict[str, object]:
+    """A dead letter."""
+    return {
+        "id": seen.id,
+        "tenant": seen.tenant,
+        "attempts": seen.attempts,
+        "why": seen.why,
+        "died_at": seen.died_at,
+        "event": Raw(seen.event),
+    }

@@ -1,0 +1,162 @@
+"""The routes of queues: registering them, pulling and settling messages, ruling facets."""
+
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from doubledecker import clock
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import Conflict
+from doubledecker.model import queue as queueing
+from doubledecker.model.event import check_tenant
+from doubledecker.model.queue import Queue
+from doubledecker.model.token import Caller
+from doubledecker.queues import view
+from doubledecker.queues.ring import Patience, Rings
+from doubledecker.store import facets, letters, subscribers
+from doubledecker.store.partitions import Partitions
+from doubledecker.store.queues import Held
+from doubledecker.web import body as bodies
+from doubledecker.web import queue_bodies, queue_shapes
+from doubledecker.web.body import BodyLimits
+
+_FACETS_MAX = 100
+
+
+class Queues:
+    """Answers everything about queues; each is its owner's, and root's."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        registry: LiveRegistry,
+        rings: Rings,
+        limits: BodyLimits,
+        *,
+        is_private_allowed: bool,
+    ) -> None:
+        self._partitions = partitions
+        self._registry = registry
+        self._rings = rings
+        self._limits = limits
+        self._is_private_allowed = is_private_allowed
+
+    async def register(self, request: Request, caller: Caller) -> Response:
+        """Create or replace a queue; 201 when it is new."""
+        queue = queueing.parse(
+            await self._body(request),
+            name=request.path_params["name"],
+            owner="" if caller.is_root else caller.id,
+            is_root=caller.is_root,
+            is_private_allowed=self._is_private_allowed,
+        )
+        is_new = await self._registry.register_queue(queue, caller=caller)
+        kept = await self._registry.queue(queue.name, caller=caller)
+        return queue_shapes.json(queue_shapes.definition(kept), status=201 if is_new else 200)
+
+    async def list_(self, _request: Request, caller: Caller) -> Response:
+        """All for root, its own for a client."""
+        await self._registry.refresh()
+        known = sorted(self._registry.snapshot.queues.values(), key=lambda queue: queue.name)
+        seen = [queue for queue in known if caller.is_root or queue.owner == caller.id]
+        return queue_shapes.json([queue_shapes.numbers(await view.look(self._partitions, queue)) for queue in seen])
+
+    async def show(self, request: Request, caller: Caller) -> Response:
+        """One queue with its facets, those with the most waiting first."""
+        queue = await self._queue(request, caller)
+        most = queue_bodies.limit(request.query_params.get("facets"), default=_FACETS_MAX)
+        rows = await view.look_at_facets(self._partitions, queue, most=most)
+        now_ms = clock.now_ms()
+        ages = [now_ms - row.oldest_at for row in rows if row.oldest_at is not None]
+        shown = queue_shapes.numbers(await view.look(self._partitions, queue))
+        shown |= {"oldest": max(0, *ages, 0), "facets": [queue_shapes.facet(row, now_ms) for row in rows]}
+        if queue.callback:
+            token = queue.receiver.token
+            condition = (await subscribers.conditions(self._partitions.home, [token], now_ms=now_ms))[token]
+            shown |= {"health": condition.health, "failures": condition.failures}
+            shown |= {"last_attempted_at": condition.last_attempted_at}
+        return queue_shapes.json(shown)
+
+    async def delete(self, request: Request, caller: Caller) -> Response:
+        """Forget a queue; while it holds messages, only when asked to discard them."""
+        queue = await self._queue(request, caller)
+        seen = await view.look(self._partitions, queue)
+        held = {"waiting": seen.waiting, "in flight": seen.in_flight, "delayed": seen.delayed, "dead": seen.dead}
+        if any(held.values()) and request.query_params.get("discard") != "1":
+            counts = ", ".join(f"{count} {state}" for state, count in held.items())
+            raise Conflict(f"queue {queue.name!r} holds messages ({counts}); ?discard=1 destroys them with it")
+        await self._registry.delete_queue(queue.name)
+        for partition in self._partitions.all:
+            await letters.destroy(partition, queue.name)
+        return Response(status_code=204)
+
+    async def pull(self, request: Request, caller: Caller) -> Response:
+        """Messages under a lease; waits for the first as long as asked."""
+        queue = await self._queue(request, caller)
+        asked = queue_bodies.pull(await self._body(request))
+        if asked.wait_ms == 0:
+            pull = await self._rings.pull(queue, most=asked.max, lease_ms=asked.lease_ms)
+            return queue_shapes.json(queue_shapes.pulled(pull))
+        patience = Patience()
+        leaving = asyncio.create_task(_end_when_gone(patience, request))
+        pull = await self._rings.pull_waiting(
+            queue, most=asked.max, wait_ms=asked.wait_ms, lease_ms=asked.lease_ms, patience=patience
+        )
+        leaving.cancel()
+        if patience.is_over and pull.messages:
+            # Nobody is there to get them: others need not wait for the lease to end.
+            await self._rings.nack(queue, [Held(message.id, message.attempt) for message in pull.messages])
+        return queue_shapes.json(queue_shapes.pulled(pull))
+
+    async def ack(self, request: Request, caller: Caller) -> Response:
+        queue = await self._queue(request, caller)
+        held = queue_bodies.settle(await self._body(request)).held
+        ids = await self._rings.ack(queue, held)
+        return queue_shapes.json(queue_shapes.settled([each.id for each in held], ids))
+
+    async def nack(self, request: Request, caller: Caller) -> Response:
+        queue = await self._queue(request, caller)
+        asked = queue_bodies.settle(await self._body(request))
+        ids = await self._rings.nack(queue, asked.held, why=asked.why)
+        return queue_shapes.json(queue_shapes.settled([each.id for each in asked.held], ids))
+
+    async def extend(self, request: Request, caller: Caller) -> Response:
+        queue = await self._queue(request, caller)
+        asked = queue_bodies.settle(await self._body(request))
+        until, ids = await self._rings.extend(queue, asked.held, lease_ms=asked.lease_ms)
+        return queue_shapes.json({**queue_shapes.settled([each.id for each in asked.held], ids), "lease_until": until})
+
+    async def show_facet(self, request: Request, caller: Caller) -> Response:
+        queue = await self._queue(request, caller)
+        row = await view.look_at_facet(self._partitions, queue, _tenant(request))
+        return queue_shapes.json(queue_shapes.facet(row, clock.now_ms()))
+
+    async def change_facet(self, request: Request, caller: Caller) -> Response:
+        """Change the rules of one tenant, from its next message on; in every partition, as a tenant may be in any."""
+        queue = await self._queue(request, caller)
+        tenant = _tenant(request)
+        former = await facets.rule(self._partitions.home, queue, tenant)
+        rule = queueing.parse_rule(await self._body(request), former)
+        # Home last: what it says is what the others have too.
+        for partition in reversed(self._partitions.all):
+            await facets.set_rule(partition, queue, tenant, rule)
+        return queue_shapes.json(queue_shapes.rule(rule))
+
+    async def _queue(self, request: Request, caller: Caller) -> Queue:
+        return await self._registry.queue(request.path_params["name"], caller=caller)
+
+    async def _body(self, request: Request) -> bytes:
+        return await bodies.read(request.scope, request.receive, self._limits)
+
+
+async def _end_when_gone(patience: Patience, request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    patience.end()
+
+
+def _tenant(request: Request) -> str:
+    tenant: str = request.path_params["tenant"]
+    check_tenant(tenant)
+    return tenant

@@ -1,0 +1,331 @@
+"""Queues over HTTP: registering, pulling, settling, ruling facets, dead letters; who may; what bad input gets."""
+
+import asyncio
+import time
+
+import aiohttp
+import pytest
+
+from conftest import Topology
+from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
+
+
+async def ask(
+    bus: TestBus, secret: str, method: str, path: str, body: object = None, *, status: int = 200
+) -> dict[str, object]:
+    """Send a request, check the status, return the body."""
+    async with bus.http.request(method, bus.url + path, json=body, headers=basic(secret)) as response:
+        text = await response.text()
+        assert response.status == status, text
+        return await response.json(content_type=None) if text else {}
+
+
+async def pull(bus: TestBus, secret: str, name: str = "jobs", **asked: object) -> list[dict]:
+    return (await ask(bus, secret, "POST", f"/queues/{name}/pull", asked))["messages"]
+
+
+def named(messages: list[dict]) -> dict[str, object]:
+    return {"messages": [{"id": each["id"], "attempt": each["attempt"]} for each in messages]}
+
+
+class TestRegistering:
+    async def test_a_new_queue_is_201_a_changed_one_200_and_both_show(self, topology: Topology):
+        async with a_bus(topology) as bus:
+            secret = await bus.token("consumer")
+            first = await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*:jobs:.*"}, status=201)
+            second = await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": "a:.*:.*", "attempts_max": 3})
+
+            assert (first["pattern"], first["attempts_max"]) == ([".*:jobs:.*"], 10)
+            assert (second["pattern"], second["attempts_max"]) == (["a:.*:.*"], 3)
+            [listed] = await ask(bus, secret, "GET", "/queues")
+            assert {**listed, **second} == listed
+
+    @pytest.mark.parametrize(
+        ("body", "said"),
+        [
+            ({}, "pattern"),
+            ({"pattern": "(a"}, "missing )"),
+            ({"pattern": r"(a)\1"}, "back-references"),
+            ({"pattern": "(?=a)"}, "look-around"),
+            ({"pattern": "a" * 513}, "512"),
+            ({"pattern": "[a-z]{1,1000}"}, "too large"),
+            ({"pattern": []}, "from 1 to 20"),
+            ({"pattern": ["a"] * 0 + [f"a{n}" for n in range(21)]}, "from 1 to 20"),
+            ({"pattern": "a", "lease_ms": 99}, "from 100 to"),
+            ({"pattern": "a", "attempts_max": 0}, "from 1 to"),
+            ({"pattern": "a", "charge": "weight"}, "time or count"),
+            ({"pattern": "a", "overflow": "explode"}, "drop_oldest or refuse"),
+            ({"pattern": "a", "max_length": 0}, "from 1 to"),
+            ({"pattern": "a", "owner": "someone"}, "root alone"),
+            ({"pattern": "a", "callback": "ftp://x.example"}, "callback"),
+            ({"pattern": "a", "colour": "red"}, "colour"),
+        ],
+    )
+    async def test_bad_input_is_400_and_says_what_is_allowed(self, one: Topology, body: object, said: str):
+        async with a_bus(one, workers=0) as bus:
+            secret = await bus.token("consumer")
+            answer = await ask(bus, secret, "PUT", "/queues/jobs", body, status=400)
+
+            assert said in answer["detail"]
+            assert await ask(bus, secret, "GET", "/queues") == []
+
+    async def test_a_bad_name_is_400(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            answer = await ask(bus, ROOT_KEY, "PUT", "/queues/Bad%20Name", {"pattern": "a"}, status=400)
+
+            assert "[a-z0-9_.-]{1,64}" in answer["detail"]
+
+    async def test_a_queue_is_its_owners_and_roots_alone(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            mine, other = await bus.token("mine"), await bus.token("other")
+            await ask(bus, mine, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            for method, path in [
+                ("PUT", "/queues/jobs"),
+                ("GET", "/queues/jobs"),
+                ("DELETE", "/queues/jobs"),
+                ("POST", "/queues/jobs/pull"),
+                ("PATCH", "/queues/jobs/facets/a"),
+                ("POST", "/queues/jobs/purge"),
+                ("GET", "/queues/jobs/dead"),
+            ]:
+                await ask(bus, other, method, path, {"pattern": ".*"} if method == "PUT" else {}, status=403)
+            assert await ask(bus, other, "GET", "/queues") == []
+            changed = await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": "b"})
+            assert changed["owner"].startswith("mine-")
+            await ask(bus, mine, "GET", "/queues/jobs")
+
+    async def test_an_unknown_queue_is_404_everywhere(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            for method, path in [("GET", ""), ("DELETE", ""), ("POST", "/pull"), ("POST", "/ack"), ("GET", "/dead")]:
+                answer = await ask(bus, ROOT_KEY, method, f"/queues/nothing{path}", {}, status=404)
+                assert "nothing" in answer["detail"]
+
+
+class TestPulling:
+    async def test_an_event_is_pulled_once_acked_and_gone(self, topology: Topology):
+        async with a_bus(topology) as bus:
+            secret = await bus.token("consumer")
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": "acme:widgets:.*"}, status=201)
+            ids = await bus.publish(secret, [an_event(1, tenant="acme"), an_event(2, tenant="other")])
+            [message] = await pull(bus, secret, max=10)
+
+            assert (message["event"]["id"], message["tenant"], message["attempt"]) == (ids[0], "acme", 1)
+            assert message["lease_until"] > time.time() * 1000 + 20_000
+            assert await pull(bus, secret, max=10) == []
+            settled = await ask(bus, secret, "POST", "/queues/jobs/ack", named([message]))
+            assert settled == {"ids": [message["id"]], "lost": []}
+            assert await ask(bus, secret, "POST", "/queues/jobs/ack", named([message])) == {
+                "ids": [],
+                "lost": [message["id"]],
+            }
+            shown = await ask(bus, secret, "GET", "/queues/jobs")
+            assert (shown["waiting"], shown["in_flight"]) == (0, 0)
+            assert (shown["counters"]["pulled"], shown["counters"]["acked"]) == (1, 1)
+
+    async def test_a_waiting_pull_gets_what_is_published_next(self, topology: Topology):
+        async with a_bus(topology) as bus:
+            secret = await bus.token("consumer")
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            waiting = asyncio.create_task(pull(bus, secret, wait_ms=20_000))
+            await asyncio.sleep(0.3)
+            [id_] = await bus.publish(secret, [an_event(1)])
+
+            async with asyncio.timeout(10):
+                [message] = await waiting
+            assert message["event"]["id"] == id_
+
+    async def test_a_wait_ends_empty_handed(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            secret = await bus.token("consumer")
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+
+            assert await pull(bus, secret, wait_ms=200) == []
+
+    async def test_what_a_client_that_went_away_would_have_got_is_there_for_the_next(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            secret = await bus.token("consumer")
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*", "lease_ms": 60_000}, status=201)
+            with pytest.raises(TimeoutError):
+                await bus.http.post(
+                    f"{bus.url}/queues/jobs/pull",
+                    json={"wait_ms": 20_000},
+                    headers=basic(secret),
+                    timeout=aiohttp.ClientTimeout(total=0.3),
+                )
+            await asyncio.sleep(0.2)
+            await bus.publish(secret, [an_event(1)])
+
+            assert len(await pull(bus, secret, wait_ms=5_000)) == 1
+
+    async def test_nack_and_extend_answer_which_were_still_theirs(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            secret = await bus.token("consumer")
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            await bus.publish(secret, [an_event(n) for n in range(3)])
+            first, second, third = await pull(bus, secret, max=3)
+            extended = await ask(bus, secret, "POST", "/queues/jobs/extend", {**named([first]), "lease_ms": 600_000})
+            nacked = await ask(bus, secret, "POST", "/queues/jobs/nack", named([second, {**third, "attempt": 9}]))
+
+            assert extended["ids"] == [first["id"]]
+            assert extended["lease_until"] > time.time() * 1000 + 500_000
+            assert nacked == {"ids": [second["id"]], "lost": [third["id"]]}
+            [again] = await pull(bus, secret, max=3)
+            assert (again["id"], again["attempt"]) == (second["id"], 2)
+
+    @pytest.mark.parametrize(
+        ("path", "body", "said"),
+        [
+            ("pull", {"max": 0}, "from 1 to 200"),
+            ("pull", {"max": 201}, "from 1 to 200"),
+            ("pull", {"wait_ms": 30_001}, "from 0 to 30000"),
+            ("pull", {"lease_ms": 1}, "from 100 to"),
+            ("pull", {"maximum": 1}, "maximum"),
+            ("ack", {}, "messages"),
+            ("ack", {"messages": [{"id": "0-1"}]}, "attempt"),
+            ("ack", {"messages": [{"id": "0-1", "attempt": 1}] * 1001}, "1000"),
+            ("nack", {"messages": [{"id": "0-1", "attempt": 1, "delay_ms": -1}]}, "delay_ms is -1"),
+            ("extend", {"messages": [], "lease_ms": 1}, "from 100 to"),
+            ("dead/redrive", {"ids": "0-1"}, "array"),
+        ],
+    )
+    async def test_bad_input_is_400(self, one: Topology, path: str, body: object, said: str):
+        async with a_bus(one, workers=0) as bus:
+            await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            answer = await ask(bus, ROOT_KEY, "POST", f"/queues/jobs/{path}", body, status=400)
+
+            assert said in answer["detail"]
+
+    async def test_ids_that_are_none_are_lost_not_errors(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            body = {"messages": [{"id": id_, "attempt": 1} for id_ in ("", "x", "7-1", "0-1", "-1-1", "0-x")]}
+            answer = await ask(bus, ROOT_KEY, "POST", "/queues/jobs/ack", body)
+
+            assert answer["ids"] == []
+            assert len(answer["lost"]) == 6
+
+
+class TestFacets:
+    async def test_a_paused_tenant_waits_and_a_resumed_one_is_served(self, topology: Topology):
+        async with a_bus(topology) as bus:
+            secret = await bus.token("consumer")
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            rule = await ask(bus, secret, "PATCH", "/queues/jobs/facets/acme", {"paused": True, "weight": 2.5})
+            assert rule == {"weight": 2.5, "concurrency": None, "rate_per_s": None, "paused": True}
+            await bus.publish(secret, [an_event(1, tenant="acme")])
+            assert await pull(bus, secret, max=5) == []
+            facet = await ask(bus, secret, "GET", "/queues/jobs/facets/acme")
+            assert (facet["waiting"], facet["paused"], facet["share"]) == (1, True, 0.0)
+
+            waiting = asyncio.create_task(pull(bus, secret, wait_ms=20_000))
+            await asyncio.sleep(0.2)
+            await ask(bus, secret, "PATCH", "/queues/jobs/facets/acme", {"paused": False})
+            async with asyncio.timeout(10):
+                assert [each["tenant"] for each in await waiting] == ["acme"]
+
+    async def test_shares_follow_the_weights_of_those_who_wait(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            secret = await bus.token("consumer")
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            await ask(bus, secret, "PATCH", "/queues/jobs/facets/b", {"weight": 3})
+            await bus.publish(secret, [an_event(n, tenant=tenant) for n, tenant in enumerate("aab")])
+            shown = await ask(bus, secret, "GET", "/queues/jobs")
+
+            assert [(row["tenant"], row["waiting"], row["share"]) for row in shown["facets"]] == [
+                ("a", 2, 0.25),
+                ("b", 1, 0.75),
+            ]
+
+    @pytest.mark.parametrize(
+        "body", [{"weight": 0}, {"concurrency": 0}, {"rate_per_s": -1}, {"weight": "much"}, {"wight": 1}]
+    )
+    async def test_bad_rules_are_400(self, one: Topology, body: object):
+        async with a_bus(one, workers=0) as bus:
+            await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            await ask(bus, ROOT_KEY, "PATCH", "/queues/jobs/facets/a", body, status=400)
+
+    async def test_null_ends_a_bound(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            await ask(bus, ROOT_KEY, "PATCH", "/queues/jobs/facets/a", {"concurrency": 2, "rate_per_s": 5})
+            rule = await ask(bus, ROOT_KEY, "PATCH", "/queues/jobs/facets/a", {"concurrency": None})
+
+            assert (rule["concurrency"], rule["rate_per_s"]) == (None, 5.0)
+
+
+class TestWhatItHolds:
+    async def test_dead_letters_are_listed_looked_at_redriven_and_purged(self, topology: Topology):
+        async with a_bus(topology) as bus:
+            secret = await bus.token("consumer")
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*", "attempts_max": 1}, status=201)
+            await bus.publish(secret, [an_event(n, tenant=f"t{n}") for n in range(4)])
+            messages = await pull(bus, secret, max=10)
+            await ask(bus, secret, "POST", "/queues/jobs/nack", {**named(messages), "why": "no such customer"})
+
+            listed = await ask(bus, secret, "GET", "/queues/jobs/dead")
+            assert listed["count"] == 4
+            letter = listed["messages"][0]
+            assert (letter["attempts"], letter["why"]) == (1, "no such customer")
+            assert await ask(bus, secret, "GET", f"/queues/jobs/dead/{letter['id']}") == letter
+            [found] = (await ask(bus, secret, "GET", "/queues/jobs/dead?tenant=t2"))["messages"]
+            counted = await ask(bus, secret, "POST", "/queues/jobs/dead/redrive", {"tenant": "t2", "dry_run": True})
+            assert counted == {"messages": 1, "dry_run": True}
+            assert await ask(bus, secret, "POST", "/queues/jobs/dead/redrive", {"ids": [found["id"]]}) == {
+                "messages": 1,
+                "dry_run": False,
+            }
+            [again] = await pull(bus, secret, max=10)
+            assert (again["id"], again["attempt"]) == (found["id"], 1)
+            assert (await ask(bus, secret, "POST", "/queues/jobs/dead/purge", {}))["messages"] == 3
+            await ask(bus, secret, "GET", f"/queues/jobs/dead/{letter['id']}", status=404)
+
+    async def test_a_purge_counts_first_and_takes_only_the_tenants(self, topology: Topology):
+        async with a_bus(topology) as bus:
+            secret = await bus.token("consumer")
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            await bus.publish(secret, [an_event(n, tenant=f"t{n % 3}") for n in range(9)])
+            peeked = await ask(bus, secret, "GET", "/queues/jobs/messages?tenant=t1&limit=2")
+            assert [each["tenant"] for each in peeked["messages"]] == ["t1", "t1"]
+            counted = await ask(bus, secret, "POST", "/queues/jobs/purge", {"tenant": "t1", "dry_run": True})
+            assert counted == {"messages": 3, "dry_run": True}
+            assert (await ask(bus, secret, "POST", "/queues/jobs/purge", {"tenant": "t1"}))["messages"] == 3
+            assert {each["tenant"] for each in await pull(bus, secret, max=10)} == {"t0", "t2"}
+
+    async def test_a_queue_that_holds_messages_is_deleted_only_when_asked_to_discard_them(self, topology: Topology):
+        async with a_bus(topology) as bus:
+            secret = await bus.token("consumer")
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            await bus.publish(secret, [an_event(n, tenant=f"t{n}") for n in range(3)])
+            answer = await ask(bus, secret, "DELETE", "/queues/jobs", status=409)
+            assert "3 waiting" in answer["detail"]
+            await ask(bus, secret, "DELETE", "/queues/jobs?discard=1", status=204)
+            await ask(bus, secret, "GET", "/queues/jobs", status=404)
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            assert await pull(bus, secret, max=10) == []
+
+
+class TestFullQueues:
+    async def test_a_queue_that_refuses_refuses_the_events_that_do_not_fit(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            secret = await bus.token("publisher")
+            body = {"pattern": ".*", "max_length": 2, "overflow": "refuse"}
+            await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", body, status=201)
+            answer = await ask(bus, secret, "POST", "/events", [an_event(n) for n in range(3)], status=202)
+
+            assert len(answer["ids"]) == 2
+            assert answer["refused"] == [{"index": 2, "why": "queue 'jobs' is full, and set to refuse"}]
+            await ask(bus, secret, "POST", "/events", an_event(4), status=429)
+            await ask(bus, secret, "POST", "/events?all=1", [an_event(5), an_event(6)], status=429)
+            topic = {"type": "create", "url": "https://example.org/1"}
+            await ask(bus, secret, "POST", "/topics/widgets", topic, status=429)
+
+    async def test_a_queue_that_drops_keeps_the_newest(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            secret = await bus.token("publisher")
+            await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": ".*", "facet_max_length": 2}, status=201)
+            ids = await bus.publish(secret, [an_event(n) for n in range(5)])
+
+            messages = await pull(bus, ROOT_KEY, max=10)
+            assert [each["event"]["id"] for each in messages] == ids[3:]
+            shown = await ask(bus, ROOT_KEY, "GET", "/queues/jobs")
+            assert shown["counters"]["dropped"] == 3
