@@ -124,6 +124,17 @@ def test_two_files_stand_side_by_side(guard: str, tmp_path: Path):
     assert found["difference"]["success"]["mean"] < 0
 
 
+def test_two_files_that_last_differently_are_refused_before_anything_is_simulated(guard: str, tmp_path: Path):
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "guard.toml"
+    other.write_text(GUARD.replace("duration = 30", "duration = 9"))
+    answer = _simulate("--compare", guard, str(other))
+
+    assert answer.returncode == 1
+    assert "their durations differ (30 s and 9 s); give them the same with --duration" in answer.stderr
+    assert list(_found("--compare", guard, str(other), "--duration", "5")["chains"]) == [guard, str(other)]
+
+
 @pytest.mark.slow
 def test_a_sweep_equals_single_runs(guard: str):
     swept = run("simulate", guard, "--sweep", "retry.attempts=1..2", "timeout=0.1,0.5", "--jobs", "2", "--json")

@@ -115,6 +115,8 @@ def test_only_the_beginning_of_a_record_may_be_wanted():
 def test_a_record_that_tells_nothing_is_refused():
     with pytest.raises(ScenarioInvalid, match="no attempts"):
         Record([])
+    with pytest.raises(ScenarioInvalid, match="no first attempts"):
+        fit(Record([Attempt(0, 1, is_success=True, event="a", number=2)]))
     with pytest.raises(ScenarioInvalid, match="none of the 1 recorded attempts succeeded"):
         fit(Record([Attempt(0, 1, is_success=False)]))
 

@@ -33,7 +33,7 @@ class Plan:
     settings: Settings = ()
     seed: int | None = None
     replications: int | None = None
-    is_sampled: bool = False
+    sample_every: float | None = None
     fit: Fit | None = None
 
 
@@ -72,7 +72,7 @@ def carry_out(run: Run) -> Replication:
         found.duration,
         stream=f"{seed}/{run.number}",
         keys=found.keys,
-        sample_every=found.sample_every if plan.is_sampled else None,
+        sample_every=plan.sample_every,
     )
 
 
