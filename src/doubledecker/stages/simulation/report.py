@@ -7,7 +7,7 @@ none: how far it may be off cannot be known from it.
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from doubledecker.stages.statistics import Snapshot
@@ -75,8 +75,8 @@ class Replication:
     duration: float
     snapshots: tuple[Snapshot, ...]
     outcomes: Mapping[str, int]
-    latencies_s: Sequence[float]
-    samples: tuple[Sample, ...] = ()
+    latencies_s: Sequence[float] = field(repr=False)
+    samples: tuple[Sample, ...] = field(default=(), repr=False)
 
     @property
     def sent(self) -> int:
