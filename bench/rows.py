@@ -173,6 +173,7 @@ TABLES = (
                 "/s",
                 peers=("simpy.mm1.customers_per_s",),
             ),
+            Row("times SimPy's, turn by turn", "simulation.mm1.times_simpy", "times", aim=Aim(least=1)),
             Row("SimPy by itself", "simpy.mm1.customers_per_s", "/s"),
             Row("Ciw by itself", "ciw.mm1.customers_per_s", "/s"),
         ),
