@@ -153,6 +153,10 @@ class Nodes:
             await self._relocate_quietly()
             raise BusAway("the slot has moved to another node") from error
 
+    async def everywhere(self, commands: Sequence[Sequence[Encoded]]) -> list[list[Reply]]:
+        """Send commands to every server that holds slots."""
+        return await asyncio.gather(*(self._at(url).call(commands) for url in self.urls))
+
     def url_of(self, slot: int) -> str:
         """The server that holds a slot."""
         for first, last, url in self._ranges:
@@ -167,10 +171,9 @@ class Nodes:
             await node.close()
 
     def _of(self, slot: int) -> Node:
-        url = self.url_of(slot)
-        return self._node(url)
+        return self._at(self.url_of(slot))
 
-    def _node(self, url: str) -> Node:
+    def _at(self, url: str) -> Node:
         if url not in self._nodes:
             self._nodes[url] = Node(url, self._guard)
         return self._nodes[url]
@@ -198,7 +201,7 @@ class Nodes:
         failure: BusAway | None = None
         for url in dict.fromkeys([*self.urls, *self._seeds]):
             try:
-                return await self._node(url).call(commands)
+                return await self._at(url).call(commands)
             except BusAway as error:
                 failure = error
         assert failure is not None

@@ -24,6 +24,8 @@ _HELP = {
     "delivery.rejected": "Calls that a chain did not let through, by stage; nothing was sent",
     "delivery.events": "Events in delivery attempts",
     "delivery.time": "Milliseconds spent in delivery attempts",
+    "notifications.missed": "Events that listeners on Redis channels were not told of",
+    "streams.dropped": "Streams that the bus ended, by reason",
     "latency.batches.first_attempt": "From a batch's first event accepted to its first attempt",
     "latency.batches.last_attempt": "From a batch's first event accepted to its delivery",
 }
@@ -32,10 +34,10 @@ _HELP = {
 _CIRCUITS = ("closed", "open", "half-open")
 
 
-def render(view: Overview | None, queues: Sequence[QueueView], chains: Mapping[str, Bound]) -> bytes:
-    """The text that Prometheus reads: the whole bus unless it is away, and the chains of the process that answers."""
+def render(view: Overview | None, queues: Sequence[QueueView], chains: Mapping[str, Bound], *, listeners: int) -> bytes:
+    """The text that Prometheus reads: the whole bus unless it is away; chains and listeners of this process."""
     registry = CollectorRegistry()
-    registry.register(_Snapshot(view, queues))
+    registry.register(_Snapshot(view, queues, listeners))
     # Numbered, as the servers of the other metrics are: an address is nobody's business.
     names = {f"redis-{number}": chains[server] for number, server in enumerate(sorted(chains))}
     registry.register(StagesCollector(names, prefix="doubledecker_stage"))
@@ -45,9 +47,10 @@ def render(view: Overview | None, queues: Sequence[QueueView], chains: Mapping[s
 class _Snapshot(Collector):
     """Hands one overview to the Prometheus client."""
 
-    def __init__(self, view: Overview | None, queues: Sequence[QueueView]) -> None:
+    def __init__(self, view: Overview | None, queues: Sequence[QueueView], listeners: int) -> None:
         self._view = view
         self._queues = queues
+        self._listeners = listeners
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("doubledecker_redis_up", "1 when Redis answers", value=float(self._view is not None))
@@ -57,6 +60,7 @@ class _Snapshot(Collector):
         yield from _histograms(self._view)
         yield from _gauges(self._view)
         yield from _queues(self._queues)
+        yield GaugeMetricFamily("doubledecker_streams", "Streams open in this process", value=self._listeners)
 
 
 def _counters(view: Overview) -> Iterator[Metric]:

@@ -25,6 +25,7 @@ from doubledecker.web import body as bodies
 from doubledecker.web import metrics, openapi, problem
 from doubledecker.web.authentication import require_client, require_root
 from doubledecker.web.body import BodyLimits
+from doubledecker.web.feed import Feed
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
 _SCALING_S = 1.0
@@ -44,11 +45,17 @@ class Routes:
     """Answers everything but publishing."""
 
     def __init__(
-        self, partitions: Partitions, registry: LiveRegistry, rules: RouteRules, chains: Mapping[str, Bound]
+        self,
+        partitions: Partitions,
+        registry: LiveRegistry,
+        rules: RouteRules,
+        feed: Feed,
+        chains: Mapping[str, Bound],
     ) -> None:
         self._partitions = partitions
         self._registry = registry
         self._rules = rules
+        self._feed = feed
         self._chains = chains
 
     async def pulse(self, _request: Request, _caller: Caller) -> Response:
@@ -99,7 +106,8 @@ class Routes:
             known, known_queues = self._registry.snapshot.subscribers, self._registry.snapshot.queues.values()
             queues = await asyncio.gather(*(queue_view.look(self._partitions, queue) for queue in known_queues))
             view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
-        return Response(metrics.render(view, queues, self._chains), media_type="text/plain; version=0.0.4")
+        text = metrics.render(view, queues, self._chains, listeners=len(self._feed.listeners))
+        return Response(text, media_type="text/plain; version=0.0.4")
 
     async def list_tokens(self, _request: Request, caller: Caller) -> Response:
         """Names and ids; the secrets are not known here any more."""

@@ -147,6 +147,13 @@ class Report:
         return f"callers: success {self.success}, latency {quantiles}"
 
 
+def looks(duration: float, every: float) -> list[float]:
+    """When to look: at the beginning, every so often, and at the end."""
+    # Multiplied, not added up: a tenth added ten times is not one. And what is but a rounding error is no interval.
+    count = math.ceil(duration / every * (1.0 - 1e-9))
+    return [*(i * every for i in range(count)), duration]
+
+
 def quantile(values: Sequence[float], share: float) -> float:
     """The value that `share` of all stay at or under; 0 when there are none."""
     ordered = sorted(values)

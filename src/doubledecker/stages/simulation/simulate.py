@@ -16,7 +16,7 @@ from doubledecker.stages.chain import Chain
 from doubledecker.stages.event import Event
 from doubledecker.stages.simulation.caller import Caller, Work
 from doubledecker.stages.simulation.loop import VirtualLoop
-from doubledecker.stages.simulation.report import Replication, Report, Sample
+from doubledecker.stages.simulation.report import Replication, Report, Sample, looks
 from doubledecker.stages.simulation.traffic import Arrival, Keys, Traffic
 
 _TRAFFIC = limits.with_method("arrivals", "traffic, such as Poisson(100)")
@@ -138,26 +138,28 @@ class _Sampler:
     def __init__(self, bound: Bound, callers: Callers, duration: float, every: float | None) -> None:
         self._bound = bound
         self._callers = callers
-        self._duration = duration
         self._taken: list[Sample] = []
         self._loop = asyncio.get_running_loop()
         self._is_done = self._loop.create_future()
+        self._moments = iter(() if every is None else looks(duration, every)[1:])
         if every is None:
-            self._is_done.set_result(None)
+            self._await_next()
         else:
-            self._look(every)
+            self._look()  # now, before the first event
 
     async def finished(self) -> tuple[Sample, ...]:
         """All looks, when the last one is taken."""
         await self._is_done
         return tuple(self._taken)
 
-    def _look(self, every: float) -> None:
-        ended, succeeded = len(self._callers.latencies_s), self._callers.outcomes["succeeded"]
-        self._taken.append(Sample(self._loop.time(), self._bound.snapshots(), ended, succeeded))
-        # Multiplied, not added up: a tenth added ten times is not one.
-        following = min(len(self._taken) * every, self._duration)
-        if self._taken[-1].at >= self._duration:
+    def _await_next(self) -> None:
+        moment = next(self._moments, None)
+        if moment is None:
             self._is_done.set_result(None)
         else:
-            self._loop.call_at(following, self._look, every)
+            self._loop.call_at(moment, self._look)
+
+    def _look(self) -> None:
+        ended, succeeded = len(self._callers.latencies_s), self._callers.outcomes["succeeded"]
+        self._taken.append(Sample(self._loop.time(), self._bound.snapshots(), ended, succeeded))
+        self._await_next()
