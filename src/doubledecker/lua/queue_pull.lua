@@ -76,16 +76,20 @@ while served < most and #standing > 0 do
     facet.next_at = facet.every_ms > 0 and math.max(facet.next_at, now - LATE_MS_MAX) + facet.every_ms or 0
     order[served] = facet
     costs = costs + cost / facet.weight
-    local low, high = 1, #standing + 1
-    while low < high do
-      local middle = math.floor((low + high) / 2)
-      if standing[middle].place > facet.place then
-        low = middle + 1
-      else
-        high = middle
+    -- Only if it may be served once more by this call; with many facets, none is.
+    local last = standing[#standing - (most - served) + 1]
+    if not last or last.place > facet.place then
+      local low, high = 1, #standing + 1
+      while low < high do
+        local middle = math.floor((low + high) / 2)
+        if standing[middle].place > facet.place then
+          low = middle + 1
+        else
+          high = middle
+        end
       end
+      table.insert(standing, low, facet)
     end
-    table.insert(standing, low, facet)
   else
     facet.is_passed_over = true
   end
