@@ -42,10 +42,10 @@
 -- arg  journal_bytes_max  int  refuse when the journal holds more and an archive is behind; 0 never refuses
 -- arg  id_window_ms   int   how long a publisher's id is remembered
 -- arg  ids_max        int   how many are remembered, by publisher
--- arg  plan           pack  publishers, topics, ids, lanes, later, fanout and uids; see store/events.py
+-- arg  plan           pack  publishers, topics, ids, lanes, later, channels, fanout and uids; see store/events.py
 -- rest messages       text  the events, as they are stored and delivered
 -- now
--- returns             {"ok", journal bytes, {repeat, …}, {refused, full queue, …}} or {"stale"} or {"full"} or {"moved"}
+-- returns             {"ok", journal bytes, {repeat, …}, {refused, full queue, …}, is heard}, {"stale"}, {"full"} or {"moved"}
 
 if tonumber(redis.call("HGET", registry, "version") or 0) > version then
   return {"stale"}
@@ -376,4 +376,17 @@ for i, queue in pairs(refused_by) do
   refused[#refused + 1] = i
   refused[#refused + 1] = queue
 end
-return {"ok", journal_bytes, repeats, refused}
+
+-- Only looked up here: the caller notifies afterwards, so that no listener hears of what is not yet written.
+local is_heard = 0
+if #plan.channels > 0 then
+  if redis.call("PUBSUB", "NUMPAT") > 0 then
+    is_heard = 1
+  else
+    local counts = redis.call("PUBSUB", "NUMSUB", unpack(plan.channels))
+    for i = 2, #counts, 2 do
+      is_heard = counts[i] > 0 and 1 or is_heard
+    end
+  end
+end
+return {"ok", journal_bytes, repeats, refused, is_heard}
