@@ -17,9 +17,9 @@ from doubledecker.client.pausing import Pauses
 
 # What one pull brings at most; the bus has the same bound.
 PULL_MAX = 200
-# How long a pull waits for a message: as long as a stopping consumer may have to wait for it, for a pull that is
-# abandoned may still take messages, which nobody would work on until their leases end.
-WAIT_MS = 2_000
+# How long a pull waits for a message. A stop may have to wait that long too: a pull that is abandoned may still take
+# messages, and giving them back counts as an attempt.
+WAIT_MS = 1_000
 # What is pulled ahead will be started within this time...
 _AHEAD_S = 0.03
 # ... and is at most two pulls.
@@ -73,6 +73,7 @@ class Intake:
         """Pull no more; what is under way still comes in."""
         self._is_stopping = True
         self._room.set()
+        self._source.hurry()
 
     async def run(self) -> None:
         """Pull whenever there is room, until stopped; a bus that is away is asked again and again."""

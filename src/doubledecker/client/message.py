@@ -110,6 +110,9 @@ class Source(Protocol):
 
     async def pull(self, *, most: int, wait_ms: int, lease_ms: int | None) -> list[Message]: ...
 
+    def hurry(self) -> None:
+        """End the wait of a pull under way, where that is possible without losing what it takes."""
+
     async def ack(self, messages: Sequence[Message]) -> set[str]: ...
 
     async def nack(self, backs: Sequence[Back], *, why: str) -> set[str]: ...

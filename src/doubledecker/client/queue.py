@@ -222,6 +222,9 @@ class HttpSource:
             for each in decode(answer, _Pulled).messages
         ]
 
+    def hurry(self) -> None:
+        """Nothing: the bus may have taken messages already, and only its answer brings them."""
+
     async def ack(self, messages: Sequence[Message]) -> set[str]:
         return await self._settle("ack", {"messages": _named(messages)})
 

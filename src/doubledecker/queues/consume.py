@@ -24,7 +24,7 @@ from doubledecker.client.errors import BusAway, NotFound
 from doubledecker.client.message import Back, Event, Message, Pulse, Terms
 from doubledecker.model.queue import Queue
 from doubledecker.queues.bell import Bell
-from doubledecker.queues.ring import Rings
+from doubledecker.queues.ring import Patience, Rings
 from doubledecker.store import partitions as store
 from doubledecker.store import registry
 from doubledecker.store.partitions import Partitions
@@ -81,17 +81,30 @@ class RedisSource:
         self._rings = rings
         self._queue = queue
         self._greeting = greeting
+        self._patiences: set[Patience] = set()
 
     async def terms(self) -> Terms:
         return Terms(self._queue.lease_ms, self._queue.attempts_max)
 
     async def pull(self, *, most: int, wait_ms: int, lease_ms: int | None) -> list[Message]:
-        with _translated():
-            pull = await self._rings.pull_waiting(self._queue, most=most, wait_ms=wait_ms, lease_ms=lease_ms)
-            if not pull.messages:
-                # An idle moment is a good one to hear that the queue was changed or deleted.
-                self._queue = await _registered(self._partitions, self.name)
+        patience = Patience()
+        self._patiences.add(patience)
+        try:
+            with _translated():
+                pull = await self._rings.pull_waiting(
+                    self._queue, most=most, wait_ms=wait_ms, lease_ms=lease_ms, patience=patience
+                )
+                if not pull.messages:
+                    # An idle moment is a good one to hear that the queue was changed or deleted.
+                    self._queue = await _registered(self._partitions, self.name)
+        finally:
+            self._patiences.discard(patience)
         return [Message(m.id, m.attempt, m.tenant, _event(m.event), m.lease_until) for m in pull.messages]
+
+    def hurry(self) -> None:
+        """End all waits: of several handlers of a queue one is rarely stopped without the others."""
+        for patience in self._patiences:
+            patience.end()
 
     async def ack(self, messages: Sequence[Message]) -> set[str]:
         with _translated():
