@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from bench import drain, floors, ingest, latency, machine, memory, peers, report
+from bench import drain, floors, ingest, latency, machine, memory, peers, queues, report
 from bench.scale import FULL, QUICK, Scale
 
 _PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -18,6 +18,7 @@ _PARTS = {
     "drain": drain.measure,
     "latency": latency.measure,
     "memory": memory.measure,
+    "queues": queues.measure,
     "peers": peers.measure,
 }
 

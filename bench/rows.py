@@ -52,6 +52,15 @@ def _drained(size: int, aim: Aim | None = None, peers: tuple[str, ...] = ()) -> 
     )
 
 
+def _pulled(facets: int) -> tuple[Row, ...]:
+    key, named = f"queues.{facets}", f"{facets:,}".replace(",", "\N{NO-BREAK SPACE}")
+    return (
+        Row(f"{named} tenants: pushed", f"{key}.push_per_s", "/s", "floor.valkey.lpush_per_s"),
+        Row(f"{named} tenants: pulled and acked one by one", f"{key}.single_per_s", "/s"),
+        Row(f"{named} tenants: a hundred at a time", f"{key}.batched_per_s", "/s", aim=Aim(least=50_000)),
+    )
+
+
 _SINGLE, _ARRAY = "floor.http.single", "floor.http.array"
 
 TABLES = (
@@ -128,6 +137,19 @@ TABLES = (
             Row("a waiting event, without the journal", "memory.without_journal_bytes", "bytes", "memory.event_bytes"),
             Row("a waiting event, with the journal", "memory.with_journal_bytes", "bytes", "memory.event_bytes"),
             Row("100 000 waiting events, with the journal", "memory.backlog_mib", "MiB"),
+        ),
+    ),
+    Table(
+        "Fair queues",
+        "One process that talks to Valkey directly: pushes through the publish script (journal included), pulls and "
+        "acks one message at a time in 16 loops, a hundred at a time in 4. The noisy neighbour is one tenant with "
+        "100 000 messages before 99 tenants with ten each: ideally the last of theirs is the 1000th served, where a "
+        "queue without tenants would serve the first of them as the 100 001st.",
+        (
+            *(row for facets in (10, 1_000, 100_000) for row in _pulled(facets)),
+            Row("time at 100 000 tenants, times that at 10", "queues.cost_of_facets", "times", aim=Aim(most=1.3)),
+            Row("the last message of a quiet tenant is served as number", "queues.noisy.last_position", ""),
+            Row("Jain index of the first 1000 served", "queues.noisy.jain", "", aim=Aim(least=0.99)),
         ),
     ),
     Table(

@@ -16,10 +16,11 @@ import redis.asyncio as redis
 
 from conftest import Topology
 from doubledecker.model import token as tokens
+from doubledecker.model.queue import Queue
 from doubledecker.store import jobs, journal, subscribers
 from doubledecker.store.partitions import Partitions
 from doubledecker.worker import process
-from harness import TestBus, a_bus, an_event, basic
+from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
 from receiver import Receiver
 
 PAGE = Path(__file__).parents[2] / "docs" / "redis-keys.md"
@@ -33,6 +34,8 @@ PLACEHOLDERS = {
     "fid": r"[A-Za-z0-9_-]{20}",
     "rid": r"[A-Za-z0-9_-]{20}",
     "nonce": r"[0-9a-f]+",
+    "queue": r"[a-z0-9_.-]+",
+    "facet": r"[A-Za-z0-9_.-]+",
 }
 TIMED = (
     "batches:index",
@@ -42,6 +45,11 @@ TIMED = (
     "holds:{token}",
     "invitations:{token}",
     "ids:{token}",
+    "queue:pending:{queue}",
+    "queue:scheduled:{queue}",
+    "queue:wake:{queue}",
+    "queue:dead:index:{queue}",
+    "holds:@{queue}",
 )
 AN_HOUR_MS = 3_600_000
 # Receivers of an event of this size are more than one publish call may write to.
@@ -153,6 +161,7 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
     await publish_with_key(bus, publisher)
     await ask_with_digest(bus, "publisher", publisher)
     await unsubscribe(bus, gone)
+    await use_queues(bus, publisher)
     seen += await keys_of(topology, bus.partitions)
 
     async with a_worker(bus, backoff_base_ms=60_000, backoff_cap_ms=60_000, monitor_interval_s=0.1):
@@ -173,6 +182,41 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
             while any(key.name == "batches:index" for key in await keys_of(topology, bus.partitions)):
                 await asyncio.sleep(0.05)
     return seen + await keys_of(topology, bus.partitions)
+
+
+async def use_queues(bus: TestBus, secret: str) -> None:
+    """A queue in every state at once: its facets in each place, its messages in each hand."""
+    body = {"pattern": ".*:jobs:.*", "attempts_max": 2, "callback": "http://127.0.0.1:9/", "charge": "count"}
+    await send(bus, "PUT", "", body)
+    for tenant, rule in (("parked", {"paused": True}), ("woken", {"rate_per_s": 0.01}), ("served", {"weight": 2})):
+        await send(bus, "PATCH", f"/facets/{tenant}", rule)
+    tenants = ["parked", "served", "woken", "dead", "later", "held", "idle"]
+    await bus.publish(secret, [an_event(n, "jobs", tenant=tenant) for n in range(2) for tenant in tenants])
+    pulled: dict[str, dict[str, Any]] = {}
+    async with asyncio.timeout(10):
+        while pulled.keys() != {"served", "woken", "dead", "later", "held", "idle"}:
+            for message in (await send(bus, "POST", "/pull", {"max": 1}))["messages"]:
+                pulled[message["tenant"]] = {"id": message["id"], "attempt": message["attempt"]}
+    await send(bus, "POST", "/nack", {"messages": [pulled["dead"]]})
+    await send(bus, "POST", "/nack", {"messages": [pulled["later"]], "delay_ms": AN_HOUR_MS})
+    again = await send(bus, "POST", "/pull", {"max": 20})
+    in_hand = {tenant: [each for each in again["messages"] if each["tenant"] == tenant] for tenant in ("dead", "idle")}
+    named = {
+        tenant: [{"id": each["id"], "attempt": each["attempt"]} for each in messages]
+        for tenant, messages in in_hand.items()
+    }
+    await send(bus, "POST", "/nack", {"messages": named["dead"]})
+    await send(bus, "POST", "/ack", {"messages": [pulled["idle"], *named["idle"]]})
+    receiver = Queue("tasks", "", (), callback="http://127.0.0.1:9/").receiver
+    await subscribers.enter(bus.partitions.home, receiver, slot="s", lease_ms=AN_HOUR_MS, partition=0, is_retry=False)
+    await bus.publish(secret, [an_event(0, "jobs", tenant="served")])
+
+
+async def send(bus: TestBus, method: str, path: str, body: object) -> dict[str, Any]:
+    url = f"{bus.url}/queues/tasks{path}"
+    async with bus.http.request(method, url, json=body, headers=basic(ROOT_KEY)) as response:
+        assert response.status < 300, await response.text()
+        return await response.json()
 
 
 async def put_parked_back(partitions: Partitions) -> None:
@@ -238,7 +282,7 @@ async def test_every_key_is_documented_and_every_documented_key_is_real(topology
 def _check(key: Found, row: Row) -> None:
     assert key.type == row.type, key.name
     assert row.where in {"each", key.where}, f"{key.name} is {key.where}"
-    if row.pattern in {"layout", "registry", "topic:{name}", "subscriber:{token}", "journal"}:
+    if row.pattern in {"layout", "registry", "topic:{name}", "subscriber:{token}", "journal", "queue:state:{queue}"}:
         assert {field.decode() for field in key.value} <= row.fields, key.name
     if row.pattern in TIMED:
         assert all(_is_time(score) for _, score in key.value), key.name

@@ -1,6 +1,7 @@
 """The OpenAPI document against the server: all routes, no others, and no answer that it does not describe."""
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.web import openapi
 from doubledecker.web import server as web
 from harness import ROOT_KEY, a_bus, an_event
+from web import queue_requests
 from web.asking import Answer, ask
 
 DOCUMENT = json.loads(json.dumps(openapi.document()))
@@ -47,6 +49,7 @@ REQUESTS = [
     ("other", "POST", "/events", "", an_event(1, topic="mine"), {}, 403),
     ("other", "POST", "/events", "", [an_event(1, topic="mine")], {}, 403),
     ("root", "GET", "/topics", "", None, {}, 200),
+    *queue_requests.REQUESTS,
     *(
         (who, "POST", path, "", body, {}, status)
         for path in ("/subscription", "/subscriber")
@@ -81,6 +84,10 @@ REQUESTS = [
 ANY_REQUEST = {"408", "431", "503"}
 
 
+def filled(path: str, name: str) -> str:
+    return path.replace("{name}", name).replace("{tenant}", "acme").replace("{id}", "0-1")
+
+
 def test_every_route_is_in_the_document_and_every_documented_route_exists():
     app = web.make_app(Settings(), bus=NoBus())  # type: ignore[arg-type]
 
@@ -112,7 +119,7 @@ def test_the_schemas_are_schemas_and_every_reference_leads_somewhere():
 def test_the_variables_of_a_path_are_declared():
     for (_, path), operation in OPERATIONS.items():
         declared = [each["name"] for each in operation.get("parameters", []) if each["in"] == "path"]
-        assert declared == (["name"] if "{name}" in path else []), path
+        assert declared == re.findall(r"{(\w+)}", path), path
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMAS))
@@ -131,7 +138,7 @@ async def test_the_server_takes_every_example_of_a_request(one: Topology):
                     body = example.encode() if isinstance(example, str) else json.dumps(example).encode()
                     secret = ROOT_KEY if path == "/api_tokens" else client
                     headers = {"Content-Type": kind}
-                    target = path.replace("{name}", "orders")
+                    target = filled(path, "orders")
                     answer = await ask(bus, method, target, secret, body=body, headers=headers)
                     assert answer.status < 300, (path, example, answer.body)
                     tried += 1
@@ -220,7 +227,7 @@ async def test_every_answer_is_documented_and_every_documented_answer_is_given(
         given: set[tuple[str, str, str]] = set()
 
         async def look(who: str, method: str, path: str, name: str, body: object, headers: dict[str, str]) -> int:
-            target = path.replace("{name}", name)
+            target = filled(path, name)
             answer = await ask(bus, method, target, secrets[who], json=body, headers=headers)
             given.add((method, path, str(answer.status)))
             check(method, path, answer)
@@ -237,6 +244,8 @@ async def test_every_answer_is_documented_and_every_documented_answer_is_given(
                 assert await look("-", method, path, "a", None, {}) == 401
         monkeypatch.setattr("doubledecker.store.registry.TOKENS_MAX", 1)
         assert await look("root", "POST", "/api_tokens", "", {"name": "more"}, {}) == 429
+        monkeypatch.setattr("doubledecker.store.registry.QUEUES_MAX", 1)
+        assert await look("root", "PUT", "/queues/{name}", "more", {"pattern": "."}, {}) == 429
 
     documented = {(*key, status) for key, operation in OPERATIONS.items() for status in operation["responses"]}
     missing = {(method, path, status) for method, path, status in documented - given if status not in ANY_REQUEST}
@@ -295,4 +304,4 @@ def references(value: object) -> Iterator[str]:
 class NoBus:
     """Stands for the bus where only the routes are looked at."""
 
-    partitions = registry = publisher = None
+    partitions = registry = publisher = rings = None

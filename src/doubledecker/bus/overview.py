@@ -119,6 +119,6 @@ async def _part(partition: Partition) -> _Part:
         jobs=await jobs.counts(partition),
         slots=frozenset(await jobs.alive(partition, silent_ms_max=ALIVE_MS)),
         memory_bytes=(await counters.memory(partition)).used_bytes,
-        journal_bytes={name: int(state.get(f"{name}_bytes", 0)) for name in ("events", "attempts")},
+        journal_bytes={name: int(state.get(f"{name}_bytes", 0)) for name in ("events", "attempts", "settlements")},
         oldest_at=await batches.oldest(partition),
     )

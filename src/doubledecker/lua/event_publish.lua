@@ -26,6 +26,10 @@
 -- keys queue_data     queue:data:<queue>     hash    messages by id
 -- keys queue_tried    queue:tried:<queue>    hash    attempt and facet of messages once pulled
 -- keys queue_ring     queue:ring:<queue>     zset    facets that can be served, by tag
+-- keys queue_parked   queue:parked:<queue>   zset    facets that cannot, by tag
+-- keys queue_wake     queue:wake:<queue>     zset    facets that can be served later, by when
+-- keys queue_idle     queue:idle:<queue>     zset    facets that have nothing, by tag
+-- keys queue_rules    queue:rules:<queue>    hash    weight, concurrency, rate and pause of facets that have rules
 -- keys queue_facets   queue:facets:<queue>   hash    tag, messages in flight, mean cost and next time, by facet
 -- keys queue_line     queue:new:<queue>:<facet>  list  ids of waiting messages, next one first
 -- keys topic          topic:<name>           hash    counter, last_event
@@ -69,29 +73,58 @@ for _, given in ipairs(plan.ids) do
   end
 end
 
-for _, bound in ipairs(plan.bounds) do
-  local queue, most, facet_most = bound[1], bound[2], bound[3]
-  local length = redis.call("HLEN", queue_data(queue))
-  for _, part in ipairs(bound[4]) do
-    local waiting = redis.call("LLEN", queue_line(queue, part[1]))
-    for _, i in ipairs(part[2]) do
-      if left_out[i] then
-        -- it takes no room
-      elseif length >= most or (facet_most > 0 and waiting >= facet_most) then
-        left_out[i], refused_by[i] = i, queue
-      else
-        length, waiting = length + 1, waiting + 1
+-- How full the queues are that refuse, event by event; a whole that is refused gives back the room that it took.
+local filled, whole_of = {}, {}
+for _, whole in ipairs(plan.wholes) do
+  whole.took = {}
+  for i = whole[1], whole[2] do
+    whole_of[i] = whole
+  end
+end
+
+local function full_queue(facet, at)
+  for _, b in ipairs(at) do
+    local queue, most, facet_most = unpack(plan.bounds[b])
+    local waiting = queue_line(queue, facet)
+    filled[queue] = filled[queue] or redis.call("HLEN", queue_data(queue))
+    filled[waiting] = filled[waiting] or redis.call("LLEN", waiting)
+    if filled[queue] >= most or (facet_most > 0 and filled[waiting] >= facet_most) then
+      return queue
+    end
+  end
+end
+
+local function take_room(facet, at, by, took)
+  for _, b in ipairs(at) do
+    local queue = plan.bounds[b][1]
+    filled[queue] = filled[queue] + by
+    filled[queue_line(queue, facet)] = filled[queue_line(queue, facet)] + by
+  end
+  if took then
+    took[#took + 1] = {facet, at}
+  end
+end
+
+for _, part in ipairs(plan.bounded) do
+  local i, facet, at = part[1], part[2], part[3]
+  local whole = whole_of[i]
+  if not left_out[i] and not (whole and whole.queue) then
+    local queue = full_queue(facet, at)
+    if not queue then
+      take_room(facet, at, 1, whole and whole.took)
+    elseif whole then
+      whole.queue = queue
+      for _, taken in ipairs(whole.took) do
+        take_room(taken[1], taken[2], -1)
       end
+    else
+      left_out[i], refused_by[i] = i, queue
     end
   end
 end
 for _, whole in ipairs(plan.wholes) do
-  local queue
-  for i = whole[1], whole[2] do
-    queue = queue or refused_by[i]
-  end
-  for i = whole[1], queue and whole[2] or 0 do
-    left_out[i], refused_by[i] = i, queue
+  for i = whole[1], whole.queue and whole[2] or 0 do
+    left_out[i], refused_by[i] = i, whole.queue
   end
 end
 -- A repeat of an event that is refused is refused with it.
@@ -223,6 +256,45 @@ end
 
 local is_awake = {}
 
+-- Put a facet that had nothing where it belongs: it is served next, unless it has had more than its share, or may not be.
+local function seat(queue, facet)
+  local kept, rule = redis.call("HGET", queue_facets(queue), facet), redis.call("HGET", queue_rules(queue), facet)
+  local tag, held, _, next_at = unpack(kept and cmsgpack.unpack(kept) or {0, 0, 0, 0})
+  local _, cap, _, is_paused = unpack(rule and cmsgpack.unpack(rule) or {1, 0, 0, 0})
+  if is_paused == 1 or (cap > 0 and held >= cap) then
+    return redis.call("ZADD", queue_parked(queue), tag, facet)
+  elseif next_at > now then
+    return redis.call("ZADD", queue_wake(queue), next_at, facet)
+  end
+  if not is_awake[queue] and redis.call("EXISTS", queue_ring(queue)) == 0 then
+    redis.call("XADD", queue_bell, "MAXLEN", "~", 1000, "*", "queue", queue)
+  end
+  is_awake[queue] = true
+  local v = tonumber(redis.call("HGET", queue_state(queue), "v") or 0)
+  redis.call("ZADD", queue_ring(queue), tag > v and tag or v - 1, facet)
+end
+
+-- The opposite: all that a facet had is dropped.
+local function unseat(queue, facet)
+  for _, place in ipairs({queue_ring, queue_parked, queue_wake}) do
+    redis.call("ZREM", place(queue), facet)
+  end
+  local kept = redis.call("HGET", queue_facets(queue), facet)
+  local tag, held = unpack(kept and cmsgpack.unpack(kept) or {0, 0})
+  if kept and held == 0 then
+    redis.call("ZADD", queue_idle(queue), tag, facet)
+  end
+end
+
+-- Drop the oldest; a bound that was lowered is reached little by little, so that no call does much more than its own.
+local function drop(queue, facet, over)
+  local gone = redis.call("LPOP", queue_line(queue, facet), over)
+  redis.call("HDEL", queue_data(queue), unpack(gone))
+  redis.call("HDEL", queue_tried(queue), unpack(gone))
+  redis.call("HINCRBY", queue_state(queue), "dropped", #gone)
+  redis.call("HINCRBY", counters, "queue.dropped:queue=" .. queue, #gone)
+end
+
 local function push(queue, facet, texts, most, facet_most)
   local last = redis.call("HINCRBY", queue_state(queue), "sequence", #texts)
   local ids, words = {}, {}
@@ -235,26 +307,17 @@ local function push(queue, facet, texts, most, facet_most)
   if last == #texts then
     redis.call("SADD", queue_index, queue)
   end
-  -- It had nothing: it is served next, unless it has had more than its share.
-  if waiting == #texts then
-    if not is_awake[queue] and redis.call("EXISTS", queue_ring(queue)) == 0 then
-      redis.call("XADD", queue_bell, "MAXLEN", "~", 1000, "*", "queue", queue)
-    end
-    is_awake[queue] = true
-    local v = tonumber(redis.call("HGET", queue_state(queue), "v") or 0)
-    local kept = redis.call("HGET", queue_facets(queue), facet)
-    local tag = kept and cmsgpack.unpack(kept)[1] or 0
-    redis.call("ZADD", queue_ring(queue), tag > v and tag or v - 1, facet)
-  end
   local over = math.max(
-    redis.call("HLEN", queue_data(queue)) - most, facet_most > 0 and waiting - facet_most or 0
+    most > 0 and redis.call("HLEN", queue_data(queue)) - most or 0, facet_most > 0 and waiting - facet_most or 0
   )
+  over = math.min(over, waiting, #texts + 1000)
   if over > 0 then
-    local gone = redis.call("LPOP", queue_line(queue, facet), over)
-    redis.call("HDEL", queue_data(queue), unpack(gone))
-    redis.call("HDEL", queue_tried(queue), unpack(gone))
-    redis.call("HINCRBY", queue_state(queue), "dropped", #gone)
-    redis.call("HINCRBY", counters, "queue.dropped:queue=" .. queue, #gone)
+    drop(queue, facet, over)
+  end
+  if over == waiting then
+    unseat(queue, facet)
+  elseif waiting == #texts then
+    seat(queue, facet)
   end
 end
 

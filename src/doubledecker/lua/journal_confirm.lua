@@ -2,7 +2,7 @@
 --
 -- key journal  journal  hash  archive, <name>_confirmed
 -- arg archive  text  who confirms; only the registered one may
--- arg name     text  events or attempts
+-- arg name     text  events, attempts or settlements
 -- arg last_id  text  the last entry it has
 -- returns      1, or 0 when it is not the registered archive
 

@@ -5,7 +5,7 @@
 -- key journal     journal          hash    <name>_bytes, archive, <name>_confirmed, <name>_lost
 -- key entries     journal:<name>   stream  the journal itself
 -- key gaps        journal:gaps     stream  what was cut unconfirmed
--- arg name        text  events or attempts
+-- arg name        text  events, attempts or settlements
 -- arg bytes_max   int   how much it may hold
 -- arg is_forced   int   1 when the bound holds even against an archive that is behind
 -- arg entries_max int   how many entries to look at in one call

@@ -2,9 +2,9 @@
 
 A call carries the events of many requests (group commit). The plan says, by index into the events:
 `publishers` whose each is (for the journal), `topics`, `ids` given by publishers (to tell repeats), `lanes` of events
-with the receivers that get exactly those, `queues` with a tenant's events for each set of queues, `bounds` of queues
-that refuse rather than drop, `wholes` that are written whole or not at all, `later` for events with too many receivers
-for one call, and `uids` enough for every batch that the call may open.
+with the receivers that get exactly those, `queues` that get exactly the same events of a tenant, `bounds` of queues
+that refuse rather than drop and the events `bounded` by them, `wholes` that are written whole or not at all, `later`
+for events with too many receivers for one call, and `uids` enough for every batch that the call may open.
 """
 
 from collections import defaultdict
@@ -141,6 +141,7 @@ _NOTHING: dict[str, Packable] = {
     "lanes": [],
     "queues": [],
     "bounds": [],
+    "bounded": [],
     "wholes": [],
     "later": [],
 }
@@ -189,7 +190,9 @@ def _plan(offers: Sequence[Offer]) -> dict[str, Packable]:
     publishers: dict[str, list[int]] = defaultdict(list)
     topics: dict[str, list[int]] = defaultdict(list)
     routes: dict[tuple[Subscriber, ...], list[int]] = defaultdict(list)
-    lines: dict[tuple[str, tuple[Queue, ...]], list[int]] = defaultdict(list)
+    # By name: a queue's hash is made of all its fields.
+    queues: dict[str, Queue] = {}
+    lines: dict[tuple[str, str], list[int]] = defaultdict(list)
     ids: list[Packable] = []
     later: list[Packable] = []
     for i, offer in enumerate(offers, 1):
@@ -203,8 +206,9 @@ def _plan(offers: Sequence[Offer]) -> dict[str, Packable]:
             continue
         if offer.receivers:
             routes[offer.receivers].append(i)
-        if offer.queues:
-            lines[offer.event.tenant, offer.queues].append(i)
+        for queue in offer.queues:
+            queues[queue.name] = queue
+            lines[offer.event.tenant, queue.name].append(i)
     lanes = _lanes(routes)
     sizes = [len(offer.message) for offer in offers]
     batches = sum(_batches_max(to, len(at), sum(sizes[i - 1] for i in at)) for at, to in lanes)
@@ -214,25 +218,39 @@ def _plan(offers: Sequence[Offer]) -> dict[str, Packable]:
         "ids": ids,
         "given": [publisher for publisher in publishers if ids],
         "lanes": [[at, [_receiver(each) for each in to]] for at, to in lanes],
-        "queues": [[tenant, at, [_bounded(queue) for queue in queues]] for (tenant, queues), at in lines.items()],
-        "bounds": _bounds(lines),
+        "queues": _lines(lines, queues),
+        **_bounds(lines, queues),
         "later": later,
         "uids": uids(batches),
     }
 
 
-def _bounds(lines: Mapping[tuple[str, tuple[Queue, ...]], list[int]]) -> list[Packable]:
-    """Of each queue that refuses when it is full: its bounds, and the events for it by tenant."""
-    found: dict[Queue, list[Packable]] = defaultdict(list)
-    for (tenant, queues), at in lines.items():
-        for queue in queues:
-            if queue.refuses:
-                found[queue].append([tenant, at])
-    return [[queue.name, queue.max_length, queue.facet_max_length, parts] for queue, parts in found.items()]
+def _lines(lines: Mapping[tuple[str, str], list[int]], queues: Mapping[str, Queue]) -> list[Packable]:
+    """Tenants, with the queues that get exactly the same of their events, and those events, in order."""
+    found: dict[tuple[str, tuple[int, ...]], list[Packable]] = defaultdict(list)
+    for (tenant, name), at in lines.items():
+        found[tenant, tuple(at)].append(_bounded(queues[name]))
+    return [[tenant, at, to] for (tenant, at), to in found.items()]
+
+
+def _bounds(lines: Mapping[tuple[str, str], list[int]], queues: Mapping[str, Queue]) -> dict[str, Packable]:
+    """The bounds of queues that refuse when they are full, and the events that these may refuse, in order."""
+    refusing = [queue for queue in queues.values() if queue.refuses]
+    numbers = {queue.name: number for number, queue in enumerate(refusing, 1)}
+    bounded: dict[int, tuple[str, list[int]]] = {}
+    for (tenant, name), at in lines.items():
+        if name in numbers:
+            for i in at:
+                bounded.setdefault(i, (tenant, []))[1].append(numbers[name])
+    return {
+        "bounds": [[queue.name, queue.max_length, queue.facet_max_length] for queue in refusing],
+        "bounded": [[i, *bounded[i]] for i in sorted(bounded)],
+    }
 
 
 def _bounded(queue: Queue) -> Packable:
-    return [queue.name, queue.max_length, queue.facet_max_length]
+    """A queue and what it drops beyond; one that refuses has checked its bounds before, and drops nothing."""
+    return [queue.name, 0, 0] if queue.refuses else [queue.name, queue.max_length, queue.facet_max_length]
 
 
 def _lanes(routes: dict[tuple[Subscriber, ...], list[int]]) -> list[tuple[list[int], list[Subscriber]]]:

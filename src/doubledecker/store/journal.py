@@ -1,7 +1,8 @@
-"""The journal: accepted events and delivery attempts, as streams, bounded in bytes.
+"""The journal: accepted events, delivery attempts and what became of queues' messages, as streams, bounded in bytes.
 
 An entry of `journal:events` holds the events of one publish call: a field for each publisher, whose value is lines of
-JSON. An entry of `journal:attempts` holds one attempt as JSON. An event's place is (partition, entry id, line).
+JSON. An entry of `journal:attempts` holds one attempt as JSON. An entry of `journal:settlements` names a queue and has
+a line for each message that one call settled. An event's place is (partition, entry id, line).
 A registered archive confirms what it has copied; that much is trimmed at once, the rest only when the bound forces it.
 """
 
@@ -14,9 +15,9 @@ import msgspec
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
-Name = Literal["events", "attempts"]
-# Entries that one trimming call looks at: a few milliseconds of the server's time at most.
-_TRIM_MAX = 100
+Name = Literal["events", "attempts", "settlements"]
+# Entries that one trimming call looks at: a few milliseconds of the server's time at most. Settlements are small.
+_TRIM_MAX = {"events": 100, "attempts": 100, "settlements": 1_000}
 
 _TRIM, _CONFIRM = load("journal_trim"), load("journal_confirm")
 
@@ -56,7 +57,9 @@ async def trim(partition: Partition, name: Name, *, bytes_max: int, is_forced: b
 
     Unless it is forced, the bound does not cut what a registered archive has yet to confirm.
     """
-    reply = await partition.run(_TRIM, name=name, bytes_max=bytes_max, is_forced=int(is_forced), entries_max=_TRIM_MAX)
+    reply = await partition.run(
+        _TRIM, name=name, bytes_max=bytes_max, is_forced=int(is_forced), entries_max=_TRIM_MAX[name]
+    )
     removed, left, lost = cast("tuple[int, int, int]", reply)
     return Trimmed(removed, left, lost)
 
@@ -68,7 +71,8 @@ async def register_archive(partition: Partition, archive: str) -> None:
 
 async def unregister_archive(partition: Partition) -> None:
     """Go back to trimming by the bound alone."""
-    await partition.command("HDEL", partition.key("journal"), "archive", "events_confirmed", "attempts_confirmed")
+    confirmed = (f"{name}_confirmed" for name in _TRIM_MAX)
+    await partition.command("HDEL", partition.key("journal"), "archive", *confirmed)
 
 
 async def confirm(partition: Partition, name: Name, *, archive: str, last_id: str) -> bool:

@@ -1,7 +1,7 @@
 """The overview as Prometheus metrics, rendered when asked for."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from doubledecker.bus import telemetry
 from doubledecker.bus.overview import Overview
+from doubledecker.queues.view import QueueView
 
 _HELP = {
     "events.published": "Events accepted, by topic",
@@ -24,23 +25,25 @@ _HELP = {
 }
 
 
-def render(view: Overview) -> bytes:
+def render(view: Overview, queues: Sequence[QueueView] = ()) -> bytes:
     """The text that Prometheus reads."""
     registry = CollectorRegistry()
-    registry.register(_Snapshot(view))
+    registry.register(_Snapshot(view, queues))
     return generate_latest(registry)
 
 
 class _Snapshot(Collector):
     """Hands one overview to the Prometheus client."""
 
-    def __init__(self, view: Overview) -> None:
+    def __init__(self, view: Overview, queues: Sequence[QueueView]) -> None:
         self._view = view
+        self._queues = queues
 
     def collect(self) -> Iterator[Metric]:
         yield from _counters(self._view)
         yield from _histograms(self._view)
         yield from _gauges(self._view)
+        yield from _queues(self._queues)
 
 
 def _counters(view: Overview) -> Iterator[Metric]:
@@ -113,3 +116,18 @@ def _subscriber_gauges(view: Overview) -> Iterator[Metric]:
         for each, value in zip(view.subscribers, values, strict=True):
             family.add_metric([each.subscriber.token], value)
         yield family
+
+
+def _queues(seen: Sequence[QueueView]) -> Iterator[Metric]:
+    messages = GaugeMetricFamily("doubledecker_queue_messages", "Messages, by queue", labels=["queue", "state"])
+    settled = CounterMetricFamily(
+        "doubledecker_queue_settlements", "What became of messages, by queue", labels=["queue", "kind"]
+    )
+    for each in seen:
+        held = {"waiting": each.waiting, "in_flight": each.in_flight, "delayed": each.delayed, "dead": each.dead}
+        for state, count in held.items():
+            messages.add_metric([each.queue.name, state], count)
+        for kind, count in sorted(each.counters.items()):
+            settled.add_metric([each.queue.name, kind], count)
+    yield messages
+    yield settled

@@ -15,6 +15,7 @@ from doubledecker.errors import BusAway
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.token import Caller
+from doubledecker.queues import view as queue_view
 from doubledecker.store import jobs
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import body as bodies
@@ -89,7 +90,9 @@ class Routes:
         await self._registry.refresh()
         known = self._registry.snapshot.subscribers
         view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
-        return Response(metrics.render(view), media_type="text/plain; version=0.0.4")
+        known_queues = self._registry.snapshot.queues.values()
+        queues = await asyncio.gather(*(queue_view.look(self._partitions, queue) for queue in known_queues))
+        return Response(metrics.render(view, queues), media_type="text/plain; version=0.0.4")
 
     async def list_tokens(self, _request: Request, caller: Caller) -> Response:
         """Names and ids; the secrets are not known here any more."""

@@ -23,7 +23,8 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _object(required: Sequence[str], properties: dict[str, Schema], *, is_open: bool = False, **more: object) -> Schema:
+def record(required: Sequence[str], properties: dict[str, Schema], *, is_open: bool = False, **more: object) -> Schema:
+    """An object with these fields, and by default no other."""
     return {
         "type": "object",
         "required": list(required),
@@ -33,26 +34,29 @@ def _object(required: Sequence[str], properties: dict[str, Schema], *, is_open: 
     }
 
 
-def _matching(pattern: str, **more: object) -> Schema:
+def matching(pattern: str, **more: object) -> Schema:
+    """A string that fits the whole of a pattern."""
     return {"type": "string", "pattern": f"^{pattern}$", **more}
 
 
-def _whole(least: int, most: int | None = None, **more: object) -> Schema:
+def whole(least: int, most: int | None = None, **more: object) -> Schema:
+    """A whole number."""
     return {"type": "integer", "minimum": least, **({} if most is None else {"maximum": most}), **more}
 
 
-def _or_null(schema: Schema) -> Schema:
+def or_null(schema: Schema) -> Schema:
+    """The same, or null."""
     return {**schema, "type": [schema["type"], "null"]}
 
 
-TOPIC_NAME = _matching(event.TOPIC.pattern)
-_NAME = _matching(event.NAME.pattern)
-_TOKEN = _matching(token.PATTERN.pattern)
-_URL = _matching(event.URL.pattern, maxLength=event.URL_LENGTH_MAX, description="https, without query or fragment")
-_TIMESTAMP = _or_null(_whole(0, event.TIMESTAMP_MS_MAX, description="Milliseconds since 1970; null or absent is now"))
-_COUNT = _whole(0)
+TOPIC_NAME = matching(event.TOPIC.pattern)
+_NAME = matching(event.NAME.pattern)
+_TOKEN = matching(token.PATTERN.pattern)
+_URL = matching(event.URL.pattern, maxLength=event.URL_LENGTH_MAX, description="https, without query or fragment")
+_TIMESTAMP = or_null(whole(0, event.TIMESTAMP_MS_MAX, description="Milliseconds since 1970; null or absent is now"))
+_COUNT = whole(0)
 
-TOPIC_EVENT = _object(
+TOPIC_EVENT = record(
     ["type", "url"],
     {
         "type": {"type": "string", "enum": sorted(event.ROUTEMASTER_TYPES)},
@@ -66,18 +70,18 @@ TOPIC_EVENT = _object(
     ],
 )
 
-EVENT = _object(
+EVENT = record(
     ["topic", "type"],
     {
         "topic": TOPIC_NAME,
         "type": _NAME,
-        "url": _or_null(_URL),
-        "tenant": _or_null({**_NAME, "description": f"Absent means `{event.DEFAULT_TENANT}`"}),
-        "key": _or_null({**_NAME, "description": "Events of one key stay in order"}),
-        "id": _or_null(_matching(event.EVENT_ID.pattern, description="Told by publisher and id, a repeat is dropped")),
+        "url": or_null(_URL),
+        "tenant": or_null({**_NAME, "description": f"Absent means `{event.DEFAULT_TENANT}`"}),
+        "key": or_null({**_NAME, "description": "Events of one key stay in order"}),
+        "id": or_null(matching(event.EVENT_ID.pattern, description="Told by publisher and id, a repeat is dropped")),
         "timestamp": _TIMESTAMP,
         "data": {"description": _DATA},
-        "traceparent": _or_null(_matching(event.TRACEPARENT.pattern, description="W3C Trace Context")),
+        "traceparent": or_null(matching(event.TRACEPARENT.pattern, description="W3C Trace Context")),
     },
     examples=[
         {"topic": "orders", "type": "paid", "url": "https://shop.example/orders/1"},
@@ -105,10 +109,10 @@ EVENTS: Schema = {
 REFUSALS: Schema = {
     "type": "array",
     "description": "The events that were not published, by their place in the request",
-    "items": _object(["index", "why"], {"index": _COUNT, "why": {"type": "string"}}),
+    "items": record(["index", "why"], {"index": _COUNT, "why": {"type": "string"}}),
 }
 
-PUBLISHED = _object(
+PUBLISHED = record(
     ["ids", "refused"],
     {"ids": {"type": "array", "minItems": 1, "items": {"type": "string"}}, "refused": REFUSALS},
     examples=[
@@ -119,22 +123,24 @@ PUBLISHED = _object(
     ],
 )
 
-SUBSCRIPTION = _object(
-    ["topics", "callback"],
-    {
-        "topics": {"type": "array", "maxItems": subscriber.TOPICS_MAX, "items": TOPIC_NAME},
-        "callback": {
-            "type": "string",
-            "pattern": r"^https?://[\x21-\x7e]+$",
-            "maxLength": subscriber.CALLBACK_LENGTH_MAX,
-            "description": "https, or http where `private_callbacks` is set; no credentials, no fragment",
-        },
-        "uuid": _or_null(_matching(subscriber.UUID.pattern, description="The user name that deliveries carry")),
-        "timeout": _or_null(_whole(0, subscriber.TIMEOUT_MS_MAX, description="Milliseconds a batch waits for more")),
-        "max": _or_null(_whole(1, subscriber.EVENTS_MAX, description="Events in a batch")),
-        "max_bytes": _or_null(_whole(1, subscriber.BYTES_MAX, description="Bytes in a batch")),
-        "concurrency": _or_null(_whole(1, subscriber.CONCURRENCY_MAX, description="Deliveries at the same time")),
+SUBSCRIPTION_FIELDS: dict[str, Schema] = {
+    "topics": {"type": "array", "maxItems": subscriber.TOPICS_MAX, "items": TOPIC_NAME},
+    "callback": {
+        "type": "string",
+        "pattern": r"^https?://[\x21-\x7e]+$",
+        "maxLength": subscriber.CALLBACK_LENGTH_MAX,
+        "description": "https, or http where `private_callbacks` is set; no credentials, no fragment",
     },
+    "uuid": or_null(matching(subscriber.UUID.pattern, description="The user name that deliveries carry")),
+    "timeout": or_null(whole(0, subscriber.TIMEOUT_MS_MAX, description="Milliseconds a batch waits for more")),
+    "max": or_null(whole(1, subscriber.EVENTS_MAX, description="Events in a batch")),
+    "max_bytes": or_null(whole(1, subscriber.BYTES_MAX, description="Bytes in a batch")),
+    "concurrency": or_null(whole(1, subscriber.CONCURRENCY_MAX, description="Deliveries at the same time")),
+}
+
+SUBSCRIPTION = record(
+    ["topics", "callback"],
+    SUBSCRIPTION_FIELDS,
     description="What is absent or null keeps its former value. No topics: the subscriber stays, and gets nothing.",
     examples=[
         {"topics": ["orders", "refunds"], "callback": "https://mail.example/events", "uuid": "s3cret", "timeout": 500},
@@ -142,7 +148,7 @@ SUBSCRIPTION = _object(
     ],
 )
 
-SUBSCRIBER = _object(
+SUBSCRIBER = record(
     [
         *("subscriber", "callback", "max_events", "timeout", "topics", "uuid", "events"),
         *("max_bytes", "concurrency", "health", "failures", "last_attempted_at"),
@@ -150,11 +156,11 @@ SUBSCRIBER = _object(
     {
         "subscriber": {"type": "string", "description": "The public id of its token"},
         "callback": {"type": "string"},
-        "max_events": _whole(1, subscriber.EVENTS_MAX),
-        "timeout": _whole(0, subscriber.TIMEOUT_MS_MAX),
+        "max_events": whole(1, subscriber.EVENTS_MAX),
+        "timeout": whole(0, subscriber.TIMEOUT_MS_MAX),
         "topics": {"type": "array", "items": TOPIC_NAME, "uniqueItems": True},
         "uuid": {"type": "string"},
-        "events": _object(
+        "events": record(
             ["sent", "queued", "oldest"],
             {
                 "sent": {**_COUNT, "description": "Events delivered"},
@@ -162,11 +168,11 @@ SUBSCRIBER = _object(
                 "oldest": {**_COUNT, "description": "Age in milliseconds of the oldest waiting batch, 0 for none"},
             },
         ),
-        "max_bytes": _whole(1, subscriber.BYTES_MAX),
-        "concurrency": _whole(1, subscriber.CONCURRENCY_MAX),
-        "health": _whole(0, 100),
+        "max_bytes": whole(1, subscriber.BYTES_MAX),
+        "concurrency": whole(1, subscriber.CONCURRENCY_MAX),
+        "health": whole(0, 100),
         "failures": {**_COUNT, "description": "Failed attempts in a row"},
-        "last_attempted_at": _or_null(_COUNT),
+        "last_attempted_at": or_null(_COUNT),
     },
     examples=[
         {
@@ -186,19 +192,19 @@ SUBSCRIBER = _object(
     ],
 )
 
-TOPIC = _object(
+TOPIC = record(
     ["name", "publisher", "events"],
     {"name": TOPIC_NAME, "publisher": {**_TOKEN, "description": "The name of its owner's token"}, "events": _COUNT},
     examples=[{"name": "orders", "publisher": "shop", "events": 12}],
 )
 
-TOKEN_WANTED = _object(
+TOKEN_WANTED = record(
     ["name"],
-    {"name": _TOKEN, "token": _or_null({**_TOKEN, "description": "The secret, to choose it oneself"})},
+    {"name": _TOKEN, "token": or_null({**_TOKEN, "description": "The secret, to choose it oneself"})},
     examples=[{"name": "shop"}, {"name": "shop", "token": "shop--5e8b0c"}],
 )
 
-TOKEN_MADE = _object(
+TOKEN_MADE = record(
     ["name", "token", "id"],
     {
         "name": _TOKEN,
@@ -208,18 +214,18 @@ TOKEN_MADE = _object(
     examples=[{"name": "shop", "token": "shop--2f1c0d9e8b7a6f5e4d3c2b1a09f8e7d6", "id": "shop-1a2b3c4d"}],
 )
 
-TOKEN_LISTED = _object(
+TOKEN_LISTED = record(
     ["name", "token", "created_at"],
     {"name": _TOKEN, "token": {"type": "string", "description": "The public id"}, "created_at": _COUNT},
     examples=[{"name": "shop", "token": "shop-1a2b3c4d", "created_at": 1700000000000}],
 )
 
-PROBLEM = _object(
+PROBLEM = record(
     ["type", "title", "status", "detail"],
     {
         "type": {"const": "about:blank"},
         "title": {"type": "string", "minLength": 1},
-        "status": _whole(400, 599),
+        "status": whole(400, 599),
         "detail": {"type": "string", "minLength": 1, "description": "What was seen, and what is allowed"},
         "refused": REFUSALS,
         "checks": {"type": "object", "additionalProperties": {"type": "string"}},
@@ -235,13 +241,13 @@ PROBLEM = _object(
     ],
 )
 
-STATUS = _object(["status", "version"], {"status": {"const": "ok"}, "version": {"type": "string"}})
-ALIVE = _object(["status"], {"status": {"const": "alive"}})
-READY = _object(
+STATUS = record(["status", "version"], {"status": {"const": "ok"}, "version": {"type": "string"}})
+ALIVE = record(["status"], {"status": {"const": "alive"}})
+READY = record(
     ["status", "checks"],
     {"status": {"const": "ready"}, "checks": {"type": "object", "additionalProperties": {"const": "ok"}}},
 )
-VERSION = _object(["name", "version"], {"name": {"const": "doubledecker"}, "version": {"type": "string"}})
+VERSION = record(["name", "version"], {"name": {"const": "doubledecker"}, "version": {"type": "string"}})
 
 ALL: dict[str, Schema] = {
     "TopicEvent": TOPIC_EVENT,

@@ -8,7 +8,7 @@ from doubledecker.bus import overview
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import RetryLater
 from doubledecker.model.job import AUX, MAIN, RETRY
-from doubledecker.store import batches, counters, events, jobs, journal, registry, subscribers
+from doubledecker.store import batches, counters, events, jobs, journal, letters, registry, subscribers
 from doubledecker.store.batches import Lost
 from doubledecker.store.events import Accepted
 from doubledecker.store.jobs import Taken
@@ -115,17 +115,29 @@ class Chores:
         for partition in self._partitions.all:
             await self._unpark(partition)
             await self._trim(partition, "events", is_forced=not self._rules.journal_refuses)
-            # An attempt cannot be refused once it was made.
+            # What has happened cannot be refused.
             await self._trim(partition, "attempts", is_forced=True)
+            await self._trim(partition, "settlements", is_forced=True)
 
     async def sweep(self) -> None:
-        """Retire what waits for nobody: a process may have died between forgetting a subscriber and doing so."""
+        """Remove what waits for nobody: a process may have died between forgetting a receiver and doing so."""
         await self._live.refresh()
         for partition in self._partitions.all:
             _, waiting = await batches.gauges(partition)
             for token in waiting.keys() - self._live.snapshot.subscribers.keys():
                 if await subscribers.retire(partition, token):
                     _log.warning("subscriber.swept", partition=partition.index, subscriber=token)
+            await self._sweep_queues(partition)
+
+    async def _sweep_queues(self, partition: Partition) -> None:
+        orphans = await letters.names_held(partition) - self._live.snapshot.queues.keys()
+        if not orphans:
+            return
+        # One that was registered since the last look holds messages by right.
+        await self._live.refresh()
+        for name in orphans - self._live.snapshot.queues.keys():
+            await letters.destroy(partition, name)
+            _log.warning("queue.swept", partition=partition.index, queue=name)
 
     async def purge(self, partition: Partition, token: str, rid: str) -> None:
         """Delete what waited for a subscriber when it went."""

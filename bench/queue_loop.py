@@ -1,0 +1,102 @@
+"""One process that pushes, pulls and acks on Valkey directly, and prints what it measured as JSON; run as a child.
+
+Facets are made by tenants: `10` spreads the messages over ten. Singles are pulled and acked one by one by 16 loops of
+the process, batches a hundred at a time by 4, so that Valkey and Python work side by side as for many consumers.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+
+import uvloop
+
+from doubledecker.assembly import build
+from doubledecker.assembly.build import Bus
+from doubledecker.assembly.settings import Settings
+from doubledecker.model.event import Event
+from doubledecker.model.queue import Queue
+from doubledecker.model.token import Caller
+from doubledecker.store.queues import Held
+
+_ROOT = Caller("", "root", is_root=True)
+_PUSHED_TOGETHER = 500
+_QUIET, _QUIET_EACH = 99, 10
+
+
+async def main() -> None:
+    settings = Settings(redis_url=os.environ["BENCH_REDIS_URL"])
+    counts = json.loads(sys.argv[1])
+    async with build.open_bus(settings) as bus:
+        committing = asyncio.create_task(bus.publisher.run())
+        token = await bus.registry.create_token("bench", "bench--secret", now_ms=0)
+        figures: dict[str, float] = {}
+        for facets in (10, 1_000, 100_000):
+            figures |= await _rates(bus, token.id, facets, counts)
+        figures |= await _noisy_neighbour(bus, token.id, counts["noisy"])
+        committing.cancel()
+    print(json.dumps(figures), flush=True)
+
+
+async def _rates(bus: Bus, publisher: str, facets: int, counts: dict[str, int]) -> dict[str, float]:
+    topic = "facets_" + "_" * len(str(facets))
+    queue = Queue(f"facets-{facets}", "", (f".*:{topic}:.*",))
+    await bus.registry.register_queue(queue, caller=_ROOT)
+    messages = max(facets, counts["singles"] + counts["batched"])
+    started_s = time.perf_counter()
+    await _push(bus, publisher, topic, [f"t{n % facets}" for n in range(messages)])
+    pushed_s = time.perf_counter() - started_s
+    return {
+        f"queues.{facets}.push_per_s": messages / pushed_s,
+        f"queues.{facets}.single_per_s": await _drained(bus, queue, counts["singles"], most=1, loops=16),
+        f"queues.{facets}.batched_per_s": await _drained(bus, queue, counts["batched"], most=100, loops=4),
+    }
+
+
+async def _push(bus: Bus, publisher: str, topic: str, tenants: list[str]) -> None:
+    for start in range(0, len(tenants), _PUSHED_TOGETHER):
+        events = [
+            (Event(topic=topic, type="made", url="https://shop.example/orders/1", t=0, id=f"{n}", tenant=tenant), False)
+            for n, tenant in enumerate(tenants[start : start + _PUSHED_TOGETHER], start)
+        ]
+        refused = await bus.publisher.publish(publisher, events)
+        assert not refused
+
+
+async def _drained(bus: Bus, queue: Queue, count: int, *, most: int, loops: int) -> float:
+    """Messages pulled and acked a second."""
+    left = count
+
+    async def loop() -> None:
+        nonlocal left
+        while left > 0:
+            left -= most
+            pull = await bus.rings.pull(queue, most=most)
+            held = [Held(message.id, message.attempt) for message in pull.messages]
+            assert len(await bus.rings.ack(queue, held)) == most
+
+    started_s = time.perf_counter()
+    await asyncio.gather(*(loop() for _ in range(loops)))
+    return count / (time.perf_counter() - started_s)
+
+
+async def _noisy_neighbour(bus: Bus, publisher: str, noisy: int) -> dict[str, float]:
+    """NN-100: one tenant with very many messages before 99 with ten each; where is the last quiet one served?"""
+    queue = Queue("noisy", "", (".*:noisy:.*",))
+    await bus.registry.register_queue(queue, caller=_ROOT)
+    await _push(bus, publisher, "noisy", ["noisy"] * noisy)
+    await _push(bus, publisher, "noisy", [f"quiet-{n}" for n in range(_QUIET)] * _QUIET_EACH)
+    served: list[str] = []
+    while len(served) < 2 * (_QUIET + 1) * _QUIET_EACH:
+        pull = await bus.rings.pull(queue, most=100)
+        served += [message.tenant for message in pull.messages]
+        await bus.rings.ack(queue, [Held(message.id, message.attempt) for message in pull.messages])
+    last = max(at for at, tenant in enumerate(served, 1) if tenant != "noisy")
+    shares = [served[: (_QUIET + 1) * _QUIET_EACH].count(tenant) for tenant in set(served)]
+    jain = sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
+    return {"queues.noisy.last_position": last, "queues.noisy.jain": jain}
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
