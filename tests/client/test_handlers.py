@@ -53,7 +53,7 @@ async def test_a_message_that_comes_while_the_runner_waits_is_handled_at_once(so
         await place.publish(1)
         async with place.running():
             for n in range(1, 6):
-                await place.until(lambda view: is_empty(view))
+                await place.until(is_empty)
                 await place.publish(1, first=n)
             await place.until(lambda view: view.counters["acked"] == 6)
 
@@ -342,23 +342,32 @@ async def _nothing(_message: Message) -> None:
     """Nothing to do."""
 
 
-@pytest.mark.slow
-async def test_a_heartbeat_that_dies_is_replaced(source: str, one: Topology):
-    async with a_place(source, one, lease_ms=6_000) as place:
-        seen = Seen()
+async def test_a_heartbeat_that_dies_is_replaced_and_extends_at_once(source: str, one: Topology):
+    # The lease is so long that nobody but a new heartbeat would extend it within the test.
+    async with a_place(source, one, lease_ms=300_000) as place:
+        ends: list[float] = []
 
         @place.consumer.handler()
-        async def work(message: Message) -> None:
-            seen.add(message)
+        async def work(_message: Message) -> None:
+            ends.append(await _lease_end(place))
             await asyncio.to_thread(_kill_heartbeats)
-            await asyncio.sleep(8)
+            async with asyncio.timeout(40):
+                while await _lease_end(place) == ends[0]:
+                    await asyncio.sleep(0.05)
+            ends.append(await _lease_end(place))
 
         await place.publish(1)
         async with place.running():
-            await place.until(lambda view: view.in_flight == 1)
-            await place.until(is_empty)
+            view = await place.until(lambda view: view.counters["acked"] == 1, within_s=50)
 
-        assert seen.calls == [(0, 1)]
+        assert ends[1] > ends[0]
+        assert view.counters["nacked"] == 0
+
+
+async def _lease_end(place: Place) -> float:
+    home = place.bus.partitions.home
+    reply = await home.command("ZRANGE", home.key("queue:pending:jobs"), 0, 0, "WITHSCORES")
+    return float(reply[1])  # type: ignore[index, arg-type]
 
 
 def _kill_heartbeats() -> None:

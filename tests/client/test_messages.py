@@ -31,9 +31,12 @@ async def test_a_loop_left_by_an_exception_gives_its_message_back(source: str, o
     async with a_place(source, one) as place:
         await place.publish(1)
 
-        with pytest.raises(ValueError, match="no"):
+        async def fail() -> None:
             async for _ in place.consumer.messages(backoff=Backoff(base_s=0.2)):
                 raise ValueError("no")
+
+        with pytest.raises(ValueError, match="no"):
+            await fail()
         await place.until(lambda view: view.delayed == 1)
 
         [message] = await place.consumer.pull(wait_ms=5_000)

@@ -6,22 +6,18 @@ from pathlib import Path
 import click
 
 from doubledecker import __version__
+from doubledecker.cli.options import FOLDER as _FOLDER
+from doubledecker.cli.options import as_json as _json
+from doubledecker.cli.options import at_bus as _bus
+from doubledecker.cli.options import in_folder as _data
+from doubledecker.cli.queue_group import queue
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
 
 # Exit codes: 0 ok, 1 failed, 2 usage (click's own), 3 unreachable, 4 refused.
 _UNREACHABLE, _REFUSED = 3, 4
 
 _PORT = click.IntRange(0, 65535)
-_FOLDER = click.Path(file_okay=False, path_type=Path)
-# Not DOUBLEDECKER_…: those are settings of the bus, and an unknown one is an error.
-_bus = click.option(
-    "--bus", envvar="BUS_URL", default="http://127.0.0.1:17890", metavar="URL", help="Where the bus is  [env: BUS_URL]"
-)
-_data = click.option(
-    "--data", type=_FOLDER, default=".data", help="Folder of `doubledecker up`, for its root key  [default: .data]"
-)
 # Where a file has the same name as its command, the function does not: it would hide the file.
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -139,6 +135,9 @@ def publish(bus: str, secret: str | None, data: str | None, **fields: str | None
     if data is not None:
         event["data"] = clients.parse_data(data)
     clients.publish(bus, secret, event)
+
+
+cli.add_command(queue)
 
 
 def main() -> None:

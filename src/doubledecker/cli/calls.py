@@ -35,8 +35,14 @@ class Remote:
     def post(self, path: str, value: object) -> bytes:
         return self._ask("POST", path, msgspec.json.encode(value))
 
-    def delete(self, path: str, name: str) -> None:
-        self._ask("DELETE", f"{path}/{quote(name, safe='')}")
+    def put(self, path: str, value: object) -> bytes:
+        return self._ask("PUT", path, msgspec.json.encode(value))
+
+    def patch(self, path: str, value: object) -> bytes:
+        return self._ask("PATCH", path, msgspec.json.encode(value))
+
+    def delete(self, path: str, name: str, query: str = "") -> None:
+        self._ask("DELETE", f"{path}/{quote(name, safe='')}{query}")
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
         basic = base64.b64encode(f"{self.secret}:".encode()).decode()

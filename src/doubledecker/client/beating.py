@@ -74,11 +74,12 @@ class Held:
 
     def due(self, now_s: float) -> list[Pair]:
         """What has to be extended now; work that takes longer than it may is left to its lease."""
+        before_s, began_s = now_s - self._look_s, now_s - self._work_s_max
         with self._lock:
             return [
                 (id_, self._attempts[id_])
                 for id_, since_s in self._since.items()
-                if now_s - self._extended.get(id_, since_s) >= self._look_s and now_s - since_s < self._work_s_max
+                if self._extended.get(id_, since_s) <= before_s and since_s > began_s
             ]
 
     def extended(self, held: Iterable[Pair], now_s: float) -> None:
@@ -107,10 +108,13 @@ def beat(words: BinaryIO, say: BinaryIO, open_lease: Callable[[dict[str, Any]], 
     say.write(READY)
     say.flush()
     parent = os.getppid()
-    wait_s = look_s = lease_s / _LOOKS_PER_LEASE
+    look_s = lease_s / _LOOKS_PER_LEASE
+    # Whoever takes the place of a heartbeat that died hears at once of work that is old already.
+    wait_s = look_s if _extend(held.all(), held, lease) else 0.0
     # A child that the consumer forked may keep our input open after its death; our parent's id tells.
     while not ended.wait(wait_s) and os.getppid() == parent:
-        wait_s = look_s if _extend(held, lease) else min(look_s / 2, _PAUSE_S_MAX)
+        is_done = _extend(held.due(time.monotonic()), held, lease)
+        wait_s = look_s if is_done else min(look_s / 2, _PAUSE_S_MAX)
     left = held.all()
     for start in range(0, len(left), _CALL_MAX):
         with contextlib.suppress(OSError):
@@ -126,9 +130,8 @@ def _listen(words: BinaryIO, held: Held, ended: threading.Event) -> None:
     ended.set()
 
 
-def _extend(held: Held, lease: Lease) -> bool:
+def _extend(due: list[Pair], held: Held, lease: Lease) -> bool:
     """Extend what is due; says whether the bus answered."""
-    due = held.due(time.monotonic())
     for start in range(0, len(due), _CALL_MAX):
         part = due[start : start + _CALL_MAX]
         asked_s = time.monotonic()

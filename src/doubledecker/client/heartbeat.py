@@ -73,7 +73,8 @@ class Heartbeat:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        process.stdout.close()
+        finally:
+            process.stdout.close()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         """Start the process, and tell it everything."""
