@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests run side by side; two at least, so that isolation is always put to the test.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 2 ] && echo $$n || echo 2)
 
-.PHONY: help setup demo test test-fast check bench format lock clean
+.PHONY: help setup demo test test-fast check bench plots format lock clean
 
 help:
 	@echo "make demo       run the whole product on this machine, with demo traffic"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-fast  the tests that take seconds"
 	@echo "make check      lint, types, layers"
 	@echo "make bench      measure, and write docs/benchmarks.md"
+	@echo "make plots      run the simulations of docs/simulations.md, and write their plots and numbers"
 	@echo "make setup      only install; the others do it when needed"
 
 setup: .venv/.dev
@@ -50,6 +51,9 @@ check: setup
 bench: .venv/.bench
 	$(BIN)/python -m bench
 
+plots: setup
+	$(BIN)/python examples/simulations/redraw.py
+
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -61,8 +65,8 @@ COMPILE := VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/uv pip compile --quiet --universal
 lock: .venv/.uv
 	$(COMPILE) requirements/uv.in --output-file requirements/uv.txt
 	$(COMPILE) pyproject.toml --output-file requirements/run.txt
-	$(COMPILE) pyproject.toml --group dev --constraint requirements/run.txt requirements/uv.in --output-file requirements/dev.txt
-	$(COMPILE) pyproject.toml --group dev --group bench --constraint requirements/dev.txt requirements/uv.in --output-file requirements/bench.txt
+	$(COMPILE) pyproject.toml --extra plots --group dev --constraint requirements/run.txt requirements/uv.in --output-file requirements/dev.txt
+	$(COMPILE) pyproject.toml --extra plots --group dev --group bench --constraint requirements/dev.txt requirements/uv.in --output-file requirements/bench.txt
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Child:
-    """One Python process: `python -m <words>`, what it prints, and what it costs."""
+    """One process, what it prints, and what it costs."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -54,11 +54,13 @@ class ChildEnded(Exception):
 
 
 @contextlib.asynccontextmanager
-async def started(*words: str, environment: Mapping[str, str] | None = None) -> AsyncIterator[Child]:
-    """A running `python -m <words>`; what it writes to stderr is shown only when the block fails."""
+async def started(
+    *words: str, environment: Mapping[str, str] | None = None, program: Sequence[str] = (sys.executable, "-m")
+) -> AsyncIterator[Child]:
+    """A running `python -m <words>`, or of another program; its stderr is shown only when the block fails."""
     with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
-            *tether.tethered([sys.executable, "-m", *words]),
+            *tether.tethered([*program, *words]),
             env={**_inherited(), **(environment or {})},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

@@ -5,7 +5,6 @@ import os
 import platform
 import re
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 
 from redis.asyncio import Redis
@@ -18,7 +17,7 @@ from bench.peers import PEERS
 
 async def facts() -> dict[str, str]:
     """What to know of the machine, read before anything is measured."""
-    peers = [f"{peer.name.capitalize()} {metadata.version(peer.name)}" for peer in PEERS if peer.is_installed]
+    peers = [f"{peer.title} {peer.version}" for peer in PEERS if peer.is_installed]
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "processor": f"{_found('/proc/cpuinfo', 'model name') or platform.machine()}, {os.cpu_count()} cores",

@@ -157,10 +157,16 @@ TABLES = (
         "Valkey: pipelines of 50 commands over 8 connections with values of an event's size. Dramatiq: one worker "
         "process with 8 threads, its default number. Celery: one worker with 2 prefork children, its default on two "
         "cores; by default it acknowledges a job before running it, so a crash loses the job, which is less than "
-        "Dramatiq and the bus promise.",
+        "Dramatiq and the bus promise. RQ: one worker, which forks for each job, its default. taskiq: one worker "
+        "process on its stream broker. BullMQ: one worker that takes 50 jobs at a time.",
         (
             Row("Valkey: LPUSH", "floor.valkey.lpush_per_s", "/s"),
             Row("Valkey: SET", "floor.valkey.set_per_s", "/s"),
+            *(
+                Row(f"{title}: jobs that do nothing, {verb}", f"{peer}.noop.{key}_per_s", "/s")
+                for peer, title in (("rq", "RQ"), ("taskiq", "taskiq"), ("bullmq", "BullMQ"))
+                for key, verb in (("enqueued", "enqueued"), ("done", "done"))
+            ),
             *(
                 Row(f"{peer.capitalize()}: jobs that {what} {verb}", f"{peer}.{job}.{key}_per_s", "/s")
                 for peer in ("dramatiq", "celery")

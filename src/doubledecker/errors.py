@@ -8,6 +8,7 @@ DoubledeckerError
 │   ├── NotFound             404
 │   ├── RequestTimedOut      408  the body came too slowly
 │   ├── Conflict             409  the same idempotency key with another body
+│   ├── Gone                 410  it was there, and is no more
 │   ├── TooLarge             413
 │   ├── TooMany              429  a limit on how many things of a kind may be kept
 │   └── QueueFull            429  a queue that refuses rather than drops has no room
@@ -77,6 +78,13 @@ class Conflict(Refused):
 
     status = 409
     title = "Conflict"
+
+
+class Gone(Refused):
+    """It was there, and is no more."""
+
+    status = 410
+    title = "Gone"
 
 
 class TooLarge(Refused):

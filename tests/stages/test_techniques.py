@@ -128,7 +128,8 @@ def test_only_the_named_exceptions_are_retried():
 
 def test_a_rejection_from_inside_is_not_retried_unless_asked_for():
     async def main(retry: Retry) -> int:
-        bound = bind(retry | Bulkhead(workers=0))
+        bound = bind(retry | Bulkhead(workers=1))
+        bound["bulkhead"].resize(0)
         await ending(bound.run(a_call()))
         return bound["bulkhead"].snapshot().arrived
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.commit import JournalBound
+from doubledecker.bus.notify import Notify
 from doubledecker.bus.publish import Publisher
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.attempt import Dialer, DialLimits
@@ -43,7 +44,8 @@ async def open_bus(settings: Settings, *, patience_s: float = PATIENCE_S) -> Asy
         await registry.refresh()
         bound = JournalBound(settings.journal_bytes_max, is_refusing=settings.journal_full == "refuse")
         bell = Bell(partitions)
-        yield Bus(partitions, registry, Publisher(partitions, registry, bound), bell, Rings(partitions, bell))
+        publisher = Publisher(partitions, registry, bound, Notify(settings.notify))
+        yield Bus(partitions, registry, publisher, bell, Rings(partitions, bell))
     finally:
         await partitions.close()
 

@@ -68,6 +68,12 @@ class Settings:
     journal_full: str = "trim"
     redis_max_mem_bytes: int = 0
     redis_min_free_bytes: int = 16_777_216
+    # listening
+    notify: str = "heard"
+    streams_max: int = 500
+    stream_buffer_bytes: int = 1_048_576
+    stream_heartbeat_s: float = 15.0
+    stream_stall_s: float = 30.0
     # watching
     monitor_interval_s: float = 10.0
     autodrop_interval_s: float = 5.0
@@ -94,6 +100,7 @@ class Settings:
             if value < least:
                 raise SettingInvalid(f"{PREFIX}{name.upper()} is {value}; the least is {least}")
         _one_of("journal_full", self.journal_full, ("trim", "refuse"))
+        _one_of("notify", self.notify, ("heard", "always", "never"))
         _one_of("log_level", self.log_level.lower(), ("debug", "info", "warning", "error"))
         for adapter in self.adapters:
             _one_of("metric_adapters", adapter, ADAPTERS)
@@ -126,6 +133,10 @@ _LEAST = {
     "journal_bytes_max": 1_024,
     "redis_max_mem_bytes": 0,
     "redis_min_free_bytes": 0,
+    "streams_max": 0,
+    "stream_buffer_bytes": 1_024,
+    "stream_heartbeat_s": 0.05,
+    "stream_stall_s": 0.1,
     "monitor_interval_s": 0.1,
     "autodrop_interval_s": 0.1,
     "scrub_interval_s": 0.1,

@@ -35,7 +35,7 @@ from doubledecker.stages.techniques.rate_limit import RateLimit
 from doubledecker.stages.techniques.retry import AT_ONCE, Backoff, Budget, Retry
 from doubledecker.stages.techniques.router import Router
 from doubledecker.stages.techniques.shed import Shed
-from doubledecker.stages.techniques.simulated import Outage, Simulated
+from doubledecker.stages.techniques.simulated import Outage, Saturation, Simulated
 from doubledecker.stages.techniques.single_flight import SingleFlight
 from doubledecker.stages.techniques.timeout import Deadline, Timeout
 from doubledecker.stages.techniques.windows import Count, Time
@@ -82,6 +82,7 @@ __all__ = [
     "Report",
     "Retry",
     "Router",
+    "Saturation",
     "Shed",
     "Simulated",
     "SingleFlight",

@@ -45,7 +45,7 @@ class Chain:
     def change(self, name: str, **settings: object) -> "Chain":
         """The same chain with other settings of the stages of that name: `chain.change("retry", attempts=5)`."""
         if name not in map(named, self.stages):
-            raise ChainInvalid(f"no stage named {name!r}")
+            raise ChainInvalid(f"no stage named {name!r}; there are {', '.join(map(named, self.stages)) or 'none'}")
         return Chain(tuple(_changed(one, settings) if named(one) == name else one for one in self.stages))
 
     def bind(
@@ -92,6 +92,7 @@ def _changed(stage: Stage, settings: Mapping[str, object]) -> Stage:
     changed = copy.copy(stage)
     for name, setting in settings.items():
         if name not in known:
-            raise ChainInvalid(f"{named(stage)} has no setting {name!r}")
+            raise ChainInvalid(f"{named(stage)} has no setting {name!r}; it has {', '.join(sorted(known))}")
         setattr(changed, name, setting)
+    changed.__post_init__()
     return changed

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+from doubledecker.stages import limits
+
 
 class Distribution(Protocol):
     """Something to draw durations from."""
@@ -19,6 +21,9 @@ class Constant:
 
     value_s: float
 
+    def __post_init__(self) -> None:
+        limits.check(self, value_s=limits.FINITE_ZERO_OR_MORE)
+
     def draw(self, random: Random) -> float:  # noqa: ARG002 - no chance in it
         return self.value_s
 
@@ -28,6 +33,9 @@ class Exponential:
     """Memoryless, as queueing theory likes it."""
 
     mean_s: float
+
+    def __post_init__(self) -> None:
+        limits.check(self, mean_s=limits.FINITE_ABOVE_ZERO)
 
     def draw(self, random: Random) -> float:
         return -math.log(1.0 - random.random()) * self.mean_s
@@ -40,6 +48,9 @@ class Normal:
     mean_s: float
     deviation_s: float
 
+    def __post_init__(self) -> None:
+        limits.check(self, mean_s=limits.FINITE_ZERO_OR_MORE, deviation_s=limits.FINITE_ZERO_OR_MORE)
+
     def draw(self, random: Random) -> float:
         return max(0.0, random.gauss(self.mean_s, self.deviation_s))
 
@@ -50,6 +61,9 @@ class Ticks:
 
     mean: float = 150
     deviation: float = 25
+
+    def __post_init__(self) -> None:
+        limits.check(self, mean=limits.FINITE_ZERO_OR_MORE, deviation=limits.FINITE_ZERO_OR_MORE)
 
     def draw(self, random: Random) -> float:
         return float(max(0, math.floor(random.gauss(self.mean, self.deviation))))
@@ -62,6 +76,9 @@ class LogNormal:
     median_s: float
     sigma: float = 0.4
 
+    def __post_init__(self) -> None:
+        limits.check(self, median_s=limits.FINITE_ABOVE_ZERO, sigma=limits.FINITE_ZERO_OR_MORE)
+
     def draw(self, random: Random) -> float:
         return self.median_s * math.exp(random.gauss(0.0, self.sigma))
 
@@ -71,6 +88,9 @@ class Observed:
     """One of the durations that were seen, each as likely."""
 
     durations_s: Sequence[float]
+
+    def __post_init__(self) -> None:
+        limits.check(self, durations_s=limits.DURATIONS)
 
     def draw(self, random: Random) -> float:
         return random.choice(self.durations_s)

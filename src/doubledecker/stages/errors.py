@@ -14,6 +14,9 @@ StagesError
 ├── FaultInjected            a failure made on purpose
 ├── DependencyFailed         the simulated dependency failed
 ├── ChainInvalid             a chain that cannot work as written
+│   ├── SettingInvalid       a setting out of its limits
+│   └── ScenarioInvalid      a file for a rehearsal that says what cannot be
+├── ExtraMissing             a package that this needs is not installed
 ├── Deadlock                 virtual time: everyone waits, and nothing is scheduled
 └── RealWorldRefused         virtual time: a socket, a thread or a process was asked for
 """
@@ -103,6 +106,35 @@ class DependencyFailed(StagesError):
 
 class ChainInvalid(StagesError):
     """A chain that cannot work as written."""
+
+
+class SettingInvalid(ChainInvalid):
+    """A setting of `owner` that is `seen`, and must be what `allowed` says."""
+
+    def __init__(self, owner: str, setting: str, seen: object, allowed: str) -> None:
+        super().__init__(owner, setting, seen, allowed)
+        self.owner = owner
+        self.setting = setting
+        self.seen = seen
+        self.allowed = allowed
+
+    def __str__(self) -> str:
+        return f"{self.owner}.{self.setting} is {self.seen!r}; it must be {self.allowed}"
+
+
+class ScenarioInvalid(ChainInvalid):
+    """A file for a rehearsal that says what cannot be."""
+
+
+class ExtraMissing(StagesError):
+    """A package that `what` needs is not installed; it comes with an extra."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs a package that is not installed; get it with: pip install 'doubledecker[{extra}]'"
+        )
+        self.what = what
+        self.extra = extra
 
 
 class Deadlock(StagesError):

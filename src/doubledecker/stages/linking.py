@@ -1,11 +1,11 @@
 """Linking: bound copies of stages, each with the next one inside it."""
 
 import copy
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from doubledecker.stages.context import Context
+from doubledecker.stages.naming import in_words
 from doubledecker.stages.stage import Inner, Stage
 
 
@@ -39,4 +39,4 @@ def link(stages: tuple[Stage, ...], inner: Inner, context: Context, *, prefix: s
 
 def named(stage: Stage) -> str:
     """Its own name, or that of its class in small letters: SingleFlight is `single_flight`."""
-    return stage.name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(stage).__name__).lower()
+    return stage.name or in_words(type(stage))

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
+from doubledecker.stages import limits
 from doubledecker.stages.chain import Chain
 from doubledecker.stages.distributions import Constant, Ticks
 from doubledecker.stages.errors import CircuitOpen
@@ -79,6 +80,15 @@ class ArrivalBreaker(Stage):
     error_threshold: float = 0.3
     time_in_open_state: float = 3_000
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(
+            self,
+            capacity=limits.ONE_OR_MORE,
+            error_threshold=limits.SHARE,
+            time_in_open_state=limits.ABOVE_ZERO,
+        )
+
     def start(self) -> None:
         self._now_is = "closed"
         self._opened_at = 0.0
@@ -128,6 +138,9 @@ class EvenTicks:
 
     events_per_1000_ticks: float = 50
     events: int = 1_000
+
+    def __post_init__(self) -> None:
+        limits.check(self, events_per_1000_ticks=limits.FINITE_ABOVE_ZERO, events=limits.ONE_OR_MORE)
 
     @property
     def duration(self) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import sqrt
 from typing import Self
 
+from doubledecker.stages import limits
 from doubledecker.stages.event import Event
 
 
@@ -32,6 +33,9 @@ class Queue:
 
     size_max: int | None = None
     _line: OrderedDict[Waiter, None] = field(default_factory=OrderedDict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        limits.check(self, size_max=limits.or_none(limits.WHOLE_ZERO_OR_MORE))
 
     def fresh(self) -> Self:
         """The same settings, nobody waiting."""
@@ -121,6 +125,10 @@ class CoDel(Queue):
     _is_dropping: bool = field(default=False, init=False, repr=False, compare=False)
     _drop_at: float = field(default=0.0, init=False, repr=False, compare=False)
     _drops: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(self, target_s=limits.ABOVE_ZERO, interval_s=limits.ABOVE_ZERO)
 
     def is_overdue(self, waited_s: float, now: float) -> bool:
         if not self._is_standing(waited_s, now):

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from doubledecker.stages import limits
 from doubledecker.stages.context import Context, Notice
 from doubledecker.stages.errors import ChainInvalid, Rejected
 from doubledecker.stages.event import Event
@@ -49,6 +50,10 @@ class Stage:
     _does: Inner = field(init=False, repr=False, compare=False)
     _records: bool = field(init=False, repr=False, compare=False)
     _clock: Callable[[], float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check the settings; a technique with settings of its own adds to it."""
+        limits.check(self, workers=limits.or_none(limits.ONE_OR_MORE), queue=limits.or_none(limits.a(Queue)))
 
     def start(self) -> None:
         """Make the state of one binding; called once on each copy, when `context` and `inner` are there."""
@@ -199,9 +204,10 @@ class Stage:
             listener(Notice(self.name, what, self.context.clock(), event.key if event else None))
 
     def resize(self, workers: int) -> None:
-        """Change the number of workers while events flow."""
+        """Change the number of workers while events flow; none is a pause."""
         if self.pool is None:
             raise ChainInvalid(f"{self.name} has no workers to change")
+        limits.check_argument(self.name, "workers", workers, limits.WHOLE_ZERO_OR_MORE)
         self.pool.resize(workers)
 
     def snapshot(self) -> Snapshot:

@@ -12,12 +12,16 @@ from typing import Literal, cast
 
 import msgspec
 
+from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
 Name = Literal["events", "attempts", "settlements"]
 # Entries that one trimming call looks at: a few milliseconds of the server's time at most. Settlements are small.
 _TRIM_MAX = {"events": 100, "attempts": 100, "settlements": 1_000}
+# How long a reader waits on the server for the next entries.
+NEXT_S = 5.0
+_EVENTS = "journal:events"
 
 _TRIM, _CONFIRM = load("journal_trim"), load("journal_confirm")
 
@@ -52,6 +56,18 @@ class Entry:
     fields: tuple[tuple[str, bytes], ...]
 
 
+@dataclass(frozen=True)
+class Page:
+    """Entries that follow a place, and the id up to which the journal had been cut just after they were read.
+
+    What lies between the place and that id is missing if no entry of the page does: had the entries been read before
+    the cut, the first of them would be at that id or before it.
+    """
+
+    entries: Sequence[Entry]
+    trimmed: str
+
+
 async def trim(partition: Partition, name: Name, *, bytes_max: int, is_forced: bool = True) -> Trimmed:
     """Cut what is confirmed or over the bound, a bounded number of entries; repeat while something is removed.
 
@@ -83,6 +99,44 @@ async def confirm(partition: Partition, name: Name, *, archive: str, last_id: st
 async def read(partition: Partition, name: Name, *, after: str = "0-0", count: int = 100) -> list[Entry]:
     """The next entries after an id."""
     reply = await partition.command("XRANGE", partition.key(f"journal:{name}"), f"({after}", "+", "COUNT", count)
+    return _entries(reply)
+
+
+async def page(partition: Partition, *, first: str, last: str, count: int) -> Page:
+    """Entries of the event journal from one id to another, as many as asked for at most."""
+    entries, trimmed = await partition.commands(
+        [["XRANGE", partition.key(_EVENTS), first, last, "COUNT", count], _read_trimmed(partition)]
+    )
+    return Page(_entries(entries), _id(trimmed))
+
+
+async def next_page(partition: Partition, *, after: str, count: int) -> Page:
+    """The next entries of the event journal; waits for some, and after a while returns without."""
+    key = partition.key(_EVENTS)
+    block_ms = int(NEXT_S * 1000)
+    reply = await partition.block("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", key, after, block_s=NEXT_S)
+    [[_, entries]] = cast("list[list[Reply]]", reply) if reply else [[None, ()]]
+    return Page(_entries(entries), _id(await partition.command(*_read_trimmed(partition))))
+
+
+async def ends(partition: Partition) -> tuple[str, str]:
+    """The id up to which the event journal was cut, and that of its last entry."""
+    entries, trimmed = await partition.commands(
+        [["XREVRANGE", partition.key(_EVENTS), "+", "-", "COUNT", 1], _read_trimmed(partition)]
+    )
+    found = _entries(entries)
+    return _id(trimmed), found[0].id if found else _id(trimmed)
+
+
+def _read_trimmed(partition: Partition) -> list[str]:
+    return ["HGET", partition.key("journal"), "events_trimmed"]
+
+
+def _id(reply: Reply) -> str:
+    return cast("bytes", reply).decode() if reply else "0-0"
+
+
+def _entries(reply: Reply) -> list[Entry]:
     return [
         Entry(id_.decode(), tuple(zip([f.decode() for f in flat[0::2]], flat[1::2], strict=True)))
         for id_, flat in cast("list[tuple[bytes, list[bytes]]]", reply)

@@ -143,6 +143,10 @@ class Nodes:
             await self._relocate_quietly()
             raise BusAway("the slot has moved to another node") from error
 
+    async def everywhere(self, commands: Sequence[Sequence[Encoded]]) -> list[list[Reply]]:
+        """Send commands to every server that holds slots."""
+        return await asyncio.gather(*(self._at(url).call(commands) for url in self.urls))
+
     def url_of(self, slot: int) -> str:
         """The server that holds a slot."""
         for first, last, url in self._ranges:
@@ -157,7 +161,9 @@ class Nodes:
             await node.close()
 
     def _of(self, slot: int) -> Node:
-        url = self.url_of(slot)
+        return self._at(self.url_of(slot))
+
+    def _at(self, url: str) -> Node:
         return self._nodes.setdefault(url, Node(url)) if url not in self._nodes else self._nodes[url]
 
     async def _relocate_quietly(self) -> None:

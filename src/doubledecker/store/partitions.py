@@ -61,10 +61,19 @@ class Partition:
         """Run a command that waits on the server for up to `block_s`; never cancel it, let it end."""
         return await self._nodes.block(self._slot, words, block_s=block_s)
 
+    async def everywhere(self, commands: Sequence[Sequence[Encoded]]) -> list[list[Reply]]:
+        """Run commands on every server of the bus, and not only on the one that holds this partition."""
+        return await self._nodes.everywhere(commands)
+
     async def time_ms(self) -> int:
         """The time that scripts see."""
         seconds, micros = cast("list[bytes]", await self.command("TIME"))
         return int(seconds) * 1000 + int(micros) // 1000 + self.shift_ms
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether there are other servers, of one Redis Cluster."""
+        return self._nodes.is_cluster
 
     @property
     def server(self) -> str:

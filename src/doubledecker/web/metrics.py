@@ -20,30 +20,34 @@ _HELP = {
     "delivery.batches": "Delivery attempts",
     "delivery.events": "Events in delivery attempts",
     "delivery.time": "Milliseconds spent in delivery attempts",
+    "notifications.missed": "Events that listeners on Redis channels were not told of",
+    "streams.dropped": "Streams that the bus ended, by reason",
     "latency.batches.first_attempt": "From a batch's first event accepted to its first attempt",
     "latency.batches.last_attempt": "From a batch's first event accepted to its delivery",
 }
 
 
-def render(view: Overview, queues: Sequence[QueueView] = ()) -> bytes:
-    """The text that Prometheus reads."""
+def render(view: Overview, queues: Sequence[QueueView] = (), *, listeners: int) -> bytes:
+    """The text that Prometheus reads; the listeners are those of this process."""
     registry = CollectorRegistry()
-    registry.register(_Snapshot(view, queues))
+    registry.register(_Snapshot(view, queues, listeners))
     return generate_latest(registry)
 
 
 class _Snapshot(Collector):
     """Hands one overview to the Prometheus client."""
 
-    def __init__(self, view: Overview, queues: Sequence[QueueView]) -> None:
+    def __init__(self, view: Overview, queues: Sequence[QueueView], listeners: int) -> None:
         self._view = view
         self._queues = queues
+        self._listeners = listeners
 
     def collect(self) -> Iterator[Metric]:
         yield from _counters(self._view)
         yield from _histograms(self._view)
         yield from _gauges(self._view)
         yield from _queues(self._queues)
+        yield GaugeMetricFamily("doubledecker_streams", "Streams open in this process", value=self._listeners)
 
 
 def _counters(view: Overview) -> Iterator[Metric]:

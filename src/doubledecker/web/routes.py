@@ -22,6 +22,7 @@ from doubledecker.web import body as bodies
 from doubledecker.web import metrics, openapi, problem
 from doubledecker.web.authentication import require_client, require_root
 from doubledecker.web.body import BodyLimits
+from doubledecker.web.feed import Feed
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
 _SCALING_S = 1.0
@@ -40,10 +41,11 @@ class RouteRules:
 class Routes:
     """Answers everything but publishing."""
 
-    def __init__(self, partitions: Partitions, registry: LiveRegistry, rules: RouteRules) -> None:
+    def __init__(self, partitions: Partitions, registry: LiveRegistry, rules: RouteRules, feed: Feed) -> None:
         self._partitions = partitions
         self._registry = registry
         self._rules = rules
+        self._feed = feed
 
     async def pulse(self, _request: Request, _caller: Caller) -> Response:
         """204 when Redis answers."""
@@ -92,7 +94,8 @@ class Routes:
         view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
         known_queues = self._registry.snapshot.queues.values()
         queues = await asyncio.gather(*(queue_view.look(self._partitions, queue) for queue in known_queues))
-        return Response(metrics.render(view, queues), media_type="text/plain; version=0.0.4")
+        text = metrics.render(view, queues, listeners=len(self._feed.listeners))
+        return Response(text, media_type="text/plain; version=0.0.4")
 
     async def list_tokens(self, _request: Request, caller: Caller) -> Response:
         """Names and ids; the secrets are not known here any more."""

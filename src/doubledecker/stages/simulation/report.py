@@ -48,20 +48,29 @@ class Estimate:
         return self.low <= value <= self.high
 
     def __str__(self) -> str:
-        return f"{self.mean:.4g}" + (f" ±{self.margin:.2g}" if 0.0 < self.margin < math.inf else "")
+        # A margin that is but a rounding error, or not known, is not shown.
+        is_known = 1e-9 * abs(self.mean) < self.margin < math.inf
+        return _short(self.mean, 4) + (f" ±{_short(self.margin, 2)}" if is_known else "")
+
+
+def _short(value: float, digits: int) -> str:
+    """To so many digits; whole numbers whole, and without an exponent."""
+    return f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """All stages at one moment of virtual time."""
+    """All stages at one moment of virtual time, and how many events had ended and succeeded by then."""
 
     at: float
     snapshots: tuple[Snapshot, ...]
+    ended: int
+    succeeded: int
 
 
 @dataclass(frozen=True)
 class Replication:
-    """One run: its stages at the end, how its events ended, and how long each took."""
+    """One run: its stages at the end, how its events ended, and how long each took, in the order of their ends."""
 
     duration: float
     snapshots: tuple[Snapshot, ...]
@@ -79,8 +88,7 @@ class Replication:
 
     def latency_s(self, share: float) -> float:
         """The latency that `share` of all events stay under, however they ended."""
-        ordered = sorted(self.latencies_s)
-        return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+        return quantile(self.latencies_s, share)
 
     def stage(self, name: str) -> Snapshot:
         return next(snapshot for snapshot in self.snapshots if snapshot.stage == name)
@@ -105,31 +113,44 @@ class Report:
         """The share of events that succeeded."""
         return self.estimate(lambda one: one.success)
 
+    def ended(self, how: str) -> Estimate:
+        """The number of events that ended so: `succeeded`, or the class of what was raised."""
+        return self.estimate(lambda one: one.outcomes.get(how, 0))
+
     def latency_s(self, share: float) -> Estimate:
         """A quantile of the events' latencies, however they ended."""
         return self.estimate(lambda one: one.latency_s(share))
 
+    def stages(self) -> dict[str, dict[str, Estimate]]:
+        """The columns of production for each stage: counts, and times in seconds."""
+        return {snapshot.stage: self._columns(snapshot.stage) for snapshot in self.replications[0].snapshots}
+
+    def _columns(self, name: str) -> dict[str, Estimate]:
+        counts = {column.replace("_", " "): self.stage(name, attrgetter(column)) for column in _COLUMNS}
+        return counts | {
+            "wait mean": self.stage(name, lambda one: one.wait_mean_s),
+            "work p50": self.stage(name, lambda one: one.work_time.quantile_s(0.5)),
+            "work p99": self.stage(name, lambda one: one.work_time.quantile_s(0.99)),
+        }
+
     def table(self) -> str:
         """The report as text."""
-        names = [snapshot.stage for snapshot in self.replications[0].snapshots]
-        head = ["stage", *(column.replace("_", " ") for column in _COLUMNS), "wait mean", "work p50", "work p99"]
-        rows = [head, *([name, *self._row(name)] for name in names)]
+        stages = self.stages()
+        head = ["stage", *next(iter(stages.values()))]
+        rows = [head, *([name, *map(str, columns.values())] for name, columns in stages.items())]
         widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
         lines = ["  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
         return "\n".join([*lines, self._callers()])
 
-    def _row(self, name: str) -> list[str]:
-        counts = [self.stage(name, attrgetter(column)) for column in _COLUMNS]
-        times = [
-            self.stage(name, lambda one: one.wait_mean_s),
-            self.stage(name, lambda one: one.work_time.quantile_s(0.5)),
-            self.stage(name, lambda one: one.work_time.quantile_s(0.99)),
-        ]
-        return [str(each) for each in (*counts, *times)]
-
     def _callers(self) -> str:
         quantiles = ", ".join(f"p{share * 100:g} {self.latency_s(share)} s" for share in (0.5, 0.95, 0.99))
         return f"callers: success {self.success}, latency {quantiles}"
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that `share` of all stay at or under; 0 when there are none."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
 def estimate(values: Sequence[float]) -> Estimate:

@@ -11,12 +11,15 @@ from functools import partial
 from random import Random
 from typing import cast
 
+from doubledecker.stages import limits
 from doubledecker.stages.bound import Bound
 from doubledecker.stages.chain import Chain
 from doubledecker.stages.event import Event
 from doubledecker.stages.simulation.loop import VirtualLoop
 from doubledecker.stages.simulation.report import Replication, Report, Sample
 from doubledecker.stages.simulation.traffic import Arrival, Keys, Traffic
+
+_TRAFFIC = limits.with_method("arrivals", "traffic, such as Poisson(100)")
 
 
 def simulate(
@@ -33,6 +36,7 @@ def simulate(
 
     Times are in seconds, or in whatever unit the chain's own are. The same seed gives the same report.
     """
+    limits.check_argument("simulate", "replications", replications, limits.ONE_OR_MORE)
     return Report(
         tuple(
             replicate(chain, traffic, duration, stream=f"{seed}/{i}", keys=keys, sample_every=sample_every)
@@ -51,6 +55,11 @@ def replicate(
     sample_every: float | None = None,
 ) -> Replication:
     """One run, its chance named by `stream`; for runners that spread replications over processes."""
+    limits.check_argument(
+        "simulate", "traffic", traffic, limits.with_method("arrivals", "traffic, such as Poisson(100)")
+    )
+    limits.check_argument("simulate", "duration", duration, limits.FINITE_ABOVE_ZERO)
+    limits.check_argument("simulate", "sample_every", sample_every, limits.or_none(limits.ABOVE_ZERO))
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         arrivals = traffic.arrivals(duration, _chance(stream, "traffic"))
         return runner.run(_run(chain, arrivals, duration, stream, keys, sample_every))
@@ -67,9 +76,10 @@ async def _run(
     loop = asyncio.get_running_loop()
     async with chain.bind(clock=loop.time, random=_chance(stream, "stages")) as bound:
         callers = Callers(bound, arrivals, keys, _chance(stream, "keys"))
-        sampler = _Sampler(bound, duration, sample_every)
+        sampler = _Sampler(bound, callers, duration, sample_every)
         await callers.finished()
-        return Replication(duration, bound.snapshots(), dict(callers.outcomes), callers.latencies_s, sampler.samples)
+        snapshots, samples = bound.snapshots(), await sampler.finished()
+        return Replication(duration, snapshots, dict(callers.outcomes), callers.latencies_s, samples)
 
 
 def _chance(stream: str, purpose: str) -> Random:
@@ -121,22 +131,31 @@ class Callers:
 
 
 class _Sampler:
-    """Looks at all stages now and then."""
+    """Looks at callers and stages at the beginning, every so often, and at the end of the traffic."""
 
-    def __init__(self, bound: Bound, duration: float, every: float | None) -> None:
+    def __init__(self, bound: Bound, callers: Callers, duration: float, every: float | None) -> None:
         self._bound = bound
+        self._callers = callers
         self._duration = duration
-        self._every = every
         self._taken: list[Sample] = []
         self._loop = asyncio.get_running_loop()
-        if every is not None:
+        self._is_done = self._loop.create_future()
+        if every is None:
+            self._is_done.set_result(None)
+        else:
             self._look(every)
 
-    @property
-    def samples(self) -> tuple[Sample, ...]:
+    async def finished(self) -> tuple[Sample, ...]:
+        """All looks, when the last one is taken."""
+        await self._is_done
         return tuple(self._taken)
 
     def _look(self, every: float) -> None:
-        self._taken.append(Sample(self._loop.time(), self._bound.snapshots()))
-        if self._loop.time() + every < self._duration:
-            self._loop.call_later(every, self._look, every)
+        ended, succeeded = len(self._callers.latencies_s), self._callers.outcomes["succeeded"]
+        self._taken.append(Sample(self._loop.time(), self._bound.snapshots(), ended, succeeded))
+        # Multiplied, not added up: a tenth added ten times is not one.
+        following = min(len(self._taken) * every, self._duration)
+        if self._taken[-1].at >= self._duration:
+            self._is_done.set_result(None)
+        else:
+            self._loop.call_at(following, self._look, every)

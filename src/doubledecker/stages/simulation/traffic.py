@@ -3,8 +3,11 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 from typing import NamedTuple, Protocol
+
+from doubledecker.stages import limits
 
 
 class Arrival(NamedTuple):
@@ -12,6 +15,13 @@ class Arrival(NamedTuple):
 
     at: float
     key: str | None = None
+
+
+def _are_in_order(seen: object) -> bool:
+    return isinstance(seen, Sequence) and all(before.at <= after.at for before, after in pairwise(seen))
+
+
+_IN_ORDER = limits.Limit("a list of arrivals in order of time", _are_in_order)
 
 
 class Traffic(Protocol):
@@ -26,6 +36,9 @@ class Poisson:
 
     rate_per_s: float
 
+    def __post_init__(self) -> None:
+        limits.check(self, rate_per_s=limits.FINITE_ABOVE_ZERO)
+
     def arrivals(self, duration: float, random: Random) -> Iterator[Arrival]:
         at = random.expovariate(self.rate_per_s)
         while at < duration:
@@ -38,6 +51,9 @@ class Even:
     """Evenly spaced."""
 
     rate_per_s: float
+
+    def __post_init__(self) -> None:
+        limits.check(self, rate_per_s=limits.FINITE_ABOVE_ZERO)
 
     def arrivals(self, duration: float, random: Random) -> Iterator[Arrival]:  # noqa: ARG002 - no chance in it
         for number in range(math.ceil(duration * self.rate_per_s)):
@@ -52,6 +68,15 @@ class Bursty:
     burst_per_s: float
     quiet_s: float = 9.0
     burst_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        limits.check(
+            self,
+            quiet_per_s=limits.FINITE_ZERO_OR_MORE,
+            burst_per_s=limits.FINITE_ABOVE_ZERO,
+            quiet_s=limits.FINITE_ZERO_OR_MORE,
+            burst_s=limits.FINITE_ABOVE_ZERO,
+        )
 
     def arrivals(self, duration: float, random: Random) -> Iterator[Arrival]:
         return _thinned(self, max(self.quiet_per_s, self.burst_per_s), duration, random)
@@ -68,6 +93,9 @@ class Ramp:
     from_per_s: float
     to_per_s: float
 
+    def __post_init__(self) -> None:
+        limits.check(self, from_per_s=limits.FINITE_ZERO_OR_MORE, to_per_s=limits.FINITE_ZERO_OR_MORE)
+
     def arrivals(self, duration: float, random: Random) -> Iterator[Arrival]:
         return _thinned(self, max(self.from_per_s, self.to_per_s), duration, random)
 
@@ -80,6 +108,9 @@ class Recorded:
     """What was seen: times since the beginning of the record, in order, with keys where they are known."""
 
     seen: Sequence[Arrival]
+
+    def __post_init__(self) -> None:
+        limits.check(self, seen=_IN_ORDER)
 
     def arrivals(self, duration: float, random: Random) -> Iterator[Arrival]:  # noqa: ARG002 - no chance in it
         for arrival in self.seen:
@@ -110,6 +141,9 @@ class UniformKeys:
 
     count: int
 
+    def __post_init__(self) -> None:
+        limits.check(self, count=limits.ONE_OR_MORE)
+
     def draw(self, random: Random) -> str:
         return str(random.randrange(self.count))
 
@@ -120,6 +154,9 @@ class NormalKeys:
 
     mean: float = 1_000
     deviation: float = 50
+
+    def __post_init__(self) -> None:
+        limits.check(self, deviation=limits.FINITE_ZERO_OR_MORE)
 
     def draw(self, random: Random) -> str:
         return str(math.floor(random.gauss(self.mean, self.deviation)))

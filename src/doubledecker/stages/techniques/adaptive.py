@@ -8,6 +8,7 @@ increase, multiplicative decrease; it finds a fair share without knowing its nei
 
 from dataclasses import dataclass, field
 
+from doubledecker.stages import limits
 from doubledecker.stages.errors import Rejected
 from doubledecker.stages.event import Event
 from doubledecker.stages.queues import Queue
@@ -24,6 +25,17 @@ class Adaptive(Stage):
     workers_min: int = 1
     workers_max: int = 1_000
     decrease: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(
+            self,
+            target_s=limits.ABOVE_ZERO,
+            workers_min=limits.ONE_OR_MORE,
+            workers_max=limits.ONE_OR_MORE,
+            decrease=limits.SHARE_ABOVE_ZERO,
+        )
+        limits.check_order(self, "workers_min", "workers", "workers_max")
 
     def start(self) -> None:
         self._limit = float(self.workers or self.workers_min)

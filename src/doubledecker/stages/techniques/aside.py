@@ -6,6 +6,7 @@ fetch in the background, unless one is under way. For answers that may be old bu
 
 from dataclasses import dataclass
 
+from doubledecker.stages import limits
 from doubledecker.stages.errors import ChainInvalid, NotCached
 from doubledecker.stages.event import Event
 from doubledecker.stages.stage import Stage
@@ -18,6 +19,10 @@ class AsideCache(Stage):
 
     capacity: int = 1_000
     ttl_s: float = float("inf")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(self, capacity=limits.ONE_OR_MORE, ttl_s=limits.ABOVE_ZERO)
 
     def start(self) -> None:
         self._shelf = Shelf(self.capacity)

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from doubledecker.stages import limits
 from doubledecker.stages.errors import ChainInvalid, QueueFull
 from doubledecker.stages.event import Event
 from doubledecker.stages.queues import Fifo, Queue, Waiter
@@ -25,6 +26,10 @@ class Batch(Stage):
     wait_s: float = 0.0
     workers: int | None = field(default=1, kw_only=True)
     queue: Queue | None = field(default_factory=Fifo, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(self, size_max=limits.ONE_OR_MORE, wait_s=limits.FINITE_ZERO_OR_MORE)
 
     def start(self) -> None:
         self._is_gathering = False

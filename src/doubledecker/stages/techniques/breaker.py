@@ -15,6 +15,7 @@ Put a timeout inside: a probe that never ends keeps the circuit half-open for ev
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from doubledecker.stages import limits
 from doubledecker.stages.errors import CircuitOpen, Rejected
 from doubledecker.stages.event import Event
 from doubledecker.stages.stage import Stage
@@ -46,6 +47,19 @@ class Breaker(Stage):
     per_key: bool = False
     keys_max: int = 10_000
     on: tuple[type[Exception], ...] = (Exception,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(
+            self,
+            window=limits.a(Count, Time),
+            threshold=limits.SHARE,
+            calls_min=limits.ONE_OR_MORE,
+            open_s=limits.ABOVE_ZERO,
+            probes=limits.ONE_OR_MORE,
+            keys_max=limits.ONE_OR_MORE,
+            on=limits.EXCEPTIONS,
+        )
 
     def start(self) -> None:
         self._shared = Circuit(self.window.fresh())

@@ -12,6 +12,7 @@ Events without a key pass by.
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from doubledecker.stages import limits
 from doubledecker.stages.errors import Rejected
 from doubledecker.stages.event import Event
 from doubledecker.stages.stage import Stage
@@ -60,6 +61,17 @@ class Cache(Stage):
     negative_s: float = 0.0
     negative_on: tuple[type[Exception], ...] = (Exception,)
     touches: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(
+            self,
+            capacity=limits.ONE_OR_MORE,
+            ttl_s=limits.ABOVE_ZERO,
+            stale_s=limits.ZERO_OR_MORE,
+            negative_s=limits.ZERO_OR_MORE,
+            negative_on=limits.EXCEPTIONS,
+        )
 
     def start(self) -> None:
         self._shelf = Shelf(self.capacity, touches=self.touches)

@@ -7,6 +7,7 @@ timeout, its own breaker, and its own dependency; without one it calls the same 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from doubledecker.stages import limits
 from doubledecker.stages.chain import Chain
 from doubledecker.stages.errors import ChainInvalid
 from doubledecker.stages.event import Event
@@ -21,6 +22,10 @@ class Fallback(Stage):
     chain: Chain = field(default_factory=Chain)
     function: Callable[[Event], Awaitable[object]] | None = None
     on: tuple[type[Exception], ...] = (Exception,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(self, chain=limits.a(Chain), on=limits.EXCEPTIONS)
 
     def start(self) -> None:
         ends = any(stage.is_end for stage in self.chain)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from doubledecker.stages import limits
 from doubledecker.stages.distributions import Distribution
 from doubledecker.stages.errors import FaultInjected
 from doubledecker.stages.event import Event
@@ -22,6 +23,10 @@ class Fault(Stage):
     error: Callable[[], Exception] = _injected
     delay_rate: float = 0.0
     delay: Distribution | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(self, rate=limits.SHARE, delay_rate=limits.SHARE, delay=limits.or_none(limits.DISTRIBUTION))
 
     async def work(self, event: Event) -> object:
         random = self.context.random

@@ -8,6 +8,7 @@ cuts off the tail. The others are cancelled when one has succeeded. Only for que
 import asyncio
 from dataclasses import dataclass
 
+from doubledecker.stages import limits
 from doubledecker.stages.event import Event
 from doubledecker.stages.stage import Stage
 
@@ -18,6 +19,10 @@ class Hedge(Stage):
 
     delay_s: float = 0.1
     attempts: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(self, delay_s=limits.FINITE_ZERO_OR_MORE, attempts=limits.ONE_OR_MORE)
 
     async def work(self, event: Event) -> object:
         asked: list[asyncio.Task[object]] = []

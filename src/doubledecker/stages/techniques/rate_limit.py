@@ -9,6 +9,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from doubledecker.stages import limits
 from doubledecker.stages.errors import RateExceeded
 from doubledecker.stages.event import Event
 from doubledecker.stages.stage import Stage
@@ -26,6 +27,16 @@ class RateLimit(Stage):
     wait_s_max: float = 0.0
     per_key: bool = False
     keys_max: int = 10_000
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(
+            self,
+            rate_per_s=limits.FINITE_ABOVE_ZERO,
+            burst=limits.ONE_OR_MORE,
+            wait_s_max=limits.ZERO_OR_MORE,
+            keys_max=limits.ONE_OR_MORE,
+        )
 
     def start(self) -> None:
         self._marks: OrderedDict[str | None, float] = OrderedDict()

@@ -15,6 +15,7 @@ retry that could not begin before the event's deadline is not tried. The last ex
 import asyncio
 from dataclasses import dataclass
 
+from doubledecker.stages import limits
 from doubledecker.stages.errors import Rejected
 from doubledecker.stages.event import Event
 from doubledecker.stages.stage import Stage
@@ -26,6 +27,9 @@ class Backoff:
 
     first_s: float = 0.1
     cap_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        limits.check(self, first_s=limits.FINITE_ZERO_OR_MORE, cap_s=limits.FINITE_ZERO_OR_MORE)
 
     def delay_s(self, attempt: int, chance: float) -> float:
         """`attempt` counts those made; `chance` is a random number from 0 to 1."""
@@ -43,6 +47,9 @@ class Budget:
     share: float = 0.2
     saved_max: float = 10.0
 
+    def __post_init__(self) -> None:
+        limits.check(self, share=limits.FINITE_ZERO_OR_MORE, saved_max=limits.FINITE_ZERO_OR_MORE)
+
 
 @dataclass
 class Retry(Stage):
@@ -54,6 +61,18 @@ class Retry(Stage):
     on: tuple[type[Exception], ...] = (Exception,)
     never: tuple[type[Exception], ...] = (Rejected,)
     retry_after_s_max: float = 60.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(
+            self,
+            attempts=limits.ONE_OR_MORE,
+            backoff=limits.a(Backoff),
+            budget=limits.or_none(limits.a(Budget)),
+            on=limits.EXCEPTIONS,
+            never=limits.EXCEPTIONS,
+            retry_after_s_max=limits.ZERO_OR_MORE,
+        )
 
     def start(self) -> None:
         self._savings = self.budget.saved_max if self.budget else 0.0

@@ -7,6 +7,7 @@ time on their way to the same dependency. A branch that ends in a dependency of 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from doubledecker.stages import limits
 from doubledecker.stages.chain import Chain
 from doubledecker.stages.event import Event
 from doubledecker.stages.linking import Linked, link
@@ -25,6 +26,12 @@ class Router(Stage):
     routes: Mapping[str, Chain] = field(default_factory=dict)
     by: Callable[[Event], str] = by_key
     otherwise: Chain = field(default_factory=Chain)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, chain in self.routes.items():
+            limits.check_argument(self.name or "router", f"routes[{name!r}]", chain, limits.a(Chain))
+        limits.check(self, otherwise=limits.a(Chain))
 
     def start(self) -> None:
         self._linked = {

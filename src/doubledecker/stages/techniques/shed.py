@@ -8,7 +8,7 @@ at least `spare`) are let in until `hard`.
 
 from dataclasses import dataclass
 
-from doubledecker.stages import errors
+from doubledecker.stages import errors, limits
 from doubledecker.stages.event import Event
 from doubledecker.stages.stage import Stage
 
@@ -20,6 +20,11 @@ class Shed(Stage):
     soft: int = 50
     hard: int = 100
     spare: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(self, soft=limits.WHOLE_ZERO_OR_MORE, hard=limits.ONE_OR_MORE)
+        limits.check_order(self, "soft", "hard")
 
     def start(self) -> None:
         self._inside = 0

@@ -9,7 +9,9 @@ and a `queue` it is a queueing system of the textbooks. In an outage (seconds si
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+from doubledecker.stages import limits
 from doubledecker.stages.distributions import Constant, Distribution
 from doubledecker.stages.errors import DependencyFailed
 from doubledecker.stages.event import Event
@@ -23,6 +25,40 @@ class Outage:
     start_s: float
     end_s: float
 
+    def __post_init__(self) -> None:
+        limits.check(self, start_s=limits.FINITE_ZERO_OR_MORE, end_s=limits.ABOVE_ZERO)
+        limits.check_order(self, "start_s", "end_s")
+
+
+@dataclass(frozen=True)
+class Saturation:
+    """A factor on the latency by the number at work: straight lines between points (working, factor), flat beyond."""
+
+    points: Sequence[tuple[float, float]]
+
+    def __post_init__(self) -> None:
+        limits.check(self, points=_CURVE)
+
+    def __call__(self, working: int) -> float:
+        points = self.points
+        if working <= points[0][0]:
+            return points[0][1]
+        for (low, former), (high, latter) in pairwise(points):
+            if working <= high:
+                return former + (latter - former) * (working - low) / (high - low)
+        return points[-1][1]
+
+
+def _is_curve(points: object) -> bool:
+    if not isinstance(points, Sequence) or not points:
+        return False
+    numbers = [number for point in points for number in point]
+    is_rising = all(low < high for (low, _), (high, _) in pairwise(points))
+    return is_rising and all(limits.FINITE_ZERO_OR_MORE.holds(number) for number in numbers)
+
+
+_CURVE = limits.Limit("pairs of (working, factor), none below 0, by growing numbers at work", _is_curve)
+
 
 @dataclass
 class Simulated(Stage):
@@ -34,6 +70,16 @@ class Simulated(Stage):
     saturation: Callable[[int], float] | None = None
     outages: Sequence[Outage] = ()
     outage_latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(
+            self,
+            latency=limits.DISTRIBUTION,
+            availability=limits.SHARE,
+            failure_latency=limits.or_none(limits.DISTRIBUTION),
+            outage_latency_s=limits.FINITE_ZERO_OR_MORE,
+        )
 
     def start(self) -> None:
         self._born_at = self.context.clock()

@@ -11,6 +11,7 @@ cancelling.
 import asyncio
 from dataclasses import dataclass
 
+from doubledecker.stages import limits
 from doubledecker.stages.errors import DeadlinePassed, DeadlineReached, TimedOut
 from doubledecker.stages.event import Event
 from doubledecker.stages.stage import Stage
@@ -23,6 +24,10 @@ class Timeout(Stage):
 
     limit_s: float = 1.0
     abandon: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(self, limit_s=limits.FINITE_ABOVE_ZERO)
 
     def start(self) -> None:
         self._timers = Timers(self.limit_s, self.context.clock)
@@ -56,6 +61,10 @@ class Deadline(Stage):
     """Gives each event a deadline `limit_s` from now, or keeps an earlier one, and ends its work when it comes."""
 
     limit_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(self, limit_s=limits.FINITE_ABOVE_ZERO)
 
     def start(self) -> None:
         self._timers = Timers(self.limit_s, self.context.clock)

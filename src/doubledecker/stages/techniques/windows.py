@@ -4,6 +4,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
+from doubledecker.stages import limits
+
 
 class Outcomes(Protocol):
     """The outcomes in a window; `failures` is right after `calls` or `record`."""
@@ -21,6 +23,9 @@ class Count:
 
     size: int = 20
 
+    def __post_init__(self) -> None:
+        limits.check(self, size=limits.ONE_OR_MORE)
+
     def fresh(self) -> "Outcomes":
         return _Ring(self.size)
 
@@ -31,6 +36,9 @@ class Time:
 
     span_s: float = 10.0
     slices: int = 10
+
+    def __post_init__(self) -> None:
+        limits.check(self, span_s=limits.FINITE_ABOVE_ZERO, slices=limits.ONE_OR_MORE)
 
     def fresh(self) -> "Outcomes":
         return _Slices(self.span_s / self.slices, self.slices)

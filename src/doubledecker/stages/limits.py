@@ -1,0 +1,92 @@
+"""Limits of settings: a stage is checked when it is made, so that a wrong number never meets an event."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from doubledecker.stages.errors import SettingInvalid
+from doubledecker.stages.naming import in_words
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a setting must be, in words and as a test."""
+
+    words: str
+    holds: Callable[[object], bool]
+
+
+def check(owner: object, **limits: Limit) -> None:
+    """Raise SettingInvalid for the first setting of the owner that is not within its limit."""
+    for setting, limit in limits.items():
+        seen = getattr(owner, setting)
+        if not limit.holds(seen):
+            raise SettingInvalid(_name(owner), setting, seen, limit.words)
+
+
+def check_order(owner: object, *settings: str) -> None:
+    """Raise SettingInvalid unless each setting is at most the next; those that are None are left out."""
+    given = [setting for setting in settings if getattr(owner, setting) is not None]
+    for low, high in pairwise(given):
+        if getattr(owner, low) > getattr(owner, high):
+            words = f"at most {high}, which is {getattr(owner, high)!r}"
+            raise SettingInvalid(_name(owner), low, getattr(owner, low), words)
+
+
+def check_argument(function: str, setting: str, seen: object, limit: Limit) -> None:
+    """The same for an argument of a function."""
+    if not limit.holds(seen):
+        raise SettingInvalid(function, setting, seen, limit.words)
+
+
+def or_none(limit: Limit) -> Limit:
+    """The same, or nothing at all."""
+    return Limit(f"{limit.words}, or none", lambda seen: seen is None or limit.holds(seen))
+
+
+def a(*kinds: type) -> Limit:
+    """A value of one of these classes."""
+    return Limit(f"a {' or a '.join(kind.__name__ for kind in kinds)}", lambda seen: isinstance(seen, kinds))
+
+
+def with_method(name: str, words: str) -> Limit:
+    """Anything that has this method: what a protocol asks for."""
+    return Limit(words, lambda seen: callable(getattr(seen, name, None)))
+
+
+def _is_number(seen: object) -> bool:
+    return isinstance(seen, int | float) and not isinstance(seen, bool) and not math.isnan(seen)
+
+
+def _number(words: str, holds: Callable[[float], bool]) -> Limit:
+    return Limit(words, lambda seen: _is_number(seen) and holds(seen))  # type: ignore[arg-type]  # it is a number
+
+
+def _whole(words: str, least: int) -> Limit:
+    return Limit(words, lambda seen: isinstance(seen, int) and not isinstance(seen, bool) and seen >= least)
+
+
+def _are_durations(seen: object) -> bool:
+    return isinstance(seen, Sequence) and len(seen) > 0 and all(_is_number(one) and one >= 0 for one in seen)
+
+
+def _are_kinds_of_exception(seen: object) -> bool:
+    return isinstance(seen, Iterable) and all(isinstance(one, type) and issubclass(one, Exception) for one in seen)
+
+
+ABOVE_ZERO = _number("a number above 0", lambda seen: seen > 0)
+FINITE_ABOVE_ZERO = _number("a finite number above 0", lambda seen: 0 < seen < math.inf)
+ZERO_OR_MORE = _number("a number, 0 or more", lambda seen: seen >= 0)
+FINITE_ZERO_OR_MORE = _number("a finite number, 0 or more", lambda seen: 0 <= seen < math.inf)
+SHARE = _number("a number from 0 to 1", lambda seen: 0 <= seen <= 1)
+SHARE_ABOVE_ZERO = _number("a number above 0, at most 1", lambda seen: 0 < seen <= 1)
+ONE_OR_MORE = _whole("a whole number, 1 or more", 1)
+WHOLE_ZERO_OR_MORE = _whole("a whole number, 0 or more", 0)
+DURATIONS = Limit("a list of at least one duration, none below 0", _are_durations)
+EXCEPTIONS = Limit("a tuple of exception classes", _are_kinds_of_exception)
+DISTRIBUTION = with_method("draw", "a distribution, such as LogNormal(0.05)")
+
+
+def _name(owner: object) -> str:
+    return getattr(owner, "name", "") or in_words(type(owner))

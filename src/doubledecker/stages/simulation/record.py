@@ -1,0 +1,119 @@
+"""A record: attempts that were really made at a dependency, and what they came to."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from doubledecker.stages.errors import ScenarioInvalid
+from doubledecker.stages.simulation.report import Replication, Report, Sample
+from doubledecker.stages.statistics import Histogram, Snapshot
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try: when it began, how long it took, how it ended.
+
+    `event` names what was tried, so that its tries can be told to belong together; `number` counts them from 1. `key`
+    is whom or what it asked. `is_cut` says that a timeout ended it: the answer would have come later, or never.
+    """
+
+    at_s: float
+    took_s: float
+    is_success: bool
+    event: str | None = None
+    number: int = 1
+    key: str | None = None
+    is_cut: bool = False
+
+    @property
+    def ended_s(self) -> float:
+        return self.at_s + self.took_s
+
+
+class Record:
+    """Attempts in the order in which they began."""
+
+    def __init__(self, attempts: Sequence[Attempt]) -> None:
+        if not attempts:
+            raise ScenarioInvalid("the record has no attempts; there is nothing to go by")
+        self.attempts = sorted(attempts, key=lambda one: one.at_s)
+        self.begun_s = self.attempts[0].at_s
+
+    @property
+    def duration_s(self) -> float:
+        """From the first beginning to the last, and a mean gap more, so that the last one is inside."""
+        span_s = self.attempts[-1].at_s - self.begun_s
+        return (span_s or 1.0) * (1.0 + 1.0 / len(self.attempts))
+
+    def first(self, duration_s: float) -> "Record":
+        """Only the attempts of the first so many seconds."""
+        return Record([one for one in self.attempts if one.at_s < self.begun_s + duration_s])
+
+    @cached_property
+    def events(self) -> list[list[Attempt]]:
+        """The attempts of each event whose first one is in the record; what has no name is an event of its own."""
+        by_event: dict[object, list[Attempt]] = {}
+        for i, one in enumerate(self.attempts):
+            by_event.setdefault(i if one.event is None else (one.key, one.event), []).append(one)
+        return [tries for tries in by_event.values() if tries[0].number == 1]
+
+    def report(self, *, sample_every: float) -> Report:
+        """The record in the shape of a simulation's report, to stand beside one: its callers, and its dependency."""
+        callers = _Tally("callers", [_whole(tries) for tries in self.events], self.begun_s)
+        dependency = _Tally("dependency", self.attempts, self.begun_s)
+        looks = math.ceil(self.duration_s / sample_every * (1 - 1e-9))
+        moments = [min(i * sample_every, self.duration_s) for i in range(looks + 1)]
+        whole = Replication(
+            self.duration_s,
+            (callers.at(math.inf), dependency.at(math.inf)),
+            {"succeeded": len(callers.successes), "failed": len(callers.ends) - len(callers.successes)},
+            callers.durations_s,
+            tuple(callers.sample(moment, dependency) for moment in moments),
+        )
+        return Report((whole,))
+
+
+def _whole(tries: Sequence[Attempt]) -> Attempt:
+    """All tries of an event as one, from the beginning of the first to the end of the last."""
+    ended_s = max(one.ended_s for one in tries)
+    return Attempt(tries[0].at_s, ended_s - tries[0].at_s, any(one.is_success for one in tries))
+
+
+class _Tally:
+    """Attempts, counted as a stage counts its events."""
+
+    def __init__(self, name: str, attempts: Sequence[Attempt], begun_s: float) -> None:
+        ordered = sorted(attempts, key=lambda one: one.ended_s)
+        self.durations_s = [one.took_s for one in ordered]
+        self.ends = [one.ended_s - begun_s for one in ordered]
+        self.successes = [one.ended_s - begun_s for one in ordered if one.is_success]
+        self._starts = sorted(one.at_s - begun_s for one in attempts)
+        self._name = name
+
+    def sample(self, at: float, dependency: "_Tally") -> Sample:
+        ended, succeeded = bisect_right(self.ends, at), bisect_right(self.successes, at)
+        return Sample(at, (self.at(at), dependency.at(at)), ended, succeeded)
+
+    def at(self, moment: float) -> Snapshot:
+        arrived = bisect_right(self._starts, moment)
+        ended, succeeded = bisect_right(self.ends, moment), bisect_right(self.successes, moment)
+        times = Histogram()
+        for duration_s in self.durations_s if math.isinf(moment) else ():
+            times.note(duration_s)
+        return Snapshot(
+            stage=self._name,
+            arrived=arrived,
+            rejected=0,
+            queued=0,
+            cancelled_in_queue=0,
+            started=arrived,
+            working=arrived - ended,
+            succeeded=succeeded,
+            failed=ended - succeeded,
+            cancelled=0,
+            workers=None,
+            queue_time=Histogram().freeze(),
+            work_time=times.freeze(),
+        )
