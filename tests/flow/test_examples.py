@@ -27,7 +27,6 @@ async def test_what_one_example_publishes_the_other_receives(one: Topology):
         assert sorted(lines) == [b"orders create https://shop.example/orders/%d\n" % n for n in (1, 2, 3)]
 
 
-<<<<<<< HEAD
 async def test_the_consumer_handles_what_is_published_and_stops_when_told(one: Topology):
     async with a_bus(one) as bus:
         consuming = await _start("consume.py", bus.url, await bus.token("billing"))
@@ -54,8 +53,6 @@ async def test_a_plain_program_publishes_and_consumes(one: Topology):
         assert program.returncode == 0
 
 
-async def _start(name: str, url: str, token: str) -> asyncio.subprocess.Process:
-=======
 async def test_one_example_listens_to_what_the_other_publishes(one: Topology):
     async with a_bus(one, workers=0) as bus:
         listening = await _start("listen.py", bus.url, await bus.token("listener"), "acme:orders:*")
@@ -72,7 +69,6 @@ async def test_one_example_listens_to_what_the_other_publishes(one: Topology):
 
 
 async def _start(name: str, url: str, token: str, *arguments: str) -> asyncio.subprocess.Process:
->>>>>>> main
     return await asyncio.create_subprocess_exec(
         sys.executable,
         str(EXAMPLES / name),

@@ -8,13 +8,8 @@ import click
 import msgspec
 
 from doubledecker.assembly import settings as reading
-<<<<<<< HEAD
 from doubledecker.cli import folder, table, words
-from doubledecker.cli.calls import Remote
-=======
-from doubledecker.cli import folder, table
 from doubledecker.cli.calls import BUS_URL, Remote
->>>>>>> main
 from doubledecker.errors import NotFound
 
 
@@ -80,7 +75,7 @@ def publish(bus: str, token: str, event: dict[str, object]) -> None:
     click.echo(accepted.ids[0])
 
 
-def as_listener(bus: str | None, data: Path, secret: str | None) -> Remote:
+def as_caller(bus: str | None, data: Path, secret: str | None) -> Remote:
     """The bus that is named, or that of the folder; with the key of whoever asks, or the root key."""
     where = bus or folder.find_bus(data) or BUS_URL
     return Remote(where, secret) if secret else _as_root(where, data)

@@ -1,6 +1,5 @@
 """What the commands of `doubledecker queue` do, over HTTP. Counts come before anything is destroyed."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -10,8 +9,7 @@ import click
 import msgspec
 from msgspec import Raw
 
-from doubledecker.assembly import settings as reading
-from doubledecker.cli import folder, table, words
+from doubledecker.cli import clients, table, words
 from doubledecker.cli.calls import Remote
 
 _BAR_LENGTH = 20
@@ -92,9 +90,9 @@ class Desk:
         self._remote = remote
 
     @classmethod
-    def at(cls, bus: str, data: Path, secret: str | None) -> Self:
-        """The bus at this URL, as the client with this secret, or as root by the key of a folder."""
-        return cls(Remote(bus, secret or reading.read(os.environ).root_key or folder.read_root_key(data)))
+    def at(cls, bus: str | None, data: Path, secret: str | None) -> Self:
+        """The bus that is named, or that of the folder; as the client with this secret, or as root."""
+        return cls(clients.as_caller(bus, data, secret))
 
     def register(self, name: str, patterns: Sequence[str], asked: Mapping[str, str | int | None]) -> None:
         """Create or replace a queue."""

@@ -14,10 +14,9 @@ def wait_for(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T
     outcome = asyncio.run_coroutine_threadsafe(work, loop)
     try:
         return outcome.result()
-    except BaseException:
-        # Ctrl-C, while waiting: nobody wants the outcome any more.
+    finally:
+        # After Ctrl-C nobody wants the outcome any more; one that is there cannot be cancelled.
         outcome.cancel()
-        raise
 
 
 class BlockingMessage:

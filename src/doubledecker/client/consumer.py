@@ -88,16 +88,17 @@ class Consumer:
         async with holding(self._source, rules) as held:
             while await _has_ready(held):
                 message = held.intake.start_one(loop.time())
+                is_left = True
                 try:
                     yield message
-                except BaseException:
-                    if not message.is_settled:
+                    is_left = False
+                finally:
+                    held.intake.finish_one(loop.time())
+                    if not message.is_settled and is_left:
                         delay_ms = round(backoff.delay_s(message.attempt) * 1000)
                         held.hand.nack(message, delay_ms=delay_ms, why=_WHY_LEFT)
-                    raise
-                held.intake.finish_one(loop.time())
-                if not message.is_settled:
-                    held.hand.ack(message)
+                    elif not message.is_settled:
+                        held.hand.ack(message)
 
     def handler(
         self,
