@@ -99,4 +99,5 @@ async def test_plain_handlers_run_until_they_are_stopped(one: Topology):
 
         assert sorted(seen) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
         assert (is_empty(view), view.dead, view.counters["expired"]) == (True, 1, 0)
-        assert len(threads) == 3
+        assert 1 <= len(threads) <= 3
+        assert threading.main_thread().ident not in threads

@@ -119,8 +119,11 @@ def path(*words: str, **query: object) -> str:
 
 
 def decode(answer: bytes, kind: type[T]) -> T:
-    """The answer as a value; empty ones are for those who expect none."""
-    return msgspec.json.decode(answer or b"null", type=kind)
+    """The answer as a value; empty ones are for those who expect none. Raises BusAway when no bus wrote it."""
+    try:
+        return msgspec.json.decode(answer or b"null", type=kind)
+    except msgspec.DecodeError as error:
+        raise BusAway(f"what answers is not a bus, or another version of it: {error}") from error
 
 
 def given(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 from doubledecker.client.blocking import BlockingMessage
 from doubledecker.client.errors import ClientError
-from doubledecker.client.holding import Holding, Rules, holding
+from doubledecker.client.holding import PULL_S_MAX, Holding, Rules, holding
 from doubledecker.client.message import Back, Message, Source
 from doubledecker.client.pausing import Backoff
 from doubledecker.client.slots import Slots, TaskSlots, ThreadSlots, Verdicts
@@ -157,18 +157,19 @@ class Consumer:
             slots.wake()
             stopping = asyncio.create_task(stop.wait())
             try:
-                await asyncio.wait([stopping, held.pulling], return_when=asyncio.FIRST_COMPLETED)
+                await held.until_over(stopping)
                 held.intake.stop()
                 await self._finish(held, rules)
             finally:
                 stopping.cancel()
                 await slots.end()
-        held.pulling.result()
+        held.check()
 
     async def _finish(self, held: Holding, rules: Rules) -> None:
         """Let what is in hand be worked off, for as long as the grace lasts."""
         deadline_s = asyncio.get_running_loop().time() + rules.grace_s
-        await asyncio.wait([held.pulling])
+        # First of all the pull: it might bring back at once what is given back while it waits.
+        await asyncio.wait([held.pulling], timeout=max(rules.grace_s, PULL_S_MAX))
         while held.intake.running or held.intake.ready:
             left_s = deadline_s - asyncio.get_running_loop().time()
             if left_s <= 0:
@@ -206,11 +207,11 @@ async def _has_ready(held: Holding) -> bool:
         held.intake.on_arrival = arrived.set
         waiting = asyncio.create_task(arrived.wait())
         try:
-            await asyncio.wait([waiting, held.pulling], return_when=asyncio.FIRST_COMPLETED)
+            await held.until_over(waiting)
         finally:
             waiting.cancel()
-        if held.pulling.done() and not held.intake.ready:
-            held.pulling.result()
+        if held.is_over and not held.intake.ready:
+            held.check()
             return False
     return True
 
@@ -229,8 +230,14 @@ def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
         return
     loop = asyncio.get_running_loop()
     numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def on_signal(number: int) -> None:
+        # The second of its kind is not waited for.
+        loop.remove_signal_handler(number)
+        stop.set()
+
     for number in numbers:
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, on_signal, number)
     try:
         yield
     finally:

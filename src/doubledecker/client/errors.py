@@ -16,6 +16,9 @@ Verdict                  raised by a handler to say what becomes of its message
 
 from dataclasses import dataclass
 
+# As long as the bus keeps a message for later.
+DELAY_S_MAX = 30 * 86_400
+
 
 class ClientError(Exception):
     """The root of all that the client raises on purpose."""
@@ -79,6 +82,9 @@ class RetryLater(Verdict):
     """Not now: deliver the message again after `delay_s`."""
 
     def __init__(self, delay_s: float, why: str = "asked to be retried") -> None:
+        # Written so that NaN fails too. Raised in a handler, it is a failure like others.
+        if not 0 <= delay_s <= DELAY_S_MAX:
+            raise ValueError(f"delay_s is {delay_s}; it must be from 0 to {DELAY_S_MAX}")
         super().__init__(why)
         self.delay_s = delay_s
         self.why = why

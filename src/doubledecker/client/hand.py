@@ -10,13 +10,15 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 
-from doubledecker.client.errors import BusAway, Refused
+from doubledecker.client.errors import DELAY_S_MAX, BusAway, Refused
 from doubledecker.client.heartbeat import Heartbeat
 from doubledecker.client.message import Back, Message, Source
 from doubledecker.client.pausing import Pauses
 
 # What one call settles at most.
 SETTLE_MAX = 1_000
+# The bus keeps the reason with the dead letter, no longer than this.
+_WHY_LENGTH_MAX = 200
 
 _log = logging.getLogger("doubledecker.client")
 
@@ -56,13 +58,15 @@ class Hand:
     def nack(self, message: Message, *, delay_ms: int, why: str) -> None:
         """Have it given back with the next call."""
         message.is_settled = True
-        self._backs[why, False].append(Back(message.id, message.attempt, delay_ms))
+        # Within the bus's bounds: it would refuse the whole call, and with it what others give back.
+        delay_ms = min(max(0, delay_ms), DELAY_S_MAX * 1000)
+        self._backs[why[:_WHY_LENGTH_MAX], False].append(Back(message.id, message.attempt, delay_ms))
         self._note()
 
     def reject(self, message: Message, *, why: str) -> None:
         """Have it buried with the next call."""
         message.is_settled = True
-        self._backs[why, True].append(Back(message.id, message.attempt))
+        self._backs[why[:_WHY_LENGTH_MAX], True].append(Back(message.id, message.attempt))
         self._note()
 
     async def settle_ack(self, message: Message) -> bool:

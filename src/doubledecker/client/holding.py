@@ -14,6 +14,8 @@ from doubledecker.client.pausing import Backoff, Pauses
 
 # What is settled last may have to wait for a bus that is just restarting; beyond that the leases end by themselves.
 _SETTLE_S_MAX = 5.0
+# A pull that is under way brings messages within its wait; one that takes longer has lost its bus.
+PULL_S_MAX = 3.0
 _WHY_UNSTARTED = "not started"
 _BACKOFF = Backoff()
 
@@ -36,6 +38,22 @@ class Holding:
     intake: Intake
     hand: Hand
     pulling: "asyncio.Task[None]"
+    settling: "asyncio.Task[None]"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more messages come, or none can be settled."""
+        return self.pulling.done() or self.settling.done()
+
+    async def until_over(self, other: "asyncio.Task[bool]") -> None:
+        """Wait until it is over, or the other thing has happened."""
+        await asyncio.wait([self.pulling, self.settling, other], return_when=asyncio.FIRST_COMPLETED)
+
+    def check(self) -> None:
+        """Raise what ended it, if something did."""
+        for task in (self.pulling, self.settling):
+            if task.done() and not task.cancelled():
+                task.result()
 
 
 @contextlib.asynccontextmanager
@@ -58,11 +76,11 @@ async def holding(source: Source, rules: Rules) -> AsyncIterator[Holding]:
     settling = asyncio.create_task(hand.run())
     pulling = asyncio.create_task(intake.run())
     try:
-        yield Holding(intake, hand, pulling)
+        yield Holding(intake, hand, pulling, settling)
     finally:
         intake.stop()
         try:
-            await asyncio.wait([pulling])
+            await asyncio.wait([pulling], timeout=PULL_S_MAX)
             for message in intake.ready:
                 hand.nack(message, delay_ms=0, why=_WHY_UNSTARTED)
             with contextlib.suppress(TimeoutError):

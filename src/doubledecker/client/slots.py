@@ -21,8 +21,6 @@ from doubledecker.client.pausing import Backoff
 
 # After this long a slot that never waits lets pulls and acks have their turn.
 _TURN_S = 0.002
-# The bus keeps the reason with the dead letter.
-_WHY_LENGTH_MAX = 200
 _WHY_STOPPED = "the consumer stopped"
 
 _log = logging.getLogger("doubledecker.client")
@@ -52,10 +50,9 @@ class Verdicts:
             if message.is_settled:
                 return
             if isinstance(error, Reject):
-                self._hand.reject(message, why=error.why[:_WHY_LENGTH_MAX])
+                self._hand.reject(message, why=error.why)
             else:
-                delay_ms = max(0, round(error.delay_s * 1000))
-                self._hand.nack(message, delay_ms=delay_ms, why=error.why[:_WHY_LENGTH_MAX])
+                self._hand.nack(message, delay_ms=round(error.delay_s * 1000), why=error.why)
             return
         delay_s = self._backoff.delay_s(message.attempt)
         _log.warning(
@@ -68,8 +65,7 @@ class Verdicts:
             exc_info=error,
         )
         if not message.is_settled:
-            why = f"{type(error).__name__}: {error}"[:_WHY_LENGTH_MAX]
-            self._hand.nack(message, delay_ms=round(delay_s * 1000), why=why)
+            self._hand.nack(message, delay_ms=round(delay_s * 1000), why=f"{type(error).__name__}: {error}")
 
 
 class TaskSlots:
@@ -194,11 +190,7 @@ class ThreadSlots:
 
     def _slot(self) -> None:
         while (message := self._inbox.get()) is not None:
-            failure: BaseException | None = None
-            try:
-                self._work(BlockingMessage(message, self._loop))
-            except Exception as error:  # noqa: BLE001 - the same
-                failure = error
+            failure = self._attempt(message)
             self._done.append((message, failure))
             if not self._is_told:
                 self._is_told = True
@@ -206,6 +198,17 @@ class ThreadSlots:
                     self._loop.call_soon_threadsafe(self._collect)
                 except RuntimeError:
                     return  # the loop has ended; what we had was given back
+
+    def _attempt(self, message: Message) -> BaseException | None:
+        """Call the function; says how it failed. One that exits ends its message, not the thread."""
+        try:
+            outcome = self._work(BlockingMessage(message, self._loop))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the same
+            return error
+        if asyncio.iscoroutine(outcome):
+            outcome.close()
+            return TypeError("the handler returned a coroutine; declare it with `async def`")
+        return None
 
     def _collect(self) -> None:
         # Before looking: what is added from here on is told of anew.

@@ -36,9 +36,11 @@ from doubledecker.client.queue import (
     Waiting,
 )
 
+# Five seconds in all; then what it held is given back when the program ends.
+_CLOSE_TRIES_MAX, _CLOSE_PAUSE_S = 500, 0.01
+
 T = TypeVar("T")
 _W = TypeVar("_W", bound=Callable[..., object])
-_Ask = Callable[[Coroutine[Any, Any, T]], T]
 
 
 class _Portal:
@@ -156,7 +158,7 @@ class Queue:
                     return
                 yield BlockingMessage(message, self._portal.loop)
         finally:
-            self._portal.call(stream.aclose())
+            self._portal.call(_close(stream))
 
     def handler(
         self,
@@ -254,6 +256,17 @@ class Bus:
         self._portal.loop.call_soon_threadsafe(self._bus.stop)
 
 
+async def _close(stream: AsyncGenerator[Message, None]) -> None:
+    """Close it; a step that Ctrl-C interrupted may have to end first."""
+    for _ in range(_CLOSE_TRIES_MAX):
+        try:
+            await stream.aclose()
+        except RuntimeError:
+            await asyncio.sleep(_CLOSE_PAUSE_S)
+        else:
+            return
+
+
 def _held(messages: Sequence[BlockingMessage]) -> list[Message]:
     return [message.held for message in messages]
 
@@ -269,7 +282,9 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
         yield
         return
 
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        # The second of its kind is not waited for.
+        signal.signal(number, former[signal.Signals(number)])
         stop()
 
     former = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -48,7 +48,8 @@ class LocalBus:
 
     async def queue(self, name: str) -> Consumer:
         """A registered queue; raises NotFound when there is none of that name."""
-        queue = await _registered(self._partitions, name)
+        with _translated():
+            queue = await _registered(self._partitions, name)
         greeting = {
             "url": self._url,
             "namespace": self._namespace,
