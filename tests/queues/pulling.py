@@ -1,9 +1,9 @@
 """What tests of queues share: putting messages on a queue, pulling and settling them, and measuring fairness."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from itertools import count
 
 import msgspec
@@ -76,19 +76,9 @@ def shares_of(messages: Sequence[Message]) -> Counter[str]:
     return Counter(message.tenant for message in messages)
 
 
-@dataclass(frozen=True)
-class Consuming:
-    """One process's view of all queues, with its bell."""
-
-    rings: Rings
-    bell: Bell
-
-
 @asynccontextmanager
 async def rings_with_bell(partitions: Partitions) -> AsyncIterator[Rings]:
     """Rings whose waiting pulls are woken, as in a process of the bus."""
-    import asyncio
-
     bell = Bell(partitions)
     listening = asyncio.create_task(bell.run())
     try:

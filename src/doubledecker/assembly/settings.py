@@ -38,6 +38,7 @@ class Settings:
     namespace: str = "rm:"
     partitions: int = 1
     durable: bool = False
+    redis_open_s: float = 0.25
     host: str = "127.0.0.1"
     port: int = 17890
     root_key: str = ""
@@ -57,6 +58,9 @@ class Settings:
     connect_timeout_s: float = 2.0
     delivery_timeout_s: float = 20.0
     ssl_verify: bool = True
+    breaker_calls: int = 10
+    breaker_threshold: float = 0.5
+    breaker_open_s: float = 5.0
     backoff_base_ms: int = 1_000
     backoff_cap_ms: int = 300_000
     hp_heal_rate: int = 1
@@ -99,6 +103,10 @@ class Settings:
             value = getattr(self, name)
             if value < least:
                 raise SettingInvalid(f"{PREFIX}{name.upper()} is {value}; the least is {least}")
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if value > most:
+                raise SettingInvalid(f"{PREFIX}{name.upper()} is {value}; the most is {most}")
         _one_of("journal_full", self.journal_full, ("trim", "refuse"))
         _one_of("notify", self.notify, ("heard", "always", "never"))
         _one_of("log_level", self.log_level.lower(), ("debug", "info", "warning", "error"))
@@ -112,6 +120,7 @@ class Settings:
 
 _LEAST = {
     "partitions": 1,
+    "redis_open_s": 0.001,
     "port": 0,
     "max_event_data_bytes": 1,
     "event_depth_max": 1,
@@ -124,6 +133,9 @@ _LEAST = {
     "worker_threads": 1,
     "connect_timeout_s": 0.01,
     "delivery_timeout_s": 0.01,
+    "breaker_calls": 1,
+    "breaker_threshold": 0,
+    "breaker_open_s": 0.001,
     "backoff_base_ms": 1,
     "backoff_cap_ms": 1,
     "hp_heal_rate": 1,
@@ -143,6 +155,15 @@ _LEAST = {
     "worker_dead_s": 1,
     "scaling_threshold": 0,
     "scaling_deadline_ms": 0,
+}
+
+
+_MOST = {
+    "breaker_calls": 10_000,
+    "breaker_threshold": 1,
+    # A failing subscriber is tried with another batch after a minute; a circuit must not be open for longer.
+    "breaker_open_s": 60,
+    "redis_open_s": 60,
 }
 
 

@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.event import Event
 from doubledecker.store.line import Reply
-from doubledecker.store.nodes import ANSWER_S_MAX, Nodes
+from doubledecker.store.nodes import ANSWER_S_MAX, Guard, Nodes
 from doubledecker.store.scripts import Encoded, Script, Value
 
 SLOTS = 16_384
@@ -90,9 +90,9 @@ class Partitions:
         self.home = self.all[0]
 
     @classmethod
-    async def connect(cls, url: str, *, namespace: str, count: int) -> "Partitions":
+    async def connect(cls, url: str, *, namespace: str, count: int, guard: Guard | None = None) -> "Partitions":
         """Find the servers and check that they fit: version, eviction policy, number of partitions."""
-        nodes = Nodes(url)
+        nodes = Nodes(url, guard)
         await nodes.discover()
         tagged = count > 1 or nodes.is_cluster
         prefixes = [f"{namespace}{{{tag(i, count)}}}:" if tagged else namespace for i in range(count)]
@@ -144,12 +144,14 @@ class Partitions:
             )
 
 
-async def wait_for(url: str, *, namespace: str, count: int, patience_s: float) -> Partitions:
+async def wait_for(
+    url: str, *, namespace: str, count: int, patience_s: float, guard: Guard | None = None
+) -> Partitions:
     """Connect, trying again while the server is away, as it is while it starts."""
     deadline = asyncio.get_running_loop().time() + patience_s
     while True:
         try:
-            return await Partitions.connect(url, namespace=namespace, count=count)
+            return await Partitions.connect(url, namespace=namespace, count=count, guard=guard)
         except BusAway:
             if asyncio.get_running_loop().time() >= deadline:
                 raise

@@ -10,6 +10,7 @@ import uvicorn
 from doubledecker import log
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
+from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
 from doubledecker.model.event import EventLimits
 from doubledecker.web.app import App
@@ -49,9 +50,10 @@ def bind(host: str, port: int) -> socket.socket:
 
 async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) -> None:
     """Serve until `stop` is set; then answer what is under way."""
-    async with build.open_bus(settings) as bus:
+    guard = RedisGuard(open_s=settings.redis_open_s)
+    async with build.open_bus(settings, guard=guard) as bus:
         feed = Feed(bus.partitions, listeners_max=settings.streams_max)
-        server = _Server(_config(make_app(settings, bus, feed), settings))
+        server = _Server(_config(make_app(settings, bus, feed, guard), settings))
         async with asyncio.TaskGroup() as tasks:
             endless = (bus.registry.follow(), bus.publisher.run(), bus.bell.run(), feed.run())
             background = [tasks.create_task(part) for part in endless]
@@ -69,7 +71,7 @@ async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) 
     _log.info("web.stopped")
 
 
-def make_app(settings: Settings, bus: Bus, feed: Feed) -> App:
+def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App:
     """The application for these settings."""
     body = BodyLimits(settings.body_bytes_max, settings.body_s_max)
     event = EventLimits(settings.max_event_data_bytes, settings.event_depth_max)
@@ -84,7 +86,7 @@ def make_app(settings: Settings, bus: Bus, feed: Feed) -> App:
     return App(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
         Publishing(bus.partitions, bus.publisher, rules),
-        Routes(bus.partitions, bus.registry, routes, feed),
+        Routes(bus.partitions, bus.registry, routes, feed, guard.bounds),
         Queues(bus.partitions, bus.registry, bus.rings, body, is_private_allowed=settings.private_callbacks),
         Letters(bus.partitions, bus.registry, body),
         Streaming(bus.partitions, bus.registry, feed, stream),
