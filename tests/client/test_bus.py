@@ -102,6 +102,12 @@ async def test_a_bus_that_is_away_is_waited_for_no_longer_than_the_patience():
             await bus.publish("jobs", "run")
 
 
+async def test_an_address_where_no_bus_is_says_so():
+    async with Receiver() as receiver, AsyncBus(receiver.url, "x") as bus:
+        with pytest.raises(NotFound, match="answered 404, not as a bus does; check the address"):
+            await bus.publish("jobs", "run")
+
+
 def test_an_address_that_is_none_is_refused_at_once():
     with pytest.raises(ValueError, match="it must be a URL like"):
         AsyncBus("nowhere", "x")

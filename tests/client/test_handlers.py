@@ -1,6 +1,7 @@
 """Handlers that a runner calls: acked on return, given back on error, their leases extended meanwhile."""
 
 import asyncio
+import sys
 import threading
 import time
 
@@ -157,6 +158,33 @@ async def test_reject_sends_a_message_straight_to_the_dead_letters(source: str, 
         [letter] = await place.queue.dead()
         assert seen.calls == [(0, 1)]
         assert (letter.why, letter.attempts, is_empty(view)) == ("not for us", 1, True)
+
+
+def test_a_delay_that_cannot_be_is_an_error_of_the_handler():
+    for delay_s in (-1, float("nan"), 1e9):
+        with pytest.raises(ValueError, match="it must be from 0 to"):
+            RetryLater(delay_s)
+
+
+async def test_a_plain_handler_that_exits_or_forgets_async_fails_like_others(source: str, one: Topology):
+    async with a_place(source, one, attempts_max=1) as place:
+
+        @place.consumer.handler(concurrency=1)
+        def work(message: BlockingMessage) -> object:
+            if message.event.data["n"] == 0:
+                sys.exit("enough")
+            return _nothing(message.held) if message.event.data["n"] == 1 else None
+
+        await place.publish(3)
+        async with place.running():
+            view = await place.until(lambda view: view.dead == 2 and is_empty(view))
+
+        assert view.counters["acked"] == 1
+        whys = sorted(letter.why for letter in await place.queue.dead())
+        assert whys == [
+            "SystemExit: enough",
+            "TypeError: the handler returned a coroutine; declare it with `async def`",
+        ]
 
 
 async def test_what_a_handler_settles_itself_stays_settled(source: str, one: Topology):
