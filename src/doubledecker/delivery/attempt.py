@@ -19,8 +19,8 @@ from doubledecker.model.outcome import Kind, Outcome
 from doubledecker.model.subscriber import Subscriber
 
 _BODY_BYTES_MAX = 65_536
-# The ids of ten thousand events, the largest batch, at 64 characters each.
-_ANSWER_BYTES_MAX = 1_048_576
+# More than the ids of ten thousand events, the largest batch, at 128 characters each.
+_ANSWER_BYTES_MAX = 2_097_152
 _BODY_S_MAX = 1.0
 _OK = range(200, 300)
 

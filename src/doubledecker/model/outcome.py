@@ -65,5 +65,5 @@ def failed_ids(answer: bytes) -> frozenset[str]:
     """The ids of events that a receiver took but could not use; an answer that says anything else fails none."""
     try:
         return frozenset(_ANSWER.decode(answer).failed) if answer else frozenset()
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return frozenset()
