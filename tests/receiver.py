@@ -84,12 +84,13 @@ class Receiver:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.attempts += 1
-        what = self.plan(self.attempts)
+        number = self.attempts
         self.in_flight += 1
         self.in_flight_max = max(self.in_flight_max, self.in_flight)
         try:
             events = json.loads(await request.read())
             self.attempted.append([str(event["id"]) for event in events])
+            what = self.plan(number)
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
             return await self._answer(request, events, what)

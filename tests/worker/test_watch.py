@@ -131,6 +131,21 @@ async def test_a_failing_receiver_is_tried_with_one_message_at_a_time(one: Topol
         assert view.dead == 0
 
 
+async def test_a_message_that_the_receiver_cannot_digest_ends_alone_among_the_dead_letters(one: Topology):
+    receiver = Receiver()
+    receiver.plan = lambda _: 500 if "poison" in receiver.attempted[-1] else 200
+    async with a_bus(one, workers=0) as bus, receiver:
+        queue = a_queue(receiver.url, max_events=10, concurrency=2)
+        await register(bus.settings, queue)
+        events = [an_event(n, tenant=f"t{n % 5}", id="poison" if n == 13 else f"fine-{n}") for n in range(60)]
+        await bus.publish(await bus.token("shop"), events)
+        async with watching(bus.settings, backoff_base_ms=5, backoff_cap_ms=50):
+            view = await until_empty(bus.partitions, queue, within_s=30)
+
+        assert len(set(receiver.ids)) == 59
+        assert view.dead == 1
+
+
 async def test_the_receiver_names_its_own_delay(one: Topology):
     headers = {"Retry-After": "1"}
     async with a_bus(one, workers=0) as bus, Receiver(plan=lambda n: 503 if n == 1 else 200, headers=headers) as slow:

@@ -115,8 +115,7 @@ class Pusher:
                 if not is_noted:
                     await self._note(attempted)
                     is_noted = True
-                await self._settle(attempted)
-                await self._leave(attempted)
+                await asyncio.gather(self._settle(attempted), self._leave(attempted))
             except BusAway as error:
                 if loop.time() > deadline:
                     # The leases have ended or soon will, and the messages are delivered again.
@@ -144,7 +143,8 @@ class Pusher:
 
     async def _settle(self, attempted: _Attempted) -> None:
         queue, ends = attempted.queue, attempted.fates
-        await asyncio.gather(self._rings.ack(queue, ends.acked), self._rings.nack(queue, ends.given_back, why=ends.why))
+        await self._rings.ack(queue, ends.acked)
+        await self._rings.nack(queue, ends.given_back, why=ends.why)
 
     async def _leave(self, attempted: _Attempted) -> None:
         points = self.rules.heal_points if attempted.outcome.is_delivered else -self.rules.damage_points

@@ -58,7 +58,9 @@ class Receive:
         self._carried: list[Message] = []
         self._slots: set[str] = set()
         self._news = asyncio.Event()
+        self._is_servable = False
         self._is_stopping = False
+        self._has_failed = False
 
     async def run(self) -> None:
         """Serve until told to stop; then what is on its way is finished, and the rest given back."""
@@ -95,10 +97,11 @@ class Receive:
 
     async def _turn(self, calls: asyncio.TaskGroup) -> float:
         """Fill a batch and send it on its way, if there is something and it may go; returns how long to sleep."""
-        if not self._carried:
+        if not self._carried and not self._is_servable:
             look = await self._rings.pull(self._queue, most=0)
             if look.wait_ms != 0:
                 return _SLEEP_S_MAX if look.wait_ms is None else min(_SLEEP_S_MAX, look.wait_ms / 1000)
+        self._is_servable = False
         slot = uid()
         place = await receivers.enter(self._home, self._queue.receiver, slot=slot, lease_ms=self._lease_ms)
         if place.entry is not Entry.GO:
@@ -106,8 +109,9 @@ class Receive:
         self._slots.add(slot)
         if place.failures:
             self._size_max = 1
+        self._has_failed = False
         messages = await self._fill(self._size_max)
-        if messages and not self._is_stopping:
+        if messages and not self._is_closed:
             calls.create_task(self._call(slot, messages, place.failures))
             return 0.0
         # Forgotten first: a place whose end gets lost must not be renewed.
@@ -130,12 +134,12 @@ class Receive:
         buffer = Buffer(count_max=size_max, bytes_max=self._queue.max_bytes)
         self._carried = buffer.add(self._carried)
         closes_at = loop.time() + self._queue.timeout_ms / 1000
-        while not buffer.is_full and not self._is_stopping:
+        while not buffer.is_full and not self._is_closed:
             self._news.clear()
-            wait_s, is_more = await self._pull_into(buffer)
+            wait_s = await self._pull_into(buffer)
             if not buffer.messages:
                 break
-            if not is_more:
+            if not self._is_servable:
                 left_s = closes_at - loop.time()
                 if left_s <= 0:
                     break
@@ -144,16 +148,17 @@ class Receive:
         # Those whose lease ended while they waited here are someone else's by now.
         return [message for message in buffer.messages if self._in_hand.get(message.id) is message]
 
-    async def _pull_into(self, buffer: Buffer) -> tuple[float, bool]:
-        """Returns how long until there may be more, and whether there is more right now."""
+    async def _pull_into(self, buffer: Buffer) -> float:
+        """Returns how long until there may be more; `_is_servable` says that there is more right now."""
         try:
             pull = await self._rings.pull(self._queue, most=buffer.room, lease_ms=self._lease_ms)
         except BusAway:
-            return _PAUSE_S, False
+            self._is_servable = False
+            return _PAUSE_S
         self._in_hand.update((message.id, message) for message in pull.messages)
         self._carried += buffer.add(pull.messages)
-        wait_s = _SLEEP_S_MAX if pull.wait_ms is None else pull.wait_ms / 1000
-        return wait_s, bool(pull.messages) and pull.wait_ms == 0
+        self._is_servable = bool(pull.messages) and pull.wait_ms == 0
+        return _SLEEP_S_MAX if pull.wait_ms is None else pull.wait_ms / 1000
 
     async def _call(self, slot: str, messages: list[Message], failures: int) -> None:
         is_delivered = await self._pusher.push(self._queue, messages, slot=slot, failures=failures)
@@ -161,9 +166,15 @@ class Receive:
             self._size_max = min(self._queue.max_events, self._size_max * 2)
         else:
             self._size_max = 1
+            self._has_failed = True
         self._slots.discard(slot)
         self._let_go(messages)
         self._news.set()
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether a batch that is being filled must not be sent: we stop, or the one before it just failed."""
+        return self._is_stopping or self._has_failed
 
     async def _release(self, messages: list[Message]) -> None:
         """Give back what was never sent; it keeps its place in line, and no attempt is spent."""
