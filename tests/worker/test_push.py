@@ -7,7 +7,7 @@ from doubledecker.model.outcome import Kind, Outcome, failed_ids
 from doubledecker.store.queues import Held, Message
 from doubledecker.worker.push import fates
 
-MESSAGES = [Message(f"0-{n}", n, "acme", b"{}", 0) for n in (1, 2, 3)]
+MESSAGES = [Message(f"0-{n}", n, "acme", b"{}", 0, n) for n in (1, 2, 3)]
 IDS = ["a", "b", "c"]
 BACKOFF = Backoff(base_ms=1_000, cap_ms=10_000)
 

@@ -127,7 +127,10 @@ async def test_a_failing_receiver_is_tried_with_one_message_at_a_time(one: Topol
             await receiver.until_events(100)
             view = await until_empty(bus.partitions, queue)
 
-        assert [len(ids) for ids in receiver.attempted[:11]] == [10, 1, 1, 1, 1, 1, 1, 2, 4, 8, 10]
+        sizes = [len(ids) for ids in receiver.attempted]
+        assert sizes[:7] == [10, 1, 1, 1, 1, 1, 1]
+        assert sizes[7] <= 2
+        assert max(sizes[8:]) == 10
         assert view.dead == 0
 
 
@@ -135,7 +138,7 @@ async def test_a_message_that_the_receiver_cannot_digest_ends_alone_among_the_de
     receiver = Receiver()
     receiver.plan = lambda _: 500 if "poison" in receiver.attempted[-1] else 200
     async with a_bus(one, workers=0) as bus, receiver:
-        queue = a_queue(receiver.url, max_events=10, concurrency=2)
+        queue = a_queue(receiver.url, max_events=10, concurrency=2, attempts_max=2)
         await register(bus.settings, queue)
         events = [an_event(n, tenant=f"t{n % 5}", id="poison" if n == 13 else f"fine-{n}") for n in range(60)]
         await bus.publish(await bus.token("shop"), events)

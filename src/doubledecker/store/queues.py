@@ -25,13 +25,17 @@ _PULL, _ACK, _NACK, _EXTEND = load("queue_pull"), load("queue_ack"), load("queue
 
 @dataclass(frozen=True)
 class Message:
-    """One message in a consumer's hands; `event` is its JSON, and `attempt` proves whose it is."""
+    """One message in a consumer's hands; `event` is its JSON, and `attempt` proves whose it is.
+
+    `tries` are the attempts that count, this one included: some ended by no fault of the message's own.
+    """
 
     id: str
     attempt: int
     tenant: str
     event: bytes
     lease_until: int
+    tries: int = 1
 
 
 @dataclass(frozen=True)
@@ -91,10 +95,13 @@ async def pull(
         due_max=_DUE_MAX,
     )
     rows, wait_ms, until, head, cost, facets = cast(
-        "tuple[list[tuple[bytes, int, bytes, bytes]], int, int, bytes, bytes, int]", reply
+        "tuple[list[tuple[bytes, int, bytes, bytes, int]], int, int, bytes, bytes, int]", reply
     )
     messages = tuple(
-        [Message(id_.decode(), attempt, tenant.decode(), event, until) for id_, attempt, tenant, event in rows]
+        [
+            Message(id_.decode(), attempt, tenant.decode(), event, until, tries)
+            for id_, attempt, tenant, event, tries in rows
+        ]
     )
     return Pulled(messages, None if wait_ms < 0 else wait_ms, float(head) if head else None, float(cost), facets)
 

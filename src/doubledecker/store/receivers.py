@@ -46,7 +46,6 @@ async def renew(home: Partition, receiver: Subscriber, slots: Collection[str], *
     return cast("int", await home.run(_RENEW, token=receiver.token, slots=list(slots), lease_ms=lease_ms))
 
 
-async def note(home: Partition, token: str, *, attempt: bytes, took_ms: int, counts: Mapping[str, int]) -> int:
+async def note(home: Partition, *, attempt: bytes, counts: Mapping[str, int]) -> int:
     """Journal and count an attempt; returns how much the attempt journal holds."""
-    reply = await home.run(_NOTE, token=token, attempt=attempt, took_ms=took_ms, counts=list(counts.items()))
-    return cast("int", reply)
+    return cast("int", await home.run(_NOTE, attempt=attempt, counts=list(counts.items())))

@@ -1,6 +1,6 @@
 """Deliver, the last of Watch, Receive, Deliver: post a batch of a queue's messages, and settle each of them.
 
-1. Attempt the batch, and write the attempt down in the journal and the counters.
+1. Attempt the batch through the receiver's chain, and write the attempt down in the journal and the counters.
 2. Delivered: ack the messages, but give back those that the receiver names as failed, each after a delay of its own.
 3. Not delivered: give all back. When any other message would have met the same end (nobody there, or patience asked
    for) they keep their places and the attempt does not count against them; otherwise each waits by its own attempts.
@@ -10,6 +10,7 @@ A crash before 2 or 3 leaves leases that end by themselves: another process pull
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 from doubledecker import clock, log
 from doubledecker.bus import verdict
 from doubledecker.bus.verdict import Backoff, Retry
-from doubledecker.delivery.attempt import Dialer
-from doubledecker.errors import BusAway
+from doubledecker.delivery.chains import Chains
+from doubledecker.errors import BusAway, CallRejected
 from doubledecker.model.outcome import Outcome, failed_ids
 from doubledecker.model.queue import Queue
 from doubledecker.model.uid import uid
@@ -72,11 +73,11 @@ class _Fates:
 class Pusher:
     """Posts batches of any queue."""
 
-    def __init__(self, home: Partition, rings: Rings, dialer: Dialer, rules: PushRules) -> None:
+    def __init__(self, home: Partition, rings: Rings, receivers: Chains, rules: PushRules) -> None:
         self.rules = rules
         self._home = home
         self._rings = rings
-        self._dialer = dialer
+        self._receivers = receivers
 
     async def push(self, queue: Queue, messages: Sequence[Message], *, slot: str, failures: int) -> bool:
         """Deliver and settle a batch, and free its place; says whether it was delivered.
@@ -85,7 +86,11 @@ class Pusher:
         """
         dialled_at = clock.now_ms()
         texts = [message.event for message in messages]
-        outcome = await self._dialer.attempt(queue.receiver, texts)
+        try:
+            outcome = await self._receivers.attempt(queue.receiver, texts)
+        except CallRejected:
+            await self._take_back(queue, messages, slot)
+            return False
         ids = record.event_ids(texts)
         chance = random.random()  # noqa: S311 - jitter, not a secret
         what = verdict.decide(outcome, attempts=failures + 1, backoff=self.rules.backoff, chance=chance)
@@ -104,6 +109,21 @@ class Pusher:
         await self._persist(attempted)
         _log_attempt(attempted)
         return outcome.is_delivered
+
+    def refusal_ms(self, queue: Queue) -> int:
+        """How long the receiver's chain would not let a call through, as far as it knows; 0 when it would."""
+        try:
+            self._receivers.check(queue.receiver)
+        except CallRejected as rejected:
+            return rejected.delay_ms
+        return 0
+
+    async def _take_back(self, queue: Queue, messages: Sequence[Message], slot: str) -> None:
+        """The chain did not let the call through: nobody was called, so nothing is counted."""
+        held = [Held(message.id, message.attempt, is_spared=True) for message in messages]
+        with contextlib.suppress(BusAway):  # then leases and place end by themselves
+            await self._rings.nack(queue, held, why="never sent")
+            await subscribers.leave(self._home, queue.receiver, slot=slot, points=0)
 
     async def _persist(self, attempted: _Attempted) -> None:
         """Write it down and settle; while Redis is away again and again, for as long as the messages may be ours."""
@@ -137,7 +157,7 @@ class Pusher:
             events=attempted.events,
         )
         counts = record.counts(outcome, subscriber=token, events=len(attempted.events))
-        size = await receivers.note(self._home, token, attempt=entry, took_ms=outcome.took_ms, counts=counts)
+        size = await receivers.note(self._home, attempt=entry, counts=counts)
         if size > self.rules.journal_bytes_max:
             await journal.trim(self._home, "attempts", bytes_max=self.rules.journal_bytes_max)
 
@@ -150,7 +170,12 @@ class Pusher:
         points = self.rules.heal_points if attempted.outcome.is_delivered else -self.rules.damage_points
         receiver = attempted.queue.receiver
         left = await subscribers.leave(
-            self._home, receiver, slot=attempted.slot, points=points, delay_ms=attempted.delay_ms
+            self._home,
+            receiver,
+            slot=attempted.slot,
+            points=points,
+            delay_ms=attempted.delay_ms,
+            took_ms=attempted.outcome.took_ms,
         )
         if left.failures_before == 0 and left.failures > 0:
             _log.warning("subscriber.failing", subscriber=receiver.token, callback=receiver.callback)
@@ -164,7 +189,7 @@ def fates(
     """What becomes of each message; pure. One chance serves all, so that those of equal attempts keep their order."""
 
     def later(message: Message) -> Held:
-        return Held(message.id, message.attempt, verdict.delay_after(message.attempt, backoff=backoff, chance=chance))
+        return Held(message.id, message.attempt, verdict.delay_after(message.tries, backoff=backoff, chance=chance))
 
     if outcome.is_delivered:
         failed = failed_ids(outcome.answer)

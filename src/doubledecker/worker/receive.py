@@ -1,13 +1,14 @@
 """Receive, the second of Watch, Receive, Deliver: takes messages from one queue, fairly, and makes batches of them.
 
 1. Wait until the queue has something to serve.
-2. Ask for a place among the calls to the receiver. Without one nothing is pulled: what has to wait waits in the queue,
-   where each tenant keeps its turn, where others may take it, and where no attempt is spent on it.
+2. Ask for a place among the calls to the receiver, if its chain would let one through. Without a place nothing is
+   pulled: what has to wait waits in the queue, where each tenant keeps its turn, where others may take it, and where no
+   attempt is spent on it.
 3. Pull into a buffer, until it holds `max` messages or `max_bytes`, or until `timeout` has passed since the first.
 4. Hand the batch and the place to Deliver, and begin again.
 
 A receiver that failed is tried with a single message; the size doubles with every success. So an outage costs few
-attempts, and a message that the receiver cannot digest is soon alone.
+attempts.
 
 Everything in hand, buffered or on its way, is under a short lease that the process renews (`beat`).
 """
@@ -74,7 +75,7 @@ class Receive:
                         _log.warning("queue.unreachable", queue=self._queue.name, error=str(error))
                         wait_s = _PAUSE_S
                     await self._sleep(wait_s)
-                await self._release(self._carried)
+                await self._release_carried()
 
     def stop(self) -> None:
         """Pull no more."""
@@ -102,6 +103,9 @@ class Receive:
             if look.wait_ms != 0:
                 return _SLEEP_S_MAX if look.wait_ms is None else min(_SLEEP_S_MAX, look.wait_ms / 1000)
         self._is_servable = False
+        if refusal_ms := self._pusher.refusal_ms(self._queue):
+            await self._release_carried()
+            return min(_SLEEP_S_MAX, refusal_ms / 1000)
         slot = uid()
         place = await receivers.enter(self._home, self._queue.receiver, slot=slot, lease_ms=self._lease_ms)
         if place.entry is not Entry.GO:
@@ -123,15 +127,14 @@ class Receive:
     async def _stand_back(self, place: Place) -> float:
         if place.entry is Entry.FULL:
             return min(_PLACE_S, place.wait_ms / 1000)
-        await self._release(self._carried)
-        self._carried = []
+        await self._release_carried()
         # A queue that is gone, or elsewhere, is news to Watch too: it will stop us.
         return _PAUSE_S if place.entry is Entry.GONE else min(_SLEEP_S_MAX, place.wait_ms / 1000)
 
     async def _fill(self, size_max: int) -> list[Message]:
         """Pull until the batch is full or due; what was pulled beyond it is carried over to the next."""
         loop = asyncio.get_running_loop()
-        buffer = Buffer(count_max=size_max, bytes_max=self._queue.max_bytes)
+        buffer = Buffer(count_max=size_max, bytes_max=self._queue.max_bytes, attempts_max=self._queue.attempts_max)
         self._carried = buffer.add(self._carried)
         closes_at = loop.time() + self._queue.timeout_ms / 1000
         while not buffer.is_full and not self._is_closed:
@@ -182,6 +185,10 @@ class Receive:
         with contextlib.suppress(BusAway):  # then their leases end by themselves
             await self._rings.nack(self._queue, held, why="never sent")
         self._let_go(messages)
+
+    async def _release_carried(self) -> None:
+        carried, self._carried = self._carried, []
+        await self._release(carried)
 
     async def _leave(self, slot: str) -> None:
         await subscribers.leave(self._home, self._queue.receiver, slot=slot, points=0)

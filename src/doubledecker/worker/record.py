@@ -1,12 +1,14 @@
-"""What is kept of a delivery attempt: an entry in the journal and some counts, for batches and queues alike."""
+"""What is kept of deliveries, for batches and queues alike: an entry in the journal, counts, the state of chains."""
 
 from collections.abc import Sequence
 
 import msgspec
 
 from doubledecker.bus.telemetry import counter
+from doubledecker.delivery.chains import Chains
 from doubledecker.model.outcome import Outcome
-from doubledecker.store import journal
+from doubledecker.store import chains, journal
+from doubledecker.store.partitions import Partition
 
 
 class _Identified(msgspec.Struct, gc=False):
@@ -49,3 +51,12 @@ def counts(outcome: Outcome, *, subscriber: str, events: int) -> dict[str, int]:
         counter("delivery.events", **labels): events,
         counter("delivery.time", **labels): outcome.took_ms,
     }
+
+
+async def tell_chains(home: Partition, process: str, receivers: Chains) -> None:
+    """Say how a process's chains stand, and count what they rejected."""
+    rejected = {
+        counter("delivery.rejected", subscriber=token, stage=stage): by
+        for (token, stage), by in receivers.rejections().items()
+    }
+    await chains.tell(home, process, receivers.states(), counts=rejected)

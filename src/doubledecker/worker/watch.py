@@ -14,11 +14,12 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.verdict import Backoff
-from doubledecker.delivery.attempt import Dialer
+from doubledecker.delivery.chains import Chains
 from doubledecker.errors import BusAway
 from doubledecker.model.queue import Queue
 from doubledecker.model.uid import uid
-from doubledecker.store import watchers
+from doubledecker.store import chains, watchers
+from doubledecker.worker import record
 from doubledecker.worker.push import Pusher, PushRules
 from doubledecker.worker.receive import Receive
 
@@ -41,11 +42,11 @@ class _Served:
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Watch until `stop` is set."""
-    async with build.open_bus(settings) as bus, build.open_dialer(settings) as dialer:
-        await make_watch(settings, bus, dialer).run(stop)
+    async with build.open_bus(settings) as bus, build.open_chains(settings) as receivers:
+        await make_watch(settings, bus, receivers).run(stop)
 
 
-def make_watch(settings: Settings, bus: Bus, dialer: Dialer) -> "Watch":
+def make_watch(settings: Settings, bus: Bus, receivers: Chains) -> "Watch":
     """The watch for these settings."""
     rules = PushRules(
         backoff=Backoff(settings.backoff_base_ms, settings.backoff_cap_ms),
@@ -54,15 +55,17 @@ def make_watch(settings: Settings, bus: Bus, dialer: Dialer) -> "Watch":
         damage_points=settings.hp_damage_rate,
         journal_bytes_max=settings.journal_bytes_max,
     )
-    return Watch(bus, Pusher(bus.partitions.home, bus.rings, dialer, rules), shutdown_s=settings.shutdown_s)
+    pusher = Pusher(bus.partitions.home, bus.rings, receivers, rules)
+    return Watch(bus, pusher, receivers, shutdown_s=settings.shutdown_s)
 
 
 class Watch:
     """Everything that one watch process does."""
 
-    def __init__(self, bus: Bus, pusher: Pusher, *, shutdown_s: float) -> None:
+    def __init__(self, bus: Bus, pusher: Pusher, receivers: Chains, *, shutdown_s: float) -> None:
         self._bus = bus
         self._pusher = pusher
+        self._receivers = receivers
         self._shutdown_s = shutdown_s
         self._name = uid()
         self._served: dict[str, _Served] = {}
@@ -85,6 +88,7 @@ class Watch:
                 task.cancel()
         with contextlib.suppress(BusAway):
             await watchers.sign_off(self._bus.partitions.home, self._name)
+            await chains.forget(self._bus.partitions.home, [self._name])
         _log.info("watch.stopped")
 
     def _look(self) -> None:
@@ -126,12 +130,13 @@ class Watch:
 
     async def _beat(self) -> None:
         """Say that we live, and renew all leases, for as long as the process does."""
-        lease_ms = self._pusher.rules.lease_ms
+        home, lease_ms = self._bus.partitions.home, self._pusher.rules.lease_ms
         while True:
             try:
-                await watchers.beat(self._bus.partitions.home, self._name, dead_ms=10 * lease_ms)
+                await watchers.beat(home, self._name, dead_ms=10 * lease_ms)
                 beats = [served.receive.beat() for served in (*self._served.values(), *self._ending)]
                 await asyncio.gather(*beats)
+                await record.tell_chains(home, self._name, self._receivers)
             except BusAway as error:
                 _log.warning("heartbeat.missed", error=str(error))
             await asyncio.sleep(lease_ms / 1000 / _BEATS_PER_LEASE)
