@@ -293,5 +293,20 @@ async def test_attempts_are_journaled_counted_and_shown(topology: Topology):
         assert health.endswith((" 99.0", " 100.0"))
 
 
+async def test_a_watch_outlives_what_nobody_foresaw(one: Topology):
+    """A message that is no JSON cannot be in a queue; with one there, its part of the watch fails and begins anew."""
+    async with a_bus(one, workers=0) as bus, Receiver() as receiver:
+        queue = a_queue(receiver.url, max_events=1, concurrency=1, attempts_max=1)
+        await register(bus.settings, queue)
+        ids = await bus.publish(await bus.token("shop"), [an_event(1), an_event(2)])
+        await bus.partitions.home.command("HSET", bus.partitions.home.key("queue:data:hooks"), "0-1", "no JSON")
+        async with watching(bus.settings, watch_lease_s=0.5):
+            await receiver.until_events(1)
+            view = await until_empty(bus.partitions, queue)
+
+        assert receiver.ids == [ids[1]]
+        assert view.dead == 1
+
+
 def _count(what: str, outcome: str) -> str:
     return f"delivery.{what}:subscriber=@hooks,outcome={outcome}"
