@@ -59,7 +59,7 @@ async def follow(board: Board, settings: Settings) -> None:
 async def _follow(board: Board, bus: build.Bus) -> None:
     while True:
         await bus.registry.refresh()
-        known = bus.registry.snapshot.subscribers
+        known = bus.registry.snapshot.pushed_to
         board.trail.add(await overview.look(bus.partitions, known, now_ms=clock.now_ms()))
         board.away = ""
         await asyncio.sleep(LOOK_S)

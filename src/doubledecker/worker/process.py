@@ -9,7 +9,6 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.telemetry import counter
 from doubledecker.bus.verdict import Backoff
 from doubledecker.delivery.chains import Chains
 from doubledecker.errors import BusAway
@@ -17,6 +16,7 @@ from doubledecker.model.job import AUX, MAIN, RETRY, Job
 from doubledecker.model.uid import uid
 from doubledecker.store import chains, jobs
 from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.worker import record
 from doubledecker.worker.chores import ChoreRules, Chores
 from doubledecker.worker.deliver import Deliverer, DeliveryRules
 from doubledecker.worker.fetch import Fetcher
@@ -164,11 +164,7 @@ class Worker:
 
     async def _beat(self) -> None:
         await asyncio.gather(*(jobs.beat(partition, self._slots) for partition in self._partitions.all))
-        counts = {
-            counter("delivery.rejected", subscriber=token, stage=stage): by
-            for (token, stage), by in self._receivers.rejections().items()
-        }
-        await chains.tell(self._partitions.home, self._process, self._receivers.states(), counts=counts)
+        await record.tell_chains(self._partitions.home, self._process, self._receivers)
 
     async def _listen(self, partition: Partition) -> None:
         """Wake the fetchers whenever a partition's bell rings."""
