@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from dataclasses import dataclass
 
 from doubledecker import log
@@ -114,6 +115,7 @@ class Worker:
         self._registry = registry
         self._chores = chores
         self._receivers = receivers
+        self._untold: Counter[str] = Counter()
         self._rhythm = rhythm
         self._process = process = uid()
         slots = [uid() for _ in range(rhythm.slots)]
@@ -164,11 +166,10 @@ class Worker:
 
     async def _beat(self) -> None:
         await asyncio.gather(*(jobs.beat(partition, self._slots) for partition in self._partitions.all))
-        counts = {
-            counter("delivery.rejected", subscriber=token, stage=stage): by
-            for (token, stage), by in self._receivers.rejections().items()
-        }
-        await chains.tell(self._partitions.home, self._process, self._receivers.states(), counts=counts)
+        for (token, stage), by in self._receivers.rejections().items():
+            self._untold[counter("delivery.rejected", subscriber=token, stage=stage)] += by
+        await chains.tell(self._partitions.home, self._process, self._receivers.states(), counts=self._untold)
+        self._untold.clear()
 
     async def _listen(self, partition: Partition) -> None:
         """Wake the fetchers whenever a partition's bell rings."""
