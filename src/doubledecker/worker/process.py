@@ -16,11 +16,11 @@ from doubledecker.model.job import AUX, MAIN, RETRY, Job
 from doubledecker.model.uid import uid
 from doubledecker.store import chains, jobs
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.worker import record
 from doubledecker.worker.chores import ChoreRules, Chores
 from doubledecker.worker.deliver import Deliverer, DeliveryRules
 from doubledecker.worker.fetch import Fetcher
 from doubledecker.worker.monitor import Adapter, Monitor, PrintAdapter, StatsdAdapter
+from doubledecker.worker.record import ChainsTold
 
 # Safety net for what a crash left behind; nothing that is on time waits for it.
 _SCHEDULE_S = 1.0
@@ -113,9 +113,9 @@ class Worker:
         self._partitions = partitions
         self._registry = registry
         self._chores = chores
-        self._receivers = receivers
         self._rhythm = rhythm
         self._process = process = uid()
+        self._told = ChainsTold(partitions.home, process, receivers)
         slots = [uid() for _ in range(rhythm.slots)]
         aux_slot = uid()
         self._slots = [*slots, aux_slot]
@@ -164,7 +164,7 @@ class Worker:
 
     async def _beat(self) -> None:
         await asyncio.gather(*(jobs.beat(partition, self._slots) for partition in self._partitions.all))
-        await record.tell_chains(self._partitions.home, self._process, self._receivers)
+        await self._told.tell()
 
     async def _listen(self, partition: Partition) -> None:
         """Wake the fetchers whenever a partition's bell rings."""

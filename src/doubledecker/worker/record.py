@@ -1,5 +1,6 @@
 """What is kept of deliveries, for batches and queues alike: an entry in the journal, counts, the state of chains."""
 
+from collections import Counter as Sum
 from collections.abc import Sequence
 
 import msgspec
@@ -53,10 +54,18 @@ def counts(outcome: Outcome, *, subscriber: str, events: int) -> dict[str, int]:
     }
 
 
-async def tell_chains(home: Partition, process: str, receivers: Chains) -> None:
-    """Say how a process's chains stand, and count what they rejected."""
-    rejected = {
-        counter("delivery.rejected", subscriber=token, stage=stage): by
-        for (token, stage), by in receivers.rejections().items()
-    }
-    await chains.tell(home, process, receivers.states(), counts=rejected)
+class ChainsTold:
+    """What a process has told of its chains: how they stand now, and every rejection once."""
+
+    def __init__(self, home: Partition, process: str, receivers: Chains) -> None:
+        self._home = home
+        self._process = process
+        self._receivers = receivers
+        self._untold: Sum[str] = Sum()
+
+    async def tell(self) -> None:
+        """Say how the chains stand, and count what they rejected; what cannot be said now is said the next time."""
+        for (token, stage), by in self._receivers.rejections().items():
+            self._untold[counter("delivery.rejected", subscriber=token, stage=stage)] += by
+        await chains.tell(self._home, self._process, self._receivers.states(), counts=self._untold)
+        self._untold.clear()

@@ -19,9 +19,9 @@ from doubledecker.errors import BusAway
 from doubledecker.model.queue import Queue
 from doubledecker.model.uid import uid
 from doubledecker.store import chains, watchers
-from doubledecker.worker import record
 from doubledecker.worker.push import Pusher, PushRules
 from doubledecker.worker.receive import Receive
+from doubledecker.worker.record import ChainsTold
 
 # The registry's copy is refreshed twice a second; looking at it costs next to nothing.
 _LOOK_S = 0.25
@@ -65,9 +65,9 @@ class Watch:
     def __init__(self, bus: Bus, pusher: Pusher, receivers: Chains, *, shutdown_s: float) -> None:
         self._bus = bus
         self._pusher = pusher
-        self._receivers = receivers
         self._shutdown_s = shutdown_s
         self._name = uid()
+        self._told = ChainsTold(bus.partitions.home, self._name, receivers)
         self._served: dict[str, _Served] = {}
         self._ending: list[_Served] = []
 
@@ -136,7 +136,7 @@ class Watch:
                 await watchers.beat(home, self._name, dead_ms=10 * lease_ms)
                 beats = [served.receive.beat() for served in (*self._served.values(), *self._ending)]
                 await asyncio.gather(*beats)
-                await record.tell_chains(home, self._name, self._receivers)
+                await self._told.tell()
             except BusAway as error:
                 _log.warning("heartbeat.missed", error=str(error))
             await asyncio.sleep(lease_ms / 1000 / _BEATS_PER_LEASE)
