@@ -1,5 +1,6 @@
 """The Python client of the bus, over HTTP: `AsyncBus` for async programs, `Bus` for plain ones. See docs/client.md."""
 
+from doubledecker.client.blocking import BlockingMessage
 from doubledecker.client.bus import AsyncBus, Published
 from doubledecker.client.errors import (
     BusAway,
@@ -24,6 +25,7 @@ __all__ = [
     "AsyncBus",
     "AsyncQueue",
     "Backoff",
+    "BlockingMessage",
     "Bus",
     "BusAway",
     "ClientError",
