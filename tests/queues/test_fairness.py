@@ -128,7 +128,7 @@ async def test_by_count_every_tenant_is_served_once_before_any_is_served_again(p
 @pytest.mark.parametrize("charge", ["time", "count"])
 @pytest.mark.parametrize("most", [1, 50])
 async def test_weights_are_kept_within_two_percent(plain: Partitions, charge: str, most: int):
-    queue = a_queue(charge=charge)
+    queue = a_queue(charge=charge, lease_ms=3_600_000)
     weights = {"one": 1.0, "two": 2.0, "four": 4.0}
     for tenant, weight in weights.items():
         await facets.set_rule(plain.home, queue, tenant, Rule(weight=weight))
@@ -138,7 +138,8 @@ async def test_weights_are_kept_within_two_percent(plain: Partitions, charge: st
     while len(served) < 700:
         pull = await rings.pull(queue, most=min(most, 700 - len(served)))
         served += pull.messages
-        pass_time(plain, 20 * len(pull.messages))
+        # Long work, beside which the time that a busy machine adds is nothing.
+        pass_time(plain, 5_000 * len(pull.messages))
         await rings.ack(queue, held(pull.messages))
 
     shares = shares_of(served)

@@ -53,9 +53,9 @@ if #names > 0 then
   for i = 1, #names, 2 do
     only[#only + 1] = names[i]
   end
-  local kept, ruled = redis.call("HMGET", facets, unpack(only)), redis.call("HMGET", rules, unpack(only))
+  read_all(only)
   for i = #only, 1, -1 do
-    local facet = known[only[i]] or read(only[i], kept[i], ruled[i])
+    local facet = known[only[i]]
     facet.place = tonumber(names[2 * i])
     facet.count = 0
     facet.waiting = redis.call("LLEN", line(queue, facet.name))
@@ -63,10 +63,14 @@ if #names > 0 then
   end
 end
 
+local function can_serve(facet)
+  return facet.count < facet.waiting and not is_blocked(facet) and facet.next_at <= now
+end
+
 local served, order, costs = 0, {}, 0
 while served < most and #standing > 0 do
   local facet = table.remove(standing)
-  if facet.count < facet.waiting and not is_blocked(facet) and facet.next_at <= now then
+  if can_serve(facet) then
     v = math.max(v, facet.place)
     -- Of one whose costs are not known yet, the cost of the others is the best guess.
     local cost = charge == "count" and 1 or math.max(1, facet.mean > 0 and facet.mean or mean_cost)
@@ -76,16 +80,20 @@ while served < most and #standing > 0 do
     facet.next_at = facet.every_ms > 0 and math.max(facet.next_at, now - LATE_MS_MAX) + facet.every_ms or 0
     order[served] = facet
     costs = costs + cost / facet.weight
-    local low, high = 1, #standing + 1
-    while low < high do
-      local middle = math.floor((low + high) / 2)
-      if standing[middle].place > facet.place then
-        low = middle + 1
-      else
-        high = middle
+    -- Back in line if this call may come to it again: with many facets, others are served before.
+    local last = standing[#standing - (most - served) + 1]
+    if can_serve(facet) and (not last or last.place > facet.place) then
+      local low, high = 1, #standing + 1
+      while low < high do
+        local middle = math.floor((low + high) / 2)
+        if standing[middle].place > facet.place then
+          low = middle + 1
+        else
+          high = middle
+        end
       end
+      table.insert(standing, low, facet)
     end
-    table.insert(standing, low, facet)
   else
     facet.is_passed_over = true
   end
@@ -116,7 +124,7 @@ if served > 0 then
   redis.call("HSET", tried, unpack(records))
   for name in pairs(popped) do
     local facet = known[name]
-    if facet.count < facet.waiting and not is_blocked(facet) and facet.next_at <= now then
+    if can_serve(facet) then
       again[#again + 1] = facet.tag
       again[#again + 1] = name
     else
@@ -144,7 +152,8 @@ for _, name in ipairs(past) do
   end
 end
 -- When nobody is left to be compared with, nobody has had more than another.
-if is_alone == 1 and redis.call("EXISTS", pending, ring, parked, wake) == 0 then
+local head = redis.call("ZRANGE", ring, 0, 0, "WITHSCORES")
+if is_alone == 1 and served == 0 and not head[1] and redis.call("EXISTS", pending, parked, wake) == 0 then
   redis.call("UNLINK", facets, idle)
 end
 if v ~= tonumber(kept_state[1] or 0) then
@@ -152,17 +161,13 @@ if v ~= tonumber(kept_state[1] or 0) then
 end
 conclude()
 
-local wait_ms = -1
-for _, zset in ipairs({pending, scheduled, wake}) do
-  local head = redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")
-  if head[1] then
-    local left = math.max(0, tonumber(head[2]) - now)
+local wait_ms = head[1] and 0 or -1
+for _, zset in ipairs(head[1] and {} or {pending, scheduled, wake}) do
+  local first = redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")
+  if first[1] then
+    local left = math.max(0, tonumber(first[2]) - now)
     wait_ms = wait_ms < 0 and left or math.min(wait_ms, left)
   end
-end
-local head = redis.call("ZRANGE", ring, 0, 0, "WITHSCORES")
-if head[1] then
-  wait_ms = 0
 end
 local mean = string.format("%.6g", served > 0 and costs / served or 0)
 return {messages, wait_ms, now + lease_ms, head[2] or "", mean, redis.call("ZCARD", ring)}
