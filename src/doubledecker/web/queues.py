@@ -105,8 +105,9 @@ class Queues:
         )
         leaving.cancel()
         if patience.is_over and pull.messages:
-            # Nobody is there to get them: others need not wait for the lease to end.
-            await self._rings.nack(queue, [Held(message.id, message.attempt) for message in pull.messages])
+            # Nobody is there to get them: others need not wait for the lease to end, and nothing was tried.
+            unseen = [Held(message.id, message.attempt, is_spared=True) for message in pull.messages]
+            await self._rings.nack(queue, unseen)
         return queue_shapes.json(queue_shapes.pulled(pull))
 
     async def ack(self, request: Request, caller: Caller) -> Response:
