@@ -17,6 +17,10 @@ DoubledeckerError
 ├── ScriptBroken             a Lua file's header and body disagree
 ├── ServerUnfit              the Redis server lacks something the bus depends on
 ├── DataOwned                another process already runs on this data directory
+├── JournalTrimmed           what was asked for is no longer in the journal
+├── ArchiveTaken             another archive than ours keeps this bus
+├── SparkUnfit               Spark is not installed, or does not start
+│   └── JavaUnfit            no Java that Spark can use
 └── SettingInvalid           a setting does not parse or is out of range
 """
 
@@ -126,6 +130,22 @@ class ServerUnfit(DoubledeckerError):
 
 class DataOwned(DoubledeckerError):
     """Another process already runs on this data directory."""
+
+
+class JournalTrimmed(DoubledeckerError):
+    """What was asked for is no longer in the journal."""
+
+
+class ArchiveTaken(DoubledeckerError):
+    """Another archive than ours keeps this bus, and only one may say what can be trimmed."""
+
+
+class SparkUnfit(DoubledeckerError):
+    """Spark is not installed, or does not start."""
+
+
+class JavaUnfit(SparkUnfit):
+    """There is no Java that Spark can use."""
 
 
 class SettingInvalid(DoubledeckerError):

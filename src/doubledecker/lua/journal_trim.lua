@@ -2,7 +2,7 @@
 --
 -- What is cut before the archive confirmed it is a gap: counted, and written down.
 --
--- key journal     journal          hash    <name>_bytes, archive, <name>_confirmed, <name>_lost
+-- key journal     journal          hash    <name>_bytes, archive, <name>_confirmed, <name>_lost, <name>_trimmed
 -- key entries     journal:<name>   stream  the journal itself
 -- key gaps        journal:gaps     stream  what was cut unconfirmed
 -- arg name        text  events, attempts or settlements
@@ -40,7 +40,7 @@ if removed == 0 then
 end
 local last_ms, last_n = string.match(last, "(%d+)-(%d+)")
 redis.call("XTRIM", entries, "MINID", last_ms .. "-" .. tonumber(last_n) + 1)
-redis.call("HSET", journal, name .. "_bytes", bytes)
+redis.call("HSET", journal, name .. "_bytes", bytes, name .. "_trimmed", last)
 if lost > 0 then
   redis.call("HINCRBY", journal, name .. "_lost", lost)
   redis.call("XADD", gaps, "MAXLEN", "~", 1000, "*", "journal", name, "from", first_lost, "to", last_lost, "entries", lost)

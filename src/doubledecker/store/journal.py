@@ -52,6 +52,28 @@ class Entry:
     fields: tuple[tuple[str, bytes], ...]
 
 
+@dataclass(frozen=True)
+class Page:
+    """Entries of a journal, and the id up to which it was cut when they were read."""
+
+    entries: tuple[Entry, ...]
+    trimmed: str
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a journal holds: entries from `first` to `last`, all that was trimmed being up to `after`.
+
+    The three are the same when it is empty.
+    """
+
+    after: str
+    first: str
+    last: str
+    entries: int
+    bytes: int
+
+
 async def trim(partition: Partition, name: Name, *, bytes_max: int, is_forced: bool = True) -> Trimmed:
     """Cut what is confirmed or over the bound, a bounded number of entries; repeat while something is removed.
 
@@ -83,10 +105,46 @@ async def confirm(partition: Partition, name: Name, *, archive: str, last_id: st
 async def read(partition: Partition, name: Name, *, after: str = "0-0", count: int = 100) -> list[Entry]:
     """The next entries after an id."""
     reply = await partition.command("XRANGE", partition.key(f"journal:{name}"), f"({after}", "+", "COUNT", count)
-    return [
-        Entry(id_.decode(), tuple(zip([f.decode() for f in flat[0::2]], flat[1::2], strict=True)))
-        for id_, flat in cast("list[tuple[bytes, list[bytes]]]", reply)
-    ]
+    return [Entry(id_.decode(), _pairs(flat)) for id_, flat in cast("list[tuple[bytes, list[bytes]]]", reply)]
+
+
+async def read_page(partition: Partition, name: str, *, after: str, upto: str, count: int) -> Page:
+    """The next entries of a range, with the last id that was cut at that moment: both in one atom.
+
+    When that id lies behind `after`, what lay between was trimmed before it could be read.
+    """
+    reply = await partition.commands(
+        [
+            ["MULTI"],
+            ["HGET", partition.key("journal"), f"{name}_trimmed"],
+            ["XRANGE", partition.key(f"journal:{name}"), f"({after}", upto, "COUNT", count],
+            ["EXEC"],
+        ]
+    )
+    trimmed, rows = cast("tuple[bytes | None, list[tuple[bytes, list[bytes]]]]", reply[-1])
+    entries = [Entry(id_.decode(), _pairs(flat)) for id_, flat in rows]
+    return Page(tuple(entries), (trimmed or b"0-0").decode())
+
+
+async def extent(partition: Partition, name: str) -> Extent:
+    """From where to where a journal reaches now."""
+    first, last, kept, length = await partition.commands(
+        [
+            ["XRANGE", partition.key(f"journal:{name}"), "-", "+", "COUNT", 1],
+            ["XREVRANGE", partition.key(f"journal:{name}"), "+", "-", "COUNT", 1],
+            ["HMGET", partition.key("journal"), f"{name}_trimmed", f"{name}_bytes"],
+            ["XLEN", partition.key(f"journal:{name}")],
+        ]
+    )
+    trimmed, size = cast("tuple[bytes | None, bytes | None]", kept)
+    after = (trimmed or b"0-0").decode()
+    ends = [cast("list[tuple[bytes, list[bytes]]]", found) for found in (first, last)]
+    begins, ends_at = (found[0][0].decode() if found else after for found in ends)
+    return Extent(after, begins, ends_at, cast("int", length), int(size or 0))
+
+
+def _pairs(flat: list[bytes]) -> tuple[tuple[str, bytes], ...]:
+    return tuple(zip([field.decode() for field in flat[0::2]], flat[1::2], strict=True))
 
 
 async def state(partition: Partition) -> dict[str, str]:
