@@ -19,6 +19,7 @@ DoubledeckerError
 ├── DataOwned                another process already runs on this data directory
 ├── JournalTrimmed           what was asked for is no longer in the journal
 ├── ArchiveTaken             another archive than ours keeps this bus
+├── LakeUnfit                the lake cannot be opened or written
 ├── SparkUnfit               Spark is not installed, or does not start
 │   └── JavaUnfit            no Java that Spark can use
 └── SettingInvalid           a setting does not parse or is out of range
@@ -138,6 +139,10 @@ class JournalTrimmed(DoubledeckerError):
 
 class ArchiveTaken(DoubledeckerError):
     """Another archive than ours keeps this bus, and only one may say what can be trimmed."""
+
+
+class LakeUnfit(DoubledeckerError):
+    """The lake cannot be opened or written."""
 
 
 class SparkUnfit(DoubledeckerError):

@@ -17,7 +17,8 @@ import redis.asyncio as redis
 from conftest import Topology
 from doubledecker.model import token as tokens
 from doubledecker.model.queue import Queue
-from doubledecker.store import jobs, journal, subscribers
+from doubledecker.model.step import RunReport
+from doubledecker.store import jobs, journal, pipeline, subscribers
 from doubledecker.store.partitions import Partitions
 from doubledecker.worker import process
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
@@ -170,10 +171,11 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
         # The wide event, and what else the good one gets: its own, and what came with an idempotency key.
         await good.until_events(WIDE_RECEIVERS + 6 * 3 + 1)
         async with asyncio.timeout(10):
-            while not unseen(seen) <= {"journal:gaps", "jobs:called", "invitations:{token}"}:
+            while not unseen(seen) <= {"pipeline", "journal:gaps", "jobs:called", "invitations:{token}"}:
                 seen += await keys_of(topology, bus.partitions)
     await put_parked_back(bus.partitions)
     seen += await keys_of(topology, bus.partitions)
+    await pipeline.report_run(bus.partitions.home, RunReport("running", at=0, began_at=0))
     for partition in bus.partitions.all:
         await journal.register_archive(partition, "lake")
         await journal.trim(partition, "events", bytes_max=1)

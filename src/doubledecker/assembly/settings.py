@@ -68,6 +68,10 @@ class Settings:
     journal_full: str = "trim"
     redis_max_mem_bytes: int = 0
     redis_min_free_bytes: int = 16_777_216
+    # the pipeline
+    lake: str = ""
+    pipeline_interval_s: float = 2.0
+    spark_master: str = "local[*]"
     # watching
     monitor_interval_s: float = 10.0
     autodrop_interval_s: float = 5.0
@@ -126,6 +130,7 @@ _LEAST = {
     "journal_bytes_max": 1_024,
     "redis_max_mem_bytes": 0,
     "redis_min_free_bytes": 0,
+    "pipeline_interval_s": 0.1,
     "monitor_interval_s": 0.1,
     "autodrop_interval_s": 0.1,
     "scrub_interval_s": 0.1,

@@ -66,7 +66,7 @@ def position(text: str, extents: Mapping[int, Extent], *, is_end: bool) -> dict[
     A start includes the id or the time it names; an end includes the id, and excludes the time.
     """
     if text == "earliest":
-        return {index: EntryId.parse(extent.after) for index, extent in extents.items()}
+        return {index: EntryId.parse(extent.cut) for index, extent in extents.items()}
     if text == "latest":
         return {index: EntryId.parse(extent.last) for index, extent in extents.items()}
     if text.startswith("{"):

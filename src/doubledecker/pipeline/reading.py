@@ -5,7 +5,7 @@ while: reading changes nothing, so it may be repeated.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 from doubledecker.errors import BusAway, JournalTrimmed
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.entry_id import FIRST, EntryId
 from doubledecker.store import journal, partitions
 from doubledecker.store.journal import Entry, Extent
 from doubledecker.store.partitions import Partition, Partitions
@@ -56,10 +56,10 @@ class Slice:
 
 
 @asynccontextmanager
-async def connected(access: Access) -> AsyncIterator[Partitions]:
+async def connected(access: Access, *, patience_s: float = PATIENCE_S) -> AsyncIterator[Partitions]:
     """The bus's partitions, for as long as the block runs."""
     found = await partitions.wait_for(
-        access.url, namespace=access.namespace, count=access.partitions, patience_s=PATIENCE_S
+        access.url, namespace=access.namespace, count=access.partitions, patience_s=patience_s
     )
     try:
         yield found
@@ -67,10 +67,14 @@ async def connected(access: Access) -> AsyncIterator[Partitions]:
         await found.close()
 
 
-async def extents(access: Access, name: str) -> dict[int, Extent]:
-    """From where to where a journal reaches, by partition."""
+async def extents(access: Access, name: str, after: Mapping[int, EntryId] | None = None) -> dict[int, Extent]:
+    """From where to where a journal reaches, by partition; the first entry is the one after what `after` names."""
+    found = {}
     async with connected(access) as bus:
-        return {part.index: await patiently(partial(journal.extent, part, name)) for part in bus.all}
+        for part in bus.all:
+            place = str((after or {}).get(part.index, FIRST))
+            found[part.index] = await patiently(partial(journal.extent, part, name, after=place))
+    return found
 
 
 def pages(access: Access, name: str, part: Slice, *, fails_on_loss: bool) -> Iterator[tuple[Entry, ...]]:

@@ -45,6 +45,12 @@ def cores(spark: SparkSession) -> int:
     return max(1, spark.sparkContext.defaultParallelism)
 
 
+def is_alive(spark: SparkSession) -> bool:
+    """Whether the JVM that this process started still runs."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - Spark does not tell otherwise
+    return process is None or process.poll() is None
+
+
 def _conf(plan: SessionPlan) -> dict[str, str]:
     quiet = Path(str(resources.files("doubledecker.pipeline").joinpath("log4j2.properties")))
     conf = {

@@ -177,7 +177,7 @@ def _parts(
 def _check_kept(wanted: ReadOptions, start: Mapping[int, EntryId], extents: Mapping[int, Extent]) -> None:
     """Raise JournalTrimmed when the start is no longer there."""
     for index, after in start.items():
-        trimmed = EntryId.parse(extents[index].after)
+        trimmed = EntryId.parse(extents[index].cut)
         if wanted.fails_on_loss and after < trimmed:
             raise JournalTrimmed(reading.lost(index, after, trimmed))
 

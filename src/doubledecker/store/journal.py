@@ -62,12 +62,12 @@ class Page:
 
 @dataclass(frozen=True)
 class Extent:
-    """What a journal holds: entries from `first` to `last`, all that was trimmed being up to `after`.
+    """What a journal holds: entries from `first` to `last`; what was trimmed ends with `cut`.
 
     The three are the same when it is empty.
     """
 
-    after: str
+    cut: str
     first: str
     last: str
     entries: int
@@ -97,7 +97,7 @@ async def unregister_archive(partition: Partition) -> None:
     await partition.command("HDEL", partition.key("journal"), "archive", *confirmed)
 
 
-async def confirm(partition: Partition, name: Name, *, archive: str, last_id: str) -> bool:
+async def confirm(partition: Partition, name: str, *, archive: str, last_id: str) -> bool:
     """Say how far the archive has copied; False when another archive, or none, is registered."""
     return await partition.run(_CONFIRM, archive=archive, name=name, last_id=last_id) == 1
 
@@ -126,21 +126,21 @@ async def read_page(partition: Partition, name: str, *, after: str, upto: str, c
     return Page(tuple(entries), (trimmed or b"0-0").decode())
 
 
-async def extent(partition: Partition, name: str) -> Extent:
-    """From where to where a journal reaches now."""
+async def extent(partition: Partition, name: str, *, after: str = "0-0") -> Extent:
+    """From where to where a journal reaches now; its first entry is the one after `after`."""
     first, last, kept, length = await partition.commands(
         [
-            ["XRANGE", partition.key(f"journal:{name}"), "-", "+", "COUNT", 1],
+            ["XRANGE", partition.key(f"journal:{name}"), f"({after}", "+", "COUNT", 1],
             ["XREVRANGE", partition.key(f"journal:{name}"), "+", "-", "COUNT", 1],
             ["HMGET", partition.key("journal"), f"{name}_trimmed", f"{name}_bytes"],
             ["XLEN", partition.key(f"journal:{name}")],
         ]
     )
     trimmed, size = cast("tuple[bytes | None, bytes | None]", kept)
-    after = (trimmed or b"0-0").decode()
+    cut = (trimmed or b"0-0").decode()
     ends = [cast("list[tuple[bytes, list[bytes]]]", found) for found in (first, last)]
-    begins, ends_at = (found[0][0].decode() if found else after for found in ends)
-    return Extent(after, begins, ends_at, cast("int", length), int(size or 0))
+    begins, ends_at = (found[0][0].decode() if found else cut for found in ends)
+    return Extent(cut, begins, ends_at, cast("int", length), int(size or 0))
 
 
 def _pairs(flat: list[bytes]) -> tuple[tuple[str, bytes], ...]:
