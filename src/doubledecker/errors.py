@@ -17,6 +17,8 @@ DoubledeckerError
 ├── ScriptBroken             a Lua file's header and body disagree
 ├── ServerUnfit              the Redis server lacks something the bus depends on
 ├── DataOwned                another process already runs on this data directory
+├── RowsRefused              rows that Spark wrote were not all accepted
+├── OrderChanged             a repeated Spark task has other rows than it had before
 ├── JournalTrimmed           what was asked for is no longer in the journal
 ├── ArchiveTaken             another archive than ours keeps this bus
 ├── LakeUnfit                the lake cannot be opened or written
@@ -131,6 +133,14 @@ class ServerUnfit(DoubledeckerError):
 
 class DataOwned(DoubledeckerError):
     """Another process already runs on this data directory."""
+
+
+class RowsRefused(DoubledeckerError):
+    """Rows that Spark wrote were not all accepted; those that were are published."""
+
+
+class OrderChanged(DoubledeckerError):
+    """A repeated Spark task has other rows, or another order, than it had before."""
 
 
 class JournalTrimmed(DoubledeckerError):

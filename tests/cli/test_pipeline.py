@@ -48,12 +48,12 @@ def test_where_to_look_is_said_once():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_up_brings_the_pipeline_up_and_events_land(data_dir: Path):
     with an_up(data_dir, with_pipeline=True) as up:
         until(lambda: state_of(data_dir)["run"], within_s=30)
         first = state_of(data_dir)["run"]["state"]
-        until(lambda: state_of(data_dir)["steps"].get("events", {}).get("rows", 0) > 0, within_s=120)
+        until(lambda: state_of(data_dir)["steps"].get("events", {}).get("rows", 0) > 0, within_s=240)
         until(lambda: state_of(data_dir)["steps"].get("attempts", {}).get("rows", 0) > 0, within_s=60)
         running = state_of(data_dir)
         table = run("pipeline", "status", "--data", str(data_dir)).stdout
@@ -71,12 +71,12 @@ def test_up_brings_the_pipeline_up_and_events_land(data_dir: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_one_pass_ends_by_itself_and_another_lake_is_refused(data_dir: Path, tmp_path: Path):
     with an_up(data_dir, "--no-demo") as up:
         secret = run("token", "create", "shop", "--bus", up.url, "--data", str(data_dir)).stdout.split()[-1]
         assert up.post("/events", secret, [{"topic": "orders", "type": "create"} for _ in range(50)]) == 202
-        first = run("pipeline", "run", "--once", "--data", str(data_dir), within_s=120)
+        first = run("pipeline", "run", "--once", "--data", str(data_dir), within_s=240)
         state = state_of(data_dir)
         other = run("pipeline", "run", "--once", "--data", str(data_dir), "--lake", str(tmp_path / "other"))
 

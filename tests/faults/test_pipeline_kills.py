@@ -48,7 +48,7 @@ class Ground:
 
     def landed(self) -> list[str]:
         """The ids in the lake, each as often as it is there."""
-        if not (self.lake / "events").exists():
+        if not DeltaTable.is_deltatable(str(self.lake / "events")):
             return []
         table = DeltaTable(self.lake / "events")
         return [str(id_) for id_ in pa.table(table.scan())["id"].to_pylist()] if table.count() else []
@@ -108,7 +108,7 @@ async def _publish(ground: Ground, http: aiohttp.ClientSession, secret: str, ove
 async def until_landing(ground: Ground) -> None:
     """Until the running pipeline has added rows to the lake."""
     before = len(ground.landed())
-    async with asyncio.timeout(150):
+    async with asyncio.timeout(240):
         while len(ground.landed()) <= before:
             await asyncio.sleep(0.1)
 
@@ -118,7 +118,7 @@ async def land_the_rest(ground: Ground) -> Counter[str]:
     words = ("pipeline", "run", "--once")
     once = Process("once", *words, environment=ground.fleet.environment, logs=ground.lake.parent)
     await once.start()
-    assert await once.wait(within_s=150) == 0, once.log
+    assert await once.wait(within_s=240) == 0, once.log
     for partition in ground.partitions.all:
         assert "events_lost" not in await journal.state(partition)
     return Counter(ground.landed())

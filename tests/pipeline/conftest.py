@@ -11,8 +11,8 @@ from doubledecker.pipeline.session import SessionPlan, open_session
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Two tasks side by side, as on the smallest machine."""
-    session = open_session(SessionPlan(master="local[2]", name="tests"))
+    """Two tasks side by side, as on the smallest machine; one that fails is tried again, as on a cluster."""
+    session = open_session(SessionPlan(master="local[2,3]", name="tests"))
     connector.register(session)
     yield session
     session.stop()

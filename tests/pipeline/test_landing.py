@@ -169,10 +169,10 @@ async def test_of_two_that_land_the_same_range_one_commits(spark: SparkSession, 
         for opened in both:
             written = await asyncio.to_thread(landing._write, spark, mine.access, "events", table, slices)
             if opened is both[0]:
-                table.commit(opened, written, landing._ends(slices))
+                table.commit(opened, written, lake.reaches(landing._ends(slices)))
             else:
                 with pytest.raises(CommitFailedError):
-                    table.commit(opened, written, landing._ends(slices))
+                    table.commit(opened, written, lake.reaches(landing._ends(slices)))
 
     assert mine.ids == feed.ids
 

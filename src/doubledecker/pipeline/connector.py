@@ -6,12 +6,19 @@ spark.read.format("doubledecker").option("topic", "orders").load()
 """
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from doubledecker.errors import BadRequest
-from doubledecker.pipeline import options, rows
+from doubledecker.pipeline import options, rows, sink
 from doubledecker.pipeline.options import ReadOptions
+from doubledecker.pipeline.sink import BusStreamWriter, BusWriter, SinkPlan
 from doubledecker.pipeline.source import JournalReader, JournalStreamReader
 
 NAME = "doubledecker"
@@ -23,7 +30,7 @@ def register(spark: SparkSession) -> None:
 
 
 class BusSource(DataSource):
-    """A bus: its journals to read."""
+    """A bus: its journals to read, and topics to write to."""
 
     @classmethod
     def name(cls) -> str:
@@ -38,6 +45,18 @@ class BusSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's name
         return JournalStreamReader(self._wanted())
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's own
+        return BusWriter(self._planned(schema, is_overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - Spark's own
+        return BusStreamWriter(self._planned(schema, is_overwrite=overwrite))
+
+    def _planned(self, schema: StructType, *, is_overwrite: bool) -> SinkPlan:
+        if is_overwrite:
+            raise BadRequest("what is published cannot be taken back; write with mode('append')")
+        sink.check_columns(schema)
+        return sink.plan(options.parse_write(self.options))
 
     def _wanted(self) -> ReadOptions:
         wanted = options.parse_read(self.options)

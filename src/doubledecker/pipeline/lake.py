@@ -65,19 +65,20 @@ class Table:
         except (DeltaError, OSError) as error:
             raise LakeUnfit(f"cannot open the lake's table {self.uri}: {error}; set DOUBLEDECKER_LAKE") from error
 
-    def commit(self, table: DeltaTable, files: Iterable[WrittenFile], ends: Mapping[int, EntryId]) -> None:
-        """Make files part of the table, and note how far it has come, in one atom; raises when someone was faster."""
+    def commit(self, table: DeltaTable, files: Iterable[WrittenFile], marks: Mapping[str, int]) -> None:
+        """Make files part of the table, and set marks in it, in one atom; raises when someone was faster."""
         at_ms = time.time_ns() // 1_000_000
         adds: list[AddAction | RemoveAction] = [
             AddAction(f.path, f.size, dict(f.values), at_ms, data_change=True, stats=f.stats) for f in files
         ]
-        marks = [mark for index, end in ends.items() for mark in _marks(index, end)]
         table.create_write_transaction(
             adds,
             mode="append",
             schema=self.schema,
             partition_by=list(self.partition_by),
-            commit_properties=CommitProperties(app_transactions=marks),
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(name, value) for name, value in marks.items()]
+            ),
         )
         # The bus forgets what is confirmed, so it must be on the disk and not only on its way there.
         _sync(Path(self.uri) / "_delta_log")
@@ -103,8 +104,9 @@ def is_local(uri: str) -> bool:
     return "://" not in uri
 
 
-def _marks(index: int, end: EntryId) -> list[Transaction]:
-    return [Transaction(name, value) for name, value in zip(_names(index), end, strict=True)]
+def reaches(ends: Mapping[int, EntryId]) -> dict[str, int]:
+    """The marks that say how far a table has come."""
+    return {name: value for index, end in ends.items() for name, value in zip(_names(index), end, strict=True)}
 
 
 def _names(index: int) -> tuple[str, str]:

@@ -85,7 +85,7 @@ def land(spark: SparkSession, access: Access, root: str, name: str, *, archive: 
     if slices:
         written = _write(spark, access, name, table, slices)
         ends = _ends(slices)
-        table.commit(opened, written, ends)
+        table.commit(opened, written, lake.reaches(ends))
         opened.update_incremental()
     else:
         written, ends = [], {}

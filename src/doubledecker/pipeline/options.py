@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from uuid import uuid4
 
 from doubledecker.assembly import settings as reading_settings
 from doubledecker.errors import BadRequest
@@ -76,9 +77,29 @@ def position(text: str, extents: Mapping[int, Extent], *, is_end: bool) -> dict[
     return dict.fromkeys(extents, place)
 
 
-def known_write(given: Mapping[str, str]) -> dict[str, str]:
-    """The options of a writer, by their names in small letters; raises BadRequest for one that is not known."""
-    return _known(given, (*WRITE, *ACCESS))
+@dataclass(frozen=True)
+class WriteOptions:
+    """Who writes, under which name a repeated write is known, and where refused rows go."""
+
+    access: Access
+    publisher: str
+    write_id: str
+    refused_table: str
+
+
+def parse_write(given: Mapping[str, str]) -> WriteOptions:
+    """The options of a writer; raises BadRequest."""
+    options = _known(given, (*WRITE, *ACCESS))
+    if "publisher" not in options:
+        raise BadRequest(
+            "say who publishes: the option publisher is a client's id, as `doubledecker token list` shows it"
+        )
+    return WriteOptions(
+        access=parse_access(options),
+        publisher=options["publisher"],
+        write_id=options.get("writeid", "") or str(uuid4()),
+        refused_table=options.get("refusedtable", ""),
+    )
 
 
 def _by_partition(text: str, extents: Mapping[int, Extent], *, is_end: bool) -> dict[int, EntryId]:

@@ -4,7 +4,8 @@ A call carries the events of many requests (group commit). The plan says, by ind
 `publishers` whose each is (for the journal), `topics`, `ids` given by publishers (to tell repeats), `lanes` of events
 with the receivers that get exactly those, `queues` that get exactly the same events of a tenant, `bounds` of queues
 that refuse rather than drop and the events `bounded` by them, `wholes` that are written whole or not at all, `later`
-for events with too many receivers for one call, and `uids` enough for every batch that the call may open.
+for events with too many receivers for one call, `fence` for what a Spark task publishes once (see store/fences.py), and
+`uids` enough for every batch that the call may open.
 """
 
 from collections import defaultdict
@@ -19,6 +20,7 @@ from doubledecker.model.event import DEFAULT_TENANT, Event
 from doubledecker.model.queue import Queue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import uid, uids
+from doubledecker.store.fences import Fence
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
 
@@ -65,6 +67,7 @@ class Accepted(Enum):
     STALE = "stale"
     FULL = "full"
     MOVED = "moved"
+    FENCED = "fenced"
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,12 @@ async def publish(
     version: int,
     limits: PublishLimits,
     wholes: Sequence[tuple[int, int]] = (),
+    fence: Fence | None = None,
 ) -> PublishReply:
     """Write events to the journal, every receiver's batch and every matching queue, or nothing at all."""
     plan = {**_plan(offers), "wholes": [[first + 1, last + 1] for first, last in wholes]}
+    if fence is not None:
+        plan["fence"] = fence.packed
     return await _call(partition, [offer.message for offer in offers], plan, version, limits)
 
 
