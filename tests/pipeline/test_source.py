@@ -1,9 +1,11 @@
 """The journal read by Spark: everything that was accepted is there, once, with its fields."""
 
 import asyncio
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec import UNSET
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
@@ -17,7 +19,7 @@ from doubledecker.pipeline import options
 from doubledecker.pipeline.source import JournalReader
 from doubledecker.store import journal
 from feed import Feed, a_feed
-from harness import a_bus, an_event
+from harness import a_bus, an_event, basic
 from receiver import Receiver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -269,3 +271,29 @@ async def test_a_journal_without_columns_of_its_own_is_given_as_it_is(spark: Spa
 def test_an_option_that_is_wrong_is_told(spark: SparkSession, one: Topology, given: dict[str, str], told: str):
     with pytest.raises(AnalysisException, match=told):
         spark.read.format("doubledecker").options(redisUrl=one.url, **given).load().count()
+
+
+async def test_settlements_are_rows_with_queue_kind_and_message(spark: SparkSession, one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        secret, consumer = await bus.token("shop"), await bus.token("consumer")
+
+        async def ask(method: str, path: str, body: object) -> dict:
+            async with bus.http.request(method, bus.url + path, json=body, headers=basic(consumer)) as answer:
+                assert answer.status < 300, await answer.text()
+                text = await answer.text()
+                return msgspec.json.decode(text) if text else {}
+
+        await ask("PUT", "/queues/jobs", {"pattern": ".*:widgets:.*"})
+        await bus.publish(secret, [an_event(n, tenant="acme") for n in range(5)])
+        pulled = (await ask("POST", "/queues/jobs/pull", {"max": 10}))["messages"]
+        acked = {"messages": [{"id": each["id"], "attempt": each["attempt"]} for each in pulled]}
+        await ask("POST", "/queues/jobs/ack", acked)
+        wanted = {"redisUrl": one.url, "journal": "settlements"}
+        found = spark.read.format("doubledecker").options(**wanted).load().collect()
+
+    assert Counter((row.queue, row.kind, row.tenant, row.attempt) for row in found) == {
+        ("jobs", "pulled", "acme", 1): len(pulled),
+        ("jobs", "acked", "acme", 1): len(pulled),
+    }
+    assert {row.message for row in found if row.kind == "acked"} == {each["id"] for each in pulled}
+    assert all(row.took_ms >= 0 for row in found)

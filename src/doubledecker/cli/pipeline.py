@@ -23,7 +23,7 @@ from doubledecker.store import journal, pipeline
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.pipeline import PipelineState
 
-_JOURNALS = ("events", "attempts")
+_JOURNALS = ("events", "attempts", "settlements")
 _BAR = 20
 
 

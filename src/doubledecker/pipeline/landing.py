@@ -36,7 +36,7 @@ _PLAN = "partition int, after string, upto string"
 _FILES = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("more", pa.string())])
 
 # The lake's tables by journal, and what their folders are named for.
-TABLES = {"events": ("topic", "date"), "attempts": ("date",)}
+TABLES = {"events": ("topic", "date"), "attempts": ("date",), "settlements": ("date",)}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ are a row's identity; and `at`, when the bus wrote it. A journal that has no col
 a row a line, with the `field` it was in and its `text`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -38,10 +38,11 @@ _Columns = Sequence[Sequence[object]]
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a journal's rows after their place, and how they are filled from (field, line) pairs."""
+    """The columns of a journal's rows after their place, how (field, line) pairs fill them, and which pairs there are."""
 
     columns: tuple[tuple[str, pa.DataType], ...]
     fill: Callable[[Sequence[Line]], _Columns]
+    lines: Callable[[Entry], Iterable[Line]]
 
     @property
     def schema(self) -> pa.Schema:
@@ -66,8 +67,7 @@ def to_batch(shape: Layout, entries: Sequence[Entry], *, partition: int) -> pa.R
     lines: list[Line] = []
     for entry in entries:
         first = len(lines)
-        for field, value in entry.fields:
-            lines.extend(zip(repeat(field), value.split(b"\n"), strict=False))
+        lines.extend(shape.lines(entry))
         count = len(lines) - first
         ids.extend(repeat(entry.id, count))
         numbers.extend(range(count))
@@ -78,6 +78,18 @@ def to_batch(shape: Layout, entries: Sequence[Entry], *, partition: int) -> pa.R
         pa.array(values, column.type) for values, column in zip([*place, *shape.fill(lines)], schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _all_lines(entry: Entry) -> Iterator[Line]:
+    for field, value in entry.fields:
+        yield from zip(repeat(field), value.split(b"\n"), strict=False)
+
+
+def _settled_lines(entry: Entry) -> Iterator[Line]:
+    """The first field names the queue of all the others' lines."""
+    (_, queue), *kinds = entry.fields
+    for kind, value in kinds:
+        yield from zip(repeat(f"{queue.decode()} {kind}"), value.split(b"\n"), strict=False)
 
 
 def _fill_events(lines: Sequence[Line]) -> _Columns:
@@ -111,11 +123,23 @@ def _fill_attempts(lines: Sequence[Line]) -> _Columns:
     ]
 
 
+def _fill_settlements(lines: Sequence[Line]) -> _Columns:
+    words = [line.decode().split(" ") for _, line in lines]
+    return [
+        [field.partition(" ")[0] for field, _ in lines],
+        [field.partition(" ")[2] for field, _ in lines],
+        [each[0] for each in words],
+        [each[1] for each in words],
+        [int(each[2]) for each in words],
+        [int(float(each[3])) for each in words],
+    ]
+
+
 def _fill_plain(lines: Sequence[Line]) -> _Columns:
     return [[field for field, _ in lines], [line for _, line in lines]]
 
 
-_PLAIN = Layout((("field", pa.string()), ("text", pa.string())), _fill_plain)
+_PLAIN = Layout((("field", pa.string()), ("text", pa.string())), _fill_plain, _all_lines)
 _LAYOUTS = {
     "events": Layout(
         (
@@ -132,6 +156,7 @@ _LAYOUTS = {
             ("bytes", pa.int32()),
         ),
         _fill_events,
+        _all_lines,
     ),
     "attempts": Layout(
         (
@@ -145,5 +170,18 @@ _LAYOUTS = {
             ("events", pa.list_(pa.string())),
         ),
         _fill_attempts,
+        _all_lines,
+    ),
+    "settlements": Layout(
+        (
+            ("queue", pa.string()),
+            ("kind", pa.string()),
+            ("message", pa.string()),
+            ("tenant", pa.string()),
+            ("attempt", pa.int32()),
+            ("took_ms", pa.int64()),
+        ),
+        _fill_settlements,
+        _settled_lines,
     ),
 }
