@@ -71,6 +71,7 @@ class Settings:
     # the pipeline
     lake: str = ""
     pipeline_interval_s: float = 2.0
+    tend_interval_s: float = 600.0
     spark_master: str = "local[*]"
     # watching
     monitor_interval_s: float = 10.0
@@ -131,6 +132,7 @@ _LEAST = {
     "redis_max_mem_bytes": 0,
     "redis_min_free_bytes": 0,
     "pipeline_interval_s": 0.1,
+    "tend_interval_s": 1,
     "monitor_interval_s": 0.1,
     "autodrop_interval_s": 0.1,
     "scrub_interval_s": 0.1,

@@ -120,8 +120,8 @@ def _row(name: str, step: StepReport, lag: Lag | None) -> list[str]:
         words.rate(step.rows_per_s),
         words.age(lag.behind_ms) if lag else "",
         _bar(lag.share) if lag else "",
-        f"{step.table_rows:,} rows, {words.size(step.table_bytes)}",
-        f"{step.table_files:,}",
+        f"{step.table_rows:,} rows, {words.size(step.table_bytes)}" if lag else "",
+        f"{step.table_files:,}" if lag else "",
         step.error[:80],
     ]
 

@@ -38,7 +38,7 @@ _Columns = Sequence[Sequence[object]]
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a journal's rows after their place, how (field, line) pairs fill them, and which pairs there are."""
+    """The columns of a journal's rows after their place, how (field, line) pairs fill them, and which there are."""
 
     columns: tuple[tuple[str, pa.DataType], ...]
     fill: Callable[[Sequence[Line]], _Columns]

@@ -1,4 +1,4 @@
-"""The pipeline's process: one Spark application with a step a journal, until it is stopped or has no more to do."""
+"""The pipeline's process: one Spark application that lands each journal and tends the lake, until stopped or done."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
 from doubledecker.errors import BusAway
 from doubledecker.model.step import RunReport, StepReport
-from doubledecker.pipeline import landing, reading, session, steps
+from doubledecker.pipeline import landing, reading, session, steps, tending
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.session import SessionPlan
 from doubledecker.pipeline.steps import Keeper, Round, Step
@@ -41,17 +41,19 @@ def run(settings: Settings, *, root: str, is_once: bool, takes_over: bool) -> bo
         with _closing(spark, stop), _stopped_by_signals(stop):
             teller.tell("running")
             _log.info("pipeline.started", master=settings.spark_master, lake=root)
-            keepers = [
-                Keeper(
-                    Step(name, partial(_land, spark, access, root, name, archive), settings.pipeline_interval_s),
-                    teller.tell_step,
-                )
-                for name in landing.TABLES
-            ]
+            keepers = [Keeper(step, teller.tell_step) for step in _steps(settings, spark, access, root, archive)]
             is_done = steps.pass_all(keepers, stop) if is_once else steps.keep_all(keepers, stop)
             is_done = is_done and session.is_alive(spark)
     _log.info("pipeline.stopped")
     return is_done
+
+
+def _steps(settings: Settings, spark: SparkSession, access: Access, root: str, archive: str) -> list[Step]:
+    landings = [
+        Step(name, partial(_land, spark, access, root, name, archive), settings.pipeline_interval_s)
+        for name in landing.TABLES
+    ]
+    return [*landings, Step("tend", partial(_tend, root), settings.tend_interval_s)]
 
 
 @dataclass
@@ -109,6 +111,13 @@ def _prepare(access: Access, root: str, *, takes_over: bool) -> str:
 def _land(spark: SparkSession, access: Access, root: str, name: str, archive: str) -> Round:
     done = landing.land(spark, access, root, name, archive=archive)
     return Round(done.rows, done.has_more, done.from_ms, done.size.rows, done.size.bytes, done.size.files)
+
+
+def _tend(root: str) -> Round:
+    done = tending.tend(root)
+    if done.joined or done.removed:
+        _log.info("lake.tended", joined=done.joined, removed=done.removed)
+    return Round(0)
 
 
 @contextlib.contextmanager
