@@ -40,6 +40,13 @@ def test_a_lake_that_cannot_be_made_is_one_line(bus: Up, tmp_path: Path):
     assert "Traceback" not in answer.stderr
 
 
+def test_one_event_is_not_narrowed_further():
+    answer = run("events", "--id", "x", "--from", "2026-11-15")
+
+    assert answer.returncode == 2
+    assert "--id is one event; leave out --from" in answer.stderr
+
+
 def test_where_to_look_is_said_once():
     answer = run("pipeline", "status", "--url", "redis://127.0.0.1:1/0", "--data", "x")
 
@@ -78,12 +85,19 @@ def test_one_pass_ends_by_itself_and_another_lake_is_refused(data_dir: Path, tmp
         assert up.post("/events", secret, [{"topic": "orders", "type": "create"} for _ in range(50)]) == 202
         first = run("pipeline", "run", "--once", "--data", str(data_dir), within_s=240)
         state = state_of(data_dir)
+        found = run("events", "--json", "--topic", "orders", "--limit", "7", "--data", str(data_dir), within_s=240)
+        wrong = run("events", "--where", "nonsense(", "--data", str(data_dir), within_s=240)
         other = run("pipeline", "run", "--once", "--data", str(data_dir), "--lake", str(tmp_path / "other"))
 
     assert first.returncode == 0, first.stderr
     assert (state["steps"]["events"]["rows"], state["steps"]["events"]["lag_ms"]) == (50, 0)
     assert state["run"]["state"] == "stopped"
     assert DeltaTable(data_dir / "lake" / "events").count() == 50
+    assert found.returncode == 0, found.stderr
+    assert [event["topic"] for event in json.loads(found.stdout)] == ["orders"] * 7
+    assert (wrong.returncode, wrong.stdout) == (4, "")
+    assert "the condition cannot be used" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
     assert other.returncode == 1
     assert "--take-over" in other.stderr
     assert "Traceback" not in other.stderr

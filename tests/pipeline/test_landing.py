@@ -4,9 +4,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 
@@ -14,44 +12,13 @@ from conftest import Topology
 from doubledecker.errors import ArchiveTaken, LakeUnfit
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import lake, landing, reading
-from doubledecker.pipeline.landing import Landed
-from doubledecker.pipeline.reading import Access, Slice
+from doubledecker.pipeline.reading import Slice
 from doubledecker.store import journal
 from doubledecker.store.journal import Extent
-from feed import Feed, a_feed
+from feed import a_feed
+from lakes import Lake, a_lake
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-class Lake:
-    """A lake in a folder, registered with the feed's bus."""
-
-    def __init__(self, spark: SparkSession, feed: Feed, folder: Path) -> None:
-        self.spark = spark
-        self.root = str(folder / "lake")
-        self.access = Access(feed.topology.url, "rm:", feed.topology.partitions)
-        self.archive = landing.archive_of(self.root)
-
-    async def register(self) -> "Lake":
-        await landing.register(self.access, self.archive, takes_over=False)
-        return self
-
-    async def land(self, name: str = "events") -> Landed:
-        return await asyncio.to_thread(landing.land, self.spark, self.access, self.root, name, archive=self.archive)
-
-    def table(self, name: str = "events") -> DeltaTable:
-        return DeltaTable(f"{self.root}/{name}")
-
-    def rows(self, name: str = "events") -> list[dict[str, object]]:
-        return pa.table(self.table(name).scan()).to_pylist()
-
-    @property
-    def ids(self) -> list[str]:
-        return sorted(str(row["id"]) for row in self.rows())
-
-
-async def a_lake(spark: SparkSession, feed: Feed, folder: Path) -> Lake:
-    return await Lake(spark, feed, folder).register()
 
 
 async def test_every_accepted_event_is_in_the_lake_once_with_its_fields(

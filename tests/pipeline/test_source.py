@@ -88,7 +88,7 @@ async def test_a_range_by_id_and_by_time_has_both_its_ends(spark: SparkSession, 
         by_id = read(spark, feed, **{"from": first, "to": last}).count()
         by_place = read(spark, feed, **{"from": f'{{"0": "{first}"}}', "to": f'{{"0": "{last}"}}'}).count()
         whole = read(spark, feed)
-        moment = whole.filter(whole.entry == first).select("at").first()[0].isoformat()
+        moment = whole.filter(whole.entry == first).select("at").first()[0].astimezone(UTC).isoformat()
         by_time = read(spark, feed, **{"from": moment}).count()
         from_the_end = read(spark, feed, **{"from": "latest"}).count()
 
@@ -103,6 +103,8 @@ async def test_filters_that_are_pushed_choose_the_same_rows(spark: SparkSession,
         await feed.publish(200, call=10)
         whole = read(spark, feed).collect()
         middle = sorted(row["at"] for row in whole)[100]
+        # Python gives times in the zone of the machine; the session's is UTC.
+        moment = f"timestamp'{middle.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}'"
 
         found = read(spark, feed)
         cases = {
@@ -110,9 +112,9 @@ async def test_filters_that_are_pushed_choose_the_same_rows(spark: SparkSession,
             "tenant in ('tenant-1', 'tenant-2') and topic <> 'users'": lambda row: (
                 row.tenant in {"tenant-1", "tenant-2"} and row.topic != "users"
             ),
-            f"at > timestamp'{middle}' and key = 'key-3'": lambda row: row["at"] > middle and row.key == "key-3",
-            f"at <= timestamp'{middle}'": lambda row: row["at"] <= middle,
-            f"at >= timestamp'{middle}' and at < timestamp'{middle}'": lambda _: False,
+            f"at > {moment} and key = 'key-3'": lambda row: row["at"] > middle and row.key == "key-3",
+            f"at <= {moment}": lambda row: row["at"] <= middle,
+            f"at >= {moment} and at < {moment}": lambda _: False,
             "key is null": lambda row: row.key is None,
         }
         for condition, holds in cases.items():

@@ -82,6 +82,31 @@ def _status(url: str | None, data: Path | None, *, as_json: bool) -> None:
     status.status(url=url, data=data, as_json=as_json)
 
 
+@cli.command("events")
+@click.option("--from", "start", metavar="TIME", help="Accepted from then on, e.g. 2026-11-15T11:00:00Z")
+@click.option("--to", "end", metavar="TIME", help="Accepted before then")
+@click.option("--topic", help="On this topic")
+@click.option("--tenant", help="Of this tenant")
+@click.option("--where", metavar="SQL", help="Fitting this condition, e.g. \"type = 'create' and bytes > 1000\"")
+@click.option("--id", "id_", metavar="ID", help="One event's whole life: when it was accepted, and every attempt")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="How many, oldest first")
+@click.option("--data", type=_FOLDER, help="Folder of `doubledecker up`: its bus and its lake  [default: .data]")
+@click.option("--lake", metavar="PATH", help="Where the tables are  [default: DOUBLEDECKER_LAKE, or lake in --data]")
+@_json
+def _events(
+    id_: str | None, limit: int, data: Path | None, lake: str | None, *, as_json: bool, **given: str | None
+) -> None:
+    """Search what passed over the bus, in the lake and in the journal."""
+    from doubledecker.cli import search  # noqa: PLC0415 - only what the command needs
+
+    wanted = {name: value for name, value in given.items() if value}
+    if id_ and wanted:
+        raise click.UsageError(
+            f"--id is one event; leave out --{min(wanted).replace('start', 'from').replace('end', 'to')}"
+        )
+    search.search(id_=id_, limit=limit, data=data, lake=lake, as_json=as_json, wanted=wanted)
+
+
 @cli.group("pipeline")
 def _pipeline() -> None:
     """Archive, with Spark, what passes over the bus."""

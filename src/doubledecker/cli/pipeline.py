@@ -40,18 +40,23 @@ def is_installed() -> bool:
     return importlib.util.find_spec("pyspark") is not None
 
 
-def run(*, data: Path | None, lake: str | None, master: str | None, is_once: bool, takes_over: bool) -> None:
-    """Run the pipeline until it is stopped, or once until there is no more."""
+def find(data: Path | None, lake: str | None) -> tuple[Settings, str]:
+    """Settings that lead to the bus, and where its lake is; raises SparkUnfit when there is no Spark to use them."""
     settings = reading.read(os.environ)
     if not is_installed():
         raise SparkUnfit("PySpark is not installed; get it with: pip install 'doubledecker[spark]'")
     settings = folder.find(settings, data, is_url_set=settings.redis_url != Settings.redis_url)
-    settings = replace(settings, spark_master=master or settings.spark_master)
     root = lake or settings.lake or str((data or folder.DEFAULT) / "lake")
+    return settings, root if "://" in root else str(Path(root).absolute())
+
+
+def run(*, data: Path | None, lake: str | None, master: str | None, is_once: bool, takes_over: bool) -> None:
+    """Run the pipeline until it is stopped, or once until there is no more."""
+    settings, where = find(data, lake)
+    settings = replace(settings, spark_master=master or settings.spark_master)
     log.configure(level=settings.log_level, as_json=settings.log_json)
     from doubledecker.pipeline import run as running  # noqa: PLC0415 - Spark is slow to import, and may not be there
 
-    where = root if "://" in root else str(Path(root).absolute())
     if not running.run(settings, root=where, is_once=is_once, takes_over=takes_over):
         sys.exit(1)
 

@@ -33,5 +33,10 @@ class EntryId(NamedTuple):
             return EntryId(self.ms, self.seq - 1)
         return EntryId(self.ms - 1, _SEQ_MAX) if self.ms else EntryId(0, 0)
 
+    @property
+    def next(self) -> "EntryId":
+        """The id just after this one, so that "from it on" means "after this one"."""
+        return EntryId(self.ms, self.seq + 1) if self.seq < _SEQ_MAX else EntryId(self.ms + 1, 0)
+
 
 FIRST = EntryId(0, 0)
