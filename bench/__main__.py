@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from bench import drain, floors, ingest, latency, machine, memory, peers, queues, report
+from bench import drain, floors, ingest, latency, machine, memory, peers, queues, report, simulation, stages
 from bench.scale import FULL, QUICK, Scale
 
 _PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -20,6 +20,8 @@ _PARTS = {
     "memory": memory.measure,
     "queues": queues.measure,
     "peers": peers.measure,
+    "stages": stages.measure,
+    "simulation": simulation.measure,
 }
 
 

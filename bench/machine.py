@@ -1,16 +1,18 @@
 """What the figures were measured on: nothing that names the machine or its owner."""
 
 import hashlib
+import importlib.util
 import os
 import platform
 import re
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 
 from redis.asyncio import Redis
 
 import doubledecker
-from bench import floors
+from bench import floors, simulation, stages
 from bench.bus import a_server
 from bench.peers import PEERS
 
@@ -18,6 +20,8 @@ from bench.peers import PEERS
 async def facts() -> dict[str, str]:
     """What to know of the machine, read before anything is measured."""
     peers = [f"{peer.title} {peer.version}" for peer in PEERS if peer.is_installed]
+    others = (*stages.PEERS, *simulation.PEERS)
+    peers += [f"{name.capitalize()} {metadata.version(name)}" for name in others if importlib.util.find_spec(name)]
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "processor": f"{_found('/proc/cpuinfo', 'model name') or platform.machine()}, {os.cpu_count()} cores",

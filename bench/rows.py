@@ -61,6 +61,8 @@ def _pulled(facets: int) -> tuple[Row, ...]:
     )
 
 
+_BARE = "guarded.bare_us"
+_GUARDS = ("asyncio", "tenacity", "stamina", "aiobreaker", "aiolimiter", "hyx")
 _SINGLE, _ARRAY = "floor.http.single", "floor.http.array"
 
 TABLES = (
@@ -137,6 +139,56 @@ TABLES = (
             Row("a waiting event, without the journal", "memory.without_journal_bytes", "bytes", "memory.event_bytes"),
             Row("a waiting event, with the journal", "memory.with_journal_bytes", "bytes", "memory.event_bytes"),
             Row("100 000 waiting events, with the journal", "memory.backlog_mib", "MiB"),
+        ),
+    ),
+    Table(
+        "Guarded calls",
+        "A function that does nothing, called through stages as a decorator, one call at a time; processor time, on "
+        "asyncio's own loop. The floor is the call without a guard. A peer is a library for the same technique, with "
+        "settings as near as it has; hyx has all four. `asyncio.timeout` is asyncio's own.",
+        (
+            Row("through a stage, over the bare call", "guarded.stage_over_us", "µs", aim=Aim(most=1)),
+            Row("through all four, over the bare call", "guarded.four_over_us", "µs", aim=Aim(most=8)),
+            Row("a chain without stages", "guarded.no_stage_us", "µs", _BARE),
+            Row("a plain stage", "guarded.stage_us", "µs", _BARE),
+            Row("the same, bound and called with an event", "guarded.bound_us", "µs", _BARE),
+            Row("bulkhead", "guarded.bulkhead_us", "µs", _BARE),
+            Row("retry", "guarded.retry_us", "µs", _BARE, ("tenacity.guarded_us", "stamina.guarded_us")),
+            Row("timeout", "guarded.timeout_us", "µs", _BARE, ("asyncio.guarded_us",)),
+            Row("breaker", "guarded.breaker_us", "µs", _BARE, ("aiobreaker.guarded_us",)),
+            Row("rate limit", "guarded.rate_limit_us", "µs", _BARE, ("aiolimiter.guarded_us",)),
+            Row("retry, timeout, breaker, bulkhead", "guarded.four_us", "µs", _BARE, ("hyx.guarded_us",)),
+            Row("the same, bound and called with an event", "guarded.four_bound_us", "µs", _BARE),
+            *(Row(f"{name} by itself", f"{name.lower()}.guarded_us", "µs", _BARE) for name in _GUARDS),
+        ),
+    ),
+    Table(
+        "Rehearsal",
+        "A queue with one server at load 0.8 in virtual time, 20 000 customers, through a bulkhead and a simulated "
+        "dependency with all their counters; by processor time. SimPy's program is the shortest that does the same.",
+        (
+            Row(
+                "customers",
+                "simulation.mm1.customers_per_s",
+                "/s",
+                peers=("simpy.mm1.customers_per_s",),
+            ),
+            Row("times SimPy's, turn by turn", "simulation.mm1.times_simpy", "times", aim=Aim(least=1)),
+            Row("SimPy by itself", "simpy.mm1.customers_per_s", "/s"),
+            Row("Ciw by itself", "ciw.mm1.customers_per_s", "/s"),
+        ),
+    ),
+    Table(
+        "Rehearsal against theory",
+        "1 000 000 customers at load 0.8, service takes 1 on average, with other chance in each repetition. The "
+        "floor is what queueing theory says. How far one run is off is chance: for the wait of one server about 1 %.",
+        (
+            Row("one server: mean wait", "theory.mm1_wait", "", "theory.mm1_wait_expected"),
+            Row("off by", "theory.mm1_wait_off_percent", "%", aim=Aim(most=2)),
+            Row("four servers: mean wait", "theory.mm4_wait", "", "theory.mm4_wait_expected"),
+            Row("off by", "theory.mm4_wait_off_percent", "%", aim=Aim(most=2)),
+            Row("four servers, four places: turned away", "theory.mm48_blocking", "%", "theory.mm48_blocking_expected"),
+            Row("off by", "theory.mm48_blocking_off_percent", "%", aim=Aim(most=2)),
         ),
     ),
     Table(

@@ -1,80 +1,127 @@
-"""What stages cost: a guarded no-op through one and through four of them, and customers of a simulation."""
+"""What stages cost: a guarded call that does nothing, beside the libraries that people use for the same.
+
+All subjects take turns within one process, on asyncio's own loop: each is called some thousand times, then the next,
+several times around, and the median of the turns is taken. The time is that of the processor: there is nothing else in
+these calls.
+"""
 
 import asyncio
+import importlib.util
+import statistics
 import time
-from functools import partial
+from collections.abc import Awaitable, Callable
 
+from bench.scale import Scale
 from doubledecker.stages import (
     Breaker,
     Bulkhead,
     Chain,
     Event,
-    Exponential,
-    Fifo,
-    Poisson,
+    RateLimit,
     Retry,
-    Simulated,
     Stage,
     Timeout,
-    simulate,
 )
 
-_CALLS = 50_000
-_ROUNDS = 7
+Call = Callable[[], Awaitable[object]]
+
+PEERS = ("tenacity", "stamina", "aiobreaker", "aiolimiter", "hyx")
+
+_CALLS = 3_000
+_TURNS = 15
+# Ours, each as a decorator around the same function.
+_STAGES = {
+    "no_stage": Chain(),
+    "stage": Chain() | Stage(),
+    "bulkhead": Chain() | Bulkhead(workers=32),
+    "breaker": Chain() | Breaker(),
+    "retry": Chain() | Retry(3),
+    "timeout": Chain() | Timeout(2.0),
+    "rate_limit": Chain() | RateLimit(1e9, burst=1_000_000),
+    "four": Retry(3) | Timeout(2.0) | Breaker() | Bulkhead(workers=32),
+}
+
+
+async def measure(scale: Scale) -> dict[str, float]:
+    """µs a call, by subject; `over` is less what the bare call takes."""
+    ours, peers = {"bare": _nothing, **_ours()}, {"asyncio": _within_asyncio_timeout, **_peers()}
+    subjects = {**ours, **peers}
+    turns: dict[str, list[float]] = {name: [] for name in subjects}
+    for _ in range(_TURNS if scale.repetitions > 1 else 3):
+        for name, call in subjects.items():
+            turns[name].append(await _us_per_call(call))
+    found = {name: statistics.median(values) for name, values in turns.items()}
+    figures = {f"guarded.{name}_us": found[name] for name in ours}
+    figures |= {f"guarded.{name}_over_us": found[name] - found["bare"] for name in ("stage", "four")}
+    return figures | {f"{name}.guarded_us": found[name] for name in peers}
+
+
+async def _us_per_call(call: Call) -> float:
+    started_s = time.process_time()
+    for _ in range(_CALLS):
+        await call()
+    return (time.process_time() - started_s) / _CALLS * 1e6
 
 
 async def _nothing() -> None:
     pass
 
 
-async def _us_per_call(function) -> float:
-    """The best of some rounds: what others do on the machine only adds."""
-    best_s = float("inf")
-    for _ in range(_ROUNDS):
-        started_s = time.perf_counter()
-        for _ in range(_CALLS):
-            await function()
-        best_s = min(best_s, time.perf_counter() - started_s)
-    return best_s / _CALLS * 1e6
-
-
-async def _asyncio_timeout() -> None:
-    async with asyncio.timeout(1):
+async def _within_asyncio_timeout() -> None:
+    async with asyncio.timeout(2.0):
         await _nothing()
 
 
-async def measure() -> dict[str, float]:
-    four = Retry(3) | Breaker() | Bulkhead(workers=32) | Timeout(2.0)
-    subjects = {
-        "bare await": _nothing,
-        "asyncio.timeout": _asyncio_timeout,
-        "no stage": Chain()(_nothing),
-        "plain stage": Chain((Stage(),))(_nothing),
-        "retry": Chain((Retry(3),))(_nothing),
-        "breaker": Chain((Breaker(),))(_nothing),
-        "bulkhead": Chain((Bulkhead(workers=32),))(_nothing),
-        "timeout": Chain((Timeout(2.0),))(_nothing),
-        "retry | breaker | bulkhead | timeout": four(_nothing),
-    }
-    found = {name: await _us_per_call(function) for name, function in subjects.items()}
+def _ours() -> dict[str, Call]:
     event = Event(function=_nothing)
-    for name, chain in (("plain stage, bound", Chain((Stage(),))), ("the four, bound", four)):
-        found[name] = await _us_per_call(partial(chain.bind().run, event))
-    return found
+    plain, four = _STAGES["stage"].bind().run, _STAGES["four"].bind().run
+    bound = {"bound": lambda: plain(event), "four_bound": lambda: four(event)}
+    return {name: chain(_nothing) for name, chain in _STAGES.items()} | bound
 
 
-def customers_per_s() -> float:
-    """M/M/1 at load 0.8 through a bulkhead, in virtual time."""
-    chain = Bulkhead(workers=1, queue=Fifo()) | Simulated(Exponential(1.0))
-    rates = []
-    for _ in range(3):
-        started_s = time.perf_counter()
-        report = simulate(chain, traffic=Poisson(0.8), duration=50_000)
-        rates.append(report.replications[0].sent / (time.perf_counter() - started_s))
-    return max(rates)
+def _peers() -> dict[str, Call]:
+    """Those that are installed, with the settings nearest to ours."""
+    makers = dict(zip(PEERS, (_tenacity, _stamina, _aiobreaker, _aiolimiter, _hyx), strict=True))
+    return {name: make() for name, make in makers.items() if importlib.util.find_spec(name) is not None}
 
 
-if __name__ == "__main__":
-    for name, us in asyncio.run(measure()).items():
-        print(f"{name:40} {us:6.2f} µs")
-    print(f"{'M/M/1 through a bulkhead':40} {customers_per_s():6.0f} customers/s")
+def _tenacity() -> Call:
+    import tenacity
+
+    return tenacity.retry(stop=tenacity.stop_after_attempt(3))(_nothing)
+
+
+def _stamina() -> Call:
+    import stamina
+
+    return stamina.retry(on=OSError, attempts=3)(_nothing)
+
+
+def _aiobreaker() -> Call:
+    import aiobreaker
+
+    breaker = aiobreaker.CircuitBreaker(fail_max=5)
+    return lambda: breaker.call_async(_nothing)
+
+
+def _aiolimiter() -> Call:
+    import aiolimiter
+
+    limiter = aiolimiter.AsyncLimiter(1e9, 1)
+
+    async def limited() -> None:
+        async with limiter:
+            await _nothing()
+
+    return limited
+
+
+def _hyx() -> Call:
+    """All four, in the order of ours."""
+    from hyx.bulkhead import bulkhead
+    from hyx.circuitbreaker import consecutive_breaker
+    from hyx.retry import retry
+    from hyx.timeout import timeout
+
+    breaker = consecutive_breaker(failure_threshold=5, recovery_time_secs=5)
+    return retry(attempts=3)(timeout(2.0)(breaker(bulkhead(max_concurrency=32, max_capacity=64)(_nothing))))

@@ -8,11 +8,14 @@ DoubledeckerError
 │   ├── NotFound             404
 │   ├── RequestTimedOut      408  the body came too slowly
 │   ├── Conflict             409  the same idempotency key with another body
+│   ├── Gone                 410  it was there, and is no more
 │   ├── TooLarge             413
 │   ├── TooMany              429  a limit on how many things of a kind may be kept
 │   └── QueueFull            429  a queue that refuses rather than drops has no room
 ├── BusAway                  503  Redis did not answer; nothing is known to be written
+│   └── BusSilent            503  there was no connection to it, or no reply in time
 ├── JournalFull              503  the journal is at its bound and set to refuse
+├── CallRejected             a receiver's chain did not let a call through; nothing was sent
 ├── RetryLater               a job asks to be run again after a delay
 ├── ScriptBroken             a Lua file's header and body disagree
 ├── ServerUnfit              the Redis server lacks something the bus depends on
@@ -86,6 +89,13 @@ class Conflict(Refused):
     title = "Conflict"
 
 
+class Gone(Refused):
+    """It was there, and is no more."""
+
+    status = 410
+    title = "Gone"
+
+
 class TooLarge(Refused):
     """More bytes or items than one request may carry."""
 
@@ -111,8 +121,21 @@ class BusAway(DoubledeckerError):
     """Redis did not answer; what was asked may or may not have been written."""
 
 
+class BusSilent(BusAway):
+    """No connection, or no reply in time: the server itself is away, not only unable to do this."""
+
+
 class JournalFull(DoubledeckerError):
     """The journal is at its bound, and the settings say to refuse rather than to trim."""
+
+
+class CallRejected(DoubledeckerError):
+    """A receiver was not called, because its chain said no; asking again pays after `delay_ms`."""
+
+    def __init__(self, stage: str, delay_ms: int) -> None:
+        super().__init__(f"the {stage} did not let the call through; again in {delay_ms} ms")
+        self.stage = stage
+        self.delay_ms = delay_ms
 
 
 class RetryLater(DoubledeckerError):

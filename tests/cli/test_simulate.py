@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands import COMMAND, environment, run
+from cli.commands import COMMAND, children, environment, is_running, run, until
 
 GUARD = """
 title = "A guarded service"
@@ -121,6 +122,17 @@ def test_two_files_stand_side_by_side(guard: str, tmp_path: Path):
     assert list(found["chains"]) == ["guard", "shy"]
     assert found["difference"]["events"] == {"mean": 0.0, "margin": 0.0}
     assert found["difference"]["success"]["mean"] < 0
+
+
+def test_two_files_that_last_differently_are_refused_before_anything_is_simulated(guard: str, tmp_path: Path):
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "guard.toml"
+    other.write_text(GUARD.replace("duration = 30", "duration = 9"))
+    answer = _simulate("--compare", guard, str(other))
+
+    assert answer.returncode == 1
+    assert "their durations differ (30 s and 9 s); give them the same with --duration" in answer.stderr
+    assert list(_found("--compare", guard, str(other), "--duration", "5")["chains"]) == [guard, str(other)]
 
 
 @pytest.mark.slow
@@ -246,3 +258,30 @@ def test_without_spark_it_says_how_to_get_it(guard: str):
 
     assert answer.returncode == 1
     assert answer.stderr.startswith("doubledecker: --spark needs pyspark, which is not installed; get it with: pip")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", ["an interrupt", "the death of a child"])
+def test_an_interrupt_ends_all_processes_at_once_and_the_death_of_one_is_told(guard: str, ends: str):
+    """With runs that would take hours."""
+    arguments = ["simulate", guard, "--duration", "1e7", "--jobs", "2"]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    workers: list[int] = []
+
+    def has_workers() -> bool:
+        workers[:] = [pid for pid, line in children(process.pid).items() if "spawn_main" in line]
+        return len(workers) == 2
+
+    until(has_workers, within_s=30)
+    if ends == "an interrupt":
+        process.send_signal(signal.SIGINT)
+    else:
+        os.kill(workers[0], signal.SIGKILL)
+    _, told = process.communicate(timeout=20)
+
+    assert process.returncode == 1
+    assert "Aborted!" in told if ends == "an interrupt" else "a process that simulated was ended" in told
+    assert "Traceback" not in told
+    until(lambda: not any(is_running(pid) for pid in workers), within_s=10)

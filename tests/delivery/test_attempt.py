@@ -18,13 +18,13 @@ MESSAGES = [b'{"id":"1"}', b'{"id":"2"}']
 
 
 @contextlib.asynccontextmanager
-async def a_dialer(*, total_s: float = 5.0, ssl_verify: bool = True) -> AsyncIterator[Dialer]:
-    dialer = Dialer(DialLimits(connect_s=0.5, total_s=total_s, ssl_verify=ssl_verify))
+async def a_dialer(*, ssl_verify: bool = True) -> AsyncIterator[Dialer]:
+    dialer = Dialer(DialLimits(connect_s=0.5, ssl_verify=ssl_verify))
     yield dialer
     await dialer.close()
 
 
-async def attempt(callback: str, **limits: float) -> Outcome:
+async def attempt(callback: str, **limits: bool) -> Outcome:
     async with a_dialer(**limits) as dialer:
         return await dialer.attempt(Subscriber("t", callback, "u"), MESSAGES)
 
@@ -46,17 +46,9 @@ async def test_any_other_answer_is_a_refusal(status: int):
         assert (outcome.kind, outcome.status) == (Kind.REFUSED, status)
 
 
-async def test_a_receiver_that_hangs_is_given_up_at_the_deadline():
-    async with Receiver(plan=lambda _: "hang") as receiver:
-        outcome = await attempt(receiver.url, total_s=0.3)
-
-        assert (outcome.kind, outcome.status) == (Kind.TIMED_OUT, None)
-        assert 250 <= outcome.took_ms < 3_000
-
-
 async def test_an_endless_body_does_not_hold_the_attempt():
     async with Receiver(plan=lambda _: "endless") as receiver:
-        outcome = await attempt(receiver.url, total_s=20.0)
+        outcome = await attempt(receiver.url)
 
         assert (outcome.kind, outcome.status) == (Kind.REFUSED, 500)
         assert outcome.took_ms < 5_000

@@ -13,8 +13,8 @@ from doubledecker.errors import ArchiveTaken, LakeUnfit
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import lake, landing, reading
 from doubledecker.pipeline.reading import Slice
-from doubledecker.store import journal
-from doubledecker.store.journal import Extent
+from doubledecker.store import extents, journal
+from doubledecker.store.extents import Extent
 from feed import a_feed
 from lakes import Lake, a_lake
 
@@ -73,7 +73,7 @@ async def test_the_bus_forgets_what_has_landed_and_nothing_else(
         for partition in feed.bus.partitions.all:
             while (await journal.trim(partition, "events", bytes_max=10**9)).removed:
                 pass
-        kept = [await journal.extent(partition, "events") for partition in feed.bus.partitions.all]
+        kept = [await extents.read(partition, "events") for partition in feed.bus.partitions.all]
         lost = [(await journal.state(partition)).get("events_lost") for partition in feed.bus.partitions.all]
         await mine.land()
 
@@ -90,8 +90,7 @@ async def test_files_without_a_commit_are_never_seen_and_their_rows_land_once(
         mine = await a_lake(spark, feed, tmp_path)
         await feed.publish(120)
         table = landing.table_of(mine.root, "events")
-        extents = await reading.extents(mine.access, "events")
-        slices = landing.plan({0: EntryId(0, 0)}, extents, cores=2)
+        slices = landing.plan({0: EntryId(0, 0)}, await reading.extents(mine.access, "events"), cores=2)
         # A driver that dies here has written everything and committed nothing.
         written = await asyncio.to_thread(landing._write, spark, mine.access, "events", table, slices)
         before = mine.rows()
@@ -118,7 +117,7 @@ async def test_a_commit_that_the_bus_was_not_told_of_is_told_by_the_next_round(
         told_before = (await journal.state(feed.bus.partitions.home)).get("events_confirmed")
         again = await mine.land()
         told_after = (await journal.state(feed.bus.partitions.home)).get("events_confirmed")
-        last = (await journal.extent(feed.bus.partitions.home, "events")).last
+        last = (await extents.read(feed.bus.partitions.home, "events")).last
 
     assert told_before is None
     assert again.rows == 0

@@ -11,7 +11,7 @@ from doubledecker.errors import BadRequest
 from doubledecker.pipeline import search
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.search import Ground, Wanted
-from doubledecker.store import journal
+from doubledecker.store import extents
 from feed import a_feed
 from harness import a_bus, an_event
 from lakes import Lake, a_lake
@@ -77,7 +77,7 @@ async def test_an_events_life_is_its_acceptance_and_every_attempt(spark: SparkSe
         await bus.subscribe(await bus.token("mailer"), receiver.url, "widgets", timeout=0)
         [id_] = await bus.publish(secret, [an_event(1)])
         async with asyncio.timeout(20):
-            while (await journal.extent(bus.partitions.home, "attempts")).entries < 2:
+            while (await extents.read(bus.partitions.home, "attempts")).entries < 2:
                 await asyncio.sleep(0.02)
         ground = Ground(spark, Access(one.url, "rm:", 1), str(tmp_path / "lake"))
         known = await asyncio.to_thread(search.life, ground, id_)

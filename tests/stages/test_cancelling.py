@@ -76,7 +76,7 @@ class Cut:
         assert task is not None
         if self.seen == self.number:
             self.is_done = True
-            if self.when_waking and isinstance(waited_for, asyncio.Future):
+            if self.when_waking and asyncio.isfuture(waited_for):
                 # Before the task's own callback, which is added only after this.
                 waited_for.add_done_callback(lambda _: task.cancel())
             else:

@@ -20,7 +20,7 @@ NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "redr
 def _reports(name: str, *, duration: float, replications: int = 1) -> dict[str, Report]:
     source = files.read(EXAMPLES / f"{name}.py")
     plans = {
-        chain: Plan(source, chain, (("duration", duration),), replications=replications, is_sampled=True)
+        chain: Plan(source, chain, (("duration", duration),), replications=replications, sample_every=duration / 100)
         for chain in files.load(source).chains
     }
     return dict(zip(plans, runs.reports(list(plans.values()), runs.here), strict=True))

@@ -104,7 +104,7 @@ def test_a_sweep_gives_what_single_runs_give():
 
 def test_the_number_of_processes_changes_nothing():
     points = grid.points([grid.parse("retry=1,2")])
-    plans = [Plan(SOURCE, "guard", point, is_sampled=True) for point in points]
+    plans = [Plan(SOURCE, "guard", point, sample_every=1.0) for point in points]
     alone = runs.reports(plans, runs.here)
 
     assert runs.reports(plans, runs.in_processes(2)) == alone

@@ -65,7 +65,7 @@ def test_each_loop_has_its_own_state_and_closed_loops_are_forgotten():
     for _ in range(3):
         assert virtually(main()) == "answer"
         assert asyncio.run(main()) == "answer"
-    assert len(ask._bounds) == 1
+    assert len(ask.bound.__self__._by_loop) == 1
 
 
 def test_two_loops_in_two_threads_do_not_meet():

@@ -1,6 +1,8 @@
 """Laws that hold for every technique and any traffic."""
 
 import asyncio
+import re
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -21,17 +23,20 @@ from doubledecker.stages import (
     CoDel,
     Constant,
     Deadline,
+    Event,
     Fallback,
     Fault,
     Fifo,
     Hedge,
     Lifo,
+    Notice,
     Priority,
     RateLimit,
     Retry,
     Router,
     Shed,
     SingleFlight,
+    Snapshot,
     Stage,
     Time,
     Timeout,
@@ -150,6 +155,37 @@ def test_at_every_moment_what_arrived_is_somewhere(stages: list[Stage], calls: l
             assert len(bound.context.tasks) == 0
 
     virtually(main())
+
+
+@settings(max_examples=150, deadline=None)
+@given(stages=st.lists(st.sampled_from(STAGES + POOLED), min_size=1, max_size=3), calls=calls)
+def test_a_hook_hears_every_step_of_every_event_exactly_once(stages: list[Stage], calls: list[Call]):
+    """What a hook counts is what the stages count; each event arrives once at a stage, and its last step is an end."""
+    heard: dict[str, Counter[str]] = defaultdict(Counter)
+    walks: dict[tuple[str, int], list[str]] = defaultdict(list)
+    kept: list[Event] = []
+
+    def hook(notice: Notice) -> None:
+        if notice.what in {"arrived", "rejected", "started", "succeeded", "failed", "cancelled"}:
+            heard[notice.stage][notice.what] += 1
+            kept.append(notice.event)  # alive, so that no other event gets its id
+            walks[notice.stage, id(notice.event)].append(notice.what)
+
+    async def main() -> tuple[Snapshot, ...]:
+        async with Chain(tuple(stages)).bind(random=Random(3), hook=hook) as bound:
+            await asyncio.gather(*(make(call, bound) for call in calls))
+            await asyncio.sleep(200)
+            return bound.snapshots()
+
+    for one in virtually(main()):
+        counted = {"arrived": one.arrived, "rejected": one.rejected, "started": one.started}
+        counted |= {"succeeded": one.succeeded, "failed": one.failed}
+        counted |= {"cancelled": one.cancelled + one.cancelled_in_queue}
+        assert {what: heard[one.stage][what] for what in counted} == counted, one.stage
+    for steps in walks.values():
+        # A retry leads the same event to the stage inside more than once: one walk after the other.
+        text = " ".join(steps)
+        assert re.fullmatch(r"(arrived (rejected|(started )?(succeeded|failed|cancelled))( |$))+", text), text
 
 
 @settings(max_examples=50, deadline=None)

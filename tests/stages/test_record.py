@@ -6,7 +6,7 @@ import pytest
 
 from doubledecker.stages import Arrival, Chain, LogNormal, Outage, Retry, simulate
 from doubledecker.stages.errors import ScenarioInvalid
-from doubledecker.stages.simulation import comparison
+from doubledecker.stages.simulation import comparison, series
 from doubledecker.stages.simulation.fit import fit, quantile_of, share_of
 from doubledecker.stages.simulation.record import Attempt, Record
 
@@ -108,6 +108,17 @@ def test_samples_of_a_record_end_with_it():
     assert [sample.at for sample in run.samples] == sorted(sample.at for sample in run.samples)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_record_of_any_length_is_looked_at_in_the_moments_of_its_simulation(seed: int):
+    record = Record(_attempts(seed, count=20 + seed))
+    found = fit(record)
+    every = 0.6 * found.duration_s / 60
+    report = simulate(Chain() | found.dependency, traffic=found.traffic, duration=found.duration_s, sample_every=every)
+
+    assert series.moments(record.report(sample_every=every)) == series.moments(report)
+    assert len(series.moments(report)) == 100
+
+
 def test_only_the_beginning_of_a_record_may_be_wanted():
     assert len(Record(_attempts(2)).first(10).attempts) == pytest.approx(200, rel=0.3)
 
@@ -115,6 +126,8 @@ def test_only_the_beginning_of_a_record_may_be_wanted():
 def test_a_record_that_tells_nothing_is_refused():
     with pytest.raises(ScenarioInvalid, match="no attempts"):
         Record([])
+    with pytest.raises(ScenarioInvalid, match="no first attempts"):
+        fit(Record([Attempt(0, 1, is_success=True, event="a", number=2)]))
     with pytest.raises(ScenarioInvalid, match="none of the 1 recorded attempts succeeded"):
         fit(Record([Attempt(0, 1, is_success=False)]))
 

@@ -53,6 +53,13 @@ def test_an_interval_in_which_nothing_ended_has_no_success_and_no_latency():
     assert [one is None for one in latency_s] == [one is None for one in success]
 
 
+def test_the_first_look_is_before_the_first_event():
+    [run] = _report(replications=1).replications
+
+    assert run.samples[0].snapshots[0].arrived == 0
+    assert sum(one.arrived_per_s(0) * one.took for one in series.intervals(run)) == pytest.approx(300, abs=1)
+
+
 def test_looking_changes_nothing():
     watched, unwatched = _report(sample_every=0.1), _report(sample_every=None)
 

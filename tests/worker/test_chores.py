@@ -7,7 +7,7 @@ from typing import cast
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.bus.verdict import Backoff
-from doubledecker.delivery.attempt import Dialer
+from doubledecker.delivery.chains import Chains
 from doubledecker.store import batches, counters, jobs
 from doubledecker.store.subscribers import Condition
 from doubledecker.worker.chores import ChoreRules, Chores, queues_to_try
@@ -111,8 +111,8 @@ def test_a_failing_subscriber_gets_a_first_try_when_no_retry_came_for_long():
 def _chores(bus: build.Bus, *, memory_bytes_max: int) -> Chores:
     rules = ChoreRules(memory_bytes_max=memory_bytes_max, memory_bytes_free=0, dead_ms=1000, journal_bytes_max=2**30)
     delivery = DeliveryRules(Backoff(), lease_ms=1000, heal_points=1, damage_points=2, journal_bytes_max=2**30)
-    # None of these chores makes a call, so there is no dialer.
-    deliverer = Deliverer(bus.partitions, bus.registry, cast("Dialer", None), delivery)
+    # None of these chores makes a call, so there are no chains.
+    deliverer = Deliverer(bus.partitions, bus.registry, cast("Chains", None), delivery)
     return Chores(bus.partitions, bus.registry, deliverer, Monitor([]), rules)
 
 

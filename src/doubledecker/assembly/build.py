@@ -1,4 +1,4 @@
-"""From settings to working objects: connections, registry, publisher, dialer; made here, and closed here."""
+"""From settings to working objects: connections, registry, publisher, chains; made here, and closed here."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.commit import JournalBound
+from doubledecker.bus.notify import Notify
 from doubledecker.bus.publish import Publisher
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.attempt import Dialer, DialLimits
+from doubledecker.delivery.chains import ChainRules, Chains
 from doubledecker.errors import ServerUnfit
 from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Rings
 from doubledecker.store import partitions as store
+from doubledecker.store.nodes import Guard
 from doubledecker.store.partitions import Partitions
 
 # How long a starting process waits for its Redis.
@@ -31,10 +34,16 @@ class Bus:
 
 
 @asynccontextmanager
-async def open_bus(settings: Settings, *, patience_s: float = PATIENCE_S) -> AsyncIterator[Bus]:
-    """A connected bus with a fresh registry; closed on the way out."""
+async def open_bus(
+    settings: Settings, *, patience_s: float = PATIENCE_S, guard: Guard | None = None
+) -> AsyncIterator[Bus]:
+    """A connected bus with a fresh registry; closed on the way out. Its calls to Redis go through the guard."""
     partitions = await store.wait_for(
-        settings.redis_url, namespace=settings.namespace, count=settings.partitions, patience_s=patience_s
+        settings.redis_url,
+        namespace=settings.namespace,
+        count=settings.partitions,
+        patience_s=patience_s,
+        guard=guard,
     )
     try:
         if settings.durable and not await partitions.is_durable():
@@ -43,16 +52,27 @@ async def open_bus(settings: Settings, *, patience_s: float = PATIENCE_S) -> Asy
         await registry.refresh()
         bound = JournalBound(settings.journal_bytes_max, is_refusing=settings.journal_full == "refuse")
         bell = Bell(partitions)
-        yield Bus(partitions, registry, Publisher(partitions, registry, bound), bell, Rings(partitions, bell))
+        publisher = Publisher(partitions, registry, bound, Notify(settings.notify))
+        yield Bus(partitions, registry, publisher, bell, Rings(partitions, bell))
     finally:
         await partitions.close()
 
 
 @asynccontextmanager
-async def open_dialer(settings: Settings) -> AsyncIterator[Dialer]:
-    """A dialer; its connections are closed on the way out."""
-    dialer = Dialer(DialLimits(settings.connect_timeout_s, settings.delivery_timeout_s, settings.ssl_verify))
+async def open_chains(settings: Settings) -> AsyncIterator[Chains]:
+    """The way to call receivers; connections are closed on the way out."""
+    chains = Chains(Dialer(DialLimits(settings.connect_timeout_s, settings.ssl_verify)), chain_rules(settings))
     try:
-        yield dialer
+        yield chains
     finally:
-        await dialer.close()
+        await chains.close()
+
+
+def chain_rules(settings: Settings) -> ChainRules:
+    """What the settings say of receivers' chains."""
+    return ChainRules(
+        timeout_s=settings.delivery_timeout_s,
+        calls=settings.breaker_calls,
+        threshold=settings.breaker_threshold,
+        open_s=settings.breaker_open_s,
+    )

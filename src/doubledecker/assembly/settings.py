@@ -38,6 +38,7 @@ class Settings:
     namespace: str = "rm:"
     partitions: int = 1
     durable: bool = False
+    redis_open_s: float = 0.25
     host: str = "127.0.0.1"
     port: int = 17890
     root_key: str = ""
@@ -57,6 +58,9 @@ class Settings:
     connect_timeout_s: float = 2.0
     delivery_timeout_s: float = 20.0
     ssl_verify: bool = True
+    breaker_calls: int = 10
+    breaker_threshold: float = 0.5
+    breaker_open_s: float = 5.0
     backoff_base_ms: int = 1_000
     backoff_cap_ms: int = 300_000
     hp_heal_rate: int = 1
@@ -68,6 +72,12 @@ class Settings:
     journal_full: str = "trim"
     redis_max_mem_bytes: int = 0
     redis_min_free_bytes: int = 16_777_216
+    # listening
+    notify: str = "heard"
+    streams_max: int = 500
+    stream_buffer_bytes: int = 1_048_576
+    stream_heartbeat_s: float = 15.0
+    stream_stall_s: float = 30.0
     # the pipeline
     lake: str = ""
     pipeline_interval_s: float = 2.0
@@ -98,7 +108,12 @@ class Settings:
             value = getattr(self, name)
             if value < least:
                 raise SettingInvalid(f"{PREFIX}{name.upper()} is {value}; the least is {least}")
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if value > most:
+                raise SettingInvalid(f"{PREFIX}{name.upper()} is {value}; the most is {most}")
         _one_of("journal_full", self.journal_full, ("trim", "refuse"))
+        _one_of("notify", self.notify, ("heard", "always", "never"))
         _one_of("log_level", self.log_level.lower(), ("debug", "info", "warning", "error"))
         for adapter in self.adapters:
             _one_of("metric_adapters", adapter, ADAPTERS)
@@ -110,6 +125,7 @@ class Settings:
 
 _LEAST = {
     "partitions": 1,
+    "redis_open_s": 0.001,
     "port": 0,
     "max_event_data_bytes": 1,
     "event_depth_max": 1,
@@ -122,6 +138,9 @@ _LEAST = {
     "worker_threads": 1,
     "connect_timeout_s": 0.01,
     "delivery_timeout_s": 0.01,
+    "breaker_calls": 1,
+    "breaker_threshold": 0,
+    "breaker_open_s": 0.001,
     "backoff_base_ms": 1,
     "backoff_cap_ms": 1,
     "hp_heal_rate": 1,
@@ -131,6 +150,10 @@ _LEAST = {
     "journal_bytes_max": 1_024,
     "redis_max_mem_bytes": 0,
     "redis_min_free_bytes": 0,
+    "streams_max": 0,
+    "stream_buffer_bytes": 1_024,
+    "stream_heartbeat_s": 0.05,
+    "stream_stall_s": 0.1,
     "pipeline_interval_s": 0.1,
     "tend_interval_s": 1,
     "monitor_interval_s": 0.1,
@@ -139,6 +162,15 @@ _LEAST = {
     "worker_dead_s": 1,
     "scaling_threshold": 0,
     "scaling_deadline_ms": 0,
+}
+
+
+_MOST = {
+    "breaker_calls": 10_000,
+    "breaker_threshold": 1,
+    # A failing subscriber is tried with another batch after a minute; a circuit must not be open for longer.
+    "breaker_open_s": 60,
+    "redis_open_s": 60,
 }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, DoubledeckerError, JournalFull, TooLarge, Unauthenticated
 from doubledecker.model.event import Event
@@ -104,10 +105,11 @@ def check_whole(drafts: Sequence[Draft], snapshot: Registry) -> None:
 class Committer:
     """Takes drafts from requests and writes them in groups."""
 
-    def __init__(self, partition: Partition, registry: LiveRegistry, bound: JournalBound) -> None:
+    def __init__(self, partition: Partition, registry: LiveRegistry, bound: JournalBound, notifier: Notifier) -> None:
         self._partition = partition
         self._registry = registry
         self._bound = bound
+        self._notifier = notifier
         self._limits = PublishLimits(journal_bytes_max=bound.bytes_max if bound.is_refusing else 0)
         self._units: deque[_Unit] = deque()
         self._has_work = asyncio.Event()
@@ -145,6 +147,7 @@ class Committer:
                     version=self._registry.snapshot.version,
                     limits=self._limits,
                     wholes=group.wholes,
+                    channels=self._notifier.channels(group.offers),
                 )
                 if reply.outcome is not Accepted.STALE:
                     break
@@ -159,6 +162,7 @@ class Committer:
             return self._fail(group, error)
         _note_refused(group, reply.refused)
         self._settle(group)
+        self._notifier.add(group.offers, reply)
         if reply.journal_bytes > self._bound.bytes_max:
             await self._trim()
         return None

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from doubledecker.bus.commit import Draft, Group, JournalBound, offer_of
+from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, JournalFull, OrderChanged, Unauthenticated
 from doubledecker.store import events, fences, journal
@@ -46,11 +47,19 @@ class FencedPublisher:
     """Publishes one task's rows to one partition."""
 
     def __init__(
-        self, partition: Partition, registry: LiveRegistry, bound: JournalBound, *, task: str, batch: int
+        self,
+        partition: Partition,
+        registry: LiveRegistry,
+        bound: JournalBound,
+        notifier: Notifier,
+        *,
+        task: str,
+        batch: int,
     ) -> None:
         self._partition = partition
         self._registry = registry
         self._bound = bound
+        self._notifier = notifier
         self._limits = PublishLimits(journal_bytes_max=bound.bytes_max if bound.is_refusing else 0)
         self._task = task
         self._batch = batch
@@ -103,9 +112,13 @@ class FencedPublisher:
         topics = list(dict.fromkeys(row.draft.event.topic for row in self._waiting))
         call = self._gather(await self._registry.owners(topics, publisher=publisher), publisher)
         fence = Fence(self._task, self._batch, self._rows, self._rows + call.rows, call.digest.hexdigest())
-        version = self._registry.snapshot.version
         reply = await events.publish(
-            self._partition, call.group.offers, version=version, limits=self._limits, fence=fence
+            self._partition,
+            call.group.offers,
+            version=self._registry.snapshot.version,
+            limits=self._limits,
+            channels=self._notifier.channels(call.group.offers),
+            fence=fence,
         )
         match reply.outcome:
             case Accepted.OK:
@@ -146,6 +159,7 @@ class FencedPublisher:
         self._digest = call.digest
         self.tally.published += call.rows - len(call.refused)
         self.tally.refused |= call.refused
+        self._notifier.add(call.group.offers, reply)
         if reply.journal_bytes > self._bound.bytes_max:
             is_forced = not self._bound.is_refusing
             await journal.trim(self._partition, "events", bytes_max=self._bound.bytes_max, is_forced=is_forced)

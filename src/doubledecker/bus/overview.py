@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from doubledecker.bus.telemetry import counter
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, counters, jobs, journal, subscribers
+from doubledecker.store import batches, chains, counters, jobs, journal, subscribers
+from doubledecker.store.chains import ChainState
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
 
@@ -38,6 +39,7 @@ class Overview:
     memory_bytes: dict[str, int]
     journal_bytes: dict[str, int]
     oldest_at: int | None
+    chains: tuple[ChainState, ...] = ()
 
     @property
     def events_waiting(self) -> int:
@@ -67,6 +69,7 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
         memory_bytes={part.server: part.memory_bytes for part in parts},
         journal_bytes=dict(journal_totals),
         oldest_at=min((part.oldest_at for part in parts if part.oldest_at is not None), default=None),
+        chains=tuple(await chains.states(partitions.home, silent_ms_max=ALIVE_MS)),
     )
 
 

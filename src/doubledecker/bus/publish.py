@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from doubledecker.bus.commit import Committer, Draft, JournalBound, check_whole
+from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import Forbidden, QueueFull, Refused
 from doubledecker.model.event import Event, encode
@@ -19,16 +20,26 @@ from doubledecker.store.partitions import Partitions
 class Publisher:
     """Takes events from requests, and answers when they are safe."""
 
-    def __init__(self, partitions: Partitions, registry: LiveRegistry, bound: JournalBound) -> None:
+    def __init__(
+        self, partitions: Partitions, registry: LiveRegistry, bound: JournalBound, notify: Notify = Notify.HEARD
+    ) -> None:
         self._partitions = partitions
         self._registry = registry
-        self._committers = [Committer(partition, registry, bound) for partition in partitions.all]
+        self._notifiers = [Notifier(partition, notify) for partition in partitions.all]
+        pairs = zip(partitions.all, self._notifiers, strict=True)
+        self._committers = [Committer(partition, registry, bound, notifier) for partition, notifier in pairs]
 
     async def run(self) -> None:
         """Commit for as long as the process lives."""
         async with asyncio.TaskGroup() as tasks:
             for committer in self._committers:
                 tasks.create_task(committer.run())
+            for notifier in self._notifiers:
+                tasks.create_task(notifier.run())
+
+    async def finish(self) -> None:
+        """Wait until listeners have been notified of all that was written, for a moment at most."""
+        await asyncio.gather(*(notifier.finish() for notifier in self._notifiers))
 
     async def publish(
         self, publisher: str, offered: Sequence[tuple[Event, bool]], *, is_whole: bool = False

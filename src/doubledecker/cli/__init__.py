@@ -201,6 +201,25 @@ def publish(bus: str, secret: str | None, data: str | None, **fields: str | None
 cli.add_command(simulate)
 
 
+@cli.command("tail")
+@click.argument("pattern", default="*")
+@click.option(
+    "--from", "start", default="latest", metavar="WHERE", help="earliest, latest, or an id  [default: latest]"
+)
+@click.option("--count", type=click.IntRange(1), help="Stop after so many events")
+@click.option("--token", "secret", envvar="BUS_TOKEN", metavar="SECRET", help="Who listens  [env: BUS_TOKEN]")
+@click.option("--bus", envvar="BUS_URL", metavar="URL", help="Where the bus is  [default: that of --data]")
+@click.option("--data", type=_FOLDER, default=".data", help="Folder of a running `doubledecker up`  [default: .data]")
+@_json
+def _tail(
+    pattern: str, start: str, count: int | None, secret: str | None, bus: str | None, data: Path, *, as_json: bool
+) -> None:
+    """Show events as they are published; PATTERN is a glob on tenant:topic:type, like '*:page:*'."""
+    from doubledecker.cli import clients, tail  # noqa: PLC0415 - only what the command needs
+
+    tail.tail(clients.as_listener(bus, data, secret), tail.Wanted(pattern, start, count), as_json=as_json)
+
+
 def main() -> None:
     """Run a command; an error that we know is one line on stderr, never a traceback."""
     try:

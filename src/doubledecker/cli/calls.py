@@ -1,8 +1,9 @@
 """HTTP calls from a command to a running bus: one answer, or an error that is one line and says what to do next."""
 
 import base64
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from urllib.parse import quote, urlsplit
 
 import click
@@ -38,24 +39,42 @@ class Remote:
     def delete(self, path: str, name: str) -> None:
         self._ask("DELETE", f"{path}/{quote(name, safe='')}")
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        basic = base64.b64encode(f"{self.secret}:".encode()).decode()
-        headers = {"Authorization": f"Basic {basic}", "Content-Type": "application/json"}
-        connection, prefix = _connection(self.url)
+    def lines(self, path: str, headers: Mapping[str, str], *, silence_s: float) -> Iterator[bytes]:
+        """The lines of an answer without end; raises BusAway when it breaks off, or is silent for too long."""
+        connection, prefix = _connection(self.url, silence_s)
         try:
-            connection.request(method, prefix + path, body=body, headers=headers)
-            response = connection.getresponse()
+            response = self._send(connection, "GET", prefix + path, None, headers)
+            if response.status >= _BAD:
+                raise self._failure(response.status, response.read())
+            yield from response
+        except (OSError, HTTPException) as error:
+            raise self._away(error) from error
+        finally:
+            connection.close()
+
+    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        connection, prefix = _connection(self.url, _ANSWER_S_MAX)
+        try:
+            response = self._send(connection, method, prefix + path, body, {"Content-Type": "application/json"})
             answer = response.read()
         except (OSError, HTTPException) as error:
-            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise BusAway(
-                f"no bus answers at {self.url} ({why}); start one with `doubledecker up`, or pass --bus"
-            ) from error
+            raise self._away(error) from error
         finally:
             connection.close()
         if response.status >= _BAD:
             raise self._failure(response.status, answer)
         return answer
+
+    def _send(
+        self, connection: HTTPConnection, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> HTTPResponse:
+        basic = base64.b64encode(f"{self.secret}:".encode()).decode()
+        connection.request(method, path, body=body, headers={"Authorization": f"Basic {basic}", **headers})
+        return connection.getresponse()
+
+    def _away(self, error: OSError | HTTPException) -> BusAway:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return BusAway(f"no bus answers at {self.url} ({why}); start one with `doubledecker up`, or pass --bus")
 
     def _failure(self, status: int, answer: bytes) -> BusAway | Refused:
         try:
@@ -70,7 +89,7 @@ class Remote:
         return Refused(why)
 
 
-def _connection(url: str) -> tuple[HTTPConnection, str]:
+def _connection(url: str, timeout_s: float) -> tuple[HTTPConnection, str]:
     """A connection, not yet open, and what goes before every path."""
     try:
         parts = urlsplit(url)
@@ -80,4 +99,4 @@ def _connection(url: str) -> tuple[HTTPConnection, str]:
     if not host or parts.scheme not in {"http", "https"}:
         raise click.UsageError(f"--bus is {url!r}; it must be a URL like {BUS_URL}")
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    return kind(host, port, timeout=_ANSWER_S_MAX), parts.path.rstrip("/")
+    return kind(host, port, timeout=timeout_s), parts.path.rstrip("/")

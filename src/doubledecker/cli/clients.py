@@ -10,7 +10,7 @@ import msgspec
 
 from doubledecker.assembly import settings as reading
 from doubledecker.cli import folder, table
-from doubledecker.cli.calls import Remote
+from doubledecker.cli.calls import BUS_URL, Remote
 from doubledecker.errors import NotFound
 
 
@@ -74,6 +74,12 @@ def publish(bus: str, token: str, event: dict[str, object]) -> None:
     """Publish one event and print its id."""
     accepted = msgspec.json.decode(Remote(bus, token).post("/events", event), type=_Accepted)
     click.echo(accepted.ids[0])
+
+
+def as_listener(bus: str | None, data: Path, secret: str | None) -> Remote:
+    """The bus that is named, or that of the folder; with the key of whoever asks, or the root key."""
+    where = bus or folder.find_bus(data) or BUS_URL
+    return Remote(where, secret) if secret else _as_root(where, data)
 
 
 def _as_root(bus: str, data: Path) -> Remote:

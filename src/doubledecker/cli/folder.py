@@ -2,6 +2,7 @@
 
     root.key     made once, when no key is set; readable by its owner alone
     redis.url    where the embedded server of a running `up` listens
+    bus.url      where its HTTP API does
     logs/        what the processes said while the live view was shown
 
 Besides these it holds what store/embedded.py names.
@@ -21,6 +22,7 @@ from doubledecker.errors import BusAway, SettingInvalid
 DEFAULT = Path(".data")
 ROOT_KEY = "root.key"
 REDIS_URL = "redis.url"
+BUS_URL = "bus.url"
 
 
 def prepare(folder: Path) -> None:
@@ -60,14 +62,20 @@ def read_root_key(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def announced(folder: Path, url: str) -> Iterator[None]:
-    """Say where the embedded server listens, for as long as the block runs."""
-    path = folder / REDIS_URL
+def announced(folder: Path, name: str, url: str) -> Iterator[None]:
+    """Say where something listens, for as long as the block runs."""
+    path = folder / name
     path.write_text(url + "\n")
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
+
+
+def find_bus(folder: Path) -> str:
+    """The address of the bus that runs on a folder; empty when none does."""
+    path = folder / BUS_URL
+    return path.read_text().strip() if path.exists() else ""
 
 
 def find(settings: Settings, folder: Path | None, *, is_url_set: bool) -> Settings:

@@ -19,7 +19,7 @@ from doubledecker.cli import folder, table, words
 from doubledecker.errors import BusAway, SettingInvalid, SparkUnfit
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.step import StepReport
-from doubledecker.store import journal, pipeline
+from doubledecker.store import extents, journal, pipeline
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.pipeline import PipelineState
 
@@ -95,7 +95,7 @@ async def _lag(partitions: Partitions, name: str, from_ms: int) -> Lag:
     found = [Lag(0, 1.0)]
     for partition in partitions.all:
         confirmed = EntryId.parse((await journal.state(partition)).get(f"{name}_confirmed", "0-0"))
-        extent = await journal.extent(partition, name)
+        extent = await extents.read(partition, name)
         first, last = EntryId.parse(extent.first), EntryId.parse(extent.last)
         if confirmed < last and extent.entries:
             behind_ms = max(1, last.ms - max(confirmed.ms, first.ms))

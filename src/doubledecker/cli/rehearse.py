@@ -26,8 +26,8 @@ from doubledecker.stages.simulation.runs import Plan, Run, Runner
 
 def rehearse(request: Request) -> None:
     """Do what was asked; every error of the stages is told in one line."""
-    _check(request)
     try:
+        _check(request)
         if request.sweep:
             _sweep(request)
         elif request.is_recorded:
@@ -46,6 +46,8 @@ def _check(request: Request) -> None:
         raise click.UsageError(f"--plot {request.plot}: there is no such folder")
     if (request.journal or request.subscriber) and not request.is_recorded:
         raise click.UsageError("--journal and --subscriber need --traffic recorded")
+    if request.plot is not None and request.plot.suffix == ".png":
+        png.check()
     if request.compare and (request.sweep or request.chain):
         raise click.UsageError("--compare names its two chains itself; leave --chain and --sweep out")
     if request.compare and len(set(request.compare)) == 1:
@@ -82,7 +84,7 @@ def _sweep(request: Request) -> None:
         raise SettingInvalid(f"the file has several chains; sweep one of them with --chain: {', '.join(plans)}")
     [plan] = plans.values()
     points = grid.points(axes)
-    swept = [replace(plan, settings=plan.settings + point, is_sampled=False) for point in points]
+    swept = [replace(plan, settings=plan.settings + point, sample_every=None) for point in points]
     for one in swept:
         runs.scenario(one)  # a setting that cannot be is told now, not after an hour of the others
     reports = _carry_out(request, swept)
@@ -106,18 +108,19 @@ def _plans(request: Request, fitted: Fit | None) -> dict[str, Plan]:
     wanted = [_find(request, name, fitted) for name in request.compare or ()] or _of_file(request, fitted)
     names = [plan.chain for plan in wanted]
     if len(set(names)) < len(names):
-        names = [str(Path(plan.source.path).name) for plan in wanted]
-    return {
-        name: replace(
-            plan,
-            settings=tuple(settings),
-            seed=request.seed,
-            replications=request.replications,
-            is_sampled=True,
-            fit=fitted,
-        )
-        for name, plan in zip(names, wanted, strict=True)
-    }
+        names = list(request.compare or names)
+    common = Plan(wanted[0].source, "", tuple(settings), request.seed, request.replications, fit=fitted)
+    plans = {name: replace(common, source=one.source, chain=one.chain) for name, one in zip(names, wanted, strict=True)}
+    return _sampled(plans)
+
+
+def _sampled(plans: dict[str, Plan]) -> dict[str, Plan]:
+    """All looked at in the same moments, so that they can be drawn over one another."""
+    scenarios = [runs.scenario(plan) for plan in plans.values()]
+    if len({one.duration for one in scenarios}) > 1:
+        seen = " and ".join(f"{one.duration:g} s" for one in scenarios)
+        raise SettingInvalid(f"their durations differ ({seen}); give them the same with --duration")
+    return {name: replace(plan, sample_every=scenarios[0].sample_every) for name, plan in plans.items()}
 
 
 def _one_value(axis: grid.Axis) -> grid.Value:

@@ -104,10 +104,11 @@ class _Up:
             server = await EmbeddedServer.start(plan.data, durable=settings.durable)
             kept = Kept("valkey", ValkeyLife(server), say=self._say, grace_s=_VALKEY_GRACE_S)
             held.push_async_callback(kept.stop)
-            held.enter_context(folder.announced(plan.data, server.url))
+            held.enter_context(folder.announced(plan.data, folder.REDIS_URL, server.url))
             self._board.kept.append(kept)
             kept.keep()
             settings = replace(settings, redis_url=server.url)
+        held.enter_context(folder.announced(plan.data, folder.BUS_URL, self._board.url))
         if not plan.is_key_set:
             settings = replace(settings, root_key=folder.make_root_key(plan.data))
         # A server that does not fit is told here, once, not by each child again and again.

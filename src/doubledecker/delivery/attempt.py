@@ -1,7 +1,8 @@
 """One attempt at a receiver: post a batch, and say how it went. It never raises for what a receiver does.
 
-The whole attempt has one deadline. An answer counts by its status alone; of its body no more is read than keeps the
-connection usable, and for no longer than a moment, so that a receiver that drips or floods holds nobody.
+How long it may take is its caller's business (delivery/chains.py). An answer counts by its status alone; of its body no
+more is read than keeps the connection usable, and for no longer than a moment, so that a receiver that drips or floods
+holds nobody.
 """
 
 import asyncio
@@ -24,10 +25,9 @@ _OK = range(200, 300)
 
 @dataclass(frozen=True)
 class DialLimits:
-    """How long an attempt may take, and whether certificates are verified."""
+    """How long connecting may take, and whether certificates are verified."""
 
     connect_s: float
-    total_s: float
     ssl_verify: bool = True
 
 
@@ -35,11 +35,11 @@ class Dialer:
     """Posts batches over kept-alive connections; close it when done."""
 
     def __init__(self, limits: DialLimits) -> None:
-        self._total_s = limits.total_s
+        self._connect_s = limits.connect_s
         self._session = aiohttp.ClientSession(
             # The number of calls is bounded per subscriber, in Redis; a second bound here would only hide it.
             connector=aiohttp.TCPConnector(limit=0, ssl=limits.ssl_verify, ttl_dns_cache=30),
-            timeout=aiohttp.ClientTimeout(total=limits.total_s, sock_connect=limits.connect_s),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             headers={"User-Agent": f"doubledecker/{__version__}"},
@@ -69,7 +69,7 @@ class Dialer:
                 await _drain(response)
                 return kind, response.status, retry_after_ms, response.reason or ""
         except TimeoutError:
-            return Kind.TIMED_OUT, None, None, f"no answer within {self._total_s} s"
+            return Kind.TIMED_OUT, None, None, f"no connection within {self._connect_s} s"
         except aiohttp.ClientConnectorError as error:
             return Kind.UNREACHABLE, None, None, str(error.os_error)
         except (aiohttp.ClientError, ssl.SSLError, OSError, ValueError) as error:

@@ -43,10 +43,10 @@
 -- arg  journal_bytes_max  int  refuse when the journal holds more and an archive is behind; 0 never refuses
 -- arg  id_window_ms   int   how long a publisher's id is remembered
 -- arg  ids_max        int   how many are remembered, by publisher
--- arg  plan           pack  publishers, topics, ids, lanes, later, fanout and uids; see store/events.py
+-- arg  plan           pack  publishers, topics, ids, lanes, later, channels, fanout and uids; see store/events.py
 -- rest messages       text  the events, as they are stored and delivered
 -- now
--- returns             {"ok", journal bytes, {repeat, …}, {refused, full queue, …}}, or {"stale"}, {"full"}, {"moved"}, {"fenced"}
+-- returns             {"ok", journal bytes, {repeat, …}, {refused, full queue, …}, is heard} or {"stale" | "full" | "moved" | "fenced"}
 
 if tonumber(redis.call("HGET", registry, "version") or 0) > version then
   return {"stale"}
@@ -271,6 +271,9 @@ local function seat(queue, facet)
   local kept, rule = redis.call("HGET", queue_facets(queue), facet), redis.call("HGET", queue_rules(queue), facet)
   local tag, held, _, next_at = unpack(kept and cmsgpack.unpack(kept) or {0, 0, 0, 0})
   local _, cap, _, is_paused = unpack(rule and cmsgpack.unpack(rule) or {1, 0, 0, 0})
+  if rule then
+    redis.call("ZREM", queue_wake(queue), facet)
+  end
   if is_paused == 1 or (cap > 0 and held >= cap) then
     return redis.call("ZADD", queue_parked(queue), tag, facet)
   elseif next_at > now then
@@ -281,7 +284,7 @@ local function seat(queue, facet)
   end
   is_awake[queue] = true
   local v = tonumber(redis.call("HGET", queue_state(queue), "v") or 0)
-  redis.call("ZADD", queue_ring(queue), tag > v and tag or v - 1, facet)
+  redis.call("ZADD", queue_ring(queue), tag >= v and tag or v - 1, facet)
 end
 
 -- The opposite: all that a facet had is dropped.
@@ -290,8 +293,10 @@ local function unseat(queue, facet)
     redis.call("ZREM", place(queue), facet)
   end
   local kept = redis.call("HGET", queue_facets(queue), facet)
-  local tag, held = unpack(kept and cmsgpack.unpack(kept) or {0, 0})
-  if kept and held == 0 then
+  local tag, held, _, next_at = unpack(kept and cmsgpack.unpack(kept) or {0, 0, 0, 0})
+  if next_at > now then
+    redis.call("ZADD", queue_wake(queue), next_at, facet)
+  elseif kept and held == 0 then
     redis.call("ZADD", queue_idle(queue), tag, facet)
   end
 end
@@ -370,4 +375,17 @@ for i, queue in pairs(refused_by) do
   refused[#refused + 1] = i
   refused[#refused + 1] = queue
 end
-return {"ok", journal_bytes, repeats, refused}
+
+-- Only looked up here: the caller notifies afterwards, so that no listener hears of what is not yet written.
+local is_heard = 0
+if #plan.channels > 0 then
+  if redis.call("PUBSUB", "NUMPAT") > 0 then
+    is_heard = 1
+  else
+    local counts = redis.call("PUBSUB", "NUMSUB", unpack(plan.channels))
+    for i = 2, #counts, 2 do
+      is_heard = counts[i] > 0 and 1 or is_heard
+    end
+  end
+end
+return {"ok", journal_bytes, repeats, refused, is_heard}

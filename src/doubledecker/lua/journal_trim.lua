@@ -2,7 +2,7 @@
 --
 -- What is cut before the archive confirmed it is a gap: counted, and written down.
 --
--- key journal     journal          hash    <name>_bytes, archive, <name>_confirmed, <name>_lost, <name>_trimmed
+-- key journal     journal          hash    <name>_bytes, <name>_trimmed, archive, <name>_confirmed, <name>_lost
 -- key entries     journal:<name>   stream  the journal itself
 -- key gaps        journal:gaps     stream  what was cut unconfirmed
 -- arg name        text  events, attempts or settlements

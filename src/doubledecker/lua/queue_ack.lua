@@ -4,12 +4,11 @@
 -- arg  messages  pack  pairs of an id and the attempt that is acked
 -- returns        the ids that were still the consumer's; nothing changed for the others
 
-local mine = still_held(messages)
 local ids, touched = {}, {}
-for id, record in pairs(mine) do
-  local facet = let_go("acked", id, record)
+for i, held in ipairs(still_held(messages)) do
+  local facet = let_go("acked", held.id, held.record)
   touched[facet.name] = facet
-  ids[#ids + 1] = id
+  ids[i] = held.id
 end
 if #ids == 0 then
   return ids

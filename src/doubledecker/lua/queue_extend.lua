@@ -6,10 +6,10 @@
 -- returns        {when the leases end, the ids that were still the consumer's}
 
 local ids, words = {}, {}
-for id in pairs(still_held(messages)) do
-  ids[#ids + 1] = id
+for i, held in ipairs(still_held(messages)) do
+  ids[i] = held.id
   words[#words + 1] = now + lease_ms
-  words[#words + 1] = id
+  words[#words + 1] = held.id
 end
 if #ids > 0 then
   redis.call("ZADD", pending, "XX", unpack(words))

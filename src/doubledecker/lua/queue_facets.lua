@@ -3,10 +3,11 @@
 -- A facet is one tenant's line. It has a tag in virtual time: the least tag is served next, and a message served
 -- moves the tag on by what it costs over the facet's weight. A facet with messages waiting is in exactly one of three
 -- places: in the ring when it can be served now; parked when it is paused or has its fill of messages in flight; in
--- `wake` when its rate lets the next one go only later. One that has none is in none.
+-- `wake` when its rate lets the next one go only later. One that has none is in none, but for `wake`: what its rate
+-- asks for is remembered for as long as it matters.
 -- A line is always sorted by the numbers of its ids, so a message that comes back finds its old place.
 --
--- key  state      queue:state:<queue>       hash    sequence, virtual time, counters
+-- key  state      queue:state:<queue>       hash    sequence, virtual time, mean cost, counters
 -- key  facets     queue:facets:<queue>      hash    tag, messages in flight, mean cost and next time, by facet
 -- key  rules      queue:rules:<queue>       hash    weight, concurrency, rate and pause of facets that have rules
 -- key  ring       queue:ring:<queue>        zset    facets that can be served, by tag
@@ -26,9 +27,11 @@
 -- arg  charge     text  what serving costs: `time` it took, or `count` of messages
 -- now
 
-local v = tonumber(redis.call("HGET", state, "v") or 0)
+local kept_state = redis.call("HMGET", state, "v", "mean")
+local v, mean_cost = tonumber(kept_state[1] or 0), tonumber(kept_state[2] or 0)
 local known = {}
 local notes = {}
+local backs = {}
 local could_serve = redis.call("ZCARD", ring) > 0
 
 local function read(name, kept, rule)
@@ -55,8 +58,10 @@ end
 local function save()
   local words = {}
   for name, facet in pairs(known) do
-    words[#words + 1] = name
-    words[#words + 1] = cmsgpack.pack({facet.tag, facet.held, facet.mean, facet.next_at})
+    if facet.is_changed then
+      words[#words + 1] = name
+      words[#words + 1] = cmsgpack.pack({facet.tag, facet.held, facet.mean, facet.next_at})
+    end
   end
   for first = 1, #words, 1000 do
     redis.call("HSET", facets, unpack(words, first, math.min(first + 999, #words)))
@@ -76,7 +81,9 @@ local function seat(facet)
   end
   if redis.call("LLEN", line(queue, name)) == 0 then
     redis.call("ZREM", ring, name)
-    if facet.held == 0 then
+    if facet.next_at > now then
+      redis.call("ZADD", wake, facet.next_at, name)
+    elseif facet.held == 0 then
       redis.call("ZADD", idle, facet.tag, name)
     end
   elseif is_blocked(facet) then
@@ -87,7 +94,7 @@ local function seat(facet)
     redis.call("ZADD", wake, facet.next_at, name)
   else
     -- A little before all that wait for their turn: whoever comes back is served next, and pays as of now.
-    redis.call("ZADD", ring, facet.tag > v and facet.tag or v - 1, name)
+    redis.call("ZADD", ring, facet.tag >= v and facet.tag or v - 1, name)
   end
 end
 
@@ -95,25 +102,50 @@ local function number_of(id)
   return tonumber(string.match(id, "%-(%d+)$"))
 end
 
--- Put a message into its line again, where its number belongs: nearly always in front.
-local function give_back(id, name)
-  local at, number = line(queue, name), number_of(id)
-  local low, high = 0, redis.call("LLEN", at)
+-- Put a message where its number belongs, somewhere behind the first of its line.
+local function insert(at, id)
+  local number, low, high = number_of(id), 1, redis.call("LLEN", at)
   while low < high do
-    local middle = low == 0 and 0 or math.floor((low + high) / 2)
+    local middle = math.floor((low + high) / 2)
     if number_of(redis.call("LINDEX", at, middle)) > number then
       high = middle
     else
       low = middle + 1
     end
   end
-  if low == 0 then
-    redis.call("LPUSH", at, id)
-  elseif low == redis.call("LLEN", at) then
-    redis.call("RPUSH", at, id)
+  local next_id = redis.call("LINDEX", at, low)
+  if next_id then
+    redis.call("LINSERT", at, "BEFORE", next_id, id)
   else
-    redis.call("LINSERT", at, "BEFORE", redis.call("LINDEX", at, low), id)
+    redis.call("RPUSH", at, id)
   end
+end
+
+-- A message comes back to its line, once all that come back are known.
+local function give_back(id, name)
+  backs[name] = backs[name] or {}
+  table.insert(backs[name], id)
+end
+
+-- Put messages into their lines again, each where it belongs: nearly always in front.
+local function return_all()
+  for name, ids in pairs(backs) do
+    local at, first = line(queue, name), 1
+    table.sort(ids, function(a, b) return number_of(a) > number_of(b) end)
+    local head = redis.call("LINDEX", at, 0)
+    while head and first <= #ids and number_of(ids[first]) > number_of(head) do
+      insert(at, ids[first])
+      first = first + 1
+    end
+    if first <= #ids then
+      redis.call("LPUSH", at, unpack(ids, first))
+    end
+  end
+end
+
+-- Whether a message has had all its attempts; those before it was brought back from the dead do not count.
+local function is_spent(record, attempts_max)
+  return record[1] - (record[6] or 0) >= attempts_max
 end
 
 local function bury(id, name, attempts, why)
@@ -121,7 +153,6 @@ local function bury(id, name, attempts, why)
   redis.call("ZADD", dead_index, now, id)
   redis.call("HDEL", data, id)
   redis.call("HDEL", tried, id)
-  redis.call("HINCRBY", state, "dead", 1)
 end
 
 local function note(kind, id, name, attempt, ms)
@@ -134,19 +165,20 @@ local function let_go(kind, id, record)
   local attempt, name, pulled_at, together, charged = unpack(record)
   local facet = facet_of(name)
   local took_ms = math.max(0, now - pulled_at)
-  facet.held = math.max(0, facet.held - 1)
+  facet.held, facet.is_changed = math.max(0, facet.held - 1), true
   if charge == "time" then
     local cost = math.max(1, took_ms / together)
     facet.tag = facet.tag + (cost - charged) / facet.weight
     facet.mean = facet.mean == 0 and cost or 0.8 * facet.mean + 0.2 * cost
+    mean_cost = mean_cost == 0 and cost or 0.95 * mean_cost + 0.05 * cost
   end
   note(kind, id, name, attempt, took_ms)
   return facet
 end
 
--- The records of those of the messages that are still in the hands of whoever names the right attempt.
+-- Those of the messages, with their records, that are still in the hands of whoever names the right attempt.
 local function still_held(messages)
-  local ids, mine = {}, {}
+  local ids, mine, seen = {}, {}, {}
   for i, message in ipairs(messages) do
     ids[i] = message[1]
   end
@@ -156,10 +188,12 @@ local function still_held(messages)
   local ends = redis.call("ZMSCORE", pending, unpack(ids))
   local records = redis.call("HMGET", tried, unpack(ids))
   for i, message in ipairs(messages) do
+    local id, delay_ms = message[1], message[3]
     local record = ends[i] and records[i] and cmsgpack.unpack(records[i])
     -- The same message named twice in one call counts once.
-    if record and record[1] == message[2] and not mine[message[1]] then
-      mine[message[1]] = record
+    if record and record[1] == message[2] and not seen[id] then
+      seen[id] = true
+      mine[#mine + 1] = {id = id, record = record, delay_ms = delay_ms}
     end
   end
   return mine
@@ -172,6 +206,9 @@ local function conclude()
     redis.call("XADD", settled, "*", "queue", queue, kind, text)
     redis.call("HINCRBY", journal, "settlements_bytes", #queue + #text)
     redis.call("HINCRBY", state, kind, #lines)
+  end
+  if mean_cost ~= tonumber(kept_state[2] or 0) then
+    redis.call("HSET", state, "mean", string.format("%.17g", mean_cost))
   end
   if not could_serve and redis.call("ZCARD", ring) > 0 then
     redis.call("XADD", bell, "MAXLEN", "~", 1000, "*", "queue", queue)

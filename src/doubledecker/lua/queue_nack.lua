@@ -7,30 +7,26 @@
 -- arg  why           text  what a dead letter will say
 -- returns            the ids that were still the consumer's; nothing changed for the others
 
-local mine = still_held(messages)
 local ids, touched = {}, {}
-for _, message in ipairs(messages) do
-  local id, delay_ms = message[1], message[3]
-  local record = mine[id]
-  if record then
-    mine[id] = nil
-    local facet = let_go("nacked", id, record)
-    touched[facet.name] = facet
-    ids[#ids + 1] = id
-    redis.call("ZREM", pending, id)
-    if record[1] >= attempts_max then
-      note("dead", id, facet.name, record[1], 0)
-      bury(id, facet.name, record[1], why)
-    elseif delay_ms > 0 then
-      redis.call("ZADD", scheduled, now + delay_ms, id)
-    else
-      give_back(id, facet.name)
-    end
+for i, held in ipairs(still_held(messages)) do
+  local id, record = held.id, held.record
+  local facet = let_go("nacked", id, record)
+  touched[facet.name] = facet
+  ids[i] = id
+  if is_spent(record, attempts_max) then
+    note("dead", id, facet.name, record[1], 0)
+    bury(id, facet.name, record[1], why)
+  elseif held.delay_ms > 0 then
+    redis.call("ZADD", scheduled, now + held.delay_ms, id)
+  else
+    give_back(id, facet.name)
   end
 end
 if #ids == 0 then
   return ids
 end
+redis.call("ZREM", pending, unpack(ids))
+return_all()
 for _, facet in pairs(touched) do
   seat(facet)
 end

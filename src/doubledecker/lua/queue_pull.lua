@@ -9,17 +9,22 @@
 -- arg  lease_ms      int   how long they are the consumer's
 -- arg  attempts_max  int   how many times a message is tried
 -- arg  floor         text  virtual time of the queue over all partitions: no facet is served as if it were earlier
+-- arg  is_alone      int   1 when no other partition has anything to serve
 -- arg  due_max       int   how much of what is due comes back in one call
 -- returns            {{{id, attempt, facet, message}, …}, wait in ms or -1, end of leases, least tag, mean cost, facets}
+
+-- A facet that was served late catches up with its rate by this much: without it a rate of more than one message a
+-- millisecond, or than one a pull, could never be reached.
+local LATE_MS_MAX = 50
 
 local returned = {}
 for _, id in ipairs(redis.call("ZRANGE", pending, "-inf", now, "BYSCORE", "LIMIT", 0, due_max)) do
   local record = cmsgpack.unpack(redis.call("HGET", tried, id))
   local facet = let_go("expired", id, record)
   redis.call("ZREM", pending, id)
-  if record[1] >= attempts_max then
+  if is_spent(record, attempts_max) then
     note("dead", id, facet.name, record[1], 0)
-    bury(id, facet.name, record[1], "the lease ended " .. record[1] .. " times")
+    bury(id, facet.name, record[1], "the lease of attempt " .. record[1] .. " ended")
   else
     give_back(id, facet.name)
   end
@@ -34,13 +39,13 @@ end
 for _, name in ipairs(redis.call("ZRANGE", wake, "-inf", now, "BYSCORE", "LIMIT", 0, due_max)) do
   returned[name] = facet_of(name)
 end
+return_all()
 for _, facet in pairs(returned) do
   seat(facet)
 end
 
 -- The facets that may be served by this call: no more than messages are asked for, the last in line first.
-local start = math.max(v, tonumber(floor))
-v = start
+v = math.max(v, tonumber(floor))
 local names = most > 0 and redis.call("ZRANGE", ring, 0, most - 1, "WITHSCORES") or {}
 local standing = {}
 if #names > 0 then
@@ -63,11 +68,12 @@ while served < most and #standing > 0 do
   local facet = table.remove(standing)
   if facet.count < facet.waiting and not is_blocked(facet) and facet.next_at <= now then
     v = math.max(v, facet.place)
-    local cost = charge == "count" and 1 or math.max(1, facet.mean)
+    -- Of one whose costs are not known yet, the cost of the others is the best guess.
+    local cost = charge == "count" and 1 or math.max(1, facet.mean > 0 and facet.mean or mean_cost)
     facet.tag = math.max(facet.tag, v) + cost / facet.weight
-    facet.place, facet.charged = facet.tag, cost
+    facet.place, facet.charged, facet.is_changed = facet.tag, cost, true
     facet.held, facet.count, served = facet.held + 1, facet.count + 1, served + 1
-    facet.next_at = facet.every_ms > 0 and math.max(facet.next_at, now) + facet.every_ms or 0
+    facet.next_at = facet.every_ms > 0 and math.max(facet.next_at, now - LATE_MS_MAX) + facet.every_ms or 0
     order[served] = facet
     costs = costs + cost / facet.weight
     local low, high = 1, #standing + 1
@@ -81,7 +87,7 @@ while served < most and #standing > 0 do
     end
     table.insert(standing, low, facet)
   else
-    facet.is_spent = true
+    facet.is_passed_over = true
   end
 end
 
@@ -97,12 +103,13 @@ if served > 0 then
   local texts, tries = redis.call("HMGET", data, unpack(ids)), redis.call("HMGET", tried, unpack(ids))
   for i, id in ipairs(ids) do
     local facet = order[i]
-    local attempt = tries[i] and cmsgpack.unpack(tries[i])[1] + 1 or 1
+    local record = tries[i] and cmsgpack.unpack(tries[i]) or {0}
+    local attempt = record[1] + 1
     messages[i] = {id, attempt, facet.name, texts[i]}
     leases[#leases + 1] = now + lease_ms
     leases[#leases + 1] = id
     records[#records + 1] = id
-    records[#records + 1] = cmsgpack.pack({attempt, facet.name, now, served, facet.charged})
+    records[#records + 1] = cmsgpack.pack({attempt, facet.name, now, served, facet.charged, record[6]})
     note("pulled", id, facet.name, attempt, 0)
   end
   redis.call("ZADD", pending, unpack(leases))
@@ -122,25 +129,27 @@ if served > 0 then
 end
 -- Those that stood in the ring but could not be served.
 for _, facet in pairs(known) do
-  if facet.is_spent and facet.count == 0 then
+  if facet.is_passed_over and facet.count == 0 then
     seat(facet)
   end
 end
 
--- When nobody is left to be compared with, everyone's tag has been passed.
-if redis.call("ZCARD", pending) == 0 and redis.call("ZCARD", ring) == 0 then
-  local last = redis.call("ZRANGE", idle, -1, -1, "WITHSCORES")
-  v = math.max(v, tonumber(last[2] or v))
-end
 save()
 local past = redis.call("ZRANGE", idle, "-inf", v, "BYSCORE", "LIMIT", 0, due_max)
 for _, name in ipairs(past) do
+  local facet = facet_of(name)
   redis.call("ZREM", idle, name)
-  if redis.call("LLEN", line(queue, name)) == 0 and facet_of(name).held == 0 and facet_of(name).tag <= v then
+  if redis.call("LLEN", line(queue, name)) == 0 and facet.held == 0 and facet.tag <= v and facet.next_at <= now then
     redis.call("HDEL", facets, name)
   end
 end
-redis.call("HSET", state, "v", string.format("%.17g", v))
+-- When nobody is left to be compared with, nobody has had more than another.
+if is_alone == 1 and redis.call("EXISTS", pending, ring, parked, wake) == 0 then
+  redis.call("UNLINK", facets, idle)
+end
+if v ~= tonumber(kept_state[1] or 0) then
+  redis.call("HSET", state, "v", string.format("%.17g", v))
+end
 conclude()
 
 local wait_ms = -1

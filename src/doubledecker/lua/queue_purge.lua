@@ -21,6 +21,5 @@ redis.call("HDEL", data, unpack(gone))
 redis.call("HDEL", tried, unpack(gone))
 redis.call("HINCRBY", state, "purged", #gone)
 seat(facet_of(facet))
-save()
 conclude()
 return #gone

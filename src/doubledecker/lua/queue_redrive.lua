@@ -1,4 +1,6 @@
--- Bring dead letters back to life, each to its old place in its own line, as if never tried.
+-- Bring dead letters back to life, each to its old place in its own line, with all its attempts before it.
+--
+-- Attempts are counted on, so that whoever held one in its former life cannot settle it in this one.
 --
 -- uses queue_facets
 -- arg  ids  pack  the dead letters
@@ -8,21 +10,20 @@ local came, touched = {}, {}
 for _, id in ipairs(ids) do
   local packed = redis.call("HGET", dead, id)
   if packed then
-    local name, _, _, _, message = unpack(cmsgpack.unpack(packed))
+    local name, attempts, _, _, message = unpack(cmsgpack.unpack(packed))
     redis.call("HDEL", dead, id)
     redis.call("ZREM", dead_index, id)
     redis.call("HSET", data, id, message)
+    redis.call("HSET", tried, id, cmsgpack.pack({attempts, name, 0, 1, 0, attempts}))
     give_back(id, name)
     note("redriven", id, name, 0, 0)
     touched[name] = facet_of(name)
     came[#came + 1] = id
   end
 end
+return_all()
 for _, facet in pairs(touched) do
   seat(facet)
 end
-if #came > 0 then
-  save()
-  conclude()
-end
+conclude()
 return came

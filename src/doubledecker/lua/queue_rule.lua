@@ -16,9 +16,8 @@ changed.has_rules = true
 if every_ms == 0 then
   changed.next_at = 0
 end
+changed.is_changed = redis.call("HEXISTS", facets, facet) == 1
 seat(changed)
-if redis.call("HEXISTS", facets, facet) == 1 then
-  save()
-end
+save()
 conclude()
 return 1

@@ -3,7 +3,7 @@
 -- A hold ends by itself, so that a worker that died does not keep the subscriber's places. While jobs of this partition
 -- are parked, those that come now queue behind them; one that was put back has an invitation, which keeps its place.
 --
--- key subscriber  subscriber:<token>   hash  failures, last_attempted_at
+-- key subscriber  subscriber:<token>   hash  failures
 -- key holds       holds:<token>        zset  slots that call it now, by when their hold ends
 -- key invitations  invitations:<token>  zset  places kept for jobs that were put back, by when that ends
 -- key waiting     waiting:<token>      hash  partitions with jobs set aside for it, and a mark of the last time
@@ -36,5 +36,4 @@ if must_queue or taken >= (is_failing and 1 or concurrency) then
   return "full"
 end
 redis.call("ZADD", holds, now + lease_ms, slot)
-redis.call("HSET", subscriber, "last_attempted_at", now)
 return "go"

@@ -1,6 +1,6 @@
 -- End a call to a subscriber: free its place, keep score, and invite parked jobs to the free places.
 --
--- key subscriber   subscriber:<token>   hash  health_points, failures, retry_at
+-- key subscriber   subscriber:<token>   hash  health_points, failures, last_attempted_at, retry_at
 -- key holds        holds:<token>        zset  slots that call it now, by when their hold ends
 -- key invitations  invitations:<token>  zset  places kept for jobs that were put back, by when that ends
 -- key waiting      waiting:<token>      hash  partitions with jobs set aside for it, and a mark of the last time
@@ -8,6 +8,7 @@
 -- arg concurrency  int   how many may call at once
 -- arg points       int   health won, or lost when negative; 0 when there was no attempt after all
 -- arg delay_ms     int   how long until the next try, after a failure
+-- arg took_ms      int   how long ago the call began
 -- arg invite_ms    int   how long an invitation lasts
 -- arg uid          text  to tell these invitations from others
 -- now
@@ -25,6 +26,7 @@ if points ~= 0 then
   failures = points > 0 and 0 or before + 1
   local health = tonumber(redis.call("HGET", subscriber, "health_points") or 100) + points
   redis.call("HSET", subscriber, "health_points", math.max(0, math.min(100, health)), "failures", failures)
+  redis.call("HSET", subscriber, "last_attempted_at", now - took_ms)
 end
 if points < 0 then
   redis.call("HSET", subscriber, "retry_at", now + delay_ms)

@@ -46,6 +46,11 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     key: str = ""
     traceparent: str | UnsetType = UNSET
 
+    @property
+    def routing_key(self) -> str:
+        """What patterns are matched against, and the channel on which listeners are notified."""
+        return f"{self.tenant}:{self.topic}:{self.type}"
+
 
 # What a Raw field holds when the body has none: no JSON value is empty.
 _ABSENT = Raw(b"")

@@ -14,6 +14,10 @@ class Kind(Enum):
     BROKEN = "broken"
 
 
+# Answers that blame what was sent, not who received it.
+_CONTENT_STATUSES = frozenset({400, 413, 415, 422})
+
+
 @dataclass(frozen=True)
 class Outcome:
     """An attempt's end: `status` when there was an answer, `retry_after_ms` when it asked for patience."""
@@ -27,3 +31,8 @@ class Outcome:
     @property
     def is_delivered(self) -> bool:
         return self.kind is Kind.DELIVERED
+
+    @property
+    def is_receiver_well(self) -> bool:
+        """It answered, and if it refused, then for what was sent: another batch may fare better at once."""
+        return self.is_delivered or self.status in _CONTENT_STATUSES

@@ -24,7 +24,7 @@ from doubledecker.pipeline import files, lake, reading, rows, session
 from doubledecker.pipeline.lake import Table, TableSize, WrittenFile
 from doubledecker.pipeline.reading import Access, Slice
 from doubledecker.store import journal
-from doubledecker.store.journal import Extent
+from doubledecker.store.extents import Extent
 
 # Less than this is not worth a second task: it would only make more and smaller files.
 _SMALL_BYTES = 4_194_304

@@ -11,7 +11,7 @@ from doubledecker.assembly import settings as reading_settings
 from doubledecker.errors import BadRequest
 from doubledecker.model.entry_id import FIRST, EntryId
 from doubledecker.pipeline.reading import Access
-from doubledecker.store.journal import Extent
+from doubledecker.store.extents import Extent
 
 READ = ("journal", "topic", "tenant", "from", "to", "rowsPerBatch", "slices", "failOnDataLoss")
 WRITE = ("publisher", "refusedTable", "writeId")

@@ -1,7 +1,8 @@
 """Publishing in a Spark task: rows become events by the rules of `POST /events`, and go out in order, fenced."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -16,6 +17,7 @@ from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.commit import Draft, JournalBound
 from doubledecker.bus.fenced import FencedPublisher, Row
+from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.errors import BadRequest, Refused
 from doubledecker.model import event as parsing
 from doubledecker.model.event import EventLimits, Offered
@@ -55,8 +57,8 @@ class Counts:
 async def publish_all(work: TaskWork, batches: Iterator[pa.RecordBatch], refused: RefusedRows) -> Counts:
     """Publish all rows, an Arrow batch at a time, to all partitions side by side."""
     seen = 0
-    async with build.open_bus(work.settings) as bus:
-        publishers = _publishers(bus, work)
+    async with build.open_bus(work.settings) as bus, _notifying(bus, work) as notifiers:
+        publishers = _publishers(bus, work, notifiers)
         for arrow in batches:
             items = arrow.to_pylist()
             parts, why = _sort_out(bus, work, items, first=seen)
@@ -71,12 +73,26 @@ async def publish_all(work: TaskWork, batches: Iterator[pa.RecordBatch], refused
     return Counts(sum(each.published for each in tallies), sum(each.repeated for each in tallies))
 
 
-def _publishers(bus: Bus, work: TaskWork) -> list[FencedPublisher]:
+@asynccontextmanager
+async def _notifying(bus: Bus, work: TaskWork) -> AsyncIterator[list[Notifier]]:
+    """Those who tell listeners of what is published; at the end all is told, or a moment has passed."""
+    notifiers = [Notifier(partition, Notify(work.settings.notify)) for partition in bus.partitions.all]
+    running = [asyncio.create_task(notifier.run()) for notifier in notifiers]
+    try:
+        yield notifiers
+        await asyncio.gather(*(notifier.finish() for notifier in notifiers))
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def _publishers(bus: Bus, work: TaskWork, notifiers: Sequence[Notifier]) -> list[FencedPublisher]:
     settings = work.settings
     bound = JournalBound(settings.journal_bytes_max, is_refusing=settings.journal_full == "refuse")
     return [
-        FencedPublisher(partition, bus.registry, bound, task=work.name, batch=work.batch)
-        for partition in bus.partitions.all
+        FencedPublisher(partition, bus.registry, bound, notifier, task=work.name, batch=work.batch)
+        for partition, notifier in zip(bus.partitions.all, notifiers, strict=True)
     ]
 
 

@@ -5,7 +5,7 @@ while: reading changes nothing, so it may be repeated.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,8 +14,10 @@ from typing import TypeVar
 
 from doubledecker.errors import BusAway, JournalTrimmed
 from doubledecker.model.entry_id import FIRST, EntryId
-from doubledecker.store import journal, partitions
-from doubledecker.store.journal import Entry, Extent
+from doubledecker.store import extents as ranges
+from doubledecker.store import partitions
+from doubledecker.store.extents import Extent
+from doubledecker.store.journal import Entry
 from doubledecker.store.partitions import Partition, Partitions
 
 # A restart of the server takes a few seconds; a task that fails is started again by Spark as well.
@@ -73,11 +75,11 @@ async def extents(access: Access, name: str, after: Mapping[int, EntryId] | None
     async with connected(access) as bus:
         for part in bus.all:
             place = str((after or {}).get(part.index, FIRST))
-            found[part.index] = await patiently(partial(journal.extent, part, name, after=place))
+            found[part.index] = await patiently(partial(ranges.read, part, name, after=place))
     return found
 
 
-def pages(access: Access, name: str, part: Slice, *, fails_on_loss: bool) -> Iterator[tuple[Entry, ...]]:
+def pages(access: Access, name: str, part: Slice, *, fails_on_loss: bool) -> Iterator[Sequence[Entry]]:
     """The entries of a slice, in order, a bounded number of bytes at a time."""
     with asyncio.Runner() as runner:
         bus = runner.run(
@@ -91,18 +93,16 @@ def pages(access: Access, name: str, part: Slice, *, fails_on_loss: bool) -> Ite
             runner.run(bus.close())
 
 
-async def _next(walk: AsyncIterator[tuple[Entry, ...]]) -> tuple[Entry, ...]:
+async def _next(walk: AsyncIterator[Sequence[Entry]]) -> Sequence[Entry]:
     async for entries in walk:
         return entries
     return ()
 
 
-async def _walk(
-    partition: Partition, name: str, part: Slice, *, fails_on_loss: bool
-) -> AsyncIterator[tuple[Entry, ...]]:
+async def _walk(partition: Partition, name: str, part: Slice, *, fails_on_loss: bool) -> AsyncIterator[Sequence[Entry]]:
     after, count = part.after, _COUNT_FIRST
     while after < part.upto:
-        ask = partial(journal.read_page, partition, name, after=str(after), upto=str(part.upto), count=count)
+        ask = partial(ranges.page, partition, name, after=str(after), upto=str(part.upto), count=count)
         page = await patiently(ask)
         trimmed = EntryId.parse(page.trimmed)
         if fails_on_loss and trimmed > after:
@@ -147,7 +147,7 @@ def lost(partition: int, after: EntryId, trimmed: EntryId) -> str:
     )
 
 
-def _next_count(count: int, entries: tuple[Entry, ...]) -> int:
+def _next_count(count: int, entries: Sequence[Entry]) -> int:
     """How many entries to ask for next, so that the answer stays near the size of a page."""
     size = sum(len(value) for entry in entries for _, value in entry.fields)
     fitting = _PAGE_BYTES * len(entries) // max(1, size)

@@ -31,7 +31,7 @@ from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import options, reading, rows
 from doubledecker.pipeline.options import ReadOptions
 from doubledecker.pipeline.reading import Slice
-from doubledecker.store.journal import Extent
+from doubledecker.store.extents import Extent
 
 # A task for each so many bytes: large enough to be worth a task, small enough to repeat one.
 _SLICE_BYTES = 33_554_432

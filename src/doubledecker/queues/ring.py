@@ -18,9 +18,10 @@ from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Held, Message
 
 # A partition may turn out to have less than was asked of it; after these rounds the rest waits for the next pull.
-_ROUNDS_MAX = 3
-# However soon something is due, time passes between two looks.
-_WAIT_S_MIN = 0.001
+_ROUNDS_MAX = 4
+# However soon something is due, time passes between two looks; and however late, another consumer's lease may have
+# begun since the last look, and end before.
+_WAIT_S_MIN, _WAIT_S_MAX = 0.001, 1.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Rings:
         lease_ms = lease_ms or queue.lease_ms
         most = min(most, PULL_MAX)
         if len(self._partitions.all) == 1:
-            pulled = await queues.pull(self._partitions.home, queue, most=most, lease_ms=lease_ms, floor=0.0)
+            pulled = await queues.pull(self._partitions.home, queue, most=most, lease_ms=lease_ms)
             return Pull(pulled.messages, pulled.wait_ms)
         return await self._pull_all(queue, most, lease_ms)
 
@@ -89,9 +90,9 @@ class Rings:
                 left_s = deadline - loop.time()
                 if pull.messages or left_s <= 0 or patience.is_over or self._bell.is_stopped:
                     return pull
-                due_s = left_s if pull.wait_ms is None else max(pull.wait_ms / 1000, _WAIT_S_MIN)
+                due_s = _WAIT_S_MAX if pull.wait_ms is None else max(pull.wait_ms / 1000, _WAIT_S_MIN)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(left_s, due_s)):
+                    async with asyncio.timeout(min(left_s, due_s, _WAIT_S_MAX)):
                         await rung.wait()
 
     async def ack(self, queue: Queue, held: Sequence[Held]) -> list[str]:
@@ -115,13 +116,13 @@ class Rings:
         return min(ends, default=0), kept
 
     async def _pull_all(self, queue: Queue, most: int, lease_ms: int) -> Pull:
-        course = self._courses.get(queue.name)
-        if course is None:
-            course = self._courses[queue.name] = _Course([Standing()] * len(self._partitions.all))
-            await self._visit(queue, course, [0] * len(course.standings), lease_ms)
+        course = self._courses.setdefault(queue.name, _Course([Standing()] * len(self._partitions.all)))
         messages: list[Message] = []
-        for _ in range(_ROUNDS_MAX):
-            shares = divide(most - len(messages), course.standings, floor=course.virtual_time)
+        wait_ms: int | None = None
+        for i in range(_ROUNDS_MAX):
+            left = most - len(messages)
+            # Half by what was known, half by what is seen then: a tenant woken meanwhile is served by this pull.
+            shares = divide(left if i else left // 2, course.standings, floor=course.virtual_time)
             found, wait_ms = await self._visit(queue, course, shares, lease_ms)
             messages += found
             if len(messages) >= most or all(standing.head is None for standing in course.standings):
@@ -132,10 +133,17 @@ class Rings:
         self, queue: Queue, course: _Course, shares: Sequence[int], lease_ms: int
     ) -> tuple[list[Message], int | None]:
         """Pull its share from every partition, also when that is nothing: each learns how far the others are."""
-        floor = course.virtual_time
+        busy = {i for i, standing in enumerate(course.standings) if standing.head is not None}
         pulls = await asyncio.gather(
             *(
-                queues.pull(partition, queue, most=share, lease_ms=lease_ms, floor=floor)
+                queues.pull(
+                    partition,
+                    queue,
+                    most=share,
+                    lease_ms=lease_ms,
+                    floor=course.virtual_time,
+                    is_alone=busy <= {partition.index},
+                )
                 for partition, share in zip(self._partitions.all, shares, strict=True)
             )
         )

@@ -12,9 +12,9 @@ from typing import ParamSpec, TypeVar, cast
 
 from doubledecker.stages import diagram
 from doubledecker.stages.bound import Bound
-from doubledecker.stages.context import Context, Notice, clock_here
+from doubledecker.stages.context import Context, Notice, clock_here, sleep_here
 from doubledecker.stages.errors import ChainInvalid
-from doubledecker.stages.guard import Guarded, Keyed, threaded
+from doubledecker.stages.guard import Guarded, Keyed, guarded, threaded
 from doubledecker.stages.linking import named
 from doubledecker.stages.stage import Stage
 
@@ -54,17 +54,20 @@ class Chain:
         clock: Callable[[], float] | None = None,
         random: Random | None = None,
         listener: Callable[[Notice], None] | None = None,
+        hook: Callable[[Notice], None] | None = None,
     ) -> Bound:
         """Make the state: counters, queues, circuits; `listener` hears of rejections and changes of state.
+
+        `hook` hears of every step of every event, for tracing; without one that costs nothing.
 
         Bind in the loop that will use it, or name the clock: outside of one it cannot be known whether time is virtual.
         """
         chance = Random() if random is None else random  # noqa: S311 - jitter is no secret
-        return Bound(self.stages, Context(clock or clock_here(), chance, listener))
+        return Bound(self.stages, Context(clock or clock_here(), chance, listener, sleep_here(), hook))
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Guarded[P, R]:
         """Guard an async function: `@chain`."""
-        return Guarded(self.bind, function)
+        return guarded(self.bind, function)
 
     def keyed(self, key: Callable[..., str]) -> Keyed:
         """Guard an async function whose events have a key, made from its arguments: `@chain.keyed(lambda url: url)`."""
@@ -72,11 +75,11 @@ class Chain:
 
     def in_thread(self, function: Callable[P, R]) -> Guarded[P, R]:
         """Guard a sync function, run in a thread, which goes on to its end even when the caller gives up."""
-        return Guarded(self.bind, threaded(function))
+        return guarded(self.bind, threaded(function))
 
     def batched(self, function: Callable[[list[T]], Awaitable[Sequence[R]]]) -> Guarded[[T], R]:
         """Guard a function that answers many at once, to be called with one: for chains with a Batch."""
-        return Guarded(self.bind, cast("Callable[[T], Awaitable[R]]", function))
+        return guarded(self.bind, cast("Callable[[T], Awaitable[R]]", function))
 
     def diagram(self) -> str:
         """The chain as text."""

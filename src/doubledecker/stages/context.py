@@ -2,21 +2,27 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from random import Random
 
+from doubledecker.stages.event import Event
 from doubledecker.stages.simulation.loop import VirtualLoop
 
 
 @dataclass(frozen=True)
 class Notice:
-    """Something worth a log line: a rejection, a change of state; `stage` did `what` at `at` on the binding's clock."""
+    """Something that happened: `stage` did `what` at `at` on the binding's clock; `event` is whose step it was, if any.
+
+    A listener hears what is worth a log line: a rejection, a retry, a change of state. A hook hears every step too:
+    arrived, rejected, started, succeeded, failed, cancelled.
+    """
 
     stage: str
     what: str
     at: float
     key: str | None = None
+    event: Event | None = field(default=None, repr=False, compare=False)
 
 
 class Tasks:
@@ -56,6 +62,8 @@ class Context:
     clock: Callable[[], float]
     random: Random
     listener: Callable[[Notice], None] | None = None
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    hook: Callable[[Notice], None] | None = None
     tasks: Tasks = field(default_factory=Tasks)
     _names: set[str] = field(default_factory=set)
 
@@ -71,8 +79,19 @@ class Context:
 
 def clock_here() -> Callable[[], float]:
     """The loop's time in virtual time, else the monotonic clock: uvloop's own time moves in steps of a millisecond."""
+    loop = _virtual_loop()
+    return time.monotonic if loop is None else loop.time
+
+
+def sleep_here() -> Callable[[float], Awaitable[None]]:
+    """How to wait in the running loop."""
+    loop = _virtual_loop()
+    return asyncio.sleep if loop is None else loop.pause
+
+
+def _virtual_loop() -> VirtualLoop | None:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        return time.monotonic
-    return loop.time if isinstance(loop, VirtualLoop) else time.monotonic
+        return None
+    return loop if isinstance(loop, VirtualLoop) else None

@@ -5,61 +5,46 @@ import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from threading import Lock, get_ident
 from types import MethodType
-from typing import Generic, ParamSpec, TypeVar, cast
+from typing import ParamSpec, Protocol, TypeVar, cast
 
 from doubledecker.stages.bound import Bound
 from doubledecker.stages.event import NO_ATTRIBUTES, Event
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
-class Guarded(Generic[P, R]):
+class Guarded(Protocol[P, R_co]):
     """An async function inside a chain; the chain is bound anew in every event loop that calls it."""
 
-    def __init__(
-        self,
-        bind: Callable[[], Bound],
-        function: Callable[P, Awaitable[R]],
-        *,
-        key: Callable[..., str] | None = None,
-    ) -> None:
-        functools.update_wrapper(self, function)
-        self._bind = bind
-        self._function = function
-        self._key = key
-        self._lock = Lock()
-        self._bounds: dict[asyncio.AbstractEventLoop, Bound] = {}
-        self._latest: _Latest[R] | None = None
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, object, R_co]: ...
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, object, R]:
-        key = None if self._key is None else self._key(*args, **kwargs)
-        event = Event(key, None, 0, NO_ATTRIBUTES, self._function, args, kwargs)
-        latest = self._latest
-        # The loop that runs in this thread can be no other: asking asyncio costs a system call in Python 3.11.
-        if latest is None or latest.thread != get_ident() or not latest.is_running():
-            return self._call_anew(event)
-        return latest.run(event)
-
-    def __get__(self, instance: object, owner: type) -> "Guarded[P, R] | MethodType":
-        return self if instance is None else MethodType(self, instance)
+    def __get__(self, instance: object, owner: type) -> "Guarded[P, R_co] | MethodType": ...
 
     def bound(self) -> Bound:
         """The chain of the running loop: its stages and their snapshots."""
-        return self._bounds.get(asyncio.get_running_loop()) or self._bind_here()
+        ...
 
-    async def _call_anew(self, event: Event) -> R:
-        """Look up the chain when awaited, not when called: `asyncio.run(guarded())` calls before there is a loop."""
-        loop, run = asyncio.get_running_loop(), self.bound().run
-        self._latest = _Latest(get_ident(), loop.is_running, cast("_Run[R]", run))
-        return await self._latest.run(event)
 
-    def _bind_here(self) -> Bound:
-        """Bind for the running loop; loops that have closed are forgotten."""
-        bound = self._bind()
-        with self._lock:
-            self._bounds = {loop: one for loop, one in self._bounds.items() if not loop.is_closed()}
-            return self._bounds.setdefault(asyncio.get_running_loop(), bound)
+def guarded(
+    bind: Callable[[], Bound], function: Callable[P, Awaitable[R]], *, key: Callable[..., str] | None = None
+) -> Guarded[P, R]:
+    """The function inside a chain. It is a function itself: Python calls those faster than objects."""
+    bindings = _Bindings(bind)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[object, object, object]:
+        named = None if key is None else key(*args, **kwargs)
+        event = Event(named, None, 0, NO_ATTRIBUTES, function, args, kwargs)
+        latest = bindings.latest
+        # The loop that runs in this thread can be no other: asking asyncio costs a system call in Python 3.11.
+        if latest is None or latest.thread != get_ident() or not latest.is_running():
+            return bindings.call(event)
+        return latest.run(event)
+
+    call.bound = bindings.here  # type: ignore[attr-defined]  # a function may have attributes
+    return cast("Guarded[P, R]", call)
 
 
 class Keyed:
@@ -70,18 +55,45 @@ class Keyed:
         self._key = key
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Guarded[P, R]:
-        return Guarded(self._bind, function, key=self._key)
+        return guarded(self._bind, function, key=self._key)
 
 
-_Run = Callable[[Event], Coroutine[object, object, R]]
+_Run = Callable[[Event], Coroutine[object, object, object]]
 
 
-class _Latest(Generic[R]):
+class _Bindings:
+    """The chain of one function, bound in each loop that has called it."""
+
+    def __init__(self, bind: Callable[[], Bound]) -> None:
+        self._bind = bind
+        self._lock = Lock()
+        self._by_loop: dict[asyncio.AbstractEventLoop, Bound] = {}
+        self.latest: _Latest | None = None
+
+    def here(self) -> Bound:
+        """The one of the running loop."""
+        return self._by_loop.get(asyncio.get_running_loop()) or self._bind_here()
+
+    async def call(self, event: Event) -> object:
+        """Look up the chain when awaited, not when called: `asyncio.run(guarded())` calls before there is a loop."""
+        loop, run = asyncio.get_running_loop(), self.here().run
+        latest = self.latest = _Latest(get_ident(), loop.is_running, cast("_Run", run))
+        return await latest.run(event)
+
+    def _bind_here(self) -> Bound:
+        """Bind for the running loop; loops that have closed are forgotten."""
+        bound = self._bind()
+        with self._lock:
+            self._by_loop = {loop: one for loop, one in self._by_loop.items() if not loop.is_closed()}
+            return self._by_loop.setdefault(asyncio.get_running_loop(), bound)
+
+
+class _Latest:
     """The way into the chain of the loop that called last."""
 
     __slots__ = ("is_running", "run", "thread")
 
-    def __init__(self, thread: int, is_running: Callable[[], bool], run: _Run[R]) -> None:
+    def __init__(self, thread: int, is_running: Callable[[], bool], run: _Run) -> None:
         self.thread = thread
         self.is_running = is_running
         self.run = run

@@ -1,6 +1,5 @@
 """Linking: bound copies of stages, each with the next one inside it."""
 
-import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -30,11 +29,19 @@ def link(stages: tuple[Stage, ...], inner: Inner, context: Context, *, prefix: s
     bound: list[Stage] = []
     run = inner
     for stage, name in zip(reversed(stages), reversed(names), strict=True):
-        one = copy.copy(stage)
+        one = _copied(stage)
         one.bind(run, context, name)
         run = one.run
         bound.append(one)
     return Linked(run, tuple(reversed(bound)))
+
+
+def _copied(stage: Stage) -> Stage:
+    """As `copy.copy`, which gives the copy a dictionary of its own: Python reads attributes faster without one."""
+    one = object.__new__(type(stage))
+    for name, value in vars(stage).items():
+        setattr(one, name, value)
+    return one
 
 
 def named(stage: Stage) -> str:

@@ -32,7 +32,8 @@ class Queue:
     """In order of arrival, at most `size_max` of them; `Fifo` to its users."""
 
     size_max: int | None = None
-    _line: OrderedDict[Waiter, None] = field(default_factory=OrderedDict, init=False, repr=False, compare=False)
+    # All who wait; in whatever order they leave.
+    line: OrderedDict[Waiter, None] = field(default_factory=OrderedDict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         limits.check(self, size_max=limits.or_none(limits.WHOLE_ZERO_OR_MORE))
@@ -42,21 +43,17 @@ class Queue:
         return replace(self)
 
     def __len__(self) -> int:
-        return len(self._line)
-
-    @property
-    def is_full(self) -> bool:
-        return self.size_max is not None and len(self) >= self.size_max
+        return len(self.line)
 
     def push(self, waiter: Waiter) -> None:
-        self._line[waiter] = None
+        self.line[waiter] = None
 
     def pop(self) -> Waiter:
-        return self._line.popitem(last=False)[0]
+        return self.line.popitem(last=False)[0]
 
     def discard(self, waiter: Waiter) -> None:
         """Take out one that no longer waits."""
-        del self._line[waiter]
+        del self.line[waiter]
 
     def is_overdue(self, waited_s: float, now: float) -> bool:  # noqa: ARG002 - CoDel needs both
         """Asked when a waiter's turn has come: was the waiting in vain?"""
@@ -73,7 +70,7 @@ class Lifo(Queue):
     """Newest first: under overload some callers are served in time instead of all too late."""
 
     def pop(self) -> Waiter:
-        return self._line.popitem(last=True)[0]
+        return self.line.popitem(last=True)[0]
 
 
 @dataclass
@@ -82,18 +79,14 @@ class Priority(Queue):
 
     _lines: dict[int, OrderedDict[Waiter, None]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _levels: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
-    _size: int = field(default=0, init=False, repr=False, compare=False)
-
-    def __len__(self) -> int:
-        return self._size
 
     def push(self, waiter: Waiter) -> None:
+        super().push(waiter)
         level = waiter.event.priority
         if level not in self._lines:
             self._lines[level] = OrderedDict()
             insort(self._levels, level)
         self._lines[level][waiter] = None
-        self._size += 1
 
     def pop(self) -> Waiter:
         waiter = next(iter(self._lines[self._levels[-1]]))
@@ -101,11 +94,11 @@ class Priority(Queue):
         return waiter
 
     def discard(self, waiter: Waiter) -> None:
+        super().discard(waiter)
         level = waiter.event.priority
-        line = self._lines[level]
-        del line[waiter]
-        self._size -= 1
-        if not line:
+        of_level = self._lines[level]
+        del of_level[waiter]
+        if not of_level:
             del self._lines[level]
             self._levels.remove(level)
 
@@ -145,7 +138,7 @@ class CoDel(Queue):
         return True
 
     def _is_standing(self, waited_s: float, now: float) -> bool:
-        if waited_s < self.target_s or not self._line:
+        if waited_s < self.target_s or not self.line:
             self._above_until = None
             return False
         if self._above_until is None:

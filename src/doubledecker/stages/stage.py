@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from doubledecker.stages import limits
 from doubledecker.stages.context import Context, Notice
-from doubledecker.stages.errors import ChainInvalid, Rejected
+from doubledecker.stages.errors import ChainInvalid, QueueFull, Rejected
 from doubledecker.stages.event import Event
 from doubledecker.stages.pool import UNLIMITED, Pool
-from doubledecker.stages.queues import Queue
+from doubledecker.stages.queues import Queue, Waiter
 from doubledecker.stages.statistics import FOLD_EVERY, Counters, Snapshot
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ class Stage:
     counters: Counters = field(init=False, repr=False, compare=False)
     pool: Pool | None = field(init=False, repr=False, compare=False)
     # The methods that the class really has: an empty one is not called.
-    _asks: bool = field(init=False, repr=False, compare=False)
+    _ask: Callable[[Event], None] | None = field(init=False, repr=False, compare=False)
     _does: Inner = field(init=False, repr=False, compare=False)
-    _records: bool = field(init=False, repr=False, compare=False)
+    _record: Callable[[Event, object], None] | None = field(init=False, repr=False, compare=False)
     _clock: Callable[[], float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +78,16 @@ class Stage:
     def state(self) -> str:
         """One word for reports, where the technique has states."""
         return ""
+
+    @property
+    def working(self) -> int:
+        """Events at work now."""
+        return self.counters.working
+
+    @property
+    def queued(self) -> int:
+        """Events that wait for a worker."""
+        return len(self.pool.queue) if self.pool else 0
 
     @property
     def branches(self) -> Mapping[str, "Chain"]:
@@ -111,11 +121,31 @@ class Stage:
         self.counters = Counters()
         self.pool = self._make_pool()
         kind = type(self)
-        self._asks = kind.admit is not Stage.admit
+        self._ask = None if kind.admit is Stage.admit else self.admit
         self._does = inner if kind.work is Stage.work else self.work
-        self._records = kind.succeeded is not Stage.succeeded
+        self._record = None if kind.succeeded is Stage.succeeded else self.succeeded
         self._clock = context.clock
         self.start()
+        if context.hook is not None:
+            self._hook_up()
+
+    def _hook_up(self) -> None:
+        """Tell the hook of the steps that run takes often; of the others it is told where they happen."""
+        does = self._does
+
+        def ask(event: Event) -> None:
+            self.tell_step("arrived", event)
+            self.admit(event)
+
+        def do(event: Event) -> Awaitable[object]:
+            self.tell_step("started", event)
+            return does(event)
+
+        def record(event: Event, result: object) -> None:
+            self.tell_step("succeeded", event)
+            self.succeeded(event, result)
+
+        self._ask, self._does, self._record = ask, do, record
 
     def _make_pool(self) -> Pool | None:
         if self.workers is None and self.queue is None:
@@ -128,67 +158,79 @@ class Stage:
             counters=self.counters,
         )
 
-    async def run(self, event: Event) -> object:
-        """Lead an event through the stage."""
+    async def run(self, event: Event) -> object:  # noqa: C901, PLR0912 - in one piece: all calls come here
         counters = self.counters
         counters.arrived += 1
-        if self._asks:
-            self._let_in(event)
+        if self._ask is not None:
+            try:
+                self._ask(event)
+            except BaseException:
+                self._turn_away(event)
+                raise
         pool = self.pool
-        if pool is None:
-            counters.started += 1
-        elif pool.busy < pool.workers:
-            pool.busy += 1
-            counters.started += 1
+        if pool is not None and pool.busy >= pool.workers:
+            waiter = self._join(pool, event)
+            try:
+                await waiter.future
+            except BaseException as error:
+                self._quit(pool, waiter, error)
+                raise
         else:
-            await self._wait(pool, event)
-        clock = self._clock
-        started_at = clock()
-        is_settled = False
+            counters.started += 1
+            if pool is not None:
+                pool.busy += 1
+        started_at = self._clock()
         try:
             result = await self._does(event)
-        except Exception as error:
-            is_settled = True
-            counters.failed += 1
-            self.failed(event, error)
+        except BaseException as error:
+            self._end_badly(event, error)
             raise
         else:
-            is_settled = True
             counters.succeeded += 1
-            if self._records:
-                self.succeeded(event, result)
+            if not counters.succeeded % FOLD_EVERY:
+                counters.fold()
+            if self._record is not None:
+                self._record(event, result)
             return result
         finally:
-            counters.finished += 1
-            counters.note_work(clock() - started_at)
-            if not counters.finished % FOLD_EVERY:
-                counters.fold()
-            if not is_settled:
-                self.cancelled(event)
+            counters.note_work(self._clock() - started_at)
             if pool is not None:
-                pool.release()
+                pool.busy -= 1
+                if pool.line:
+                    pool.serve()
 
-    def _let_in(self, event: Event) -> None:
-        is_admitted = False
-        try:
-            self.admit(event)
-            is_admitted = True
-        finally:
-            if not is_admitted:
-                self.counters.rejected += 1
-                self.notify("rejected", event)
+    def _end_badly(self, event: Event, error: BaseException) -> None:
+        self.counters.fold_when_long()
+        if isinstance(error, Exception):
+            self.counters.failed += 1
+            self.tell_step("failed", event)
+            self.failed(event, error)
+        else:
+            self.counters.cancelled += 1
+            self.tell_step("cancelled", event)
+            self.cancelled(event)
 
-    async def _wait(self, pool: Pool, event: Event) -> None:
-        has_worker = False
-        try:
-            await pool.wait(event)
-            has_worker = True
-        except Rejected:
+    def _turn_away(self, event: Event) -> None:
+        self.counters.rejected += 1
+        self.notify("rejected", event)
+
+    def _join(self, pool: Pool, event: Event) -> Waiter:
+        """Queue for a worker; where there is no place, the event is rejected after all."""
+        waiter = pool.join(event)
+        if waiter is None:
             self.notify("rejected", event)
-            raise
-        finally:
-            if not has_worker:
-                self.cancelled(event)
+            self.cancelled(event)
+            raise QueueFull(self.name)
+        return waiter
+
+    def _quit(self, pool: Pool, waiter: Waiter, error: BaseException) -> None:
+        """Turned away by the queue, or given up."""
+        pool.quit(waiter)
+        if isinstance(error, Rejected):
+            self.notify("rejected", waiter.event)
+        else:
+            self.tell_step("cancelled", waiter.event)
+        self.cancelled(waiter.event)
 
     def ask(self, event: Event) -> "asyncio.Task[object]":
         """Pass the event on in a task of its own, which the binding ends when it is closed."""
@@ -201,7 +243,16 @@ class Stage:
         """Tell the binding's listener, if it has one."""
         listener = self.context.listener
         if listener is not None:
-            listener(Notice(self.name, what, self.context.clock(), event.key if event else None))
+            listener(self._notice(what, event))
+        self.tell_step(what, event)
+
+    def tell_step(self, what: str, event: Event | None = None) -> None:
+        """Tell the binding's hook, if it has one."""
+        if self.context.hook is not None:
+            self.context.hook(self._notice(what, event))
+
+    def _notice(self, what: str, event: Event | None) -> Notice:
+        return Notice(self.name, what, self.context.clock(), event.key if event else None, event)
 
     def resize(self, workers: int) -> None:
         """Change the number of workers while events flow; none is a pause."""
@@ -217,13 +268,13 @@ class Stage:
             stage=self.name,
             arrived=counters.arrived,
             rejected=counters.rejected,
-            queued=len(pool.queue) if pool else 0,
+            queued=self.queued,
             cancelled_in_queue=counters.quit,
             started=counters.started,
-            working=counters.started - counters.finished,
+            working=self.working,
             succeeded=counters.succeeded,
             failed=counters.failed,
-            cancelled=counters.finished - counters.succeeded - counters.failed,
+            cancelled=counters.cancelled,
             workers=pool.workers if pool and pool.workers != UNLIMITED else None,
             queue_time=counters.queue_time.freeze(),
             work_time=counters.work_time.freeze(),

@@ -21,6 +21,7 @@ class Watch:
     __slots__ = ("at", "is_cut", "requests", "task")
 
     def __init__(self, task: "asyncio.Task[object]", at: float) -> None:
+        # None when the call has ended: the watch has nothing to do any more.
         self.task: asyncio.Task[object] | None = task
         self.at = at
         self.is_cut = False
@@ -32,7 +33,7 @@ class Watch:
             self.task.cancel()
 
     def end(self) -> bool:
-        """The call has ended: was it this watch, and nobody else, that cut it short?"""
+        """The call was cancelled: was it this watch, and nobody else, that cut it short?"""
         task, self.task = self.task, None
         return self.is_cut and task is not None and task.uncancel() <= self.requests
 

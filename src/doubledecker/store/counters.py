@@ -19,6 +19,11 @@ async def take_growth(partition: Partition) -> dict[str, int]:
     return _numbers(await partition.run(_TAKE))
 
 
+async def add(partition: Partition, name: str, by: int) -> None:
+    """Let one counter grow."""
+    await partition.command("HINCRBY", partition.key("counters"), name, by)
+
+
 @dataclass(frozen=True)
 class Memory:
     """Bytes in use on a server, and how many it may use (0: any number)."""

@@ -4,8 +4,8 @@ A call carries the events of many requests (group commit). The plan says, by ind
 `publishers` whose each is (for the journal), `topics`, `ids` given by publishers (to tell repeats), `lanes` of events
 with the receivers that get exactly those, `queues` that get exactly the same events of a tenant, `bounds` of queues
 that refuse rather than drop and the events `bounded` by them, `wholes` that are written whole or not at all, `later`
-for events with too many receivers for one call, `fence` for what a Spark task publishes once (see store/fences.py), and
-`uids` enough for every batch that the call may open.
+for events with too many receivers for one call, `fence` for what a Spark task publishes once (see store/fences.py),
+`channels` on which someone may listen, and `uids` enough for every batch that the call may open.
 """
 
 from collections import defaultdict
@@ -78,6 +78,8 @@ class PublishReply:
     journal_bytes: int = 0
     repeats: frozenset[int] = frozenset()
     refused: Mapping[int, str] = field(default_factory=dict)
+    # Whether anyone listens on a channel of these events, as far as this server knows.
+    is_heard: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,11 @@ async def publish(
     version: int,
     limits: PublishLimits,
     wholes: Sequence[tuple[int, int]] = (),
+    channels: Sequence[str] = (),
     fence: Fence | None = None,
 ) -> PublishReply:
     """Write events to the journal, every receiver's batch and every matching queue, or nothing at all."""
-    plan = {**_plan(offers), "wholes": [[first + 1, last + 1] for first, last in wholes]}
+    plan = {**_plan(offers), "channels": list(channels), "wholes": [[first + 1, last + 1] for first, last in wholes]}
     if fence is not None:
         plan["fence"] = fence.packed
     return await _call(partition, [offer.message for offer in offers], plan, version, limits)
@@ -150,6 +153,7 @@ _NOTHING: dict[str, Packable] = {
     "bounded": [],
     "wholes": [],
     "later": [],
+    "channels": [],
 }
 
 
@@ -181,7 +185,7 @@ async def _call(
     outcome, *rest = cast("list[bytes]", reply)
     if not rest:
         return PublishReply(Accepted(outcome.decode()))
-    journal_bytes, repeats, refused = cast("tuple[int, list[int], list[int | bytes]]", rest)
+    journal_bytes, repeats, refused, is_heard = cast("tuple[int, list[int], list[int | bytes], int]", rest)
     pairs = zip(cast("list[int]", refused[0::2]), cast("list[bytes]", refused[1::2]), strict=True)
     # Lua counts from one.
     return PublishReply(
@@ -189,6 +193,7 @@ async def _call(
         journal_bytes,
         frozenset(index - 1 for index in repeats),
         {index - 1: queue.decode() for index, queue in pairs},
+        is_heard == 1,
     )
 
 

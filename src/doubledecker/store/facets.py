@@ -66,7 +66,9 @@ async def look(partition: Partition, queue: Queue) -> QueueView:
     )
     fields = cast("list[bytes]", flat)
     counters = {
-        name.decode(): int(value) for name, value in zip(fields[0::2], fields[1::2], strict=True) if name != b"v"
+        name.decode(): int(value)
+        for name, value in zip(fields[0::2], fields[1::2], strict=True)
+        if name not in {b"v", b"mean"}
     }
     return QueueView(*cast("tuple[int, int, int, int]", (length, in_flight, delayed, dead)), counters)
 

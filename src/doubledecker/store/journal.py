@@ -12,12 +12,16 @@ from typing import Literal, cast
 
 import msgspec
 
+from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
 Name = Literal["events", "attempts", "settlements"]
 # Entries that one trimming call looks at: a few milliseconds of the server's time at most. Settlements are small.
 _TRIM_MAX = {"events": 100, "attempts": 100, "settlements": 1_000}
+# How long a reader waits on the server for the next entries.
+NEXT_S = 5.0
+_EVENTS = "journal:events"
 
 _TRIM, _CONFIRM = load("journal_trim"), load("journal_confirm")
 
@@ -54,24 +58,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Page:
-    """Entries of a journal, and the id up to which it was cut when they were read."""
+    """Entries that follow a place, and the id up to which the journal had been cut just after they were read.
 
-    entries: tuple[Entry, ...]
-    trimmed: str
-
-
-@dataclass(frozen=True)
-class Extent:
-    """What a journal holds: entries from `first` to `last`; what was trimmed ends with `cut`.
-
-    The three are the same when it is empty.
+    What lies between the place and that id is missing if no entry of the page does: had the entries been read before
+    the cut, the first of them would be at that id or before it.
     """
 
-    cut: str
-    first: str
-    last: str
-    entries: int
-    bytes: int
+    entries: Sequence[Entry]
+    trimmed: str
 
 
 async def trim(partition: Partition, name: Name, *, bytes_max: int, is_forced: bool = True) -> Trimmed:
@@ -105,46 +99,48 @@ async def confirm(partition: Partition, name: str, *, archive: str, last_id: str
 async def read(partition: Partition, name: Name, *, after: str = "0-0", count: int = 100) -> list[Entry]:
     """The next entries after an id."""
     reply = await partition.command("XRANGE", partition.key(f"journal:{name}"), f"({after}", "+", "COUNT", count)
-    return [Entry(id_.decode(), _pairs(flat)) for id_, flat in cast("list[tuple[bytes, list[bytes]]]", reply)]
+    return _entries(reply)
 
 
-async def read_page(partition: Partition, name: str, *, after: str, upto: str, count: int) -> Page:
-    """The next entries of a range, with the last id that was cut at that moment: both in one atom.
-
-    When that id lies behind `after`, what lay between was trimmed before it could be read.
-    """
-    reply = await partition.commands(
-        [
-            ["MULTI"],
-            ["HGET", partition.key("journal"), f"{name}_trimmed"],
-            ["XRANGE", partition.key(f"journal:{name}"), f"({after}", upto, "COUNT", count],
-            ["EXEC"],
-        ]
+async def page(partition: Partition, *, first: str, last: str, count: int) -> Page:
+    """Entries of the event journal from one id to another, as many as asked for at most."""
+    entries, trimmed = await partition.commands(
+        [["XRANGE", partition.key(_EVENTS), first, last, "COUNT", count], _read_trimmed(partition)]
     )
-    trimmed, rows = cast("tuple[bytes | None, list[tuple[bytes, list[bytes]]]]", reply[-1])
-    entries = [Entry(id_.decode(), _pairs(flat)) for id_, flat in rows]
-    return Page(tuple(entries), (trimmed or b"0-0").decode())
+    return Page(_entries(entries), _id(trimmed))
 
 
-async def extent(partition: Partition, name: str, *, after: str = "0-0") -> Extent:
-    """From where to where a journal reaches now; its first entry is the one after `after`."""
-    first, last, kept, length = await partition.commands(
-        [
-            ["XRANGE", partition.key(f"journal:{name}"), f"({after}", "+", "COUNT", 1],
-            ["XREVRANGE", partition.key(f"journal:{name}"), "+", "-", "COUNT", 1],
-            ["HMGET", partition.key("journal"), f"{name}_trimmed", f"{name}_bytes"],
-            ["XLEN", partition.key(f"journal:{name}")],
-        ]
+async def next_page(partition: Partition, *, after: str, count: int) -> Page:
+    """The next entries of the event journal; waits for some, and after a while returns without."""
+    key = partition.key(_EVENTS)
+    block_ms = int(NEXT_S * 1000)
+    reply = await partition.block("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", key, after, block_s=NEXT_S)
+    [[_, entries]] = cast("list[list[Reply]]", reply) if reply else [[None, ()]]
+    return Page(_entries(entries), _id(await partition.command(*_read_trimmed(partition))))
+
+
+async def ends(partition: Partition) -> tuple[str, str]:
+    """The id up to which the event journal was cut, and that of its last entry."""
+    entries, trimmed = await partition.commands(
+        [["XREVRANGE", partition.key(_EVENTS), "+", "-", "COUNT", 1], _read_trimmed(partition)]
     )
-    trimmed, size = cast("tuple[bytes | None, bytes | None]", kept)
-    cut = (trimmed or b"0-0").decode()
-    ends = [cast("list[tuple[bytes, list[bytes]]]", found) for found in (first, last)]
-    begins, ends_at = (found[0][0].decode() if found else cut for found in ends)
-    return Extent(cut, begins, ends_at, cast("int", length), int(size or 0))
+    found = _entries(entries)
+    return _id(trimmed), found[0].id if found else _id(trimmed)
 
 
-def _pairs(flat: list[bytes]) -> tuple[tuple[str, bytes], ...]:
-    return tuple(zip([field.decode() for field in flat[0::2]], flat[1::2], strict=True))
+def _read_trimmed(partition: Partition) -> list[str]:
+    return ["HGET", partition.key("journal"), "events_trimmed"]
+
+
+def _id(reply: Reply) -> str:
+    return cast("bytes", reply).decode() if reply else "0-0"
+
+
+def _entries(reply: Reply) -> list[Entry]:
+    return [
+        Entry(id_.decode(), tuple(zip([f.decode() for f in flat[0::2]], flat[1::2], strict=True)))
+        for id_, flat in cast("list[tuple[bytes, list[bytes]]]", reply)
+    ]
 
 
 async def state(partition: Partition) -> dict[str, str]:

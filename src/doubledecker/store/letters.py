@@ -47,17 +47,21 @@ async def read(partition: Partition, queue: Queue, ids: Sequence[str]) -> list[t
 
 
 async def purge(partition: Partition, queue: Queue, tenant: str) -> int:
-    """Destroy what waits in a facet; returns how many messages that were."""
+    """Destroy what waits in a facet; returns how many messages that were.
+
+    What is published meanwhile may stay, or this might never end.
+    """
+    line = partition.key(f"queue:new:{queue.name}:{tenant}")
+    waiting = cast("int", await partition.command("LLEN", line))
     total = 0
-    while True:
-        gone = await _purge(partition, queue, tenant, [])
+    for _ in range(0, waiting, _PAGE):
+        total += await _purge(partition, queue, tenant, [])
+    at, start = partition.key(f"queue:scheduled:{queue.name}"), 0
+    while delayed := ids_of(await partition.command("ZRANGE", at, start, start + _PAGE - 1)):
+        gone = await _purge(partition, queue, tenant, delayed)
+        # What stays comes before the next page, what went does not.
+        start += len(delayed) - gone
         total += gone
-        if gone < _PAGE:
-            break
-    at = partition.key(f"queue:scheduled:{queue.name}")
-    delayed = ids_of(await partition.command("ZRANGE", at, 0, -1))
-    for start in range(0, len(delayed), _PAGE):
-        total += await _purge(partition, queue, tenant, delayed[start : start + _PAGE])
     return total
 
 

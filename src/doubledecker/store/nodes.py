@@ -1,21 +1,28 @@
 """The servers: one Redis, or the nodes of a Redis Cluster, found by slot.
 
 Every call has a deadline and is made once: a script that timed out may have run, and only its caller knows whether it
-may run again.
+may run again. A process may lead its calls through a guard, one for each server, that fails at once what would fail
+late; calls that block are not guarded.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, MovedError, NoScriptError, RedisError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
-from doubledecker.errors import BusAway
+from doubledecker.errors import BusAway, BusSilent
 from doubledecker.store.line import Line, Reply, open_line
 from doubledecker.store.scripts import Encoded
+
+Commands = Sequence[Sequence[Encoded]]
+Call = Callable[[Commands], Awaitable[list[Reply]]]
+# From a server's address and the call to it, to the call as it is made.
+Guard = Callable[[str, Call], Call]
 
 # Longer than any script takes, shorter than a publisher's patience.
 ANSWER_S_MAX = 1.0
@@ -26,8 +33,9 @@ BLOCK_S_MAX = 5.0
 class Node:
     """One server: a line that calls share, and a connection of its own for each that blocks."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, guard: Guard | None = None) -> None:
         self.url = url
+        self.call = guard(_shown(url), self._call) if guard else self._call
         retry = Retry(NoBackoff(), 0)
         self._pool = redis.ConnectionPool.from_url(
             url, protocol=2, retry=retry, socket_connect_timeout=ANSWER_S_MAX, socket_timeout=None
@@ -36,7 +44,7 @@ class Node:
         self._idle: list[redis.Connection] = []
         self._opening = asyncio.Lock()
 
-    async def call(self, commands: Sequence[Sequence[Encoded]]) -> list[Reply]:
+    async def _call(self, commands: Commands) -> list[Reply]:
         """Send commands in one round trip; an error reply to any of them raises after all were read."""
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
@@ -47,7 +55,7 @@ class Node:
         except TimeoutError as error:
             # What comes after a reply that is not coming would not come either.
             await self.close()
-            raise BusAway(f"Redis at {_shown(self.url)} did not answer within {ANSWER_S_MAX} s") from error
+            raise BusSilent(f"Redis at {_shown(self.url)} did not answer within {ANSWER_S_MAX} s") from error
         except (RedisError, OSError) as error:
             raise self._translated(error) from error
 
@@ -95,15 +103,17 @@ class Node:
             return error
         if isinstance(error, AuthenticationError):
             return BusAway(f"Redis refused the credentials of {_shown(self.url)}")
-        return BusAway(f"Redis at {_shown(self.url)}: {str(error) or type(error).__name__}")
+        kind = BusSilent if isinstance(error, RedisConnectionError | OSError) else BusAway
+        return kind(f"Redis at {_shown(self.url)}: {str(error) or type(error).__name__}")
 
 
 class Nodes:
     """The node that holds a slot: always the same one, unless this is a Redis Cluster."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, guard: Guard | None = None) -> None:
+        self._guard = guard
         self._seeds = [part.strip() for part in url.split(",")]
-        self._nodes = {self._seeds[0]: Node(self._seeds[0])}
+        self._nodes = {self._seeds[0]: Node(self._seeds[0], guard)}
         self._ranges: list[tuple[int, int, str]] = []
         self.is_cluster = False
 
@@ -123,7 +133,7 @@ class Nodes:
         if self.is_cluster:
             await self._locate()
 
-    async def call(self, slot: int, commands: Sequence[Sequence[Encoded]]) -> list[Reply]:
+    async def call(self, slot: int, commands: Commands) -> list[Reply]:
         """Send commands to the node of a slot; when the slot has moved, nothing has run, so ask again there."""
         try:
             return await self._of(slot).call(commands)
@@ -143,6 +153,10 @@ class Nodes:
             await self._relocate_quietly()
             raise BusAway("the slot has moved to another node") from error
 
+    async def everywhere(self, commands: Sequence[Sequence[Encoded]]) -> list[list[Reply]]:
+        """Send commands to every server that holds slots."""
+        return await asyncio.gather(*(self._at(url).call(commands) for url in self.urls))
+
     def url_of(self, slot: int) -> str:
         """The server that holds a slot."""
         for first, last, url in self._ranges:
@@ -157,8 +171,12 @@ class Nodes:
             await node.close()
 
     def _of(self, slot: int) -> Node:
-        url = self.url_of(slot)
-        return self._nodes.setdefault(url, Node(url)) if url not in self._nodes else self._nodes[url]
+        return self._at(self.url_of(slot))
+
+    def _at(self, url: str) -> Node:
+        if url not in self._nodes:
+            self._nodes[url] = Node(url, self._guard)
+        return self._nodes[url]
 
     async def _relocate_quietly(self) -> None:
         try:
@@ -178,12 +196,12 @@ class Nodes:
             ranges.append((cast("int", row[0]), cast("int", row[1]), url))
         self._ranges = ranges
 
-    async def _ask(self, commands: Sequence[Sequence[Encoded]]) -> list[Reply]:
+    async def _ask(self, commands: Commands) -> list[Reply]:
         """Ask any node that answers: the known ones first, then the seeds."""
         failure: BusAway | None = None
         for url in dict.fromkeys([*self.urls, *self._seeds]):
             try:
-                return await self._nodes.setdefault(url, Node(url)).call(commands)
+                return await self._at(url).call(commands)
             except BusAway as error:
                 failure = error
         assert failure is not None

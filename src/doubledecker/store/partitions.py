@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.event import Event
 from doubledecker.store.line import Reply
-from doubledecker.store.nodes import ANSWER_S_MAX, Nodes
+from doubledecker.store.nodes import ANSWER_S_MAX, Guard, Nodes
 from doubledecker.store.scripts import Encoded, Script, Value
 
 SLOTS = 16_384
@@ -61,10 +61,19 @@ class Partition:
         """Run a command that waits on the server for up to `block_s`; never cancel it, let it end."""
         return await self._nodes.block(self._slot, words, block_s=block_s)
 
+    async def everywhere(self, commands: Sequence[Sequence[Encoded]]) -> list[list[Reply]]:
+        """Run commands on every server of the bus, and not only on the one that holds this partition."""
+        return await self._nodes.everywhere(commands)
+
     async def time_ms(self) -> int:
         """The time that scripts see."""
         seconds, micros = cast("list[bytes]", await self.command("TIME"))
         return int(seconds) * 1000 + int(micros) // 1000 + self.shift_ms
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether there are other servers, of one Redis Cluster."""
+        return self._nodes.is_cluster
 
     @property
     def server(self) -> str:
@@ -81,9 +90,9 @@ class Partitions:
         self.home = self.all[0]
 
     @classmethod
-    async def connect(cls, url: str, *, namespace: str, count: int) -> "Partitions":
+    async def connect(cls, url: str, *, namespace: str, count: int, guard: Guard | None = None) -> "Partitions":
         """Find the servers and check that they fit: version, eviction policy, number of partitions."""
-        nodes = Nodes(url)
+        nodes = Nodes(url, guard)
         await nodes.discover()
         tagged = count > 1 or nodes.is_cluster
         prefixes = [f"{namespace}{{{tag(i, count)}}}:" if tagged else namespace for i in range(count)]
@@ -135,12 +144,14 @@ class Partitions:
             )
 
 
-async def wait_for(url: str, *, namespace: str, count: int, patience_s: float) -> Partitions:
+async def wait_for(
+    url: str, *, namespace: str, count: int, patience_s: float, guard: Guard | None = None
+) -> Partitions:
     """Connect, trying again while the server is away, as it is while it starts."""
     deadline = asyncio.get_running_loop().time() + patience_s
     while True:
         try:
-            return await Partitions.connect(url, namespace=namespace, count=count)
+            return await Partitions.connect(url, namespace=namespace, count=count, guard=guard)
         except BusAway:
             if asyncio.get_running_loop().time() >= deadline:
                 raise

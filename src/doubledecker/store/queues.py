@@ -54,8 +54,13 @@ class Held:
     delay_ms: int = 0
 
 
-async def pull(partition: Partition, queue: Queue, *, most: int, lease_ms: int, floor: float) -> Pulled:
-    """Take up to `most` messages under a lease; with 0 only what is due comes back."""
+async def pull(
+    partition: Partition, queue: Queue, *, most: int, lease_ms: int, floor: float = 0.0, is_alone: bool = True
+) -> Pulled:
+    """Take up to `most` messages under a lease; with 0 only what is due comes back.
+
+    `floor` is how far the queue is over all partitions, `is_alone` whether no other has anything to serve.
+    """
     reply = await partition.run(
         _PULL,
         queue=queue.name,
@@ -64,6 +69,7 @@ async def pull(partition: Partition, queue: Queue, *, most: int, lease_ms: int, 
         lease_ms=lease_ms,
         attempts_max=queue.attempts_max,
         floor=repr(floor),
+        is_alone=int(is_alone),
         due_max=_DUE_MAX,
     )
     rows, wait_ms, until, head, cost, facets = cast(

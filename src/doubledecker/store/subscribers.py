@@ -128,7 +128,9 @@ async def uninvite(home: Partition, token: str, count: int) -> None:
         await home.command("ZPOPMAX", home.key(f"invitations:{token}"), count)
 
 
-async def leave(home: Partition, subscriber: Subscriber, *, slot: str, points: int, delay_ms: int = 0) -> Left:
+async def leave(
+    home: Partition, subscriber: Subscriber, *, slot: str, points: int, delay_ms: int = 0, took_ms: int = 0
+) -> Left:
     """Free the place; `points` are won or lost health, zero when there was no attempt after all."""
     reply = await home.run(
         _LEAVE,
@@ -137,6 +139,7 @@ async def leave(home: Partition, subscriber: Subscriber, *, slot: str, points: i
         concurrency=subscriber.concurrency,
         points=points,
         delay_ms=delay_ms,
+        took_ms=took_ms,
         invite_ms=INVITE_MS,
         uid=uid(),
     )

@@ -14,6 +14,7 @@ from doubledecker.web.letters import Letters
 from doubledecker.web.publishing import Publishing
 from doubledecker.web.queues import Queues
 from doubledecker.web.routes import Routes
+from doubledecker.web.stream import Streaming
 from doubledecker.web.table import ByMethod, Route, Table
 
 _NOBODY = Caller(id="", name="")
@@ -31,12 +32,16 @@ class App:
         routes: Routes,
         queues: Queues,
         letters: Letters,
+        streaming: Streaming,
         *,
         metrics_public: bool,
     ) -> None:
         self._authenticator = authenticator
         self.table = Table(
-            {**_bus_table(publishing, routes, metrics_public=metrics_public), **_queue_table(queues, letters)}
+            {
+                **_bus_table(publishing, routes, streaming, metrics_public=metrics_public),
+                **_queue_table(queues, letters),
+            }
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,9 +91,12 @@ def _wrong_method(method: str, by_method: ByMethod) -> Response:
     return problem.response(_MethodNotAllowed(f"{method} is not possible here, {allowed} is"), [("Allow", allowed)])
 
 
-def _bus_table(publishing: Publishing, routes: Routes, *, metrics_public: bool) -> dict[str, ByMethod]:
+def _bus_table(
+    publishing: Publishing, routes: Routes, streaming: Streaming, *, metrics_public: bool
+) -> dict[str, ByMethod]:
     return {
         "/events": {"POST": Route(publishing.post_events)},
+        "/stream": {"GET": Route(streaming.get_stream)},
         "/topics": {"GET": Route(routes.list_topics)},
         "/topics/{name}": {"POST": Route(publishing.post_topic), "DELETE": Route(routes.delete_topic)},
         "/subscription": {"POST": Route(routes.subscribe)},

@@ -1,7 +1,8 @@
 """The overview as Prometheus metrics, rendered when asked for."""
 
+from collections import Counter as Sum
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -10,6 +11,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from doubledecker.bus import telemetry
 from doubledecker.bus.overview import Overview
 from doubledecker.queues.view import QueueView
+from doubledecker.stages import Bound
+from doubledecker.stages.prometheus import StagesCollector
 
 _HELP = {
     "events.published": "Events accepted, by topic",
@@ -18,32 +21,46 @@ _HELP = {
     "events.autodropped": "Events dropped because memory was short",
     "events.purged": "Events deleted with their subscriber",
     "delivery.batches": "Delivery attempts",
+    "delivery.rejected": "Calls that a chain did not let through, by stage; nothing was sent",
     "delivery.events": "Events in delivery attempts",
     "delivery.time": "Milliseconds spent in delivery attempts",
+    "notifications.missed": "Events that listeners on Redis channels were not told of",
+    "streams.dropped": "Streams that the bus ended, by reason",
     "latency.batches.first_attempt": "From a batch's first event accepted to its first attempt",
     "latency.batches.last_attempt": "From a batch's first event accepted to its delivery",
 }
 
 
-def render(view: Overview, queues: Sequence[QueueView] = ()) -> bytes:
-    """The text that Prometheus reads."""
+_CIRCUITS = ("closed", "open", "half-open")
+
+
+def render(view: Overview | None, queues: Sequence[QueueView], chains: Mapping[str, Bound], *, listeners: int) -> bytes:
+    """The text that Prometheus reads: the whole bus unless it is away; chains and listeners of this process."""
     registry = CollectorRegistry()
-    registry.register(_Snapshot(view, queues))
+    registry.register(_Snapshot(view, queues, listeners))
+    # Numbered, as the servers of the other metrics are: an address is nobody's business.
+    names = {f"redis-{number}": chains[server] for number, server in enumerate(sorted(chains))}
+    registry.register(StagesCollector(names, prefix="doubledecker_stage"))
     return generate_latest(registry)
 
 
 class _Snapshot(Collector):
     """Hands one overview to the Prometheus client."""
 
-    def __init__(self, view: Overview, queues: Sequence[QueueView]) -> None:
+    def __init__(self, view: Overview | None, queues: Sequence[QueueView], listeners: int) -> None:
         self._view = view
         self._queues = queues
+        self._listeners = listeners
 
     def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("doubledecker_redis_up", "1 when Redis answers", value=float(self._view is not None))
+        if self._view is None:
+            return
         yield from _counters(self._view)
         yield from _histograms(self._view)
         yield from _gauges(self._view)
         yield from _queues(self._queues)
+        yield GaugeMetricFamily("doubledecker_streams", "Streams open in this process", value=self._listeners)
 
 
 def _counters(view: Overview) -> Iterator[Metric]:
@@ -87,6 +104,7 @@ def _histograms(view: Overview) -> Iterator[Metric]:
 
 def _gauges(view: Overview) -> Iterator[Metric]:
     yield from _subscriber_gauges(view)
+    yield from _chain_gauges(view)
     waiting = GaugeMetricFamily("doubledecker_jobs", "Jobs, by queue and state", labels=["queue", "state"])
     for (queue, state), count in sorted(view.jobs.items()):
         waiting.add_metric([queue, "total" if state == "index" else state], count)
@@ -115,6 +133,30 @@ def _subscriber_gauges(view: Overview) -> Iterator[Metric]:
         family = GaugeMetricFamily(f"doubledecker_subscriber_{name}", text, labels=["subscriber"])
         for each, value in zip(view.subscribers, values, strict=True):
             family.add_metric([each.subscriber.token], value)
+        yield family
+
+
+def _chain_gauges(view: Overview) -> Iterator[Metric]:
+    """What workers told of their chains; a subscriber has one in every worker that calls it."""
+    circuits: Sum[tuple[str, str]] = Sum()
+    calls: Sum[str] = Sum()
+    queued: Sum[str] = Sum()
+    for chain in view.chains:
+        # All three states are shown, so that a graph has a zero and not a hole.
+        circuits.update({(chain.subscriber, state): int(chain.circuit == state) for state in _CIRCUITS})
+        calls[chain.subscriber] += chain.calls
+        queued[chain.subscriber] += chain.queued
+    family = GaugeMetricFamily(
+        "doubledecker_chain_circuits", "Workers by the state of their circuit", labels=["subscriber", "state"]
+    )
+    for (token, state), workers in sorted(circuits.items()):
+        family.add_metric([token, state], workers)
+    yield family
+    shapes = {"calls": ("Calls under way in workers' chains", calls), "queued": ("Calls that wait there", queued)}
+    for name, (text, counts) in shapes.items():
+        family = GaugeMetricFamily(f"doubledecker_chain_{name}", text, labels=["subscriber"])
+        for token, count in sorted(counts.items()):
+            family.add_metric([token], count)
         yield family
 
 

@@ -17,6 +17,7 @@ _PROBLEMS = {
     404: "There is no such thing",
     408: "The head or the body came too slowly",
     409: "It contradicts something: an Idempotency-Key used for another request, a queue that still holds messages",
+    410: "The journal no longer holds what follows that position, and strict=1 was asked for",
     413: "More bytes or more events than one request may carry",
     415: "A content type that is not an event's",
     429: "There are too many of these already, or a queue that refuses is full; try again after Retry-After",

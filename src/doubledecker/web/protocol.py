@@ -30,6 +30,8 @@ HEADERS_MAX = 100  # as Apache has it by default; our clients send about ten
 # How long a refused client may go on sending before the connection is torn down. Closing at once would reset
 # the connection under the client, which then often sees no answer at all.
 LINGER_S = 2.0
+# The name under which an app finds how to cut its connection.
+ABORT = "doubledecker.abort"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refusal = _too_busy(len(self.connections), connections_max=self.connections_max)
             raise httptools.HttpParserError(self._refusal.detail)
         super().on_headers_complete()
+        # For an answer without end: closing waits for the client to read what is under way, and it may never do so.
+        self.scope["extensions"] = {ABORT: {"call": self.transport.abort}}
 
     def on_body(self, body: bytes) -> None:
         self._framing_bytes = 0

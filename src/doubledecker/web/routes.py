@@ -1,6 +1,8 @@
 """The other routes: tokens, topics, subscriptions, health. Each is a short function from a request to an answer."""
 
 import asyncio
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -16,12 +18,14 @@ from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.token import Caller
 from doubledecker.queues import view as queue_view
+from doubledecker.stages import Bound
 from doubledecker.store import jobs
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import body as bodies
 from doubledecker.web import metrics, openapi, problem
 from doubledecker.web.authentication import require_client, require_root
 from doubledecker.web.body import BodyLimits
+from doubledecker.web.feed import Feed
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
 _SCALING_S = 1.0
@@ -40,10 +44,19 @@ class RouteRules:
 class Routes:
     """Answers everything but publishing."""
 
-    def __init__(self, partitions: Partitions, registry: LiveRegistry, rules: RouteRules) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        registry: LiveRegistry,
+        rules: RouteRules,
+        feed: Feed,
+        chains: Mapping[str, Bound],
+    ) -> None:
         self._partitions = partitions
         self._registry = registry
         self._rules = rules
+        self._feed = feed
+        self._chains = chains
 
     async def pulse(self, _request: Request, _caller: Caller) -> Response:
         """204 when Redis answers."""
@@ -86,13 +99,15 @@ class Routes:
         return _json(openapi.document())
 
     async def metrics(self, _request: Request, _caller: Caller) -> Response:
-        """The overview, for Prometheus."""
-        await self._registry.refresh()
-        known = self._registry.snapshot.subscribers
-        view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
-        known_queues = self._registry.snapshot.queues.values()
-        queues = await asyncio.gather(*(queue_view.look(self._partitions, queue) for queue in known_queues))
-        return Response(metrics.render(view, queues), media_type="text/plain; version=0.0.4")
+        """The overview and the chains of this process, for Prometheus; the chains alone while Redis is away."""
+        view, queues = None, []
+        with contextlib.suppress(BusAway):
+            await self._registry.refresh()
+            known, known_queues = self._registry.snapshot.subscribers, self._registry.snapshot.queues.values()
+            queues = await asyncio.gather(*(queue_view.look(self._partitions, queue) for queue in known_queues))
+            view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
+        text = metrics.render(view, queues, self._chains, listeners=len(self._feed.listeners))
+        return Response(text, media_type="text/plain; version=0.0.4")
 
     async def list_tokens(self, _request: Request, caller: Caller) -> Response:
         """Names and ids; the secrets are not known here any more."""

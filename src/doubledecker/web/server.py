@@ -10,16 +10,19 @@ import uvicorn
 from doubledecker import log
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
+from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
 from doubledecker.model.event import EventLimits
 from doubledecker.web.app import App
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import BodyLimits
+from doubledecker.web.feed import Feed
 from doubledecker.web.letters import Letters
 from doubledecker.web.protocol import guarded
 from doubledecker.web.publishing import Publishing, PublishRules
 from doubledecker.web.queues import Queues
 from doubledecker.web.routes import RouteRules, Routes
+from doubledecker.web.stream import Streaming, StreamRules
 
 # Requests under way get this long to finish when the process stops.
 _GRACE_S = 5
@@ -47,25 +50,28 @@ def bind(host: str, port: int) -> socket.socket:
 
 async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) -> None:
     """Serve until `stop` is set; then answer what is under way."""
-    async with build.open_bus(settings) as bus:
-        server = _Server(_config(make_app(settings, bus), settings))
+    guard = RedisGuard(open_s=settings.redis_open_s)
+    async with build.open_bus(settings, guard=guard) as bus:
+        feed = Feed(bus.partitions, listeners_max=settings.streams_max)
+        server = _Server(_config(make_app(settings, bus, feed, guard), settings))
         async with asyncio.TaskGroup() as tasks:
-            background = [
-                tasks.create_task(part) for part in (bus.registry.follow(), bus.publisher.run(), bus.bell.run())
-            ]
+            endless = (bus.registry.follow(), bus.publisher.run(), bus.bell.run(), feed.run())
+            background = [tasks.create_task(part) for part in endless]
             serving = tasks.create_task(server.serve([listener]))
             host, port = listener.getsockname()[:2]
             _log.info("web.started", host=host, port=port)
             await stop.wait()
             bus.bell.stop()
+            feed.stop()
             server.should_exit = True
             await serving
+            await bus.publisher.finish()
             for task in background:
                 task.cancel()
     _log.info("web.stopped")
 
 
-def make_app(settings: Settings, bus: Bus) -> App:
+def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App:
     """The application for these settings."""
     body = BodyLimits(settings.body_bytes_max, settings.body_s_max)
     event = EventLimits(settings.max_event_data_bytes, settings.event_depth_max)
@@ -76,12 +82,14 @@ def make_app(settings: Settings, bus: Bus) -> App:
         scaling_deadline_ms=settings.scaling_deadline_ms,
         private_callbacks=settings.private_callbacks,
     )
+    stream = StreamRules(settings.stream_buffer_bytes, settings.stream_heartbeat_s, settings.stream_stall_s)
     return App(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
         Publishing(bus.partitions, bus.publisher, rules),
-        Routes(bus.partitions, bus.registry, routes),
+        Routes(bus.partitions, bus.registry, routes, feed, guard.bounds),
         Queues(bus.partitions, bus.registry, bus.rings, body, is_private_allowed=settings.private_callbacks),
         Letters(bus.partitions, bus.registry, body),
+        Streaming(bus.partitions, bus.registry, feed, stream),
         metrics_public=settings.metrics_public,
     )
 

@@ -8,7 +8,7 @@ from doubledecker.bus import overview
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import RetryLater
 from doubledecker.model.job import AUX, MAIN, RETRY
-from doubledecker.store import batches, counters, events, jobs, journal, letters, registry, subscribers
+from doubledecker.store import batches, chains, counters, events, jobs, journal, letters, registry, subscribers
 from doubledecker.store.batches import Lost
 from doubledecker.store.events import Accepted
 from doubledecker.store.jobs import Taken
@@ -108,6 +108,8 @@ class Chores:
             # Ten times the patience: a slot that only stumbled must find its name when it comes back.
             alive = await jobs.alive(partition, silent_ms_max=10 * self._rules.dead_ms)
             await jobs.forget(partition, [slot for slot in await jobs.beats(partition) if slot not in alive])
+        home = self._partitions.home
+        await chains.forget(home, await chains.silent(home, silent_ms_max=10 * self._rules.dead_ms))
 
     async def schedule(self) -> None:
         """Mend what a crash may have left behind: old versions, parked jobs with free places, long journals."""

@@ -1,11 +1,12 @@
 """Delivering a batch: the job `batch`.
 
-1. Ask for a place among the calls to the subscriber; if there is none, the job is parked until one becomes free.
-2. Load the batch, which closes it to new events. If it is gone (delivered, dropped, purged), the job is done.
-3. Attempt it, decide what to do, and carry that out in one atom: delete the batch, or schedule the next try.
-4. Free the place, and let parked jobs have it.
+1. Look whether the subscriber's chain would let the call through; if not, the job is put off, and nothing is counted.
+2. Ask for a place among the calls to the subscriber; if there is none, the job is parked until one becomes free.
+3. Load the batch, which closes it to new events. If it is gone (delivered, dropped, purged), the job is done.
+4. Attempt it, decide what to do, and carry that out in one atom: delete the batch, or schedule the next try.
+5. Free the place, and let parked jobs have it.
 
-A crash before 3 is written leaves the job with its slot, to be scrubbed and attempted again; a crash after it leaves
+A crash before 4 is written leaves the job with its slot, to be scrubbed and attempted again; a crash after it leaves
 only the place, which ends by itself.
 """
 
@@ -20,7 +21,8 @@ from doubledecker.bus import telemetry, verdict
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.telemetry import counter
 from doubledecker.bus.verdict import Backoff, Delivered, Verdict
-from doubledecker.delivery.attempt import Dialer
+from doubledecker.delivery.chains import Chains
+from doubledecker.errors import CallRejected
 from doubledecker.model.job import RETRY
 from doubledecker.model.outcome import Outcome
 from doubledecker.model.subscriber import Subscriber
@@ -56,10 +58,10 @@ _IDENTIFIED = msgspec.json.Decoder(_Identified)
 class Deliverer:
     """Executes `batch` jobs."""
 
-    def __init__(self, partitions: Partitions, registry: LiveRegistry, dialer: Dialer, rules: DeliveryRules) -> None:
+    def __init__(self, partitions: Partitions, registry: LiveRegistry, chains: Chains, rules: DeliveryRules) -> None:
         self._partitions = partitions
         self._registry = registry
-        self._dialer = dialer
+        self._chains = chains
         self._rules = rules
         self._doors: dict[str, asyncio.Lock] = {}
 
@@ -68,11 +70,34 @@ class Deliverer:
         # One at a time asks for a place, in the order of taking, so that what is parked is parked in that order.
         async with self._doors.setdefault(token, asyncio.Lock()):
             subscriber = await self._subscriber(token)
-            may_call = subscriber is not None and await self._enter(taken, subscriber)
+            may_call = subscriber is not None and await self._may_call(taken, subscriber)
         if subscriber is None:
             await jobs.ack(taken)
         elif may_call:
             await self._call(taken, subscriber, bid)
+
+    async def _may_call(self, taken: Taken, subscriber: Subscriber) -> bool:
+        """Get past the subscriber's chain and get a place, or settle the job: put off, parked or done."""
+        try:
+            self._chains.check(subscriber)
+        except CallRejected as rejected:
+            await self._put_off(taken, subscriber, rejected.delay_ms)
+            return False
+        return await self._enter(taken, subscriber)
+
+    async def _put_off(self, taken: Taken, subscriber: Subscriber, delay_ms: int) -> None:
+        """Not now: a retry comes back when the breaker may be probed; first tries wait parked, as for a place.
+
+        They are not invited back though places may be free: that would bring them here again at once. Whoever next
+        gets through to the subscriber invites them, or the schedule chore does.
+        """
+        if taken.queue == RETRY:
+            await jobs.nack(taken, delay_ms=delay_ms)
+            return
+        home, token = self._partitions.home, subscriber.token
+        await jobs.park(taken, token=token)
+        invited = await subscribers.wait(home, subscriber, partition=taken.partition.index)
+        await subscribers.uninvite(home, token, invited)
 
     async def _enter(self, taken: Taken, subscriber: Subscriber) -> bool:
         """Get a place among the calls to the subscriber, or settle the job: parked, or done when there is nobody."""
@@ -120,10 +145,20 @@ class Deliverer:
         batch = await batches.open_(taken.partition, bid, token=subscriber.token)
         if batch is None or not batch.messages:
             await jobs.ack(taken)
-            await self._leave(taken, subscriber, points=0, delay_ms=0)
+            await self._leave(taken, subscriber)
             return
         dialled_at = clock.now_ms()
-        outcome = await self._dialer.attempt(subscriber, batch.messages)
+        try:
+            outcome = await self._chains.attempt(subscriber, batch.messages)
+        except CallRejected as rejected:
+            await self._put_off(taken, subscriber, rejected.delay_ms)
+            await self._leave(taken, subscriber)
+            return
+        await self._settle(taken, subscriber, batch, outcome, dialled_at)
+
+    async def _settle(
+        self, taken: Taken, subscriber: Subscriber, batch: Batch, outcome: Outcome, dialled_at: int
+    ) -> None:
         what = verdict.decide(
             outcome,
             attempts=batch.attempts + 1,
@@ -134,7 +169,7 @@ class Deliverer:
         points = self._rules.heal_points if outcome.is_delivered else -self._rules.damage_points
         delay_ms = 0 if isinstance(what, Delivered) else what.delay_ms
         _log_attempt(taken, batch, outcome, delay_ms)
-        await self._leave(taken, subscriber, points=points, delay_ms=delay_ms)
+        await self._leave(taken, subscriber, points=points, delay_ms=delay_ms, took_ms=outcome.took_ms)
         if settled.journal_bytes > self._rules.journal_bytes_max:
             await journal.trim(taken.partition, "attempts", bytes_max=self._rules.journal_bytes_max)
 
@@ -156,9 +191,12 @@ class Deliverer:
             return await batches.delivered(taken, batch, attempt=attempt, counts=counts)
         return await batches.retry(taken, batch, delay_ms=what.delay_ms, attempt=attempt, counts=counts)
 
-    async def _leave(self, taken: Taken, subscriber: Subscriber, *, points: int, delay_ms: int) -> None:
+    async def _leave(
+        self, taken: Taken, subscriber: Subscriber, *, points: int = 0, delay_ms: int = 0, took_ms: int = 0
+    ) -> None:
+        home = self._partitions.home
         left = await subscribers.leave(
-            self._partitions.home, subscriber, slot=taken.slot, points=points, delay_ms=delay_ms
+            home, subscriber, slot=taken.slot, points=points, delay_ms=delay_ms, took_ms=took_ms
         )
         if left.failures_before == 0 and left.failures > 0:
             _log.warning("subscriber.failing", subscriber=subscriber.token, callback=subscriber.callback)

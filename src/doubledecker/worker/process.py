@@ -9,12 +9,13 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.telemetry import counter
 from doubledecker.bus.verdict import Backoff
-from doubledecker.delivery.attempt import Dialer
+from doubledecker.delivery.chains import Chains
 from doubledecker.errors import BusAway
 from doubledecker.model.job import AUX, MAIN, RETRY, Job
 from doubledecker.model.uid import uid
-from doubledecker.store import jobs
+from doubledecker.store import chains, jobs
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.worker.chores import ChoreRules, Chores
 from doubledecker.worker.deliver import Deliverer, DeliveryRules
@@ -24,8 +25,8 @@ from doubledecker.worker.monitor import Adapter, Monitor, PrintAdapter, StatsdAd
 # Safety net for what a crash left behind; nothing that is on time waits for it.
 _SCHEDULE_S = 1.0
 _SWEEP_S = 30.0
-# What an attempt takes beyond its own deadline: loading, settling.
-_LEASE_MARGIN_S = 10
+# What a call takes beyond its own deadline: loading, settling.
+_LEASE_MARGIN_S = 5
 # A third of the time after which a silent slot counts as dead, so that two beats may be lost.
 _BEATS_PER_DEATH = 3
 # This share of the slots may take retries; the others serve first tries alone, so failing receivers cannot hold them.
@@ -49,16 +50,16 @@ class Rhythm:
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Work until `stop` is set."""
-    async with build.open_bus(settings) as bus, build.open_dialer(settings) as dialer:
+    async with build.open_bus(settings) as bus, build.open_chains(settings) as receivers:
         with contextlib.closing(Monitor(_adapters(settings))) as monitor:
-            await make_worker(settings, bus, dialer, monitor).run(stop)
+            await make_worker(settings, bus, receivers, monitor).run(stop)
 
 
-def make_worker(settings: Settings, bus: Bus, dialer: Dialer, monitor: Monitor) -> "Worker":
+def make_worker(settings: Settings, bus: Bus, receivers: Chains, monitor: Monitor) -> "Worker":
     """The worker for these settings."""
     delivery = DeliveryRules(
         backoff=Backoff(settings.backoff_base_ms, settings.backoff_cap_ms),
-        lease_ms=round((settings.delivery_timeout_s + _LEASE_MARGIN_S) * 1000),
+        lease_ms=round((build.chain_rules(settings).deadline_s + _LEASE_MARGIN_S) * 1000),
         heal_points=settings.hp_heal_rate,
         damage_points=settings.hp_damage_rate,
         journal_bytes_max=settings.journal_bytes_max,
@@ -83,9 +84,9 @@ def make_worker(settings: Settings, bus: Bus, dialer: Dialer, monitor: Monitor) 
             "sweep": _SWEEP_S,
         },
     )
-    deliverer = Deliverer(bus.partitions, bus.registry, dialer, delivery)
+    deliverer = Deliverer(bus.partitions, bus.registry, receivers, delivery)
     chores = Chores(bus.partitions, bus.registry, deliverer, monitor, chore)
-    return Worker(bus.partitions, bus.registry, deliverer, chores, rhythm)
+    return Worker(bus.partitions, bus.registry, deliverer, chores, receivers, rhythm)
 
 
 def _adapters(settings: Settings) -> list[Adapter]:
@@ -101,13 +102,20 @@ class Worker:
     """Everything that one worker process does."""
 
     def __init__(
-        self, partitions: Partitions, registry: LiveRegistry, deliverer: Deliverer, chores: Chores, rhythm: Rhythm
+        self,
+        partitions: Partitions,
+        registry: LiveRegistry,
+        deliverer: Deliverer,
+        chores: Chores,
+        receivers: Chains,
+        rhythm: Rhythm,
     ) -> None:
         self._partitions = partitions
         self._registry = registry
         self._chores = chores
+        self._receivers = receivers
         self._rhythm = rhythm
-        process = uid()
+        self._process = process = uid()
         slots = [uid() for _ in range(rhythm.slots)]
         aux_slot = uid()
         self._slots = [*slots, aux_slot]
@@ -156,6 +164,11 @@ class Worker:
 
     async def _beat(self) -> None:
         await asyncio.gather(*(jobs.beat(partition, self._slots) for partition in self._partitions.all))
+        counts = {
+            counter("delivery.rejected", subscriber=token, stage=stage): by
+            for (token, stage), by in self._receivers.rejections().items()
+        }
+        await chains.tell(self._partitions.home, self._process, self._receivers.states(), counts=counts)
 
     async def _listen(self, partition: Partition) -> None:
         """Wake the fetchers whenever a partition's bell rings."""
@@ -189,6 +202,8 @@ class Worker:
                 _log.debug("scrub.missed")
 
     async def _sign_off(self) -> None:
+        with contextlib.suppress(BusAway):
+            await chains.forget(self._partitions.home, [self._process])
         for partition in self._partitions.all:
             try:
                 await jobs.sign_off(partition, self._slots)

@@ -1,5 +1,6 @@
 """A chart as PNG, drawn with matplotlib, which comes with the extra `plots`."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,17 @@ _STYLES = ("-", "--", ":")
 _WIDTH_IN, _PANEL_IN, _DOTS_PER_IN = 9.0, 1.7, 120
 
 
+def check() -> None:
+    """Raise ExtraMissing without matplotlib: better before a long simulation than after it."""
+    if find_spec("matplotlib") is None:
+        raise ExtraMissing("a PNG", "plots")
+
+
 def save(chart: Chart, path: Path) -> None:
     """Write the file; raises ExtraMissing without matplotlib."""
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
-    except ImportError as error:
-        raise ExtraMissing("a PNG", "plots") from error
+    check()
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
+
     height_in = _PANEL_IN * len(chart.panels) + 0.6
     figure = Figure(figsize=(_WIDTH_IN, height_in), dpi=_DOTS_PER_IN, layout="constrained")
     figure.suptitle(chart.title, x=0.01, ha="left", fontsize=11)

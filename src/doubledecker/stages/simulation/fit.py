@@ -53,11 +53,13 @@ class Fit:
 
 
 def fit(record: Record) -> Fit:
-    """Raises ScenarioInvalid when no attempt succeeded: there is no dependency to speak of."""
+    """Raises ScenarioInvalid when no attempt succeeded, or none is a first one: there is nothing to speak of."""
     if not any(one.is_success for one in record.attempts):
         raise ScenarioInvalid(
             f"none of the {len(record.attempts)} recorded attempts succeeded; there is nothing to fit"
         )
+    if not record.events:
+        raise ScenarioInvalid("the record has no first attempts, only later ones; there is no traffic to go by")
     rows = _outage_rows(record.attempts)
     out = {id(one) for row in rows for one in row}
     usual = [one for one in record.attempts if id(one) not in out]

@@ -6,14 +6,15 @@ and twice the same seed gives twice the same run. When nobody can run and there 
 """
 
 import asyncio
-import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import Context
+from heapq import heappop, heappush
 from itertools import count
-from typing import NoReturn, TypeVarTuple
+from typing import NoReturn, Protocol, TypeVarTuple
 
 from doubledecker.stages.errors import Deadlock, RealWorldRefused
+from doubledecker.stages.simulation.pause import Pause
 
 Ts = TypeVarTuple("Ts")
 
@@ -48,21 +49,29 @@ _REFUSED = (
 )
 
 
+class Timer(Protocol):
+    """Something that happens at its moment, once: at once when nothing else does, or in its turn among others."""
+
+    def ring(self) -> None: ...
+
+    def ring_in_turn(self) -> None: ...
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """Starts at time zero; `asyncio.Runner(loop_factory=VirtualLoop)`."""
 
     # asyncio's own: what runs next, and whether the loop was told to stop.
-    _ready: deque[asyncio.Handle]
+    _ready: deque[asyncio.Handle | Pause]
     _stopping: bool
 
     def __init__(self) -> None:
         super().__init__()
-        self._now = 0.0
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self.now = 0.0
+        self._timers: list[tuple[float, int, Timer]] = []
         self._numbers = count()
 
     def time(self) -> float:
-        return self._now
+        return self.now
 
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -76,49 +85,79 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """Timers of the same moment run in the order in which they were set."""
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._timers, (when, next(self._numbers), handle))
+        handle = _TimerHandle(when, callback, args, self, context)
+        self.set(when, handle)
         return handle
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(self._now + delay, callback, args, self, context)
-        heapq.heappush(self._timers, (handle.when(), next(self._numbers), handle))
-        return handle
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def set(self, when: float, timer: Timer) -> None:
+        """Let the timer ring at that moment; without a handle, it cannot be taken back."""
+        heappush(self._timers, (when, next(self._numbers), timer))
+
+    def pause(self, delay: float) -> Awaitable[None]:
+        """As asyncio's sleep, for half of its cost."""
+        if delay <= 0.0:
+            return asyncio.sleep(0)
+        pause = Pause(self, self._ready)
+        heappush(self._timers, (self.now + delay, next(self._numbers), pause))
+        return pause
 
     def get_debug(self) -> bool:
         """Never: asked for with every handle."""
         return False
 
     def _run_once(self) -> None:
-        """Run what is ready, turn by turn, until told to stop; with nothing ready, move the clock to the next timer."""
+        """Run until told to stop, and then what is ready by then; with nothing ready, move the clock to a timer."""
         ready = self._ready
-        while True:
-            if not ready and not self._stopping:
+        while not self._stopping:
+            if not ready:
                 self._advance()
-            for _ in range(len(ready)):
+            while ready and not self._stopping:
                 handle = ready.popleft()
                 if not handle._cancelled:  # noqa: SLF001 - as asyncio's own loop does
                     handle._run()  # noqa: SLF001
-            if self._stopping:
-                return
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:  # noqa: SLF001
+                handle._run()  # noqa: SLF001
 
     def _advance(self) -> None:
+        """Move the clock to the next timer, and let all timers of that moment ring."""
         timers = self._timers
-        while timers and timers[0][2].cancelled():
-            heapq.heappop(timers)
         if not timers:
             raise Deadlock(sorted(task.get_name() for task in asyncio.all_tasks(self)))
-        self._now = max(self._now, timers[0][0])
-        while timers and timers[0][0] <= self._now:
-            self._ready.append(heapq.heappop(timers)[2])
+        when, _, timer = heappop(timers)
+        if when > self.now:  # noqa: PLR1730 - a call costs more than all else here
+            self.now = when
+        if not timers or timers[0][0] > when:
+            timer.ring()
+            return
+        # Taken off before the first one rings: what it sets for the same moment comes after what it made ready.
+        due = [timer]
+        while timers and timers[0][0] <= when:
+            due.append(heappop(timers)[2])
+        for each in due:
+            each.ring_in_turn()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Called by asyncio; a cancelled timer is skipped when its time comes."""
 
     def _write_to_self(self) -> None:
         """Called by asyncio to wake the selector; there is none."""
+
+
+class _TimerHandle(asyncio.TimerHandle):
+    __slots__ = ()
+
+    def ring(self) -> None:
+        if not self._cancelled:
+            self._run()
+
+    ring_in_turn = ring
 
 
 def _refusal(what: str) -> Callable[..., NoReturn]:

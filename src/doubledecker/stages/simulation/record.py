@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from doubledecker.stages.errors import ScenarioInvalid
-from doubledecker.stages.simulation.report import Replication, Report, Sample
+from doubledecker.stages.simulation.report import Replication, Report, Sample, looks
 from doubledecker.stages.statistics import Histogram, Snapshot
 
 
@@ -63,14 +63,12 @@ class Record:
         """The record in the shape of a simulation's report, to stand beside one: its callers, and its dependency."""
         callers = _Tally("callers", [_whole(tries) for tries in self.events], self.begun_s)
         dependency = _Tally("dependency", self.attempts, self.begun_s)
-        looks = math.ceil(self.duration_s / sample_every * (1 - 1e-9))
-        moments = [min(i * sample_every, self.duration_s) for i in range(looks + 1)]
         whole = Replication(
             self.duration_s,
             (callers.at(math.inf), dependency.at(math.inf)),
             {"succeeded": len(callers.successes), "failed": len(callers.ends) - len(callers.successes)},
             callers.durations_s,
-            tuple(callers.sample(moment, dependency) for moment in moments),
+            tuple(callers.sample(moment, dependency) for moment in looks(self.duration_s, sample_every)),
         )
         return Report((whole,))
 

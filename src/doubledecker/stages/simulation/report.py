@@ -7,7 +7,7 @@ none: how far it may be off cannot be known from it.
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from doubledecker.stages.statistics import Snapshot
@@ -75,8 +75,8 @@ class Replication:
     duration: float
     snapshots: tuple[Snapshot, ...]
     outcomes: Mapping[str, int]
-    latencies_s: Sequence[float]
-    samples: tuple[Sample, ...] = ()
+    latencies_s: Sequence[float] = field(repr=False)
+    samples: tuple[Sample, ...] = field(default=(), repr=False)
 
     @property
     def sent(self) -> int:
@@ -145,6 +145,13 @@ class Report:
     def _callers(self) -> str:
         quantiles = ", ".join(f"p{share * 100:g} {self.latency_s(share)} s" for share in (0.5, 0.95, 0.99))
         return f"callers: success {self.success}, latency {quantiles}"
+
+
+def looks(duration: float, every: float) -> list[float]:
+    """When to look: at the beginning, every so often, and at the end."""
+    # Multiplied, not added up: a tenth added ten times is not one. And what is but a rounding error is no interval.
+    count = math.ceil(duration / every * (1.0 - 1e-9))
+    return [*(i * every for i in range(count)), duration]
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -32,7 +33,7 @@ class Plan:
     settings: Settings = ()
     seed: int | None = None
     replications: int | None = None
-    is_sampled: bool = False
+    sample_every: float | None = None
     fit: Fit | None = None
 
 
@@ -71,7 +72,7 @@ def carry_out(run: Run) -> Replication:
         found.duration,
         stream=f"{seed}/{run.number}",
         keys=found.keys,
-        sample_every=found.sample_every if plan.is_sampled else None,
+        sample_every=plan.sample_every,
     )
 
 
@@ -104,11 +105,25 @@ def _spread(wanted: Sequence[Run], *, count: int) -> Iterable[Replication]:
         return
     # Spawned, not forked: a fork copies the threads' locks of whoever draws a progress bar.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts) as pool:
-        try:
-            yield from pool.map(_carry_out_there, wanted)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts)
+    is_done = False
+    try:
+        yield from pool.map(_carry_out_there, wanted)
+        is_done = True
+    except BrokenProcessPool as error:
+        raise ChainInvalid(
+            "a process that simulated was ended, perhaps for lack of memory; try fewer at once"
+        ) from error
+    finally:
+        if not is_done:
+            _end(pool)
+        pool.shutdown(cancel_futures=True)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Do not wait for runs that nobody wants any more: one may take minutes."""
+    for process in list((pool._processes or {}).values()):  # noqa: SLF001 - Python 3.14 has a method for it
+        process.terminate()
 
 
 def _leave_interrupts() -> None:

@@ -6,8 +6,7 @@ streams, so that two chains compared with the same seed meet the same traffic.
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import cast
 
@@ -15,8 +14,9 @@ from doubledecker.stages import limits
 from doubledecker.stages.bound import Bound
 from doubledecker.stages.chain import Chain
 from doubledecker.stages.event import Event
+from doubledecker.stages.simulation.caller import Caller, Work
 from doubledecker.stages.simulation.loop import VirtualLoop
-from doubledecker.stages.simulation.report import Replication, Report, Sample
+from doubledecker.stages.simulation.report import Replication, Report, Sample, looks
 from doubledecker.stages.simulation.traffic import Arrival, Keys, Traffic
 
 _TRAFFIC = limits.with_method("arrivals", "traffic, such as Poisson(100)")
@@ -87,17 +87,17 @@ def _chance(stream: str, purpose: str) -> Random:
 
 
 class Callers:
-    """Sends each event at its time, in a task of its own, and writes down how it ended."""
+    """Sends each event at its time, and writes down how it ended."""
 
     def __init__(self, bound: Bound, arrivals: Iterator[Arrival], keys: Keys | None, random: Random) -> None:
         self.outcomes: Counter[str] = Counter()
         self.latencies_s: list[float] = []
-        self._bound = bound
+        self._run = cast("Callable[[Event], Work]", bound.run)
         self._arrivals = arrivals
         self._keys = keys
         self._random = random
-        self._loop = asyncio.get_running_loop()
-        self._running: set[asyncio.Task[object]] = set()
+        self._loop = cast("VirtualLoop", asyncio.get_running_loop())
+        self._running = 0
         self._all_ended = self._loop.create_future()
         self._begun_at = self._loop.time()
         self._await_next()
@@ -109,23 +109,25 @@ class Callers:
     def _await_next(self) -> None:
         self._next = next(self._arrivals, None)
         if self._next is not None:
-            self._loop.call_at(self._begun_at + self._next.at, self._send, self._next)
+            self._loop.set(self._begun_at + self._next.at, self)
         elif not self._running:
             self._all_ended.set_result(None)
 
-    def _send(self, arrival: Arrival) -> None:
+    def ring(self) -> None:
+        """It is time for the next event."""
+        arrival = self._next
+        assert arrival is not None
         key = self._keys.draw(self._random) if arrival.key is None and self._keys else arrival.key
-        work = cast("Coroutine[object, object, object]", self._bound.run(Event(key)))
-        task = self._loop.create_task(work)
-        self._running.add(task)
-        task.add_done_callback(partial(self._ended, self._loop.time()))
+        self._running += 1
         self._await_next()
+        Caller(self._run(Event(key)), self._ended, self._loop).begin()
 
-    def _ended(self, sent_at: float, task: "asyncio.Task[object]") -> None:
-        self._running.discard(task)
-        self.latencies_s.append(self._loop.time() - sent_at)
-        error = None if task.cancelled() else task.exception()
-        self.outcomes["cancelled" if task.cancelled() else type(error).__name__ if error else "succeeded"] += 1
+    ring_in_turn = ring
+
+    def _ended(self, caller: Caller, how: str) -> None:
+        self._running -= 1
+        self.latencies_s.append(self._loop.now - caller.begun_at)
+        self.outcomes[how] += 1
         if self._next is None and not self._running and not self._all_ended.done():
             self._all_ended.set_result(None)
 
@@ -136,26 +138,28 @@ class _Sampler:
     def __init__(self, bound: Bound, callers: Callers, duration: float, every: float | None) -> None:
         self._bound = bound
         self._callers = callers
-        self._duration = duration
         self._taken: list[Sample] = []
         self._loop = asyncio.get_running_loop()
         self._is_done = self._loop.create_future()
+        self._moments = iter(() if every is None else looks(duration, every)[1:])
         if every is None:
-            self._is_done.set_result(None)
+            self._await_next()
         else:
-            self._look(every)
+            self._look()  # now, before the first event
 
     async def finished(self) -> tuple[Sample, ...]:
         """All looks, when the last one is taken."""
         await self._is_done
         return tuple(self._taken)
 
-    def _look(self, every: float) -> None:
-        ended, succeeded = len(self._callers.latencies_s), self._callers.outcomes["succeeded"]
-        self._taken.append(Sample(self._loop.time(), self._bound.snapshots(), ended, succeeded))
-        # Multiplied, not added up: a tenth added ten times is not one.
-        following = min(len(self._taken) * every, self._duration)
-        if self._taken[-1].at >= self._duration:
+    def _await_next(self) -> None:
+        moment = next(self._moments, None)
+        if moment is None:
             self._is_done.set_result(None)
         else:
-            self._loop.call_at(following, self._look, every)
+            self._loop.call_at(moment, self._look)
+
+    def _look(self) -> None:
+        ended, succeeded = len(self._callers.latencies_s), self._callers.outcomes["succeeded"]
+        self._taken.append(Sample(self._loop.time(), self._bound.snapshots(), ended, succeeded))
+        self._await_next()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from doubledecker.stages import limits
-from doubledecker.stages.errors import ChainInvalid, QueueFull
+from doubledecker.stages.errors import ChainInvalid, QueueFull, Rejected
 from doubledecker.stages.event import Event
 from doubledecker.stages.queues import Fifo, Queue, Waiter
 from doubledecker.stages.stage import Stage
@@ -38,7 +38,12 @@ class Batch(Stage):
     async def run(self, event: Event) -> object:
         """Wait in the queue, and then for the batch: the workers do the rest."""
         self.counters.arrived += 1
-        self._let_in(event)
+        try:
+            if self._ask is not None:
+                self._ask(event)
+        except Rejected:
+            self._turn_away(event)
+            raise
         waiter = self._enter(event)
         self._rouse()
         try:
@@ -47,6 +52,7 @@ class Batch(Stage):
             if not waiter.has_left:
                 self._queue.discard(waiter)
                 self.counters.quit += 1
+                self.tell_step("cancelled", event)
                 self.cancelled(event)
 
     @property
@@ -55,7 +61,7 @@ class Batch(Stage):
         return self.pool.queue
 
     def _enter(self, event: Event) -> Waiter:
-        if self._queue.is_full:
+        if self._queue.size_max is not None and len(self._queue) >= self._queue.size_max:
             self.counters.rejected += 1
             self.notify("rejected", event)
             self.cancelled(event)
@@ -98,6 +104,7 @@ class Batch(Stage):
             waiter.has_left = True
             waiter.future.cancel()
             self.counters.quit += 1
+            self.tell_step("cancelled", waiter.event)
             self.cancelled(waiter.event)
 
     async def _gather(self) -> None:
@@ -112,6 +119,7 @@ class Batch(Stage):
         waiter = self._queue.pop()
         waiter.has_left = True
         self.counters.started += 1
+        self.tell_step("started", waiter.event)
         self.counters.queue_time.note(self.context.clock() - waiter.since)
         return waiter
 
@@ -129,21 +137,24 @@ class Batch(Stage):
 
     def _settle(self, waiter: Waiter, i: int, task: "asyncio.Future[object]", took_s: float, size: int) -> None:
         """Tell one caller what the batch has brought."""
-        self.counters.finished += 1
         self.counters.work_time.note(took_s)
         if waiter.future.cancelled() or not task.done() or task.cancelled():
+            self.counters.cancelled += 1
+            self.tell_step("cancelled", waiter.event)
             waiter.future.cancel()
             self.cancelled(waiter.event)
             return
         error = task.exception() or _mismatch(task.result(), size)
         if isinstance(error, Exception):
             self.counters.failed += 1
+            self.tell_step("failed", waiter.event)
             self.failed(waiter.event, error)
             waiter.future.set_exception(error)
             return
         result = _part(task.result(), i)
         self.counters.succeeded += 1
-        self.succeeded(waiter.event, result)
+        if self._record is not None:
+            self._record(waiter.event, result)
         waiter.future.set_result(result)
 
 

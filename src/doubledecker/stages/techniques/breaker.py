@@ -75,23 +75,32 @@ class Breaker(Stage):
         return f"{amount} of {len(self._by_key)} not closed"
 
     def admit(self, event: Event) -> None:
-        circuit = self._circuit(event)
+        circuit = self._circuit(event) if self.per_key else self._shared
         if circuit.state == "closed":
             return
-        now = self.context.clock()
+        refusal = self._refusal(circuit)
+        if refusal is not None:
+            raise refusal
         if circuit.state == "open":
-            left_s = circuit.opened_at + self.open_s - now
-            if left_s > 0.0:
-                raise CircuitOpen(self.name, retry_after_s=left_s)
             self._change(circuit, "half-open", event)
-        if len(circuit.probes) + circuit.probed >= self.probes:
-            raise CircuitOpen(self.name)
         circuit.probes.add(event)
 
+    def refusal(self, event: Event) -> CircuitOpen | None:
+        """Why the event would be turned away now, for who has work to do before calling; asking changes nothing."""
+        return self._refusal(self._circuit(event))
+
+    def _refusal(self, circuit: Circuit) -> CircuitOpen | None:
+        if circuit.state == "open":
+            left_s = circuit.opened_at + self.open_s - self.context.clock()
+            return CircuitOpen(self.name, retry_after_s=left_s) if left_s > 0.0 else None
+        if circuit.state == "half-open" and len(circuit.probes) + circuit.probed >= self.probes:
+            return CircuitOpen(self.name)
+        return None
+
     def succeeded(self, event: Event, result: object) -> None:  # noqa: ARG002 - any result is a success
-        circuit = self._circuit(event)
+        circuit = self._circuit(event) if self.per_key else self._shared
         if circuit.state == "closed":
-            circuit.outcomes.record(is_failure=False, now=self.context.clock())
+            circuit.outcomes.record(is_failure=False, now=self._clock())
         elif event in circuit.probes:
             circuit.probes.discard(event)
             circuit.probed += 1

@@ -1,6 +1,5 @@
 """Fault injection: fail or delay some events on purpose, to see what the rest does while nothing is at stake."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,7 +30,7 @@ class Fault(Stage):
     async def work(self, event: Event) -> object:
         random = self.context.random
         if self.delay is not None and random.random() < self.delay_rate:
-            await asyncio.sleep(self.delay.draw(random))
+            await self.context.sleep(self.delay.draw(random))
         if random.random() < self.rate:
             raise self.error()
         return await self.inner(event)

@@ -12,7 +12,6 @@ A rejection by a stage inside (an open circuit, a full bulkhead) is not retried:
 retry that could not begin before the event's deadline is not tried. The last exception passes unchanged.
 """
 
-import asyncio
 from dataclasses import dataclass
 
 from doubledecker.stages import limits
@@ -92,7 +91,7 @@ class Retry(Stage):
                     raise
             self.notify("retried", event)
             if delay_s > 0.0:
-                await asyncio.sleep(delay_s)
+                await self.context.sleep(delay_s)
             attempt += 1
 
     def _delay_s(self, attempt: int, error: Exception) -> float:

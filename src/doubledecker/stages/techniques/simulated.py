@@ -6,7 +6,6 @@ and a `queue` it is a queueing system of the textbooks. In an outage (seconds si
 `outage_latency_s`.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -83,30 +82,28 @@ class Simulated(Stage):
 
     def start(self) -> None:
         self._born_at = self.context.clock()
+        self._random = self.context.random
+        self._sleep = self.context.sleep
 
     @property
     def is_end(self) -> bool:
         return True
 
     async def work(self, event: Event) -> object:
-        if self._is_out():
-            await asyncio.sleep(self.outage_latency_s)
+        if self.outages and self._is_out():
+            await self._sleep(self.outage_latency_s)
             raise DependencyFailed(f"{self.name}: an outage")
-        random = self.context.random
+        random = self._random
         succeeds = self.availability >= 1.0 or random.random() < self.availability
         latency = self.latency if succeeds else self.failure_latency or self.latency
-        await asyncio.sleep(latency.draw(random) * self._slowness())
+        latency_s = latency.draw(random)
+        if self.saturation is not None:
+            latency_s *= self.saturation(self.working)
+        await self._sleep(latency_s)
         if not succeeds:
             raise DependencyFailed(f"{self.name}: failed by chance")
         return event.key
 
     def _is_out(self) -> bool:
-        if not self.outages:
-            return False
         age_s = self.context.clock() - self._born_at
         return any(outage.start_s <= age_s < outage.end_s for outage in self.outages)
-
-    def _slowness(self) -> float:
-        if self.saturation is None:
-            return 1.0
-        return self.saturation(self.counters.started - self.counters.finished)

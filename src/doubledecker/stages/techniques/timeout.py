@@ -44,7 +44,10 @@ class Timeout(Stage):
                 raise TimedOut(self.name, self.limit_s) from error
             raise
         finally:
-            watch.end()
+            if watch.is_cut:
+                watch.end()
+            else:
+                watch.task = None
         return result
 
     async def _race(self, event: Event) -> object:

@@ -1,0 +1,309 @@
+"""A fair queue in plain Python: what the law of queues compares the real one with.
+
+Numbers are computed in the same order as in the scripts, so that tags can be compared exactly, not nearly. What the
+server's clock decides comes in as arguments: the time of the call, and how long each message was held.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from doubledecker.model.queue import Queue, Rule
+
+DUE_MAX = 50
+LATE_MS_MAX = 50
+
+
+@dataclass(frozen=True)
+class Facet:
+    tag: float = 0.0
+    held: int = 0
+    mean: float = 0.0
+    next_at: float = 0.0
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A message that was pulled; `forgiven` attempts were those of former lives."""
+
+    attempt: int
+    tenant: str
+    pulled_at: int = 0
+    together: int = 1
+    charged: float = 0.0
+    forgiven: int = 0
+
+
+@dataclass
+class QueueModel:
+    """One queue in one partition as it should be; messages are their numbers."""
+
+    queue: Queue
+    sequence: int = 0
+    v: float = 0.0
+    mean: float = 0.0
+    counters: Counter[str] = field(default_factory=Counter)
+    lines: dict[str, list[int]] = field(default_factory=dict)
+    owner: dict[int, str] = field(default_factory=dict)
+    pending: dict[int, int] = field(default_factory=dict)
+    scheduled: dict[int, int] = field(default_factory=dict)
+    tried: dict[int, Tried] = field(default_factory=dict)
+    dead: dict[int, tuple[str, int]] = field(default_factory=dict)
+    facets: dict[str, Facet] = field(default_factory=dict)
+    rules: dict[str, Rule] = field(default_factory=dict)
+    ring: dict[str, float] = field(default_factory=dict)
+    parked: dict[str, float] = field(default_factory=dict)
+    wake: dict[str, float] = field(default_factory=dict)
+    idle: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def data(self) -> set[int]:
+        """All messages that are not dead."""
+        return {id_ for line in self.lines.values() for id_ in line} | self.pending.keys() | self.scheduled.keys()
+
+    # What a publisher does.
+
+    def refused(self, tenants: Sequence[str], wholes: Sequence[tuple[int, int]]) -> set[int]:
+        """Which of these events, one after the other, a queue that refuses has no room for."""
+        if not self.queue.refuses:
+            return set()
+        units = [range(first, last + 1) for first, last in wholes]
+        units += [range(i, i + 1) for i in range(len(tenants)) if not any(i in unit for unit in units)]
+        out: set[int] = set()
+        for unit in sorted(units, key=lambda unit: unit[0]):
+            kept = [tenants[i] for i in range(unit[0]) if i not in out]
+            for i in unit:
+                length = len(self.data) + len(kept)
+                waiting = len(self.lines.get(tenants[i], ())) + kept.count(tenants[i])
+                most = self.queue.facet_max_length or length + waiting + 1
+                if length >= self.queue.max_length or waiting >= most:
+                    out.update(unit)
+                    break
+                kept.append(tenants[i])
+        return out
+
+    def push(self, tenants: Iterable[str], *, now: int) -> None:
+        """Put events on the queue, all of one tenant before those of the next."""
+        for tenant, count in Counter(tenants).items():
+            line = self.lines.setdefault(tenant, [])
+            was_empty = not line
+            for _ in range(count):
+                self.sequence += 1
+                self.owner[self.sequence] = tenant
+                line.append(self.sequence)
+            self._drop(tenant)
+            if not line:
+                self._unseat(tenant, now)
+            elif was_empty:
+                self.seat(tenant, now)
+
+    def _drop(self, tenant: str) -> None:
+        line = self.lines[tenant]
+        over = 0
+        if not self.queue.refuses:
+            over = max(len(self.data) - self.queue.max_length, 0)
+            if self.queue.facet_max_length:
+                over = max(over, len(line) - self.queue.facet_max_length)
+        self._forget(line[:over], "dropped")
+        del line[:over]
+
+    # What a consumer does.
+
+    def pull(
+        self, most: int, lease_ms: int, *, now: int, took: Mapping[int, int], floor: float, is_alone: bool
+    ) -> list[tuple[int, int, str]]:
+        """What is served, in order, as number, attempt and tenant."""
+        self._come_back(now, took)
+        self.v = max(self.v, floor)
+        standing = sorted((place, tenant) for tenant, place in self.ring.items())
+        served: list[tuple[str, float]] = []
+        while len(served) < most and standing:
+            place, tenant = standing.pop(0)
+            served.append((tenant, self._serve(tenant, place, now)))
+            left = len(self.lines[tenant]) - [name for name, _ in served].count(tenant)
+            if left and not self._is_blocked(tenant) and self.facets[tenant].next_at <= now:
+                tag = self.facets[tenant].tag
+                standing.insert(bisect_right([at for at, _ in standing], tag), (tag, tenant))
+        messages = [self._lease(*each, len(served), now, lease_ms) for each in served]
+        for tenant in {tenant for tenant, _ in served}:
+            self.seat(tenant, now)
+        self._clean(now, is_alone=is_alone)
+        return messages
+
+    def ack(self, held: Sequence[tuple[int, int]], *, now: int, took: Mapping[int, int]) -> list[int]:
+        mine = self.still_held(held)
+        for id_ in mine:
+            self._let_go(id_, "acked", took[id_])
+            del self.tried[id_]
+        self._seat_all(mine, now)
+        return mine
+
+    def nack(
+        self, held: Sequence[tuple[int, int]], *, due: Mapping[int, int], now: int, took: Mapping[int, int]
+    ) -> list[int]:
+        """Give back; `due` says when those come back that were given a delay."""
+        mine = self.still_held(held)
+        for id_ in mine:
+            self._let_go(id_, "nacked", took[id_])
+            self._return(id_, due.get(id_))
+        self._seat_all(mine, now)
+        return mine
+
+    def still_held(self, held: Sequence[tuple[int, int]]) -> list[int]:
+        mine = [id_ for id_, attempt in held if id_ in self.pending and self.tried[id_].attempt == attempt]
+        return list(dict.fromkeys(mine))
+
+    # What an operator does.
+
+    def set_rule(self, tenant: str, rule: Rule, *, now: int) -> None:
+        self.rules.pop(tenant, None)
+        if rule != Rule():
+            self.rules[tenant] = rule
+        if tenant in self.facets and not rule.rate_per_s:
+            self.facets[tenant] = replace(self.facets[tenant], next_at=0.0)
+        self.seat(tenant, now)
+
+    def purge(self, tenant: str, *, now: int) -> int:
+        gone = list(self.lines.get(tenant, ())) + [id_ for id_ in self.scheduled if self.owner[id_] == tenant]
+        if gone:
+            self._forget(gone, "purged")
+            self.lines[tenant] = []
+            self.seat(tenant, now)
+        return len(gone)
+
+    def redrive(self, ids: Sequence[int], *, now: int) -> list[int]:
+        came = [id_ for id_ in ids if id_ in self.dead]
+        for id_ in came:
+            tenant, attempts = self.dead.pop(id_)
+            self.tried[id_] = Tried(attempts, tenant, forgiven=attempts)
+            self.counters["redriven"] += 1
+            self._put_in_line(id_)
+        self._seat_all(came, now)
+        return came
+
+    # Where facets stand.
+
+    def seat(self, tenant: str, now: int) -> None:
+        """Put a facet where it belongs: in one place if it has messages, else nowhere."""
+        facet = self.facets.get(tenant, Facet())
+        self._stand_up(tenant)
+        if not self.lines.get(tenant):
+            self._rest(tenant, facet, now)
+        elif self._is_blocked(tenant):
+            self.parked[tenant] = facet.tag
+        elif facet.next_at > now:
+            self.wake[tenant] = facet.next_at
+        else:
+            self.ring[tenant] = facet.tag if facet.tag >= self.v else self.v - 1
+
+    def _unseat(self, tenant: str, now: int) -> None:
+        self._stand_up(tenant)
+        if tenant in self.facets:
+            self._rest(tenant, self.facets[tenant], now)
+
+    def _rest(self, tenant: str, facet: Facet, now: int) -> None:
+        if facet.next_at > now:
+            self.wake[tenant] = facet.next_at
+        elif facet.held == 0:
+            self.idle[tenant] = facet.tag
+
+    def _stand_up(self, tenant: str) -> None:
+        for place in (self.ring, self.parked, self.wake):
+            place.pop(tenant, None)
+
+    def _seat_all(self, ids: Iterable[int], now: int) -> None:
+        for tenant in {self.owner[id_] for id_ in ids}:
+            self.seat(tenant, now)
+
+    def _is_blocked(self, tenant: str) -> bool:
+        rule = self.rules.get(tenant, Rule())
+        return rule.paused or 0 < rule.concurrency <= self.facets.get(tenant, Facet()).held
+
+    # What becomes of messages.
+
+    def _come_back(self, now: int, took: Mapping[int, int]) -> None:
+        expired, due = _due(self.pending, now), _due(self.scheduled, now)
+        awake = sorted((at, tenant) for tenant, at in self.wake.items() if at <= now)[:DUE_MAX]
+        for id_ in expired:
+            self._let_go(id_, "expired", took[id_])
+            self._return(id_, None)
+        for id_ in due:
+            del self.scheduled[id_]
+            self._put_in_line(id_)
+        self._seat_all([*expired, *due], now)
+        for _, tenant in awake:
+            self.seat(tenant, now)
+
+    def _serve(self, tenant: str, place: float, now: int) -> float:
+        facet, rule = self.facets.get(tenant, Facet()), self.rules.get(tenant, Rule())
+        self.v = max(self.v, place)
+        cost = 1.0 if self.queue.charge == "count" else max(1.0, facet.mean or self.mean)
+        self.facets[tenant] = Facet(
+            max(facet.tag, self.v) + cost / rule.weight,
+            facet.held + 1,
+            facet.mean,
+            max(facet.next_at, now - LATE_MS_MAX) + 1000 / rule.rate_per_s if rule.rate_per_s else 0.0,
+        )
+        return cost
+
+    def _lease(self, tenant: str, charged: float, together: int, now: int, lease_ms: int) -> tuple[int, int, str]:
+        id_ = self.lines[tenant].pop(0)
+        before = self.tried.get(id_, Tried(0, tenant))
+        # A facet served several times in one call pays the same for each.
+        self.tried[id_] = Tried(before.attempt + 1, tenant, now, together, charged, before.forgiven)
+        self.pending[id_] = now + lease_ms
+        self.counters["pulled"] += 1
+        return id_, before.attempt + 1, tenant
+
+    def _let_go(self, id_: int, kind: str, took_ms: int) -> None:
+        record = self.tried[id_]
+        facet, rule = self.facets[record.tenant], self.rules.get(record.tenant, Rule())
+        del self.pending[id_]
+        self.counters[kind] += 1
+        tag, mean = facet.tag, facet.mean
+        if self.queue.charge == "time":
+            cost = max(1.0, took_ms / record.together)
+            tag = tag + (cost - record.charged) / rule.weight
+            mean = 0.8 * mean + 0.2 * cost if mean else cost
+            self.mean = 0.95 * self.mean + 0.05 * cost if self.mean else cost
+        self.facets[record.tenant] = Facet(tag, facet.held - 1, mean, facet.next_at)
+
+    def _return(self, id_: int, due: int | None) -> None:
+        record = self.tried[id_]
+        if record.attempt - record.forgiven >= self.queue.attempts_max:
+            del self.tried[id_]
+            self.dead[id_] = record.tenant, record.attempt
+            self.counters["dead"] += 1
+        elif due is not None:
+            self.scheduled[id_] = due
+        else:
+            self._put_in_line(id_)
+
+    def _put_in_line(self, id_: int) -> None:
+        line = self.lines.setdefault(self.owner[id_], [])
+        line.append(id_)
+        line.sort()
+
+    def _forget(self, ids: Iterable[int], why: str) -> None:
+        for id_ in ids:
+            self.counters[why] += 1
+            self.tried.pop(id_, None)
+            self.scheduled.pop(id_, None)
+
+    def _clean(self, now: int, *, is_alone: bool) -> None:
+        past = sorted((tag, tenant) for tenant, tag in self.idle.items() if tag <= self.v)[:DUE_MAX]
+        for _, tenant in past:
+            del self.idle[tenant]
+            facet = self.facets.get(tenant, Facet())
+            if not self.lines.get(tenant) and not facet.held and facet.tag <= self.v and facet.next_at <= now:
+                self.facets.pop(tenant, None)
+        if is_alone and not (self.pending or self.ring or self.parked or self.wake):
+            self.facets.clear()
+            self.idle.clear()
+
+
+def _due(scores: Mapping[int, int], now: int) -> list[int]:
+    """What is due, in the order of a sorted set: by score, then as text."""
+    due = sorted((score, f"0-{id_}") for id_, score in scores.items() if score <= now)
+    return [int(name[2:]) for _, name in due[:DUE_MAX]]

@@ -1,0 +1,105 @@
+"""The past meets the feed: from any position, with the feed anywhere ahead, every event comes once and in order."""
+
+import random
+
+import msgspec
+import pytest
+
+from doubledecker.model import glob, position
+from doubledecker.model.position import START, Place
+from doubledecker.store import journal
+from doubledecker.store.partitions import Partitions
+from doubledecker.web.feed import Feed, lines_of
+from doubledecker.web.listener import Listener
+from doubledecker.web.past import Past
+
+ENTRIES = 50
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_past_and_feed_make_one_whole(partitions: Partitions, seed: int):
+    chance = random.Random(seed)
+    await write(partitions, chance)
+    whole = [await journal.read(partition, "events", count=1000) for partition in partitions.all]
+    feed = Feed(partitions, listeners_max=1)
+    starts, meets = [START] * len(whole), [START] * len(whole)
+    for i, entries in enumerate(whole):
+        begin = chance.randrange(len(entries))
+        meet = chance.randrange(begin, len(entries))
+        starts[i] = place_in(entries[begin], chance)
+        meets[i] = Place.after(entries[meet].id)
+    feed._places = list(meets)
+    listener = Listener(glob.parse("*:even:*"), buffer_bytes=1 << 20)
+
+    told = b"".join([frames async for frames in Past(partitions, feed, listener, starts).read()])
+    read_to = list(feed.places)
+    for i, entries in enumerate(whole):
+        for entry in entries:
+            if Place.after(entry.id) > feed.places[i]:
+                feed._hand_out(partitions.all[i], entry)
+                feed._move(partitions.all[i], Place.after(entry.id))
+    told += await listener.take(wait_s=0.01)
+
+    assert read_to == meets
+    frames = parsed(told)
+    for i, entries in enumerate(whole):
+        expected = [
+            event["id"] for place, event in events_of(entries) if event["topic"] == "even" and place > starts[i]
+        ]
+        assert [event["id"] for _, event in frames if event["tenant"] == f"t{i}"] == expected
+    check_ids(frames, whole)
+
+
+def check_ids(frames: list[tuple[str, dict]], whole: list[list[journal.Entry]]) -> None:
+    """An id is where its own event is, in that event's partition, and never goes back in any."""
+    last = [Place(0, 0, 0)] * len(whole)
+    for id_, event in frames:
+        places = position.parse(id_, partitions=len(whole))
+        index = int(event["tenant"][1:])
+        own = next(place for place, other in events_of(whole[index]) if other["id"] == event["id"])
+        assert own == places[index]
+        assert all(here >= before for here, before in zip(places, last, strict=True))
+        last = places
+
+
+async def write(partitions: Partitions, chance: random.Random) -> None:
+    """Entries of several publishers and several lines each, as the publish script writes them."""
+    number = 0
+    for _ in range(ENTRIES):
+        for partition in partitions.all:
+            fields: list[str | bytes] = []
+            for publisher in range(chance.randrange(1, 3)):
+                lines = []
+                for _ in range(chance.randrange(1, 5)):
+                    topic = "even" if chance.random() < 0.5 else "odd"
+                    line = {"topic": topic, "type": "t", "t": 1, "id": str(number), "tenant": f"t{partition.index}"}
+                    lines.append(msgspec.json.encode(line))
+                    number += 1
+                fields += [f"publisher-{publisher}", b"\n".join(lines)]
+            await partition.command("XADD", partition.key("journal:events"), "*", *fields)
+
+
+def place_in(entry: journal.Entry, chance: random.Random) -> Place:
+    """After some of an entry's lines, or all of them."""
+    here = Place.after(entry.id)
+    seen = chance.randrange(1, len(lines_of(entry)) + 1)
+    return here if seen == len(lines_of(entry)) else Place(here.ms, here.n, seen)
+
+
+def events_of(entries: list[journal.Entry]) -> list[tuple[Place, dict]]:
+    found = []
+    for entry in entries:
+        lines = lines_of(entry)
+        here = Place.after(entry.id)
+        for n, line in enumerate(lines, 1):
+            place = here if n == len(lines) else Place(here.ms, here.n, n)
+            found.append((place, msgspec.json.decode(line)))
+    return found
+
+
+def parsed(told: bytes) -> list[tuple[str, dict]]:
+    frames = []
+    for block in told.decode().split("\n\n")[:-1]:
+        id_, data = block.split("\n")
+        frames.append((id_.removeprefix("id: "), msgspec.json.decode(data.removeprefix("data: "))))
+    return frames
