@@ -185,14 +185,14 @@ def test_on_a_terminal_it_draws_there_and_needs_nothing_for_it(guard: str):
 
     assert "A guarded service" in shown
     assert "latency, s" in shown
-    assert "circuit not closed" in shown
+    assert "circuits not closed" in shown
     assert re.search("[\u2801-\u28ff]{10}", shown)
     assert "\u28c0" not in _on_a_terminal("simulate", guard, "--jobs", "1", "--no-terminal")
 
 
 def test_piped_it_draws_only_when_told(guard: str):
-    assert "circuit not closed" not in _simulate(guard).stdout
-    assert "circuit not closed" in _simulate(guard, "--terminal").stdout
+    assert "circuits not closed" not in _simulate(guard).stdout
+    assert "circuits not closed" in _simulate(guard, "--terminal").stdout
 
 
 def _on_a_terminal(*arguments: str) -> str:

@@ -6,7 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from doubledecker.stages import Breaker, Bulkhead, Chain, Constant, Even, Fifo, Outage, Poisson, Simulated, simulate
+from doubledecker.stages import (
+    Breaker,
+    Bulkhead,
+    Chain,
+    Constant,
+    Count,
+    Even,
+    Fifo,
+    Outage,
+    Poisson,
+    Simulated,
+    UniformKeys,
+    simulate,
+)
 from doubledecker.stages.errors import ChainInvalid
 from doubledecker.stages.plots import chart, over_grid, over_time, png, svg
 from doubledecker.stages.plots.chart import Chart, Line, Panel
@@ -71,9 +84,19 @@ def test_a_chart_has_a_panel_for_all_that_was_asked_for():
     drawn = over_time.chart({"guard": _report()}, title="An outage")
 
     titles = [panel.title.partition(",")[0].partition(" (")[0] for panel in drawn.panels]
-    assert titles == ["latency", "success", "calls per second", "waiting in queues", "circuit not closed"]
+    assert titles == ["latency", "success", "calls per second", "waiting in queues", "circuits not closed"]
     assert [line.name for line in drawn.panels[0].lines] == ["p50", "p95", "p99"]
     assert max(drawn.panels[-1].lines[0].ys) == 1.0
+
+
+def test_circuits_by_key_are_drawn_as_the_share_that_is_not_closed():
+    chain = Breaker(Count(4), open_s=100, per_key=True) | Simulated(outages=[Outage(5, 30)])
+    report = simulate(chain, traffic=Even(10), duration=30, sample_every=1, keys=UniformKeys(4))
+    [line] = over_time.chart({"guard": report}, title="Keys").panels[-1].lines
+
+    assert line.ys[3] == 0.0
+    assert line.ys[-1] == 1.0
+    assert any(0.0 < y < 1.0 for y in line.ys)
 
 
 def test_compared_chains_have_a_colour_each():

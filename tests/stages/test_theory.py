@@ -12,9 +12,11 @@ from random import Random
 import pytest
 
 from doubledecker.stages import (
+    Batch,
     Breaker,
     Bulkhead,
     Chain,
+    CoDel,
     Event,
     Exponential,
     Fifo,
@@ -24,11 +26,13 @@ from doubledecker.stages import (
     Simulated,
     Snapshot,
     Timeout,
+    UniformKeys,
     VirtualLoop,
     simulate,
 )
 from doubledecker.stages.simulation.report import estimate
 from stages.rehearsal import Broken
+from stages.test_laws import POOLED, STAGES
 
 
 def a_queueing_system(workers: int, load: float, places: int | None = None) -> Report:
@@ -61,18 +65,25 @@ def test_the_blocking_of_four_servers_with_four_places_is_that_of_theory():
     assert blocked.margin < 0.006
 
 
-def test_littles_law_holds_on_every_stage():
+CHAINS = [stage | Simulated(Exponential(0.7), 0.9) for stage in STAGES + POOLED]
+CHAINS += [Retry(2) | Bulkhead(workers=4, queue=Fifo(20)) | Timeout(3) | Simulated(Exponential(1), 0.95)]
+
+
+@pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: type(chain.stages[0]).__name__)
+def test_littles_law_holds_on_every_stage(chain: Chain):
     """The mean number in a stage, looked at now and then, is the rate times the mean time there."""
-    chain = Retry(2) | Bulkhead(workers=4, queue=Fifo(20)) | Timeout(3) | Simulated(Exponential(1), 0.95)
-    report = simulate(chain, traffic=Poisson(3), duration=4_000, seed=5, sample_every=0.5)
+    traffic = Poisson(1 if any(isinstance(stage, Batch) for stage in chain) else 3)
+    report = simulate(chain, traffic=traffic, duration=1_500, seed=5, keys=UniformKeys(50), sample_every=0.4)
     [run] = report.replications
 
     for number, end in enumerate(run.snapshots):
         looks = [sample.snapshots[number] for sample in run.samples]
         working = sum(look.working for look in looks) / len(looks)
         queued = sum(look.queued for look in looks) / len(looks)
-        assert working == pytest.approx(end.work_time.total_s / run.duration, rel=0.03)
-        assert queued == pytest.approx(end.queue_time.total_s / run.duration, rel=0.1, abs=0.001)
+        assert working == pytest.approx(end.work_time.total_s / run.duration, rel=0.06, abs=0.02), end.stage
+        if isinstance(chain.stages[0].queue, CoDel):
+            continue  # the waiting of those whom it turns away is in no histogram
+        assert queued == pytest.approx(end.queue_time.total_s / run.duration, rel=0.15, abs=0.02), end.stage
 
 
 @pytest.mark.parametrize(("attempts", "availability"), [(1, 0.7), (2, 0.5), (4, 0.6)])

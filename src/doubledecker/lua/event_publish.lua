@@ -264,7 +264,18 @@ for _, lane in ipairs(plan.lanes) do
   end
 end
 
-local is_awake = {}
+-- What is known of the queues that this call feeds: sequence, virtual time and length, read once.
+local fed, is_awake = {}, {}
+
+local function standing_of(queue)
+  if not fed[queue] then
+    local kept = redis.call("HMGET", queue_state(queue), "sequence", "v")
+    local sequence, v = tonumber(kept[1] or 0), tonumber(kept[2] or 0)
+    local length = redis.call("HLEN", queue_data(queue))
+    fed[queue] = {sequence = sequence, v = v, length = length}
+  end
+  return fed[queue]
+end
 
 -- Put a facet that had nothing where it belongs: it is served next, unless it has had more than its share, or may not be.
 local function seat(queue, facet)
@@ -283,7 +294,7 @@ local function seat(queue, facet)
     redis.call("XADD", queue_bell, "MAXLEN", "~", 1000, "*", "queue", queue)
   end
   is_awake[queue] = true
-  local v = tonumber(redis.call("HGET", queue_state(queue), "v") or 0)
+  local v = standing_of(queue).v
   redis.call("ZADD", queue_ring(queue), tag >= v and tag or v - 1, facet)
 end
 
@@ -304,6 +315,7 @@ end
 -- Drop the oldest; a bound that was lowered is reached little by little, so that no call does much more than its own.
 local function drop(queue, facet, over)
   local gone = redis.call("LPOP", queue_line(queue, facet), over)
+  fed[queue].length = fed[queue].length - #gone
   redis.call("HDEL", queue_data(queue), unpack(gone))
   redis.call("HDEL", queue_tried(queue), unpack(gone))
   redis.call("HINCRBY", queue_state(queue), "dropped", #gone)
@@ -311,20 +323,19 @@ local function drop(queue, facet, over)
 end
 
 local function push(queue, facet, texts, most, facet_most)
-  local last = redis.call("HINCRBY", queue_state(queue), "sequence", #texts)
-  local ids, words = {}, {}
-  for i, text in ipairs(texts) do
-    ids[i] = plan.partition .. "-" .. string.format("%d", last - #texts + i)
-    words[2 * i - 1], words[2 * i] = ids[i], text
-  end
-  redis.call("HSET", queue_data(queue), unpack(words))
-  local waiting = redis.call("RPUSH", queue_line(queue, facet), unpack(ids))
-  if last == #texts then
+  local standing = standing_of(queue)
+  if standing.sequence == 0 then
     redis.call("SADD", queue_index, queue)
   end
-  local over = math.max(
-    most > 0 and redis.call("HLEN", queue_data(queue)) - most or 0, facet_most > 0 and waiting - facet_most or 0
-  )
+  local ids, words = {}, {}
+  for i, text in ipairs(texts) do
+    ids[i] = plan.partition .. "-" .. string.format("%d", standing.sequence + i)
+    words[2 * i - 1], words[2 * i] = ids[i], text
+  end
+  standing.sequence, standing.length = standing.sequence + #texts, standing.length + #texts
+  redis.call("HSET", queue_data(queue), unpack(words))
+  local waiting = redis.call("RPUSH", queue_line(queue, facet), unpack(ids))
+  local over = math.max(most > 0 and standing.length - most or 0, facet_most > 0 and waiting - facet_most or 0)
   over = math.min(over, waiting, #texts + 1000)
   if over > 0 then
     drop(queue, facet, over)
@@ -343,6 +354,10 @@ for _, part in ipairs(plan.queues) do
       push(queue[1], part[1], texts, queue[2], queue[3])
     end
   end
+end
+
+for queue, standing in pairs(fed) do
+  redis.call("HSET", queue_state(queue), "sequence", string.format("%d", standing.sequence))
 end
 
 for _, part in ipairs(plan.later) do

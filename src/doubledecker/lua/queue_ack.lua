@@ -16,9 +16,7 @@ end
 redis.call("ZREM", pending, unpack(ids))
 redis.call("HDEL", tried, unpack(ids))
 redis.call("HDEL", data, unpack(ids))
-for _, facet in pairs(touched) do
-  seat(facet)
-end
+seat_again(touched)
 save()
 conclude()
 return ids

@@ -55,6 +55,16 @@ local function facet_of(name)
   return known[name] or read(name, redis.call("HGET", facets, name), redis.call("HGET", rules, name))
 end
 
+-- Read many facets in two calls; those known already stay as they are.
+local function read_all(names)
+  local kept, ruled = redis.call("HMGET", facets, unpack(names)), redis.call("HMGET", rules, unpack(names))
+  for i, name in ipairs(names) do
+    if not known[name] then
+      read(name, kept[i], ruled[i])
+    end
+  end
+end
+
 local function save()
   local words = {}
   for name, facet in pairs(known) do
@@ -95,6 +105,30 @@ local function seat(facet)
   else
     -- A little before all that wait for their turn: whoever comes back is served next, and pays as of now.
     redis.call("ZADD", ring, facet.tag >= v and facet.tag or v - 1, name)
+  end
+end
+
+-- The same for many whose lines have not changed: one without rules is in the ring, or has nothing.
+local function seat_again(touched)
+  local plain, seats, rests = {}, {}, {}
+  for name, facet in pairs(touched) do
+    if facet.has_rules or facet.next_at > 0 then
+      seat(facet)
+    else
+      plain[#plain + 1] = name
+    end
+  end
+  for i, place in ipairs(#plain > 0 and redis.call("ZMSCORE", ring, unpack(plain)) or {}) do
+    local facet = touched[plain[i]]
+    local to = place and seats or facet.held == 0 and rests or {}
+    to[#to + 1] = place and facet.tag < v and v - 1 or facet.tag
+    to[#to + 1] = facet.name
+  end
+  if #seats > 0 then
+    redis.call("ZADD", ring, unpack(seats))
+  end
+  if #rests > 0 then
+    redis.call("ZADD", idle, unpack(rests))
   end
 end
 
@@ -178,7 +212,7 @@ end
 
 -- Those of the messages, with their records, that are still in the hands of whoever names the right attempt.
 local function still_held(messages)
-  local ids, mine, seen = {}, {}, {}
+  local ids, mine, seen, names, is_named = {}, {}, {}, {}, {}
   for i, message in ipairs(messages) do
     ids[i] = message[1]
   end
@@ -194,7 +228,14 @@ local function still_held(messages)
     if record and record[1] == message[2] and not seen[id] then
       seen[id] = true
       mine[#mine + 1] = {id = id, record = record, delay_ms = delay_ms}
+      if not is_named[record[2]] then
+        is_named[record[2]] = true
+        names[#names + 1] = record[2]
+      end
     end
+  end
+  if #names > 0 then
+    read_all(names)
   end
   return mine
 end

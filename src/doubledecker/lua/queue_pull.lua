@@ -53,9 +53,9 @@ if #names > 0 then
   for i = 1, #names, 2 do
     only[#only + 1] = names[i]
   end
-  local kept, ruled = redis.call("HMGET", facets, unpack(only)), redis.call("HMGET", rules, unpack(only))
+  read_all(only)
   for i = #only, 1, -1 do
-    local facet = known[only[i]] or read(only[i], kept[i], ruled[i])
+    local facet = known[only[i]]
     facet.place = tonumber(names[2 * i])
     facet.count = 0
     facet.waiting = redis.call("LLEN", line(queue, facet.name))
@@ -76,16 +76,20 @@ while served < most and #standing > 0 do
     facet.next_at = facet.every_ms > 0 and math.max(facet.next_at, now - LATE_MS_MAX) + facet.every_ms or 0
     order[served] = facet
     costs = costs + cost / facet.weight
-    local low, high = 1, #standing + 1
-    while low < high do
-      local middle = math.floor((low + high) / 2)
-      if standing[middle].place > facet.place then
-        low = middle + 1
-      else
-        high = middle
+    -- Only if it may be served once more by this call; with many facets, none is.
+    local last = standing[#standing - (most - served) + 1]
+    if not last or last.place > facet.place then
+      local low, high = 1, #standing + 1
+      while low < high do
+        local middle = math.floor((low + high) / 2)
+        if standing[middle].place > facet.place then
+          low = middle + 1
+        else
+          high = middle
+        end
       end
+      table.insert(standing, low, facet)
     end
-    table.insert(standing, low, facet)
   else
     facet.is_passed_over = true
   end
@@ -144,7 +148,8 @@ for _, name in ipairs(past) do
   end
 end
 -- When nobody is left to be compared with, nobody has had more than another.
-if is_alone == 1 and redis.call("EXISTS", pending, ring, parked, wake) == 0 then
+local head = redis.call("ZRANGE", ring, 0, 0, "WITHSCORES")
+if is_alone == 1 and served == 0 and not head[1] and redis.call("EXISTS", pending, parked, wake) == 0 then
   redis.call("UNLINK", facets, idle)
 end
 if v ~= tonumber(kept_state[1] or 0) then
@@ -152,17 +157,13 @@ if v ~= tonumber(kept_state[1] or 0) then
 end
 conclude()
 
-local wait_ms = -1
-for _, zset in ipairs({pending, scheduled, wake}) do
-  local head = redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")
-  if head[1] then
-    local left = math.max(0, tonumber(head[2]) - now)
+local wait_ms = head[1] and 0 or -1
+for _, zset in ipairs(head[1] and {} or {pending, scheduled, wake}) do
+  local first = redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")
+  if first[1] then
+    local left = math.max(0, tonumber(first[2]) - now)
     wait_ms = wait_ms < 0 and left or math.min(wait_ms, left)
   end
-end
-local head = redis.call("ZRANGE", ring, 0, 0, "WITHSCORES")
-if head[1] then
-  wait_ms = 0
 end
 local mean = string.format("%.6g", served > 0 and costs / served or 0)
 return {messages, wait_ms, now + lease_ms, head[2] or "", mean, redis.call("ZCARD", ring)}

@@ -1,5 +1,6 @@
 """Charts of simulations over time: latency, success, traffic, queues and breakers; one chain, or several on top."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -11,7 +12,8 @@ from doubledecker.stages.simulation.series import Interval, Measure
 from doubledecker.stages.statistics import Snapshot
 
 _SHARES, _SHARES_COMPARED = (0.5, 0.95, 0.99), (0.99, 0.5)
-_CIRCUIT = {"closed", "open", "half-open"}
+# A breaker's states: one circuit's, or how many of those of all keys are not closed.
+_CIRCUITS = re.compile(r"(?P<one>closed|open|half-open)|(?P<some>\d+) of (?P<all>\d+) not closed")
 
 
 def chart(reports: Mapping[str, Report], *, title: str) -> Chart:
@@ -26,7 +28,7 @@ def chart(reports: Mapping[str, Report], *, title: str) -> Chart:
         Panel("success", tuple(_each(reports, lambda one: one.success, "success")), top=1.0),
         Panel("calls per second", tuple(_calls(reports))),
         Panel("waiting in queues", tuple(_queues(reports))),
-        Panel("circuit not closed (share of replications)", tuple(_circuits(reports)), top=1.0),
+        Panel("circuits not closed (share)", tuple(_circuits(reports)), top=1.0),
     )
     return Chart(title, "seconds", tuple(moments[0]), tuple(panel for panel in panels if panel.lines))
 
@@ -79,8 +81,8 @@ def _queues(reports: Mapping[str, Report]) -> list[Line]:
 def _circuits(reports: Mapping[str, Report]) -> list[Line]:
     lines = []
     for i, (name, report) in enumerate(reports.items()):
-        for j, stage in enumerate(_stages(report, lambda one: one.state in _CIRCUIT)):
-            values = series.over_time(report, partial(_is_not_closed, stage=stage))
+        for j, stage in enumerate(_stages(report, lambda one: _CIRCUITS.fullmatch(one.state) is not None)):
+            values = series.over_time(report, partial(_not_closed, stage=stage))
             colour = i if len(reports) > 1 else j
             lines.append(_line(_label(reports, name, stage), values, colour=colour, is_step=True, is_bounded=False))
     return lines
@@ -90,8 +92,13 @@ def _queued(interval: Interval, *, stage: str) -> float:
     return float(interval.at_end(stage).queued)
 
 
-def _is_not_closed(interval: Interval, *, stage: str) -> float:
-    return float(interval.at_end(stage).state != "closed")
+def _not_closed(interval: Interval, *, stage: str) -> float:
+    """The share of a breaker's circuits: of its only one, or of those that it has by key."""
+    state = _CIRCUITS.fullmatch(interval.at_end(stage).state)
+    assert state is not None
+    if state["one"]:
+        return float(state["one"] != "closed")
+    return int(state["some"]) / max(1, int(state["all"]))
 
 
 def _label(reports: Mapping[str, Report], name: str, stage: str) -> str:

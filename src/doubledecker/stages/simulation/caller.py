@@ -7,6 +7,7 @@ difference: while a caller runs it is the current task, it has a context of its 
 """
 
 import asyncio
+import inspect
 from asyncio.tasks import _enter_task, _leave_task
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
@@ -41,6 +42,10 @@ class Caller:
         if self._waits_for is None or not self._waits_for.cancel():
             self._must_cancel = True
         return True
+
+    def done(self) -> bool:
+        """Asked by groups of tasks, of the one they belong to."""
+        return inspect.getcoroutinestate(self._work) == inspect.CORO_CLOSED
 
     def cancelling(self) -> int:
         """How often it was asked to end."""

@@ -35,6 +35,8 @@ class Pause:
         self._has_ended = False
         self._is_given_up = False
         self._wake: Wake | None = None
+        # Not a future yet to those who ask: they wrap it, and await it once.
+        self._asyncio_future_blocking: bool | None = None
 
     def __await__(self) -> "Generator[Pause, None, None]":
         self._asyncio_future_blocking = True
