@@ -3,7 +3,6 @@
 import asyncio
 import importlib.util
 import json
-import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +12,9 @@ from msgspec import structs
 
 from doubledecker import clock, log
 from doubledecker.assembly import build
-from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import Settings
 from doubledecker.cli import folder, table, words
+from doubledecker.cli import status as showing
 from doubledecker.errors import BusAway, SettingInvalid, SparkUnfit
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.step import StepReport
@@ -42,10 +41,9 @@ def is_installed() -> bool:
 
 def find(data: Path | None, lake: str | None) -> tuple[Settings, str]:
     """Settings that lead to the bus, and where its lake is; raises SparkUnfit when there is no Spark to use them."""
-    settings = reading.read(os.environ)
     if not is_installed():
         raise SparkUnfit("PySpark is not installed; get it with: pip install 'doubledecker[spark]'")
-    settings = folder.find(settings, data, is_url_set=settings.redis_url != Settings.redis_url)
+    settings = showing.find(None, data)
     root = lake or settings.lake or str((data or folder.DEFAULT) / "lake")
     return settings, root if "://" in root else str(Path(root).absolute())
 
@@ -63,11 +61,7 @@ def run(*, data: Path | None, lake: str | None, master: str | None, is_once: boo
 
 def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     """Print how the pipeline fares."""
-    settings = reading.read(os.environ)
-    if url:
-        settings = replace(settings, redis_url=url)
-    else:
-        settings = folder.find(settings, data, is_url_set=settings.redis_url != Settings.redis_url)
+    settings = showing.find(url, data)
     try:
         state, lags = asyncio.run(_look(settings))
     except BusAway as error:
