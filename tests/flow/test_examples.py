@@ -27,6 +27,32 @@ async def test_what_one_example_publishes_the_other_receives(one: Topology):
         assert sorted(lines) == [b"orders create https://shop.example/orders/%d\n" % n for n in (1, 2, 3)]
 
 
+async def test_the_consumer_handles_what_is_published_and_stops_when_told(one: Topology):
+    async with a_bus(one) as bus:
+        consuming = await _start("consume.py", bus.url, await bus.token("billing"))
+        assert consuming.stdout is not None
+        assert await asyncio.wait_for(consuming.stdout.readline(), 30) == b"ready\n"
+
+        publishing = await _start("publish.py", bus.url, await bus.token("publisher"))
+        await asyncio.wait_for(publishing.communicate(), 20)
+        lines = [await asyncio.wait_for(consuming.stdout.readline(), 20) for _ in range(3)]
+
+        consuming.terminate()
+        rest, _ = await asyncio.wait_for(consuming.communicate(), 20)
+        attempts = {1: 1, 2: 2, 3: 1}
+        assert sorted(lines) == [b"billed acme %d attempt %d\n" % (n, attempts[n]) for n in (1, 2, 3)]
+        assert (rest, consuming.returncode) == (b"", 0)
+
+
+async def test_a_plain_program_publishes_and_consumes(one: Topology):
+    async with a_bus(one) as bus:
+        program = await _start("consume_plain.py", bus.url, await bus.token("writer"))
+        printed, _ = await asyncio.wait_for(program.communicate(), 40)
+
+        assert printed == b"wrote 0\nwrote 1\nwrote 2\nwaiting: 0\n"
+        assert program.returncode == 0
+
+
 async def test_one_example_listens_to_what_the_other_publishes(one: Topology):
     async with a_bus(one, workers=0) as bus:
         listening = await _start("listen.py", bus.url, await bus.token("listener"), "acme:orders:*")

@@ -6,6 +6,12 @@ from pathlib import Path
 import click
 
 from doubledecker import __version__
+from doubledecker.cli.options import FOLDER as _FOLDER
+from doubledecker.cli.options import as_caller as _as_caller
+from doubledecker.cli.options import as_json as _json
+from doubledecker.cli.options import at_bus as _bus
+from doubledecker.cli.options import in_folder as _data
+from doubledecker.cli.queue_group import queue
 from doubledecker.cli.simulate import simulate
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
 
@@ -13,16 +19,7 @@ from doubledecker.errors import BusAway, DoubledeckerError, Refused
 _UNREACHABLE, _REFUSED = 3, 4
 
 _PORT = click.IntRange(0, 65535)
-_FOLDER = click.Path(file_okay=False, path_type=Path)
-# Not DOUBLEDECKER_…: those are settings of the bus, and an unknown one is an error.
-_bus = click.option(
-    "--bus", envvar="BUS_URL", default="http://127.0.0.1:17890", metavar="URL", help="Where the bus is  [env: BUS_URL]"
-)
-_data = click.option(
-    "--data", type=_FOLDER, default=".data", help="Folder of `doubledecker up`, for its root key  [default: .data]"
-)
 # Where a file has the same name as its command, the function does not: it would hide the file.
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -198,6 +195,7 @@ def publish(bus: str, secret: str | None, data: str | None, **fields: str | None
     clients.publish(bus, secret, event)
 
 
+cli.add_command(queue)
 cli.add_command(simulate)
 
 
@@ -207,9 +205,7 @@ cli.add_command(simulate)
     "--from", "start", default="latest", metavar="WHERE", help="earliest, latest, or an id  [default: latest]"
 )
 @click.option("--count", type=click.IntRange(1), help="Stop after so many events")
-@click.option("--token", "secret", envvar="BUS_TOKEN", metavar="SECRET", help="Who listens  [env: BUS_TOKEN]")
-@click.option("--bus", envvar="BUS_URL", metavar="URL", help="Where the bus is  [default: that of --data]")
-@click.option("--data", type=_FOLDER, default=".data", help="Folder of a running `doubledecker up`  [default: .data]")
+@_as_caller
 @_json
 def _tail(
     pattern: str, start: str, count: int | None, secret: str | None, bus: str | None, data: Path, *, as_json: bool
@@ -217,7 +213,7 @@ def _tail(
     """Show events as they are published; PATTERN is a glob on tenant:topic:type, like '*:page:*'."""
     from doubledecker.cli import clients, tail  # noqa: PLC0415 - only what the command needs
 
-    tail.tail(clients.as_listener(bus, data, secret), tail.Wanted(pattern, start, count), as_json=as_json)
+    tail.tail(clients.as_caller(bus, data, secret), tail.Wanted(pattern, start, count), as_json=as_json)
 
 
 def main() -> None:

@@ -36,8 +36,14 @@ class Remote:
     def post(self, path: str, value: object) -> bytes:
         return self._ask("POST", path, msgspec.json.encode(value))
 
-    def delete(self, path: str, name: str) -> None:
-        self._ask("DELETE", f"{path}/{quote(name, safe='')}")
+    def put(self, path: str, value: object) -> bytes:
+        return self._ask("PUT", path, msgspec.json.encode(value))
+
+    def patch(self, path: str, value: object) -> bytes:
+        return self._ask("PATCH", path, msgspec.json.encode(value))
+
+    def delete(self, path: str, name: str, query: str = "") -> None:
+        self._ask("DELETE", f"{path}/{quote(name, safe='')}{query}")
 
     def lines(self, path: str, headers: Mapping[str, str], *, silence_s: float) -> Iterator[bytes]:
         """The lines of an answer without end; raises BusAway when it breaks off, or is silent for too long."""

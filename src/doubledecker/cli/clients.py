@@ -2,14 +2,13 @@
 
 import json
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import msgspec
 
 from doubledecker.assembly import settings as reading
-from doubledecker.cli import folder, table
+from doubledecker.cli import folder, table, words
 from doubledecker.cli.calls import BUS_URL, Remote
 from doubledecker.errors import NotFound
 
@@ -43,7 +42,7 @@ def list_tokens(bus: str, data: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([{"id": row.token, "name": row.name, "created_at": row.created_at} for row in rows]))
         return
-    cells = [[row.token, row.name, _moment(row.created_at)] for row in rows]
+    cells = [[row.token, row.name, words.moment(row.created_at)] for row in rows]
     table.show(["id", "name", "created"], cells)
     if not rows:
         click.echo("There are no tokens; make one with `doubledecker token create NAME`", err=True)
@@ -76,7 +75,7 @@ def publish(bus: str, token: str, event: dict[str, object]) -> None:
     click.echo(accepted.ids[0])
 
 
-def as_listener(bus: str | None, data: Path, secret: str | None) -> Remote:
+def as_caller(bus: str | None, data: Path, secret: str | None) -> Remote:
     """The bus that is named, or that of the folder; with the key of whoever asks, or the root key."""
     where = bus or folder.find_bus(data) or BUS_URL
     return Remote(where, secret) if secret else _as_root(where, data)
@@ -89,7 +88,3 @@ def _as_root(bus: str, data: Path) -> Remote:
 def _tokens(remote: Remote) -> list[_Listed]:
     answer = remote.get("/api_tokens")
     return msgspec.json.decode(answer, type=list[_Listed]) if answer else []
-
-
-def _moment(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from math import isinf
 
 # Health goes from 0 to 100; a subscriber gains or loses a point or two with each attempt.
@@ -30,6 +31,11 @@ def age(ms: float | None) -> str:
     if seconds < _HOUR_S:
         return f"{int(seconds // _MINUTE_S)} min {int(seconds % _MINUTE_S)} s"
     return f"{int(seconds // _HOUR_S)} h {int(seconds % _HOUR_S // _MINUTE_S)} min"
+
+
+def moment(at_ms: int) -> str:
+    """A point in time, the same for everyone."""
+    return datetime.fromtimestamp(at_ms / _MS, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def rate(per_second: float) -> str:

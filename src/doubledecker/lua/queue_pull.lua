@@ -63,10 +63,14 @@ if #names > 0 then
   end
 end
 
+local function can_serve(facet)
+  return facet.count < facet.waiting and not is_blocked(facet) and facet.next_at <= now
+end
+
 local served, order, costs = 0, {}, 0
 while served < most and #standing > 0 do
   local facet = table.remove(standing)
-  if facet.count < facet.waiting and not is_blocked(facet) and facet.next_at <= now then
+  if can_serve(facet) then
     v = math.max(v, facet.place)
     -- Of one whose costs are not known yet, the cost of the others is the best guess.
     local cost = charge == "count" and 1 or math.max(1, facet.mean > 0 and facet.mean or mean_cost)
@@ -76,9 +80,9 @@ while served < most and #standing > 0 do
     facet.next_at = facet.every_ms > 0 and math.max(facet.next_at, now - LATE_MS_MAX) + facet.every_ms or 0
     order[served] = facet
     costs = costs + cost / facet.weight
-    -- Only if it may be served once more by this call; with many facets, none is.
+    -- Back in line if this call may come to it again: with many facets, others are served before.
     local last = standing[#standing - (most - served) + 1]
-    if not last or last.place > facet.place then
+    if can_serve(facet) and (not last or last.place > facet.place) then
       local low, high = 1, #standing + 1
       while low < high do
         local middle = math.floor((low + high) / 2)
@@ -120,7 +124,7 @@ if served > 0 then
   redis.call("HSET", tried, unpack(records))
   for name in pairs(popped) do
     local facet = known[name]
-    if facet.count < facet.waiting and not is_blocked(facet) and facet.next_at <= now then
+    if can_serve(facet) then
       again[#again + 1] = facet.tag
       again[#again + 1] = name
     else

@@ -9,19 +9,22 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from doubledecker.model.queue import Queue
 from doubledecker.queues.bell import Bell
 from doubledecker.queues.shares import Standing, divide, virtual_time
 from doubledecker.store import queues
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Held, Message
+from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Message, Named, Returned
 
 # A partition may turn out to have less than was asked of it; after these rounds the rest waits for the next pull.
 _ROUNDS_MAX = 4
 # However soon something is due, time passes between two looks; and however late, another consumer's lease may have
 # begun since the last look, and end before.
 _WAIT_S_MIN, _WAIT_S_MAX = 0.001, 1.0
+
+_N = TypeVar("_N", bound=Named)
 
 
 @dataclass(frozen=True)
@@ -95,19 +98,23 @@ class Rings:
                     async with asyncio.timeout(min(left_s, due_s, _WAIT_S_MAX)):
                         await rung.wait()
 
-    async def ack(self, queue: Queue, held: Sequence[Held]) -> list[str]:
+    async def ack(self, queue: Queue, held: Sequence[Named]) -> list[str]:
         """End messages; returns the ids that were still the caller's."""
         return await self._settle(held, lambda at, part: queues.ack(at, queue, part))
 
-    async def nack(self, queue: Queue, held: Sequence[Held], *, why: str = "given back") -> list[str]:
-        """Give messages back; returns the ids that were still the caller's."""
-        return await self._settle(held, lambda at, part: queues.nack(at, queue, part, why=why))
+    async def nack(
+        self, queue: Queue, held: Sequence[Returned], *, why: str = "given back", is_rejected: bool = False
+    ) -> list[str]:
+        """Give messages back, or to the dead letters when rejected; returns the ids that were still the caller's."""
+        return await self._settle(held, lambda at, part: queues.nack(at, queue, part, why=why, is_rejected=is_rejected))
 
-    async def extend(self, queue: Queue, held: Sequence[Held], *, lease_ms: int | None = None) -> tuple[int, list[str]]:
+    async def extend(
+        self, queue: Queue, held: Sequence[Named], *, lease_ms: int | None = None
+    ) -> tuple[int, list[str]]:
         """Hold messages longer; returns until when at least, and the ids that were still the caller's."""
         ends: list[int] = []
 
-        async def call(at: Partition, part: Sequence[Held]) -> list[str]:
+        async def call(at: Partition, part: Sequence[Named]) -> list[str]:
             until, ids = await queues.extend(at, queue, part, lease_ms=lease_ms or queue.lease_ms)
             ends.append(until)
             return ids
@@ -156,10 +163,10 @@ class Rings:
         return [message for pulled in pulls for message in pulled.messages], min(waits, default=None)
 
     async def _settle(
-        self, held: Sequence[Held], call: Callable[[Partition, Sequence[Held]], Awaitable[list[str]]]
+        self, held: Sequence[_N], call: Callable[[Partition, Sequence[_N]], Awaitable[list[str]]]
     ) -> list[str]:
         """Call each partition with what it holds, a bounded number at a time; ids of no partition are nobody's."""
-        by_partition: dict[int, list[Held]] = defaultdict(list)
+        by_partition: dict[int, list[_N]] = defaultdict(list)
         for each in held:
             index, dash, _ = each.id.partition("-")
             if dash and index.isdecimal() and int(index) < len(self._partitions.all):

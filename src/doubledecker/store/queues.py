@@ -6,7 +6,7 @@ about one partition; queues/ring.py makes one queue of them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 from doubledecker.model.queue import Queue
 from doubledecker.store.partitions import Partition
@@ -45,9 +45,26 @@ class Pulled:
     facets: int
 
 
+class Named(Protocol):
+    """A message that a consumer names, with the attempt it believes to hold."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+
+class Returned(Named, Protocol):
+    """A message that a consumer gives back for later."""
+
+    @property
+    def delay_ms(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Held:
-    """A message that a consumer names, with the attempt it believes to hold."""
+    """A message that a consumer names, as values."""
 
     id: str
     attempt: int
@@ -81,22 +98,30 @@ async def pull(
     return Pulled(messages, None if wait_ms < 0 else wait_ms, float(head) if head else None, float(cost), facets)
 
 
-async def ack(partition: Partition, queue: Queue, held: Sequence[Held]) -> list[str]:
+async def ack(partition: Partition, queue: Queue, held: Sequence[Named]) -> list[str]:
     """End messages; returns the ids that were still the caller's."""
     pairs: list[Packable] = [[each.id, each.attempt] for each in held]
     return ids_of(await partition.run(_ACK, queue=queue.name, charge=queue.charge, messages=pairs))
 
 
-async def nack(partition: Partition, queue: Queue, held: Sequence[Held], *, why: str) -> list[str]:
-    """Give messages back, each after its delay; returns the ids that were still the caller's."""
+async def nack(
+    partition: Partition, queue: Queue, held: Sequence[Returned], *, why: str, is_rejected: bool = False
+) -> list[str]:
+    """Give messages back, each after its delay, or to the dead letters; returns those that were still the caller's."""
     triples: list[Packable] = [[each.id, each.attempt, each.delay_ms] for each in held]
     reply = await partition.run(
-        _NACK, queue=queue.name, charge=queue.charge, messages=triples, attempts_max=queue.attempts_max, why=why
+        _NACK,
+        queue=queue.name,
+        charge=queue.charge,
+        messages=triples,
+        # With none left every attempt was the last.
+        attempts_max=0 if is_rejected else queue.attempts_max,
+        why=why,
     )
     return ids_of(reply)
 
 
-async def extend(partition: Partition, queue: Queue, held: Sequence[Held], *, lease_ms: int) -> tuple[int, list[str]]:
+async def extend(partition: Partition, queue: Queue, held: Sequence[Named], *, lease_ms: int) -> tuple[int, list[str]]:
     """Hold messages longer; returns until when, and the ids that were still the caller's."""
     pairs: list[Packable] = [[each.id, each.attempt] for each in held]
     reply = await partition.run(_EXTEND, queue=queue.name, charge=queue.charge, messages=pairs, lease_ms=lease_ms)

@@ -94,6 +94,12 @@ async def save_queue(home: Partition, queue: Queue, *, former: Queue | None) -> 
     return cast("int", reply)
 
 
+async def queue(home: Partition, name: str) -> Queue | None:
+    """A queue as it is registered now."""
+    record = cast("bytes | None", await home.command("HGET", home.key("queues"), name))
+    return None if record is None else _queue(record)
+
+
 async def delete_queue(home: Partition, name: str) -> int:
     """Forget a queue; returns the registry's new version, or 0 when there was none."""
     return cast("int", await home.run(_QUEUE_DELETE, name=name))

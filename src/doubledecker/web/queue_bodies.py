@@ -37,6 +37,8 @@ class SettleBody(msgspec.Struct, forbid_unknown_fields=True):
     delay_ms: int = 0
     lease_ms: int | None = None
     why: str = "given back"
+    # Of a nack alone: not for later, but to the dead letters at once.
+    reject: bool = False
 
     @property
     def held(self) -> list[Held]:

@@ -131,6 +131,10 @@ HELD = record(
         "delay_ms": whole(0, queue_bodies.DELAY_MS_MAX, description="For nack: how long until the next attempt"),
         "lease_ms": or_null(whole(queue.LEASE_MS_MIN, queue.LEASE_MS_MAX, description="For extend: from now")),
         "why": {"type": "string", "maxLength": queue_bodies.WHY_LENGTH_MAX, "description": "For nack"},
+        "reject": {
+            "type": "boolean",
+            "description": "For nack: to the dead letters at once, whatever attempts are left",
+        },
     },
     examples=[{"messages": [{"id": "0-1", "attempt": 1}]}],
 )

@@ -118,7 +118,7 @@ class Queues:
     async def nack(self, request: Request, caller: Caller) -> Response:
         queue = await self._queue(request, caller)
         asked = queue_bodies.settle(await self._body(request))
-        ids = await self._rings.nack(queue, asked.held, why=asked.why)
+        ids = await self._rings.nack(queue, asked.held, why=asked.why, is_rejected=asked.reject)
         return queue_shapes.json(queue_shapes.settled([each.id for each in asked.held], ids))
 
     async def extend(self, request: Request, caller: Caller) -> Response:

@@ -1,0 +1,142 @@
+"""`doubledecker queue …`: the words of its commands; what they do is in cli/queues.py, imported when one runs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from doubledecker.cli import options
+
+if TYPE_CHECKING:
+    from doubledecker.cli.queues import Desk
+
+
+def _desk(bus: str | None, data: Path, secret: str | None) -> "Desk":
+    from doubledecker.cli import queues  # noqa: PLC0415 - only what the command needs
+
+    return queues.Desk.at(bus, data, secret)
+
+
+@click.group()
+def queue() -> None:
+    """Register queues, look into them, rule their facets, look after dead letters."""
+
+
+@queue.command()
+@click.argument("name")
+@click.argument("patterns", nargs=-1, required=True, metavar="PATTERN...")
+@click.option("--lease-ms", type=int, help="How long a pulled message is its consumer's")
+@click.option("--attempts-max", type=int, help="How many times a message is tried")
+@click.option("--charge", type=click.Choice(["time", "count"]), help="What serving a message costs its tenant")
+@click.option("--max-length", type=int, help="How many messages it holds")
+@click.option("--facet-max-length", type=int, help="How many of one tenant; 0 for no bound")
+@click.option("--overflow", type=click.Choice(["drop_oldest", "refuse"]), help="What a full queue does")
+@click.option("--owner", metavar="ID", help="Whose queue it is, a token's id; root alone may say so")
+@click.option("--callback", metavar="URL", help="Where its messages are pushed")
+@options.as_caller
+def register(
+    name: str, patterns: tuple[str, ...], bus: str | None, data: Path, secret: str | None, **asked: str | int | None
+) -> None:
+    """Create or replace a queue for all events whose tenant:topic:type matches a PATTERN in full."""
+    _desk(bus, data, secret).register(name, patterns, asked)
+
+
+@queue.command("list")
+@options.as_json
+@options.as_caller
+def list_(bus: str | None, data: Path, secret: str | None, *, as_json: bool) -> None:
+    """List queues and what they hold."""
+    _desk(bus, data, secret).list_(as_json=as_json)
+
+
+@queue.command()
+@click.argument("name")
+@options.as_json
+@options.as_caller
+def show(name: str, bus: str | None, data: Path, secret: str | None, *, as_json: bool) -> None:
+    """Show a queue with its facets and their shares."""
+    _desk(bus, data, secret).show(name, as_json=as_json)
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--max", "most", type=click.IntRange(1, 200), default=1, help="How many messages at most  [default: 1]")
+@click.option("--wait-ms", type=click.IntRange(0, 30_000), default=0, help="How long to wait for the first")
+@click.option("--ack", is_flag=True, help="Have done with them; otherwise they come back when their leases end")
+@options.as_json
+@options.as_caller
+def pull(
+    name: str, most: int, wait_ms: int, bus: str | None, data: Path, secret: str | None, *, ack: bool, as_json: bool
+) -> None:
+    """Take messages and print their events."""
+    _desk(bus, data, secret).pull(name, most=most, wait_ms=wait_ms, is_acked=ack, as_json=as_json)
+
+
+@queue.command()
+@click.argument("name")
+@click.argument("tenant")
+@click.option("--weight", type=float, help="Its part of the service beside others'")
+@click.option("--concurrency", metavar="N|none", help="Messages in consumers' hands at most")
+@click.option("--rate", metavar="N|none", help="Messages a second at most")
+@click.option("--pause/--resume", "paused", default=None, help="Serve nothing of it; serve it again")
+@options.as_caller
+def facet(
+    name: str,
+    tenant: str,
+    bus: str | None,
+    data: Path,
+    secret: str | None,
+    *,
+    paused: bool | None,
+    **bounds: str | float | None,
+) -> None:
+    """Change what holds for a tenant, or show it when nothing is to be changed."""
+    _desk(bus, data, secret).facet(name, tenant, paused=paused, **bounds)
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--tenant", help="Only this tenant's")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, help="How many at most  [default: 100]")
+@options.as_json
+@options.as_caller
+def dead(
+    name: str, tenant: str | None, limit: int, bus: str | None, data: Path, secret: str | None, *, as_json: bool
+) -> None:
+    """List dead letters, oldest first."""
+    _desk(bus, data, secret).dead(name, tenant=tenant, limit=limit, as_json=as_json)
+
+
+@queue.command()
+@click.argument("name")
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.option("--tenant", help="Only this tenant's")
+@options.is_sure
+@options.as_caller
+def redrive(
+    name: str, ids: tuple[str, ...], tenant: str | None, bus: str | None, data: Path, secret: str | None, *, yes: bool
+) -> None:
+    """Bring dead letters back to their lines, all or some, as if never tried."""
+    _desk(bus, data, secret).redrive(name, ids=ids, tenant=tenant, is_sure=yes)
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--tenant", help="Only this tenant's")
+@click.option("--dead", "is_dead", is_flag=True, help="Dead letters, in place of what waits")
+@options.is_sure
+@options.as_caller
+def purge(
+    name: str, tenant: str | None, bus: str | None, data: Path, secret: str | None, *, is_dead: bool, yes: bool
+) -> None:
+    """Destroy what waits, or dead letters; what consumers have in hand is left to them."""
+    _desk(bus, data, secret).purge(name, tenant=tenant, is_dead=is_dead, is_sure=yes)
+
+
+@queue.command()
+@click.argument("name")
+@options.is_sure
+@options.as_caller
+def delete(name: str, bus: str | None, data: Path, secret: str | None, *, yes: bool) -> None:
+    """Forget a queue, and all it holds."""
+    _desk(bus, data, secret).delete(name, is_sure=yes)

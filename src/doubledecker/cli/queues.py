@@ -1,0 +1,259 @@
+"""What the commands of `doubledecker queue` do, over HTTP. Counts come before anything is destroyed."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+import click
+import msgspec
+from msgspec import Raw
+
+from doubledecker.cli import clients, table, words
+from doubledecker.cli.calls import Remote
+
+_BAR_LENGTH = 20
+_NO_BOUND = "none"
+
+
+class _Facet(msgspec.Struct):
+    tenant: str
+    waiting: int
+    in_flight: int
+    oldest: int
+    share: float
+    weight: float
+    concurrency: int | None
+    rate_per_s: float | None
+    paused: bool
+
+
+class _Queue(msgspec.Struct):
+    name: str
+    owner: str
+    pattern: list[str]
+    lease_ms: int
+    attempts_max: int
+    charge: str
+    waiting: int = 0
+    in_flight: int = 0
+    delayed: int = 0
+    dead: int = 0
+    counters: dict[str, int] = {}
+    facets: list[_Facet] = []
+
+
+class _Rule(msgspec.Struct):
+    weight: float
+    concurrency: int | None
+    rate_per_s: float | None
+    paused: bool
+
+
+class _Pulled(msgspec.Struct):
+    id: str
+    attempt: int
+    tenant: str
+    event: Raw
+
+
+class _Pulls(msgspec.Struct):
+    messages: list[_Pulled]
+
+
+class _Settled(msgspec.Struct):
+    ids: list[str]
+    lost: list[str]
+
+
+class _Letter(msgspec.Struct):
+    id: str
+    tenant: str
+    attempts: int
+    why: str
+    died_at: int
+
+
+class _Letters(msgspec.Struct):
+    count: int
+    messages: list[_Letter]
+
+
+class _Count(msgspec.Struct):
+    messages: int
+
+
+class Desk:
+    """Whoever asks a bus about its queues: the client with a token, or root."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    @classmethod
+    def at(cls, bus: str | None, data: Path, secret: str | None) -> Self:
+        """The bus that is named, or that of the folder; as the client with this secret, or as root."""
+        return cls(clients.as_caller(bus, data, secret))
+
+    def register(self, name: str, patterns: Sequence[str], asked: Mapping[str, str | int | None]) -> None:
+        """Create or replace a queue."""
+        body = {"pattern": list(patterns), **{field: value for field, value in asked.items() if value is not None}}
+        kept = msgspec.json.decode(self._remote.put(_path(name), body), type=_Queue)
+        click.echo(
+            f"Queue {kept.name} of {kept.owner} gets what matches {' or '.join(kept.pattern)}; "
+            f"leases of {words.age(kept.lease_ms)}, {kept.attempts_max} attempts, charged by {kept.charge}",
+            err=True,
+        )
+
+    def list_(self, *, as_json: bool) -> None:
+        """Print all queues that the caller may see."""
+        answer = self._remote.get("/queues")
+        if as_json:
+            click.echo(answer)
+            return
+        rows = msgspec.json.decode(answer, type=list[_Queue])
+        numbers = [[f"{n:,}" for n in (row.waiting, row.in_flight, row.delayed, row.dead)] for row in rows]
+        cells = [[row.name, row.owner, *cell, " ".join(row.pattern)] for row, cell in zip(rows, numbers, strict=True)]
+        table.show(["queue", "owner", "waiting", "in flight", "delayed", "dead", "patterns"], cells)
+        if not rows:
+            click.echo("There are no queues; make one with `doubledecker queue register NAME PATTERN`", err=True)
+
+    def show(self, name: str, *, as_json: bool) -> None:
+        """Print one queue with its facets."""
+        answer = self._remote.get(_path(name))
+        if as_json:
+            click.echo(answer)
+            return
+        seen = msgspec.json.decode(answer, type=_Queue)
+        state = {"waiting": seen.waiting, "in flight": seen.in_flight, "delayed": seen.delayed, "dead": seen.dead}
+        numbers = {**state, **{f"ever {kind}": count for kind, count in seen.counters.items()}}
+        rows = [["patterns", " ".join(seen.pattern)], ["owner", seen.owner], ["lease", words.age(seen.lease_ms)]]
+        rows += [["attempts", str(seen.attempts_max)], ["charge", seen.charge]]
+        table.show([f"queue {seen.name}", ""], rows + [[label, f"{count:,}"] for label, count in numbers.items()])
+        click.echo()
+        titles = ["tenant", "waiting", "in flight", "oldest", "share", "", "rules"]
+        table.show(titles, [_facet_row(each) for each in seen.facets])
+
+    def pull(self, name: str, *, most: int, wait_ms: int, is_acked: bool, as_json: bool) -> None:
+        """Take messages and print them; acked only when they are out."""
+        answer = self._remote.post(f"{_path(name)}/pull", {"max": most, "wait_ms": wait_ms})
+        messages = msgspec.json.decode(answer, type=_Pulls).messages
+        for each in messages:
+            click.echo(msgspec.json.encode(each) if as_json else bytes(each.event))
+        if not messages:
+            click.echo("There is nothing to pull", err=True)
+        elif is_acked:
+            named = [{"id": each.id, "attempt": each.attempt} for each in messages]
+            settled = msgspec.json.decode(self._remote.post(f"{_path(name)}/ack", {"messages": named}), type=_Settled)
+            lost = f"; {len(settled.lost)} had to be left to others" if settled.lost else ""
+            click.echo(f"Acked {len(settled.ids)}{lost}", err=True)
+
+    def facet(self, name: str, tenant: str, *, paused: bool | None, **bounds: str | float | None) -> None:
+        """Change a facet, or show it."""
+        at = f"{_path(name)}/facets/{quote(tenant, safe='')}"
+        changes: dict[str, object] = {
+            "weight": bounds["weight"],
+            "concurrency": _bound("concurrency", bounds["concurrency"], int),
+            "rate_per_s": _bound("rate", bounds["rate"], float),
+            "paused": paused,
+        }
+        given = {field: value for field, value in changes.items() if value is not None}
+        given = {field: None if value == _NO_BOUND else value for field, value in given.items()}
+        if not given:
+            seen = msgspec.json.decode(self._remote.get(at), type=_Facet)
+            table.show(["tenant", "waiting", "in flight", "oldest", "share", "", "rules"], [_facet_row(seen)])
+            return
+        rule = msgspec.json.decode(self._remote.patch(at, given), type=_Rule)
+        click.echo(f"{tenant} in {name}: {_rules(rule)}", err=True)
+
+    def dead(self, name: str, *, tenant: str | None, limit: int, as_json: bool) -> None:
+        """Print dead letters."""
+        chosen = f"&tenant={quote(tenant, safe='')}" if tenant else ""
+        answer = self._remote.get(f"{_path(name)}/dead?limit={limit}{chosen}")
+        if as_json:
+            click.echo(answer)
+            return
+        letters = msgspec.json.decode(answer, type=_Letters)
+        rows = [[row.id, row.tenant, str(row.attempts), words.moment(row.died_at), row.why] for row in letters.messages]
+        table.show(["id", "tenant", "attempts", "died", "why"], rows)
+        if len(rows) < letters.count:
+            click.echo(f"{len(rows)} of {letters.count:,} dead letters", err=True)
+
+    def redrive(self, name: str, *, ids: Sequence[str], tenant: str | None, is_sure: bool) -> None:
+        """Bring dead letters back, after a look at how many there are."""
+        self._choose(
+            name, "dead/redrive", ids=ids, tenant=tenant, is_sure=is_sure, what=("Redrive", "redriven", "dead letter")
+        )
+
+    def purge(self, name: str, *, tenant: str | None, is_dead: bool, is_sure: bool) -> None:
+        """Destroy messages, after a look at how many there are."""
+        verb, noun = ("dead/purge", "dead letter") if is_dead else ("purge", "waiting message")
+        self._choose(name, verb, ids=(), tenant=tenant, is_sure=is_sure, what=("Destroy", "destroyed", noun))
+
+    def delete(self, name: str, *, is_sure: bool) -> None:
+        """Forget a queue, after a look at what it holds."""
+        seen = msgspec.json.decode(self._remote.get(_path(name)), type=_Queue)
+        held = f"{seen.waiting:,} waiting, {seen.in_flight:,} in flight, {seen.delayed:,} delayed, {seen.dead:,} dead"
+        if not is_sure:
+            click.confirm(f"Delete queue {name}, and the messages it holds ({held})?", abort=True, err=True)
+        self._remote.delete("/queues", name, "?discard=1")
+        click.echo(f"Deleted {name} ({held})", err=True)
+
+    def _choose(
+        self,
+        name: str,
+        verb: str,
+        *,
+        ids: Sequence[str],
+        tenant: str | None,
+        is_sure: bool,
+        what: tuple[str, str, str],
+    ) -> None:
+        """Count, ask, do; `what` is how it is asked, how it was done, and to which things."""
+        doing, done, noun = what
+        asked = {**({"ids": list(ids)} if ids else {}), **({"tenant": tenant} if tenant else {})}
+        at = f"{_path(name)}/{verb}"
+        found = msgspec.json.decode(self._remote.post(at, {**asked, "dry_run": True}), type=_Count).messages
+        where = f"of {tenant} in {name}" if tenant else f"in {name}"
+        if not found:
+            click.echo(f"There is no {noun} {where}", err=True)
+            return
+        if not is_sure:
+            click.confirm(f"{doing} {_many(found, noun)} {where}?", abort=True, err=True)
+        count = msgspec.json.decode(self._remote.post(at, asked), type=_Count).messages
+        click.echo(f"{_many(count, noun)} {where} {done}", err=True)
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _path(name: str) -> str:
+    return f"/queues/{quote(name, safe='')}"
+
+
+def _facet_row(each: _Facet) -> list[str]:
+    bar = "█" * round(each.share * _BAR_LENGTH) or ("▏" if each.share else "")
+    oldest = words.age(each.oldest) if each.waiting else ""
+    share = f"{each.share:.1%}"
+    return [each.tenant, f"{each.waiting:,}", f"{each.in_flight:,}", oldest, share, bar, _rules(each)]
+
+
+def _rules(rule: _Rule | _Facet) -> str:
+    parts = [f"weight {rule.weight:g}"]
+    if rule.concurrency is not None:
+        parts.append(f"at most {rule.concurrency} at a time")
+    if rule.rate_per_s is not None:
+        parts.append(f"at most {rule.rate_per_s:g} a second")
+    if rule.paused:
+        parts.append("paused")
+    return ", ".join(parts)
+
+
+def _bound(name: str, text: str | float | None, kind: type[int] | type[float]) -> str | float | None:
+    """A number, `none`, or None when nothing was said; raises a usage error otherwise."""
+    if text is None or text == _NO_BOUND:
+        return text
+    try:
+        return kind(text)
+    except ValueError:
+        raise click.UsageError(f"--{name} is {text!r}; it must be a number, or {_NO_BOUND} for no bound") from None

@@ -1,0 +1,144 @@
+"""HTTP calls to the bus: an answer, or an error of the client's own tree."""
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import msgspec
+
+from doubledecker.client.errors import (
+    BusAway,
+    Conflict,
+    EventsRefused,
+    Forbidden,
+    NotFound,
+    Refusal,
+    Refused,
+    Unauthenticated,
+)
+from doubledecker.client.pausing import Pauses
+
+# Beyond what the bus itself may take; a call that waits on purpose has that much more.
+_ANSWER_S_MAX = 10.0
+_BAD, _FAILED = 400, 500
+_KINDS: Mapping[int, type[Refused]] = {401: Unauthenticated, 403: Forbidden, 404: NotFound, 409: Conflict}
+
+T = TypeVar("T")
+
+
+class _Problem(msgspec.Struct):
+    """What is read of an error's body."""
+
+    title: str = "no reason given"
+    detail: str = ""
+    refused: tuple[Refusal, ...] = ()
+
+
+class Calls:
+    """A bus at an address, and the token that says who asks. Connections are kept until `close`."""
+
+    def __init__(self, url: str, token: str, *, patience_s: float) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError(f"the bus is {url!r}; it must be a URL like http://127.0.0.1:17890")
+        self.url = url.rstrip("/")
+        self.token = token
+        self._patience_s = patience_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        kind: type[T],
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        """Ask until the bus answers, for as long as the patience lasts; for what may safely be asked twice."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._patience_s
+        pauses = Pauses()
+        while True:
+            try:
+                return decode(await self.once(method, path, body, headers=headers), kind)
+            except BusAway:
+                pause_s = pauses.next_s()
+                if loop.time() + pause_s > deadline_s:
+                    raise
+                await asyncio.sleep(pause_s)
+
+    async def once(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        wait_s: float = 0.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """Ask once; raises BusAway when no answer comes, Refused when the answer is no."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+            )
+        content = None if body is None else msgspec.json.encode(body)
+        limit = aiohttp.ClientTimeout(total=_ANSWER_S_MAX + wait_s)
+        try:
+            async with self._session.request(
+                method, self.url + path, data=content, headers=headers, timeout=limit
+            ) as response:
+                answer = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise BusAway(f"no bus answers at {self.url} ({str(error) or type(error).__name__})") from error
+        if response.status >= _BAD:
+            raise _failure(self.url, response.status, answer)
+        return answer
+
+
+def path(*words: str, **query: object) -> str:
+    """A path of these words, and what of the query is given."""
+    asked = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in query.items() if value is not None)
+    return "/" + "/".join(quote(word, safe="") for word in words) + (f"?{asked}" if asked else "")
+
+
+def decode(answer: bytes, kind: type[T]) -> T:
+    """The answer as a value; empty ones are for those who expect none. Raises BusAway when no bus wrote it."""
+    try:
+        return msgspec.json.decode(answer or b"null", type=kind)
+    except msgspec.DecodeError as error:
+        raise BusAway(f"what answers is not a bus, or another version of it: {error}") from error
+
+
+def given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the fields was given at all."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _failure(url: str, status: int, answer: bytes) -> BusAway | Refused:
+    try:
+        problem = msgspec.json.decode(answer, type=_Problem)
+    except msgspec.DecodeError:
+        problem = _Problem(detail=f"{url} answered {status}, not as a bus does; check the address")
+    why = problem.detail or problem.title
+    if status >= _FAILED:
+        return BusAway(f"the bus at {url} cannot do this now: {why}")
+    if problem.refused:
+        return EventsRefused(why, status=status, refused=problem.refused)
+    return _KINDS.get(status, Refused)(why, status=status)

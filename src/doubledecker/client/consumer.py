@@ -1,0 +1,245 @@
+"""Consuming a queue: message by message, in a loop, or with handlers that a runner calls."""
+
+import asyncio
+import contextlib
+import inspect
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+from doubledecker.client.blocking import BlockingMessage
+from doubledecker.client.errors import ClientError
+from doubledecker.client.holding import PULL_S_MAX, Holding, Rules, holding
+from doubledecker.client.message import Back, Message, Source
+from doubledecker.client.pausing import Backoff
+from doubledecker.client.slots import Slots, TaskSlots, ThreadSlots, Verdicts
+
+_WHY_LEFT = "the loop was left"
+
+Work = Callable[[Message], Awaitable[object]] | Callable[[BlockingMessage], object]
+_W = TypeVar("_W", bound=Callable[..., object])
+
+
+@dataclass(frozen=True)
+class _Handler:
+    work: Work
+    rules: Rules
+    is_async: bool
+
+
+class Consumer:
+    """A queue, as those who take messages from it see it."""
+
+    def __init__(self, source: Source) -> None:
+        self.name = source.name
+        self._source = source
+        self._handlers: list[_Handler] = []
+        self._stop: asyncio.Event | None = None
+
+    async def pull(self, max: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None) -> list[Message]:  # noqa: A002
+        """Take up to `max` messages, waiting up to `wait_ms` for the first. Their leases are yours to extend."""
+        messages = await self._source.pull(most=max, wait_ms=wait_ms, lease_ms=lease_ms)
+        for message in messages:
+            message.belong_to(self)
+        return messages
+
+    async def ack(self, messages: Sequence[Message]) -> list[Message]:
+        """End messages; returns those that were no longer ours, and are delivered again."""
+        lost = await self._source.ack(messages)
+        return _settled(messages, lost)
+
+    async def nack(self, messages: Sequence[Message], delay_s: float = 0.0, why: str = "given back") -> list[Message]:
+        """Give messages back; returns those that were no longer ours."""
+        delay_ms = round(delay_s * 1000)
+        backs = [Back(message.id, message.attempt, delay_ms) for message in messages]
+        return _settled(messages, await self._source.nack(backs, why=why))
+
+    async def reject(self, messages: Sequence[Message], why: str = "rejected") -> list[Message]:
+        """Send messages to the dead letters; returns those that were no longer ours."""
+        backs = [Back(message.id, message.attempt) for message in messages]
+        return _settled(messages, await self._source.reject(backs, why=why))
+
+    async def extend(self, messages: Sequence[Message], lease_ms: int | None = None) -> list[Message]:
+        """Hold messages for another lease; returns those that were no longer ours."""
+        lost = await self._source.extend(messages, lease_ms=lease_ms)
+        return [message for message in messages if message.id in lost]
+
+    async def settle_ack(self, message: Message) -> bool:
+        return not await self.ack([message])
+
+    async def settle_nack(self, message: Message, *, delay_ms: int, why: str) -> bool:
+        return not await self.nack([message], delay_ms / 1000, why)
+
+    async def settle_reject(self, message: Message, *, why: str) -> bool:
+        return not await self.reject([message], why)
+
+    async def messages(
+        self, *, lease_ms: int | None = None, work_s_max: float = Rules.work_s_max, backoff: Backoff = Rules.backoff
+    ) -> AsyncIterator[Message]:
+        """One message after the other, their leases extended meanwhile.
+
+        A message is acked when the loop asks for the next one. A loop that is left, by an exception or otherwise, gives
+        its message back, to be delivered again after the backoff; `await message.ack()` before a `break` keeps it done.
+        """
+        rules = Rules(concurrency=1, lease_ms=lease_ms, work_s_max=work_s_max)
+        loop = asyncio.get_running_loop()
+        async with holding(self._source, rules) as held:
+            while await _has_ready(held):
+                message = held.intake.start_one(loop.time())
+                is_left = True
+                try:
+                    yield message
+                    is_left = False
+                finally:
+                    held.intake.finish_one(loop.time())
+                    if not message.is_settled and is_left:
+                        delay_ms = round(backoff.delay_s(message.attempt) * 1000)
+                        held.hand.nack(message, delay_ms=delay_ms, why=_WHY_LEFT)
+                    elif not message.is_settled:
+                        held.hand.ack(message)
+
+    def handler(
+        self,
+        *,
+        concurrency: int = Rules.concurrency,
+        lease_ms: int | None = None,
+        work_s_max: float = Rules.work_s_max,
+        grace_s: float = Rules.grace_s,
+        backoff: Backoff = Rules.backoff,
+    ) -> Callable[[_W], _W]:
+        """Have `run` call the decorated function with each message, so many at a time.
+
+        It may be async, or plain: then it runs in threads. A message is acked when it returns, and given back when it
+        raises. `work_s_max` is how long a lease is extended; `grace_s` how long a stop waits for what is at work.
+        """
+        if concurrency < 1:
+            raise ValueError(f"concurrency is {concurrency}; the least is 1")
+        rules = Rules(concurrency, lease_ms, work_s_max, grace_s, backoff)
+
+        def register(work: _W) -> _W:
+            is_async = inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
+                getattr(work, "__call__", None)  # noqa: B004 - an object may have an async __call__
+            )
+            self._handlers.append(_Handler(cast("Work", work), rules, is_async))
+            return work
+
+        return register
+
+    @property
+    def has_handlers(self) -> bool:
+        return bool(self._handlers)
+
+    async def run(self) -> None:
+        """Call the handlers until `stop`, SIGTERM or SIGINT; then finish what is at work, or give it back."""
+        if not self._handlers:
+            raise ClientError(f"queue {self.name!r} has no handler; decorate a function with @queue.handler()")
+        self._stop = asyncio.Event()
+        with stopped_by_signals(self._stop):
+            await self.run_until(self._stop)
+
+    def stop(self) -> None:
+        """Let `run` end in good order."""
+        if self._stop is not None:
+            self._stop.set()
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Call the handlers until the event is set."""
+        await run_together([self._run_one(each, stop) for each in self._handlers], stop)
+
+    async def _run_one(self, handler: _Handler, stop: asyncio.Event) -> None:
+        rules = handler.rules
+        async with holding(self._source, rules) as held:
+            slots = self._slots(handler, held)
+            held.intake.on_arrival = slots.wake
+            slots.start()
+            slots.wake()
+            stopping = asyncio.create_task(stop.wait())
+            try:
+                await held.until_over(stopping)
+                held.intake.stop()
+                await self._finish(held, rules)
+            finally:
+                stopping.cancel()
+                await slots.end()
+        held.check()
+
+    async def _finish(self, held: Holding, rules: Rules) -> None:
+        """Let what is in hand be worked off, for as long as the grace lasts."""
+        deadline_s = asyncio.get_running_loop().time() + rules.grace_s
+        # First of all the pull: it might bring back at once what is given back while it waits.
+        await asyncio.wait([held.pulling], timeout=max(rules.grace_s, PULL_S_MAX))
+        while held.intake.running or held.intake.ready:
+            left_s = deadline_s - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                return
+            await asyncio.sleep(min(left_s, 0.01))
+
+    def _slots(self, handler: _Handler, held: Holding) -> Slots:
+        verdicts = Verdicts(self.name, held.hand, handler.rules.backoff)
+        concurrency = handler.rules.concurrency
+        if handler.is_async:
+            work = cast("Callable[[Message], Awaitable[object]]", handler.work)
+            return TaskSlots(held.intake, held.hand, verdicts, work, concurrency=concurrency)
+        plain = cast("Callable[[BlockingMessage], object]", handler.work)
+        return ThreadSlots(held.intake, held.hand, verdicts, plain, concurrency=concurrency)
+
+
+async def run_together(runs: Sequence[Coroutine[object, object, None]], stop: asyncio.Event) -> None:
+    """Run all until they end; when one fails the others are stopped in good order, and its error is raised."""
+    tasks = [asyncio.create_task(run) for run in runs]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        stop.set()
+        await asyncio.wait(tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    for task in tasks:
+        task.result()
+
+
+async def _has_ready(held: Holding) -> bool:
+    """Wait for a message; raises what ended the pulling, if something did."""
+    while not held.intake.ready:
+        arrived = asyncio.Event()
+        held.intake.on_arrival = arrived.set
+        waiting = asyncio.create_task(arrived.wait())
+        try:
+            await held.until_over(waiting)
+        finally:
+            waiting.cancel()
+        if held.is_over and not held.intake.ready:
+            held.check()
+            return False
+    return True
+
+
+def _settled(messages: Sequence[Message], lost: set[str]) -> list[Message]:
+    for message in messages:
+        message.is_settled = True
+    return [message for message in messages if message.id in lost]
+
+
+@contextlib.contextmanager
+def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
+    """Set the event on SIGTERM and SIGINT; signals reach the main thread alone, so elsewhere nothing is done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+
+    def on_signal(number: int) -> None:
+        # The second of its kind is not waited for.
+        loop.remove_signal_handler(number)
+        stop.set()
+
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

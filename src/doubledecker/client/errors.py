@@ -1,0 +1,98 @@
+"""Everything that a user of the client can meet, as a tree; apart from the bus's own, which stay in the bus.
+
+ClientError
+├── BusAway              no answer, or one that says "not now": what was asked may or may not have happened
+├── Refused              the bus answered with a 4xx, and nothing has changed; carries its status
+│   ├── Unauthenticated  401  the bus does not know this token
+│   ├── Forbidden        403  it knows the token, but this is not its business
+│   ├── NotFound         404
+│   ├── Conflict         409
+│   └── EventsRefused    none of several events was published; carries why, for each
+└── HeartbeatFailed      the process that extends leases does not start
+Verdict                  raised by a handler to say what becomes of its message
+├── RetryLater           not now: again after a delay of the handler's choice
+└── Reject               never: straight to the dead letters
+"""
+
+from dataclasses import dataclass
+
+# As long as the bus keeps a message for later.
+DELAY_S_MAX = 30 * 86_400
+
+
+class ClientError(Exception):
+    """The root of all that the client raises on purpose."""
+
+
+class BusAway(ClientError):
+    """The bus did not answer, or could not do it now; what was asked may or may not have happened."""
+
+
+class HeartbeatFailed(ClientError):
+    """The process that extends leases does not start; without it long work would be delivered twice."""
+
+
+class Refused(ClientError):
+    """The bus said no; nothing has changed."""
+
+    def __init__(self, detail: str, *, status: int) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.status = status
+
+
+class Unauthenticated(Refused):
+    """No token, or one that the bus does not know."""
+
+
+class Forbidden(Refused):
+    """A known token that may not do this."""
+
+
+class NotFound(Refused):
+    """There is no such thing."""
+
+
+class Conflict(Refused):
+    """It contradicts something, for instance what a queue still holds."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why one event of several was not published; `index` is its place among those given."""
+
+    index: int
+    why: str
+
+
+class EventsRefused(Refused):
+    """None of the events was published."""
+
+    def __init__(self, detail: str, *, status: int, refused: tuple[Refusal, ...]) -> None:
+        reasons = "; ".join(f"event {each.index}: {each.why}" for each in refused[:3])
+        super().__init__(f"{detail} ({reasons})" if reasons else detail, status=status)
+        self.refused = refused
+
+
+class Verdict(Exception):
+    """What a handler decided about its message."""
+
+
+class RetryLater(Verdict):
+    """Not now: deliver the message again after `delay_s`."""
+
+    def __init__(self, delay_s: float, why: str = "asked to be retried") -> None:
+        # Written so that NaN fails too. Raised in a handler, it is a failure like others.
+        if not 0 <= delay_s <= DELAY_S_MAX:
+            raise ValueError(f"delay_s is {delay_s}; it must be from 0 to {DELAY_S_MAX}")
+        super().__init__(why)
+        self.delay_s = delay_s
+        self.why = why
+
+
+class Reject(Verdict):
+    """Never: the message goes straight to the dead letters, with this reason."""
+
+    def __init__(self, why: str = "rejected") -> None:
+        super().__init__(why)
+        self.why = why

@@ -1,0 +1,151 @@
+"""What a consumer has in hand: told to the heartbeat when it comes in, and settled in bulk when it is done with.
+
+Handlers finish one by one, but a call for each would cost more than most handlers do. So what is to be acked or given
+back is gathered while the last call is under way, and goes out with the next. Until the bus has said yes, a message
+stays in hand, and its lease is extended; while the bus is away the calls are repeated.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+
+from doubledecker.client.errors import DELAY_S_MAX, BusAway, Refused
+from doubledecker.client.heartbeat import Heartbeat
+from doubledecker.client.message import Back, Message, Source
+from doubledecker.client.pausing import Pauses
+
+# What one call settles at most.
+SETTLE_MAX = 1_000
+# The bus keeps the reason with the dead letter, no longer than this.
+_WHY_LENGTH_MAX = 200
+
+_log = logging.getLogger("doubledecker.client")
+
+
+class Hand:
+    """Messages from their pull to their end."""
+
+    def __init__(self, source: Source, heartbeat: Heartbeat) -> None:
+        self._source = source
+        self._heartbeat = heartbeat
+        self._acks: list[Message] = []
+        self._backs: dict[tuple[str, bool], list[Back]] = defaultdict(list)
+        self._work = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._waiting: dict[str, asyncio.Future[bool]] = {}
+        self._unsettled = 0
+
+    @property
+    def unsettled(self) -> int:
+        """How many messages wait for a call that settles them."""
+        return self._unsettled
+
+    def take(self, messages: Sequence[Message], now_s: float) -> None:
+        """Messages came in hand."""
+        for message in messages:
+            message.arrived_s = now_s
+            message.belong_to(self)
+        self._heartbeat.add(messages)
+
+    def ack(self, message: Message) -> None:
+        """Have it acked with the next call."""
+        message.is_settled = True
+        self._acks.append(message)
+        self._note()
+
+    def nack(self, message: Message, *, delay_ms: int, why: str) -> None:
+        """Have it given back with the next call."""
+        message.is_settled = True
+        # Within the bus's bounds: it would refuse the whole call, and with it what others give back.
+        delay_ms = min(max(0, delay_ms), DELAY_S_MAX * 1000)
+        self._backs[why[:_WHY_LENGTH_MAX], False].append(Back(message.id, message.attempt, delay_ms))
+        self._note()
+
+    def reject(self, message: Message, *, why: str) -> None:
+        """Have it buried with the next call."""
+        message.is_settled = True
+        self._backs[why[:_WHY_LENGTH_MAX], True].append(Back(message.id, message.attempt))
+        self._note()
+
+    async def settle_ack(self, message: Message) -> bool:
+        if message.is_settled:
+            return False
+        self.ack(message)
+        return await self._outcome(message)
+
+    async def settle_nack(self, message: Message, *, delay_ms: int, why: str) -> bool:
+        if message.is_settled:
+            return False
+        self.nack(message, delay_ms=delay_ms, why=why)
+        return await self._outcome(message)
+
+    async def settle_reject(self, message: Message, *, why: str) -> bool:
+        if message.is_settled:
+            return False
+        self.reject(message, why=why)
+        return await self._outcome(message)
+
+    async def run(self) -> None:
+        """Settle what is handed in, for ever."""
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            while self._acks or self._backs:
+                await self._settle_next()
+            if not self._unsettled:
+                self._empty.set()
+
+    async def _settle_next(self) -> None:
+        if self._acks:
+            part, self._acks = self._acks[:SETTLE_MAX], self._acks[SETTLE_MAX:]
+            await self._settle([message.id for message in part], lambda: self._source.ack(part))
+        if self._backs:
+            (why, is_rejected), backs = self._backs.popitem()
+            for start in range(0, len(backs), SETTLE_MAX):
+                await self._give_back(backs[start : start + SETTLE_MAX], why, is_rejected=is_rejected)
+
+    async def settled(self) -> None:
+        """Wait until everything that was handed in is settled."""
+        await self._empty.wait()
+
+    def _note(self) -> None:
+        if not self._unsettled:
+            self._work.set()
+            self._empty.clear()
+        self._unsettled += 1
+
+    async def _outcome(self, message: Message) -> bool:
+        outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting[message.id] = outcome
+        return await outcome
+
+    async def _give_back(self, backs: Sequence[Back], why: str, *, is_rejected: bool) -> None:
+        call = self._source.reject if is_rejected else self._source.nack
+        await self._settle([back.id for back in backs], lambda: call(backs, why=why))
+
+    async def _settle(self, ids: list[str], call: Callable[[], Awaitable[set[str]]]) -> None:
+        """Call until the bus answers; whoever waits for one of these hears whether it was still ours."""
+        pauses = Pauses()
+        while True:
+            try:
+                lost = await call()
+                break
+            except BusAway as error:
+                _log.warning("settling.delayed queue=%s messages=%d error=%s", self._source.name, len(ids), error)
+                await asyncio.sleep(pauses.next_s())
+            except Refused as error:
+                _log.warning("settling.refused queue=%s messages=%d error=%s", self._source.name, len(ids), error)
+                lost = set(ids)
+                break
+        if lost:
+            # They were handled, and will be again: by the time of the call their leases had ended.
+            _log.warning("leases.lost queue=%s messages=%s", self._source.name, " ".join(sorted(lost)))
+        self._heartbeat.remove(ids)
+        self._unsettled -= len(ids)
+        if self._waiting:
+            for id_ in ids:
+                outcome = self._waiting.pop(id_, None)
+                if outcome is not None and not outcome.done():
+                    outcome.set_result(id_ not in lost)

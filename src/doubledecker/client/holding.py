@@ -1,0 +1,103 @@
+"""A consumer at work: heartbeat, settling and intake together, from start to clean end."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from doubledecker.client.errors import BusAway
+from doubledecker.client.hand import Hand
+from doubledecker.client.heartbeat import Heartbeat
+from doubledecker.client.intake import Intake
+from doubledecker.client.message import Source, Terms
+from doubledecker.client.pausing import Backoff, Pauses
+
+# What is settled last may have to wait for a bus that is just restarting; beyond that the leases end by themselves.
+_SETTLE_S_MAX = 5.0
+# A pull that is under way brings messages within its wait; one that takes longer has lost its bus.
+PULL_S_MAX = 3.0
+_WHY_UNSTARTED = "not started"
+_BACKOFF = Backoff()
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How messages are worked on; a lease of None is the queue's own."""
+
+    concurrency: int = 10
+    lease_ms: int | None = None
+    work_s_max: float = 3_600.0
+    grace_s: float = 10.0
+    backoff: Backoff = _BACKOFF
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a running consumer works with; `pulling` ends when no more messages come."""
+
+    intake: Intake
+    hand: Hand
+    pulling: "asyncio.Task[None]"
+    settling: "asyncio.Task[None]"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no more messages come, or none can be settled."""
+        return self.pulling.done() or self.settling.done()
+
+    async def until_over(self, other: "asyncio.Task[bool]") -> None:
+        """Wait until it is over, or the other thing has happened."""
+        await asyncio.wait([self.pulling, self.settling, other], return_when=asyncio.FIRST_COMPLETED)
+
+    def check(self) -> None:
+        """Raise what ended it, if something did."""
+        for task in (self.pulling, self.settling):
+            if task.done() and not task.cancelled():
+                task.result()
+
+
+@contextlib.asynccontextmanager
+async def holding(source: Source, rules: Rules) -> AsyncIterator[Holding]:
+    """Pull and settle while the block runs. Then what was not started is given back, and the rest settled."""
+    terms = await _terms(source)
+    lease_ms = rules.lease_ms or terms.lease_ms
+    heartbeat = Heartbeat(source.pulse(), lease_ms=lease_ms, work_s_max=rules.work_s_max)
+    await heartbeat.start()
+    hand = Hand(source, heartbeat)
+    intake = Intake(
+        source,
+        hand,
+        concurrency=rules.concurrency,
+        lease_ms=rules.lease_ms,
+        # Giving back counts as an attempt: with a single one, what was pulled ahead and not started would be lost.
+        is_ahead=terms.attempts_max > 1,
+    )
+    # No TaskGroup: `messages()` is a generator, and may be closed by another task than the one that began it.
+    settling = asyncio.create_task(hand.run())
+    pulling = asyncio.create_task(intake.run())
+    try:
+        yield Holding(intake, hand, pulling, settling)
+    finally:
+        intake.stop()
+        try:
+            await asyncio.wait([pulling], timeout=PULL_S_MAX)
+            for message in intake.ready:
+                hand.nack(message, delay_ms=0, why=_WHY_UNSTARTED)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_SETTLE_S_MAX):
+                    await hand.settled()
+        finally:
+            pulling.cancel()
+            settling.cancel()
+            await heartbeat.close()
+            await asyncio.gather(pulling, settling, return_exceptions=True)
+
+
+async def _terms(source: Source) -> Terms:
+    """Ask the bus about the queue, until it answers."""
+    pauses = Pauses()
+    while True:
+        try:
+            return await source.terms()
+        except BusAway:
+            await asyncio.sleep(pauses.next_s())

@@ -1,0 +1,124 @@
+"""Messages as a consumer has them in hand, and the events they carry."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """What was published. `id` is the same each time it is delivered; `t` is its time in milliseconds."""
+
+    topic: str
+    type: str
+    t: int = 0
+    id: str = ""
+    url: str | None = None
+    data: Any = None
+    tenant: str = "default"
+    key: str = ""
+    traceparent: str | None = None
+
+    @property
+    def routing_key(self) -> str:
+        """What a queue's pattern is matched with."""
+        return f"{self.tenant}:{self.topic}:{self.type}"
+
+
+class Settler(Protocol):
+    """Whoever settles messages for those that hold them."""
+
+    async def settle_ack(self, message: "Message") -> bool: ...
+
+    async def settle_nack(self, message: "Message", *, delay_ms: int, why: str) -> bool: ...
+
+    async def settle_reject(self, message: "Message", *, why: str) -> bool: ...
+
+
+class Message:
+    """One message under a lease; `attempt` says how often it has been delivered, this time included."""
+
+    __slots__ = ("_settler", "arrived_s", "attempt", "event", "id", "is_settled", "lease_until", "tenant")
+
+    def __init__(self, id_: str, attempt: int, tenant: str, event: Event, lease_until: int) -> None:
+        self.id = id_
+        self.attempt = attempt
+        self.tenant = tenant
+        self.event = event
+        self.lease_until = lease_until
+        self.is_settled = False
+        self.arrived_s = 0.0
+        self._settler: Settler | None = None
+
+    def __repr__(self) -> str:
+        return f"<Message {self.id} attempt {self.attempt}: {self.event.routing_key}>"
+
+    def belong_to(self, settler: Settler) -> None:
+        """Say who settles it."""
+        self._settler = settler
+
+    async def ack(self) -> bool:
+        """It is done with; False when the lease had ended, so that it is, or will be, delivered again."""
+        return await self._owner.settle_ack(self)
+
+    async def nack(self, delay_s: float = 0.0, why: str = "given back") -> bool:
+        """Give it back, to be delivered again after the delay; False when it was no longer ours."""
+        return await self._owner.settle_nack(self, delay_ms=round(delay_s * 1000), why=why)
+
+    async def reject(self, why: str = "rejected") -> bool:
+        """Send it straight to the dead letters; False when it was no longer ours."""
+        return await self._owner.settle_reject(self, why=why)
+
+    @property
+    def _owner(self) -> Settler:
+        assert self._settler is not None, "a message comes from a pull"
+        return self._settler
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What a consumer has to know of its queue."""
+
+    lease_ms: int
+    attempts_max: int
+
+
+class Back(msgspec.Struct, frozen=True, gc=False):
+    """A message to give back."""
+
+    id: str
+    attempt: int
+    delay_ms: int = 0
+
+
+class Pulse(msgspec.Struct, frozen=True):
+    """How to start the process that extends leases: its command, and the first line that it is told."""
+
+    command: Sequence[str]
+    greeting: dict[str, Any]
+
+
+class Source(Protocol):
+    """Where messages come from and are settled: the bus over HTTP, or Redis for those next to it.
+
+    Whatever cannot be reached raises BusAway; every other failure is for good. Settling returns the ids that were no
+    longer the caller's.
+    """
+
+    name: str
+
+    async def terms(self) -> Terms: ...
+
+    async def pull(self, *, most: int, wait_ms: int, lease_ms: int | None) -> list[Message]: ...
+
+    def hurry(self) -> None:
+        """End the wait of a pull under way, where that is possible without losing what it takes."""
+
+    async def ack(self, messages: Sequence[Message]) -> set[str]: ...
+
+    async def nack(self, backs: Sequence[Back], *, why: str) -> set[str]: ...
+
+    async def reject(self, backs: Sequence[Back], *, why: str) -> set[str]: ...
+
+    async def extend(self, messages: Sequence[Message], *, lease_ms: int | None) -> set[str]: ...
+
+    def pulse(self) -> Pulse: ...

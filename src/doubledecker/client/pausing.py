@@ -1,0 +1,31 @@
+"""How long to wait before trying again: longer each time, and never at the same moment as others."""
+
+import random
+from dataclasses import dataclass, field
+
+_FIRST_S, _LONGEST_S = 0.1, 5.0
+
+
+@dataclass
+class Pauses:
+    """Pauses between tries to reach a bus that is away: doubling up to a few seconds, each with a share of chance."""
+
+    _span_s: float = field(default=_FIRST_S)
+
+    def next_s(self) -> float:
+        span_s, self._span_s = self._span_s, min(_LONGEST_S, self._span_s * 2)
+        return span_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """After how long a message whose handler failed is delivered again: the span doubles with each attempt."""
+
+    base_s: float = 1.0
+    cap_s: float = 300.0
+
+    def delay_s(self, attempt: int) -> float:
+        """From half to the whole of the span, by chance, so that what failed together does not return together."""
+        # Beyond 2^30 the cap has long been reached; floats would overflow.
+        span_s = min(self.cap_s, self.base_s * 2.0 ** min(attempt - 1, 30))
+        return span_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

@@ -1,0 +1,251 @@
+"""A queue of a bus over HTTP: registering it, consuming it, ruling its facets, looking after its dead letters."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import msgspec
+
+from doubledecker.client import beating
+from doubledecker.client.calls import Calls, decode, given, path
+from doubledecker.client.consumer import Consumer
+from doubledecker.client.message import Back, Event, Message, Pulse, Terms
+
+_MS = 1000
+
+
+class QueueOptions(TypedDict, total=False):
+    """What a queue may be registered with besides its pattern; docs/http-api.md says what each means."""
+
+    lease_ms: int
+    attempts_max: int
+    charge: str
+    max_length: int
+    facet_max_length: int
+    overflow: str
+    owner: str
+    callback: str
+    uuid: str
+    timeout: int
+    max: int
+    max_bytes: int
+    concurrency: int
+
+
+class FacetView(msgspec.Struct, frozen=True):
+    """One tenant's line; `share` is its part of what can be served, `oldest` an age in milliseconds, None no bound."""
+
+    tenant: str
+    waiting: int
+    in_flight: int
+    oldest: int
+    share: float
+    weight: float
+    concurrency: int | None
+    rate_per_s: float | None
+    paused: bool
+
+
+class QueueView(msgspec.Struct, frozen=True):
+    """A queue as it stands; facets are there when one queue was asked for."""
+
+    name: str
+    owner: str
+    pattern: tuple[str, ...]
+    lease_ms: int
+    attempts_max: int
+    charge: str
+    max_length: int
+    facet_max_length: int
+    overflow: str
+    waiting: int = 0
+    in_flight: int = 0
+    delayed: int = 0
+    dead: int = 0
+    oldest: int = 0
+    counters: dict[str, int] = {}
+    facets: tuple[FacetView, ...] = ()
+    callback: str = ""
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """What holds for one facet; None is no bound."""
+
+    weight: float
+    concurrency: int | None
+    rate_per_s: float | None
+    paused: bool
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A message that was given up; `died_at` is in milliseconds since 1970."""
+
+    id: str
+    tenant: str
+    attempts: int
+    why: str
+    died_at: int
+    event: Event
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A message that waits, seen without being taken."""
+
+    id: str
+    tenant: str
+    event: Event
+
+
+class _Wire(msgspec.Struct, gc=False):
+    id: str
+    attempt: int
+    tenant: str
+    event: Event
+    lease_until: int
+
+
+class _Pulled(msgspec.Struct):
+    messages: list[_Wire]
+
+
+class _Settled(msgspec.Struct):
+    lost: set[str]
+
+
+class _Letters(msgspec.Struct):
+    messages: list[DeadLetter]
+
+
+class _Peeked(msgspec.Struct):
+    messages: list[Waiting]
+
+
+class _Count(msgspec.Struct):
+    messages: int
+
+
+class Facet:
+    """One tenant's line inside a queue."""
+
+    def __init__(self, calls: Calls, queue: str, tenant: str) -> None:
+        self._calls = calls
+        self._path = path("queues", queue, "facets", tenant)
+
+    async def set(
+        self,
+        *,
+        weight: float | None = None,
+        concurrency: int | msgspec.UnsetType | None = msgspec.UNSET,
+        rate_per_s: float | msgspec.UnsetType | None = msgspec.UNSET,
+        paused: bool | None = None,
+    ) -> Rule:
+        """Change what is given, from the tenant's next message on; None ends a cap or a rate."""
+        bounds = {"concurrency": concurrency, "rate_per_s": rate_per_s}
+        changes = given({"weight": weight, "paused": paused})
+        changes |= {name: bound for name, bound in bounds.items() if bound is not msgspec.UNSET}
+        return await self._calls.ask("PATCH", self._path, changes, kind=Rule)
+
+    async def get(self) -> FacetView:
+        """How it stands."""
+        return await self._calls.ask("GET", self._path, kind=FacetView)
+
+
+class AsyncQueue(Consumer):
+    """One queue, by name; it need not be registered yet."""
+
+    def __init__(self, calls: Calls, name: str) -> None:
+        super().__init__(HttpSource(calls, name))
+        self._calls = calls
+
+    async def register(self, pattern: str | Sequence[str], **options: Unpack[QueueOptions]) -> QueueView:
+        """Create or replace it: it gets every event whose `tenant:topic:type` matches a pattern in full."""
+        patterns = pattern if isinstance(pattern, str) else list(pattern)
+        body = {"pattern": patterns, **options}
+        return await self._calls.ask("PUT", path("queues", self.name), body, kind=QueueView)
+
+    async def get(self) -> QueueView:
+        """How it stands, facets included, those with the most waiting first."""
+        return await self._calls.ask("GET", path("queues", self.name), kind=QueueView)
+
+    def facet(self, tenant: str) -> Facet:
+        """One tenant's line in it."""
+        return Facet(self._calls, self.name, tenant)
+
+    async def peek(self, tenant: str = "default", *, limit: int = 100) -> list[Waiting]:
+        """The next waiting messages of a tenant, without taking them."""
+        at = path("queues", self.name, "messages", tenant=tenant, limit=limit)
+        return (await self._calls.ask("GET", at, kind=_Peeked)).messages
+
+    async def dead(self, *, tenant: str | None = None, limit: int = 100) -> list[DeadLetter]:
+        """Dead letters, oldest first."""
+        at = path("queues", self.name, "dead", tenant=tenant, limit=limit)
+        return (await self._calls.ask("GET", at, kind=_Letters)).messages
+
+    async def redrive(self, ids: Sequence[str] | None = None, *, tenant: str | None = None) -> int:
+        """Bring dead letters back to their lines, as if never tried: all, some, or a tenant's; returns how many."""
+        return await self._choose("dead", "redrive", ids=ids, tenant=tenant)
+
+    async def purge_dead(self, ids: Sequence[str] | None = None, *, tenant: str | None = None) -> int:
+        """Destroy dead letters; returns how many."""
+        return await self._choose("dead", "purge", ids=ids, tenant=tenant)
+
+    async def purge(self, *, tenant: str | None = None) -> int:
+        """Destroy what waits, of all or of one tenant; what consumers have in hand is left to them."""
+        return await self._choose("purge", ids=None, tenant=tenant)
+
+    async def delete(self, *, discard: bool = False) -> None:
+        """Forget it; raises Conflict while it holds messages, unless they may be discarded."""
+        await self._calls.ask("DELETE", path("queues", self.name, discard=1 if discard else None), kind=type(None))
+
+    async def _choose(self, *words: str, ids: Sequence[str] | None, tenant: str | None) -> int:
+        body = given({"ids": None if ids is None else list(ids), "tenant": tenant})
+        return (await self._calls.ask("POST", path("queues", self.name, *words), body, kind=_Count)).messages
+
+
+class HttpSource:
+    """A queue over HTTP, for the consumer."""
+
+    def __init__(self, calls: Calls, name: str) -> None:
+        self.name = name
+        self._calls = calls
+        self._path = path("queues", name)
+
+    async def terms(self) -> Terms:
+        return decode(await self._calls.once("GET", f"{self._path}?facets=1"), Terms)
+
+    async def pull(self, *, most: int, wait_ms: int, lease_ms: int | None) -> list[Message]:
+        body = given({"max": most, "wait_ms": wait_ms, "lease_ms": lease_ms})
+        answer = await self._calls.once("POST", f"{self._path}/pull", body, wait_s=wait_ms / _MS)
+        return [
+            Message(each.id, each.attempt, each.tenant, each.event, each.lease_until)
+            for each in decode(answer, _Pulled).messages
+        ]
+
+    def hurry(self) -> None:
+        """Nothing: the bus may have taken messages already, and only its answer brings them."""
+
+    async def ack(self, messages: Sequence[Message]) -> set[str]:
+        return await self._settle("ack", {"messages": _named(messages)})
+
+    async def nack(self, backs: Sequence[Back], *, why: str) -> set[str]:
+        return await self._settle("nack", {"messages": backs, "why": why})
+
+    async def reject(self, backs: Sequence[Back], *, why: str) -> set[str]:
+        return await self._settle("nack", {"messages": backs, "why": why, "reject": True})
+
+    async def extend(self, messages: Sequence[Message], *, lease_ms: int | None) -> set[str]:
+        return await self._settle("extend", given({"messages": _named(messages), "lease_ms": lease_ms}))
+
+    def pulse(self) -> Pulse:
+        # By its path, and without site packages: it is up in a moment, whatever is installed.
+        script = str(Path(beating.__file__))
+        greeting = {"url": self._calls.url, "token": self._calls.token, "queue": self.name}
+        return Pulse([sys.executable, "-I", "-S", script], greeting)
+
+    async def _settle(self, verb: str, body: dict[str, Any]) -> set[str]:
+        return decode(await self._calls.once("POST", f"{self._path}/{verb}", body), _Settled).lost
+
+
+def _named(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    return [{"id": message.id, "attempt": message.attempt} for message in messages]

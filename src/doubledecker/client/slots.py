@@ -1,0 +1,226 @@
+"""Slots: where handlers run, each one message at a time; tasks for async functions, threads for plain ones.
+
+A slot that finds its next message ready goes on with it at once. So a handler that does not wait costs no task and no
+turn of the loop, and many of them are acked together.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from queue import SimpleQueue
+from typing import Protocol
+
+from doubledecker.client.blocking import BlockingMessage
+from doubledecker.client.errors import Reject, RetryLater
+from doubledecker.client.hand import Hand
+from doubledecker.client.intake import Intake
+from doubledecker.client.message import Message
+from doubledecker.client.pausing import Backoff
+
+# After this long a slot that never waits lets pulls and acks have their turn.
+_TURN_S = 0.002
+_WHY_STOPPED = "the consumer stopped"
+
+_log = logging.getLogger("doubledecker.client")
+
+
+class Slots(Protocol):
+    """Handlers at work."""
+
+    def start(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+    async def end(self) -> None: ...
+
+
+class Verdicts:
+    """What becomes of a message whose handler failed."""
+
+    def __init__(self, name: str, hand: Hand, backoff: Backoff) -> None:
+        self._name = name
+        self._hand = hand
+        self._backoff = backoff
+
+    def failed(self, message: Message, error: BaseException) -> None:
+        """Give it back for later, or for good; what the handler settled itself stays settled."""
+        if isinstance(error, RetryLater | Reject):
+            if message.is_settled:
+                return
+            if isinstance(error, Reject):
+                self._hand.reject(message, why=error.why)
+            else:
+                self._hand.nack(message, delay_ms=round(error.delay_s * 1000), why=error.why)
+            return
+        delay_s = self._backoff.delay_s(message.attempt)
+        _log.warning(
+            "message.failed queue=%s message=%s event=%s attempt=%d again_s=%.1f",
+            self._name,
+            message.id,
+            message.event.id,
+            message.attempt,
+            delay_s,
+            exc_info=error,
+        )
+        if not message.is_settled:
+            self._hand.nack(message, delay_ms=round(delay_s * 1000), why=f"{type(error).__name__}: {error}")
+
+
+class TaskSlots:
+    """Slots for an async handler: one task each."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        hand: Hand,
+        verdicts: Verdicts,
+        work: Callable[[Message], Awaitable[object]],
+        *,
+        concurrency: int,
+    ) -> None:
+        self._intake = intake
+        self._hand = hand
+        self._verdicts = verdicts
+        self._work = work
+        self._concurrency = concurrency
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._slot()) for _ in range(self._concurrency)]
+
+    def wake(self, count: int = 1) -> None:
+        """Wake one slot, then two, then four: the first may be through with everything before the others are up."""
+        idle, ready = self._idle, self._intake.ready
+        for _ in range(min(count, len(idle), len(ready))):
+            sleeper = idle.popleft()
+            if not sleeper.done():
+                sleeper.set_result(None)
+        if idle and ready:
+            asyncio.get_running_loop().call_soon(self.wake, count * 2)
+
+    async def end(self) -> None:
+        """Interrupt what is still at work, and give it back."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _slot(self) -> None:
+        intake, ready = self._intake, self._intake.ready
+        loop = asyncio.get_running_loop()
+        now_s = loop.time
+        while True:
+            turn_ends_s = now_s() + _TURN_S
+            while ready:
+                message = intake.start_one(now_s())
+                await self._handle(message)
+                ended_s = now_s()
+                intake.finish_one(ended_s)
+                if ended_s > turn_ends_s:
+                    await asyncio.sleep(0)
+                    turn_ends_s = now_s() + _TURN_S
+            sleeper = loop.create_future()
+            self._idle.append(sleeper)
+            await sleeper
+
+    async def _handle(self, message: Message) -> None:
+        try:
+            await self._work(message)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                if not message.is_settled:
+                    self._hand.nack(message, delay_ms=0, why=_WHY_STOPPED)
+                raise
+            # Somebody cancelled what the handler was waiting for; that is a failure like others.
+            self._verdicts.failed(message, error)
+        except Exception as error:  # noqa: BLE001 - the edge of a handler
+            self._verdicts.failed(message, error)
+        else:
+            if not message.is_settled:
+                self._hand.ack(message)
+
+
+class ThreadSlots:
+    """Slots for a plain function: one thread each. What they are done with comes back to the loop, many at a time."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        hand: Hand,
+        verdicts: Verdicts,
+        work: Callable[[BlockingMessage], object],
+        *,
+        concurrency: int,
+    ) -> None:
+        self._intake = intake
+        self._hand = hand
+        self._verdicts = verdicts
+        self._work = work
+        self._loop = asyncio.get_running_loop()
+        self._inbox: SimpleQueue[Message | None] = SimpleQueue()
+        self._done: deque[tuple[Message, BaseException | None]] = deque()
+        self._is_told = False
+        # A thread that is done finds its next message in the inbox, without waiting for the loop.
+        self._inbox_max = 2 * concurrency
+        self._at_work: dict[str, Message] = {}
+        self._threads = [threading.Thread(target=self._slot, daemon=True) for _ in range(concurrency)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def wake(self) -> None:
+        intake = self._intake
+        while intake.ready and intake.running < self._inbox_max:
+            message = intake.start_one(self._loop.time())
+            self._at_work[message.id] = message
+            self._inbox.put(message)
+
+    async def end(self) -> None:
+        """Give back what is still at work. A thread cannot be interrupted: its message may be handled twice."""
+        for _ in self._threads:
+            self._inbox.put(None)
+        self._collect()
+        for message in self._at_work.values():
+            if not message.is_settled:
+                self._hand.nack(message, delay_ms=0, why=_WHY_STOPPED)
+
+    def _slot(self) -> None:
+        while (message := self._inbox.get()) is not None:
+            failure = self._attempt(message)
+            self._done.append((message, failure))
+            if not self._is_told:
+                self._is_told = True
+                try:
+                    self._loop.call_soon_threadsafe(self._collect)
+                except RuntimeError:
+                    return  # the loop has ended; what we had was given back
+
+    def _attempt(self, message: Message) -> BaseException | None:
+        """Call the function; says how it failed. One that exits ends its message, not the thread."""
+        try:
+            outcome = self._work(BlockingMessage(message, self._loop))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the same
+            return error
+        if asyncio.iscoroutine(outcome):
+            outcome.close()
+            return TypeError("the handler returned a coroutine; declare it with `async def`")
+        return None
+
+    def _collect(self) -> None:
+        # Before looking: what is added from here on is told of anew.
+        self._is_told = False
+        now_s = self._loop.time()
+        while self._done:
+            message, failure = self._done.popleft()
+            if self._at_work.pop(message.id, None) is None:
+                continue
+            self._intake.finish_one(now_s)
+            if failure is not None:
+                self._verdicts.failed(message, failure)
+            elif not message.is_settled:
+                self._hand.ack(message)
+        self.wake()

@@ -1,0 +1,57 @@
+"""The heartbeat of a consumer next to Redis: client/beating.py with another way to extend leases."""
+
+import asyncio
+import sys
+from typing import Any
+
+import msgspec
+
+from doubledecker.client.beating import CRASH_DELAY_MS, WHY_CRASHED, Pair, beat
+from doubledecker.errors import BusAway
+from doubledecker.model.queue import Queue
+from doubledecker.queues.bell import Bell
+from doubledecker.queues.ring import Rings
+from doubledecker.store import partitions as store
+from doubledecker.store.queues import Held
+
+_PATIENCE_S = 15.0
+
+
+class RedisLease:
+    """Extends by script, on a loop that runs for each call alone."""
+
+    def __init__(self, greeting: dict[str, Any]) -> None:
+        self._queue = msgspec.convert(greeting["queue"], Queue)
+        self._lease_ms = greeting["lease_ms"]
+        self._runner = asyncio.Runner()
+        self._partitions = self._runner.run(
+            store.wait_for(
+                greeting["url"],
+                namespace=greeting["namespace"],
+                count=greeting["partitions"],
+                patience_s=_PATIENCE_S,
+            )
+        )
+        self._rings = Rings(self._partitions, Bell(self._partitions))
+
+    def extend(self, held: list[Pair]) -> None:
+        named = [Held(id_, attempt) for id_, attempt in held]
+        try:
+            self._runner.run(self._rings.extend(self._queue, named, lease_ms=self._lease_ms))
+        except BusAway as error:
+            raise OSError(str(error)) from error
+
+    def give_back(self, held: list[Pair]) -> None:
+        named = [Held(id_, attempt, CRASH_DELAY_MS) for id_, attempt in held]
+        try:
+            self._runner.run(self._rings.nack(self._queue, named, why=WHY_CRASHED))
+        except BusAway as error:
+            raise OSError(str(error)) from error
+
+    def close(self) -> None:
+        self._runner.run(self._partitions.close())
+        self._runner.close()
+
+
+if __name__ == "__main__":
+    beat(sys.stdin.buffer, sys.stdout.buffer, RedisLease)

@@ -1,0 +1,138 @@
+"""Queues by command: registered, shown, pulled from, ruled; and nothing destroyed without a count and a question."""
+
+import json
+
+import pytest
+
+from cli.commands import Up, run
+
+
+def queue(bus: Up, *arguments: str, stdin: str = "", **changes: str):
+    return run("queue", *arguments, "--bus", bus.url, "--data", str(bus.data), stdin=stdin, **changes)
+
+
+def shown(bus: Up, name: str) -> dict:
+    return json.loads(queue(bus, "show", name, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def shop(bus: Up) -> str:
+    """A client that publishes."""
+    return run("token", "create", "shop", "--bus", bus.url, "--data", str(bus.data)).stdout.strip()
+
+
+@pytest.fixture
+def jobs(bus: Up, shop: str, request: pytest.FixtureRequest) -> str:
+    """A queue of its own for each test, with two messages of acme and one of zeta."""
+    name = request.node.name.partition("[")[0][-60:]
+    topic = f"topic_{abs(hash(name))}".translate(str.maketrans("0123456789", "abcdefghij"))
+    assert queue(bus, "register", name, f".*:{topic}:.*", "--attempts-max", "1").returncode == 0
+    for number, tenant in enumerate(("acme", "acme", "zeta")):
+        data = json.dumps({"n": number})
+        answer = run("publish", topic, "run", "--tenant", tenant, "--data", data, "--token", shop, "--bus", bus.url)
+        assert answer.returncode == 0, answer.stderr
+    return name
+
+
+def test_a_queue_is_registered_listed_and_shown(bus: Up, jobs: str):
+    listed = queue(bus, "list").stdout.splitlines()
+    page = queue(bus, "show", jobs).stdout.splitlines()
+
+    assert listed[0] == "queue\towner\twaiting\tin flight\tdelayed\tdead\tpatterns"
+    assert any(line.startswith(f"{jobs}\troot\t3\t0\t0\t0\t") for line in listed)
+    assert "waiting\t3" in page
+    assert "attempts\t1" in page
+    [acme] = [line.split("\t") for line in page if line.startswith("acme\t")]
+    assert acme[1:3] == ["2", "0"]
+    assert acme[4:] == ["50.0%", "█" * 10, "weight 1"]
+    assert [row["name"] for row in json.loads(queue(bus, "list", "--json").stdout) if row["name"] == jobs] == [jobs]
+
+
+def test_messages_are_pulled_and_acked(bus: Up, jobs: str):
+    first = queue(bus, "pull", jobs)
+    second = queue(bus, "pull", jobs, "--max", "5", "--ack", "--json")
+    nothing = queue(bus, "pull", jobs)
+
+    assert json.loads(first.stdout)["data"] == {"n": 0}
+    assert sorted(json.loads(line)["event"]["data"]["n"] for line in second.stdout.splitlines()) == [1, 2]
+    assert second.stderr == "Acked 2\n"
+    assert (nothing.returncode, nothing.stderr) == (0, "There is nothing to pull\n")
+    assert (shown(bus, jobs)["in_flight"], shown(bus, jobs)["counters"]["acked"]) == (1, 2)
+
+
+def test_a_facet_is_ruled_and_freed(bus: Up, jobs: str):
+    ruled = queue(bus, "facet", jobs, "acme", "--weight", "3", "--concurrency", "2", "--rate", "5", "--pause")
+    seen = queue(bus, "facet", jobs, "acme").stdout.splitlines()[1]
+    freed = queue(bus, "facet", jobs, "acme", "--concurrency", "none", "--rate", "none", "--resume")
+
+    assert ruled.stderr == f"acme in {jobs}: weight 3, at most 2 at a time, at most 5 a second, paused\n"
+    assert seen.endswith("weight 3, at most 2 at a time, at most 5 a second, paused")
+    assert freed.stderr == f"acme in {jobs}: weight 3\n"
+
+
+def test_dead_letters_are_listed_redriven_and_purged(bus: Up, jobs: str):
+    _kill_one(bus, jobs)
+    listed = queue(bus, "dead", jobs).stdout.splitlines()
+    refused = queue(bus, "redrive", jobs, stdin="n\n")
+    redriven = queue(bus, "redrive", jobs, "--tenant", "acme", stdin="y\n")
+    _kill_one(bus, jobs)
+    purged = queue(bus, "purge", jobs, "--dead", "--yes")
+    none = queue(bus, "purge", jobs, "--dead")
+
+    assert listed[0] == "id\ttenant\tattempts\tdied\twhy"
+    assert listed[1].split("\t")[1:3] == ["acme", "1"]
+    assert refused.returncode == 1
+    assert f"Redrive 1 dead letter in {jobs}?" in refused.stderr
+    assert redriven.stderr.endswith(f"1 dead letter of acme in {jobs} redriven\n")
+    assert purged.stderr == f"1 dead letter in {jobs} destroyed\n"
+    assert none.stderr == f"There is no dead letter in {jobs}\n"
+
+
+def _kill_one(bus: Up, name: str) -> None:
+    """With a single attempt, a message that is given back is dead."""
+    [row] = [json.loads(line) for line in queue(bus, "pull", name, "--json").stdout.splitlines()]
+    body = {"messages": [{"id": row["id"], "attempt": row["attempt"]}], "why": "no such customer"}
+    assert bus.post(f"/queues/{name}/nack", bus.root_key, body) == 200
+
+
+def test_purging_and_deleting_say_how_much_and_ask(bus: Up, jobs: str):
+    kept = queue(bus, "purge", jobs, "--tenant", "acme", stdin="n\n")
+    purged = queue(bus, "purge", jobs, "--tenant", "acme", "--yes")
+    asked = queue(bus, "delete", jobs, stdin="n\n")
+    deleted = queue(bus, "delete", jobs, "--yes")
+    gone = queue(bus, "show", jobs)
+
+    assert (kept.returncode, purged.returncode) == (1, 0)
+    assert f"Destroy 2 waiting messages of acme in {jobs}?" in kept.stderr
+    assert purged.stderr == f"2 waiting messages of acme in {jobs} destroyed\n"
+    assert "(1 waiting, 0 in flight, 0 delayed, 0 dead)?" in asked.stderr
+    assert deleted.stderr == f"Deleted {jobs} (1 waiting, 0 in flight, 0 delayed, 0 dead)\n"
+    assert (gone.returncode, gone.stderr) == (4, f"doubledecker: no queue named '{jobs}'\n")
+
+
+def test_a_client_sees_its_own_queues_alone(bus: Up, jobs: str, shop: str):
+    mine = queue(bus, "list", BUS_TOKEN=shop)
+    foreign = queue(bus, "show", jobs, "--token", shop)
+
+    assert mine.stdout.splitlines() == ["queue\towner\twaiting\tin flight\tdelayed\tdead\tpatterns"]
+    assert (foreign.returncode, "belongs to another client" in foreign.stderr) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "said"),
+    [
+        (["register", "x"], 2, "Missing argument"),
+        (["register", "x", "(a"], 4, "missing )"),
+        (["register", "No Name", "a"], 4, "a name must match"),
+        (["register", "x", "a", "--lease-ms", "1"], 4, "from 100 to"),
+        (["facet", "x", "t", "--rate", "fast"], 2, "it must be a number, or none"),
+        (["pull", "x", "--max", "0"], 2, "1<=x<=200"),
+        (["delete", "x", "--yes"], 4, "no queue named 'x'"),
+    ],
+)
+def test_what_cannot_be_says_why(bus: Up, arguments: list[str], exit_code: int, said: str):
+    answer = queue(bus, *arguments)
+
+    assert answer.returncode == exit_code
+    assert said in answer.stderr
+    assert "Traceback" not in answer.stderr
