@@ -68,9 +68,11 @@ class Process:
 
 
 class Fleet:
-    """A web process and workers on one store."""
+    """A web process, workers and watches on one store."""
 
-    def __init__(self, topology: Topology, logs: Path, *, workers: int = 1, **settings: object) -> None:
+    def __init__(
+        self, topology: Topology, logs: Path, *, workers: int = 1, watches: int = 0, **settings: object
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.environment = {
@@ -86,12 +88,13 @@ class Fleet:
         self.workers = [
             Process(f"worker-{n}", "worker", environment=self.environment, logs=logs) for n in range(workers)
         ]
+        self.watches = [Process(f"watch-{n}", "watch", environment=self.environment, logs=logs) for n in range(watches)]
 
     async def __aenter__(self) -> Self:
-        for process in (self.web, *self.workers):
+        for process in (self.web, *self.workers, *self.watches):
             await process.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for process in (self.web, *self.workers):
+        for process in (self.web, *self.workers, *self.watches):
             await process.kill()

@@ -10,6 +10,7 @@ from typing import Self
 from aiohttp import web
 
 Plan = Callable[[int], int | str]
+Answer = Callable[[list[dict[str, object]]], object]
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,18 @@ class Batch:
 
 @dataclass
 class Receiver:
-    """`plan` says, by the number of the request, which status to answer, or `hang`, `endless` or `cut`."""
+    """`plan` says, by the number of the request, which status to answer, or `hang`, `endless` or `cut`.
+
+    `answer` gives the body of a 2xx, as JSON, by the events; `attempted` has the ids of every request, in its order.
+    """
 
     plan: Plan = lambda _: 200
+    answer: Answer | None = None
+    port: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     batches: list[Batch] = field(default_factory=list)
     attempts: int = 0
+    attempted: list[list[str]] = field(default_factory=list)
     in_flight: int = 0
     in_flight_max: int = 0
     delay_s: float = 0.0
@@ -43,7 +50,7 @@ class Receiver:
         app.router.add_post("/callback", self._handle)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
         await site.start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/callback"
         return self
@@ -77,11 +84,13 @@ class Receiver:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.attempts += 1
-        what = self.plan(self.attempts)
+        number = self.attempts
         self.in_flight += 1
         self.in_flight_max = max(self.in_flight_max, self.in_flight)
         try:
             events = json.loads(await request.read())
+            self.attempted.append([str(event["id"]) for event in events])
+            what = self.plan(number)
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
             return await self._answer(request, events, what)
@@ -107,6 +116,8 @@ class Receiver:
             uuid = base64.b64decode(rest).decode().partition(":")[0] if scheme == "Basic" else ""
             at = asyncio.get_running_loop().time()
             self.batches.append(Batch(uuid, request.headers.get("Content-Type", ""), events, at))
+            if self.answer is not None:
+                return web.json_response(self.answer(events), status=what, headers=self.headers)
         return web.Response(status=int(what), headers=self.headers)
 
     async def _endless(self, request: web.Request) -> web.StreamResponse:

@@ -14,9 +14,9 @@ def sent(up: Up) -> dict[str, int]:
 
 
 @pytest.mark.slow
-def test_events_flow_to_all_three_subscribers_and_again_after_the_demo_was_killed(data_dir: Path):
+def test_events_flow_to_all_four_receivers_and_again_after_the_demo_was_killed(data_dir: Path):
     with an_up(data_dir) as up:
-        until(lambda: list(map(bool, sent(up).values())) == [True] * 3, within_s=40)
+        until(lambda: list(map(bool, sent(up).values())) == [True] * 4, within_s=40)
         before = sent(up)
         former = up.child("demo")
         os.kill(former, signal.SIGKILL)
@@ -25,6 +25,7 @@ def test_events_flow_to_all_three_subscribers_and_again_after_the_demo_was_kille
         after = sent(up)
         exit_code = up.end()
 
-    assert {token.rpartition("-")[0] for token in before} == {"billing", "search", "mailer"}
+    named = {token if token.startswith("@") else token.rpartition("-")[0] for token in before}
+    assert named == {"billing", "search", "mailer", "@partners"}
     assert after.keys() == before.keys()
     assert exit_code == 0

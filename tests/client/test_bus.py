@@ -108,6 +108,14 @@ async def test_an_address_where_no_bus_is_says_so():
             await bus.publish("jobs", "run")
 
 
+def test_every_name_of_the_client_is_there():
+    from doubledecker import client
+
+    assert [name for name in client.__all__ if getattr(client, name).__name__ != name] == []
+    with pytest.raises(AttributeError, match="no attribute 'Buss'"):
+        client.Buss  # noqa: B018 - asking is the test
+
+
 def test_an_address_that_is_none_is_refused_at_once():
     with pytest.raises(ValueError, match="it must be a URL like"):
         AsyncBus("nowhere", "x")

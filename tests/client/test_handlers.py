@@ -9,8 +9,7 @@ import pytest
 
 from client.consuming import QUICK, Place, a_place, is_empty
 from conftest import Topology
-from doubledecker.client import Backoff, ClientError, Message, NotFound, Reject, RetryLater
-from doubledecker.client.blocking import BlockingMessage
+from doubledecker.client import Backoff, BlockingMessage, ClientError, Message, NotFound, Reject, RetryLater
 
 AT_ONCE = Backoff(base_s=0.01, cap_s=0.02)
 

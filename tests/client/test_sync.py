@@ -8,8 +8,7 @@ import pytest
 
 from client.consuming import QUICK, Place, a_place, is_empty
 from conftest import Topology
-from doubledecker.client import Bus, Conflict, NotFound, Reject
-from doubledecker.client.blocking import BlockingMessage
+from doubledecker.client import BlockingMessage, Bus, Conflict, NotFound, Reject
 
 
 async def in_thread(place: Place, work: Callable[[Bus], object]) -> None:

@@ -111,3 +111,18 @@ async def _tls_server(directory: Path) -> tuple[asyncio.Server, int]:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
     return server, int(server.sockets[0].getsockname()[1])
+
+
+async def test_the_json_of_a_2xx_is_kept_and_nothing_else():
+    async with Receiver(answer=lambda events: {"failed": [event["id"] for event in events]}) as receiver:
+        kept = await attempt(receiver.url)
+    async with Receiver() as receiver:
+        plain = await attempt(receiver.url)
+    async with Receiver(plan=lambda _: 500, answer=lambda _: {"failed": ["1"]}) as receiver:
+        refused = await attempt(receiver.url)
+    async with Receiver(answer=lambda _: {"failed": ["x" * 128] * 20_000}) as receiver:
+        too_long = await attempt(receiver.url)
+
+    assert kept.answer == b'{"failed": ["1", "2"]}'
+    assert (plain.answer, refused.answer, too_long.answer) == (b"", b"", b"")
+    assert too_long.is_delivered

@@ -25,6 +25,7 @@ from doubledecker.store.partitions import Partitions
 from doubledecker.worker import process
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
 from receiver import Receiver
+from watching import watching
 
 PAGE = Path(__file__).parents[2] / "docs" / "redis-keys.md"
 PLACEHOLDERS = {
@@ -54,6 +55,7 @@ TIMED = (
     "queue:wake:{queue}",
     "queue:dead:index:{queue}",
     "holds:@{queue}",
+    "watchers",
 )
 AN_HOUR_MS = 3_600_000
 # Receivers of an event of this size are more than one publish call may write to.
@@ -168,7 +170,8 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
     await use_queues(bus, publisher)
     seen += await keys_of(topology, bus.partitions)
 
-    async with a_worker(bus, backoff_base_ms=60_000, backoff_cap_ms=60_000, monitor_interval_s=0.1):
+    slow = {"backoff_base_ms": 60_000, "backoff_cap_ms": 60_000}
+    async with a_worker(bus, **slow, monitor_interval_s=0.1), watching(bus.settings):
         await stuck.until_attempts(1)
         await bad.until_attempts(1)
         # The wide event, and what else the good one gets: its own, and what came with an idempotency key.

@@ -8,12 +8,13 @@ from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.bus.verdict import Backoff
 from doubledecker.delivery.chains import Chains
-from doubledecker.store import batches, counters, jobs
+from doubledecker.store import batches, chains, counters, jobs
+from doubledecker.store.chains import ChainState
 from doubledecker.store.subscribers import Condition
 from doubledecker.worker.chores import ChoreRules, Chores, queues_to_try
 from doubledecker.worker.deliver import Deliverer, DeliveryRules
 from doubledecker.worker.monitor import Monitor
-from harness import a_bus, an_event, basic
+from harness import a_bus, an_event, basic, quick_settings
 from receiver import Receiver
 
 DEAD_URL = "http://127.0.0.1:9/"
@@ -106,6 +107,25 @@ def test_a_failing_subscriber_gets_one_retry_when_its_delay_is_over():
 
 def test_a_failing_subscriber_gets_a_first_try_when_no_retry_came_for_long():
     assert queues_to_try(Condition(failures=3, retry_at=1_000), now_ms=100_000) == ("retry", "main")
+
+
+async def test_what_a_process_told_of_its_chains_is_forgotten_long_after_its_death(one: Topology):
+    await one.clear()
+    async with build.open_bus(quick_settings(one)) as bus:
+        home = bus.partitions.home
+        await chains.tell(home, "dead", [ChainState("s", "open", 1, 2)], counts={"delivery.rejected:stage=x": 3})
+        await chains.tell(home, "dead", [ChainState("s", "open", 1, 2)], counts={"delivery.rejected:stage=x": 4})
+        assert await chains.states(home, silent_ms_max=5_000) == [ChainState("s", "open", 1, 2)]
+
+        home.shift_ms = 6_000
+        assert await chains.states(home, silent_ms_max=5_000) == []
+        await _chores(bus, memory_bytes_max=0).scrub()
+        assert await chains.silent(home, silent_ms_max=5_000) == ["dead"]
+
+        home.shift_ms = 11_000
+        await _chores(bus, memory_bytes_max=0).scrub()
+        assert await chains.silent(home, silent_ms_max=0) == []
+        assert (await counters.read(home))["delivery.rejected:stage=x"] == 7
 
 
 def _chores(bus: build.Bus, *, memory_bytes_max: int) -> Chores:

@@ -67,6 +67,7 @@ class Settings:
     hp_damage_rate: int = 2
     acquire_timeout_s: float = 5.0
     shutdown_s: float = 5.0
+    watch_lease_s: float = 6.0
     # keeping
     journal_bytes_max: int = 268_435_456
     journal_full: str = "trim"
@@ -147,6 +148,7 @@ _LEAST = {
     "hp_damage_rate": 1,
     "acquire_timeout_s": 0.1,
     "shutdown_s": 0,
+    "watch_lease_s": 0.3,
     "journal_bytes_max": 1_024,
     "redis_max_mem_bytes": 0,
     "redis_min_free_bytes": 0,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from doubledecker.bus.telemetry import counter
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, chains, counters, jobs, journal, subscribers
+from doubledecker.store import batches, chains, counters, jobs, journal, queues, subscribers, watchers
 from doubledecker.store.chains import ChainState
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
@@ -40,6 +40,7 @@ class Overview:
     journal_bytes: dict[str, int]
     oldest_at: int | None
     chains: tuple[ChainState, ...] = ()
+    watches_alive: int = 0
 
     @property
     def events_waiting(self) -> int:
@@ -66,6 +67,7 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
         counters=dict(totals),
         jobs=dict(job_totals),
         slots_alive=len({slot for part in parts for slot in part.slots}),
+        watches_alive=await watchers.alive(partitions.home, silent_ms_max=ALIVE_MS),
         memory_bytes={part.server: part.memory_bytes for part in parts},
         journal_bytes=dict(journal_totals),
         oldest_at=min((part.oldest_at for part in parts if part.oldest_at is not None), default=None),
@@ -84,6 +86,7 @@ async def look_at(partitions: Partitions, known: list[Subscriber], *, now_ms: in
     for partition in partitions.all:
         event_gauges, batch_gauges = await batches.gauges(partition)
         events.update(event_gauges)
+        events.update(await queues.lengths(partition, [token for token in tokens if token.startswith("@")]))
         waiting.update(batch_gauges)
         sent.update(await counters.read(partition))
         for token, at in (await batches.oldest_by_token(partition, tokens)).items():

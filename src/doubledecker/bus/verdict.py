@@ -40,9 +40,14 @@ def decide(outcome: Outcome, *, attempts: int, backoff: Backoff, chance: float) 
     """`attempts` counts this one; `chance` is a random number from 0 to 1."""
     if outcome.is_delivered:
         return Delivered()
-    # Doubling beyond 2^30 would only overflow what the cap cuts off anyway.
-    span_ms = min(backoff.cap_ms, backoff.base_ms * 2 ** min(attempts - 1, 30))
-    delay_ms = 1 + int(chance * span_ms)
+    delay_ms = delay_after(attempts, backoff=backoff, chance=chance)
     if outcome.status in _PATIENCE_STATUSES and outcome.retry_after_ms is not None:
         delay_ms = max(delay_ms, min(outcome.retry_after_ms, backoff.retry_after_ms_max))
     return Retry(delay_ms)
+
+
+def delay_after(attempts: int, *, backoff: Backoff, chance: float) -> int:
+    """Milliseconds until the next try, when nobody named a delay."""
+    # Doubling beyond 2^30 would only overflow what the cap cuts off anyway.
+    span_ms = min(backoff.cap_ms, backoff.base_ms * 2 ** min(attempts - 1, 30))
+    return 1 + int(chance * span_ms)

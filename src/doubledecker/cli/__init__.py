@@ -58,6 +58,14 @@ def worker() -> None:
     processes.worker()
 
 
+@cli.command("watch")
+def _watch() -> None:
+    """Push what queues with a callback hold, fairly."""
+    from doubledecker.cli import processes  # noqa: PLC0415 - the server is slow to import
+
+    processes.watch()
+
+
 @cli.command("demo", hidden=True)
 def _demo() -> None:
     """Publish and subscribe to the bus on this machine, to have something to look at."""

@@ -62,7 +62,7 @@ async def follow(board: Board, settings: Settings) -> None:
 async def _follow(board: Board, bus: build.Bus) -> None:
     while True:
         await bus.registry.refresh()
-        known = bus.registry.snapshot.subscribers
+        known = bus.registry.snapshot.pushed_to
         board.trail.add(await overview.look(bus.partitions, known, now_ms=clock.now_ms()))
         _note_pipeline(board, await pipeline.read(bus.partitions.home))
         board.away = ""

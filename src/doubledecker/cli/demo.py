@@ -1,4 +1,4 @@
-"""The demo: a shop that publishes, and three subscribers of different character, against a running bus.
+"""The demo: a shop that publishes, and four receivers of different character, against a running bus.
 
 Its tokens are derived from the root key, so that a demo that is started again is the same clients as before, at new
 addresses.
@@ -82,21 +82,22 @@ class _Bus:
     async def sign_up(self, started: Sequence[Receiver]) -> None:
         """Make the clients and the subscriptions; the same again changes nothing but the callbacks."""
         for name in (PUBLISHER, *(receiver.name for receiver in started)):
-            await self._post("/api_tokens", self._root_key, {"name": name, "token": self._secret(name)})
+            await self._send("POST", "/api_tokens", self._root_key, {"name": name, "token": self._secret(name)})
         for receiver in started:
-            await self._post("/subscription", self._secret(receiver.name), receiver.subscription())
+            method, path = ("PUT", f"/queues/{receiver.name}") if receiver.pattern else ("POST", "/subscription")
+            await self._send(method, path, self._secret(receiver.name), receiver.asked())
         _log.info("demo.subscribed", subscribers=[receiver.name for receiver in started])
 
     async def publish(self, events: list[dict[str, object]]) -> None:
-        await self._post("/events", self._secret(PUBLISHER), events)
+        await self._send("POST", "/events", self._secret(PUBLISHER), events)
 
     def _secret(self, name: str) -> str:
         return f"demo-{name}--{hmac.digest(self._root_key.encode(), name.encode(), 'sha256').hex()[:32]}"
 
-    async def _post(self, path: str, secret: str, body: object) -> None:
+    async def _send(self, method: str, path: str, secret: str, body: object) -> None:
         headers = {"Authorization": f"Bearer {secret}"}
         try:
-            async with self._http.post(self._url + path, json=body, headers=headers) as response:
+            async with self._http.request(method, self._url + path, json=body, headers=headers) as response:
                 if response.status >= _BAD:
                     raise _failure(response.status, f"{path} answered {response.status}: {await response.text()}")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

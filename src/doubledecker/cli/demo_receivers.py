@@ -1,4 +1,7 @@
-"""The demo's subscribers: real servers on loopback, each with a character: quick, slow, or moody."""
+"""The demo's receivers: real servers on loopback, each with a character: quick, slow, or moody.
+
+Three subscribe to topics. The fourth has a queue with a callback, so its tenants take turns.
+"""
 
 import asyncio
 import random
@@ -17,23 +20,25 @@ Mood = Callable[[], Awaitable[int]]
 
 
 def cast() -> list["Receiver"]:
-    """The three of them, not yet started."""
+    """The four of them, not yet started."""
     return [
         Receiver("billing", _quick, topics=("orders", "invoices"), timeout_ms=200, max_events=100),
         Receiver("search", _slow, topics=("orders", "customers"), timeout_ms=500, max_events=50),
         Receiver("mailer", Moody().answer, topics=("customers", "invoices"), timeout_ms=500, max_events=100),
+        Receiver("partners", _slow, pattern=".*:(orders|invoices):create", timeout_ms=200, max_events=20),
     ]
 
 
 @dataclass
 class Receiver:
-    """One subscriber: its server, and what it asks of the bus."""
+    """One receiver: its server, and what it asks of the bus: topics, or a queue with a pattern."""
 
     name: str
     mood: Mood
-    topics: Sequence[str]
     timeout_ms: int
     max_events: int
+    topics: Sequence[str] = ()
+    pattern: str = ""
     _runner: web.AppRunner | None = field(default=None, init=False)
 
     async def __aenter__(self) -> Self:
@@ -48,12 +53,13 @@ class Receiver:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    def subscription(self) -> dict[str, object]:
-        """The body of `POST /subscription`."""
+    def asked(self) -> dict[str, object]:
+        """The body of `POST /subscription`, or of `PUT /queues/:name` for one with a pattern."""
         assert self._runner is not None, "asked for after the start"
         port = self._runner.addresses[0][1]
+        wanted = {"pattern": self.pattern} if self.pattern else {"topics": list(self.topics)}
         return {
-            "topics": list(self.topics),
+            **wanted,
             "callback": f"http://127.0.0.1:{port}/events",
             "timeout": self.timeout_ms,
             "max": self.max_events,

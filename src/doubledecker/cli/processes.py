@@ -14,6 +14,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.errors import SettingInvalid
 from doubledecker.web import server
 from doubledecker.worker import process
+from doubledecker.worker import watch as watching
 
 
 def web(host: str | None, port: int | None) -> None:
@@ -34,6 +35,12 @@ def worker() -> None:
     """Deliver."""
     settings = load()
     until_stopped(lambda stop: process.run(settings, stop))
+
+
+def watch() -> None:
+    """Push what queues hold."""
+    settings = load()
+    until_stopped(lambda stop: watching.run(settings, stop))
 
 
 def load() -> Settings:

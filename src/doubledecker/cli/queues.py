@@ -11,43 +11,10 @@ from msgspec import Raw
 
 from doubledecker.cli import clients, table, words
 from doubledecker.cli.calls import Remote
+from doubledecker.client.views import DeadLetters, FacetView, QueueView, Rule
 
 _BAR_LENGTH = 20
 _NO_BOUND = "none"
-
-
-class _Facet(msgspec.Struct):
-    tenant: str
-    waiting: int
-    in_flight: int
-    oldest: int
-    share: float
-    weight: float
-    concurrency: int | None
-    rate_per_s: float | None
-    paused: bool
-
-
-class _Queue(msgspec.Struct):
-    name: str
-    owner: str
-    pattern: list[str]
-    lease_ms: int
-    attempts_max: int
-    charge: str
-    waiting: int = 0
-    in_flight: int = 0
-    delayed: int = 0
-    dead: int = 0
-    counters: dict[str, int] = {}
-    facets: list[_Facet] = []
-
-
-class _Rule(msgspec.Struct):
-    weight: float
-    concurrency: int | None
-    rate_per_s: float | None
-    paused: bool
 
 
 class _Pulled(msgspec.Struct):
@@ -64,19 +31,6 @@ class _Pulls(msgspec.Struct):
 class _Settled(msgspec.Struct):
     ids: list[str]
     lost: list[str]
-
-
-class _Letter(msgspec.Struct):
-    id: str
-    tenant: str
-    attempts: int
-    why: str
-    died_at: int
-
-
-class _Letters(msgspec.Struct):
-    count: int
-    messages: list[_Letter]
 
 
 class _Count(msgspec.Struct):
@@ -97,7 +51,7 @@ class Desk:
     def register(self, name: str, patterns: Sequence[str], asked: Mapping[str, str | int | None]) -> None:
         """Create or replace a queue."""
         body = {"pattern": list(patterns), **{field: value for field, value in asked.items() if value is not None}}
-        kept = msgspec.json.decode(self._remote.put(_path(name), body), type=_Queue)
+        kept = msgspec.json.decode(self._remote.put(_path(name), body), type=QueueView)
         click.echo(
             f"Queue {kept.name} of {kept.owner} gets what matches {' or '.join(kept.pattern)}; "
             f"leases of {words.age(kept.lease_ms)}, {kept.attempts_max} attempts, charged by {kept.charge}",
@@ -110,7 +64,7 @@ class Desk:
         if as_json:
             click.echo(answer)
             return
-        rows = msgspec.json.decode(answer, type=list[_Queue])
+        rows = msgspec.json.decode(answer, type=list[QueueView])
         numbers = [[f"{n:,}" for n in (row.waiting, row.in_flight, row.delayed, row.dead)] for row in rows]
         cells = [[row.name, row.owner, *cell, " ".join(row.pattern)] for row, cell in zip(rows, numbers, strict=True)]
         table.show(["queue", "owner", "waiting", "in flight", "delayed", "dead", "patterns"], cells)
@@ -123,7 +77,7 @@ class Desk:
         if as_json:
             click.echo(answer)
             return
-        seen = msgspec.json.decode(answer, type=_Queue)
+        seen = msgspec.json.decode(answer, type=QueueView)
         state = {"waiting": seen.waiting, "in flight": seen.in_flight, "delayed": seen.delayed, "dead": seen.dead}
         numbers = {**state, **{f"ever {kind}": count for kind, count in seen.counters.items()}}
         rows = [["patterns", " ".join(seen.pattern)], ["owner", seen.owner], ["lease", words.age(seen.lease_ms)]]
@@ -159,10 +113,10 @@ class Desk:
         given = {field: value for field, value in changes.items() if value is not None}
         given = {field: None if value == _NO_BOUND else value for field, value in given.items()}
         if not given:
-            seen = msgspec.json.decode(self._remote.get(at), type=_Facet)
+            seen = msgspec.json.decode(self._remote.get(at), type=FacetView)
             table.show(["tenant", "waiting", "in flight", "oldest", "share", "", "rules"], [_facet_row(seen)])
             return
-        rule = msgspec.json.decode(self._remote.patch(at, given), type=_Rule)
+        rule = msgspec.json.decode(self._remote.patch(at, given), type=Rule)
         click.echo(f"{tenant} in {name}: {_rules(rule)}", err=True)
 
     def dead(self, name: str, *, tenant: str | None, limit: int, as_json: bool) -> None:
@@ -172,7 +126,7 @@ class Desk:
         if as_json:
             click.echo(answer)
             return
-        letters = msgspec.json.decode(answer, type=_Letters)
+        letters = msgspec.json.decode(answer, type=DeadLetters)
         rows = [[row.id, row.tenant, str(row.attempts), words.moment(row.died_at), row.why] for row in letters.messages]
         table.show(["id", "tenant", "attempts", "died", "why"], rows)
         if len(rows) < letters.count:
@@ -191,7 +145,7 @@ class Desk:
 
     def delete(self, name: str, *, is_sure: bool) -> None:
         """Forget a queue, after a look at what it holds."""
-        seen = msgspec.json.decode(self._remote.get(_path(name)), type=_Queue)
+        seen = msgspec.json.decode(self._remote.get(_path(name)), type=QueueView)
         held = f"{seen.waiting:,} waiting, {seen.in_flight:,} in flight, {seen.delayed:,} delayed, {seen.dead:,} dead"
         if not is_sure:
             click.confirm(f"Delete queue {name}, and the messages it holds ({held})?", abort=True, err=True)
@@ -231,14 +185,14 @@ def _path(name: str) -> str:
     return f"/queues/{quote(name, safe='')}"
 
 
-def _facet_row(each: _Facet) -> list[str]:
+def _facet_row(each: FacetView) -> list[str]:
     bar = "█" * round(each.share * _BAR_LENGTH) or ("▏" if each.share else "")
     oldest = words.age(each.oldest) if each.waiting else ""
     share = f"{each.share:.1%}"
     return [each.tenant, f"{each.waiting:,}", f"{each.in_flight:,}", oldest, share, bar, _rules(each)]
 
 
-def _rules(rule: _Rule | _Facet) -> str:
+def _rules(rule: Rule | FacetView) -> str:
     parts = [f"weight {rule.weight:g}"]
     if rule.concurrency is not None:
         parts.append(f"at most {rule.concurrency} at a time")

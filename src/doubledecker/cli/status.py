@@ -51,7 +51,7 @@ def _look(settings: Settings) -> Overview:
 
 async def _read(settings: Settings) -> Overview:
     async with build.open_bus(settings, patience_s=0) as bus:
-        return await overview.look(bus.partitions, bus.registry.snapshot.subscribers, now_ms=clock.now_ms())
+        return await overview.look(bus.partitions, bus.registry.snapshot.pushed_to, now_ms=clock.now_ms())
 
 
 def _totals(view: Overview) -> list[list[str]]:
@@ -62,6 +62,7 @@ def _totals(view: Overview) -> list[list[str]]:
         ["waiting", f"{view.events_waiting:,}"],
         ["oldest", words.age(_age_ms(view.oldest_at, view.at))],
         ["worker slots", str(view.slots_alive)],
+        ["watch processes", str(view.watches_alive)],
         ["memory", memory],
         ["journal", words.size(sum(view.journal_bytes.values()))],
     ]
@@ -83,6 +84,7 @@ def _as_json(view: Overview) -> dict[str, object]:
         "waiting": view.events_waiting,
         "oldest_ms": _age_ms(view.oldest_at, view.at),
         "worker_slots": view.slots_alive,
+        "watch_processes": view.watches_alive,
         "memory_bytes": sum(view.memory_bytes.values()),
         "journal_bytes": view.journal_bytes,
         "subscribers": [_subscriber_as_json(each, view.at) for each in view.subscribers],

@@ -1,8 +1,8 @@
 """`doubledecker up`: the whole bus on one machine, supervised in the foreground.
 
-Order is what this file is about. Up: the port is checked, Valkey answers, then web, worker, demo and pipeline start.
-Down: the demo, so that nobody publishes; web, so that nobody asks; the worker, which finishes or gives back what it
-holds; the pipeline at the same time as these, since it waits for none of them; and Valkey last, when nobody needs it.
+Order is what this file is about. Up: the port is checked, Valkey answers, then worker, watch, web, demo and pipeline
+start. Down: the demo, so that nobody publishes; web, so that nobody asks; watch and worker, which finish or give back
+what they hold; the pipeline at the same time, since it waits for none of them; and Valkey last, when nobody needs it.
 """
 
 import asyncio
@@ -148,7 +148,8 @@ class _Up:
             environment.setdefault(f"{PREFIX}PRIVATE_CALLBACKS", "true")
             # Its mailer fails for seconds at a time; waiting minutes for the next try would be no fun to watch.
             environment.setdefault(f"{PREFIX}BACKOFF_CAP_MS", "3000")
-        graces_s = {"worker": settings.shutdown_s + _WORKER_MARGIN_S, "web": _WEB_GRACE_S}
+        working_s = settings.shutdown_s + _WORKER_MARGIN_S
+        graces_s = {"worker": working_s, "watch": working_s, "web": _WEB_GRACE_S}
         if self._plan.with_demo:
             graces_s["demo"] = _DEMO_GRACE_S
         if self._plan.with_pipeline:

@@ -1,29 +1,39 @@
-"""The Python client of the bus, over HTTP: `AsyncBus` for async programs, `Bus` for plain ones. See docs/client.md."""
+"""The Python client of the bus, over HTTP: `AsyncBus` for async programs, `Bus` for plain ones. See docs/client.md.
 
-from doubledecker.client.bus import AsyncBus, Published
-from doubledecker.client.errors import (
-    BusAway,
-    ClientError,
-    Conflict,
-    EventsRefused,
-    Forbidden,
-    HeartbeatFailed,
-    NotFound,
-    Refusal,
-    Refused,
-    Reject,
-    RetryLater,
-    Unauthenticated,
-)
-from doubledecker.client.message import Event, Message
-from doubledecker.client.pausing import Backoff
-from doubledecker.client.queue import AsyncQueue, DeadLetter, Facet, FacetView, QueueView, Rule
-from doubledecker.client.sync import Bus
+What is named here is imported when it is first used: a heartbeat or a command needs a part of it, not an HTTP client.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from doubledecker.client.blocking import BlockingMessage
+    from doubledecker.client.bus import AsyncBus, Published
+    from doubledecker.client.errors import (
+        BusAway,
+        ClientError,
+        Conflict,
+        EventsRefused,
+        Forbidden,
+        HeartbeatFailed,
+        NotFound,
+        Refusal,
+        Refused,
+        Reject,
+        RetryLater,
+        Unauthenticated,
+    )
+    from doubledecker.client.message import Event, Message
+    from doubledecker.client.pausing import Backoff
+    from doubledecker.client.queue import AsyncQueue, Facet
+    from doubledecker.client.sync import Bus
+    from doubledecker.client.views import DeadLetter, FacetView, QueueView, Rule
 
 __all__ = [
     "AsyncBus",
     "AsyncQueue",
     "Backoff",
+    "BlockingMessage",
     "Bus",
     "BusAway",
     "ClientError",
@@ -46,3 +56,48 @@ __all__ = [
     "Rule",
     "Unauthenticated",
 ]
+
+_HOMES = {
+    "blocking": ("BlockingMessage",),
+    "bus": (
+        "AsyncBus",
+        "Published",
+    ),
+    "errors": (
+        "BusAway",
+        "ClientError",
+        "Conflict",
+        "EventsRefused",
+        "Forbidden",
+        "HeartbeatFailed",
+        "NotFound",
+        "Refusal",
+        "Refused",
+        "Reject",
+        "RetryLater",
+        "Unauthenticated",
+    ),
+    "message": (
+        "Event",
+        "Message",
+    ),
+    "pausing": ("Backoff",),
+    "queue": (
+        "AsyncQueue",
+        "Facet",
+    ),
+    "sync": ("Bus",),
+    "views": (
+        "DeadLetter",
+        "FacetView",
+        "QueueView",
+        "Rule",
+    ),
+}
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

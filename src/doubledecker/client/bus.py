@@ -11,7 +11,8 @@ import msgspec
 from doubledecker.client.calls import Calls, path
 from doubledecker.client.consumer import run_together, stopped_by_signals
 from doubledecker.client.errors import ClientError, Refusal
-from doubledecker.client.queue import AsyncQueue, QueueView
+from doubledecker.client.queue import AsyncQueue
+from doubledecker.client.views import QueueView
 
 PATIENCE_S = 10.0
 

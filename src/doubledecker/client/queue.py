@@ -11,6 +11,7 @@ from doubledecker.client import beating
 from doubledecker.client.calls import Calls, decode, given, path
 from doubledecker.client.consumer import Consumer
 from doubledecker.client.message import Back, Event, Message, Pulse, Terms
+from doubledecker.client.views import DeadLetter, DeadLetters, FacetView, QueueView, Rule, Waiting
 
 _MS = 1000
 
@@ -33,70 +34,6 @@ class QueueOptions(TypedDict, total=False):
     concurrency: int
 
 
-class FacetView(msgspec.Struct, frozen=True):
-    """One tenant's line; `share` is its part of what can be served, `oldest` an age in milliseconds, None no bound."""
-
-    tenant: str
-    waiting: int
-    in_flight: int
-    oldest: int
-    share: float
-    weight: float
-    concurrency: int | None
-    rate_per_s: float | None
-    paused: bool
-
-
-class QueueView(msgspec.Struct, frozen=True):
-    """A queue as it stands; facets are there when one queue was asked for."""
-
-    name: str
-    owner: str
-    pattern: tuple[str, ...]
-    lease_ms: int
-    attempts_max: int
-    charge: str
-    max_length: int
-    facet_max_length: int
-    overflow: str
-    waiting: int = 0
-    in_flight: int = 0
-    delayed: int = 0
-    dead: int = 0
-    oldest: int = 0
-    counters: dict[str, int] = {}
-    facets: tuple[FacetView, ...] = ()
-    callback: str = ""
-
-
-class Rule(msgspec.Struct, frozen=True):
-    """What holds for one facet; None is no bound."""
-
-    weight: float
-    concurrency: int | None
-    rate_per_s: float | None
-    paused: bool
-
-
-class DeadLetter(msgspec.Struct, frozen=True):
-    """A message that was given up; `died_at` is in milliseconds since 1970."""
-
-    id: str
-    tenant: str
-    attempts: int
-    why: str
-    died_at: int
-    event: Event
-
-
-class Waiting(msgspec.Struct, frozen=True):
-    """A message that waits, seen without being taken."""
-
-    id: str
-    tenant: str
-    event: Event
-
-
 class _Wire(msgspec.Struct, gc=False):
     id: str
     attempt: int
@@ -111,10 +48,6 @@ class _Pulled(msgspec.Struct):
 
 class _Settled(msgspec.Struct):
     lost: set[str]
-
-
-class _Letters(msgspec.Struct):
-    messages: list[DeadLetter]
 
 
 class _Peeked(msgspec.Struct):
@@ -180,7 +113,7 @@ class AsyncQueue(Consumer):
     async def dead(self, *, tenant: str | None = None, limit: int = 100) -> list[DeadLetter]:
         """Dead letters, oldest first."""
         at = path("queues", self.name, "dead", tenant=tenant, limit=limit)
-        return (await self._calls.ask("GET", at, kind=_Letters)).messages
+        return list((await self._calls.ask("GET", at, kind=DeadLetters)).messages)
 
     async def redrive(self, ids: Sequence[str] | None = None, *, tenant: str | None = None) -> int:
         """Bring dead letters back to their lines, as if never tried: all, some, or a tenant's; returns how many."""

@@ -25,16 +25,8 @@ from doubledecker.client.bus import (
 from doubledecker.client.holding import Rules
 from doubledecker.client.message import Message
 from doubledecker.client.pausing import Backoff
-from doubledecker.client.queue import (
-    AsyncQueue,
-    DeadLetter,
-    Facet,
-    FacetView,
-    QueueOptions,
-    QueueView,
-    Rule,
-    Waiting,
-)
+from doubledecker.client.queue import AsyncQueue, Facet, QueueOptions
+from doubledecker.client.views import DeadLetter, FacetView, QueueView, Rule, Waiting
 
 # Five seconds in all; then what it held is given back when the program ends.
 _CLOSE_TRIES_MAX, _CLOSE_PAUSE_S = 500, 0.01

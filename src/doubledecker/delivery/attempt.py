@@ -1,8 +1,8 @@
 """One attempt at a receiver: post a batch, and say how it went. It never raises for what a receiver does.
 
-How long it may take is its caller's business (delivery/chains.py). An answer counts by its status alone; of its body no
-more is read than keeps the connection usable, and for no longer than a moment, so that a receiver that drips or floods
-holds nobody.
+How long it may take is its caller's business (delivery/chains.py). An answer counts by its status; of its body no more
+is read than keeps the connection usable, and for no longer than a moment, so that a receiver that drips or floods holds
+nobody. A 2xx in JSON is kept: the receiver of a queue may fail single events with it.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import base64
 import email.utils
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 
@@ -19,6 +19,8 @@ from doubledecker.model.outcome import Kind, Outcome
 from doubledecker.model.subscriber import Subscriber
 
 _BODY_BYTES_MAX = 65_536
+# More than the ids of ten thousand events, the largest batch, at 128 characters each.
+_ANSWER_BYTES_MAX = 2_097_152
 _BODY_S_MAX = 1.0
 _OK = range(200, 300)
 
@@ -42,21 +44,21 @@ class Dialer:
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            headers={"User-Agent": f"doubledecker/{__version__}"},
+            # Not compressed: what is answered is short, and a small body that unfolds into a large one is a trap.
+            headers={"User-Agent": f"doubledecker/{__version__}", "Accept-Encoding": "identity"},
         )
 
     async def attempt(self, subscriber: Subscriber, messages: Sequence[bytes]) -> Outcome:
         """Post messages to a subscriber, as Routemaster's clients expect them."""
         loop = asyncio.get_running_loop()
         started = loop.time()
-        kind, status, retry_after_ms, detail = await self._post(subscriber, b"[" + b",".join(messages) + b"]")
-        took_ms = round((loop.time() - started) * 1000)
-        return Outcome(kind, took_ms, status=status, retry_after_ms=retry_after_ms, detail=detail)
+        ended = await self._post(subscriber, b"[" + b",".join(messages) + b"]")
+        return replace(ended, took_ms=round((loop.time() - started) * 1000))
 
     async def close(self) -> None:
         await self._session.close()
 
-    async def _post(self, subscriber: Subscriber, body: bytes) -> tuple[Kind, int | None, int | None, str]:
+    async def _post(self, subscriber: Subscriber, body: bytes) -> Outcome:
         try:
             async with self._session.post(
                 subscriber.callback,
@@ -66,27 +68,32 @@ class Dialer:
             ) as response:
                 kind = Kind.DELIVERED if response.status in _OK else Kind.REFUSED
                 retry_after_ms = _retry_after(response.headers.get("Retry-After"))
-                await _drain(response)
-                return kind, response.status, retry_after_ms, response.reason or ""
+                answer = await _drain(response)
+                return Outcome(kind, 0, response.status, retry_after_ms, response.reason or "", answer)
         except TimeoutError:
-            return Kind.TIMED_OUT, None, None, f"no connection within {self._connect_s} s"
+            return Outcome(Kind.TIMED_OUT, 0, detail=f"no connection within {self._connect_s} s")
         except aiohttp.ClientConnectorError as error:
-            return Kind.UNREACHABLE, None, None, str(error.os_error)
+            return Outcome(Kind.UNREACHABLE, 0, detail=str(error.os_error))
         except (aiohttp.ClientError, ssl.SSLError, OSError, ValueError) as error:
-            return Kind.BROKEN, None, None, f"{type(error).__name__}: {error}"
+            return Outcome(Kind.BROKEN, 0, detail=f"{type(error).__name__}: {error}")
 
 
-async def _drain(response: aiohttp.ClientResponse) -> None:
-    """Read a short answer to its end, so that its connection serves again; cut off any other."""
-    left = _BODY_BYTES_MAX
+async def _drain(response: aiohttp.ClientResponse) -> bytes:
+    """Read a short answer to its end, so that its connection serves again; cut off any other. Returns a 2xx in JSON."""
+    is_json = response.content_type == "application/json" or response.content_type.endswith("+json")
+    is_kept = response.status in _OK and is_json
+    left = _ANSWER_BYTES_MAX if is_kept else _BODY_BYTES_MAX
+    kept = []
     try:
         async with asyncio.timeout(_BODY_S_MAX):
             while left > 0 and (chunk := await response.content.read(left)):
                 left -= len(chunk)
+                kept.append(chunk)
     except (TimeoutError, aiohttp.ClientError, ValueError):
         left = 0
     if left <= 0:
         response.close()
+    return b"".join(kept) if is_kept and left > 0 else b""
 
 
 def _basic(uuid: str) -> str:

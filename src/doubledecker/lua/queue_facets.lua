@@ -16,7 +16,7 @@
 -- key  idle       queue:idle:<queue>        zset    facets that have nothing, by tag, until virtual time has passed it
 -- key  data       queue:data:<queue>        hash    messages by id
 -- key  pending    queue:pending:<queue>     zset    ids of messages in consumers' hands, by the end of the lease
--- key  tried      queue:tried:<queue>       hash    attempt, facet, time of the pull and charge of messages once pulled
+-- key  tried      queue:tried:<queue>       hash    attempt, facet, time and size of the pull, charge, attempts that do not count, by message once pulled
 -- key  dead       queue:dead:<queue>        hash    dead letters by id: facet, attempts, why, when, message
 -- key  dead_index queue:dead:index:<queue>  zset    their ids by time of death
 -- key  journal    journal                   hash    settlements_bytes
@@ -177,7 +177,8 @@ local function return_all()
   end
 end
 
--- Whether a message has had all its attempts; those before it was brought back from the dead do not count.
+-- Whether a message has had all its attempts. Not all count: not those before it was brought back from the dead, nor
+-- those that ended by no fault of its own.
 local function is_spent(record, attempts_max)
   return record[1] - (record[6] or 0) >= attempts_max
 end
@@ -222,12 +223,12 @@ local function still_held(messages)
   local ends = redis.call("ZMSCORE", pending, unpack(ids))
   local records = redis.call("HMGET", tried, unpack(ids))
   for i, message in ipairs(messages) do
-    local id, delay_ms = message[1], message[3]
+    local id, delay_ms, is_spared = message[1], message[3], message[4] == 1
     local record = ends[i] and records[i] and cmsgpack.unpack(records[i])
     -- The same message named twice in one call counts once.
     if record and record[1] == message[2] and not seen[id] then
       seen[id] = true
-      mine[#mine + 1] = {id = id, record = record, delay_ms = delay_ms}
+      mine[#mine + 1] = {id = id, record = record, delay_ms = delay_ms, is_spared = is_spared}
       if not is_named[record[2]] then
         is_named[record[2]] = true
         names[#names + 1] = record[2]

@@ -2,7 +2,7 @@
 --
 -- uses queue_facets
 -- key  scheduled     queue:scheduled:<queue>  zset  ids of messages that come back later, by when
--- arg  messages      pack  triples of an id, the attempt that is given up, and milliseconds to wait before the next
+-- arg  messages      pack  an id, the attempt that is given up, milliseconds to wait, and 1 if the attempt does not count
 -- arg  attempts_max  int   how many times a message is tried
 -- arg  why           text  what a dead letter will say
 -- returns            the ids that were still the consumer's; nothing changed for the others
@@ -13,6 +13,10 @@ for i, held in ipairs(still_held(messages)) do
   local facet = let_go("nacked", id, record)
   touched[facet.name] = facet
   ids[i] = id
+  if held.is_spared then
+    record[6] = (record[6] or 0) + 1
+    redis.call("HSET", tried, id, cmsgpack.pack(record))
+  end
   if is_spent(record, attempts_max) then
     note("dead", id, facet.name, record[1], 0)
     bury(id, facet.name, record[1], why)

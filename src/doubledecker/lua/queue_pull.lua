@@ -11,7 +11,7 @@
 -- arg  floor         text  virtual time of the queue over all partitions: no facet is served as if it were earlier
 -- arg  is_alone      int   1 when no other partition has anything to serve
 -- arg  due_max       int   how much of what is due comes back in one call
--- returns            {{{id, attempt, facet, message}, …}, wait in ms or -1, end of leases, least tag, mean cost, facets}
+-- returns            {{{id, attempt, facet, message, tries}, …}, wait in ms or -1, end of leases, least tag, mean cost, facets}
 
 -- A facet that was served late catches up with its rate by this much: without it a rate of more than one message a
 -- millisecond, or than one a pull, could never be reached.
@@ -113,7 +113,7 @@ if served > 0 then
     local facet = order[i]
     local record = tries[i] and cmsgpack.unpack(tries[i]) or {0}
     local attempt = record[1] + 1
-    messages[i] = {id, attempt, facet.name, texts[i]}
+    messages[i] = {id, attempt, facet.name, texts[i], attempt - (record[6] or 0)}
     leases[#leases + 1] = now + lease_ms
     leases[#leases + 1] = id
     records[#records + 1] = id

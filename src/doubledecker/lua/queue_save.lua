@@ -25,6 +25,10 @@ redis.call("HSET", queues, name, record)
 if callback == "" then
   redis.call("DEL", receiver)
 else
+  -- What was learnt of one address says nothing of another.
+  if redis.call("HGET", receiver, "callback") ~= callback then
+    redis.call("DEL", receiver)
+  end
   redis.call("HSET", receiver, "callback", callback)
 end
 local version = redis.call("HINCRBY", registry, "version", 1)

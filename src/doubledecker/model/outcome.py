@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
+_TOO_MANY, _UNAVAILABLE = 429, 503
+
 
 class Kind(Enum):
     """How an attempt ended; the values appear in logs, counters and the journal."""
@@ -20,13 +24,17 @@ _CONTENT_STATUSES = frozenset({400, 413, 415, 422})
 
 @dataclass(frozen=True)
 class Outcome:
-    """An attempt's end: `status` when there was an answer, `retry_after_ms` when it asked for patience."""
+    """An attempt's end: `status` when there was an answer, `retry_after_ms` when it asked for patience.
+
+    `answer` is the body of a 2xx that was JSON and not too long, for those who may fail single messages with it.
+    """
 
     kind: Kind
     took_ms: int
     status: int | None = None
     retry_after_ms: int | None = None
     detail: str = ""
+    answer: bytes = b""
 
     @property
     def is_delivered(self) -> bool:
@@ -36,3 +44,26 @@ class Outcome:
     def is_receiver_well(self) -> bool:
         """It answered, and if it refused, then for what was sent: another batch may fare better at once."""
         return self.is_delivered or self.status in _CONTENT_STATUSES
+
+    @property
+    def blames_nobody(self) -> bool:
+        """Whether any message would have met the same end: nobody was there, or patience was asked for."""
+        is_patience = self.status == _UNAVAILABLE and self.retry_after_ms is not None
+        return self.kind is Kind.UNREACHABLE or self.status == _TOO_MANY or is_patience
+
+
+class _Answer(msgspec.Struct, gc=False):
+    """What a receiver may say of single events in a 2xx."""
+
+    failed: list[str] = []
+
+
+_ANSWER = msgspec.json.Decoder(_Answer)
+
+
+def failed_ids(answer: bytes) -> frozenset[str]:
+    """The ids of events that a receiver took but could not use; an answer that says anything else fails none."""
+    try:
+        return frozenset(_ANSWER.decode(answer).failed) if answer else frozenset()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return frozenset()

@@ -38,6 +38,12 @@ class Registry:
         names = self._matcher.match(f"{event.tenant}:{event.topic}:{event.type}")
         return tuple([self.queues[name] for name in names])
 
+    @property
+    def pushed_to(self) -> dict[str, Subscriber]:
+        """Everyone who is called: subscribers, and the receivers of queues with a callback."""
+        pushed = (queue.receiver for queue in self.queues.values() if queue.callback)
+        return self.subscribers | {receiver.token: receiver for receiver in pushed}
+
     def put_queue(self, name: str, queue: Queue | None) -> None:
         """Take over a changed queue, or forget a deleted one."""
         self.queues.pop(name, None)

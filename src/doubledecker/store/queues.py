@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 from doubledecker.model.queue import Queue
 from doubledecker.store.partitions import Partition
-from doubledecker.store.scripts import Packable, load
+from doubledecker.store.scripts import Encoded, Packable, load
 
 # Measured: a pull of 100 holds the server for about a millisecond.
 PULL_MAX = 200
@@ -25,13 +25,17 @@ _PULL, _ACK, _NACK, _EXTEND = load("queue_pull"), load("queue_ack"), load("queue
 
 @dataclass(frozen=True)
 class Message:
-    """One message in a consumer's hands; `event` is its JSON, and `attempt` proves whose it is."""
+    """One message in a consumer's hands; `event` is its JSON, and `attempt` proves whose it is.
+
+    `tries` are the attempts that count, this one included: some ended by no fault of the message's own.
+    """
 
     id: str
     attempt: int
     tenant: str
     event: bytes
     lease_until: int
+    tries: int = 1
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,12 @@ class Returned(Named, Protocol):
 
 @dataclass(frozen=True)
 class Held:
-    """A message that a consumer names, as values."""
+    """A message that a consumer names, as values; one that is spared comes back without the attempt being counted."""
 
     id: str
     attempt: int
     delay_ms: int = 0
+    is_spared: bool = False
 
 
 async def pull(
@@ -90,10 +95,13 @@ async def pull(
         due_max=_DUE_MAX,
     )
     rows, wait_ms, until, head, cost, facets = cast(
-        "tuple[list[tuple[bytes, int, bytes, bytes]], int, int, bytes, bytes, int]", reply
+        "tuple[list[tuple[bytes, int, bytes, bytes, int]], int, int, bytes, bytes, int]", reply
     )
     messages = tuple(
-        [Message(id_.decode(), attempt, tenant.decode(), event, until) for id_, attempt, tenant, event in rows]
+        [
+            Message(id_.decode(), attempt, tenant.decode(), event, until, tries)
+            for id_, attempt, tenant, event, tries in rows
+        ]
     )
     return Pulled(messages, None if wait_ms < 0 else wait_ms, float(head) if head else None, float(cost), facets)
 
@@ -108,12 +116,14 @@ async def nack(
     partition: Partition, queue: Queue, held: Sequence[Returned], *, why: str, is_rejected: bool = False
 ) -> list[str]:
     """Give messages back, each after its delay, or to the dead letters; returns those that were still the caller's."""
-    triples: list[Packable] = [[each.id, each.attempt, each.delay_ms] for each in held]
+    given: list[Packable] = [
+        [each.id, each.attempt, each.delay_ms, int(isinstance(each, Held) and each.is_spared)] for each in held
+    ]
     reply = await partition.run(
         _NACK,
         queue=queue.name,
         charge=queue.charge,
-        messages=triples,
+        messages=given,
         # With none left every attempt was the last.
         attempts_max=0 if is_rejected else queue.attempts_max,
         why=why,
@@ -127,6 +137,14 @@ async def extend(partition: Partition, queue: Queue, held: Sequence[Named], *, l
     reply = await partition.run(_EXTEND, queue=queue.name, charge=queue.charge, messages=pairs, lease_ms=lease_ms)
     until, ids = cast("tuple[int, list[bytes]]", reply)
     return until, ids_of(ids)
+
+
+async def lengths(partition: Partition, tokens: Sequence[str]) -> dict[str, int]:
+    """How many messages queues hold, by the names of their receivers."""
+    commands: list[list[Encoded]] = [
+        ["HLEN", partition.key(f"queue:data:{token.removeprefix('@')}")] for token in tokens
+    ]
+    return dict(zip(tokens, cast("list[int]", await partition.commands(commands)), strict=True))
 
 
 async def bell(partition: Partition, last: str) -> tuple[str, list[str]]:

@@ -118,6 +118,8 @@ def _gauges(view: Overview) -> Iterator[Metric]:
         journal.add_metric([name], size)
     yield journal
     yield GaugeMetricFamily("doubledecker_worker_slots", "Slots with a fresh heartbeat", value=view.slots_alive)
+    alive = view.watches_alive
+    yield GaugeMetricFamily("doubledecker_watch_processes", "Watch processes with a fresh heartbeat", value=alive)
     age_s = 0 if view.oldest_at is None else max(0, view.at - view.oldest_at) / 1000
     yield GaugeMetricFamily("doubledecker_oldest_batch_age_seconds", "Age of the oldest waiting batch", value=age_s)
 

@@ -103,7 +103,7 @@ class Routes:
         view, queues = None, []
         with contextlib.suppress(BusAway):
             await self._registry.refresh()
-            known, known_queues = self._registry.snapshot.subscribers, self._registry.snapshot.queues.values()
+            known, known_queues = self._registry.snapshot.pushed_to, self._registry.snapshot.queues.values()
             queues = await asyncio.gather(*(queue_view.look(self._partitions, queue) for queue in known_queues))
             view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
         text = metrics.render(view, queues, self._chains, listeners=len(self._feed.listeners))

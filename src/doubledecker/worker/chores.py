@@ -78,7 +78,7 @@ class Chores:
     async def monitor(self) -> None:
         """Send telemetry to the metric adapters."""
         await self._live.refresh()
-        known = self._live.snapshot.subscribers
+        known = self._live.snapshot.pushed_to
         view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
         growth: dict[str, int] = {}
         for partition in self._partitions.all:

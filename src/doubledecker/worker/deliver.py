@@ -14,12 +14,9 @@ import asyncio
 import random
 from dataclasses import dataclass
 
-import msgspec
-
 from doubledecker import clock, log
 from doubledecker.bus import telemetry, verdict
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.telemetry import counter
 from doubledecker.bus.verdict import Backoff, Delivered, Verdict
 from doubledecker.delivery.chains import Chains
 from doubledecker.errors import CallRejected
@@ -31,6 +28,7 @@ from doubledecker.store.batches import Batch, Settled
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Entry, Waiting
+from doubledecker.worker import record
 
 _log = log.get("worker")
 
@@ -44,15 +42,6 @@ class DeliveryRules:
     heal_points: int
     damage_points: int
     journal_bytes_max: int
-
-
-class _Identified(msgspec.Struct, gc=False):
-    """The only part of a stored message that a worker looks at."""
-
-    id: str = ""
-
-
-_IDENTIFIED = msgspec.json.Decoder(_Identified)
 
 
 class Deliverer:
@@ -174,17 +163,13 @@ class Deliverer:
             await journal.trim(taken.partition, "attempts", bytes_max=self._rules.journal_bytes_max)
 
     async def _carry_out(self, what: Verdict, taken: Taken, batch: Batch, outcome: Outcome, dialled_at: int) -> Settled:
-        attempt = msgspec.json.encode(
-            journal.Attempt(
-                batch=batch.bid,
-                subscriber=batch.token,
-                attempt=batch.attempts + 1,
-                outcome=outcome.kind.value,
-                took_ms=outcome.took_ms,
-                at=dialled_at,
-                events=[_IDENTIFIED.decode(message).id for message in batch.messages],
-                status=outcome.status,
-            )
+        attempt = record.entry(
+            outcome,
+            batch=batch.bid,
+            subscriber=batch.token,
+            attempt=batch.attempts + 1,
+            dialled_at=dialled_at,
+            events=record.event_ids(batch.messages),
         )
         counts = _counts(batch, outcome, dialled_at)
         if isinstance(what, Delivered):
@@ -207,12 +192,7 @@ class Deliverer:
 
 
 def _counts(batch: Batch, outcome: Outcome, dialled_at: int) -> dict[str, int]:
-    labels = {"subscriber": batch.token, "outcome": outcome.kind.value}
-    counts = {
-        counter("delivery.batches", **labels): 1,
-        counter("delivery.events", **labels): len(batch.messages),
-        counter("delivery.time", **labels): outcome.took_ms,
-    }
+    counts = record.counts(outcome, subscriber=batch.token, events=len(batch.messages))
     if batch.attempts == 0:
         counts |= telemetry.latency("latency.batches.first_attempt", dialled_at - batch.created_at)
     if outcome.is_delivered:

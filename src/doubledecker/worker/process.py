@@ -9,7 +9,6 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.telemetry import counter
 from doubledecker.bus.verdict import Backoff
 from doubledecker.delivery.chains import Chains
 from doubledecker.errors import BusAway
@@ -21,6 +20,7 @@ from doubledecker.worker.chores import ChoreRules, Chores
 from doubledecker.worker.deliver import Deliverer, DeliveryRules
 from doubledecker.worker.fetch import Fetcher
 from doubledecker.worker.monitor import Adapter, Monitor, PrintAdapter, StatsdAdapter
+from doubledecker.worker.record import ChainsTold
 
 # Safety net for what a crash left behind; nothing that is on time waits for it.
 _SCHEDULE_S = 1.0
@@ -113,9 +113,9 @@ class Worker:
         self._partitions = partitions
         self._registry = registry
         self._chores = chores
-        self._receivers = receivers
         self._rhythm = rhythm
         self._process = process = uid()
+        self._told = ChainsTold(partitions.home, process, receivers)
         slots = [uid() for _ in range(rhythm.slots)]
         aux_slot = uid()
         self._slots = [*slots, aux_slot]
@@ -164,11 +164,7 @@ class Worker:
 
     async def _beat(self) -> None:
         await asyncio.gather(*(jobs.beat(partition, self._slots) for partition in self._partitions.all))
-        counts = {
-            counter("delivery.rejected", subscriber=token, stage=stage): by
-            for (token, stage), by in self._receivers.rejections().items()
-        }
-        await chains.tell(self._partitions.home, self._process, self._receivers.states(), counts=counts)
+        await self._told.tell()
 
     async def _listen(self, partition: Partition) -> None:
         """Wake the fetchers whenever a partition's bell rings."""

@@ -41,6 +41,9 @@ class RateLimit(Stage):
     def start(self) -> None:
         self._marks: OrderedDict[str | None, float] = OrderedDict()
         self._due: dict[Event, float] = {}
+        self._interval_s = 1.0 / self.rate_per_s
+        if self.wait_s_max <= 0.0:
+            self._does = self.inner  # nobody ever waits
 
     @property
     def is_admission(self) -> bool:
@@ -48,16 +51,17 @@ class RateLimit(Stage):
 
     def admit(self, event: Event) -> None:
         key = event.key if self.per_key else None
-        now = self.context.clock()
-        interval_s = 1.0 / self.rate_per_s
+        now = self._clock()
+        interval_s = self._interval_s
         mark = max(self._marks.get(key, now), now)
         wait_s = mark - now - (self.burst - 1) * interval_s
         if wait_s > self.wait_s_max + _ROUNDING_S:
             raise RateExceeded(self.name, retry_after_s=wait_s)
         self._marks[key] = mark + interval_s
-        self._marks.move_to_end(key)
-        if len(self._marks) > self.keys_max:
-            self._marks.popitem(last=False)
+        if self.per_key:
+            self._marks.move_to_end(key)
+            if len(self._marks) > self.keys_max:
+                self._marks.popitem(last=False)
         if wait_s > _ROUNDING_S:
             self._due[event] = now + wait_s
 

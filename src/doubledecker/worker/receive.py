@@ -1,0 +1,209 @@
+"""Receive, the second of Watch, Receive, Deliver: takes messages from one queue, fairly, and makes batches of them.
+
+1. Wait until the queue has something to serve.
+2. Ask for a place among the calls to the receiver, if its chain would let one through. Without a place nothing is
+   pulled: what has to wait waits in the queue, where each tenant keeps its turn, where others may take it, and where no
+   attempt is spent on it.
+3. Pull into a buffer, until it holds `max` messages or `max_bytes`, or until `timeout` has passed since the first.
+4. Hand the batch and the place to Deliver, and begin again.
+
+A receiver that failed is tried with a single message; the size doubles with every success. So an outage costs few
+attempts.
+
+Everything in hand, buffered or on its way, is under a short lease that the process renews (`beat`).
+"""
+
+import asyncio
+import contextlib
+
+import msgspec
+
+from doubledecker import log
+from doubledecker.errors import BusAway
+from doubledecker.model.queue import Queue
+from doubledecker.model.uid import uid
+from doubledecker.queues.bell import Bell
+from doubledecker.queues.ring import Rings
+from doubledecker.store import receivers, subscribers
+from doubledecker.store.partitions import Partition
+from doubledecker.store.queues import Held, Message
+from doubledecker.store.receivers import Place
+from doubledecker.store.subscribers import Entry
+from doubledecker.worker.buffer import Buffer
+from doubledecker.worker.push import Pusher
+
+# The longest sleep without a look: another process's lease may have ended that nobody here has heard of.
+_SLEEP_S_MAX = 2.0
+# How often a place is asked for that another process has; one of our own that becomes free is noticed at once.
+_PLACE_S = 0.05
+# Messages that trickle in are taken a few at a time rather than one by one.
+_GAP_S = 0.005
+_PAUSE_S = 0.5
+
+_log = log.get("watch")
+
+
+class Receive:
+    """Serves one queue with a callback, as it was registered; a queue that changes gets another Receive."""
+
+    def __init__(self, queue: Queue, home: Partition, rings: Rings, bell: Bell, pusher: Pusher) -> None:
+        # A batch is one call, whose time no tenant's message owns: what is pushed is charged by count.
+        self._queue = msgspec.structs.replace(queue, charge="count")
+        self._home = home
+        self._rings = rings
+        self._bell = bell
+        self._pusher = pusher
+        self._lease_ms = pusher.rules.lease_ms
+        self._size_max = queue.max_events
+        self._in_hand: dict[str, Message] = {}
+        self._carried: list[Message] = []
+        self._slots: set[str] = set()
+        self._news = asyncio.Event()
+        self._is_servable = False
+        self._is_stopping = False
+        self._has_failed = False
+
+    async def run(self) -> None:
+        """Serve until told to stop; then what is on its way is finished, and the rest given back."""
+        with self._bell.waiting(self._queue.name, self._news):
+            async with asyncio.TaskGroup() as calls:
+                while not self._is_stopping:
+                    self._news.clear()
+                    try:
+                        wait_s = await self._turn(calls)
+                    except BusAway as error:
+                        _log.warning("queue.unreachable", queue=self._queue.name, error=str(error))
+                        wait_s = _PAUSE_S
+                    await self._sleep(wait_s)
+                await self._release_carried()
+
+    def stop(self) -> None:
+        """Pull no more."""
+        self._is_stopping = True
+        self._news.set()
+
+    async def beat(self) -> None:
+        """Keep what is in hand, and the places, for another lease; forget what was lost meanwhile."""
+        held = list(self._in_hand.values())
+        _, kept = await self._rings.extend(self._queue, [_held(each) for each in held], lease_ms=self._lease_ms)
+        ours = set(kept)
+        self._let_go([message for message in held if message.id not in ours])
+        await receivers.renew(self._home, self._queue.receiver, self._slots, lease_ms=self._lease_ms)
+
+    async def give_up(self) -> None:
+        """Give back all that is in hand, after `run` was cut short."""
+        await self._rings.nack(self._queue, [_held(each) for each in self._in_hand.values()], why="the watch stopped")
+        for slot in self._slots:
+            await self._leave(slot)
+
+    async def _turn(self, calls: asyncio.TaskGroup) -> float:
+        """Fill a batch and send it on its way, if there is something and it may go; returns how long to sleep."""
+        if not self._carried and not self._is_servable:
+            look = await self._rings.pull(self._queue, most=0)
+            if look.wait_ms != 0:
+                return _SLEEP_S_MAX if look.wait_ms is None else min(_SLEEP_S_MAX, look.wait_ms / 1000)
+        self._is_servable = False
+        if refusal_ms := self._pusher.refusal_ms(self._queue):
+            await self._release_carried()
+            return min(_SLEEP_S_MAX, refusal_ms / 1000)
+        slot = uid()
+        place = await receivers.enter(self._home, self._queue.receiver, slot=slot, lease_ms=self._lease_ms)
+        if place.entry is not Entry.GO:
+            return await self._stand_back(place)
+        self._slots.add(slot)
+        if place.failures:
+            self._size_max = 1
+        self._has_failed = False
+        messages = await self._fill(self._size_max)
+        if messages and not self._is_closed:
+            calls.create_task(self._call(slot, messages, place.failures))
+            return 0.0
+        # Forgotten first: a place whose end gets lost must not be renewed.
+        self._slots.discard(slot)
+        await self._release(messages)
+        await self._leave(slot)
+        return 0.0
+
+    async def _stand_back(self, place: Place) -> float:
+        if place.entry is Entry.FULL:
+            return min(_PLACE_S, place.wait_ms / 1000)
+        await self._release_carried()
+        # A queue that is gone, or elsewhere, is news to Watch too: it will stop us.
+        return _PAUSE_S if place.entry is Entry.GONE else min(_SLEEP_S_MAX, place.wait_ms / 1000)
+
+    async def _fill(self, size_max: int) -> list[Message]:
+        """Pull until the batch is full or due; what was pulled beyond it is carried over to the next."""
+        loop = asyncio.get_running_loop()
+        buffer = Buffer(count_max=size_max, bytes_max=self._queue.max_bytes, attempts_max=self._queue.attempts_max)
+        self._carried = buffer.add(self._carried)
+        closes_at = loop.time() + self._queue.timeout_ms / 1000
+        while not buffer.is_full and not self._is_closed:
+            self._news.clear()
+            wait_s = await self._pull_into(buffer)
+            if not buffer.messages:
+                break
+            if not self._is_servable:
+                left_s = closes_at - loop.time()
+                if left_s <= 0:
+                    break
+                await self._sleep(min(left_s, wait_s))
+                await asyncio.sleep(min(_GAP_S, max(0.0, closes_at - loop.time())))
+        # Those whose lease ended while they waited here are someone else's by now.
+        return [message for message in buffer.messages if self._in_hand.get(message.id) is message]
+
+    async def _pull_into(self, buffer: Buffer) -> float:
+        """Returns how long until there may be more; `_is_servable` says that there is more right now."""
+        try:
+            pull = await self._rings.pull(self._queue, most=buffer.room, lease_ms=self._lease_ms)
+        except BusAway:
+            self._is_servable = False
+            return _PAUSE_S
+        self._in_hand.update((message.id, message) for message in pull.messages)
+        self._carried += buffer.add(pull.messages)
+        self._is_servable = bool(pull.messages) and pull.wait_ms == 0
+        return _SLEEP_S_MAX if pull.wait_ms is None else pull.wait_ms / 1000
+
+    async def _call(self, slot: str, messages: list[Message], failures: int) -> None:
+        is_delivered = await self._pusher.push(self._queue, messages, slot=slot, failures=failures)
+        if is_delivered:
+            self._size_max = min(self._queue.max_events, self._size_max * 2)
+        else:
+            self._size_max = 1
+            self._has_failed = True
+        self._slots.discard(slot)
+        self._let_go(messages)
+        self._news.set()
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether a batch that is being filled must not be sent: we stop, or the one before it just failed."""
+        return self._is_stopping or self._has_failed
+
+    async def _release(self, messages: list[Message]) -> None:
+        """Give back what was never sent; it keeps its place in line, and no attempt is spent."""
+        held = [Held(message.id, message.attempt, is_spared=True) for message in messages]
+        with contextlib.suppress(BusAway):  # then their leases end by themselves
+            await self._rings.nack(self._queue, held, why="never sent")
+        self._let_go(messages)
+
+    async def _release_carried(self) -> None:
+        carried, self._carried = self._carried, []
+        await self._release(carried)
+
+    async def _leave(self, slot: str) -> None:
+        await subscribers.leave(self._home, self._queue.receiver, slot=slot, points=0)
+
+    def _let_go(self, messages: list[Message]) -> None:
+        for message in messages:
+            if self._in_hand.get(message.id) is message:
+                del self._in_hand[message.id]
+
+    async def _sleep(self, wait_s: float) -> None:
+        """Until there is news, or for so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await self._news.wait()
+
+
+def _held(message: Message) -> Held:
+    return Held(message.id, message.attempt)

@@ -1,0 +1,142 @@
+"""The watch process: pushes what queues with a callback hold. Watch, Receive, Deliver, as in the early Routemaster.
+
+Watch looks at the registry, and runs a Receive for each queue that has a callback: a new queue gets one, one that
+changed gets another, one that is gone loses it, and one whose Receive failed gets it anew. Any number of watch
+processes may run; they share queues by pulling from them, and the calls to a receiver are counted in Redis for all.
+"""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+from doubledecker import log
+from doubledecker.assembly import build
+from doubledecker.assembly.build import Bus
+from doubledecker.assembly.settings import Settings
+from doubledecker.bus.verdict import Backoff
+from doubledecker.delivery.chains import Chains
+from doubledecker.errors import BusAway
+from doubledecker.model.queue import Queue
+from doubledecker.model.uid import uid
+from doubledecker.store import chains, watchers
+from doubledecker.worker.push import Pusher, PushRules
+from doubledecker.worker.receive import Receive
+from doubledecker.worker.record import ChainsTold
+
+# The registry's copy is refreshed twice a second; looking at it costs next to nothing.
+_LOOK_S = 0.25
+# A third of the lease, so that two beats may be lost.
+_BEATS_PER_LEASE = 3
+
+_log = log.get("watch")
+
+
+@dataclass(frozen=True)
+class _Served:
+    """A queue as it is served by this process."""
+
+    queue: Queue
+    receive: Receive
+    task: "asyncio.Task[None]"
+
+
+async def run(settings: Settings, stop: asyncio.Event) -> None:
+    """Watch until `stop` is set."""
+    async with build.open_bus(settings) as bus, build.open_chains(settings) as receivers:
+        await make_watch(settings, bus, receivers).run(stop)
+
+
+def make_watch(settings: Settings, bus: Bus, receivers: Chains) -> "Watch":
+    """The watch for these settings."""
+    rules = PushRules(
+        backoff=Backoff(settings.backoff_base_ms, settings.backoff_cap_ms),
+        lease_ms=round(settings.watch_lease_s * 1000),
+        heal_points=settings.hp_heal_rate,
+        damage_points=settings.hp_damage_rate,
+        journal_bytes_max=settings.journal_bytes_max,
+    )
+    pusher = Pusher(bus.partitions.home, bus.rings, receivers, rules)
+    return Watch(bus, pusher, receivers, shutdown_s=settings.shutdown_s)
+
+
+class Watch:
+    """Everything that one watch process does."""
+
+    def __init__(self, bus: Bus, pusher: Pusher, receivers: Chains, *, shutdown_s: float) -> None:
+        self._bus = bus
+        self._pusher = pusher
+        self._shutdown_s = shutdown_s
+        self._name = uid()
+        self._told = ChainsTold(bus.partitions.home, self._name, receivers)
+        self._served: dict[str, _Served] = {}
+        self._ending: list[_Served] = []
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Watch until `stop` is set; then finish or give back what is held."""
+        _log.info("watch.started", partitions=len(self._bus.partitions.all))
+        async with asyncio.TaskGroup() as tasks:
+            background = [
+                tasks.create_task(part) for part in (self._bus.registry.follow(), self._bus.bell.run(), self._beat())
+            ]
+            while not stop.is_set():
+                self._look()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await stop.wait()
+            await self._end_all()
+            for task in background:
+                task.cancel()
+        with contextlib.suppress(BusAway):
+            await watchers.sign_off(self._bus.partitions.home, self._name)
+            await chains.forget(self._bus.partitions.home, [self._name])
+        _log.info("watch.stopped")
+
+    def _look(self) -> None:
+        """Bring what is served in line with what is registered."""
+        wanted = {queue.name: queue for queue in self._bus.registry.snapshot.queues.values() if queue.callback}
+        for name, served in list(self._served.items()):
+            if served.task.done() or wanted.get(name) != served.queue:
+                self._end(name)
+        for name in wanted.keys() - self._served.keys():
+            self._start(wanted[name])
+        for served in self._ending:
+            if served.task.done() and served.task.exception():
+                _log.error("receive.failed", queue=served.queue.name, exc_info=served.task.exception())
+        self._ending = [served for served in self._ending if not served.task.done()]
+
+    def _start(self, queue: Queue) -> None:
+        receive = Receive(queue, self._bus.partitions.home, self._bus.rings, self._bus.bell, self._pusher)
+        self._served[queue.name] = _Served(queue, receive, asyncio.create_task(receive.run(), name=queue.name))
+        _log.info("queue.watched", queue=queue.name, callback=queue.callback)
+
+    def _end(self, name: str) -> None:
+        served = self._served.pop(name)
+        served.receive.stop()
+        self._ending.append(served)
+        _log.info("queue.unwatched", queue=name)
+
+    async def _end_all(self) -> None:
+        for name in list(self._served):
+            self._end(name)
+        if not self._ending:
+            return
+        _, late = await asyncio.wait([served.task for served in self._ending], timeout=self._shutdown_s)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*(served.task for served in self._ending), return_exceptions=True)
+        for served in self._ending:
+            with contextlib.suppress(BusAway):  # then their leases end by themselves
+                await served.receive.give_up()
+
+    async def _beat(self) -> None:
+        """Say that we live, and renew all leases, for as long as the process does."""
+        home, lease_ms = self._bus.partitions.home, self._pusher.rules.lease_ms
+        while True:
+            try:
+                await watchers.beat(home, self._name, dead_ms=10 * lease_ms)
+                beats = [served.receive.beat() for served in (*self._served.values(), *self._ending)]
+                await asyncio.gather(*beats)
+                await self._told.tell()
+            except BusAway as error:
+                _log.warning("heartbeat.missed", error=str(error))
+            await asyncio.sleep(lease_ms / 1000 / _BEATS_PER_LEASE)
