@@ -43,8 +43,20 @@ class Process:
         """End it in good order; returns the exit code."""
         return await self._end(signal.SIGTERM)
 
-    async def _end(self, number: int) -> int:
+    async def wait(self, *, within_s: float) -> int:
+        """Until it ends by itself; returns the exit code."""
         assert self._process is not None
+        async with asyncio.timeout(within_s):
+            return await self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    async def _end(self, number: int) -> int:
+        if self._process is None:
+            return 0
         if self._process.returncode is None:
             os.kill(self._process.pid, number)
         async with asyncio.timeout(20):
@@ -63,7 +75,7 @@ class Fleet:
     ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        environment = {
+        self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("DOUBLEDECKER_")},
             "DOUBLEDECKER_REDIS_URL": topology.url,
             "DOUBLEDECKER_PARTITIONS": str(topology.partitions),
@@ -72,9 +84,11 @@ class Fleet:
             "DOUBLEDECKER_PRIVATE_CALLBACKS": "true",
             **{f"DOUBLEDECKER_{name.upper()}": str(value) for name, value in settings.items()},
         }
-        self.web = Process("web", "web", environment=environment, logs=logs)
-        self.workers = [Process(f"worker-{n}", "worker", environment=environment, logs=logs) for n in range(workers)]
-        self.watches = [Process(f"watch-{n}", "watch", environment=environment, logs=logs) for n in range(watches)]
+        self.web = Process("web", "web", environment=self.environment, logs=logs)
+        self.workers = [
+            Process(f"worker-{n}", "worker", environment=self.environment, logs=logs) for n in range(workers)
+        ]
+        self.watches = [Process(f"watch-{n}", "watch", environment=self.environment, logs=logs) for n in range(watches)]
 
     async def __aenter__(self) -> Self:
         for process in (self.web, *self.workers, *self.watches):

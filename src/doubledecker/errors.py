@@ -20,6 +20,13 @@ DoubledeckerError
 ├── ScriptBroken             a Lua file's header and body disagree
 ├── ServerUnfit              the Redis server lacks something the bus depends on
 ├── DataOwned                another process already runs on this data directory
+├── RowsRefused              rows that Spark wrote were not all accepted
+├── OrderChanged             a repeated Spark task has other rows than it had before
+├── JournalTrimmed           what was asked for is no longer in the journal
+├── ArchiveTaken             another archive than ours keeps this bus
+├── LakeUnfit                the lake cannot be opened or written
+├── SparkUnfit               Spark is not installed, or does not start
+│   └── JavaUnfit            no Java that Spark can use
 └── SettingInvalid           a setting does not parse or is out of range
 """
 
@@ -149,6 +156,34 @@ class ServerUnfit(DoubledeckerError):
 
 class DataOwned(DoubledeckerError):
     """Another process already runs on this data directory."""
+
+
+class RowsRefused(DoubledeckerError):
+    """Rows that Spark wrote were not all accepted; those that were are published."""
+
+
+class OrderChanged(DoubledeckerError):
+    """A repeated Spark task has other rows, or another order, than it had before."""
+
+
+class JournalTrimmed(DoubledeckerError):
+    """What was asked for is no longer in the journal."""
+
+
+class ArchiveTaken(DoubledeckerError):
+    """Another archive than ours keeps this bus, and only one may say what can be trimmed."""
+
+
+class LakeUnfit(DoubledeckerError):
+    """The lake cannot be opened or written."""
+
+
+class SparkUnfit(DoubledeckerError):
+    """Spark is not installed, or does not start."""
+
+
+class JavaUnfit(SparkUnfit):
+    """There is no Java that Spark can use."""
 
 
 class SettingInvalid(DoubledeckerError):

@@ -23,7 +23,7 @@ def environment(**changes: str) -> dict[str, str]:
     return kept | changes
 
 
-def run(*arguments: str, stdin: str = "", **changes: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, stdin: str = "", within_s: float = 30.0, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
         [*COMMAND, *arguments],
@@ -31,7 +31,7 @@ def run(*arguments: str, stdin: str = "", **changes: str) -> subprocess.Complete
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=within_s,
         check=False,
     )
 
@@ -64,12 +64,14 @@ def children(pid: int) -> dict[int, str]:
 class Up:
     """A running `doubledecker up`."""
 
-    def __init__(self, data: Path, port: int, *arguments: str, **changes: str) -> None:
+    def __init__(self, data: Path, port: int, *arguments: str, with_pipeline: bool = False, **changes: str) -> None:
         self.data = data
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self._out, self._err = data.parent / f"{data.name}.out", data.parent / f"{data.name}.err"
-        command = [*COMMAND, "up", "--port", str(port), "--data", str(data), *arguments]
+        # Spark takes a core for many seconds; the test that is about it asks for it.
+        pipeline = [] if with_pipeline else ["--no-pipeline"]
+        command = [*COMMAND, "up", "--port", str(port), "--data", str(data), *pipeline, *arguments]
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(command, env=environment(**changes), stdout=out, stderr=err)
 
@@ -125,9 +127,9 @@ class Up:
 
 
 @contextmanager
-def an_up(data: Path, *arguments: str, **changes: str) -> Iterator[Up]:
+def an_up(data: Path, *arguments: str, with_pipeline: bool = False, **changes: str) -> Iterator[Up]:
     """A bus that is ready; ended with the block, if the test did not end it."""
-    running = Up(data, embedded.free_port(), *arguments, **changes)
+    running = Up(data, embedded.free_port(), *arguments, with_pipeline=with_pipeline, **changes)
     try:
         running.until_ready()
         yield running

@@ -169,7 +169,16 @@ def test_pauses_double_up_to_ten_seconds_and_start_anew_after_a_good_run():
 def test_a_terminal_shows_the_view_and_the_logs_go_to_files(data_dir: Path):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    command = [*COMMAND, "up", "--no-demo", "--port", str(embedded.free_port()), "--data", str(data_dir)]
+    command = [
+        *COMMAND,
+        "up",
+        "--no-demo",
+        "--no-pipeline",
+        "--port",
+        str(embedded.free_port()),
+        "--data",
+        str(data_dir),
+    ]
     process = subprocess.Popen(command, env=environment(TERM="xterm"), stdout=theirs, stderr=theirs)
     os.close(theirs)
     try:

@@ -109,7 +109,7 @@ def took_the_signal(up: Up) -> bool:
 @pytest.mark.slow
 def test_a_second_up_on_the_same_data_is_refused(data_dir: Path):
     with an_up(data_dir, "--no-demo") as up:
-        second = run("up", "--no-demo", "--data", str(data_dir), "--port", str(embedded.free_port()))
+        second = run("up", "--no-demo", "--no-pipeline", "--data", str(data_dir), "--port", str(embedded.free_port()))
 
     assert second.returncode == 1
     assert f"doubledecker: {data_dir} is in use by process {up.process.pid}" in second.stderr
@@ -121,7 +121,7 @@ def test_a_taken_port_is_told_before_anything_starts(data_dir: Path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        answer = run("up", "--no-demo", "--data", str(data_dir), "--port", str(port))
+        answer = run("up", "--no-demo", "--no-pipeline", "--data", str(data_dir), "--port", str(port))
 
     assert answer.returncode == 1
     assert answer.stderr == (
@@ -161,7 +161,7 @@ def test_a_server_and_a_key_that_are_given_are_used(data_dir: Path, one: Topolog
 @pytest.mark.slow
 def test_a_given_server_that_is_away_is_exit_code_3(data_dir: Path):
     url = f"redis://127.0.0.1:{embedded.free_port()}/0"
-    answer = run("up", "--no-demo", "--data", str(data_dir), "--port", "0", DOUBLEDECKER_REDIS_URL=url)
+    answer = run("up", "--no-demo", "--no-pipeline", "--data", str(data_dir), "--port", "0", DOUBLEDECKER_REDIS_URL=url)
 
     assert answer.returncode == 3
     assert answer.stderr.startswith("doubledecker: Redis at ")

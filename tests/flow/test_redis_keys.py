@@ -17,7 +17,10 @@ import redis.asyncio as redis
 from conftest import Topology
 from doubledecker.model import token as tokens
 from doubledecker.model.queue import Queue
-from doubledecker.store import jobs, journal, subscribers
+from doubledecker.model.step import RunReport
+from doubledecker.store import events, jobs, journal, pipeline, subscribers
+from doubledecker.store.events import PublishLimits
+from doubledecker.store.fences import Fence
 from doubledecker.store.partitions import Partitions
 from doubledecker.worker import process
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
@@ -37,6 +40,7 @@ PLACEHOLDERS = {
     "nonce": r"[0-9a-f]+",
     "queue": r"[a-z0-9_.-]+",
     "facet": r"[A-Za-z0-9_.-]+",
+    "task": r"[0-9a-f]{32}",
 }
 TIMED = (
     "batches:index",
@@ -173,10 +177,20 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
         # The wide event, and what else the good one gets: its own, and what came with an idempotency key.
         await good.until_events(WIDE_RECEIVERS + 6 * 3 + 1)
         async with asyncio.timeout(10):
-            while not unseen(seen) <= {"journal:gaps", "jobs:called", "invitations:{token}"}:
+            while not unseen(seen) <= {
+                "pipeline",
+                "fence:{task}",
+                "journal:gaps",
+                "jobs:called",
+                "invitations:{token}",
+            }:
                 seen += await keys_of(topology, bus.partitions)
     await put_parked_back(bus.partitions)
     seen += await keys_of(topology, bus.partitions)
+    for partition in bus.partitions.all:
+        fence = Fence("0" * 32, batch=0, first=0, last=0, digest="")
+        await events.publish(partition, [], version=10**9, limits=PublishLimits(), fence=fence)
+    await pipeline.report_run(bus.partitions.home, RunReport("running", at=0, began_at=0))
     for partition in bus.partitions.all:
         await journal.register_archive(partition, "lake")
         await journal.trim(partition, "events", bytes_max=1)

@@ -79,6 +79,11 @@ class Settings:
     stream_buffer_bytes: int = 1_048_576
     stream_heartbeat_s: float = 15.0
     stream_stall_s: float = 30.0
+    # the pipeline
+    lake: str = ""
+    pipeline_interval_s: float = 2.0
+    tend_interval_s: float = 600.0
+    spark_master: str = "local[*]"
     # watching
     monitor_interval_s: float = 10.0
     autodrop_interval_s: float = 5.0
@@ -151,6 +156,8 @@ _LEAST = {
     "stream_buffer_bytes": 1_024,
     "stream_heartbeat_s": 0.05,
     "stream_stall_s": 0.1,
+    "pipeline_interval_s": 0.1,
+    "tend_interval_s": 1,
     "monitor_interval_s": 0.1,
     "autodrop_interval_s": 0.1,
     "scrub_interval_s": 0.1,

@@ -70,7 +70,7 @@ class _Unit:
 
 
 @dataclass
-class _Group:
+class Group:
     """What one call carries: events, and how far each unit gets with it."""
 
     offers: list[Offer] = field(default_factory=list)
@@ -94,9 +94,9 @@ class _Group:
 
 def check_whole(drafts: Sequence[Draft], snapshot: Registry) -> None:
     """Raise TooLarge unless one call can write all of these."""
-    group = _Group()
+    group = Group()
     for draft in drafts:
-        offer = _offer(draft, snapshot)
+        offer = offer_of(draft, snapshot)
         if not group.has_room(offer):
             raise TooLarge(_TOO_LARGE)
         group.add(offer)
@@ -135,7 +135,7 @@ class Committer:
                 self._has_work.clear()
 
     async def _commit_group(self) -> None:
-        group = _Group()
+        group = Group()
         try:
             for _ in range(_STALE_MAX):
                 group = self._gather()
@@ -167,9 +167,9 @@ class Committer:
             await self._trim()
         return None
 
-    def _gather(self) -> _Group:
+    def _gather(self) -> Group:
         """The next group, in order of arrival; nothing is taken off the line yet."""
-        group = _Group()
+        group = Group()
         snapshot = self._registry.snapshot
         for unit in self._units:
             if unit.version != snapshot.version:
@@ -181,12 +181,12 @@ class Committer:
             self._units[0].finish(TooLarge(_TOO_LARGE))
         return group
 
-    def _add(self, group: _Group, unit: _Unit) -> bool:
+    def _add(self, group: Group, unit: _Unit) -> bool:
         """Add what fits of a unit; says whether all of it did."""
-        before = _Group(list(group.offers), group.parts, [], group.writes, group.size) if unit.is_whole else group
+        before = Group(list(group.offers), group.parts, [], group.writes, group.size) if unit.is_whole else group
         upto = unit.written
         for draft in islice(unit.drafts, unit.written, None):
-            offer = _offer(draft, self._registry.snapshot)
+            offer = offer_of(draft, self._registry.snapshot)
             if not group.has_room(offer):
                 break
             group.add(offer)
@@ -200,7 +200,7 @@ class Committer:
         group.parts.append((unit, upto))
         return is_complete
 
-    def _settle(self, group: _Group) -> None:
+    def _settle(self, group: Group) -> None:
         """Note how far each unit got, and answer those that are complete or have already failed."""
         for unit, upto in group.parts:
             unit.written = upto
@@ -208,7 +208,7 @@ class Committer:
                 self._units.popleft()
                 unit.finish()
 
-    def _fail(self, group: _Group, error: DoubledeckerError) -> None:
+    def _fail(self, group: Group, error: DoubledeckerError) -> None:
         for unit, _ in group.parts:
             self._units.popleft()
             unit.finish(error)
@@ -221,12 +221,12 @@ class Committer:
             return  # the next call meets the same absence, and says so to those who wait for it
 
 
-def _offer(draft: Draft, snapshot: Registry) -> Offer:
+def offer_of(draft: Draft, snapshot: Registry) -> Offer:
     receivers, queues = snapshot.receivers(draft.event), snapshot.queues_of(draft.event)
     return Offer(draft.event, draft.message, draft.publisher, receivers, draft.is_id_given, queues)
 
 
-def _note_refused(group: _Group, refused: Mapping[int, str]) -> None:
+def _note_refused(group: Group, refused: Mapping[int, str]) -> None:
     """Tell each unit which of its events which full queue refused."""
     if not refused:
         return

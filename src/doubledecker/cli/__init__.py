@@ -32,12 +32,12 @@ def cli() -> None:
 @click.option("--port", type=_PORT, help="Port, 0 for a free one  [default: DOUBLEDECKER_PORT or 17890]")
 @click.option("--data", type=_FOLDER, default=".data", help="Folder to keep everything in  [default: .data]")
 @click.option("--no-demo", is_flag=True, help="Without the demo's publisher and subscribers")
-@click.option("--no-pipeline", is_flag=True, hidden=True)
-def _up(port: int | None, data: Path, *, no_demo: bool, no_pipeline: bool) -> None:  # noqa: ARG001 - kept for later
+@click.option("--no-pipeline", is_flag=True, help="Without the Spark pipeline")
+def _up(port: int | None, data: Path, *, no_demo: bool, no_pipeline: bool) -> None:
     """Run the whole bus on this machine, with demo traffic."""
     from doubledecker.cli import up  # noqa: PLC0415 - the store is slow to import
 
-    up.up(port=port, data=data, with_demo=not no_demo)
+    up.up(port=port, data=data, with_demo=not no_demo, with_pipeline=not no_pipeline)
 
 
 @cli.command()
@@ -85,6 +85,62 @@ def _status(url: str | None, data: Path | None, *, as_json: bool) -> None:
     if url and data:
         raise click.UsageError("--url and --data both say where to look; pass one")
     status.status(url=url, data=data, as_json=as_json)
+
+
+@cli.command("events")
+@click.option("--from", "start", metavar="TIME", help="Accepted from then on, e.g. 2026-11-15T11:00:00Z")
+@click.option("--to", "end", metavar="TIME", help="Accepted before then")
+@click.option("--topic", help="On this topic")
+@click.option("--tenant", help="Of this tenant")
+@click.option("--where", metavar="SQL", help="Fitting this condition, e.g. \"type = 'create' and bytes > 1000\"")
+@click.option("--id", "id_", metavar="ID", help="One event's whole life: when it was accepted, and every attempt")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="How many, oldest first")
+@click.option("--data", type=_FOLDER, help="Folder of `doubledecker up`: its bus and its lake  [default: .data]")
+@click.option("--lake", metavar="PATH", help="Where the tables are  [default: DOUBLEDECKER_LAKE, or lake in --data]")
+@_json
+def _events(
+    id_: str | None, limit: int, data: Path | None, lake: str | None, *, as_json: bool, **given: str | None
+) -> None:
+    """Search what passed over the bus, in the lake and in the journal."""
+    from doubledecker.cli import search  # noqa: PLC0415 - only what the command needs
+
+    wanted = {name: value for name, value in given.items() if value}
+    if id_ and wanted:
+        raise click.UsageError(
+            f"--id is one event; leave out --{min(wanted).replace('start', 'from').replace('end', 'to')}"
+        )
+    search.search(id_=id_, limit=limit, data=data, lake=lake, as_json=as_json, wanted=wanted)
+
+
+@cli.group("pipeline")
+def _pipeline() -> None:
+    """Archive, with Spark, what passes over the bus."""
+
+
+@_pipeline.command("run")
+@click.option("--once", is_flag=True, help="End when everything there is has been done")
+@click.option("--data", type=_FOLDER, help="Folder of `doubledecker up`: its bus and its lake  [default: .data]")
+@click.option("--lake", metavar="PATH", help="Where the tables are  [default: DOUBLEDECKER_LAKE, or lake in --data]")
+@click.option("--master", help="Where Spark runs  [default: DOUBLEDECKER_SPARK_MASTER or local[*]]")
+@click.option("--take-over", is_flag=True, help="Be the bus's archive, though it has another")
+def _run(data: Path | None, lake: str | None, master: str | None, *, once: bool, take_over: bool) -> None:
+    """Move journals to the lake, until stopped."""
+    from doubledecker.cli import pipeline  # noqa: PLC0415 - only what the command needs
+
+    pipeline.run(data=data, lake=lake, master=master, is_once=once, takes_over=take_over)
+
+
+@_pipeline.command("status")
+@click.option("--url", metavar="REDIS_URL", help="The bus's Redis  [default: DOUBLEDECKER_REDIS_URL]")
+@click.option("--data", type=_FOLDER, help="Folder of a running `doubledecker up`  [default: .data, if one runs there]")
+@_json
+def _pipeline_status(url: str | None, data: Path | None, *, as_json: bool) -> None:
+    """Show each step: what it did, how far it is behind, how large its table is."""
+    from doubledecker.cli import pipeline  # noqa: PLC0415 - the store is slow to import
+
+    if url and data:
+        raise click.UsageError("--url and --data both say where to look; pass one")
+    pipeline.status(url=url, data=data, as_json=as_json)
 
 
 @cli.group()

@@ -11,11 +11,14 @@ from doubledecker import clock
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus import overview
-from doubledecker.cli.keep import Kept
+from doubledecker.cli.keep import Kept, State
 from doubledecker.cli.trail import Trail
 from doubledecker.errors import DoubledeckerError
+from doubledecker.store import pipeline
+from doubledecker.store.pipeline import PipelineState
 
 LOOK_S = 1.0
+PIPELINE = "pipeline"
 # Until it is first ready somebody is waiting for it; afterwards a glance is enough.
 _STARTING_GLANCE_S, _GLANCE_S = 0.1, 1.0
 _ANSWER_S_MAX = 2.0
@@ -61,8 +64,17 @@ async def _follow(board: Board, bus: build.Bus) -> None:
         await bus.registry.refresh()
         known = bus.registry.snapshot.pushed_to
         board.trail.add(await overview.look(bus.partitions, known, now_ms=clock.now_ms()))
+        _note_pipeline(board, await pipeline.read(bus.partitions.home))
         board.away = ""
         await asyncio.sleep(LOOK_S)
+
+
+def _note_pipeline(board: Board, said: PipelineState) -> None:
+    """Its process runs long before its Spark does; until that runs too it is starting."""
+    is_up = said.run is not None and said.run.state == "running" and said.run.is_alive(clock.now_ms())
+    for kept in board.kept:
+        if kept.name == PIPELINE and kept.state in {State.STARTING, State.RUNNING}:
+            kept.state = State.RUNNING if is_up else State.STARTING
 
 
 async def follow_readiness(board: Board, on_first: Callable[[], None]) -> None:

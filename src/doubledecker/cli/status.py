@@ -20,12 +20,7 @@ from doubledecker.errors import BusAway, SettingInvalid
 
 def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     """Print the state of the bus."""
-    settings = reading.read(os.environ)
-    if url:
-        settings = replace(settings, redis_url=url)
-    else:
-        settings = folder.find(settings, data, is_url_set=settings.redis_url != Settings.redis_url)
-    view = _look(settings)
+    view = _look(find(url, data))
     if as_json:
         click.echo(json.dumps(_as_json(view)))
         return
@@ -35,6 +30,14 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     table.show(titles, [_row(each, view.at) for each in view.subscribers])
     if not view.subscribers:
         click.echo("There are no subscribers; a client makes one with POST /subscription", err=True)
+
+
+def find(url: str | None, data: Path | None) -> Settings:
+    """Settings that lead to the bus that is meant: by its Redis, by its folder, or by the environment."""
+    settings = reading.read(os.environ)
+    if url:
+        return replace(settings, redis_url=url)
+    return folder.find(settings, data, is_url_set=settings.redis_url != Settings.redis_url)
 
 
 def _look(settings: Settings) -> Overview:

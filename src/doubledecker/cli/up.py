@@ -1,8 +1,8 @@
 """`doubledecker up`: the whole bus on one machine, supervised in the foreground.
 
-Order is what this file is about. Up: the port is checked, Valkey answers, then worker, watch, web and demo start.
-Down: the demo, so that nobody publishes; web, so that nobody asks; watch and worker, which finish or give back what
-they hold; and Valkey last, when nobody needs it any more.
+Order is what this file is about. Up: the port is checked, Valkey answers, then worker, watch, web, demo and pipeline
+start. Down: the demo, so that nobody publishes; web, so that nobody asks; watch and worker, which finish or give back
+what they hold; the pipeline at the same time, since it waits for none of them; and Valkey last, when nobody needs it.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -25,7 +25,7 @@ from doubledecker.assembly import build
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import PREFIX, Settings
 from doubledecker.cli import board as boards
-from doubledecker.cli import folder, live
+from doubledecker.cli import folder, live, pipeline
 from doubledecker.cli.board import Board
 from doubledecker.cli.keep import ChildLife, Command, Kept, ValkeyLife
 from doubledecker.errors import SettingInvalid
@@ -34,6 +34,8 @@ from doubledecker.store.embedded import EmbeddedServer
 
 # Together with the worker's own shutdown time, five seconds unless set, a stop ends within ten.
 _DEMO_GRACE_S, _WEB_GRACE_S, _WORKER_MARGIN_S, _VALKEY_GRACE_S = 1.0, 2.0, 0.5, 1.5
+# Killed after that it loses nothing: it begins again from what its tables say.
+_PIPELINE_GRACE_S = 6.0
 # A server of someone else's that does not answer within this is rather not there.
 _PATIENCE_S = 5.0
 _LINE_S = 10.0
@@ -50,10 +52,11 @@ class Plan:
     is_embedded: bool
     is_key_set: bool
     with_demo: bool
+    with_pipeline: bool
     is_live: bool
 
 
-def up(*, port: int | None, data: Path, with_demo: bool) -> None:
+def up(*, port: int | None, data: Path, with_demo: bool, with_pipeline: bool) -> None:
     """Run everything until SIGINT or SIGTERM."""
     settings = reading.read(os.environ)
     log.configure(level="error", as_json=settings.log_json)
@@ -68,6 +71,7 @@ def up(*, port: int | None, data: Path, with_demo: bool) -> None:
         is_embedded=not _is_set("redis_url"),
         is_key_set=bool(settings.root_key),
         with_demo=with_demo,
+        with_pipeline=with_pipeline and pipeline.is_installed(),
         is_live=console.is_terminal and not console.is_dumb_terminal,
     )
     asyncio.run(_Up(plan, console).run())
@@ -129,8 +133,9 @@ class _Up:
                 await self._stop.wait()
             finally:
                 self._board.is_stopping = True
-                for child in reversed(children):
-                    await child.stop()
+                beside = [child.stop() for child in children if child.name == boards.PIPELINE]
+                rest = [child for child in reversed(children) if child.name != boards.PIPELINE]
+                await asyncio.gather(_stop_in_turn(rest), *beside)
                 for task in watching:
                     task.cancel()
 
@@ -147,8 +152,17 @@ class _Up:
         graces_s = {"worker": working_s, "watch": working_s, "web": _WEB_GRACE_S}
         if self._plan.with_demo:
             graces_s["demo"] = _DEMO_GRACE_S
+        if self._plan.with_pipeline:
+            graces_s[boards.PIPELINE] = _PIPELINE_GRACE_S
+            environment.setdefault(f"{PREFIX}LAKE", str(self._plan.data / "lake"))
+        words = {boards.PIPELINE: ["pipeline", "run"]}
         return [
-            Kept(name, ChildLife(Command([name], environment, self._log(name))), say=self._say, grace_s=grace_s)
+            Kept(
+                name,
+                ChildLife(Command(words.get(name, [name]), environment, self._log(name))),
+                say=self._say,
+                grace_s=grace_s,
+            )
             for name, grace_s in graces_s.items()
         ]
 
@@ -201,6 +215,11 @@ class _Up:
         async with _running(work) as task, _running(self._stop.wait()) as stopping:
             await asyncio.wait((task, stopping), return_when=asyncio.FIRST_COMPLETED)
             return task.result() if task.done() else None
+
+
+async def _stop_in_turn(children: Sequence[Kept]) -> None:
+    for child in children:
+        await child.stop()
 
 
 @contextlib.asynccontextmanager

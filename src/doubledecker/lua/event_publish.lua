@@ -37,6 +37,7 @@
 -- keys batch          batch:<bid>            list    token, creation time, attempts, then messages
 -- keys current        batches:current:<token>  set   the batch that still takes events
 -- keys token_index    batches:index:<token>  zset    one subscriber's batches by creation time
+-- keys fence          fence:<task>           hash    batch, rows and digest of what a Spark task has published
 -- keys fanout         fanout:<fid>           list    a message and the tokens that still have to get it
 -- arg  version        int   the registry version that the plan was made with
 -- arg  journal_bytes_max  int  refuse when the journal holds more and an archive is behind; 0 never refuses
@@ -45,7 +46,7 @@
 -- arg  plan           pack  publishers, topics, ids, lanes, later, channels, fanout and uids; see store/events.py
 -- rest messages       text  the events, as they are stored and delivered
 -- now
--- returns             {"ok", journal bytes, {repeat, …}, {refused, full queue, …}, is heard}, {"stale"}, {"full"} or {"moved"}
+-- returns             {"ok", journal bytes, {repeat, …}, {refused, full queue, …}, is heard} or {"stale" | "full" | "moved" | "fenced"}
 
 if tonumber(redis.call("HGET", registry, "version") or 0) > version then
   return {"stale"}
@@ -56,6 +57,15 @@ if journal_bytes_max > 0 and journal_bytes > journal_bytes_max and redis.call("H
 end
 if plan.fanout and redis.call("LLEN", fanout(plan.fanout[1])) ~= plan.fanout[2] then
   return {"moved"}
+end
+-- Another attempt of the same task has gone on from here, or none has come so far.
+if plan.fence then
+  local kept = redis.call("HMGET", fence(plan.fence[1]), "batch", "rows")
+  local batch_now = tonumber(kept[1] or -1)
+  local rows_now = batch_now == plan.fence[2] and tonumber(kept[2]) or 0
+  if batch_now > plan.fence[2] or rows_now ~= plan.fence[3] then
+    return {"fenced"}
+  end
 end
 
 -- Events that are not written: repeats, and those that a full queue refuses.
@@ -370,6 +380,10 @@ end
 
 if must_ring then
   redis.call("XADD", bell, "MAXLEN", 1, "*", "rung", 1)
+end
+if plan.fence then
+  redis.call("HSET", fence(plan.fence[1]), "batch", plan.fence[2], "rows", plan.fence[4], "digest", plan.fence[5])
+  redis.call("PEXPIRE", fence(plan.fence[1]), plan.fence[6])
 end
 local refused = {}
 for i, queue in pairs(refused_by) do

@@ -65,8 +65,8 @@ class _Posted(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     data: Raw = _ABSENT
 
 
-class _Offered(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One item of `POST /events`."""
+class Offered(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """One item of `POST /events`, or one row that Spark writes."""
 
     topic: str
     type: str
@@ -79,10 +79,10 @@ class _Offered(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     traceparent: str | None = None
 
 
-_Form = TypeVar("_Form", _Posted, _Offered)
+_Form = TypeVar("_Form", _Posted, Offered)
 
 _POSTED = msgspec.json.Decoder(_Posted)
-_OFFERED = msgspec.json.Decoder(_Offered)
+_OFFERED = msgspec.json.Decoder(Offered)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -109,7 +109,11 @@ def parse_posted(body: bytes, *, topic: str, id_: str, now_ms: int, limits: Even
 
 def parse_offered(item: bytes | Raw, *, id_: str, now_ms: int, limits: EventLimits) -> Event:
     """One item of `POST /events`; `id_` is used when the publisher gives none."""
-    offered = _decode(_OFFERED, item)
+    return accept(_decode(_OFFERED, item), id_=id_, now_ms=now_ms, limits=limits)
+
+
+def accept(offered: Offered, *, id_: str, now_ms: int, limits: EventLimits) -> Event:
+    """An event, if every field is as it may be; raises BadRequest or TooLarge."""
     check_topic(offered.topic)
     if not NAME.fullmatch(offered.type):
         raise BadRequest(f"type is {_shown(offered.type)}; it must match {NAME.pattern}")

@@ -4,8 +4,8 @@ A call carries the events of many requests (group commit). The plan says, by ind
 `publishers` whose each is (for the journal), `topics`, `ids` given by publishers (to tell repeats), `lanes` of events
 with the receivers that get exactly those, `queues` that get exactly the same events of a tenant, `bounds` of queues
 that refuse rather than drop and the events `bounded` by them, `wholes` that are written whole or not at all, `later`
-for events with too many receivers for one call, `channels` on which someone may listen, and `uids` enough for every
-batch that the call may open.
+for events with too many receivers for one call, `fence` for what a Spark task publishes once (see store/fences.py),
+`channels` on which someone may listen, and `uids` enough for every batch that the call may open.
 """
 
 from collections import defaultdict
@@ -20,6 +20,7 @@ from doubledecker.model.event import DEFAULT_TENANT, Event
 from doubledecker.model.queue import Queue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import uid, uids
+from doubledecker.store.fences import Fence
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
 
@@ -66,6 +67,7 @@ class Accepted(Enum):
     STALE = "stale"
     FULL = "full"
     MOVED = "moved"
+    FENCED = "fenced"
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,12 @@ async def publish(
     limits: PublishLimits,
     wholes: Sequence[tuple[int, int]] = (),
     channels: Sequence[str] = (),
+    fence: Fence | None = None,
 ) -> PublishReply:
     """Write events to the journal, every receiver's batch and every matching queue, or nothing at all."""
     plan = {**_plan(offers), "channels": list(channels), "wholes": [[first + 1, last + 1] for first, last in wholes]}
+    if fence is not None:
+        plan["fence"] = fence.packed
     return await _call(partition, [offer.message for offer in offers], plan, version, limits)
 
 

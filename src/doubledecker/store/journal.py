@@ -91,7 +91,7 @@ async def unregister_archive(partition: Partition) -> None:
     await partition.command("HDEL", partition.key("journal"), "archive", *confirmed)
 
 
-async def confirm(partition: Partition, name: Name, *, archive: str, last_id: str) -> bool:
+async def confirm(partition: Partition, name: str, *, archive: str, last_id: str) -> bool:
     """Say how far the archive has copied; False when another archive, or none, is registered."""
     return await partition.run(_CONFIRM, archive=archive, name=name, last_id=last_id) == 1
 

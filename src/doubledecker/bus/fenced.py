@@ -1,0 +1,176 @@
+"""Publishing the rows of a Spark task: in order, in large calls, and none of them twice however often it is run.
+
+There is one publisher for each partition that the task's rows go to. It keeps how many rows are written, and a digest
+of them. When it begins, when a call's answer was lost, and when another attempt of the same task was faster, it asks
+the fence how far things are, and passes over the rows that are written already.
+"""
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from doubledecker.bus.commit import Draft, Group, JournalBound, offer_of
+from doubledecker.bus.notify import Notifier
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import BusAway, JournalFull, OrderChanged, Unauthenticated
+from doubledecker.store import events, fences, journal
+from doubledecker.store.events import Accepted, PublishLimits, PublishReply
+from doubledecker.store.fences import Fence, Reached
+from doubledecker.store.partitions import Partition
+
+# A server that restarts is back within seconds; a full journal has room when its archive has caught up.
+_PATIENCE_S = 30.0
+_PAUSE_S = 0.2
+_DIGEST_BYTES = 12
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row to publish; `mark` is what does not change when the task is run again."""
+
+    draft: Draft
+    mark: bytes
+
+
+@dataclass
+class Tally:
+    """What became of a task's rows: how many were written now, how many before, and why which were refused."""
+
+    published: int = 0
+    repeated: int = 0
+    refused: dict[int, str] = field(default_factory=dict)
+
+
+class FencedPublisher:
+    """Publishes one task's rows to one partition."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        registry: LiveRegistry,
+        bound: JournalBound,
+        notifier: Notifier,
+        *,
+        task: str,
+        batch: int,
+    ) -> None:
+        self._partition = partition
+        self._registry = registry
+        self._bound = bound
+        self._notifier = notifier
+        self._limits = PublishLimits(journal_bytes_max=bound.bytes_max if bound.is_refusing else 0)
+        self._task = task
+        self._batch = batch
+        self._rows = 0
+        self._digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        self._reached: Reached | None = None
+        self._waiting: deque[Row] = deque()
+        self.tally = Tally()
+
+    async def publish(self, rows: Sequence[Row]) -> None:
+        """Wait until the rows are written, now or by an earlier attempt."""
+        self._waiting.extend(rows)
+        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+        while self._waiting:
+            try:
+                await self._catch_up()
+                if self._waiting:
+                    await self._write_some()
+                    deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+            except (BusAway, JournalFull):
+                # Whether the call was carried out is not known; the fence knows.
+                self._reached = None
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _catch_up(self) -> None:
+        """Pass over rows that are written already."""
+        if self._reached is None:
+            self._reached = await fences.read(self._partition, self._task)
+        reached = self._reached
+        if reached.batch > self._batch:
+            self.tally.repeated += len(self._waiting)
+            self._waiting.clear()
+        if reached.batch != self._batch:
+            return
+        while self._waiting and self._rows < reached.rows:
+            self._digest.update(self._waiting.popleft().mark)
+            self._rows += 1
+            self.tally.repeated += 1
+        if self._rows == reached.rows and self._digest.hexdigest() != reached.digest:
+            raise OrderChanged(
+                f"the first {self._rows} rows of this task are not those that it published before; "
+                "give the rows a fixed order, for example with sortWithinPartitions, and write them under a new writeId"
+            )
+
+    async def _write_some(self) -> None:
+        """One call with as many rows as it may carry."""
+        publisher = self._waiting[0].draft.publisher
+        topics = list(dict.fromkeys(row.draft.event.topic for row in self._waiting))
+        call = self._gather(await self._registry.owners(topics, publisher=publisher), publisher)
+        fence = Fence(self._task, self._batch, self._rows, self._rows + call.rows, call.digest.hexdigest())
+        reply = await events.publish(
+            self._partition,
+            call.group.offers,
+            version=self._registry.snapshot.version,
+            limits=self._limits,
+            channels=self._notifier.channels(call.group.offers),
+            fence=fence,
+        )
+        match reply.outcome:
+            case Accepted.OK:
+                await self._note(call, reply)
+            case Accepted.FENCED:
+                self._reached = None
+            case Accepted.FULL:
+                raise JournalFull(
+                    f"the journal holds its {self._bound.bytes_max} bytes, and none of it is archived yet"
+                )
+            case _:
+                await self._registry.refresh()
+                if publisher not in self._registry.snapshot.tokens:
+                    raise Unauthenticated(f"the client {publisher!r} is gone")
+
+    def _gather(self, owners: Mapping[str, str], publisher: str) -> "_Call":
+        call = _Call(self._digest.copy())
+        for row in self._waiting:
+            draft = row.draft
+            offer = offer_of(draft, self._registry.snapshot)
+            if owners[draft.event.topic] != publisher:
+                call.refused[draft.index] = f"topic {draft.event.topic!r} belongs to another client"
+            elif call.group.has_room(offer):
+                call.group.add(offer)
+                call.indexes.append(draft.index)
+            else:
+                break
+            call.digest.update(row.mark)
+            call.rows += 1
+        return call
+
+    async def _note(self, call: "_Call", reply: PublishReply) -> None:
+        """What a call did is done, whatever happens next."""
+        call.refused |= {call.indexes[at]: f"queue {queue!r} is full" for at, queue in reply.refused.items()}
+        for _ in range(call.rows):
+            self._waiting.popleft()
+        self._rows += call.rows
+        self._digest = call.digest
+        self.tally.published += call.rows - len(call.refused)
+        self.tally.refused |= call.refused
+        self._notifier.add(call.group.offers, reply)
+        if reply.journal_bytes > self._bound.bytes_max:
+            is_forced = not self._bound.is_refusing
+            await journal.trim(self._partition, "events", bytes_max=self._bound.bytes_max, is_forced=is_forced)
+
+
+@dataclass
+class _Call:
+    """The rows of one call: those offered, those refused before, and the digest after them."""
+
+    digest: "hashlib.blake2b"
+    group: Group = field(default_factory=Group)
+    indexes: list[int] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
+    rows: int = 0

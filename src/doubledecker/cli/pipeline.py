@@ -1,0 +1,145 @@
+"""`doubledecker pipeline`: run the Spark pipeline, and show how it fares."""
+
+import asyncio
+import importlib.util
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+from msgspec import structs
+
+from doubledecker import clock, log
+from doubledecker.assembly import build
+from doubledecker.assembly.settings import Settings
+from doubledecker.cli import folder, table, words
+from doubledecker.cli import status as showing
+from doubledecker.errors import BusAway, SettingInvalid, SparkUnfit
+from doubledecker.model.entry_id import EntryId
+from doubledecker.model.step import StepReport
+from doubledecker.store import extents, journal, pipeline
+from doubledecker.store.partitions import Partitions
+from doubledecker.store.pipeline import PipelineState
+
+_JOURNALS = ("events", "attempts", "settlements")
+_BAR = 20
+
+
+@dataclass(frozen=True)
+class Lag:
+    """How far the lake is behind a journal: in time, and how much of what there was to do is done."""
+
+    behind_ms: int
+    share: float
+
+
+def is_installed() -> bool:
+    """Whether Spark is there to run a pipeline."""
+    return importlib.util.find_spec("pyspark") is not None
+
+
+def find(data: Path | None, lake: str | None) -> tuple[Settings, str]:
+    """Settings that lead to the bus, and where its lake is; raises SparkUnfit when there is no Spark to use them."""
+    if not is_installed():
+        raise SparkUnfit("PySpark is not installed; get it with: pip install 'doubledecker[spark]'")
+    settings = showing.find(None, data)
+    root = lake or settings.lake or str((data or folder.DEFAULT) / "lake")
+    return settings, root if "://" in root else str(Path(root).absolute())
+
+
+def run(*, data: Path | None, lake: str | None, master: str | None, is_once: bool, takes_over: bool) -> None:
+    """Run the pipeline until it is stopped, or once until there is no more."""
+    settings, where = find(data, lake)
+    settings = replace(settings, spark_master=master or settings.spark_master)
+    log.configure(level=settings.log_level, as_json=settings.log_json)
+    from doubledecker.pipeline import run as running  # noqa: PLC0415 - Spark is slow to import, and may not be there
+
+    if not running.run(settings, root=where, is_once=is_once, takes_over=takes_over):
+        sys.exit(1)
+
+
+def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
+    """Print how the pipeline fares."""
+    settings = showing.find(url, data)
+    try:
+        state, lags = asyncio.run(_look(settings))
+    except BusAway as error:
+        raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data or --url") from error
+    except ValueError as error:
+        raise SettingInvalid(f"cannot use this Redis URL: {error}") from error
+    if as_json:
+        click.echo(json.dumps(_as_json(state, lags)))
+        return
+    click.echo(_headline(state))
+    if state.steps:
+        titles = ["step", "state", "rows", "rows/s", "lag", "caught up", "table", "files", "last error"]
+        table.show(titles, [_row(name, step, lags.get(name)) for name, step in state.steps.items()])
+
+
+async def _look(settings: Settings) -> tuple[PipelineState, dict[str, Lag]]:
+    async with build.open_bus(settings, patience_s=0) as bus:
+        state = await pipeline.read(bus.partitions.home)
+        began = {name: state.steps[name].from_ms if name in state.steps else 0 for name in _JOURNALS}
+        return state, {name: await _lag(bus.partitions, name, began[name]) for name in _JOURNALS}
+
+
+async def _lag(partitions: Partitions, name: str, from_ms: int) -> Lag:
+    """The partition that is furthest behind speaks for all; the share is of what there was to do since `from_ms`."""
+    found = [Lag(0, 1.0)]
+    for partition in partitions.all:
+        confirmed = EntryId.parse((await journal.state(partition)).get(f"{name}_confirmed", "0-0"))
+        extent = await extents.read(partition, name)
+        first, last = EntryId.parse(extent.first), EntryId.parse(extent.last)
+        if confirmed < last and extent.entries:
+            behind_ms = max(1, last.ms - max(confirmed.ms, first.ms))
+            span_ms = last.ms - (from_ms or first.ms)
+            found.append(Lag(behind_ms, max(0.0, 1 - behind_ms / span_ms) if span_ms > 0 else 0.0))
+    return max(found, key=lambda lag: lag.behind_ms)
+
+
+def _headline(state: PipelineState) -> str:
+    run, now_ms = state.run, clock.now_ms()
+    if run is None:
+        return "No pipeline has run on this bus; start one with `doubledecker pipeline run`"
+    age = words.age(now_ms - run.at)
+    if not run.is_alive(now_ms):
+        word = "stopped" if run.state == "stopped" else "was last heard of"
+        return f"The pipeline {word} {age} ago; start it with `doubledecker pipeline run`"
+    return (
+        f"The pipeline is {run.state} on {run.master}, for {words.age(now_ms - run.began_at)}; its lake is {run.lake}"
+    )
+
+
+def _row(name: str, step: StepReport, lag: Lag | None) -> list[str]:
+    return [
+        name,
+        step.state,
+        f"{step.rows:,}",
+        words.rate(step.rows_per_s),
+        words.age(lag.behind_ms) if lag else "",
+        _bar(lag.share) if lag else "",
+        f"{step.table_rows:,} rows, {words.size(step.table_bytes)}" if lag else "",
+        f"{step.table_files:,}" if lag else "",
+        step.error[:80],
+    ]
+
+
+def _bar(share: float) -> str:
+    full = int(share * _BAR)
+    return f"{'█' * full}{'░' * (_BAR - full)} {int(share * 100)} %"
+
+
+def _as_json(state: PipelineState, lags: dict[str, Lag]) -> dict[str, object]:
+    run = state.run
+    return {
+        "run": None if run is None else {**structs.asdict(run), "alive": run.is_alive(clock.now_ms())},
+        "steps": {
+            name: {**structs.asdict(step), "rows_per_s": round(step.rows_per_s, 1), **_lag_as_json(lags.get(name))}
+            for name, step in state.steps.items()
+        },
+    }
+
+
+def _lag_as_json(lag: Lag | None) -> dict[str, object]:
+    return {"lag_ms": lag.behind_ms, "share": round(lag.share, 4)} if lag else {}

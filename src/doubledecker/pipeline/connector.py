@@ -1,0 +1,67 @@
+"""`doubledecker` as a Spark format: register it once, then read and write the bus like any table.
+
+from doubledecker.pipeline import connector
+connector.register(spark)
+spark.read.format("doubledecker").option("topic", "orders").load()
+"""
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from doubledecker.errors import BadRequest
+from doubledecker.pipeline import options, rows, sink
+from doubledecker.pipeline.options import ReadOptions
+from doubledecker.pipeline.sink import BusStreamWriter, BusWriter, SinkPlan
+from doubledecker.pipeline.source import JournalReader, JournalStreamReader
+
+NAME = "doubledecker"
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session; again does no harm."""
+    spark.dataSource.register(BusSource)
+
+
+class BusSource(DataSource):
+    """A bus: its journals to read, and topics to write to."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        """The columns of the journal that is read."""
+        return rows.ddl(rows.layout(self._wanted().journal).schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - the journal decides
+        return JournalReader(self._wanted())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's name
+        return JournalStreamReader(self._wanted())
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's own
+        return BusWriter(self._planned(schema, is_overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - Spark's own
+        return BusStreamWriter(self._planned(schema, is_overwrite=overwrite))
+
+    def _planned(self, schema: StructType, *, is_overwrite: bool) -> SinkPlan:
+        if is_overwrite:
+            raise BadRequest("what is published cannot be taken back; write with mode('append')")
+        sink.check_columns(schema)
+        return sink.plan(options.parse_write(self.options))
+
+    def _wanted(self) -> ReadOptions:
+        wanted = options.parse_read(self.options)
+        columns = rows.layout(wanted.journal).schema.names
+        for column, values in (("topic", wanted.topics), ("tenant", wanted.tenants)):
+            if values and column not in columns:
+                raise BadRequest(f"the journal {wanted.journal!r} has no {column}; leave the option out")
+        return wanted

@@ -1,0 +1,122 @@
+"""Parquet files of a table, written in a task: rows in, a line about each file out.
+
+Rows are gathered to chunks, sorted by the table's folders, and written to one open file a folder. What is held is a
+chunk, whatever the number of rows; what a task that dies leaves behind belongs to no table, and vacuum removes it.
+"""
+
+import os
+import posixpath
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake.fs import DeltaStorageHandler
+from pyarrow import fs
+
+from doubledecker.pipeline.lake import Table, WrittenFile, is_local
+
+# A row group: large enough to compress well, small enough to hold.
+_CHUNK_ROWS = 131_072
+_CHUNK_BYTES = 67_108_864
+# Files a task keeps open; with more topics than that the one open longest is closed.
+_OPEN_MAX = 64
+
+
+@dataclass
+class _OpenFile:
+    """A file that still takes rows."""
+
+    path: str
+    values: dict[str, str]
+    stream: pa.NativeFile
+    writer: pq.ParquetWriter
+    rows: int = 0
+    at_min: str = ""
+    at_max: str = ""
+
+
+def write(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[WrittenFile]:
+    """Write all rows; yields each file when it is whole."""
+    system = _system(table.uri)
+    kept = pa.schema([column for column in table.schema if column.name not in table.partition_by])
+    open_files: dict[tuple[str, ...], _OpenFile] = {}
+    for chunk in _chunks(table, batches):
+        for folder, rows in _by_folder(table, chunk):
+            if folder not in open_files:
+                if len(open_files) >= _OPEN_MAX:
+                    yield _close(table, system, open_files.pop(next(iter(open_files))))
+                open_files[folder] = _open(table, system, folder, kept)
+            _add(open_files[folder], rows.select(kept.names))
+    for file in open_files.values():
+        yield _close(table, system, file)
+
+
+def _chunks(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Rows with their date, gathered."""
+    gathered: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        dates = pc.cast(batch["at"], pa.date32())
+        gathered.append(batch.append_column(pa.field("date", pa.date32()), dates).select(table.schema.names))
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
+            yield pa.Table.from_batches(gathered)
+            gathered, rows, size = [], 0, 0
+    if gathered:
+        yield pa.Table.from_batches(gathered)
+
+
+def _by_folder(table: Table, chunk: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
+    """The rows of each folder, in the order in which they came: the sort is stable."""
+    ordered = chunk.take(pc.sort_indices(chunk, [(name, "ascending") for name in table.partition_by]))
+    names = pc.binary_join_element_wise(*(pc.cast(ordered[name], pa.string()) for name in table.partition_by), "\0")
+    encoded = pc.run_end_encode(names.combine_chunks())
+    first = 0
+    for value, end in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):
+        yield tuple(value.split("\0")), ordered.slice(first, end - first)
+        first = end
+
+
+def _open(table: Table, system: fs.FileSystem, folder: tuple[str, ...], schema: pa.Schema) -> _OpenFile:
+    values = dict(zip(table.partition_by, folder, strict=True))
+    inner = "/".join(f"{name}={quote(value, safe='')}" for name, value in values.items())
+    path = posixpath.join(inner, f"{uuid4()}.parquet")
+    if is_local(table.uri):
+        system.create_dir(inner, recursive=True)
+    stream = system.open_output_stream(path)
+    return _OpenFile(path, values, stream, pq.ParquetWriter(stream, schema, compression="zstd"))
+
+
+def _add(file: _OpenFile, rows: pa.Table) -> None:
+    file.writer.write_table(rows)
+    file.rows += rows.num_rows
+    bounds = pc.min_max(rows["at"]).as_py()
+    least, most = (f"{bounds[end].isoformat(timespec='milliseconds')[:-6]}Z" for end in ("min", "max"))
+    file.at_min, file.at_max = min(file.at_min or least, least), max(file.at_max, most)
+
+
+def _close(table: Table, system: fs.FileSystem, file: _OpenFile) -> WrittenFile:
+    file.writer.close()
+    file.stream.close()
+    if is_local(table.uri):
+        # The bus forgets what is confirmed, so it must be on the disk and not only on its way there.
+        descriptor = os.open(Path(table.uri) / file.path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    [told] = system.get_file_info([file.path])
+    # In Delta's log a path is a URL: what was escaped in a folder's name is escaped once more.
+    return WrittenFile(quote(file.path, safe="/="), told.size, file.rows, file.values, file.at_min, file.at_max)
+
+
+def _system(uri: str) -> fs.FileSystem:
+    """Where the table is: a folder, or anything that Delta knows how to reach."""
+    if is_local(uri):
+        return fs.SubTreeFileSystem(uri, fs.LocalFileSystem())
+    return fs.PyFileSystem(DeltaStorageHandler(uri))

@@ -1,0 +1,154 @@
+"""Land: from the journals into the lake, each row once; then the bus may forget.
+
+1. The table says how far it has come, the journal how far it reaches. What lies between is cut into slices.
+2. Each task reads a slice and writes it to files of the table, which nobody sees yet.
+3. The driver commits all files together with how far the table now reaches.
+4. The bus is told, and trims its journal up to there.
+
+Whatever dies in between, the next round begins at 1 with what the table says: files without a commit are never seen,
+and a commit without the bus knowing is told to it again.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from doubledecker.errors import ArchiveTaken
+from doubledecker.model.entry_id import EntryId
+from doubledecker.pipeline import files, lake, reading, rows, session
+from doubledecker.pipeline.lake import Table, TableSize, WrittenFile
+from doubledecker.pipeline.reading import Access, Slice
+from doubledecker.store import journal
+from doubledecker.store.extents import Extent
+
+# Less than this is not worth a second task: it would only make more and smaller files.
+_SMALL_BYTES = 4_194_304
+# One task's work: large enough to be worth its start, small enough to be repeated.
+_SLICE_BYTES = 33_554_432
+# What one commit takes at most, in slices; the rest comes with the next.
+_SLICES_MAX = 64
+_PLAN = "partition int, after string, upto string"
+_FILES = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("more", pa.string())])
+
+# The lake's tables by journal, and what their folders are named for.
+TABLES = {"events": ("topic", "date"), "attempts": ("date",), "settlements": ("date",)}
+
+
+@dataclass(frozen=True)
+class Landed:
+    """One round of landing."""
+
+    rows: int
+    files: int
+    has_more: bool
+    from_ms: int
+    size: TableSize
+
+
+def table_of(root: str, name: str) -> Table:
+    """Where a journal's rows go."""
+    schema = rows.layout(name).schema.append(pa.field("date", pa.date32()))
+    return Table(f"{root.rstrip('/')}/{name}", schema, TABLES[name])
+
+
+def archive_of(root: str) -> str:
+    """How the lake signs to the bus; stays the same for as long as its events table does."""
+    return f"lake-{table_of(root, 'events').open().metadata().id}"
+
+
+async def register(access: Access, archive: str, *, takes_over: bool) -> None:
+    """Become the archive whose word allows trimming; raises ArchiveTaken when the bus has another."""
+    async with reading.connected(access) as bus:
+        for part in bus.all:
+            former = (await journal.state(part)).get("archive")
+            if former not in {None, archive} and not takes_over:
+                raise ArchiveTaken(
+                    f"this bus is archived by {former!r}, and this lake is {archive!r}; run the pipeline on that lake, "
+                    f"or, if it is gone for good, with --take-over"
+                )
+        for part in bus.all:
+            await journal.register_archive(part, archive)
+
+
+def land(spark: SparkSession, access: Access, root: str, name: str, *, archive: str) -> Landed:
+    """Land what a journal has now, as much as one commit takes."""
+    table = table_of(root, name)
+    opened = table.open()
+    begin = lake.landed(opened, access.partitions)
+    extents = asyncio.run(reading.extents(access, name, begin))
+    slices = plan(begin, extents, cores=session.cores(spark))
+    if slices:
+        written = _write(spark, access, name, table, slices)
+        ends = _ends(slices)
+        table.commit(opened, written, lake.reaches(ends))
+        opened.update_incremental()
+    else:
+        written, ends = [], {}
+    reached = {**begin, **ends}
+    asyncio.run(_confirm(access, name, archive, reached))
+    has_more = any(EntryId.parse(extents[index].last) > end for index, end in reached.items())
+    from_ms = min(max(end.ms, EntryId.parse(extents[index].first).ms) for index, end in begin.items())
+    return Landed(sum(file.rows for file in written), len(written), has_more, from_ms, lake.size(opened))
+
+
+def plan(begin: Mapping[int, EntryId], extents: Mapping[int, Extent], *, cores: int) -> list[Slice]:
+    """The slices of one round: all that is new, cut so that every core has some, or as much as one commit takes."""
+    found: list[Slice] = []
+    fair = -(-cores // max(1, len(extents)))
+    most = max(1, _SLICES_MAX // max(1, len(extents)))
+    for index, extent in extents.items():
+        after, last, first = begin[index], EntryId.parse(extent.last), EntryId.parse(extent.first)
+        if after >= last:
+            continue
+        wanted = 1 if extent.bytes < _SMALL_BYTES else max(fair, extent.bytes // _SLICE_BYTES)
+        found += Slice(index, after, last).cut(wanted, first=first)[:most]
+    return found
+
+
+def _write(spark: SparkSession, access: Access, name: str, table: Table, slices: list[Slice]) -> list[WrittenFile]:
+    planned = [(part.partition, str(part.after), str(part.upto)) for part in slices]
+    # A task a slice. What comes back is a line about each file; the rows themselves never leave their task.
+    frame = spark.createDataFrame(spark.sparkContext.parallelize(planned, len(planned)), _PLAN)
+    work = partial(write_slices, access=access, name=name, table=table)
+    found = frame.mapInArrow(work, rows.ddl(_FILES)).collect()
+    return [WrittenFile(row.path, row.size, row.rows, **json.loads(row.more)) for row in found]
+
+
+def write_slices(
+    plans: Iterable[pa.RecordBatch], *, access: Access, name: str, table: Table
+) -> Iterator[pa.RecordBatch]:
+    """In a task: read the slices that it was given, write them, and tell of the files."""
+    shape = rows.layout(name)
+    for planned in plans:
+        for row in planned.to_pylist():
+            part = Slice(row["partition"], EntryId.parse(row["after"]), EntryId.parse(row["upto"]))
+            # What was cut meanwhile is written down by the bus as a gap; the archive goes on.
+            pages = reading.pages(access, name, part, fails_on_loss=False)
+            batches = (rows.to_batch(shape, entries, partition=part.partition) for entries in pages)
+            written = list(files.write(table, batches))
+            yield pa.RecordBatch.from_pylist([_told(file) for file in written], schema=_FILES)
+
+
+def _told(file: WrittenFile) -> dict[str, object]:
+    more = {"values": file.values, "at_min": file.at_min, "at_max": file.at_max}
+    return {"path": file.path, "size": file.size, "rows": file.rows, "more": json.dumps(more)}
+
+
+def _ends(slices: Iterable[Slice]) -> dict[int, EntryId]:
+    ends: dict[int, EntryId] = {}
+    for part in slices:
+        ends[part.partition] = max(part.upto, ends.get(part.partition, part.upto))
+    return ends
+
+
+async def _confirm(access: Access, name: str, archive: str, ends: Mapping[int, EntryId]) -> None:
+    async with reading.connected(access) as bus:
+        for index, end in ends.items():
+            ask = partial(journal.confirm, bus.all[index], name, archive=archive, last_id=str(end))
+            if not await reading.patiently(ask):
+                raise ArchiveTaken(f"partition {index} has another archive than {archive!r} now")

@@ -1,0 +1,166 @@
+"""Reading ranges of a journal, on the driver to plan and in tasks to read.
+
+A task runs the store's own async code, a page at a time, on a loop of its own. A bus that is away is asked again for a
+while: reading changes nothing, so it may be repeated.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TypeVar
+
+from doubledecker.errors import BusAway, JournalTrimmed
+from doubledecker.model.entry_id import FIRST, EntryId
+from doubledecker.store import extents as ranges
+from doubledecker.store import partitions
+from doubledecker.store.extents import Extent
+from doubledecker.store.journal import Entry
+from doubledecker.store.partitions import Partition, Partitions
+
+# A restart of the server takes a few seconds; a task that fails is started again by Spark as well.
+PATIENCE_S = 15.0
+_PAUSE_S = 0.2
+# An answer holds about this much. Entries are of one event or of thousands, so the count follows what was seen.
+_PAGE_BYTES = 2_097_152
+_COUNT_FIRST, _COUNT_MAX = 16, 1_000
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where the bus is; goes along to the executors."""
+
+    url: str
+    namespace: str
+    partitions: int
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A range of one partition's journal: entries after `after`, up to and with `upto`."""
+
+    partition: int
+    after: EntryId
+    upto: EntryId
+
+    def cut(self, parts: int, *, first: EntryId) -> list["Slice"]:
+        """Split by time into at most so many; `first` is where the journal begins to hold something."""
+        begin = max(self.after.ms, first.ms)
+        span = max(0, self.upto.ms - begin)
+        parts = max(1, min(parts, span))
+        inner = [EntryId(begin + span * i // parts, 0) for i in range(1, parts)]
+        bounds = [self.after, *(each for each in inner if self.after < each < self.upto), self.upto]
+        return [Slice(self.partition, after, upto) for after, upto in pairwise(bounds)]
+
+
+@asynccontextmanager
+async def connected(access: Access, *, patience_s: float = PATIENCE_S) -> AsyncIterator[Partitions]:
+    """The bus's partitions, for as long as the block runs."""
+    found = await partitions.wait_for(
+        access.url, namespace=access.namespace, count=access.partitions, patience_s=patience_s
+    )
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+async def extents(access: Access, name: str, after: Mapping[int, EntryId] | None = None) -> dict[int, Extent]:
+    """From where to where a journal reaches, by partition; the first entry is the one after what `after` names."""
+    found = {}
+    async with connected(access) as bus:
+        for part in bus.all:
+            place = str((after or {}).get(part.index, FIRST))
+            found[part.index] = await patiently(partial(ranges.read, part, name, after=place))
+    return found
+
+
+def pages(access: Access, name: str, part: Slice, *, fails_on_loss: bool) -> Iterator[Sequence[Entry]]:
+    """The entries of a slice, in order, a bounded number of bytes at a time."""
+    with asyncio.Runner() as runner:
+        bus = runner.run(
+            partitions.wait_for(access.url, namespace=access.namespace, count=access.partitions, patience_s=PATIENCE_S)
+        )
+        try:
+            walk = _walk(bus.all[part.partition], name, part, fails_on_loss=fails_on_loss)
+            while entries := runner.run(_next(walk)):
+                yield entries
+        finally:
+            runner.run(bus.close())
+
+
+async def _next(walk: AsyncIterator[Sequence[Entry]]) -> Sequence[Entry]:
+    async for entries in walk:
+        return entries
+    return ()
+
+
+async def _walk(partition: Partition, name: str, part: Slice, *, fails_on_loss: bool) -> AsyncIterator[Sequence[Entry]]:
+    after, count = part.after, _COUNT_FIRST
+    while after < part.upto:
+        ask = partial(ranges.page, partition, name, after=str(after), upto=str(part.upto), count=count)
+        page = await patiently(ask)
+        trimmed = EntryId.parse(page.trimmed)
+        if fails_on_loss and trimmed > after:
+            raise JournalTrimmed(lost(partition.index, after, trimmed))
+        if not page.entries:
+            return
+        yield page.entries
+        after = EntryId.parse(page.entries[-1].id)
+        count = _next_count(count, page.entries)
+
+
+async def reach(
+    access: Access, name: str, start: dict[int, EntryId], end: dict[int, EntryId], *, rows: int
+) -> dict[int, EntryId]:
+    """How far so many rows go from a start, in whole entries and at least one of each partition that has any.
+
+    It costs a walk through those entries: the journal knows how many entries it has, not how many rows.
+    """
+    share = max(1, rows // max(1, len(start)))
+    async with connected(access) as bus:
+        parts = [Slice(index, after, end[index]) for index, after in start.items()]
+        ends = await asyncio.gather(*(_reach(bus.all[part.partition], name, part, rows=share) for part in parts))
+    return {part.partition: upto for part, upto in zip(parts, ends, strict=True)}
+
+
+async def _reach(partition: Partition, name: str, part: Slice, *, rows: int) -> EntryId:
+    seen, reached = 0, part.after
+    async for entries in _walk(partition, name, part, fails_on_loss=False):
+        for entry in entries:
+            seen += sum(value.count(b"\n") + 1 for _, value in entry.fields)
+            if seen > rows and reached > part.after:
+                return reached
+            reached = EntryId.parse(entry.id)
+    return max(reached, part.upto)
+
+
+def lost(partition: int, after: EntryId, trimmed: EntryId) -> str:
+    """Why a range cannot be read, and what can."""
+    return (
+        f"the journal of partition {partition} was to be read after {after}, but is trimmed up to {trimmed}: "
+        f"entries in between are gone; start from 'earliest', or set failOnDataLoss to false to go on with what is left"
+    )
+
+
+def _next_count(count: int, entries: Sequence[Entry]) -> int:
+    """How many entries to ask for next, so that the answer stays near the size of a page."""
+    size = sum(len(value) for entry in entries for _, value in entry.fields)
+    fitting = _PAGE_BYTES * len(entries) // max(1, size)
+    return max(1, min(fitting, count * 2, _COUNT_MAX))
+
+
+async def patiently(ask: Callable[[], Awaitable[_Result]], *, patience_s: float = PATIENCE_S) -> _Result:
+    """What is asked, again and again while the bus is away; only for what may be repeated."""
+    deadline = asyncio.get_running_loop().time() + patience_s
+    while True:
+        try:
+            return await ask()
+        except BusAway:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise
+            await asyncio.sleep(_PAUSE_S)

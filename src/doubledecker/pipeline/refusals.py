@@ -1,0 +1,77 @@
+"""Rows that the bus refused: counted by reason, and kept in a Delta table if the write names one."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from doubledecker import clock
+from doubledecker.pipeline import files
+from doubledecker.pipeline.lake import Table, WrittenFile
+
+_MOMENT = pa.timestamp("us", tz="UTC")
+_SCHEMA = pa.schema(
+    [
+        ("at", _MOMENT),
+        ("query", pa.string()),
+        ("batch", pa.int64()),
+        ("why", pa.string()),
+        ("row", pa.string()),
+        ("date", pa.date32()),
+    ]
+)
+# Rows held before they are written to a file.
+_HELD_MAX = 10_000
+# Reasons that are told apart; each names what was seen, so there may be as many as rows.
+_REASONS_MAX = 100
+
+
+class RefusedRows:
+    """What a task's rows were refused for."""
+
+    def __init__(self, uri: str, *, query: str, batch: int) -> None:
+        self.reasons: Counter[str] = Counter()
+        self._table = _table(uri) if uri else None
+        self._query = query
+        self._batch = batch
+        self._held: list[dict[str, object]] = []
+        self._files: list[WrittenFile] = []
+
+    def add(self, row: Mapping[str, object], why: str) -> None:
+        """Note one row."""
+        is_told_apart = why in self.reasons or len(self.reasons) < _REASONS_MAX
+        self.reasons[why if is_told_apart else "for other reasons"] += 1
+        if self._table is not None:
+            text = json.dumps(dict(row), default=str, ensure_ascii=False)
+            at = clock.now_ms() * 1000
+            self._held.append({"at": at, "query": self._query, "batch": self._batch, "why": why, "row": text})
+            if len(self._held) >= _HELD_MAX:
+                self._write()
+
+    def close(self) -> tuple[WrittenFile, ...]:
+        """The files that hold them, for the driver to commit."""
+        if self._held:
+            self._write()
+        return tuple(self._files)
+
+    def _write(self) -> None:
+        assert self._table is not None
+        schema = pa.schema([column for column in _SCHEMA if column.name != "date"])
+        batch = pa.RecordBatch.from_pylist(self._held, schema=schema)
+        self._files += files.write(self._table, [batch])
+        self._held = []
+
+
+def commit(uri: str, written: Sequence[WrittenFile], *, query: str, batch: int) -> None:
+    """Make files part of the table, unless this batch's are already."""
+    table = _table(uri)
+    opened = table.open()
+    mark = f"refused:{query}"
+    reached = opened.transaction_version(mark)
+    if reached is None or reached < batch:
+        table.commit(opened, written, {mark: batch})
+
+
+def _table(uri: str) -> Table:
+    return Table(uri, _SCHEMA, ("date",))

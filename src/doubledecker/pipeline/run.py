@@ -1,0 +1,156 @@
+"""The pipeline's process: one Spark application that lands each journal and tends the lake, until stopped or done."""
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from msgspec import structs
+from pyspark.sql import SparkSession
+
+from doubledecker import clock, log
+from doubledecker.assembly.settings import Settings
+from doubledecker.errors import BusAway
+from doubledecker.model.step import RunReport, StepReport
+from doubledecker.pipeline import landing, reading, session, steps, tending
+from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.session import SessionPlan
+from doubledecker.pipeline.steps import Keeper, Round, Step
+from doubledecker.store import pipeline
+from doubledecker.store.partitions import Partition
+
+BEAT_S = 2.0
+# After this a round that still runs is cut short: the next start repeats it, and nothing is lost or doubled.
+_ROUND_S_MAX = 3.0
+
+_log = log.get("pipeline")
+
+
+def run(settings: Settings, *, root: str, is_once: bool, takes_over: bool) -> bool:
+    """Run all steps; says whether every one did what it had to."""
+    access = Access(settings.redis_url, settings.namespace, settings.partitions)
+    began_at = clock.now_ms()
+    teller = Teller(access, RunReport("starting", began_at, began_at, settings.spark_master, root))
+    stop = threading.Event()
+    with teller.telling():
+        archive = _prepare(access, root, takes_over=takes_over)
+        spark = session.open_session(SessionPlan(master=settings.spark_master))
+        with _closing(spark, stop), _stopped_by_signals(stop):
+            teller.tell("running")
+            _log.info("pipeline.started", master=settings.spark_master, lake=root)
+            keepers = [Keeper(step, teller.tell_step) for step in _steps(settings, spark, access, root, archive)]
+            is_done = steps.pass_all(keepers, stop) if is_once else steps.keep_all(keepers, stop)
+            is_done = is_done and session.is_alive(spark)
+    _log.info("pipeline.stopped")
+    return is_done
+
+
+def _steps(settings: Settings, spark: SparkSession, access: Access, root: str, archive: str) -> list[Step]:
+    landings = [
+        Step(name, partial(_land, spark, access, root, name, archive), settings.pipeline_interval_s)
+        for name in landing.TABLES
+    ]
+    return [*landings, Step("tend", partial(_tend, root), settings.tend_interval_s)]
+
+
+@dataclass
+class Teller:
+    """Says in Redis how the process and its steps fare; a bus that is away is told the next time."""
+
+    access: Access
+    report: RunReport
+
+    def tell(self, state: str) -> None:
+        """Say how the process fares."""
+        self.report = structs.replace(self.report, state=state, at=clock.now_ms())
+        self._send(lambda home: pipeline.report_run(home, self.report))
+
+    def tell_step(self, name: str, report: StepReport) -> None:
+        """Say how a step fares."""
+        self._send(lambda home: pipeline.report_step(home, name, report))
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """Say it again and again while the block runs, and at its end that it is over."""
+        over = threading.Event()
+        beating = threading.Thread(target=self._beat, args=(over,), name="beat", daemon=True)
+        beating.start()
+        try:
+            yield
+        finally:
+            over.set()
+            beating.join()
+            self.tell("stopped")
+
+    def _beat(self, over: threading.Event) -> None:
+        while not over.is_set():
+            self.tell(self.report.state)
+            over.wait(BEAT_S)
+
+    def _send(self, act: Callable[[Partition], Awaitable[None]]) -> None:
+        async def send() -> None:
+            async with reading.connected(self.access, patience_s=0) as bus:
+                await act(bus.home)
+
+        with contextlib.suppress(BusAway):
+            asyncio.run(send())
+
+
+def _prepare(access: Access, root: str, *, takes_over: bool) -> str:
+    """What can go wrong goes wrong here, before Spark takes its seconds to start."""
+    for name in landing.TABLES:
+        landing.table_of(root, name).open()
+    archive = landing.archive_of(root)
+    asyncio.run(landing.register(access, archive, takes_over=takes_over))
+    return archive
+
+
+def _land(spark: SparkSession, access: Access, root: str, name: str, archive: str) -> Round:
+    done = landing.land(spark, access, root, name, archive=archive)
+    return Round(done.rows, done.has_more, done.from_ms, done.size.rows, done.size.bytes, done.size.files)
+
+
+def _tend(root: str) -> Round:
+    done = tending.tend(root)
+    if done.joined or done.removed:
+        _log.info("lake.tended", joined=done.joined, removed=done.removed)
+    return Round(0)
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT end the block's work in good order; Spark's own handler would only cancel its jobs."""
+    former = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _closing(spark: SparkSession, stop: threading.Event) -> Iterator[None]:
+    """Stop Spark at the end; a round that does not end soon after the wish to stop is cut short.
+
+    When the JVM dies there is nothing to go on with: the process ends, and whoever keeps it starts it again.
+    """
+    finished = threading.Event()
+
+    def watch() -> None:
+        while session.is_alive(spark) and not stop.wait(BEAT_S):
+            pass
+        stop.set()
+        if not finished.wait(_ROUND_S_MAX) and session.is_alive(spark):
+            # Cancelling a job leaves its Python running; this does not.
+            spark.stop()
+
+    threading.Thread(target=watch, name="watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        finished.set()
+        stop.set()
+        spark.stop()

@@ -1,0 +1,73 @@
+"""The Spark session: started with a Java that fits, quiet, and on this machine's loopback unless a cluster is named."""
+
+import os
+import sys
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from doubledecker.errors import SparkUnfit
+from doubledecker.pipeline import java
+
+_LOCAL = "local"
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """Where Spark runs; `more` overrides or adds any of Spark's own settings."""
+
+    master: str = "local[*]"
+    name: str = "doubledecker"
+    driver_memory: str = "1g"
+    more: dict[str, str] = field(default_factory=dict)
+
+
+def open_session(plan: SessionPlan) -> SparkSession:
+    """Start Spark in this process, or take the session that it already has."""
+    home = java.find_home(os.environ)
+    os.environ["JAVA_HOME"] = str(home)
+    # Executors must run the Python that has our package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.Builder().master(plan.master).appName(plan.name)
+    for name, value in {**_conf(plan), **plan.more}.items():
+        builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, RuntimeError) as error:
+        raise SparkUnfit(f"Spark did not start on {plan.master!r} with the Java in {home}: {error}") from error
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks run side by side, over all executors."""
+    return max(1, spark.sparkContext.defaultParallelism)
+
+
+def is_alive(spark: SparkSession) -> bool:
+    """Whether the JVM that this process started still runs."""
+    process = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - Spark does not tell otherwise
+    return process is None or process.poll() is None
+
+
+def _conf(plan: SessionPlan) -> dict[str, str]:
+    quiet = Path(str(resources.files("doubledecker.pipeline").joinpath("log4j2.properties")))
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": plan.driver_memory,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()}",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
+        "spark.sql.python.filterPushdown.enabled": "true",
+    }
+    if plan.master.startswith(_LOCAL):
+        conf |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # One a core: the default of 200 is for a cluster, and costs seconds here.
+            "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+        }
+    return conf

@@ -1,0 +1,153 @@
+"""From Spark to the bus: rows are published as events, by the same rules and the same script as over HTTP.
+
+Each task publishes its own rows. It is fenced (bus/fenced.py): a task that Spark runs again, or a micro-batch that a
+restarted query repeats, publishes nothing twice, as long as its rows come in the same order. Rows that the bus refuses
+are told with their reasons: into a side table if one is named, else by failing the write.
+"""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import IntegralType, StringType, StructType, TimestampNTZType, TimestampType
+
+from doubledecker.assembly import build
+from doubledecker.assembly import settings as reading_settings
+from doubledecker.assembly.settings import Settings
+from doubledecker.errors import BadRequest, RowsRefused
+from doubledecker.pipeline import publishing, refusals
+from doubledecker.pipeline.lake import WrittenFile
+from doubledecker.pipeline.options import WriteOptions
+from doubledecker.pipeline.publishing import COLUMNS, TaskWork
+from doubledecker.pipeline.refusals import RefusedRows
+
+_REQUIRED = ("topic", "type")
+# Spark's own names for what identifies a micro-batch, as seen in its tasks.
+_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class SinkPlan:
+    """What a writer's tasks have to know."""
+
+    settings: Settings
+    publisher: str
+    write_id: str
+    refused_table: str
+
+
+@dataclass(frozen=True)
+class Told(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    published: int = 0
+    repeated: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    files: tuple[WrittenFile, ...] = ()
+    query: str = ""
+
+
+class BusWriter(DataSourceArrowWriter):
+    """Writes a DataFrame once."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Told:
+        return _write(self._plan, iterator, query=self._plan.write_id, batch=0)
+
+    def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
+        _settle(self._plan, messages, batch=0)
+
+
+class BusStreamWriter(DataSourceStreamArrowWriter):
+    """Writes a stream, batch by batch."""
+
+    def __init__(self, plan: SinkPlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Told:
+        context = TaskContext.get()
+        assert context is not None, "called in a task"
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        if query is None or batch is None:
+            raise BadRequest("this version of Spark does not tell its tasks the query and the batch; write in batches")
+        return _write(self._plan, iterator, query=query, batch=int(batch))
+
+    def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803 - Spark's name
+        _settle(self._plan, messages, batch=batchId)
+
+
+def check_columns(schema: StructType) -> None:
+    """Raise BadRequest unless the rows can be events."""
+    names = schema.names
+    strange = [name for name in names if name not in COLUMNS]
+    missing = [name for name in _REQUIRED if name not in names]
+    if strange or missing:
+        found = f"there is no {missing[0]!r}" if missing else f"there is {strange[0]!r}"
+        raise BadRequest(
+            f"{found} among the columns; an event has {', '.join(COLUMNS)}, and topic and type it must have"
+        )
+    for column in schema.fields:
+        is_time = column.name == "timestamp"
+        allowed = (IntegralType, TimestampType, TimestampNTZType) if is_time else (StringType,)
+        if column.name != "data" and not isinstance(column.dataType, allowed):
+            wanted = "a timestamp or whole milliseconds" if is_time else "text"
+            raise BadRequest(f"the column {column.name!r} is {column.dataType.simpleString()}; it must be {wanted}")
+
+
+def plan(wanted: WriteOptions) -> SinkPlan:
+    """What the tasks have to know; raises BadRequest when the bus does not know the publisher."""
+    access = wanted.access
+    settings = replace(
+        reading_settings.read(os.environ),
+        redis_url=access.url,
+        namespace=access.namespace,
+        partitions=access.partitions,
+    )
+    publisher = asyncio.run(_publisher(settings, wanted.publisher))
+    return SinkPlan(settings, publisher, wanted.write_id, wanted.refused_table)
+
+
+async def _publisher(settings: Settings, named: str) -> str:
+    """The client's id, given that or a name that is its alone."""
+    async with build.open_bus(settings) as bus:
+        tokens = bus.registry.snapshot.tokens
+        found = [named] if named in tokens else [token.id for token in bus.registry.snapshot.with_name(named)]
+    if len(found) != 1:
+        what = "no client" if not found else f"{len(found)} clients"
+        raise BadRequest(f"there is {what} {named!r}; make one with `doubledecker token create`, or give its id")
+    return found[0]
+
+
+def _write(plan: SinkPlan, batches: Iterator[pa.RecordBatch], *, query: str, batch: int) -> Told:
+    context = TaskContext.get()
+    work = TaskWork(plan.settings, plan.publisher, query, batch, context.partitionId() if context else 0)
+    refused = RefusedRows(plan.refused_table, query=query, batch=batch)
+    counts = asyncio.run(publishing.publish_all(work, batches, refused))
+    return Told(counts.published, counts.repeated, dict(refused.reasons), refused.close(), query)
+
+
+def _settle(plan: SinkPlan, messages: "Sequence[WriterCommitMessage | None]", *, batch: int) -> None:
+    """On the driver, when all tasks are done: what was refused goes to the side table, or fails the write."""
+    told = [each for each in messages if isinstance(each, Told)]
+    reasons: Counter[str] = Counter()
+    for each in told:
+        reasons.update(each.reasons)
+    if not reasons:
+        return
+    if plan.refused_table:
+        query = told[0].query
+        refusals.commit(plan.refused_table, [file for each in told for file in each.files], query=query, batch=batch)
+        return
+    published = sum(each.published + each.repeated for each in told)
+    raise RowsRefused(
+        f"{reasons.total()} rows were refused, and {published} published: "
+        f"{'; '.join(f'{count} times {why}' for why, count in reasons.most_common(5))}. "
+        "Mend the rows, or name a refusedTable for those that cannot be mended"
+    )

@@ -1,0 +1,136 @@
+"""Steps and the rule that keeps them going: each in a thread of its own, so that none waits for another.
+
+A step is repeated while it has more, else after its interval. One that fails is tried again after a pause that doubles
+each time; it says so, and the others do not notice. Stopping lets a round end; whatever cuts one short, the next begins
+from what is safe.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from msgspec import structs
+
+from doubledecker import clock, log
+from doubledecker.model.step import StepReport
+
+PAUSE_S_MIN, PAUSE_S_MAX = 1.0, 60.0
+# Whoever asks for one pass wants to know of a failure soon.
+_TRIES_ONCE = 3
+
+_log = log.get("pipeline")
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round of a step did."""
+
+    rows: int
+    has_more: bool = False
+    from_ms: int = 0
+    table_rows: int = 0
+    table_bytes: int = 0
+    table_files: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something the pipeline does again and again."""
+
+    name: str
+    act: Callable[[], Round]
+    interval_s: float
+
+
+Tell = Callable[[str, StepReport], None]
+
+
+class Keeper:
+    """Keeps one step going."""
+
+    def __init__(self, step: Step, tell: Tell) -> None:
+        self._step = step
+        self._tell = tell
+        self.report = StepReport("starting", at=clock.now_ms())
+
+    def keep(self, stop: threading.Event) -> None:
+        """Until stopped."""
+        while not stop.is_set():
+            stop.wait(self._next_s(self._round(stop)))
+        self._say(state="stopped", retry_at=0)
+
+    def pass_once(self, stop: threading.Event) -> bool:
+        """Until there is no more; says whether it got there."""
+        while not stop.is_set():
+            done = self._round(stop)
+            if done is not None and not done.has_more:
+                return True
+            if self.report.failures >= _TRIES_ONCE:
+                return False
+            stop.wait(self._next_s(done) if done is None else 0)
+        return False
+
+    def _round(self, stop: threading.Event) -> Round | None:
+        """One round; None when it failed, or was cut short by stopping."""
+        self._say(state="working", retry_at=0)
+        began_s = time.monotonic()
+        try:
+            done = self._step.act()
+        except Exception as error:  # noqa: BLE001 - the edge of a step: whatever it raises, it is told and tried again
+            if not stop.is_set():
+                self._fail(error)
+            return None
+        took_ms = max(1, int((time.monotonic() - began_s) * 1000))
+        self._say(
+            state="waiting",
+            rows=self.report.rows + done.rows,
+            failures=0,
+            from_ms=self.report.from_ms or done.from_ms,
+            error="",
+            table_rows=done.table_rows,
+            table_bytes=done.table_bytes,
+            table_files=done.table_files,
+        )
+        if done.rows:
+            self._say(rows_last=done.rows, took_ms=took_ms)
+            _log.info("step.done", step=self._step.name, rows=done.rows, took_ms=took_ms)
+        return done
+
+    def _fail(self, error: Exception) -> None:
+        failures = self.report.failures + 1
+        retry_at = clock.now_ms() + int(pause_s(failures) * 1000)
+        # A Spark error goes on for pages; its first lines say what went wrong.
+        text = " ".join(str(error).split())[:500] or type(error).__name__
+        self._say(state="failing", failures=failures, retry_at=retry_at, error=text)
+        _log.error("step.failed", step=self._step.name, failures=failures, error=text)
+
+    def _next_s(self, done: Round | None) -> float:
+        if done is None:
+            return pause_s(max(1, self.report.failures))
+        return 0.0 if done.has_more else self._step.interval_s
+
+    def _say(self, **changes: str | int) -> None:
+        self.report = structs.replace(self.report, at=clock.now_ms(), **changes)
+        self._tell(self._step.name, self.report)
+
+
+def pause_s(failures: int) -> float:
+    """How long to wait after so many failures in a row."""
+    return min(PAUSE_S_MAX, PAUSE_S_MIN * float(1 << min(failures - 1, 10)))
+
+
+def keep_all(keepers: Sequence[Keeper], stop: threading.Event) -> bool:
+    """Keep all steps going until stopped; says whether none was failing then."""
+    with ThreadPoolExecutor(len(keepers), thread_name_prefix="step") as threads:
+        for keeper in keepers:
+            threads.submit(keeper.keep, stop)
+    return not any(keeper.report.failures for keeper in keepers)
+
+
+def pass_all(keepers: Sequence[Keeper], stop: threading.Event) -> bool:
+    """Run every step until it has no more; says whether all got there."""
+    with ThreadPoolExecutor(len(keepers), thread_name_prefix="step") as threads:
+        passing = [threads.submit(keeper.pass_once, stop) for keeper in keepers]
+    return all(each.result() for each in passing)

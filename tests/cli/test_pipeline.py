@@ -1,0 +1,117 @@
+"""`doubledecker pipeline` as a user runs it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from cli.commands import Up, an_up, run, until
+from doubledecker.store import embedded
+
+
+def state_of(data: Path) -> dict:
+    answer = run("pipeline", "status", "--json", "--data", str(data))
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def test_without_a_bus_it_says_how_to_start_one(tmp_path: Path):
+    for words in (["pipeline", "run"], ["pipeline", "status"]):
+        answer = run(*words, "--data", str(tmp_path))
+
+        assert (answer.returncode, answer.stdout) == (3, "")
+        assert answer.stderr.endswith(f"start one with `doubledecker up --data {tmp_path}`\n")
+
+
+def test_status_of_a_bus_that_never_had_one_says_so(bus: Up):
+    answer = run("pipeline", "status", "--data", str(bus.data))
+
+    assert answer.stdout == "No pipeline has run on this bus; start one with `doubledecker pipeline run`\n"
+    assert state_of(bus.data) == {"run": None, "steps": {}}
+
+
+def test_a_lake_that_cannot_be_made_is_one_line(bus: Up, tmp_path: Path):
+    (tmp_path / "file").touch()
+    answer = run("pipeline", "run", "--data", str(bus.data), "--lake", str(tmp_path / "file"))
+
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("doubledecker: cannot open the lake's table")
+    assert "Traceback" not in answer.stderr
+
+
+def test_one_event_is_not_narrowed_further():
+    answer = run("events", "--id", "x", "--from", "2026-11-15")
+
+    assert answer.returncode == 2
+    assert "--id is one event; leave out --from" in answer.stderr
+
+
+def test_where_to_look_is_said_once():
+    answer = run("pipeline", "status", "--url", "redis://127.0.0.1:1/0", "--data", "x")
+
+    assert answer.returncode == 2
+    assert "pass one" in answer.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_up_brings_the_pipeline_up_and_events_land(data_dir: Path):
+    with an_up(data_dir, with_pipeline=True) as up:
+        until(lambda: state_of(data_dir)["run"], within_s=30)
+        first = state_of(data_dir)["run"]["state"]
+        until(lambda: state_of(data_dir)["steps"].get("events", {}).get("rows", 0) > 0, within_s=240)
+        until(lambda: state_of(data_dir)["steps"].get("attempts", {}).get("rows", 0) > 0, within_s=60)
+        running = state_of(data_dir)
+        table = run("pipeline", "status", "--data", str(data_dir)).stdout
+        code = up.end(within_s=15)
+
+    assert first == "starting"
+    assert running["run"]["state"] == "running"
+    assert running["run"]["alive"]
+    assert running["steps"]["events"]["failures"] == 0
+    assert "The pipeline is running" in table
+    assert code == 0
+    rows = [DeltaTable(data_dir / "lake" / name).count() for name in ("events", "attempts")]
+    assert rows[0] >= running["steps"]["events"]["rows"]
+    assert rows[1] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_one_pass_ends_by_itself_and_another_lake_is_refused(data_dir: Path, tmp_path: Path):
+    with an_up(data_dir, "--no-demo") as up:
+        secret = run("token", "create", "shop", "--bus", up.url, "--data", str(data_dir)).stdout.split()[-1]
+        assert up.post("/events", secret, [{"topic": "orders", "type": "create"} for _ in range(50)]) == 202
+        first = run("pipeline", "run", "--once", "--data", str(data_dir), within_s=240)
+        state = state_of(data_dir)
+        found = run("events", "--json", "--topic", "orders", "--limit", "7", "--data", str(data_dir), within_s=240)
+        wrong = run("events", "--where", "nonsense(", "--data", str(data_dir), within_s=240)
+        other = run("pipeline", "run", "--once", "--data", str(data_dir), "--lake", str(tmp_path / "other"))
+
+    assert first.returncode == 0, first.stderr
+    assert (state["steps"]["events"]["rows"], state["steps"]["events"]["lag_ms"]) == (50, 0)
+    assert state["run"]["state"] == "stopped"
+    assert DeltaTable(data_dir / "lake" / "events").count() == 50
+    assert found.returncode == 0, found.stderr
+    assert [event["topic"] for event in json.loads(found.stdout)] == ["orders"] * 7
+    assert (wrong.returncode, wrong.stdout) == (4, "")
+    assert "the condition cannot be used" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+    assert other.returncode == 1
+    assert "--take-over" in other.stderr
+    assert "Traceback" not in other.stderr
+
+
+def test_a_missing_spark_says_what_to_install(tmp_path: Path):
+    """A Python that does not find pyspark, because a folder before it on the path hides it."""
+    hidden = tmp_path / "sitecustomize.py"
+    hidden.write_text(
+        "import importlib.util as u\nfound = u.find_spec\n"
+        "u.find_spec = lambda name, *rest: None if name == 'pyspark' else found(name, *rest)\n"
+    )
+    url = f"redis://127.0.0.1:{embedded.free_port()}/0"
+    answer = run("pipeline", "run", PYTHONPATH=str(tmp_path), DOUBLEDECKER_REDIS_URL=url)
+
+    assert answer.returncode == 1
+    assert answer.stderr == "doubledecker: PySpark is not installed; get it with: pip install 'doubledecker[spark]'\n"

@@ -1,0 +1,71 @@
+"""Events on a real bus without the web in between: published by the same publisher, and remembered."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from msgspec import Raw
+
+from conftest import Topology
+from doubledecker import clock
+from doubledecker.assembly import build
+from doubledecker.assembly.build import Bus
+from doubledecker.model.event import Event
+from doubledecker.model.uid import event_id
+from harness import quick_settings
+
+TOPICS = ("orders", "users", "clicks")
+
+
+@dataclass
+class Feed:
+    """A client of a bus, and what it has published."""
+
+    bus: Bus
+    topology: Topology
+    publisher: str
+    events: list[Event] = field(default_factory=list)
+
+    async def publish(self, count: int, *, call: int = 50, **fields: str) -> list[Event]:
+        """Publish so many events, `call` at a time, over three topics and five tenants unless fields say otherwise."""
+        made = [self._event(len(self.events) + i, fields) for i in range(count)]
+        for first in range(0, count, call):
+            refused = await self.bus.publisher.publish(self.publisher, [(e, False) for e in made[first : first + call]])
+            assert refused == {}
+        self.events += made
+        return made
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What Spark needs to find this bus."""
+        return {"redisUrl": self.topology.url, "partitions": str(self.topology.partitions)}
+
+    @property
+    def ids(self) -> list[str]:
+        return sorted(event.id for event in self.events)
+
+    def _event(self, number: int, fields: dict[str, str]) -> Event:
+        given = {"topic": TOPICS[number % 3], "type": "update", "tenant": f"tenant-{number % 5}", **fields}
+        return Event(
+            **given,
+            t=number,
+            id=event_id(clock.now_ms()),
+            key=f"key-{number % 11}",
+            url=f"https://example.org/{number}",
+            data=Raw(b'{"number":%d,"text":"\xc3\xa4 \\n b"}' % number),
+        )
+
+
+@asynccontextmanager
+async def a_feed(topology: Topology) -> AsyncIterator[Feed]:
+    """A client on an emptied bus."""
+    await topology.clear()
+    async with build.open_bus(quick_settings(topology)) as bus:
+        token = await bus.registry.create_token("feed", "secret-of-the-feed", now_ms=clock.now_ms())
+        committing = asyncio.create_task(bus.publisher.run())
+        try:
+            yield Feed(bus, topology, token.id)
+        finally:
+            committing.cancel()
+            await asyncio.gather(committing, return_exceptions=True)

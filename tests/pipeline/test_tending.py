@@ -1,0 +1,79 @@
+"""Tending: fewer files, the same rows, and landing goes on as if nothing had happened."""
+
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from doubledecker.model.entry_id import EntryId
+from doubledecker.pipeline import files, lake, landing, rows, tending
+from doubledecker.store.journal import Entry
+
+DAY_S = 86_400
+LINE = b'{"topic":"%s","type":"create","t":%d,"id":"id-%d"}'
+
+
+def land(root: str, first: int, count: int, *, topic: bytes = b"orders") -> None:
+    """What a round of landing leaves in the table, without Spark and without a bus."""
+    table = landing.table_of(root, "events")
+    entries = [Entry(f"{1_794_740_000_000 + n}-0", (("p", LINE % (topic, n, n)),)) for n in range(first, first + count)]
+    batch = rows.to_batch(rows.layout("events"), entries, partition=0)
+    opened = table.open()
+    table.commit(opened, list(files.write(table, [batch])), lake.reaches({0: EntryId.parse(entries[-1].id)}))
+
+
+def ids(root: str) -> list[str]:
+    return sorted(pa.table(DeltaTable(f"{root}/events").scan())["id"].to_pylist())
+
+
+def test_small_files_are_joined_and_nothing_else_changes(tmp_path: Path):
+    root = str(tmp_path)
+    for number in range(20):
+        land(root, number * 10, 10)
+    land(root, 500, 5, topic=b"users")
+    before, reached = ids(root), lake.landed(DeltaTable(f"{root}/events"), 1)
+
+    done = tending.tend(root)
+    after = DeltaTable(f"{root}/events")
+
+    assert done.joined == 20
+    assert len(after.file_uris()) == 2
+    assert ids(root) == before
+    assert lake.landed(after, 1) == reached
+    assert lake.size(after).rows == 205
+    assert tending.tend(root) == tending.Tended(0, 0)
+
+
+def test_a_round_that_began_before_the_joining_commits_after_it(tmp_path: Path):
+    root = str(tmp_path)
+    for number in range(20):
+        land(root, number * 10, 10)
+    table = landing.table_of(root, "events")
+    opened = table.open()
+    entries = [Entry("1794740999999-0", (("p", LINE % (b"orders", 999, 999)),))]
+    written = list(files.write(table, [rows.to_batch(rows.layout("events"), entries, partition=0)]))
+    tending.tend(root)
+
+    table.commit(opened, written, lake.reaches({0: EntryId(1_794_740_999_999, 0)}))
+
+    assert ids(root) == sorted([*(f"id-{n}" for n in range(200)), "id-999"])
+
+
+@pytest.mark.parametrize(("age_s", "is_kept"), [(DAY_S, True), (8 * DAY_S, False)])
+def test_files_of_a_round_that_died_are_removed_after_a_week(tmp_path: Path, age_s: int, is_kept: bool):
+    root = str(tmp_path)
+    land(root, 0, 10)
+    table = landing.table_of(root, "events")
+    entries = [Entry("1794740999999-0", (("p", LINE % (b"orders", 1, 1)),))]
+    [orphan] = files.write(table, [rows.to_batch(rows.layout("events"), entries, partition=0)])
+    path = tmp_path / "events" / orphan.path
+    os.utime(path, (time.time() - age_s, time.time() - age_s))
+
+    done = tending.tend(root)
+
+    assert path.exists() is is_kept
+    assert done.removed == (0 if is_kept else 1)
+    assert len(ids(root)) == 10
