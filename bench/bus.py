@@ -15,7 +15,7 @@ from bench.load import Spec
 from doubledecker.store import embedded
 from doubledecker.store.embedded import EmbeddedServer
 
-_ROOT_KEY = "root-key-of-the-bench"
+ROOT_KEY = "root-key-of-the-bench"
 _START_S_MAX = 30.0
 _FILL_EVENTS = 100  # a request's events while a backlog is made
 
@@ -71,7 +71,7 @@ class Bus:
 
     async def authorization(self, name: str) -> str:
         """The header of a new client."""
-        headers = {"Authorization": aiohttp.encode_basic_auth(_ROOT_KEY, "x")}
+        headers = {"Authorization": aiohttp.encode_basic_auth(ROOT_KEY, "x")}
         async with self.http.post(f"{self.url}/api_tokens", json={"name": name}, headers=headers) as answer:
             answer.raise_for_status()
             return aiohttp.encode_basic_auth((await answer.json())["token"], "x")
@@ -95,7 +95,7 @@ async def a_bus() -> AsyncIterator[Bus]:
     async with a_server() as server, aiohttp.ClientSession() as http:
         environment = {
             "DOUBLEDECKER_REDIS_URL": server.url,
-            "DOUBLEDECKER_ROOT_KEY": _ROOT_KEY,
+            "DOUBLEDECKER_ROOT_KEY": ROOT_KEY,
             "DOUBLEDECKER_PORT": str(port),
             "DOUBLEDECKER_PRIVATE_CALLBACKS": "true",
         }

@@ -1,9 +1,14 @@
-"""Queues: messages pushed, pulled and acked a second from one process, at ten facets and at a hundred thousand."""
+"""Queues: messages pushed, pulled and acked a second from one process, at ten facets and at a hundred thousand.
+
+And jobs a second that a handler gets which does nothing: directly on Valkey, and over HTTP from one web process.
+"""
 
 import json
 
+import aiohttp
+
 from bench import children
-from bench.bus import a_server
+from bench.bus import ROOT_KEY, a_bus, a_server
 from bench.scale import Scale
 
 _START_S_MAX = 30.0
@@ -17,4 +22,22 @@ async def measure(scale: Scale) -> dict[str, float]:
         async with children.started(*words, environment=environment) as loop:
             figures: dict[str, float] = json.loads(await loop.line(within_s=_START_S_MAX + 10 * scale.patience_s))
     many, few = figures["queues.100000.batched_per_s"], figures["queues.10.batched_per_s"]
-    return {**figures, "queues.cost_of_facets": few / many}
+    return {
+        **figures,
+        "queues.cost_of_facets": few / many,
+        "queues.handled.redis_per_s": await _handled("redis", scale),
+        "queues.handled.http_per_s": await _handled("http", scale),
+    }
+
+
+async def _handled(how: str, scale: Scale) -> float:
+    async with a_bus() as bus:
+        headers = {"Authorization": aiohttp.encode_basic_auth(ROOT_KEY, "x")}
+        url = f"{bus.url}/queues/work"
+        async with bus.http.put(url, json={"pattern": ".*"}, headers=headers) as answer:
+            answer.raise_for_status()
+        await bus.fill(scale.backlog)
+        environment = {"BENCH_REDIS_URL": bus.server.url, "BENCH_BUS_URL": bus.url, "BENCH_ROOT_KEY": ROOT_KEY}
+        words = ("bench.queue_handlers", how, str(scale.backlog))
+        async with children.started(*words, environment=environment) as runner:
+            return float(await runner.line(within_s=_START_S_MAX + 10 * scale.patience_s))

@@ -200,6 +200,19 @@ TABLES = (
         (
             *(row for facets in (10, 1_000, 100_000) for row in _pulled(facets)),
             Row("time at 100 000 tenants, times that at 10", "queues.cost_of_facets", "times", aim=Aim(most=1.3)),
+            Row(
+                "a handler that does nothing, on Valkey: jobs",
+                "queues.handled.redis_per_s",
+                "/s",
+                peers=tuple(f"{peer}.noop.done_per_s" for peer in ("rq", "dramatiq", "celery", "taskiq", "bullmq")),
+                aim=Aim(least=15_000),
+            ),
+            Row(
+                "a handler that does nothing, over HTTP: jobs",
+                "queues.handled.http_per_s",
+                "/s",
+                peers=tuple(f"{peer}.noop.done_per_s" for peer in ("rq", "dramatiq", "celery", "taskiq", "bullmq")),
+            ),
             Row("the last message of a quiet tenant is served as number", "queues.noisy.last_position", ""),
             Row("Jain index of the first 1000 served", "queues.noisy.jain", "", aim=Aim(least=0.99)),
         ),
