@@ -96,6 +96,7 @@ def test_a_second_ctrl_c_hurries(data_dir: Path):
         exit_code = up.end(signal.SIGINT, within_s=1.5)
 
     assert exit_code == 0
+    assert "started again" not in up.err
     assert not [pid for pid in mine if is_running(pid)]
 
 

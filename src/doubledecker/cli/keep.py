@@ -78,7 +78,8 @@ class Kept:
         self.state = State.STOPPED
 
     def kill(self) -> None:
-        """End it at once; `stop` still has to be called."""
+        """End it at once, for good; `stop` still has to be called."""
+        self.state = State.STOPPING
         self._life.kill()
 
     async def _keep(self) -> None:
@@ -87,6 +88,8 @@ class Kept:
         while True:
             began_s = loop.time()
             ended = await self._live_once()
+            if self.state is State.STOPPING:
+                return
             pause_s = next_pause_s(pause_s, ran_s=loop.time() - began_s)
             self.state = State.RESTARTING
             self._say(f"{self.name} {ended}; it is started again in {pause_s:.1f} s")
