@@ -58,6 +58,8 @@ TIMED = (
     "watchers",
 )
 AN_HOUR_MS = 3_600_000
+# What the second part of the walk brings about.
+LATER = frozenset(("pipeline", "fence:{task}", "journal:gaps", "jobs:called", "invitations:{token}"))
 # Receivers of an event of this size are more than one publish call may write to.
 WIDE_RECEIVERS = 20
 WIDE_BYTES = 60_000
@@ -149,7 +151,36 @@ async def _value(client: redis.Redis, key: bytes, type_: str) -> Any:
 
 async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, stuck: Receiver) -> list[Found]:
     """A flow that meets every kind of key; first without a worker, so that what waits can be seen waiting."""
-    seen: list[Found] = []
+    await fill(bus, good, bad, stuck)
+    seen = await keys_of(topology, bus.partitions)
+
+    slow = {"backoff_base_ms": 60_000, "backoff_cap_ms": 60_000}
+    async with a_worker(bus, **slow, monitor_interval_s=0.1), watching(bus.settings):
+        await stuck.until_attempts(1)
+        await bad.until_attempts(1)
+        # The wide event, and what else the good one gets: its own, and what came with an idempotency key.
+        await good.until_events(WIDE_RECEIVERS + 6 * 3 + 1)
+        async with asyncio.timeout(10):
+            while not unseen(seen) <= LATER:
+                seen += await keys_of(topology, bus.partitions)
+    await put_parked_back(bus.partitions)
+    seen += await keys_of(topology, bus.partitions)
+    for partition in bus.partitions.all:
+        fence = Fence("0" * 32, batch=0, first=0, last=0, digest="")
+        await events.publish(partition, [], version=10**9, limits=PublishLimits(), fence=fence)
+    await pipeline.report_run(bus.partitions.home, RunReport("running", at=0, began_at=0))
+    for partition in bus.partitions.all:
+        await journal.register_archive(partition, "lake")
+        await journal.trim(partition, "events", bytes_max=1)
+    async with a_worker(bus, redis_max_mem_bytes=1, redis_min_free_bytes=0):
+        async with asyncio.timeout(10):
+            while any(key.name == "batches:index" for key in await keys_of(topology, bus.partitions)):
+                await asyncio.sleep(0.05)
+    return seen + await keys_of(topology, bus.partitions)
+
+
+async def fill(bus: TestBus, good: Receiver, bad: Receiver, stuck: Receiver) -> None:
+    """Subscribers of every kind, and something that waits for each."""
     publisher = await bus.token("publisher")
     await bus.subscribe(await bus.token("good"), good.url, "widgets", timeout=0)
     await bus.subscribe(await bus.token("lazy"), good.url, "gadgets", timeout=AN_HOUR_MS)
@@ -168,37 +199,6 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
     await ask_with_digest(bus, "publisher", publisher)
     await unsubscribe(bus, gone)
     await use_queues(bus, publisher)
-    seen += await keys_of(topology, bus.partitions)
-
-    slow = {"backoff_base_ms": 60_000, "backoff_cap_ms": 60_000}
-    async with a_worker(bus, **slow, monitor_interval_s=0.1), watching(bus.settings):
-        await stuck.until_attempts(1)
-        await bad.until_attempts(1)
-        # The wide event, and what else the good one gets: its own, and what came with an idempotency key.
-        await good.until_events(WIDE_RECEIVERS + 6 * 3 + 1)
-        async with asyncio.timeout(10):
-            while not unseen(seen) <= {
-                "pipeline",
-                "fence:{task}",
-                "journal:gaps",
-                "jobs:called",
-                "invitations:{token}",
-            }:
-                seen += await keys_of(topology, bus.partitions)
-    await put_parked_back(bus.partitions)
-    seen += await keys_of(topology, bus.partitions)
-    for partition in bus.partitions.all:
-        fence = Fence("0" * 32, batch=0, first=0, last=0, digest="")
-        await events.publish(partition, [], version=10**9, limits=PublishLimits(), fence=fence)
-    await pipeline.report_run(bus.partitions.home, RunReport("running", at=0, began_at=0))
-    for partition in bus.partitions.all:
-        await journal.register_archive(partition, "lake")
-        await journal.trim(partition, "events", bytes_max=1)
-    async with a_worker(bus, redis_max_mem_bytes=1, redis_min_free_bytes=0):
-        async with asyncio.timeout(10):
-            while any(key.name == "batches:index" for key in await keys_of(topology, bus.partitions)):
-                await asyncio.sleep(0.05)
-    return seen + await keys_of(topology, bus.partitions)
 
 
 async def use_queues(bus: TestBus, secret: str) -> None:

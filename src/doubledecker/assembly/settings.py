@@ -170,7 +170,7 @@ _LEAST = {
 _MOST = {
     "breaker_calls": 10_000,
     "breaker_threshold": 1,
-    # A failing subscriber is tried with another batch after a minute; a circuit must not be open for longer.
+    # A receiver that is back should not wait for more than a minute to be found so.
     "breaker_open_s": 60,
     "redis_open_s": 60,
 }

@@ -17,30 +17,23 @@ from doubledecker.client.views import QueueView
 PATIENCE_S = 10.0
 
 
-class Publication(TypedDict, total=False):
-    """One event to publish; topic and type are required, and docs/http-api.md says what each may be."""
+class EventOptions(TypedDict, total=False):
+    """What an event may have besides topic and type; docs/http-api.md says what each may be."""
+
+    url: str
+    tenant: str
+    key: str
+    id: str
+    timestamp: int
+    data: Any
+    traceparent: str
+
+
+class Publication(EventOptions, total=False):
+    """One event to publish; topic and type are required."""
 
     topic: str
     type: str
-    url: str
-    tenant: str
-    key: str
-    id: str
-    timestamp: int
-    data: Any
-    traceparent: str
-
-
-class EventOptions(TypedDict, total=False):
-    """What an event may have besides topic and type."""
-
-    url: str
-    tenant: str
-    key: str
-    id: str
-    timestamp: int
-    data: Any
-    traceparent: str
 
 
 class SubscriptionOptions(TypedDict, total=False):
