@@ -45,9 +45,8 @@ def code_of(script: scripts.Script) -> str:
 
 
 def whole_code_of(script: scripts.Script) -> str:
-    """The same, after that of the part which the script uses."""
-    part = scripts.part_of(script.body)
-    lines = scripts.read(part).splitlines() if part else []
+    """The same, after that of the parts which the script uses."""
+    lines = [line for part in scripts.parts_of(script.body) for line in scripts.read(part).splitlines()]
     return "\n".join(line for line in lines if not line.startswith("--")) + "\n" + code_of(script)
 
 

@@ -6,37 +6,17 @@
 -- its job, and whoever waits for a queue that was empty is woken. An event with more receivers than one call may write is kept aside with
 -- their names, and an aux job calls this script again, a slice of receivers at a time, until none is left.
 --
+-- uses event_batches
+-- uses event_queues
 -- key  registry       registry               hash    version: grows with every change of routing
 -- key  journal        journal                hash    events_bytes: what the event journal holds; archive
 -- key  journal_events journal:events         stream  accepted events, lines of JSON by publisher
 -- key  counters       counters               hash    telemetry
--- key  gauge_events   batches:gauges:event   hash    events waiting, by subscriber
--- key  gauge_batches  batches:gauges:batch   hash    batches waiting, by subscriber
--- key  sizes          batches:bytes          hash    payload bytes, by batch
--- key  index          batches:index          zset    all batches by creation time
--- key  job_index      jobs:index:main        set     jobs in any state
--- key  scheduled      jobs:scheduled:main    zset    jobs by deadline
--- key  instant        jobs:instant:main      list    jobs to run now, next one last
 -- key  aux_index      jobs:index:aux         set     aux jobs in any state
 -- key  aux_instant    jobs:instant:aux       list    aux jobs to run now, next one last
 -- key  bell           jobs:bell              stream  rung when there is something to take or to wait for
--- key  queue_bell     queues:bell            stream  rung with a queue's name when it has something to serve again
--- key  queue_index    queues:index           set     queues that have held a message here
--- keys queue_state    queue:state:<queue>    hash    sequence, virtual time, counters
--- keys queue_data     queue:data:<queue>     hash    messages by id
--- keys queue_tried    queue:tried:<queue>    hash    attempt and facet of messages once pulled
--- keys queue_ring     queue:ring:<queue>     zset    facets that can be served, by tag
--- keys queue_parked   queue:parked:<queue>   zset    facets that cannot, by tag
--- keys queue_wake     queue:wake:<queue>     zset    facets that can be served later, by when
--- keys queue_idle     queue:idle:<queue>     zset    facets that have nothing, by tag
--- keys queue_rules    queue:rules:<queue>    hash    weight, concurrency, rate and pause of facets that have rules
--- keys queue_facets   queue:facets:<queue>   hash    tag, messages in flight, mean cost and next time, by facet
--- keys queue_line     queue:new:<queue>:<facet>  list  ids of waiting messages, next one first
 -- keys topic          topic:<name>           hash    counter, last_event
 -- keys seen           ids:<publisher>        zset    publishers' own event ids by arrival, to tell repeats
--- keys batch          batch:<bid>            list    token, creation time, attempts, then messages
--- keys current        batches:current:<token>  set   the batch that still takes events
--- keys token_index    batches:index:<token>  zset    one subscriber's batches by creation time
 -- keys fence          fence:<task>           hash    batch, rows and digest of what a Spark task has published
 -- keys fanout         fanout:<fid>           list    a message and the tokens that still have to get it
 -- arg  version        int   the registry version that the plan was made with
@@ -83,35 +63,10 @@ for _, given in ipairs(plan.ids) do
   end
 end
 
--- How full the queues are that refuse, event by event; a whole that is refused gives back the room that it took.
-local filled, whole_of = {}, {}
 for _, whole in ipairs(plan.wholes) do
   whole.took = {}
   for i = whole[1], whole[2] do
     whole_of[i] = whole
-  end
-end
-
-local function full_queue(facet, at)
-  for _, b in ipairs(at) do
-    local queue, most, facet_most = unpack(plan.bounds[b])
-    local waiting = queue_line(queue, facet)
-    filled[queue] = filled[queue] or redis.call("HLEN", queue_data(queue))
-    filled[waiting] = filled[waiting] or redis.call("LLEN", waiting)
-    if filled[queue] >= most or (facet_most > 0 and filled[waiting] >= facet_most) then
-      return queue
-    end
-  end
-end
-
-local function take_room(facet, at, by, took)
-  for _, b in ipairs(at) do
-    local queue = plan.bounds[b][1]
-    filled[queue] = filled[queue] + by
-    filled[queue_line(queue, facet)] = filled[queue_line(queue, facet)] + by
-  end
-  if took then
-    took[#took + 1] = {facet, at}
   end
 end
 
@@ -187,163 +142,12 @@ for _, part in ipairs(plan.topics) do
   end
 end
 
-local must_ring = false
-local uids_used = 0
-
-local function run_now(list, job)
-  must_ring = redis.call("LPUSH", list, job) == 1 or must_ring
-end
-
-local function open(token, timeout_ms)
-  local bid = string.sub(plan.uids, uids_used * 20 + 1, uids_used * 20 + 20)
-  uids_used = uids_used + 1
-  local job = cmsgpack.pack({"batch", {bid, token}})
-  redis.call("RPUSH", batch(bid), token, now, 0)
-  redis.call("SADD", current(token), bid)
-  redis.call("ZADD", index, now, bid)
-  redis.call("ZADD", token_index(token), now, bid)
-  redis.call("HINCRBY", gauge_batches, token, 1)
-  redis.call("SADD", job_index, job)
-  if timeout_ms == 0 then
-    run_now(instant, job)
-    return bid
-  end
-  local head = redis.call("ZRANGE", scheduled, 0, 0, "WITHSCORES")
-  must_ring = must_ring or not head[1] or tonumber(head[2]) > now + timeout_ms
-  redis.call("ZADD", scheduled, now + timeout_ms, job)
-  return bid
-end
-
-local function promote(bid, token)
-  local job = cmsgpack.pack({"batch", {bid, token}})
-  redis.call("SREM", current(token), bid)
-  if redis.call("ZREM", scheduled, job) == 1 then
-    run_now(instant, job)
-  end
-end
-
-local function append(receiver, texts)
-  local token, events_max, bytes_max, timeout_ms = receiver[1], receiver[2], receiver[3], receiver[4]
-  local bid = redis.call("SRANDMEMBER", current(token))
-  local count, bytes = 0, 0
-  if bid then
-    count = redis.call("LLEN", batch(bid)) - 3
-    bytes = tonumber(redis.call("HGET", sizes, bid) or 0)
-  end
-  local first = 1
-  while first <= #texts do
-    if bid and (count >= events_max or (count > 0 and bytes + #texts[first] > bytes_max)) then
-      promote(bid, token)
-      bid = nil
-    end
-    if not bid then
-      bid, count, bytes = open(token, timeout_ms), 0, 0
-    end
-    local last, added = first, #texts[first]
-    while last < #texts and count + last - first + 1 < events_max and bytes + added + #texts[last + 1] <= bytes_max do
-      last = last + 1
-      added = added + #texts[last]
-    end
-    count = redis.call("RPUSH", batch(bid), unpack(texts, first, last)) - 3
-    bytes = redis.call("HINCRBY", sizes, bid, added)
-    first = last + 1
-  end
-  if bid and (count >= events_max or bytes >= bytes_max) then
-    promote(bid, token)
-  end
-  redis.call("HINCRBY", gauge_events, token, #texts)
-  redis.call("HINCRBY", counters, "events.added:subscriber=" .. token, #texts)
-end
-
 for _, lane in ipairs(plan.lanes) do
   local texts = fresh(lane[1])
   if #texts > 0 then
     for _, receiver in ipairs(lane[2]) do
       append(receiver, texts)
     end
-  end
-end
-
--- What is known of the queues that this call feeds: sequence, virtual time and length, read once.
-local fed, is_awake = {}, {}
-
-local function standing_of(queue)
-  if not fed[queue] then
-    local kept = redis.call("HMGET", queue_state(queue), "sequence", "v")
-    local sequence, v = tonumber(kept[1] or 0), tonumber(kept[2] or 0)
-    local length = redis.call("HLEN", queue_data(queue))
-    fed[queue] = {sequence = sequence, v = v, length = length}
-  end
-  return fed[queue]
-end
-
--- Put a facet that had nothing where it belongs: it is served next, unless it has had more than its share, or may not be.
-local function seat(queue, facet)
-  local kept, rule = redis.call("HGET", queue_facets(queue), facet), redis.call("HGET", queue_rules(queue), facet)
-  local tag, held, _, next_at = unpack(kept and cmsgpack.unpack(kept) or {0, 0, 0, 0})
-  local _, cap, _, is_paused = unpack(rule and cmsgpack.unpack(rule) or {1, 0, 0, 0})
-  if rule then
-    redis.call("ZREM", queue_wake(queue), facet)
-  end
-  if is_paused == 1 or (cap > 0 and held >= cap) then
-    return redis.call("ZADD", queue_parked(queue), tag, facet)
-  elseif next_at > now then
-    return redis.call("ZADD", queue_wake(queue), next_at, facet)
-  end
-  if not is_awake[queue] and redis.call("EXISTS", queue_ring(queue)) == 0 then
-    redis.call("XADD", queue_bell, "MAXLEN", "~", 1000, "*", "queue", queue)
-  end
-  is_awake[queue] = true
-  local v = standing_of(queue).v
-  redis.call("ZADD", queue_ring(queue), tag >= v and tag or v - 1, facet)
-end
-
--- The opposite: all that a facet had is dropped.
-local function unseat(queue, facet)
-  for _, place in ipairs({queue_ring, queue_parked, queue_wake}) do
-    redis.call("ZREM", place(queue), facet)
-  end
-  local kept = redis.call("HGET", queue_facets(queue), facet)
-  local tag, held, _, next_at = unpack(kept and cmsgpack.unpack(kept) or {0, 0, 0, 0})
-  if next_at > now then
-    redis.call("ZADD", queue_wake(queue), next_at, facet)
-  elseif kept and held == 0 then
-    redis.call("ZADD", queue_idle(queue), tag, facet)
-  end
-end
-
--- Drop the oldest; a bound that was lowered is reached little by little, so that no call does much more than its own.
-local function drop(queue, facet, over)
-  local gone = redis.call("LPOP", queue_line(queue, facet), over)
-  fed[queue].length = fed[queue].length - #gone
-  redis.call("HDEL", queue_data(queue), unpack(gone))
-  redis.call("HDEL", queue_tried(queue), unpack(gone))
-  redis.call("HINCRBY", queue_state(queue), "dropped", #gone)
-  redis.call("HINCRBY", counters, "queue.dropped:queue=" .. queue, #gone)
-end
-
-local function push(queue, facet, texts, most, facet_most)
-  local standing = standing_of(queue)
-  if standing.sequence == 0 then
-    redis.call("SADD", queue_index, queue)
-  end
-  local ids, words = {}, {}
-  for i, text in ipairs(texts) do
-    ids[i] = plan.partition .. "-" .. string.format("%d", standing.sequence + i)
-    words[2 * i - 1], words[2 * i] = ids[i], text
-  end
-  standing.sequence, standing.length = standing.sequence + #texts, standing.length + #texts
-  redis.call("HSET", queue_data(queue), unpack(words))
-  local waiting = redis.call("RPUSH", queue_line(queue, facet), unpack(ids))
-  local over = math.max(most > 0 and standing.length - most or 0, facet_most > 0 and waiting - facet_most or 0)
-  over = math.min(over, waiting, #texts + 1000)
-  if over > 0 then
-    drop(queue, facet, over)
-  end
-  if over == waiting then
-    unseat(queue, facet)
-  elseif waiting == #texts then
-    seat(queue, facet)
   end
 end
 

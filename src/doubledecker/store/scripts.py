@@ -86,13 +86,13 @@ class Script:
 
 @cache
 def load(name: str) -> Script:
-    """Read `lua/<name>.lua` and bind what its header declares, and that of the part it uses."""
+    """Read `lua/<name>.lua` and bind what its header declares, and those of the parts it uses."""
     body = read(name)
     header = parse(body)
-    part = part_of(body)
-    if part is not None:
-        header = _joined(parse(read(part)), header)
-    text = _prelude(header) + (read(part) if part else "") + body
+    parts = [read(part) for part in parts_of(body)]
+    for part in reversed(parts):
+        header = _joined(parse(part), header)
+    text = _prelude(header) + "".join(parts) + body
     placeholders = frozenset(p for _, template in header.keys for p in _PLACEHOLDER.findall(template))
     # SHA-1 is how EVALSHA names a script; nothing is protected by it.
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
@@ -104,10 +104,9 @@ def read(name: str) -> str:
     return resources.files("doubledecker").joinpath("lua", f"{name}.lua").read_text()
 
 
-def part_of(body: str) -> str | None:
-    """The part that a script uses."""
-    found = _USES.search(body)
-    return found["part"] if found else None
+def parts_of(body: str) -> list[str]:
+    """The parts that a script uses."""
+    return _USES.findall(body)
 
 
 def all_names() -> list[str]:
