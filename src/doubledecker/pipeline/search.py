@@ -16,7 +16,7 @@ from pyspark.sql import functions as columns
 from pyspark.sql.types import TimestampType
 
 from doubledecker.errors import BadRequest, JournalTrimmed
-from doubledecker.pipeline import connector, lake, landing, rows
+from doubledecker.pipeline import connector, frames, lake, landing, rows
 from doubledecker.pipeline.reading import Access
 
 # Landing commits every few seconds at most; a search that meets it this often in a row has another trouble.
@@ -85,11 +85,7 @@ def everything(ground: Ground, name: str) -> DataFrame:
         .load()
         .select(names)
     )
-    paths = opened.file_uris()
-    if not paths:
-        return fresh
-    landed = ground.spark.read.schema(rows.ddl(table.schema)).option("basePath", table.uri).parquet(*paths)
-    return landed.select(names).unionByName(fresh)
+    return frames.landed(ground.spark, table, opened).select(names).unionByName(fresh)
 
 
 def _conditions(wanted: Wanted) -> list[str]:
@@ -110,7 +106,7 @@ def _fitting(frame: DataFrame, conditions: list[str]) -> DataFrame:
 
 
 def _first(frame: DataFrame, limit: int) -> Found:
-    first = frame.orderBy("at", "partition", "entry", "line").limit(limit)
+    first = frame.orderBy(*frames.order()).limit(limit)
     # As text, and in UTC: Python would give times in the zone of this machine.
     moments = [column.name for column in first.schema.fields if isinstance(column.dataType, TimestampType)]
     told = first.withColumns({name: columns.date_format(name, _ISO) for name in moments})

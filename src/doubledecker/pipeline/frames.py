@@ -1,0 +1,60 @@
+"""The lake's tables as DataFrames, of one version each, and only of the files that can hold what is asked for."""
+
+import posixpath
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as columns
+
+from doubledecker.pipeline import rows
+from doubledecker.pipeline.lake import Table
+
+
+def landed(
+    spark: SparkSession,
+    table: Table,
+    opened: DeltaTable,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> DataFrame:
+    """The rows that the bus wrote from `since` until before `until`, in the columns of today.
+
+    A column that was added after a file was written is null in its rows.
+    """
+    reader = spark.read.schema(rows.ddl(table.schema)).option("basePath", table.uri)
+    paths = list(_paths(opened, since, until))
+    # Spark reads no files at all only as a frame without rows.
+    frame = reader.parquet(*paths) if paths else spark.createDataFrame([], rows.ddl(table.schema))
+    if since is not None:
+        frame = frame.where(columns.col("at") >= columns.lit(since))
+    if until is not None:
+        frame = frame.where(columns.col("at") < columns.lit(until))
+    return frame
+
+
+def order() -> list[Column]:
+    """What rows are sorted by to stand as the bus accepted them: by time, and by place among those of one moment."""
+    # An entry is named by milliseconds and number, which as text would put 10 before 9.
+    number = columns.substring_index("entry", "-", -1).cast("long")
+    return [columns.col("at"), columns.col("partition"), number, columns.col("line")]
+
+
+def _paths(opened: DeltaTable, since: datetime | None, until: datetime | None) -> Iterator[str]:
+    """The files whose rows can lie in between, by what the table's log says of each."""
+    adds = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
+    # The log escapes folders' names and the list does not; a file's own name is alike in both, and in no other folder.
+    bounds = {posixpath.basename(add["path"]): (_aware(add.get("min.at")), _aware(add.get("max.at"))) for add in adds}
+    for path in opened.file_uris():
+        least, most = bounds[posixpath.basename(path)]
+        is_early = since is not None and most is not None and most < since
+        is_late = until is not None and least is not None and least >= until
+        if not (is_early or is_late):
+            yield path
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)
