@@ -16,6 +16,7 @@ def state_of(data: Path) -> dict:
     return json.loads(answer.stdout)
 
 
+@pytest.mark.slow
 def test_without_a_bus_it_says_how_to_start_one(tmp_path: Path):
     for words in (["pipeline", "run"], ["pipeline", "status"]):
         answer = run(*words, "--data", str(tmp_path))
@@ -31,6 +32,7 @@ def test_status_of_a_bus_that_never_had_one_says_so(bus: Up):
     assert state_of(bus.data) == {"run": None, "steps": {}}
 
 
+@pytest.mark.slow
 def test_a_lake_that_cannot_be_made_is_one_line(bus: Up, tmp_path: Path):
     (tmp_path / "file").touch()
     answer = run("pipeline", "run", "--data", str(bus.data), "--lake", str(tmp_path / "file"))
