@@ -60,7 +60,7 @@ class Line:
         call = _Call(len(commands), loop.create_future())
         if not self._outgoing:
             loop.call_soon(self._flush)
-        self._outgoing += self._connection.pack_commands(commands)
+        self._outgoing += map(_packed, commands)
         self._calls.append(call)
         return await call.done
 
@@ -101,6 +101,12 @@ class Line:
             failure = refused
         if self._calls[0].add(reply, failure):
             self._calls.popleft()
+
+
+def _packed(command: Sequence[Encoded]) -> bytes:
+    """A command as it goes over the wire; redis-py's own way takes several times as long."""
+    words = [word if isinstance(word, bytes) else str(word).encode() for word in command]
+    return b"*%d\r\n%b" % (len(words), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))
 
 
 async def open_line(connection: redis.Connection) -> Line:
