@@ -23,7 +23,7 @@
 
 -- Tag, messages in flight, mean cost, next time: four doubles. (MessagePack would take three times as long.)
 local FACET = "<dddd"
--- Below this many lines it costs less to ask for each than to halve them again.
+-- Below this many it costs less to ask for each than to find out whether all are alike.
 local ASKED_TOGETHER_MIN = 8
 
 local kept_state = redis.call("HMGET", state, "v", "mean")

@@ -5,18 +5,14 @@
 --
 -- uses queue_facets
 -- uses queue_records
+-- uses queue_turns
 -- key  scheduled     queue:scheduled:<queue>  zset  ids of messages that come back later, by when
--- arg  most          int   how many messages at most; 0 only looks
 -- arg  lease_ms      int   how long they are the consumer's
 -- arg  attempts_max  int   how many times a message is tried
 -- arg  floor         text  virtual time of the queue over all partitions: no facet is served as if it were earlier
 -- arg  is_alone      int   1 when no other partition has anything to serve
 -- arg  due_max       int   how much of what is due comes back in one call
 -- returns            {ids, attempts, facets, messages, tries, wait in ms or -1, end of leases, least tag, mean cost, facets in the ring}
-
--- A facet that was served late catches up with its rate by this much: without it a rate of more than one message a
--- millisecond, or than one a pull, could never be reached.
-local LATE_MS_MAX = 50
 
 local function due(zset)
   return redis.call("ZRANGE", zset, "-inf", now, "BYSCORE", "LIMIT", 0, due_max)
@@ -51,88 +47,14 @@ local function bring_back_delayed()
   end
 end
 
-bring_back_expired()
-if redis.call("EXISTS", scheduled, wake) > 0 then
-  bring_back_delayed()
-  read_all(due(wake))
-end
-return_all()
-seat_all(all_known())
-
--- The facets that may be served by this call: no more than messages are asked for, the last in line first.
-local function line_up()
-  local places = most > 0 and redis.call("ZRANGE", ring, 0, most - 1, "WITHSCORES") or {}
-  local names, standing = {}, {}
-  for i = 1, #places, 2 do
-    names[(i + 1) / 2] = places[i]
+local function bring_back_due()
+  bring_back_expired()
+  if redis.call("EXISTS", scheduled, wake) > 0 then
+    bring_back_delayed()
+    read_all(due(wake))
   end
-  read_all(names)
-  for i, name in ipairs(names) do
-    local facet = known[name]
-    facet.place = tonumber(places[2 * i])
-    standing[#names - i + 1] = facet
-  end
-  return standing
-end
-
-local function can_serve(facet)
-  return facet.next_at <= now and not is_blocked(facet)
-end
-
--- Whether a facet has more than what was taken. One in the ring has something, so this is only asked before another turn.
-local function has_more(facet)
-  facet.waiting = facet.waiting or redis.call("LLEN", line_prefix .. facet.name)
-  return facet.taken < facet.waiting
-end
-
-local function cost_of(facet)
-  -- Of one whose costs are not known yet, the cost of the others is the best guess.
-  return is_timed and math.max(1, facet.mean > 0 and facet.mean or mean_cost) or 1
-end
-
-local function stand_again(standing, facet)
-  local low, high = 1, #standing + 1
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if standing[middle].place > facet.place then
-      low = middle + 1
-    else
-      high = middle
-    end
-  end
-  table.insert(standing, low, facet)
-end
-
-local function serve(facet, cost)
-  local every_ms = facet.rule and facet.rule.every_ms or 0
-  v = math.max(v, facet.place)
-  facet.tag = math.max(facet.tag, v) + cost / weight_of(facet)
-  facet.place, facet.is_changed = facet.tag, true
-  facet.held, facet.taken = facet.held + 1, facet.taken + 1
-  facet.next_at = every_ms > 0 and math.max(facet.next_at, now - LATE_MS_MAX) + every_ms or 0
-end
-
--- Whose turn it is, one after the other, and what each is charged; and all facets whose place may have changed.
-local function take_turns(standing)
-  local turns, charges, moved, served = {}, {}, {}, 0
-  while served < most and #standing > 0 do
-    local facet = table.remove(standing)
-    if facet.taken == 0 then
-      moved[#moved + 1] = facet
-    end
-    if can_serve(facet) then
-      local cost = cost_of(facet)
-      serve(facet, cost)
-      served = served + 1
-      turns[served], charges[served] = facet, cost
-      -- Back in line if this call may come to it again: with many facets, others are served before.
-      local last = standing[#standing - (most - served) + 1]
-      if (not last or last.place > facet.place) and can_serve(facet) and has_more(facet) then
-        stand_again(standing, facet)
-      end
-    end
-  end
-  return turns, charges, moved
+  return_all()
+  seat_all(all_known())
 end
 
 -- The next message of a facet whose turn it is; those of several turns leave the line together.
@@ -163,7 +85,7 @@ local function lease(turns, charges)
     return {ids, attempts, names, {}, tries}
   end
   local texts = redis.call("HMGET", data, unpack(ids))
-  local before = are_all_held() and {} or redis.call("HMGET", tried, unpack(ids))
+  local before = are_all_held(ids) and {} or redis.call("HMGET", tried, unpack(ids))
   local leases, records, lease_end = {}, {}, string.format("%d", now + lease_ms)
   for i, id in ipairs(ids) do
     local attempt, forgiven = 1, 0
@@ -220,6 +142,7 @@ local function wait_of(is_servable)
   return wait_ms
 end
 
+bring_back_due()
 v = math.max(v, tonumber(floor))
 local turns, charges, moved = take_turns(line_up())
 local columns = lease(turns, charges)

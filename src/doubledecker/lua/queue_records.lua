@@ -41,9 +41,9 @@ local function records_of(ids)
 end
 
 -- Whether every record is of a message in a consumer's hands: none came back, so none that waits has one. Mostly so,
--- and it saves asking for each message.
-local function are_all_held()
-  return redis.call("HLEN", tried) == redis.call("ZCARD", pending)
+-- and it saves asking for each of many messages; of few, each is asked for.
+local function are_all_held(ids)
+  return #ids >= ASKED_TOGETHER_MIN and redis.call("HLEN", tried) == redis.call("ZCARD", pending)
 end
 
 local function number_of(id)
@@ -151,7 +151,7 @@ local function still_held(ids, attempts)
     return mine
   end
   local records = redis.call("HMGET", tried, unpack(ids))
-  local ends = not are_all_held() and redis.call("ZMSCORE", pending, unpack(ids))
+  local ends = not are_all_held(ids) and redis.call("ZMSCORE", pending, unpack(ids))
   for i, id in ipairs(ids) do
     -- The same message named twice in one call counts once.
     if records[i] and not seen[id] and (not ends or ends[i]) then
