@@ -59,6 +59,23 @@ def summarize(root: str, *, span: str, since: datetime, until: datetime, complet
     )
 
 
+def by_hour(root: str, *, since: datetime, until: datetime) -> dict[int, int]:
+    """How many events there were in each hour, by when it begins."""
+    events = read(root, "events", span="hour", since=since, until=until)
+    return {_ms(_datetime(row["at"])): _whole(row["events"]) for row in _sums(events, ["at"], ["events"])}
+
+
+def reach(root: str) -> tuple[datetime, datetime] | None:
+    """From when to when there are measures at all, by the tables' logs; None when there are none."""
+    bounds = []
+    for name in measures.MEASURES:
+        uri = measures.table_of(root, name).uri
+        if DeltaTable.is_deltatable(uri):
+            adds = pa.table(DeltaTable(uri).get_add_actions(flatten=True)).to_pylist()
+            bounds += [(add["min.at"], add["max.at"]) for add in adds if add["partition.span"] == "minute"]
+    return (min(least for least, _ in bounds), max(most for _, most in bounds)) if bounds else None
+
+
 def _moments(found: Mapping[str, pa.Table]) -> list[Moment]:
     events = {row["at"]: row for row in _sums(found["events"], ["at"], ["events", "bytes"])}
     attempts = {row["at"]: row for row in _sums(found["attempts"], ["at"], ["attempts", "delivered", "retries"])}
