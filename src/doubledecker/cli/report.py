@@ -40,12 +40,13 @@ def report(
     *, start: str | None, end: str | None, html: Path | None, data: Path | None, lake: str | None, as_json: bool
 ) -> None:
     """Print the report, and write it as a page when a file is named."""
-    wanted = stretch(start, end, now=datetime.fromtimestamp(clock.now_ms() / 1000, UTC))
+    now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
+    wanted = stretch(start, end, now=now)
     root = find(data, lake)
     if html is not None:
         # Before the work, and before anything is printed.
         _check(html)
-    found = _read(root, wanted)
+    found = _read(root, wanted, is_open=wanted.until >= now)
     if html is not None:
         _write(html, report_page.render(found))
     if as_json:
@@ -78,7 +79,7 @@ def find(data: Path | None, lake: str | None) -> str:
     return str(Path(root).absolute())
 
 
-def _read(root: str, wanted: Stretch) -> Report:
+def _read(root: str, wanted: Stretch, *, is_open: bool) -> Report:
     from doubledecker.pipeline import summing  # noqa: PLC0415 - slow to import, and may not be there
 
     summary = summing.summarize(root, span=wanted.span, since=wanted.since, until=wanted.until)
@@ -92,7 +93,7 @@ def _read(root: str, wanted: Stretch) -> Report:
     # The heat map goes by hours, whatever the lines go by.
     hour = _SPANS["hour"]
     since, until = wanted.since - (wanted.since - _EPOCH) % hour, wanted.until + (_EPOCH - wanted.until) % hour
-    return Report(summary, summing.by_hour(root, since=since, until=until))
+    return Report(summary, summing.by_hour(root, since=since, until=until), is_open=is_open)
 
 
 def _iso(moment_: datetime) -> str:

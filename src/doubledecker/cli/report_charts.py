@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from doubledecker.cli import words
 from doubledecker.model.summary import Moment, Receiving, Spread, Summary
 from doubledecker.stages.plots.chart import COLOURS, Chart, Line, Panel
 
@@ -16,10 +15,14 @@ _MARKS = 6
 
 @dataclass(frozen=True)
 class Report:
-    """A summary, and events by hour (when it begins, in milliseconds) for the heat map."""
+    """A summary, and events by hour (when it begins, in milliseconds) for the heat map.
+
+    One that reaches to the present is open: what it says of its last moment is not all yet.
+    """
 
     summary: Summary
     hours: dict[int, int]
+    is_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,30 +49,35 @@ class Heat:
     cells: tuple[tuple[int | None, ...], ...]
 
 
-def lines(summary: Summary) -> Chart | None:
+def lines(report: Report) -> Chart | None:
     """Throughput, latency and fairness over time; None when the stretch has but one moment."""
+    summary = report.summary
     step_ms = _STEP_MS[summary.span]
     ats = list(range(summary.since, summary.until, step_ms))
     if len(ats) < 2:  # noqa: PLR2004 - a line has two ends
         return None
     known = {moment.at: moment for moment in summary.moments}
     moments = [known.get(at, Moment(at)) for at in ats]
-    per_s = step_ms / 1000
+    # A moment that is still being counted would look like a fall.
+    ends = max(known, default=0) if report.is_open else summary.until
+
+    def rates(name: str) -> list[float | None]:
+        return [getattr(each, name) * 1000 / step_ms if each.at < ends else None for each in moments]
+
     panels = [
         Panel(
             "per second",
-            (
-                _line("events", [each.events / per_s for each in moments], 0),
-                _line("attempts", [each.attempts / per_s for each in moments], 1),
-                _line("retries", [each.retries / per_s for each in moments], 3),
+            tuple(
+                _line(name, rates(name), colour) for name, colour in (("events", 0), ("attempts", 1), ("retries", 3))
             ),
         ),
         *_spreads("attempts took, ms", moments, lambda each: each.took),
         *_spreads("from accepted to delivered, ms", moments, lambda each: each.age),
         *_fairness(summary, ats),
     ]
-    title = f"{words.moment(summary.since)} to {words.moment(summary.until)}"
-    return Chart(title, "UTC", tuple(map(float, range(len(ats)))), tuple(panels), _marks(ats, summary.span))
+    return Chart(
+        f"By {summary.span}", "UTC", tuple(map(float, range(len(ats)))), tuple(panels), _marks(ats, summary.span)
+    )
 
 
 def bars(summary: Summary) -> Iterator[Bars]:

@@ -18,7 +18,8 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 800px; margin: 2rem auto; padding: 0 1rem;
   color: var(--ink); background: var(--paper) }
 h1 { font-size: 1.4rem; margin-bottom: 0 } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem }
-p { color: var(--faint); margin: 0 } figure { margin: 0 } svg { max-width: 100%; height: auto; display: block }
+p { color: var(--faint); margin: 0 } figure { margin: 0; padding-right: 1rem }
+svg { max-width: 100%; height: auto; display: block; overflow: visible }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)); gap: .5rem 1.5rem; margin: 1rem 0 }
 dt { color: var(--faint); font-size: .85rem } dd { margin: 0; font-weight: 600; font-variant-numeric: tabular-nums }
 table { border-collapse: collapse; width: 100%; font-size: .85rem; font-variant-numeric: tabular-nums }
@@ -48,7 +49,7 @@ def _head(title: str, summary: Summary) -> Iterator[str]:
 
 
 def _drawn(report: Report) -> Iterator[str]:
-    chart = report_charts.lines(report.summary)
+    chart = report_charts.lines(report)
     if chart is not None:
         yield _section("Over time", svg.draw(chart))
     heat = report_charts.heat(report)

@@ -17,7 +17,7 @@ def show(report: Report, console: Console) -> None:
     click.echo(f"{words.moment(summary.since)} to {words.moment(summary.until)}, by {summary.span}")
     click.echo()
     table.show(["in all", ""], totals(summary.total))
-    chart = report_charts.lines(summary)
+    chart = report_charts.lines(report)
     if chart is not None and console.is_terminal:
         click.echo()
         sketch.show(chart, console)
