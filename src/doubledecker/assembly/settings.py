@@ -82,6 +82,7 @@ class Settings:
     # the pipeline
     lake: str = ""
     pipeline_interval_s: float = 2.0
+    measure_interval_s: float = 30.0
     tend_interval_s: float = 600.0
     spark_master: str = "local[*]"
     # watching
@@ -157,6 +158,7 @@ _LEAST = {
     "stream_heartbeat_s": 0.05,
     "stream_stall_s": 0.1,
     "pipeline_interval_s": 0.1,
+    "measure_interval_s": 0.1,
     "tend_interval_s": 1,
     "monitor_interval_s": 0.1,
     "autodrop_interval_s": 0.1,

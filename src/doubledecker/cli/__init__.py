@@ -112,6 +112,24 @@ def _events(
     search.search(id_=id_, limit=limit, data=data, lake=lake, as_json=as_json, wanted=wanted)
 
 
+@cli.command("report")
+@click.option(
+    "--from", "start", metavar="TIME", help="From then on, e.g. 2026-11-15T11:00:00Z  [default: a day before --to]"
+)
+@click.option("--to", "end", metavar="TIME", help="Until then  [default: now]")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page that needs nothing else")
+@click.option("--data", type=_FOLDER, help="Folder of `doubledecker up`, for its lake  [default: .data]")
+@click.option("--lake", metavar="PATH", help="Where the tables are  [default: DOUBLEDECKER_LAKE, or lake in --data]")
+@_json
+def _report(
+    start: str | None, end: str | None, html: Path | None, data: Path | None, lake: str | None, *, as_json: bool
+) -> None:
+    """Show what passed over the bus, from the measures: plots, percentiles, failures, fairness."""
+    from doubledecker.cli import report  # noqa: PLC0415 - only what the command needs
+
+    report.report(start=start, end=end, html=html, data=data, lake=lake, as_json=as_json)
+
+
 @cli.group("pipeline")
 def _pipeline() -> None:
     """Archive, with Spark, what passes over the bus."""

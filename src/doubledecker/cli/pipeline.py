@@ -112,6 +112,7 @@ def _headline(state: PipelineState) -> str:
 
 
 def _row(name: str, step: StepReport, lag: Lag | None) -> list[str]:
+    has_table = bool(lag or step.table_files)
     return [
         name,
         step.state,
@@ -119,8 +120,8 @@ def _row(name: str, step: StepReport, lag: Lag | None) -> list[str]:
         words.rate(step.rows_per_s),
         words.age(lag.behind_ms) if lag else "",
         _bar(lag.share) if lag else "",
-        f"{step.table_rows:,} rows, {words.size(step.table_bytes)}" if lag else "",
-        f"{step.table_files:,}" if lag else "",
+        f"{step.table_rows:,} rows, {words.size(step.table_bytes)}" if has_table else "",
+        f"{step.table_files:,}" if has_table else "",
         step.error[:80],
     ]
 

@@ -1,4 +1,4 @@
-"""The pipeline's process: one Spark application that lands each journal and tends the lake, until stopped or done."""
+"""The pipeline's process: one Spark application that lands each journal, measures and tends, until stopped or done."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
 from doubledecker.errors import BusAway
 from doubledecker.model.step import RunReport, StepReport
-from doubledecker.pipeline import landing, reading, session, steps, tending
+from doubledecker.pipeline import lake, landing, latest, measures, measuring, reading, session, steps, tending
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.session import SessionPlan
 from doubledecker.pipeline.steps import Keeper, Round, Step
@@ -53,7 +53,12 @@ def _steps(settings: Settings, spark: SparkSession, access: Access, root: str, a
         Step(name, partial(_land, spark, access, root, name, archive), settings.pipeline_interval_s)
         for name in landing.TABLES
     ]
-    return [*landings, Step("tend", partial(_tend, root), settings.tend_interval_s)]
+    return [
+        *landings,
+        # What one pass lands is measured by the same pass.
+        Step("measure", partial(_measure, spark, access, root), settings.measure_interval_s, phase=1),
+        Step("tend", partial(_tend, root), settings.tend_interval_s),
+    ]
 
 
 @dataclass
@@ -111,6 +116,14 @@ def _prepare(access: Access, root: str, *, takes_over: bool) -> str:
 def _land(spark: SparkSession, access: Access, root: str, name: str, archive: str) -> Round:
     done = landing.land(spark, access, root, name, archive=archive)
     return Round(done.rows, done.has_more, done.from_ms, done.size.rows, done.size.bytes, done.size.files)
+
+
+def _measure(spark: SparkSession, access: Access, root: str) -> Round:
+    done = [measuring.measure(spark, root, name, partitions=access.partitions) for name in measures.MEASURES]
+    latest.tell(access, root)
+    size = lake.total(each.size for each in done)
+    rows, has_more = sum(each.rows for each in done), any(each.has_more for each in done)
+    return Round(rows, has_more, 0, size.rows, size.bytes, size.files)
 
 
 def _tend(root: str) -> Round:

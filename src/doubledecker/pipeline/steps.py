@@ -37,11 +37,12 @@ class Round:
 
 @dataclass(frozen=True)
 class Step:
-    """Something the pipeline does again and again."""
+    """Something the pipeline does again and again; in one pass, those of a later `phase` come after the others."""
 
     name: str
     act: Callable[[], Round]
     interval_s: float
+    phase: int = 0
 
 
 Tell = Callable[[str, StepReport], None]
@@ -54,6 +55,11 @@ class Keeper:
         self._step = step
         self._tell = tell
         self.report = StepReport("starting", at=clock.now_ms())
+
+    @property
+    def phase(self) -> int:
+        """When in one pass its turn is."""
+        return self._step.phase
 
     def keep(self, stop: threading.Event) -> None:
         """Until stopped."""
@@ -130,7 +136,9 @@ def keep_all(keepers: Sequence[Keeper], stop: threading.Event) -> bool:
 
 
 def pass_all(keepers: Sequence[Keeper], stop: threading.Event) -> bool:
-    """Run every step until it has no more; says whether all got there."""
-    with ThreadPoolExecutor(len(keepers), thread_name_prefix="step") as threads:
-        passing = [threads.submit(keeper.pass_once, stop) for keeper in keepers]
+    """Run every step until it has no more, phase by phase; says whether all got there."""
+    passing = []
+    for phase in sorted({keeper.phase for keeper in keepers}):
+        with ThreadPoolExecutor(len(keepers), thread_name_prefix="step") as threads:
+            passing += [threads.submit(keeper.pass_once, stop) for keeper in keepers if keeper.phase == phase]
     return all(each.result() for each in passing)
