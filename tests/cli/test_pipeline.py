@@ -87,14 +87,17 @@ def test_one_pass_ends_by_itself_and_another_lake_is_refused(data_dir: Path, tmp
         assert up.post("/events", secret, [{"topic": "orders", "type": "create"} for _ in range(50)]) == 202
         first = run("pipeline", "run", "--once", "--data", str(data_dir), within_s=240)
         state = state_of(data_dir)
+        report = run("report", "--data", str(data_dir), within_s=60)
         found = run("events", "--json", "--topic", "orders", "--limit", "7", "--data", str(data_dir), within_s=240)
         wrong = run("events", "--where", "nonsense(", "--data", str(data_dir), within_s=240)
         other = run("pipeline", "run", "--once", "--data", str(data_dir), "--lake", str(tmp_path / "other"))
 
     assert first.returncode == 0, first.stderr
     assert (state["steps"]["events"]["rows"], state["steps"]["events"]["lag_ms"]) == (50, 0)
+    assert state["steps"]["measure"]["table_rows"] == state["steps"]["measure"]["rows"] > 0
     assert state["run"]["state"] == "stopped"
     assert DeltaTable(data_dir / "lake" / "events").count() == 50
+    assert "\nevents\t50\n" in report.stdout, report.stderr
     assert found.returncode == 0, found.stderr
     assert [event["topic"] for event in json.loads(found.stdout)] == ["orders"] * 7
     assert (wrong.returncode, wrong.stdout) == (4, "")
