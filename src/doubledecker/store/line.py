@@ -84,7 +84,8 @@ class Line:
         self._is_flush_due = False
         outgoing, self._outgoing = self._outgoing, []
         writer = self._connection._writer  # noqa: SLF001 - its own method waits for each command to drain
-        if outgoing and writer is not None and self.is_open:
+        # Whoever waits on a connection that is closing is told so by the reading task.
+        if outgoing and writer is not None and self.is_open and not writer.is_closing():
             writer.writelines(outgoing)
 
     async def _read_forever(self) -> None:
