@@ -22,6 +22,8 @@ from doubledecker.store import extents, journal, pipeline
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.pipeline import PipelineState
 
+# In the data folder, unless a setting says otherwise.
+SOURCES = "sources.toml"
 _JOURNALS = ("events", "attempts", "settlements")
 _BAR = 20
 
@@ -54,9 +56,17 @@ def run(*, data: Path | None, lake: str | None, master: str | None, is_once: boo
     settings = replace(settings, spark_master=master or settings.spark_master)
     log.configure(level=settings.log_level, as_json=settings.log_json)
     from doubledecker.pipeline import run as running  # noqa: PLC0415 - Spark is slow to import, and may not be there
+    from doubledecker.pipeline import sources  # noqa: PLC0415 - the same
 
-    if not running.run(settings, root=where, is_once=is_once, takes_over=takes_over):
+    named = settings.sources or _sources_in(data)
+    wanted = sources.read(Path(named)) if named else sources.Sources()
+    if not running.run(settings, root=where, sources=wanted, is_once=is_once, takes_over=takes_over):
         sys.exit(1)
+
+
+def _sources_in(data: Path | None) -> str:
+    found = (data or folder.DEFAULT) / SOURCES
+    return str(found) if found.exists() else ""
 
 
 def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
@@ -73,7 +83,7 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
         return
     click.echo(_headline(state))
     if state.steps:
-        titles = ["step", "state", "rows", "rows/s", "lag", "caught up", "table", "files", "last error"]
+        titles = ["step", "state", "rows", "rows/s", "lag", "caught up", "refused", "table", "files", "last error"]
         table.show(titles, [_row(name, step, lags.get(name)) for name, step in state.steps.items()])
 
 
@@ -119,6 +129,7 @@ def _row(name: str, step: StepReport, lag: Lag | None) -> list[str]:
         words.rate(step.rows_per_s),
         words.age(lag.behind_ms) if lag else "",
         _bar(lag.share) if lag else "",
+        f"{step.refused:,}" if step.refused else "",
         f"{step.table_rows:,} rows, {words.size(step.table_bytes)}" if lag else "",
         f"{step.table_files:,}" if lag else "",
         step.error[:80],

@@ -25,6 +25,8 @@ from doubledecker.model.uid import repeatable_event_id
 from doubledecker.pipeline.refusals import RefusedRows
 
 COLUMNS = ("topic", "type", "url", "tenant", "key", "id", "timestamp", "data", "traceparent")
+# What whoever made the rows may say about them: why one is refused before it is offered, and where it is from.
+NOTES = ("_why", "_row", "_file")
 
 _check_json = msgspec.json.Decoder(Raw).decode
 _encode = msgspec.json.Encoder().encode
@@ -60,14 +62,16 @@ async def publish_all(work: TaskWork, batches: Iterator[pa.RecordBatch], refused
     async with build.open_bus(work.settings) as bus, _notifying(bus, work) as notifiers:
         publishers = _publishers(bus, work, notifiers)
         for arrow in batches:
-            items = arrow.to_pylist()
-            parts, why = _sort_out(bus, work, items, first=seen)
+            noted = arrow.select([name for name in arrow.schema.names if name in NOTES]).to_pylist()
+            items = arrow.select([name for name in arrow.schema.names if name in COLUMNS]).to_pylist()
+            why = {at: note["_why"] for at, note in enumerate(noted) if note.get("_why")}
+            parts = _sort_out(bus, work, items, why, first=seen)
             await asyncio.gather(*(publishers[index].publish(rows) for index, rows in parts.items()))
             for publisher in publishers:
                 why |= publisher.tally.refused
                 publisher.tally.refused = {}
             for at, reason in sorted(why.items()):
-                refused.add(items[at], reason)
+                refused.add(items[at], reason, noted[at])
             seen += len(items)
     tallies = [publisher.tally for publisher in publishers]
     return Counts(sum(each.published for each in tallies), sum(each.repeated for each in tallies))
@@ -97,14 +101,15 @@ def _publishers(bus: Bus, work: TaskWork, notifiers: Sequence[Notifier]) -> list
 
 
 def _sort_out(
-    bus: Bus, work: TaskWork, items: list[dict[str, object]], *, first: int
-) -> tuple[dict[int, list[Row]], dict[int, str]]:
-    """The rows by partition, in order, and why which cannot be events."""
+    bus: Bus, work: TaskWork, items: list[dict[str, object]], refused: dict[int, str], *, first: int
+) -> dict[int, list[Row]]:
+    """The rows by partition, in order; those that cannot be events join the refused."""
     limits = EventLimits(work.settings.max_event_data_bytes, work.settings.event_depth_max)
     parts: dict[int, list[Row]] = {}
-    refused: dict[int, str] = {}
     now_ms = clock.now_ms()
     for at, item in enumerate(items):
+        if at in refused:
+            continue
         id_ = repeatable_event_id(work.query, str(work.batch), str(work.task), str(first + at))
         try:
             row = to_row(item, publisher=work.publisher, index=at, id_=id_, now_ms=now_ms, limits=limits)
@@ -112,7 +117,7 @@ def _sort_out(
             refused[at] = refusal.detail
         else:
             parts.setdefault(bus.partitions.of(row.draft.event).index, []).append(row)
-    return parts, refused
+    return parts
 
 
 def to_row(

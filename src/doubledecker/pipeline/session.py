@@ -1,5 +1,6 @@
 """The Spark session: started with a Java that fits, quiet, and on this machine's loopback unless a cluster is named."""
 
+import logging
 import os
 import sys
 from dataclasses import dataclass, field
@@ -7,12 +8,15 @@ from importlib import resources
 from pathlib import Path
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from doubledecker.errors import SparkUnfit
 from doubledecker.pipeline import java
 
 _LOCAL = "local"
+# PySpark logs what it then raises as well; whoever catches it tells it, once.
+_TOLD_TWICE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class SessionPlan:
 
 def open_session(plan: SessionPlan) -> SparkSession:
     """Start Spark in this process, or take the session that it already has."""
+    for name in _TOLD_TWICE:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     home = java.find_home(os.environ)
     os.environ["JAVA_HOME"] = str(home)
     # Executors must run the Python that has our package.

@@ -33,6 +33,10 @@ class Round:
     table_rows: int = 0
     table_bytes: int = 0
     table_files: int = 0
+    # Rows that were refused, of all that the step ever had.
+    refused: int = 0
+    # How long the rows took, where that is not how long the round took.
+    took_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Keeper:
             if not stop.is_set():
                 self._fail(error)
             return None
-        took_ms = max(1, int((time.monotonic() - began_s) * 1000))
+        took_ms = done.took_ms or max(1, int((time.monotonic() - began_s) * 1000))
         self._say(
             state="waiting",
             rows=self.report.rows + done.rows,
@@ -92,6 +96,7 @@ class Keeper:
             table_rows=done.table_rows,
             table_bytes=done.table_bytes,
             table_files=done.table_files,
+            refused=done.refused,
         )
         if done.rows:
             self._say(rows_last=done.rows, took_ms=took_ms)
