@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -49,7 +50,9 @@ def ground_in(folder: Path, feed: Feed, source: Source) -> Ground:
 def consume(spark: SparkSession, feed: Feed, folder: Path, source: Source) -> Round:
     """Consume all there is, as a pipeline does that was just started."""
     consumer = Consumer(spark, source, ground_in(folder, feed, source), interval_s=1)
-    return consumer.consume(is_once=True)
+    # In a thread of its own, as there.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(consumer.consume, is_once=True).result()
 
 
 def quarantined(folder: Path) -> list[dict[str, object]]:

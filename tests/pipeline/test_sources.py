@@ -1,6 +1,8 @@
 """Sources: rows of many kinds become events, each once, and what cannot be one is kept with its reason."""
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from conftest import Topology
+from doubledecker.pipeline import bookmarks
+from doubledecker.pipeline.bookmarks import BookmarkConsumer
 from doubledecker.pipeline.consuming import Consumer
 from feed import a_feed
 from sourcing import FIELDS, SCHEMA, a_source, consume, drop, ground_in, lines, number, published, quarantined
@@ -214,3 +218,54 @@ async def test_an_empty_folder_of_parquet_is_no_failure(spark: SparkSession, one
         assert consume(spark, feed, tmp_path, source).rows == 0
         write(Path(source.path), "parquet")
         assert consume(spark, feed, tmp_path, source).rows == 50
+
+
+def tables(spark: SparkSession, name: str) -> Callable[[str], None]:
+    """A database in Spark's own JVM, to be told SQL."""
+    connection = spark._jvm.java.sql.DriverManager.getConnection(f"jdbc:derby:memory:{name};create=true")
+
+    def tell(sql: str) -> None:
+        connection.createStatement().execute(sql)
+
+    tell("create table orders (id int, made timestamp, customer varchar(20))")
+    return tell
+
+
+async def test_a_table_of_a_database_is_read_from_its_bookmark_on(
+    spark: SparkSession, topology: Topology, tmp_path: Path
+):
+    tell = tables(spark, topology.name)
+    source = a_source(
+        tmp_path,
+        format="jdbc",
+        path="",
+        schema="",
+        mode="batch",
+        bookmark="ID",
+        options={"url": f"jdbc:derby:memory:{topology.name}", "dbtable": "orders"},
+        fields={**FIELDS, "data": "to_json(struct(id as number))", "timestamp": "made"},
+    )
+    moment = "timestamp('2026-11-15 11:00:00')"
+    async with a_feed(topology) as feed:
+        consumer = BookmarkConsumer(spark, source, ground_in(tmp_path, feed, source))
+        empty = consumer.consume()
+        tell(f"insert into orders values (1, {moment}, 'a'), (2, {moment}, null), (3, {moment}, 'has\nbreak')")
+        first = consumer.consume()
+        nothing = consumer.consume()
+        for n in range(4, 40):
+            tell(f"insert into orders values ({n}, {moment}, 'c')")
+        place = tmp_path / "lake" / "checkpoints" / "orders"
+        planned = replace(bookmarks.read(spark, str(place)), round=2, after="3", upto="20", is_done=False)
+        # As if it had died between publishing and writing that down: the same range is published before the next.
+        bookmarks.write(spark, str(place), planned)
+        BookmarkConsumer(spark, source, ground_in(tmp_path, feed, source)).consume()
+        bookmarks.write(spark, str(place), planned)
+        repeated = BookmarkConsumer(spark, source, ground_in(tmp_path, feed, source)).consume()
+        rest = consumer.consume()
+        found = await published(feed)
+
+    assert (empty.rows, first.rows, nothing.rows, repeated.rows, rest.rows) == (0, 3, 0, 17, 19)
+    assert Counter(number(event) for event in found) == Counter([1, 2, *range(4, 40)])
+    assert {event.t for event in found} == {1_794_740_400_000}
+    assert [row["row"] for row in quarantined(tmp_path)] != []
+    assert rest.refused == first.refused == len(quarantined(tmp_path)) == 1

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from doubledecker import log
 from doubledecker.errors import BadRequest
-from doubledecker.pipeline import connector, mapping, refusals
+from doubledecker.pipeline import connector, mapping, refusals, session
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.sources import FILES, Source, Sources
 from doubledecker.pipeline.steps import Round
@@ -89,6 +89,7 @@ class Consumer:
         return done
 
     def _start(self, *, is_once: bool) -> StreamingQuery | None:
+        session.activate(self._spark)
         frame = rows(self._spark, self._source)
         if frame is None:
             return None
@@ -137,6 +138,7 @@ class Consumer:
 def own_session(spark: SparkSession) -> SparkSession:
     """A session for one source: its settings and its view are its own."""
     own = spark.newSession()
+    connector.register(own)
     for name, value in _CUTTING.items():
         own.conf.set(name, value)
     return own

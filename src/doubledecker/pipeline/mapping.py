@@ -72,7 +72,8 @@ def _noted(rows: DataFrame, chosen: Mapping[str, Column], source: Source, *, fil
     corrupt = columns.col(CORRUPT) if CORRUPT in rows.columns else columns.lit(None).cast("string")
     inner = [each.alias(f"{_TRIED}{name}") for name, each in tried.items()]
     notes = [file.alias("_file"), corrupt.alias(CORRUPT), columns.struct("*").alias("_all")]
-    outer = [_value(name).alias(name) for name in tried]
+    # What a database says of a column, such as how long its texts may be, is no business of the event's.
+    outer = [_value(name).alias(name, metadata={}) for name in tried]
     why = _why(source, list(tried))
     # Written as JSON only where it is needed: that costs more than all the rest.
     row = columns.when(why.isNotNull(), columns.coalesce(columns.col(CORRUPT), columns.to_json("_all")))

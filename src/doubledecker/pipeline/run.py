@@ -19,6 +19,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.errors import BadRequest, BusAway, SettingInvalid
 from doubledecker.model.step import RunReport, StepReport
 from doubledecker.pipeline import consuming, lake, landing, mapping, reading, session, steps, tending
+from doubledecker.pipeline.bookmarks import BookmarkConsumer
 from doubledecker.pipeline.consuming import Consumer
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.session import SessionPlan
@@ -72,8 +73,11 @@ def _sourcing(
     for source in sources.all:
         ground = consuming.ground_of(access, root, sources, source)
         interval_s = source.interval_s or settings.pipeline_interval_s
-        consumer = Consumer(spark, source, ground, interval_s=interval_s)
-        found.append(Step(f"source:{source.name}", partial(consumer.consume, is_once=is_once), interval_s))
+        if source.mode == "batch":
+            act = BookmarkConsumer(spark, source, ground).consume
+        else:
+            act = partial(Consumer(spark, source, ground, interval_s=interval_s).consume, is_once=is_once)
+        found.append(Step(f"source:{source.name}", act, interval_s))
     return found
 
 

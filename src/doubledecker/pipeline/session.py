@@ -46,6 +46,13 @@ def open_session(plan: SessionPlan) -> SparkSession:
         raise SparkUnfit(f"Spark did not start on {plan.master!r} with the Java in {home}: {error}") from error
 
 
+def activate(spark: SparkSession) -> None:
+    """Make it this thread's session; in a thread that has none, Spark does not find formats written in Python."""
+    jvm = spark._jvm  # noqa: SLF001 - PySpark does so only inside other calls
+    assert jvm is not None
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - the same
+
+
 def cores(spark: SparkSession) -> int:
     """How many tasks run side by side, over all executors."""
     return max(1, spark.sparkContext.defaultParallelism)

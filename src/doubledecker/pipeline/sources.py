@@ -146,6 +146,8 @@ def _check_reading(where: str, source: Source) -> None:
             f"{where}: there is no bookmark; with mode 'batch' it is the column that only grows, and what lies beyond "
             f"its highest value so far is new"
         )
+    if source.mode == "batch" and source.format in FILES:
+        raise SettingInvalid(f"{where}: mode is 'batch', but files are streamed; leave it out")
     if source.mode == "stream" and (source.bookmark or source.interval_s):
         raise SettingInvalid(f"{where}: bookmark and interval_s are for mode 'batch'; leave them out, or set it")
     if source.interval_s < 0:
