@@ -206,7 +206,7 @@ async def test_a_source_that_goes_on_takes_files_as_they_come_and_one_that_faile
             while rows < 20:
                 rows += consumer.consume(is_once=False).rows
         finally:
-            consumer._drop()
+            consumer.close()
         found = await published(feed)
 
     assert Counter(number(event) for event in found) == Counter(range(20))

@@ -85,7 +85,7 @@ class Consumer:
             is_going = not is_once
         finally:
             if not is_going:
-                self._drop()
+                self.close()
         return done
 
     def _start(self, *, is_once: bool) -> StreamingQuery | None:
@@ -129,7 +129,8 @@ class Consumer:
         self._seen = replace(self._seen, refused=total)
         return total
 
-    def _drop(self) -> None:
+    def close(self) -> None:
+        """End the query, if one runs; what it was at is repeated by the next."""
         query, self._query = self._query, None
         if query is not None and query.isActive:
             query.stop()

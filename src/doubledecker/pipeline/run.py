@@ -73,11 +73,12 @@ def _sourcing(
     for source in sources.all:
         ground = consuming.ground_of(access, root, sources, source)
         interval_s = source.interval_s or settings.pipeline_interval_s
+        name = f"source:{source.name}"
         if source.mode == "batch":
-            act = BookmarkConsumer(spark, source, ground).consume
+            found.append(Step(name, BookmarkConsumer(spark, source, ground).consume, interval_s))
         else:
-            act = partial(Consumer(spark, source, ground, interval_s=interval_s).consume, is_once=is_once)
-        found.append(Step(f"source:{source.name}", act, interval_s))
+            consumer = Consumer(spark, source, ground, interval_s=interval_s)
+            found.append(Step(name, partial(consumer.consume, is_once=is_once), interval_s, consumer.close))
     return found
 
 

@@ -46,6 +46,8 @@ class Step:
     name: str
     act: Callable[[], Round]
     interval_s: float
+    # Ends what goes on between rounds.
+    close: Callable[[], None] = lambda: None
 
 
 Tell = Callable[[str, StepReport], None]
@@ -63,6 +65,7 @@ class Keeper:
         """Until stopped."""
         while not stop.is_set():
             stop.wait(self._next_s(self._round(stop)))
+        self._step.close()
         self._say(state="stopped", retry_at=0)
 
     def pass_once(self, stop: threading.Event) -> bool:
