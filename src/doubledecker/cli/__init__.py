@@ -140,6 +140,15 @@ def _sources(data: Path | None, *, as_json: bool) -> None:
     pipeline.show_sources(data=data, as_json=as_json)
 
 
+@_pipeline.command("package")
+@click.argument("folder", type=_FOLDER)
+def _package(folder: Path) -> None:
+    """Write what spark-submit needs to FOLDER: our code as a zip, and a program that starts it."""
+    from doubledecker.cli import pipeline  # noqa: PLC0415 - only what the command needs
+
+    pipeline.write_package(folder)
+
+
 @_pipeline.command("status")
 @click.option("--url", metavar="REDIS_URL", help="The bus's Redis  [default: DOUBLEDECKER_REDIS_URL]")
 @click.option("--data", type=_FOLDER, help="Folder of a running `doubledecker up`  [default: .data, if one runs there]")

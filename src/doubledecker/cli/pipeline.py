@@ -69,6 +69,20 @@ def run(*, data: Path | None, lake: str | None, master: str | None, is_once: boo
         sys.exit(1)
 
 
+def write_package(folder: Path) -> None:
+    """Write the files for spark-submit, and print how it is called."""
+    if not is_installed():
+        raise SparkUnfit(_MISSING)
+    from doubledecker.pipeline import package  # noqa: PLC0415 - the rest of its package needs Spark
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        code, program = package.write_zip(folder), package.write_main(folder)
+    except OSError as error:
+        raise SettingInvalid(f"cannot write to {folder}: {error.strerror}") from error
+    click.echo(f"spark-submit --master spark://HOST:7077 --py-files {code} {program} pipeline run")
+
+
 def show_sources(*, data: Path | None, as_json: bool) -> None:
     """Print what the pipeline consumes, if the file says it well."""
     if not is_installed():

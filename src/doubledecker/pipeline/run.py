@@ -46,8 +46,10 @@ def run(settings: Settings, *, root: str, sources: Sources, is_once: bool, takes
         spark = session.open_session(SessionPlan(master=settings.spark_master))
         with _closing(spark, stop), _stopped_by_signals(stop):
             _check(spark, sources)
+            master = spark.sparkContext.master
+            teller.report = structs.replace(teller.report, master=master)
             teller.tell("running")
-            _log.info("pipeline.started", master=settings.spark_master, lake=root)
+            _log.info("pipeline.started", master=master, lake=root)
             wanted = _steps(settings, spark, access, root, archive)
             wanted += _sourcing(settings, spark, access, root, sources, is_once=is_once)
             keepers = [Keeper(step, teller.tell_step) for step in wanted]
