@@ -46,7 +46,7 @@ def run(settings: Settings, *, root: str, sources: Sources, is_once: bool, takes
         spark = session.open_session(SessionPlan(master=settings.spark_master))
         with _closing(spark, stop), _stopped_by_signals(stop):
             _check(spark, sources)
-            master = spark.sparkContext.master
+            master = str(spark.sparkContext.master)
             teller.report = structs.replace(teller.report, master=master)
             teller.tell("running")
             _log.info("pipeline.started", master=master, lake=root)

@@ -1,7 +1,7 @@
 """The Spark session: started with a Java that fits, quiet, and on this machine's loopback unless a cluster is named.
 
-On a cluster our code goes along to the executors, so that they run the same version. A program that spark-submit started
-has its Java and its master already.
+On a cluster our code goes along to the executors, so that they run the same version. A program that spark-submit
+started has its Java and its master already.
 """
 
 import logging
@@ -52,7 +52,7 @@ def open_session(plan: SessionPlan) -> SparkSession:
     except (PySparkException, RuntimeError) as error:
         home = os.environ.get("JAVA_HOME")
         raise SparkUnfit(f"Spark did not start on {plan.master!r} with the Java in {home}: {error}") from error
-    if not spark.sparkContext.master.startswith(_LOCAL):
+    if not str(spark.sparkContext.master).startswith(_LOCAL):
         _send_along(spark)
     return spark
 
