@@ -81,6 +81,7 @@ class Settings:
     stream_stall_s: float = 30.0
     # the pipeline
     lake: str = ""
+    sources: str = ""
     pipeline_interval_s: float = 2.0
     measure_interval_s: float = 30.0
     tend_interval_s: float = 600.0

@@ -148,6 +148,25 @@ def _run(data: Path | None, lake: str | None, master: str | None, *, once: bool,
     pipeline.run(data=data, lake=lake, master=master, is_once=once, takes_over=take_over)
 
 
+@_pipeline.command("sources")
+@click.option("--data", type=_FOLDER, help="Folder of `doubledecker up`  [default: .data]")
+@_json
+def _sources(data: Path | None, *, as_json: bool) -> None:
+    """Show what the pipeline consumes, as sources.toml says it, or what is wrong there."""
+    from doubledecker.cli import pipeline  # noqa: PLC0415 - only what the command needs
+
+    pipeline.show_sources(data=data, as_json=as_json)
+
+
+@_pipeline.command("package")
+@click.argument("folder", type=_FOLDER)
+def _package(folder: Path) -> None:
+    """Write what spark-submit needs to FOLDER: our code as a zip, and a program that starts it."""
+    from doubledecker.cli import pipeline  # noqa: PLC0415 - only what the command needs
+
+    pipeline.write_package(folder)
+
+
 @_pipeline.command("status")
 @click.option("--url", metavar="REDIS_URL", help="The bus's Redis  [default: DOUBLEDECKER_REDIS_URL]")
 @click.option("--data", type=_FOLDER, help="Folder of a running `doubledecker up`  [default: .data, if one runs there]")

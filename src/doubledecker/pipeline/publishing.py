@@ -27,6 +27,8 @@ from doubledecker.model.uid import repeatable_event_ids
 from doubledecker.pipeline.refusals import RefusedRows
 
 COLUMNS = ("topic", "type", "url", "tenant", "key", "id", "timestamp", "data", "traceparent")
+# What whoever made the rows may say about them: why one is refused before it is offered, and where it is from.
+NOTES = ("_why", "_row", "_file")
 
 _NONE = Raw(b"")
 _check_json = msgspec.json.Decoder(Raw).decode
@@ -63,17 +65,25 @@ async def publish_all(work: TaskWork, batches: Iterator[pa.RecordBatch], refused
     async with build.open_bus(work.settings) as bus, _notifying(bus, work) as notifiers:
         publishers = _publishers(bus, work, notifiers)
         for arrow in batches:
-            parts, why = _sort_out(bus, work, arrow, first=seen)
+            noted = _only(arrow, NOTES)
+            why = {at: note["_why"] for at, note in enumerate(noted) if note.get("_why")}
+            parts = _sort_out(bus, work, arrow, why, first=seen)
             await asyncio.gather(*(publishers[index].publish(rows) for index, rows in parts.items()))
             for publisher in publishers:
                 why |= publisher.tally.refused
                 publisher.tally.refused = {}
             for at, reason in sorted(why.items()):
-                [item] = arrow.slice(at, 1).to_pylist()
-                refused.add(item, reason)
+                [item] = _only(arrow.slice(at, 1), COLUMNS)
+                refused.add(item, reason, noted[at])
             seen += arrow.num_rows
     tallies = [publisher.tally for publisher in publishers]
     return Counts(sum(each.published for each in tallies), sum(each.repeated for each in tallies))
+
+
+def _only(arrow: pa.RecordBatch, columns: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Rows as dictionaries, of these columns as far as they are there."""
+    names = [name for name in arrow.schema.names if name in columns]
+    return arrow.select(names).to_pylist() if names else [{}] * arrow.num_rows
 
 
 @asynccontextmanager
@@ -100,22 +110,23 @@ def _publishers(bus: Bus, work: TaskWork, notifiers: Sequence[Notifier]) -> list
 
 
 def _sort_out(
-    bus: Bus, work: TaskWork, arrow: pa.RecordBatch, *, first: int
-) -> tuple[dict[int, list[Row]], dict[int, str]]:
-    """The rows by partition, in order, and why which cannot be events."""
+    bus: Bus, work: TaskWork, arrow: pa.RecordBatch, refused: dict[int, str], *, first: int
+) -> dict[int, list[Row]]:
+    """The rows by partition, in order; those that cannot be events join the refused."""
     limits = EventLimits(work.settings.max_event_data_bytes, work.settings.event_depth_max)
     maker = RowMaker(work.publisher, clock.now_ms(), limits)
     parts: dict[int, list[Row]] = {}
-    refused: dict[int, str] = {}
     ids = repeatable_event_ids(work.query, str(work.batch), str(work.task), first=first)
     for at, (id_, values) in enumerate(zip(ids, _values(arrow), strict=False)):
+        if at in refused:
+            continue
         try:
             row = maker.make(at, id_, *values)
         except Refused as refusal:
             refused[at] = refusal.detail
         else:
             parts.setdefault(bus.partitions.of(row.draft.event).index, []).append(row)
-    return parts, refused
+    return parts
 
 
 def _values(arrow: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:

@@ -1,4 +1,7 @@
-"""The pipeline's process: one Spark application that lands each journal, measures and tends, until stopped or done."""
+"""The pipeline's process: one Spark application that consumes sources, lands each journal, measures and tends.
+
+It runs until it is stopped, or until all is done.
+"""
 
 import asyncio
 import contextlib
@@ -13,11 +16,26 @@ from pyspark.sql import SparkSession
 
 from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
-from doubledecker.errors import BusAway
+from doubledecker.errors import BadRequest, BusAway, SettingInvalid
 from doubledecker.model.step import RunReport, StepReport
-from doubledecker.pipeline import lake, landing, latest, measures, measuring, reading, session, steps, tending
+from doubledecker.pipeline import (
+    consuming,
+    lake,
+    landing,
+    latest,
+    mapping,
+    measures,
+    measuring,
+    reading,
+    session,
+    steps,
+    tending,
+)
+from doubledecker.pipeline.bookmarks import BookmarkConsumer
+from doubledecker.pipeline.consuming import Consumer
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.session import SessionPlan
+from doubledecker.pipeline.sources import Sources
 from doubledecker.pipeline.steps import Keeper, Round, Step
 from doubledecker.store import pipeline
 from doubledecker.store.partitions import Partition
@@ -29,19 +47,24 @@ _ROUND_S_MAX = 3.0
 _log = log.get("pipeline")
 
 
-def run(settings: Settings, *, root: str, is_once: bool, takes_over: bool) -> bool:
+def run(settings: Settings, *, root: str, sources: Sources, is_once: bool, takes_over: bool) -> bool:
     """Run all steps; says whether every one did what it had to."""
     access = Access(settings.redis_url, settings.namespace, settings.partitions)
     began_at = clock.now_ms()
     teller = Teller(access, RunReport("starting", began_at, began_at, settings.spark_master, root))
     stop = threading.Event()
     with teller.telling():
-        archive = _prepare(access, root, takes_over=takes_over)
+        archive = _prepare(access, root, sources, takes_over=takes_over)
         spark = session.open_session(SessionPlan(master=settings.spark_master))
         with _closing(spark, stop), _stopped_by_signals(stop):
+            _check(spark, sources)
+            master = str(spark.sparkContext.master)
+            teller.report = structs.replace(teller.report, master=master)
             teller.tell("running")
-            _log.info("pipeline.started", master=settings.spark_master, lake=root)
-            keepers = [Keeper(step, teller.tell_step) for step in _steps(settings, spark, access, root, archive)]
+            _log.info("pipeline.started", master=master, lake=root)
+            wanted = _steps(settings, spark, access, root, archive)
+            wanted += _sourcing(settings, spark, access, root, sources, is_once=is_once)
+            keepers = [Keeper(step, teller.tell_step) for step in wanted]
             is_done = steps.pass_all(keepers, stop) if is_once else steps.keep_all(keepers, stop)
             is_done = is_done and session.is_alive(spark)
     _log.info("pipeline.stopped")
@@ -50,15 +73,32 @@ def run(settings: Settings, *, root: str, is_once: bool, takes_over: bool) -> bo
 
 def _steps(settings: Settings, spark: SparkSession, access: Access, root: str, archive: str) -> list[Step]:
     landings = [
-        Step(name, partial(_land, spark, access, root, name, archive), settings.pipeline_interval_s)
+        Step(name, partial(_land, spark, access, root, name, archive), settings.pipeline_interval_s, phase=1)
         for name in landing.TABLES
     ]
     return [
         *landings,
-        # What one pass lands is measured by the same pass.
-        Step("measure", partial(_measure, spark, access, root), settings.measure_interval_s, phase=1),
-        Step("tend", partial(_tend, root), settings.tend_interval_s),
+        # What one pass consumes it lands, and what it lands it measures.
+        Step("measure", partial(_measure, spark, access, root), settings.measure_interval_s, phase=2),
+        Step("tend", partial(_tend, root), settings.tend_interval_s, phase=2),
     ]
+
+
+def _sourcing(
+    settings: Settings, spark: SparkSession, access: Access, root: str, sources: Sources, *, is_once: bool
+) -> list[Step]:
+    """A step for each source."""
+    found = []
+    for source in sources.all:
+        ground = consuming.ground_of(access, root, sources, source)
+        interval_s = source.interval_s or settings.pipeline_interval_s
+        name = f"source:{source.name}"
+        if source.mode == "batch":
+            found.append(Step(name, BookmarkConsumer(spark, source, ground).consume, interval_s))
+        else:
+            consumer = Consumer(spark, source, ground, interval_s=interval_s)
+            found.append(Step(name, partial(consumer.consume, is_once=is_once), interval_s, close=consumer.close))
+    return found
 
 
 @dataclass
@@ -104,13 +144,27 @@ class Teller:
             asyncio.run(send())
 
 
-def _prepare(access: Access, root: str, *, takes_over: bool) -> str:
+def _prepare(access: Access, root: str, sources: Sources, *, takes_over: bool) -> str:
     """What can go wrong goes wrong here, before Spark takes its seconds to start."""
+    if sources.all and not sources.checkpoints and not lake.is_local(root):
+        raise SettingInvalid(
+            f"{sources.file}: there is no checkpoints; the lake {root} is no folder, so say where Spark keeps how far "
+            f"each source has come: a folder or URL that it reaches"
+        )
     for name in landing.TABLES:
         landing.table_of(root, name).open()
     archive = landing.archive_of(root)
     asyncio.run(landing.register(access, archive, takes_over=takes_over))
     return archive
+
+
+def _check(spark: SparkSession, sources: Sources) -> None:
+    """What only Spark can say of them."""
+    for source in sources.all:
+        try:
+            mapping.check(spark, source)
+        except BadRequest as error:
+            raise SettingInvalid(f"{sources.file}: source {source.name!r}: {error}") from error
 
 
 def _land(spark: SparkSession, access: Access, root: str, name: str, archive: str) -> Round:

@@ -33,6 +33,10 @@ class Round:
     table_rows: int = 0
     table_bytes: int = 0
     table_files: int = 0
+    # Rows that were refused, of all that the step ever had.
+    refused: int = 0
+    # How long the rows took, where that is not how long the round took.
+    took_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Step:
     act: Callable[[], Round]
     interval_s: float
     phase: int = 0
+    # Ends what goes on between rounds.
+    close: Callable[[], None] = lambda: None
 
 
 Tell = Callable[[str, StepReport], None]
@@ -65,6 +71,7 @@ class Keeper:
         """Until stopped."""
         while not stop.is_set():
             stop.wait(self._next_s(self._round(stop)))
+        self._step.close()
         self._say(state="stopped", retry_at=0)
 
     def pass_once(self, stop: threading.Event) -> bool:
@@ -88,7 +95,7 @@ class Keeper:
             if not stop.is_set():
                 self._fail(error)
             return None
-        took_ms = max(1, int((time.monotonic() - began_s) * 1000))
+        took_ms = done.took_ms or max(1, int((time.monotonic() - began_s) * 1000))
         self._say(
             state="waiting",
             rows=self.report.rows + done.rows,
@@ -98,6 +105,7 @@ class Keeper:
             table_rows=done.table_rows,
             table_bytes=done.table_bytes,
             table_files=done.table_files,
+            refused=done.refused,
         )
         if done.rows:
             self._say(rows_last=done.rows, took_ms=took_ms)
