@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from doubledecker.bus.telemetry import counter
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, chains, counters, jobs, journal, queues, subscribers, watchers
+from doubledecker.store import batches, bulk, chains, counters, jobs, journal, queues, subscribers, watchers
 from doubledecker.store.chains import ChainState
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
@@ -91,6 +91,10 @@ async def look_at(partitions: Partitions, known: list[Subscriber], *, now_ms: in
         sent.update(await counters.read(partition))
         for token, at in (await batches.oldest_by_token(partition, tokens)).items():
             oldest[token] = min(at, oldest.get(token, at))
+    for token, backlog in (await bulk.backlogs(partitions)).items():
+        events[token] += backlog.events
+        if backlog.oldest_at is not None:
+            oldest[token] = min(backlog.oldest_at, oldest.get(token, backlog.oldest_at))
     return [
         SubscriberView(
             subscriber=subscriber,

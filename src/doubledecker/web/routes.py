@@ -190,6 +190,7 @@ def _subscriber(view: SubscriberView, now_ms: int) -> dict[str, object]:
         },
         "max_bytes": subscriber.max_bytes,
         "concurrency": subscriber.concurrency,
+        "tier": subscriber.tier,
         "health": view.condition.health,
         "failures": view.condition.failures,
         "last_attempted_at": view.condition.last_attempted_at,
