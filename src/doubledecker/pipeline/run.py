@@ -1,10 +1,10 @@
-"""The pipeline's process: one Spark application that lands each journal and tends the lake, until stopped or done."""
+"""The pipeline's process: one Spark application that lands, tends and delivers in bulk, until stopped or done."""
 
 import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.errors import BusAway
 from doubledecker.model.step import RunReport, StepReport
 from doubledecker.pipeline import landing, reading, session, steps, tending
+from doubledecker.pipeline.bulk import Bulk
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.session import SessionPlan
 from doubledecker.pipeline.steps import Keeper, Round, Step
@@ -25,6 +26,7 @@ from doubledecker.store.partitions import Partition
 BEAT_S = 2.0
 # After this a round that still runs is cut short: the next start repeats it, and nothing is lost or doubled.
 _ROUND_S_MAX = 3.0
+_BULK = "bulk"
 
 _log = log.get("pipeline")
 
@@ -42,7 +44,7 @@ def run(settings: Settings, *, root: str, is_once: bool, takes_over: bool) -> bo
             teller.tell("running")
             _log.info("pipeline.started", master=settings.spark_master, lake=root)
             keepers = [Keeper(step, teller.tell_step) for step in _steps(settings, spark, access, root, archive)]
-            is_done = steps.pass_all(keepers, stop) if is_once else steps.keep_all(keepers, stop)
+            is_done = _pass(keepers, stop) if is_once else steps.keep_all(keepers, stop)
             is_done = is_done and session.is_alive(spark)
     _log.info("pipeline.stopped")
     return is_done
@@ -53,7 +55,15 @@ def _steps(settings: Settings, spark: SparkSession, access: Access, root: str, a
         Step(name, partial(_land, spark, access, root, name, archive), settings.pipeline_interval_s)
         for name in landing.TABLES
     ]
-    return [*landings, Step("tend", partial(_tend, root), settings.tend_interval_s)]
+    tend = Step("tend", partial(_tend, root), settings.tend_interval_s)
+    return [*landings, tend, Step(_BULK, Bulk(spark, settings, root).act, settings.pipeline_interval_s)]
+
+
+def _pass(keepers: Sequence[Keeper], stop: threading.Event) -> bool:
+    """Run every step until it has no more; bulk delivery last, so that it meets all that has landed."""
+    before = [keeper for keeper in keepers if keeper.name != _BULK]
+    after = [keeper for keeper in keepers if keeper.name == _BULK]
+    return steps.pass_all(before, stop) and steps.pass_all(after, stop)
 
 
 @dataclass

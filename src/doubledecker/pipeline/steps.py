@@ -55,6 +55,10 @@ class Keeper:
         self._tell = tell
         self.report = StepReport("starting", at=clock.now_ms())
 
+    @property
+    def name(self) -> str:
+        return self._step.name
+
     def keep(self, stop: threading.Event) -> None:
         """Until stopped."""
         while not stop.is_set():
