@@ -119,6 +119,7 @@ class Line:
     bytes: int = 0
     why: str = ""
     is_through: bool = False
+    is_calling: bool = False
     news: asyncio.Event = field(default_factory=asyncio.Event)
     _rows: deque[Row] = field(default_factory=deque)
     _is_whole: bool = False
@@ -130,6 +131,11 @@ class Line:
             self._rows.append(row)
             self.bytes += len(row.message)
 
+    @property
+    def is_supplied(self) -> bool:
+        """Whether it has something to post: a batch is on its way, or the next one is full."""
+        return self.is_calling or self._is_ready
+
     def close(self) -> None:
         """There are no more rows."""
         self._is_whole = True
@@ -137,7 +143,7 @@ class Line:
 
     def hurry(self) -> None:
         """Do not wait for a full batch this once."""
-        self._is_hurried = True
+        self._is_hurried = bool(self._rows)
         self.news.set()
 
     def stop(self, why: str) -> None:
@@ -150,8 +156,8 @@ class Line:
     async def next(self) -> Parcel | None:
         """The next batch, when it is full or there is no more to wait for; None at the end."""
         while not self.why:
-            if count := self._fitting():
-                rows = [self._rows.popleft() for _ in range(count)]
+            if self._rows and (self._is_ready or self._is_whole):
+                rows = [self._rows.popleft() for _ in range(self._fitting())]
                 self.bytes -= sum(len(row.message) for row in rows)
                 self._is_hurried = False
                 batch = batch_id(self.ledger, self.strand, rows[0].place)
@@ -163,12 +169,16 @@ class Line:
             await self.news.wait()
         return None
 
+    @property
+    def _is_ready(self) -> bool:
+        is_full = len(self._rows) >= self.subscriber.max_events or self.bytes >= self.subscriber.max_bytes
+        return is_full or self._is_hurried
+
     def _fitting(self) -> int:
-        """How many rows the next batch takes, by a worker's rule; none while there may be room for more."""
+        """How many rows the next batch takes, by the rule of a worker's: a single larger event goes alone."""
         size = 0
         for count, row in enumerate(self._rows):
             size += len(row.message)
             if count == self.subscriber.max_events or (count and size > self.subscriber.max_bytes):
                 return count
-        is_full = len(self._rows) == self.subscriber.max_events or size >= self.subscriber.max_bytes
-        return len(self._rows) if is_full or self._is_whole or self._is_hurried else 0
+        return len(self._rows)

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 # What the lines of one task hold; more than the largest batch, and little beside what Python itself takes.
 _HELD_BYTES_MAX = 67_108_864
+# Rows that become messages before the calls under way get a turn: a few milliseconds' worth.
+_PIECE_ROWS = 500
+# Lines with a batch ready or on its way, for each call that may be made at a time: none has to wait for the next rows.
+_SUPPLIES = 2
 # How often a place is asked for that others have.
 _PLACE_S = 0.02
 # A lease may miss two beats.
@@ -99,22 +103,30 @@ class Poster:
 
     async def run(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Until all rows are posted, or the round is over."""
-        deadline = asyncio.get_running_loop().call_later(self._posting.round_s, self._end, "cut short")
         beating = asyncio.create_task(self._beat())
+        deadline: asyncio.TimerHandle | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 for arrow in batches:
-                    if self._why_over:
-                        self._pass_over(arrow)
-                    else:
-                        self._take_in(arrow, tasks)
-                        await self._until_room()
+                    # From the first rows on: until then Spark reads and sorts.
+                    deadline = deadline or self._time_out()
+                    for first in range(0, arrow.num_rows, _PIECE_ROWS):
+                        await self._until_wanted()
+                        piece = arrow.slice(first, _PIECE_ROWS)
+                        if self._why_over:
+                            self._pass_over(piece)
+                        else:
+                            self._take_in(piece, tasks)
                 for line in self.lines.values():
                     line.close()
         finally:
-            deadline.cancel()
+            if deadline is not None:
+                deadline.cancel()
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
+
+    def _time_out(self) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._posting.round_s, self._end, "cut short")
 
     def _take_in(self, arrow: pa.RecordBatch, tasks: asyncio.TaskGroup) -> None:
         for strand, row in to_rows(arrow):
@@ -136,19 +148,29 @@ class Poster:
         line = self.lines[strand] = Line(strand, reach, self._posting.ledger, self._subscriber)
         return line
 
-    async def _until_room(self) -> None:
-        """Wait while the lines hold too much; lines that wait for a full batch then go without."""
+    async def _until_wanted(self) -> None:
+        """Wait while there is enough to post, so that making messages does not keep those under way from their turn.
+
+        When the lines hold too much, and none of it is a full batch, they go without.
+        """
         await asyncio.sleep(0)
-        while not self._why_over and sum(line.bytes for line in self.lines.values()) > _HELD_BYTES_MAX:
+        while not self._why_over:
+            supplied = sum(line.is_supplied for line in self.lines.values())
+            is_full = sum(line.bytes for line in self.lines.values()) > _HELD_BYTES_MAX
+            if not is_full and supplied < _SUPPLIES * self._subscriber.concurrency:
+                return
             self._progress.clear()
-            for line in self.lines.values():
-                line.hurry()
+            if supplied == 0:
+                for line in self.lines.values():
+                    line.hurry()
             await self._progress.wait()
 
     async def _serve(self, line: Line) -> None:
         """Post what a line holds, a batch at a time, for as long as it may go on."""
         while (parcel := await line.next()) is not None:
+            line.is_calling = True
             why = self._why_over or await self._deliver(line, parcel)
+            line.is_calling = False
             if why:
                 line.stop(why)
             self._progress.set()

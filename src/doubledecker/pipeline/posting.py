@@ -20,7 +20,7 @@ from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import batching, frames, poster, rows
 
 # After this a task begins no further batch, so that others get its core; the next round goes on from the ledger.
-ROUND_S = 3.0
+ROUND_S = 10.0
 _TOLD = pa.schema(
     [
         *(("partition", pa.int32()), ("strand", pa.int32()), ("reach", pa.string())),

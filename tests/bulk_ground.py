@@ -14,7 +14,7 @@ from doubledecker.pipeline import landing
 from doubledecker.pipeline.bulk import Bulk
 from doubledecker.pipeline.reading import Access
 from doubledecker.store import bulk
-from harness import TestBus, a_bus
+from harness import TestBus, a_bus, basic
 
 
 @dataclass
@@ -48,6 +48,14 @@ class Ground:
 
     async def id(self, name: str) -> str:
         return str((await self.seen(name))["subscriber"])
+
+    async def ask(self, method: str, path: str, secret: str) -> None:
+        async with self.bus.http.request(method, self.bus.url + path, headers=basic(secret)) as response:
+            assert response.status == 204, await response.text()
+
+    async def metrics(self) -> str:
+        async with self.bus.http.get(f"{self.bus.url}/metrics") as response:
+            return await response.text()
 
     async def land(self) -> None:
         for name in ("events", "attempts"):
