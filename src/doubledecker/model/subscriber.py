@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -52,7 +52,7 @@ class Subscription(msgspec.Struct, forbid_unknown_fields=True):
     max: int | None = None
     max_bytes: int | None = None
     concurrency: int | None = None
-    tier: Literal["live", "bulk"] | None = None
+    tier: str | None = None
 
 
 class Receiving(Protocol):
@@ -83,6 +83,8 @@ def parse(body: bytes, *, is_private_allowed: bool) -> Subscription:
     for topic in asked.topics:
         check_topic(topic)
     check_receiver(asked, is_private_allowed=is_private_allowed)
+    if asked.tier not in (None, *TIERS):
+        raise BadRequest(f"tier is {asked.tier[:80]!r}; it must be {' or '.join(TIERS)}")
     return asked
 
 
