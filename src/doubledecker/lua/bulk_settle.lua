@@ -23,7 +23,10 @@ if kept ~= former then
 end
 redis.call("HSET", ledger, field, reach)
 for i = 1, #passed, 2 do
-  redis.call("HINCRBY", ledger, "passed:" .. passed[i], passed[i + 1])
+  -- A topic that was left meanwhile is not counted any more.
+  if redis.call("HEXISTS", ledger, "topic:" .. passed[i]) == 1 then
+    redis.call("HINCRBY", ledger, "passed:" .. passed[i], passed[i + 1])
+  end
 end
 for _, count in ipairs(counts) do
   redis.call("HINCRBY", counters, count[1], count[2])

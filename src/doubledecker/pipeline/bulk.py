@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import reduce
 
@@ -159,7 +159,8 @@ class Bulk:
         posted = Posted(0, {}, {})
         if full:
             frame = reduce(DataFrame.unionByName, [self._rows(whose.course, span, opened) for span in full])
-            work = Posting(self.settings, whose.subscriber, ledger)
+            # Executors need no key to the bus.
+            work = Posting(replace(self.settings, root_key=""), whose.subscriber, ledger)
             posted = posting.post(frame, work, tasks=tasks)
         passing: dict[Strand, tuple[Reach, Reach]] = {}
         for span in planned:

@@ -98,6 +98,8 @@ class Poster:
         self._lease_ms = round(posting.settings.watch_lease_s * 1000)
         self._backoff = Backoff(posting.settings.backoff_base_ms, posting.settings.backoff_cap_ms)
         self._slots: set[str] = set()
+        # As many lines as may call at a time ask Redis for a place; the others wait here, where it costs nothing.
+        self._doors = asyncio.Semaphore(posting.subscriber.concurrency)
         self._why_over = ""
         self._progress = asyncio.Event()
 
@@ -169,7 +171,8 @@ class Poster:
         """Post what a line holds, a batch at a time, for as long as it may go on."""
         while (parcel := await line.next()) is not None:
             line.is_calling = True
-            why = self._why_over or await self._deliver(line, parcel)
+            async with self._doors:
+                why = self._why_over or await self._deliver(line, parcel)
             line.is_calling = False
             if why:
                 line.stop(why)
