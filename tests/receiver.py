@@ -21,6 +21,8 @@ class Batch:
     content_type: str
     events: list[dict[str, object]]
     at: float
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -115,7 +117,8 @@ class Receiver:
             scheme, _, rest = request.headers.get("Authorization", "").partition(" ")
             uuid = base64.b64decode(rest).decode().partition(":")[0] if scheme == "Basic" else ""
             at = asyncio.get_running_loop().time()
-            self.batches.append(Batch(uuid, request.headers.get("Content-Type", ""), events, at))
+            content_type, body = request.headers.get("Content-Type", ""), await request.read()
+            self.batches.append(Batch(uuid, content_type, events, at, body, dict(request.headers)))
             if self.answer is not None:
                 return web.json_response(self.answer(events), status=what, headers=self.headers)
         return web.Response(status=int(what), headers=self.headers)

@@ -188,6 +188,7 @@ async def fill(bus: TestBus, good: Receiver, bad: Receiver, stuck: Receiver) -> 
     await bus.subscribe(await bus.token("lazy"), good.url, "gadgets", timeout=AN_HOUR_MS)
     await bus.subscribe(await bus.token("bad"), bad.url, "gizmos", timeout=0)
     await bus.subscribe(await bus.token("stuck"), stuck.url, "gears", timeout=0, max=1, concurrency=1)
+    await bus.subscribe(await bus.token("bulk"), good.url, "widgets", tier="bulk")
     gone = await bus.token("gone")
     await bus.subscribe(gone, good.url, "gadgets", timeout=AN_HOUR_MS)
     for n in range(WIDE_RECEIVERS):

@@ -28,6 +28,7 @@ async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(one: Topol
                 "events": {"sent": 0, "queued": 0, "oldest": 0},
                 "max_bytes": 1_048_576,
                 "concurrency": 4,
+                "tier": "live",
                 "health": 100,
                 "failures": 0,
                 "last_attempted_at": None,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from doubledecker.bus.telemetry import counter
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, chains, counters, jobs, journal, queues, subscribers, watchers
+from doubledecker.store import batches, bulk, chains, counters, jobs, journal, pipeline, queues, subscribers, watchers
 from doubledecker.store.chains import ChainState
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
@@ -41,6 +41,13 @@ class Overview:
     oldest_at: int | None
     chains: tuple[ChainState, ...] = ()
     watches_alive: int = 0
+    is_piped: bool = False
+
+    @property
+    def unserved(self) -> list[str]:
+        """The subscribers of the bulk tier, while no pipeline runs that would deliver to them."""
+        bulk_tier = (view.subscriber for view in self.subscribers if view.subscriber.is_bulk)
+        return [] if self.is_piped else [subscriber.token for subscriber in bulk_tier]
 
     @property
     def events_waiting(self) -> int:
@@ -61,6 +68,7 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
         totals.update(part.counters)
         job_totals.update(part.jobs)
         journal_totals.update(part.journal_bytes)
+    run = (await pipeline.read(partitions.home)).run
     return Overview(
         at=now_ms,
         subscribers=tuple(await look_at(partitions, sorted(known.values(), key=lambda s: s.token), now_ms=now_ms)),
@@ -71,6 +79,7 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
         memory_bytes={part.server: part.memory_bytes for part in parts},
         journal_bytes=dict(journal_totals),
         oldest_at=min((part.oldest_at for part in parts if part.oldest_at is not None), default=None),
+        is_piped=run is not None and run.is_alive(now_ms),
         chains=tuple(await chains.states(partitions.home, silent_ms_max=ALIVE_MS)),
     )
 
@@ -91,6 +100,10 @@ async def look_at(partitions: Partitions, known: list[Subscriber], *, now_ms: in
         sent.update(await counters.read(partition))
         for token, at in (await batches.oldest_by_token(partition, tokens)).items():
             oldest[token] = min(at, oldest.get(token, at))
+    for token, backlog in (await bulk.backlogs(partitions)).items():
+        events[token] += backlog.events
+        if backlog.oldest_at is not None:
+            oldest[token] = min(backlog.oldest_at, oldest.get(token, backlog.oldest_at))
     return [
         SubscriberView(
             subscriber=subscriber,

@@ -17,7 +17,7 @@ from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.model.token import Caller, Token
-from doubledecker.store import registry, subscribers
+from doubledecker.store import bulk, registry, subscribers
 from doubledecker.store.partitions import Partitions
 
 FOLLOW_S = 0.5
@@ -94,7 +94,12 @@ class LiveRegistry:
         await self.refresh()
         former = self.snapshot.subscribers.get(token)
         subscriber = subscribing.merge(asked, token=token, former=former, fallback_uuid=token)
-        await self._spread(await subscribers.save(self._partitions.home, subscriber))
+        if subscriber.is_bulk:
+            beginning = await bulk.beginning(self._partitions, subscriber.topics)
+            await self._spread(await subscribers.save(self._partitions.home, subscriber, beginning))
+        else:
+            await self._spread(await subscribers.save(self._partitions.home, subscriber))
+            await bulk.end(self._partitions, token)
         return subscriber
 
     async def unsubscribe(self, token: str) -> None:

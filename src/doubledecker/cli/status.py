@@ -17,6 +17,9 @@ from doubledecker.bus.overview import Overview, SubscriberView
 from doubledecker.cli import folder, table, trail, words
 from doubledecker.errors import BusAway, SettingInvalid
 
+_START = "start one with `doubledecker pipeline run`"
+_NAMED_MAX = 5  # what fits a line
+
 
 def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     """Print the state of the bus."""
@@ -26,10 +29,12 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
         return
     table.show(["bus", ""], _totals(view))
     click.echo()
-    titles = ["subscriber", "health", "points", "waiting", "in flight", "failures", "sent", "oldest"]
+    titles = ["subscriber", "tier", "health", "points", "waiting", "in flight", "failures", "sent", "oldest"]
     table.show(titles, [_row(each, view.at) for each in view.subscribers])
     if not view.subscribers:
         click.echo("There are no subscribers; a client makes one with POST /subscription", err=True)
+    if view.unserved:
+        click.echo(f"No pipeline runs, so {_named(view.unserved)} of the bulk tier get nothing; {_START}", err=True)
 
 
 def find(url: str | None, data: Path | None) -> Settings:
@@ -73,7 +78,7 @@ def _row(each: SubscriberView, now_ms: int) -> list[str]:
     numbers = (condition.health, each.events, condition.calls, condition.failures, each.sent)
     points, *others = (f"{number:,}" for number in numbers)
     age = words.age(_age_ms(each.oldest_at, now_ms))
-    return [each.subscriber.token, words.health(condition.health), points, *others, age]
+    return [each.subscriber.token, each.subscriber.tier, words.health(condition.health), points, *others, age]
 
 
 def _as_json(view: Overview) -> dict[str, object]:
@@ -85,6 +90,7 @@ def _as_json(view: Overview) -> dict[str, object]:
         "oldest_ms": _age_ms(view.oldest_at, view.at),
         "worker_slots": view.slots_alive,
         "watch_processes": view.watches_alive,
+        "pipeline": view.is_piped,
         "memory_bytes": sum(view.memory_bytes.values()),
         "journal_bytes": view.journal_bytes,
         "subscribers": [_subscriber_as_json(each, view.at) for each in view.subscribers],
@@ -96,6 +102,7 @@ def _subscriber_as_json(each: SubscriberView, now_ms: int) -> dict[str, object]:
         "subscriber": each.subscriber.token,
         "callback": each.subscriber.callback,
         "topics": list(each.subscriber.topics),
+        "tier": each.subscriber.tier,
         "health": each.condition.health,
         "failures": each.condition.failures,
         "in_flight": each.condition.calls,
@@ -103,6 +110,12 @@ def _subscriber_as_json(each: SubscriberView, now_ms: int) -> dict[str, object]:
         "sent": each.sent,
         "oldest_ms": _age_ms(each.oldest_at, now_ms),
     }
+
+
+def _named(tokens: list[str]) -> str:
+    """A few of them by name."""
+    more = f" and {len(tokens) - _NAMED_MAX} more" if len(tokens) > _NAMED_MAX else ""
+    return ", ".join(tokens[:_NAMED_MAX]) + more
 
 
 def _age_ms(at: int | None, now_ms: int) -> int | None:

@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 import msgspec
 
@@ -44,6 +44,7 @@ class SubscriptionOptions(TypedDict, total=False):
     max: int
     max_bytes: int
     concurrency: int
+    tier: Literal["live", "bulk"]
 
 
 class Published(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import email.utils
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import aiohttp
@@ -23,6 +23,7 @@ _BODY_BYTES_MAX = 65_536
 _ANSWER_BYTES_MAX = 2_097_152
 _BODY_S_MAX = 1.0
 _OK = range(200, 300)
+_PLAIN: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -48,22 +49,24 @@ class Dialer:
             headers={"User-Agent": f"doubledecker/{__version__}", "Accept-Encoding": "identity"},
         )
 
-    async def attempt(self, subscriber: Subscriber, messages: Sequence[bytes]) -> Outcome:
-        """Post messages to a subscriber, as Routemaster's clients expect them."""
+    async def attempt(
+        self, subscriber: Subscriber, messages: Sequence[bytes], headers: Mapping[str, str] = _PLAIN
+    ) -> Outcome:
+        """Post messages to a subscriber, as Routemaster's clients expect them; `headers` go along."""
         loop = asyncio.get_running_loop()
         started = loop.time()
-        ended = await self._post(subscriber, b"[" + b",".join(messages) + b"]")
+        ended = await self._post(subscriber, b"[" + b",".join(messages) + b"]", headers)
         return replace(ended, took_ms=round((loop.time() - started) * 1000))
 
     async def close(self) -> None:
         await self._session.close()
 
-    async def _post(self, subscriber: Subscriber, body: bytes) -> Outcome:
+    async def _post(self, subscriber: Subscriber, body: bytes, headers: Mapping[str, str]) -> Outcome:
         try:
             async with self._session.post(
                 subscriber.callback,
                 data=body,
-                headers={"Authorization": _basic(subscriber.uuid), "Content-Type": "application/json"},
+                headers={**headers, "Authorization": _basic(subscriber.uuid), "Content-Type": "application/json"},
                 allow_redirects=False,
             ) as response:
                 kind = Kind.DELIVERED if response.status in _OK else Kind.REFUSED

@@ -32,6 +32,7 @@ PLACE_S = 5.0
 _AGAIN_S = 1.0
 # Longer than the breaker stays open, so that what it knows is not forgotten while it matters.
 _IDLE_S = 300.0
+_PLAIN: Mapping[str, str] = {}
 
 _log = log.get("delivery")
 
@@ -105,11 +106,13 @@ class Chains:
         self._rejected: Counter[tuple[str, str]] = Counter()
         self._swept_at = 0.0
 
-    async def attempt(self, subscriber: Subscriber, messages: Sequence[bytes]) -> Outcome:
+    async def attempt(
+        self, subscriber: Subscriber, messages: Sequence[bytes], headers: Mapping[str, str] = _PLAIN
+    ) -> Outcome:
         """Post messages to a subscriber and say how it went; raises CallRejected when nothing was sent."""
         chain = self._chain(subscriber)
         try:
-            return cast("Outcome", await chain.bound.call(self._post, subscriber, messages))
+            return cast("Outcome", await chain.bound.call(self._post, subscriber, messages, headers))
         except _Failed as failed:
             return failed.outcome
         except TimedOut as late:
@@ -138,8 +141,8 @@ class Chains:
             await chain.bound.close()
         await self._dialer.close()
 
-    async def _post(self, subscriber: Subscriber, messages: Sequence[bytes]) -> Outcome:
-        outcome = await self._dialer.attempt(subscriber, messages)
+    async def _post(self, subscriber: Subscriber, messages: Sequence[bytes], headers: Mapping[str, str]) -> Outcome:
+        outcome = await self._dialer.attempt(subscriber, messages, headers)
         if outcome.is_delivered:
             return outcome
         raise _Failed(outcome) if outcome.is_receiver_well else _Unwell(outcome)

@@ -8,6 +8,8 @@
 -- key  holds        holds:<token>               zset  slots that call it now
 -- key  invitations  invitations:<token>         zset  places kept for jobs that were put back
 -- key  waiting      waiting:<token>             hash  partitions with jobs set aside for it
+-- key  bulk         bulk:<token>                hash  how far bulk delivery has come
+-- key  in_bulk      bulk                        set   the subscribers that have the above
 -- keys of_topic     subscribers:<name>          set   a topic's subscribers
 -- arg  token        text  the subscriber
 -- returns           the registry's new version, or 0 when there was no such subscriber
@@ -18,7 +20,8 @@ end
 for _, name in ipairs(redis.call("SMEMBERS", topics)) do
   redis.call("SREM", of_topic(name), token)
 end
-redis.call("DEL", topics, subscriber, holds, invitations, waiting)
+redis.call("DEL", topics, subscriber, holds, invitations, waiting, bulk)
+redis.call("SREM", in_bulk, token)
 local version = redis.call("HINCRBY", registry, "version", 1)
 redis.call("ZADD", changes, version, "subscriber " .. token)
 return version

@@ -5,10 +5,14 @@
 -- key  subscribers  subscribers          set   all subscribers
 -- key  subscriber   subscriber:<token>   hash  what it asked for, and its health
 -- key  topics       topics:<token>       set   what it is subscribed to
+-- key  bulk         bulk:<token>         hash  how far bulk delivery has come; there is none for a live subscriber
+-- key  in_bulk      bulk                 set   the subscribers that have the above
 -- keys of_topic     subscribers:<name>   set   a topic's subscribers
 -- arg  token        text  the subscriber
 -- arg  fields       pack  field, value, field, value, …
 -- arg  wanted       pack  the topics it wants from now on
+-- arg  strands      pack  field, value, … : where bulk delivery begins, if it did not run; empty for a live subscriber
+-- arg  starts       pack  topic, value, … : where each topic begins, if it was not wanted before
 -- returns           the registry's new version
 
 for _, name in ipairs(redis.call("SMEMBERS", topics)) do
@@ -24,6 +28,28 @@ end
 redis.call("SADD", subscribers, token)
 redis.call("HSET", subscriber, unpack(fields))
 redis.call("HSETNX", subscriber, "health_points", 100)
+
+-- What bulk delivery of a subscriber that is live again has yet to do stays, but for topics that are not wanted now.
+local is_wanted = {}
+for _, name in ipairs(wanted) do
+  is_wanted[name] = true
+end
+for _, field in ipairs(redis.call("HKEYS", bulk)) do
+  local kind, name = string.match(field, "^(%a+):(.*)$")
+  local is_end = kind == "until" or kind == "count"
+  if (is_end and #strands > 0) or ((kind == "topic" or kind == "passed") and not is_wanted[name]) then
+    redis.call("HDEL", bulk, field)
+  end
+end
+if #strands > 0 and redis.call("EXISTS", bulk) == 0 then
+  redis.call("HSET", bulk, unpack(strands))
+  redis.call("SADD", in_bulk, token)
+end
+for i = 1, #starts, 2 do
+  if redis.call("HSETNX", bulk, "topic:" .. starts[i], starts[i + 1]) == 1 then
+    redis.call("HDEL", bulk, "passed:" .. starts[i])
+  end
+end
 local version = redis.call("HINCRBY", registry, "version", 1)
 redis.call("ZADD", changes, version, "subscriber " .. token)
 return version

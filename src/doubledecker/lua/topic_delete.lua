@@ -6,6 +6,7 @@
 -- key  topic     topic:<name>        hash  publisher, counter, last_event
 -- key  of_topic  subscribers:<name>  set   the topic's subscribers
 -- keys of_token  topics:<token>      set   what a subscriber is subscribed to
+-- keys bulk      bulk:<token>        hash  how far bulk delivery to a subscriber has come
 -- arg  name      text  the topic
 -- arg  publisher text  who asks; empty for root, who may always
 -- returns        the registry's new version, 0 when there is no such topic, -1 when it is another's
@@ -19,6 +20,7 @@ end
 local version = redis.call("HINCRBY", registry, "version", 1)
 for _, token in ipairs(redis.call("SMEMBERS", of_topic)) do
   redis.call("SREM", of_token(token), name)
+  redis.call("HDEL", bulk(token), "topic:" .. name, "passed:" .. name)
   redis.call("ZADD", changes, version, "subscriber " .. token)
 end
 redis.call("SREM", topics, name)

@@ -28,7 +28,7 @@ class Registry:
     _matcher: Matcher = field(default_factory=Matcher)
 
     def receivers(self, event: Event) -> tuple[Subscriber, ...]:
-        """Every subscriber that gets this event."""
+        """Every subscriber that gets this event in a batch; those of the bulk tier get it from the lake."""
         return self._by_topic.get(event.topic, ())
 
     def queues_of(self, event: Event) -> tuple[Queue, ...]:
@@ -82,6 +82,8 @@ class Registry:
     def _reindex(self, topics: set[str]) -> None:
         found: dict[str, list[Subscriber]] = {topic: [] for topic in topics}
         for subscriber in self.subscribers.values():
+            if subscriber.is_bulk:
+                continue
             for topic in topics.intersection(subscriber.topics):
                 found[topic].append(subscriber)
         for topic, subscribers in found.items():

@@ -15,6 +15,8 @@ EVENTS_MAX = 10_000
 BYTES_MAX = 16_777_216
 CONCURRENCY_MAX = 100
 TOPICS_MAX = 1000
+# Who delivers: workers, batch by batch as events come; or the pipeline, from the lake.
+TIERS = ("live", "bulk")
 CALLBACK_LENGTH_MAX = 2048
 # Basic authentication cannot carry a colon in the user name.
 UUID = re.compile(r"[\x21-\x39\x3b-\x7e]{1,255}")
@@ -32,6 +34,12 @@ class Subscriber:
     max_events: int = 100
     max_bytes: int = 1_048_576
     concurrency: int = 4
+    tier: str = "live"
+
+    @property
+    def is_bulk(self) -> bool:
+        """Whether the pipeline delivers to it, and no batch is made for it."""
+        return self.tier == "bulk"
 
 
 class Subscription(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,6 +52,7 @@ class Subscription(msgspec.Struct, forbid_unknown_fields=True):
     max: int | None = None
     max_bytes: int | None = None
     concurrency: int | None = None
+    tier: str | None = None
 
 
 class Receiving(Protocol):
@@ -74,6 +83,8 @@ def parse(body: bytes, *, is_private_allowed: bool) -> Subscription:
     for topic in asked.topics:
         check_topic(topic)
     check_receiver(asked, is_private_allowed=is_private_allowed)
+    if asked.tier not in (None, *TIERS):
+        raise BadRequest(f"tier is {asked.tier[:80]!r}; it must be {' or '.join(TIERS)}")
     return asked
 
 
@@ -101,6 +112,7 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None, fallbac
         max_events=asked.max or start.max_events,
         max_bytes=asked.max_bytes or start.max_bytes,
         concurrency=asked.concurrency or start.concurrency,
+        tier=asked.tier or start.tier,
     )
 
 

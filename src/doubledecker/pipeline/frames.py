@@ -2,6 +2,7 @@
 
 import posixpath
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -51,6 +52,35 @@ def order() -> list[Column]:
     # An entry is named by milliseconds and number, which as text would put 10 before 9.
     number = columns.substring_index("entry", "-", -1).cast("long")
     return [columns.col("at"), columns.col("partition"), number, columns.col("line")]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What the table's log says of one file: its topic, from when to when its rows are, how many, how large."""
+
+    topic: str
+    first_ms: int
+    last_ms: int
+    rows: int
+    bytes: int
+
+
+def extents(opened: DeltaTable, *, since: datetime) -> list[Extent]:
+    """The files of the events table that can hold rows from `since` on; no data is read."""
+    found = []
+    for add in pa.table(opened.get_add_actions(flatten=True)).to_pylist():
+        least, most = _aware(add.get("min.at")), _aware(add.get("max.at"))
+        if most is None or least is None or most >= since:
+            # A file that does not say is taken to reach over all times.
+            first_ms = _ms(least) if least else 0
+            last_ms = _ms(most) if most else _ms(datetime.now(UTC))
+            rows_ = add["num_records"] or 0
+            found.append(Extent(str(add["partition.topic"]), first_ms, last_ms, rows_, add["size_bytes"]))
+    return found
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
 
 
 def _paths(opened: DeltaTable, since: datetime | None, until: datetime | None) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The pipeline's process: one Spark application that consumes sources, lands each journal, measures and tends.
+"""The pipeline's process: one Spark application that consumes, lands, measures, tends and delivers in bulk.
 
 It runs until it is stopped, or until all is done.
 """
@@ -32,6 +32,7 @@ from doubledecker.pipeline import (
     tending,
 )
 from doubledecker.pipeline.bookmarks import BookmarkConsumer
+from doubledecker.pipeline.bulk import Bulk
 from doubledecker.pipeline.consuming import Consumer
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.session import SessionPlan
@@ -78,9 +79,10 @@ def _steps(settings: Settings, spark: SparkSession, access: Access, root: str, a
     ]
     return [
         *landings,
-        # What one pass consumes it lands, and what it lands it measures.
+        # What one pass consumes it lands, and what it lands it measures and delivers.
         Step("measure", partial(_measure, spark, access, root), settings.measure_interval_s, phase=2),
         Step("tend", partial(_tend, root), settings.tend_interval_s, phase=2),
+        Step("bulk", Bulk(spark, settings, root).act, settings.pipeline_interval_s, phase=2),
     ]
 
 

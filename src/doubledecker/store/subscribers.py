@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import cast
 
+from doubledecker.model.strand import BULK_SLOT
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import uid
+from doubledecker.store.bulk import NOWHERE, Beginning
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
@@ -61,12 +63,20 @@ class Condition:
     calls: int = 0
 
 
-async def save(home: Partition, subscriber: Subscriber) -> int:
-    """Create or replace; returns the registry's new version."""
+async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = NOWHERE) -> int:
+    """Create or replace; returns the registry's new version. One of the bulk tier says where it begins."""
     fields: list[str | int] = ["callback", subscriber.callback, "uuid", subscriber.uuid]
     fields += ["timeout", subscriber.timeout_ms, "max_events", subscriber.max_events]
     fields += ["max_bytes", subscriber.max_bytes, "concurrency", subscriber.concurrency]
-    reply = await home.run(_SAVE, token=subscriber.token, fields=fields, wanted=list(subscriber.topics))
+    fields += ["tier", subscriber.tier]
+    reply = await home.run(
+        _SAVE,
+        token=subscriber.token,
+        fields=fields,
+        wanted=list(subscriber.topics),
+        strands=beginning.strands,
+        starts=beginning.starts,
+    )
     return cast("int", reply)
 
 
@@ -152,7 +162,8 @@ async def end_holds(home: Partition, token: str, *, alive: Container[str]) -> in
     """Free the places of slots that died while they held one; says how many."""
     key = home.key(f"holds:{token}")
     holders = [slot.decode() for slot in cast("list[bytes]", await home.command("ZRANGE", key, 0, -1))]
-    dead = [slot for slot in holders if slot not in alive]
+    # Spark tasks have no heartbeat; theirs end by themselves, within a short lease.
+    dead = [slot for slot in holders if slot not in alive and not slot.startswith(BULK_SLOT)]
     return cast("int", await home.command("ZREM", key, *dead)) if dead else 0
 
 
@@ -218,6 +229,7 @@ def _subscriber(token: str, fields: dict[str, str], topics: list[bytes]) -> Subs
         max_events=int(fields["max_events"]),
         max_bytes=int(fields["max_bytes"]),
         concurrency=int(fields["concurrency"]),
+        tier=fields.get("tier", "live"),
     )
 
 

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from doubledecker import __version__, clock
+from doubledecker import __version__, clock, log
 from doubledecker.bus import overview
 from doubledecker.bus.overview import ALIVE_MS, SubscriberView
 from doubledecker.bus.registry import LiveRegistry
@@ -19,7 +19,7 @@ from doubledecker.model import token as tokens
 from doubledecker.model.token import Caller
 from doubledecker.queues import view as queue_view
 from doubledecker.stages import Bound
-from doubledecker.store import jobs
+from doubledecker.store import jobs, pipeline
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import body as bodies
 from doubledecker.web import metrics, openapi, problem
@@ -29,6 +29,8 @@ from doubledecker.web.feed import Feed
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
 _SCALING_S = 1.0
+
+_log = log.get("web")
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,11 @@ class Routes:
         """Create or replace this client's subscriber."""
         require_client(caller)
         asked = subscribing.parse(await self._body(request), is_private_allowed=self._rules.private_callbacks)
-        await self._registry.subscribe(caller.id, asked)
+        subscriber = await self._registry.subscribe(caller.id, asked)
+        if subscriber.is_bulk:
+            run = (await pipeline.read(self._partitions.home)).run
+            if run is None or not run.is_alive(clock.now_ms()):
+                _log.warning("subscriber.unserved", subscriber=subscriber.token)
         return Response(status_code=204)
 
     async def unsubscribe(self, _request: Request, caller: Caller) -> Response:
@@ -190,6 +196,7 @@ def _subscriber(view: SubscriberView, now_ms: int) -> dict[str, object]:
         },
         "max_bytes": subscriber.max_bytes,
         "concurrency": subscriber.concurrency,
+        "tier": subscriber.tier,
         "health": view.condition.health,
         "failures": view.condition.failures,
         "last_attempted_at": view.condition.last_attempted_at,

@@ -136,6 +136,11 @@ SUBSCRIPTION_FIELDS: dict[str, Schema] = {
     "max": or_null(whole(1, subscriber.EVENTS_MAX, description="Events in a batch")),
     "max_bytes": or_null(whole(1, subscriber.BYTES_MAX, description="Bytes in a batch")),
     "concurrency": or_null(whole(1, subscriber.CONCURRENCY_MAX, description="Deliveries at the same time")),
+    "tier": {
+        "type": ["string", "null"],
+        "enum": [*subscriber.TIERS, None],
+        "description": "Who delivers: workers, or the Spark pipeline in bulk",
+    },
 }
 
 SUBSCRIPTION = record(
@@ -145,13 +150,14 @@ SUBSCRIPTION = record(
     examples=[
         {"topics": ["orders", "refunds"], "callback": "https://mail.example/events", "uuid": "s3cret", "timeout": 500},
         {"topics": [], "callback": "https://mail.example/events", "max": 100, "max_bytes": 65536, "concurrency": 2},
+        {"topics": ["orders"], "callback": "https://warehouse.example/events", "max": 10000, "tier": "bulk"},
     ],
 )
 
 SUBSCRIBER = record(
     [
         *("subscriber", "callback", "max_events", "timeout", "topics", "uuid", "events"),
-        *("max_bytes", "concurrency", "health", "failures", "last_attempted_at"),
+        *("max_bytes", "concurrency", "tier", "health", "failures", "last_attempted_at"),
     ],
     {
         "subscriber": {"type": "string", "description": "The public id of its token"},
@@ -170,6 +176,7 @@ SUBSCRIBER = record(
         ),
         "max_bytes": whole(1, subscriber.BYTES_MAX),
         "concurrency": whole(1, subscriber.CONCURRENCY_MAX),
+        "tier": {"type": "string", "enum": list(subscriber.TIERS)},
         "health": whole(0, 100),
         "failures": {**_COUNT, "description": "Failed attempts in a row"},
         "last_attempted_at": or_null(_COUNT),
@@ -185,6 +192,7 @@ SUBSCRIBER = record(
             "events": {"sent": 12, "queued": 3, "oldest": 240},
             "max_bytes": 1048576,
             "concurrency": 4,
+            "tier": "live",
             "health": 100,
             "failures": 0,
             "last_attempted_at": 1700000000000,

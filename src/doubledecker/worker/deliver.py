@@ -15,9 +15,10 @@ import random
 from dataclasses import dataclass
 
 from doubledecker import clock, log
-from doubledecker.bus import telemetry, verdict
+from doubledecker.bus import parking, telemetry, verdict
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.verdict import Backoff, Delivered, Verdict
+from doubledecker.delivery import record
 from doubledecker.delivery.chains import Chains
 from doubledecker.errors import CallRejected
 from doubledecker.model.job import RETRY
@@ -27,8 +28,7 @@ from doubledecker.store import batches, jobs, journal, subscribers
 from doubledecker.store.batches import Batch, Settled
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.subscribers import Entry, Waiting
-from doubledecker.worker import record
+from doubledecker.store.subscribers import Entry
 
 _log = log.get("worker")
 
@@ -113,17 +113,6 @@ class Deliverer:
             moved, _ = await jobs.unpark(partition, subscriber.token, room=invited)
             await subscribers.uninvite(self._partitions.home, subscriber.token, invited - moved)
 
-    async def _unpark(self, token: str, where: tuple[Waiting, ...], *, invited: int) -> None:
-        """Put parked jobs of a subscriber back, for the places that are kept for them."""
-        for waiting in where:
-            if invited <= 0:
-                return
-            moved, left = await jobs.unpark(self._partitions.all[waiting.partition], token, room=invited)
-            invited -= moved
-            if left == 0:
-                await subscribers.resume(self._partitions.home, token, waiting)
-        await subscribers.uninvite(self._partitions.home, token, invited)
-
     async def _subscriber(self, token: str) -> Subscriber | None:
         """The subscriber as this process knows it; one that it does not know may be new."""
         if token not in self._registry.snapshot.subscribers:
@@ -188,7 +177,7 @@ class Deliverer:
         if left.failures_before > 0 and left.failures == 0:
             _log.info("subscriber.recovered", subscriber=subscriber.token, failures=left.failures_before)
         if left.invited > 0:
-            await self._unpark(subscriber.token, left.waiting, invited=left.invited)
+            await parking.unpark(self._partitions, subscriber.token, left.waiting, invited=left.invited)
 
 
 def _counts(batch: Batch, outcome: Outcome, dialled_at: int) -> dict[str, int]:

@@ -11,6 +11,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.verdict import Backoff
 from doubledecker.delivery.chains import Chains
+from doubledecker.delivery.record import ChainsTold
 from doubledecker.errors import BusAway
 from doubledecker.model.job import AUX, MAIN, RETRY, Job
 from doubledecker.model.uid import uid
@@ -20,7 +21,6 @@ from doubledecker.worker.chores import ChoreRules, Chores
 from doubledecker.worker.deliver import Deliverer, DeliveryRules
 from doubledecker.worker.fetch import Fetcher
 from doubledecker.worker.monitor import Adapter, Monitor, PrintAdapter, StatsdAdapter
-from doubledecker.worker.record import ChainsTold
 
 # Safety net for what a crash left behind; nothing that is on time waits for it.
 _SCHEDULE_S = 1.0

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from doubledecker import clock, log
 from doubledecker.bus import verdict
 from doubledecker.bus.verdict import Backoff, Retry
+from doubledecker.delivery import record
 from doubledecker.delivery.chains import Chains
 from doubledecker.errors import BusAway, CallRejected
 from doubledecker.model.outcome import Outcome, failed_ids
@@ -27,7 +28,6 @@ from doubledecker.queues.ring import Rings
 from doubledecker.store import journal, receivers, subscribers
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import Held, Message
-from doubledecker.worker import record
 
 # Between two tries to settle while Redis is away.
 _PAUSE_S = 0.2

@@ -15,13 +15,13 @@ from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.verdict import Backoff
 from doubledecker.delivery.chains import Chains
+from doubledecker.delivery.record import ChainsTold
 from doubledecker.errors import BusAway
 from doubledecker.model.queue import Queue
 from doubledecker.model.uid import uid
 from doubledecker.store import chains, watchers
 from doubledecker.worker.push import Pusher, PushRules
 from doubledecker.worker.receive import Receive
-from doubledecker.worker.record import ChainsTold
 
 # The registry's copy is refreshed twice a second; looking at it costs next to nothing.
 _LOOK_S = 0.25

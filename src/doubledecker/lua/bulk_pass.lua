@@ -1,0 +1,14 @@
+-- Let strands of bulk delivery pass what holds nothing for their subscriber.
+--
+-- key ledger   <ledger>  hash  how far each strand has come
+-- arg steps    pack  strand, where it stood, where it stands now, …
+-- returns      how many were where they were said to be
+
+local moved = 0
+for i = 1, #steps, 3 do
+  if redis.call("HGET", ledger, steps[i]) == steps[i + 1] then
+    redis.call("HSET", ledger, steps[i], steps[i + 2])
+    moved = moved + 1
+  end
+end
+return moved

@@ -1,0 +1,35 @@
+-- Write down an attempt of bulk delivery: how far its strand has come, the journal, the counters, in one atom.
+--
+-- Only for whoever knows where the strand stood: a task that was given up for dead changes nothing.
+--
+-- key ledger            <ledger>          hash    how far each strand has come; passed events by topic
+-- key counters          counters          hash    telemetry
+-- key journal           journal           hash    attempts_bytes: what the attempt journal holds
+-- key journal_attempts  journal:attempts  stream  one entry a delivery attempt
+-- arg field    text  the strand
+-- arg former   text  where it stood
+-- arg reach    text  where it stands now
+-- arg passed   pack  topic, events, … : what is done with
+-- arg attempt  text  the attempt as JSON, for the journal
+-- arg counts   pack  pairs of a counter and how much to add
+-- returns      {1, or 0 when it stood elsewhere and nothing was changed, the attempt journal's bytes}
+
+local kept = redis.call("HGET", ledger, field)
+if kept == reach then
+  return {1, 0}
+end
+if kept ~= former then
+  return {0, 0}
+end
+redis.call("HSET", ledger, field, reach)
+for i = 1, #passed, 2 do
+  -- A topic that was left meanwhile is not counted any more.
+  if redis.call("HEXISTS", ledger, "topic:" .. passed[i]) == 1 then
+    redis.call("HINCRBY", ledger, "passed:" .. passed[i], passed[i + 1])
+  end
+end
+for _, count in ipairs(counts) do
+  redis.call("HINCRBY", counters, count[1], count[2])
+end
+redis.call("XADD", journal_attempts, "*", "attempt", attempt)
+return {1, redis.call("HINCRBY", journal, "attempts_bytes", #attempt)}

@@ -1,0 +1,213 @@
+"""Deliver in bulk: the pipeline's step that serves every subscriber of the bulk tier, from the lake.
+
+Each look finds who has something to go through (pipeline/spans.py) and has it posted (pipeline/posting.py), a thread
+and a Spark job for each subscriber. Whoever is slow or fails is served apart from the others, waits by itself, and goes
+on from its own ledger. Tasks hold a core while they wait for a receiver; so those who fare well together get all cores
+but one, and those who fail a third.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import reduce
+
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as columns
+
+from doubledecker import clock, log
+from doubledecker.assembly.settings import Settings
+from doubledecker.model.routing import Registry
+from doubledecker.model.strand import Reach, Strand
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.pipeline import frames, lake, landing, posting, reading, session, spans, steps
+from doubledecker.pipeline.posting import Posted, Posting
+from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.spans import Bounds, Span
+from doubledecker.pipeline.steps import Round
+from doubledecker.store import bulk, registry, subscribers
+from doubledecker.store.bulk import Course
+from doubledecker.store.partitions import Partitions
+from doubledecker.store.subscribers import Condition
+
+# How long one look waits for what is under way; then it looks again who else can be served.
+_WAIT_S = 0.5
+# Subscribers that are being served at a time, whatever the number of cores.
+_SERVED_MAX = 16
+
+_log = log.get("bulk")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A subscriber, how far it has come, and how it fares."""
+
+    subscriber: Subscriber
+    course: Course
+    condition: Condition
+
+    @property
+    def is_failing(self) -> bool:
+        return self.condition.failures > 0
+
+
+@dataclass
+class _Trouble:
+    """Rounds of a subscriber that broke, for no fault of its receiver."""
+
+    failures: int = 0
+    again_s: float = 0.0
+
+
+@dataclass
+class Bulk:
+    """Serves all subscribers of the bulk tier, for as long as the pipeline runs."""
+
+    spark: SparkSession
+    settings: Settings
+    root: str
+    _known: Registry = field(default_factory=Registry)
+    _running: dict[str, tuple[int, bool, Future[int]]] = field(default_factory=dict)
+    _troubles: dict[str, _Trouble] = field(default_factory=dict)
+    _served_at: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_SERVED_MAX, thread_name_prefix="bulk")
+
+    def act(self) -> Round:
+        """One look: see who is done, serve who is due, and wait a moment."""
+        found = asyncio.run(self._look())
+        table = landing.table_of(self.root, "events")
+        opened = table.open()
+        waiting = self._start(found, opened)
+        if self._running:
+            wait([future for _, _, future in self._running.values()], timeout=_WAIT_S, return_when=FIRST_COMPLETED)
+        before = len(self._running)
+        delivered = self._collect()
+        # Whoever is through with a round may have more to go through.
+        return Round(delivered, has_more=waiting or before > 0)
+
+    async def _look(self) -> list[Standing]:
+        """Everyone that bulk delivery has to do with; those that are live again are ended, or seen to their end."""
+        async with reading.connected(_access(self.settings)) as bus:
+            await registry.refresh(bus.home, self._known)
+            tokens = [token for token in await bulk.tokens(bus.home) if token in self._known.subscribers]
+            courses = await bulk.courses(bus.home, tokens)
+            for token, course in courses.items():
+                if not self._known.subscribers[token].is_bulk:
+                    await self._see_off(bus, token, course)
+            conditions = await subscribers.conditions(bus.home, tokens, now_ms=clock.now_ms())
+        return [
+            Standing(self._known.subscribers[token], course, conditions[token]) for token, course in courses.items()
+        ]
+
+    async def _see_off(self, bus: Partitions, token: str, course: Course) -> None:
+        if not course.until:
+            # Whoever made it live died before it could say where bulk delivery ends.
+            await registry.copy_version(bus, await registry.version(bus.home))
+            await bulk.end(bus, token)
+        elif spans.is_through(course) and token not in self._running:
+            await bulk.forget(bus.home, token)
+
+    def _start(self, found: list[Standing], opened: DeltaTable) -> bool:
+        """Serve those who are due, who waited longest first; says whether someone has to wait for a core."""
+        landed = lake.landed(opened, self.settings.partitions)
+        is_left = False
+        for whose in sorted(found, key=lambda each: self._served_at.get(each.subscriber.token, 0.0)):
+            token = whose.subscriber.token
+            if token in self._running or not self._is_due(whose):
+                continue
+            ends = spans.ends(whose.course, landed)
+            due = spans.due(whose.course, ends, now_ms=clock.now_ms())
+            if not due:
+                continue
+            cores = self._cores_for(whose)
+            if cores == 0:
+                is_left = True
+                continue
+            since = min(reach.place.ms for reach in due.values())
+            files = [file for file in frames.extents(opened, since=_moment(since)) if file.topic in whose.course.topics]
+            bounds = Bounds(rows_max=spans.PROBE_ROWS_MAX) if whose.is_failing else Bounds()
+            planned = spans.plan(due, ends, files, bounds)
+            self._served_at[token] = time.monotonic()
+            future = self._threads.submit(self._serve, whose, planned, opened, cores)
+            self._running[token] = (cores, whose.is_failing, future)
+        return is_left
+
+    def _is_due(self, whose: Standing) -> bool:
+        trouble = self._troubles.get(whose.subscriber.token)
+        if trouble is not None and trouble.again_s > time.monotonic():
+            return False
+        return not whose.is_failing or whose.condition.retry_at <= clock.now_ms()
+
+    def _cores_for(self, whose: Standing) -> int:
+        """How many tasks a subscriber gets now; none when too many are under way."""
+        cores = session.cores(self.spark)
+        if whose.is_failing:
+            probing = sum(1 for _, is_failing, _ in self._running.values() if is_failing)
+            return 1 if probing < max(1, cores // 3) else 0
+        taken = sum(each for each, is_failing, _ in self._running.values() if not is_failing)
+        return min(whose.subscriber.concurrency, max(1, cores - 1) - taken)
+
+    def _serve(self, whose: Standing, planned: list[Span], opened: DeltaTable, tasks: int) -> int:
+        """One round of one subscriber, in a thread of its own; returns how many events were delivered."""
+        ledger = bulk.ledger_of(whose.subscriber.token)
+        full = [span for span in planned if not span.is_empty]
+        posted = Posted(0, {}, {})
+        if full:
+            frame = reduce(DataFrame.unionByName, [self._rows(whose.course, span, opened) for span in full])
+            # Executors need no key to the bus.
+            work = Posting(replace(self.settings, root_key=""), whose.subscriber, ledger)
+            posted = posting.post(frame, work, tasks=tasks)
+        passing: dict[Strand, tuple[Reach, Reach]] = {}
+        for span in planned:
+            passing |= spans.passing(span, posted.stopped.keys(), posted.stood)
+        asyncio.run(self._pass(ledger, passing))
+        return posted.events
+
+    def _rows(self, course: Course, span: Span, opened: DeltaTable) -> DataFrame:
+        """What a subscriber gets of a span."""
+        table = landing.table_of(self.root, "events")
+        since, until = _moment(span.since_ms), _moment(span.until_ms)
+        frame = frames.landed(self.spark, table, opened, since=since, until=until)
+        frame = frame.where(columns.col("topic").isin(sorted(course.topics)))
+        least = min(reach.place for reach in span.reaches.values())
+        for topic, starts in course.topics.items():
+            if any(start.place > least for start in starts):
+                frame = posting.beginning(frame, topic, [start.place for start in starts])
+        return posting.remaining(frame, span.reaches, span.upto)
+
+    async def _pass(self, ledger: str, passing: Mapping[Strand, tuple[Reach, Reach]]) -> None:
+        async with reading.connected(_access(self.settings)) as bus:
+            await bulk.pass_(bus.home, ledger, passing)
+
+    def _collect(self) -> int:
+        """See what is done; a round that broke is tried again after a pause that doubles."""
+        delivered = 0
+        for token, (_, _, future) in list(self._running.items()):
+            if not future.done():
+                continue
+            del self._running[token]
+            error = future.exception()
+            if error is None:
+                self._troubles.pop(token, None)
+                delivered += future.result()
+                continue
+            trouble = self._troubles.setdefault(token, _Trouble())
+            trouble.failures += 1
+            trouble.again_s = time.monotonic() + steps.pause_s(trouble.failures)
+            _log.error(
+                "bulk.failed", subscriber=token, failures=trouble.failures, error=" ".join(str(error).split())[:500]
+            )
+        return delivered
+
+
+def _access(settings: Settings) -> Access:
+    return Access(settings.redis_url, settings.namespace, settings.partitions)
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -1,0 +1,240 @@
+"""Bulk delivery as kept at home: how far each strand of a subscriber has come, and what it has to go through.
+
+Everything is in one hash, `bulk:<token>`, so that it begins and ends whole; the set `bulk` says whose there are:
+
+    strand:<partition>.<number>   how far the strand has come, attempts in vain, when to try again
+    topic:<name>                  where the topic begins: by partition an entry, and how many events it had had
+    passed:<name>                 how many of its events are done with
+    until:<partition>             where bulk delivery ends, for a subscriber that is live again
+    count:<name>                  how many events the topic had had there, by partition
+
+**Beginning.** Where the journals end is read before the change is written, and the publish script makes batches for the
+subscriber until it is. So what falls in between is delivered by both, and nothing by none. **Ending** is the reverse:
+the journals' ends are read after every partition has the registry's new version.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from doubledecker.model.position import Place
+from doubledecker.model.strand import Reach, Strand, strands
+from doubledecker.store.line import Reply
+from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.scripts import load
+
+_SETTLE, _PASS, _END, _FORGET = load("bulk_settle"), load("bulk_pass"), load("bulk_end"), load("bulk_forget")
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Where a subscriber's strands and topics begin, as the saving script takes it."""
+
+    strands: Sequence[str] = ()
+    starts: Sequence[str] = ()
+
+
+NOWHERE = Beginning()
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a topic begins in one partition, and how many events it had had there."""
+
+    place: Place
+    count: int
+
+
+@dataclass(frozen=True)
+class Course:
+    """What bulk delivery to a subscriber has to go through, and how far it has come."""
+
+    reaches: Mapping[Strand, Reach] = field(default_factory=dict)
+    topics: Mapping[str, Sequence[Start]] = field(default_factory=dict)
+    passed: Mapping[str, int] = field(default_factory=dict)
+    until: Mapping[int, Place] = field(default_factory=dict)
+    counts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """Events that wait to be delivered in bulk, and since when at most."""
+
+    events: int
+    oldest_at: int | None
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """What one attempt changes: its strand, events that are done with by topic, the journal's entry, counters."""
+
+    strand: Strand
+    former: Reach
+    reach: Reach
+    passed: Mapping[str, int]
+    attempt: bytes
+    counts: Mapping[str, int]
+
+
+def ledger_of(token: str) -> str:
+    """The key that keeps a subscriber's bulk delivery."""
+    return f"bulk:{token}"
+
+
+async def beginning(partitions: Partitions, topics: Sequence[str]) -> Beginning:
+    """From here on, in every partition and topic: to be read before the change that it is for is written."""
+    begins: list[str] = []
+    starts: dict[str, list[str]] = {topic: [] for topic in topics}
+    for partition in partitions.all:
+        end, counts = await _end_and_counts(partition, topics)
+        for strand in strands(partition.index):
+            begins += [strand.field, Reach(Place.after(end)).text]
+        for topic, count in zip(topics, counts, strict=True):
+            starts[topic].append(f"{end}/{count}")
+    return Beginning(begins, [word for topic, places in starts.items() for word in (topic, ",".join(places))])
+
+
+async def end(partitions: Partitions, token: str) -> bool:
+    """Bulk delivery goes no further than the journals do now; says whether there is any.
+
+    To be said after every partition has the version of the change. Nothing happens if the subscriber is bulk again.
+    """
+    course = (await courses(partitions.home, [token])).get(token)
+    if course is None:
+        return False
+    topics = list(course.topics)
+    found = [await _end_and_counts(partition, topics) for partition in partitions.all]
+    ends = [word for index, (at, _) in enumerate(found) for word in (f"until:{index}", at)]
+    for number, topic in enumerate(topics):
+        ends += [f"count:{topic}", ",".join(str(counts[number]) for _, counts in found)]
+    return await partitions.home.run(_END, token=token, ends=ends) == 1
+
+
+async def forget(home: Partition, token: str) -> bool:
+    """End bulk delivery to a subscriber that is live again; False when it is of the bulk tier once more."""
+    return await home.run(_FORGET, token=token) == 1
+
+
+async def tokens(home: Partition) -> list[str]:
+    """The subscribers that are delivered to in bulk, or still are for what came before they were live."""
+    return sorted(token.decode() for token in cast("list[bytes]", await home.command("SMEMBERS", home.key("bulk"))))
+
+
+async def courses(home: Partition, whose: Sequence[str]) -> dict[str, Course]:
+    """How far bulk delivery has come for those of the subscribers that have any."""
+    replies = await home.commands([["HGETALL", home.key(ledger_of(token))] for token in whose])
+    found = {token: _words(reply) for token, reply in zip(whose, replies, strict=True) if reply}
+    return {token: _course(kept) for token, kept in found.items()}
+
+
+async def open_ledger(partitions: Partitions, ledger: str) -> None:
+    """Have every strand begin at the very start, unless it has come further: for what is delivered but once."""
+    home = partitions.home
+    named = [strand.field for partition in partitions.all for strand in strands(partition.index)]
+    await home.commands([["HSETNX", home.key(ledger), field, Reach().text] for field in named])
+
+
+async def reaches(home: Partition, ledger: str) -> dict[Strand, Reach]:
+    """How far each strand has come, as far as it is known."""
+    return dict(_course(_words(await home.command("HGETALL", home.key(ledger)))).reaches)
+
+
+async def settle(home: Partition, ledger: str, settled: Settlement) -> tuple[bool, int]:
+    """Write an attempt down; says whether the strand was where it was thought to be, and what the journal holds.
+
+    The same again changes nothing, and says the same.
+    """
+    reply = await home.run(
+        _SETTLE,
+        ledger=ledger,
+        field=settled.strand.field,
+        former=settled.former.text,
+        reach=settled.reach.text,
+        passed=[word for pair in settled.passed.items() for word in pair],
+        attempt=settled.attempt,
+        counts=list(settled.counts.items()),
+    )
+    is_ours, journal_bytes = cast("tuple[int, int]", reply)
+    return is_ours == 1, journal_bytes
+
+
+async def pass_(home: Partition, ledger: str, steps: Mapping[Strand, tuple[Reach, Reach]]) -> int:
+    """Move strands, each from where it stood, over what holds nothing for them; says how many were there."""
+    words = [word for strand, (former, reach) in steps.items() for word in (strand.field, former.text, reach.text)]
+    return cast("int", await home.run(_PASS, ledger=ledger, steps=words)) if words else 0
+
+
+async def backlogs(partitions: Partitions) -> dict[str, Backlog]:
+    """What waits for the subscribers that are delivered to in bulk.
+
+    A topic counts its events, and bulk delivery those that are done with: what waits is the difference. Up to the
+    place of the last strand nothing does.
+    """
+    found = await courses(partitions.home, await tokens(partitions.home))
+    topics = sorted({topic for course in found.values() for topic in course.topics})
+    counts: dict[tuple[str, int], int] = {}
+    for partition in partitions.all if topics else ():
+        replies = await partition.commands([_read_count(partition, topic) for topic in topics])
+        for topic, reply in zip(topics, replies, strict=True):
+            counts[topic, partition.index] = _number(reply)
+    return {token: _backlog(course, counts) for token, course in found.items()}
+
+
+def _backlog(course: Course, counts: Mapping[tuple[str, int], int]) -> Backlog:
+    waiting = 0
+    for topic, starts in course.topics.items():
+        ends = course.counts.get(topic) or [counts[topic, index] for index in range(len(starts))]
+        had = sum(max(0, end - start.count) for end, start in zip(ends, starts, strict=True))
+        waiting += max(0, had - course.passed.get(topic, 0))
+    if waiting == 0:
+        return Backlog(0, None)
+    return Backlog(waiting, min(reach.place.ms for reach in course.reaches.values()))
+
+
+async def _end_and_counts(partition: Partition, topics: Sequence[str]) -> tuple[str, list[int]]:
+    """Where the event journal ends, and how many events each topic has had up to there: in one atom."""
+    reply = await partition.commands(
+        [
+            ["MULTI"],
+            ["XREVRANGE", partition.key("journal:events"), "+", "-", "COUNT", 1],
+            ["HGET", partition.key("journal"), "events_trimmed"],
+            *(_read_count(partition, topic) for topic in topics),
+            ["EXEC"],
+        ]
+    )
+    last, trimmed, *counts = cast("list[Reply]", reply[-1])
+    entries = cast("list[tuple[bytes, list[bytes]]]", last)
+    at = entries[0][0] if entries else cast("bytes | None", trimmed) or b"0-0"
+    return at.decode(), [_number(count) for count in counts]
+
+
+def _read_count(partition: Partition, topic: str) -> list[str]:
+    return ["HGET", partition.key(f"topic:{topic}"), "counter"]
+
+
+def _number(reply: Reply) -> int:
+    return int(cast("bytes | None", reply) or 0)
+
+
+def _words(reply: Reply) -> dict[str, str]:
+    flat = cast("list[bytes]", reply)
+    return {name.decode(): value.decode() for name, value in zip(flat[0::2], flat[1::2], strict=True)}
+
+
+def _course(kept: Mapping[str, str]) -> Course:
+    by_kind: dict[str, dict[str, str]] = {"strand": {}, "topic": {}, "passed": {}, "until": {}, "count": {}}
+    for name, value in kept.items():
+        kind, _, rest = name.partition(":")
+        by_kind[kind][rest] = value
+    return Course(
+        reaches={Strand.parse(rest): Reach.read(value) for rest, value in by_kind["strand"].items()},
+        topics={name: [_start(word) for word in value.split(",")] for name, value in by_kind["topic"].items()},
+        passed={name: int(value) for name, value in by_kind["passed"].items()},
+        until={int(index): Place.after(value) for index, value in by_kind["until"].items()},
+        counts={name: [int(word) for word in value.split(",")] for name, value in by_kind["count"].items()},
+    )
+
+
+def _start(word: str) -> Start:
+    at, _, count = word.partition("/")
+    return Start(Place.after(at), int(count))
