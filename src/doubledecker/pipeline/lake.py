@@ -10,11 +10,12 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from doubledecker.errors import LakeUnfit
@@ -40,6 +41,16 @@ class WrittenFile:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A file that is part of a table."""
+
+    path: str
+    size: int
+    values: Mapping[str, str]
+    at_min: datetime | None
+
+
+@dataclass(frozen=True)
 class TableSize:
     """How large a table is."""
 
@@ -57,13 +68,33 @@ class Table:
     partition_by: tuple[str, ...]
 
     def open(self) -> DeltaTable:
-        """The table as it is now, made when there is none."""
+        """The table as it is now, made when there is none; one that an older version made gets the columns it lacks.
+
+        Rows written before a column was there have null in it. Raises LakeUnfit when a column is of another type.
+        """
         try:
             if not DeltaTable.is_deltatable(self.uri):
                 DeltaTable.create(self.uri, schema=self.schema, mode="ignore", partition_by=list(self.partition_by))
-            return DeltaTable(self.uri)
+            opened = DeltaTable(self.uri)
+            lacking = self._lacking(opened)
+            if lacking:
+                opened.alter.add_columns(lacking)
         except (DeltaError, OSError) as error:
             raise LakeUnfit(f"cannot open the lake's table {self.uri}: {error}; set DOUBLEDECKER_LAKE") from error
+        return opened
+
+    def _lacking(self, opened: DeltaTable) -> list[Field]:
+        """The columns that the table does not have yet."""
+        there = {column.name: column for column in opened.schema().fields}
+        wanted = Schema.from_arrow(self.schema).fields
+        for column in wanted:
+            if column.name in there and there[column.name].type != column.type:
+                raise LakeUnfit(
+                    f"the column {column.name!r} of the lake's table {self.uri} is {_shown(there[column.name])}, and "
+                    f"this version writes {_shown(column)}; run the version that made the table, or set "
+                    "DOUBLEDECKER_LAKE to a new place"
+                )
+        return [column for column in wanted if column.name not in there]
 
     def commit(self, table: DeltaTable, files: Iterable[WrittenFile], marks: Mapping[str, int]) -> None:
         """Make files part of the table, and set marks in it, in one atom; raises when someone was faster."""
@@ -83,6 +114,40 @@ class Table:
         # The bus forgets what is confirmed, so it must be on the disk and not only on its way there.
         _sync(Path(self.uri) / "_delta_log")
 
+    def replace(self, table: DeltaTable, former: Iterable[Part], latter: Iterable[WrittenFile]) -> bool:
+        """Put files in the place of others; says no, and changes nothing, if the table is not as it was opened.
+
+        Delta itself would let this pass beside a compaction of the same files, and their rows would be there twice.
+        """
+        at_ms = time.time_ns() // 1_000_000
+        removes = [
+            RemoveAction(
+                part.path,
+                data_change=True,
+                deletion_timestamp=at_ms,
+                size=part.size,
+                partition_values=dict(part.values),
+            )
+            for part in former
+        ]
+        adds = [AddAction(f.path, f.size, dict(f.values), at_ms, data_change=True, stats=f.stats) for f in latter]
+        try:
+            table.create_write_transaction(
+                [*removes, *adds],
+                mode="append",
+                schema=self.schema,
+                partition_by=list(self.partition_by),
+                commit_properties=CommitProperties(max_commit_retries=0),
+            )
+        except CommitFailedError:
+            return False
+        _sync(Path(self.uri) / "_delta_log")
+        return True
+
+
+def _shown(column: Field) -> str:
+    return str(getattr(column.type, "type", column.type))
+
 
 def landed(table: DeltaTable, partitions: int) -> dict[int, EntryId]:
     """The last entry of each partition that is in the table."""
@@ -91,6 +156,20 @@ def landed(table: DeltaTable, partitions: int) -> dict[int, EntryId]:
         ms, seq = (table.transaction_version(name) for name in _names(index))
         found[index] = EntryId(ms or 0, seq or 0)
     return found
+
+
+def parts(table: DeltaTable, columns: tuple[str, ...]) -> list[Part]:
+    """The files of a table, as its log has them."""
+    adds = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return [
+        Part(
+            add["path"],
+            add["size_bytes"],
+            {column: str(add[f"partition.{column}"]) for column in columns},
+            add.get("min.at"),
+        )
+        for add in adds
+    ]
 
 
 def size(table: DeltaTable) -> TableSize:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from doubledecker.errors import ArchiveTaken
 from doubledecker.model.entry_id import EntryId
@@ -33,7 +33,7 @@ _SLICE_BYTES = 33_554_432
 # What one commit takes at most, in slices; the rest comes with the next.
 _SLICES_MAX = 64
 _PLAN = "partition int, after string, upto string"
-_FILES = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("more", pa.string())])
+FILES = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("more", pa.string())])
 
 # The lake's tables by journal, and what their folders are named for.
 TABLES = {"events": ("topic", "date"), "attempts": ("date",), "settlements": ("date",)}
@@ -115,8 +115,8 @@ def _write(spark: SparkSession, access: Access, name: str, table: Table, slices:
     # A task a slice. What comes back is a line about each file; the rows themselves never leave their task.
     frame = spark.createDataFrame(spark.sparkContext.parallelize(planned, len(planned)), _PLAN)
     work = partial(write_slices, access=access, name=name, table=table)
-    found = frame.mapInArrow(work, rows.ddl(_FILES)).collect()
-    return [WrittenFile(row.path, row.size, row.rows, **json.loads(row.more)) for row in found]
+    found = frame.mapInArrow(work, rows.ddl(FILES)).collect()
+    return [untold(row) for row in found]
 
 
 def write_slices(
@@ -131,12 +131,18 @@ def write_slices(
             pages = reading.pages(access, name, part, fails_on_loss=False)
             batches = (rows.to_batch(shape, entries, partition=part.partition) for entries in pages)
             written = list(files.write(table, batches))
-            yield pa.RecordBatch.from_pylist([_told(file) for file in written], schema=_FILES)
+            yield pa.RecordBatch.from_pylist([told(file) for file in written], schema=FILES)
 
 
-def _told(file: WrittenFile) -> dict[str, object]:
+def told(file: WrittenFile) -> dict[str, object]:
+    """A line about a file, for the driver."""
     more = {"values": file.values, "at_min": file.at_min, "at_max": file.at_max}
     return {"path": file.path, "size": file.size, "rows": file.rows, "more": json.dumps(more)}
+
+
+def untold(row: Row) -> WrittenFile:
+    """The file that a line was about."""
+    return WrittenFile(row.path, row.size, row.rows, **json.loads(row.more))
 
 
 def _ends(slices: Iterable[Slice]) -> dict[int, EntryId]:

@@ -1,4 +1,4 @@
-"""The pipeline's process: one Spark application that lands each journal and tends the lake, until stopped or done."""
+"""The pipeline's process: one Spark application that lands, tends, replays and erases, until stopped or done."""
 
 import asyncio
 import contextlib
@@ -16,9 +16,13 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.errors import BusAway
 from doubledecker.model.step import RunReport, StepReport
 from doubledecker.pipeline import landing, reading, session, steps, tending
+from doubledecker.pipeline.erasing import Eraser
 from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.replaying import Replayer
+from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.session import SessionPlan
 from doubledecker.pipeline.steps import Keeper, Round, Step
+from doubledecker.pipeline.tending import Retention
 from doubledecker.store import pipeline
 from doubledecker.store.partitions import Partition
 
@@ -29,12 +33,12 @@ _ROUND_S_MAX = 3.0
 _log = log.get("pipeline")
 
 
-def run(settings: Settings, *, root: str, is_once: bool, takes_over: bool) -> bool:
-    """Run all steps; says whether every one did what it had to."""
+def run(settings: Settings, *, root: str, is_once: bool, takes_over: bool, stop: threading.Event | None = None) -> bool:
+    """Run all steps, until a signal or `stop` ends it; says whether every one did what it had to."""
     access = Access(settings.redis_url, settings.namespace, settings.partitions)
     began_at = clock.now_ms()
     teller = Teller(access, RunReport("starting", began_at, began_at, settings.spark_master, root))
-    stop = threading.Event()
+    stop = stop or threading.Event()
     with teller.telling():
         archive = _prepare(access, root, takes_over=takes_over)
         spark = session.open_session(SessionPlan(master=settings.spark_master))
@@ -53,7 +57,14 @@ def _steps(settings: Settings, spark: SparkSession, access: Access, root: str, a
         Step(name, partial(_land, spark, access, root, name, archive), settings.pipeline_interval_s)
         for name in landing.TABLES
     ]
-    return [*landings, Step("tend", partial(_tend, root), settings.tend_interval_s)]
+    ground = Ground(spark, access, root)
+    replayer, eraser = Replayer(ground, settings), Eraser(ground)
+    return [
+        *landings,
+        Step("tend", partial(_tend, root, settings), settings.tend_interval_s),
+        Step("replay", replayer.round, settings.pipeline_interval_s),
+        Step("erase", eraser.round, settings.pipeline_interval_s),
+    ]
 
 
 @dataclass
@@ -113,10 +124,11 @@ def _land(spark: SparkSession, access: Access, root: str, name: str, archive: st
     return Round(done.rows, done.has_more, done.from_ms, done.size.rows, done.size.bytes, done.size.files)
 
 
-def _tend(root: str) -> Round:
-    done = tending.tend(root)
-    if done.joined or done.removed:
-        _log.info("lake.tended", joined=done.joined, removed=done.removed)
+def _tend(root: str, settings: Settings) -> Round:
+    rules = Retention(settings.lake_retention_days, settings.topics_kept_days, settings.lake_retention_attempts_days)
+    done = tending.tend(root, rules)
+    if done.joined or done.removed or done.dropped:
+        _log.info("lake.tended", joined=done.joined, removed=done.removed, dropped=done.dropped)
     return Round(0)
 
 

@@ -1,0 +1,26 @@
+"""Moments as people write them: ISO 8601, in UTC unless they say otherwise."""
+
+from datetime import UTC, datetime
+
+from doubledecker.errors import BadRequest
+
+_MS = 1000
+
+
+def parse(text: str, *, field: str = "the time") -> datetime:
+    """A moment with a zone; raises BadRequest with how to write it."""
+    try:
+        found = datetime.fromisoformat(text)
+        aware = found if found.tzinfo else found.replace(tzinfo=UTC)
+        return aware.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise BadRequest(f"{field} is {text[:80]!r}; write it like 2026-11-15T11:00:00Z") from error
+
+
+def to_ms(moment: datetime) -> int:
+    """Milliseconds since 1970, the fraction cut off."""
+    return int(moment.timestamp() * _MS)
+
+
+def from_ms(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / _MS, UTC)
