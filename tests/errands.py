@@ -33,12 +33,12 @@ class Desk:
 
     async def ask(self, caller: Caller = ROOT, **asked: object) -> Errand:
         async with build.open_bus(self.settings) as bus:
-            desk = Errands(bus.partitions.home, bus.registry, rate=self.settings.replay_rate_per_s)
+            desk = Errands(bus.partitions, bus.registry, rate=self.settings.replay_rate_per_s)
             return await desk.ask_replay(ReplayAsked(**asked), caller)
 
     async def ask_erasure(self, **asked: object) -> Errand:
         async with build.open_bus(self.settings) as bus:
-            desk = Errands(bus.partitions.home, bus.registry, rate=1)
+            desk = Errands(bus.partitions, bus.registry, rate=1)
             return await desk.ask_erasure(ErasureAsked(**asked), ROOT)
 
     async def read(self, errand: Errand, kind: str = REPLAYS) -> Errand:

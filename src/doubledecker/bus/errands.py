@@ -18,14 +18,14 @@ from doubledecker.model.token import Caller
 from doubledecker.model.uid import uid
 from doubledecker.store import errands, registry
 from doubledecker.store.errands import ERASURES, REPLAYS
-from doubledecker.store.partitions import Partition
+from doubledecker.store.partitions import Partition, Partitions
 
 
 class Errands:
     """Takes errands from callers, and shows each its own; root has them all."""
 
-    def __init__(self, home: Partition, live: LiveRegistry, *, rate: int) -> None:
-        self._home = home
+    def __init__(self, partitions: Partitions, live: LiveRegistry, *, rate: int) -> None:
+        self._partitions = partitions
         self._registry = live
         self._rate = rate
 
@@ -60,6 +60,10 @@ class Errands:
         await self.read(kind, id_, caller)
         now_ms = await self._home.time_ms()
         return await errands.change(self._home, kind, id_, lambda now: _cancelled(now, kind, now_ms))
+
+    @property
+    def _home(self) -> Partition:
+        return self._partitions.home
 
     async def _aimed(self, replay: Replay, caller: Caller) -> Replay:
         """The replay with its target's own name, if the caller may have it sent there."""

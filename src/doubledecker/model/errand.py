@@ -6,6 +6,10 @@ Whatever carries it out may die and be replaced: all that is needed to go on is 
 
 import msgspec
 
+from doubledecker.model import moment
+from doubledecker.model.erasure import Erasure
+from doubledecker.model.replay import Replay
+
 ACTIVE = frozenset({"waiting", "running"})
 # A round that fails is tried again; one that fails this often in a row will not do better.
 FAILURES_MAX = 5
@@ -43,3 +47,48 @@ class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
         failures = self.failures + 1
         state = "failed" if is_final or failures >= FAILURES_MAX else self.state
         return msgspec.structs.replace(self, state=state, failures=failures, error=text, note="", changed_at=now_ms)
+
+
+def replay(errand: Errand) -> dict[str, object]:
+    """A replay as it is shown."""
+    asked = msgspec.json.decode(errand.asked, type=Replay)
+    return {
+        **_shown(errand),
+        "sent": errand.done,
+        "from": moment.from_ms(asked.from_ms).isoformat(),
+        "to": moment.from_ms(asked.upto_ms).isoformat(),
+        "topic": asked.topic or None,
+        "tenant": asked.tenant or None,
+        "where": asked.where or None,
+        f"to_{asked.target}": asked.name,
+        "rate": asked.rate,
+        "dry_run": asked.dry_run,
+    }
+
+
+def erasure(errand: Errand) -> dict[str, object]:
+    """An erasure as it is shown."""
+    asked = msgspec.json.decode(errand.asked, type=Erasure)
+    return {
+        **_shown(errand),
+        "erased": errand.done,
+        "before": moment.from_ms(asked.before_ms).isoformat(),
+        "tenant": asked.tenant or None,
+        "key": asked.key or None,
+        "topic": asked.topic or None,
+        "dry_run": asked.dry_run,
+    }
+
+
+def _shown(errand: Errand) -> dict[str, object]:
+    return {
+        "id": errand.id,
+        "owner": errand.owner or "root",
+        "state": errand.state,
+        "created_at": errand.created_at,
+        "changed_at": errand.changed_at,
+        "total": errand.total,
+        "counts": [{"topic": topic, "day": day, "events": count} for topic, day, count in errand.counts],
+        "note": errand.note,
+        "error": errand.error,
+    }
