@@ -8,7 +8,7 @@ range only one can commit. An entry's id does not fit one number, so it takes tw
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +20,9 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from doubledecker.errors import LakeUnfit
 from doubledecker.model.entry_id import EntryId
+
+# An erasure commits every few seconds at most, and a commit takes milliseconds.
+_TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -97,22 +100,37 @@ class Table:
         return [column for column in wanted if column.name not in there]
 
     def commit(self, table: DeltaTable, files: Iterable[WrittenFile], marks: Mapping[str, int]) -> None:
-        """Make files part of the table, and set marks in it, in one atom; raises when someone was faster."""
-        at_ms = time.time_ns() // 1_000_000
-        adds: list[AddAction | RemoveAction] = [
-            AddAction(f.path, f.size, dict(f.values), at_ms, data_change=True, stats=f.stats) for f in files
-        ]
+        """Make files part of the table, and set marks in it, in one atom; raises when someone was faster.
+
+        An erasure that replaced files meanwhile is no such one: as long as the marks are as they were, it is tried again.
+        """
+        adds = [*self._adds(files)]
+        seen = {name: table.transaction_version(name) for name in marks}
+        for left in reversed(range(_TRIES)):
+            try:
+                self._commit(table, adds, marks)
+                break
+            except CommitFailedError:
+                table = DeltaTable(self.uri)
+                if not left or any(table.transaction_version(name) != value for name, value in seen.items()):
+                    raise
+        # The bus forgets what is confirmed, so it must be on the disk and not only on its way there.
+        _sync(Path(self.uri) / "_delta_log")
+
+    def _commit(self, table: DeltaTable, adds: list[AddAction], marks: Mapping[str, int]) -> None:
+        properties = CommitProperties(app_transactions=[Transaction(name, value) for name, value in marks.items()])
         table.create_write_transaction(
-            adds,
+            [*adds],
             mode="append",
             schema=self.schema,
             partition_by=list(self.partition_by),
-            commit_properties=CommitProperties(
-                app_transactions=[Transaction(name, value) for name, value in marks.items()]
-            ),
+            commit_properties=properties,
         )
-        # The bus forgets what is confirmed, so it must be on the disk and not only on its way there.
-        _sync(Path(self.uri) / "_delta_log")
+
+    def _adds(self, files: Iterable[WrittenFile]) -> Iterator[AddAction]:
+        at_ms = time.time_ns() // 1_000_000
+        for file in files:
+            yield AddAction(file.path, file.size, dict(file.values), at_ms, data_change=True, stats=file.stats)
 
     def replace(self, table: DeltaTable, former: Iterable[Part], latter: Iterable[WrittenFile]) -> bool:
         """Put files in the place of others; says no, and changes nothing, if the table is not as it was opened.
@@ -130,10 +148,9 @@ class Table:
             )
             for part in former
         ]
-        adds = [AddAction(f.path, f.size, dict(f.values), at_ms, data_change=True, stats=f.stats) for f in latter]
         try:
             table.create_write_transaction(
-                [*removes, *adds],
+                [*removes, *self._adds(latter)],
                 mode="append",
                 schema=self.schema,
                 partition_by=list(self.partition_by),

@@ -22,8 +22,6 @@ from doubledecker.pipeline.reading import Access
 
 # Landing commits every few seconds at most; a search that meets it this often in a row has another trouble.
 _TRIES = 3
-# Attempts of one event that are shown; a receiver that is down for a week makes a few hundred.
-_ATTEMPTS_MAX = 1_000
 
 # What Spark says when what was to be read has moved on.
 _MOVED = (JournalTrimmed.__name__, "FileNotFoundException", "FILE_NOT_EXIST")
@@ -61,18 +59,7 @@ def events(ground: Ground, wanted: Wanted) -> Found:
     narrowed = conditions(topic=wanted.topic, tenant=wanted.tenant, where=wanted.where)
 
     def look() -> Found:
-        return _first(fitting(everything(ground, "events", since=since, until=until), narrowed), wanted.limit)
-
-    return again(look)
-
-
-def life(ground: Ground, id_: str) -> dict[str, Found]:
-    """All that is known of one event: when it was accepted, and every attempt that carried it."""
-
-    def look() -> dict[str, Found]:
-        accepted = everything(ground, "events").where(columns.col("id") == id_)
-        attempts = everything(ground, "attempts").where(columns.array_contains("events", id_)).drop("events")
-        return {"events": _first(accepted, _ATTEMPTS_MAX), "attempts": _first(attempts, _ATTEMPTS_MAX)}
+        return first(fitting(everything(ground, "events", since=since, until=until), narrowed), wanted.limit)
 
     return again(look)
 
@@ -125,11 +112,12 @@ def fitting(frame: DataFrame, wanted: list[str]) -> DataFrame:
     return frame
 
 
-def _first(frame: DataFrame, limit: int) -> Found:
-    first = frame.orderBy(*frames.order()).limit(limit)
+def first(frame: DataFrame, limit: int) -> Found:
+    """The first rows of a frame, by time, with times as text."""
+    earliest = frame.orderBy(*frames.order()).limit(limit)
     # As text, and in UTC: Python would give times in the zone of this machine.
-    moments = [column.name for column in first.schema.fields if isinstance(column.dataType, TimestampType)]
-    told = first.withColumns({name: columns.date_format(name, _ISO) for name in moments})
+    moments = [column.name for column in earliest.schema.fields if isinstance(column.dataType, TimestampType)]
+    told = earliest.withColumns({name: columns.date_format(name, _ISO) for name in moments})
     return [row.asDict() for row in told.collect()]
 
 
