@@ -102,7 +102,7 @@ class Table:
     def commit(self, table: DeltaTable, files: Iterable[WrittenFile], marks: Mapping[str, int]) -> None:
         """Make files part of the table, and set marks in it, in one atom; raises when someone was faster.
 
-        An erasure that replaced files meanwhile is no such one: as long as the marks are as they were, it is tried again.
+        An erasure that replaced files meanwhile is none: as long as the marks are as they were, it is tried again.
         """
         adds = [*self._adds(files)]
         seen = {name: table.transaction_version(name) for name in marks}
