@@ -52,16 +52,20 @@ class Desk:
         return await self.read(errand)
 
     async def run(self) -> None:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(240):
             while (await asyncio.to_thread(self.replayer.round)).has_more:
                 pass
 
     async def erase(self, **asked: object) -> Errand:
         errand = await self.ask_erasure(**asked)
-        async with asyncio.timeout(120):
-            while (await asyncio.to_thread(self.eraser.round)).has_more:
-                pass
+        await self.run_erasures(errand)
         return await self.read(errand, ERASURES)
+
+    async def run_erasures(self, errand: Errand) -> None:
+        """Rounds, as many as it takes."""
+        async with asyncio.timeout(240):
+            while (await self.read(errand, ERASURES)).is_active:
+                await asyncio.to_thread(self.eraser.round)
 
     async def set(self, errand: Errand, **changes: object) -> None:
         async with build.open_bus(self.settings) as bus:

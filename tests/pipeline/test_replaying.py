@@ -15,10 +15,15 @@ from doubledecker.model.event import Event
 from doubledecker.model.queue import Queue
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Caller
+from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.replaying import Replayer
+from doubledecker.pipeline.search import Ground
 from doubledecker.store import batches, extents, letters
 from errands import ROOT, Desk
 from feed import Feed, a_feed
+from harness import ROOT_KEY, a_bus, an_event, basic
 from lakes import Lake, a_lake
+from receiver import Receiver
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -101,6 +106,30 @@ async def test_a_subscriber_gets_the_past_in_order_and_marked_and_nobody_else_do
         assert await waiting_for(feed, other) == []
         assert await waiting_in(feed, "all") == []
         assert await journaled(feed) == before
+
+
+async def test_workers_deliver_it_to_the_subscriber_alone_with_the_mark_after_all_other_fields(
+    spark: SparkSession, one: Topology, tmp_path: Path
+):
+    async with Receiver() as late, Receiver() as other, a_bus(one) as bus:
+        shop = await bus.token("shop")
+        ids = await bus.publish(shop, [an_event(n, tenant=f"t{n % 2}", data={"n": n}) for n in range(10)])
+        await bus.subscribe(await bus.token("late"), late.url, timeout=0, max=4)
+        await bus.subscribe(await bus.token("other"), other.url, "widgets", timeout=0)
+        access = Access(one.url, "rm:", 1)
+        replayer = Replayer(Ground(spark, access, str(tmp_path / "lake")), bus.settings)
+        answer = await bus.http.post(f"{bus.url}/replays", json={"to_subscriber": "late"}, headers=basic(ROOT_KEY))
+        id_ = (await answer.json())["id"]
+        while (await asyncio.to_thread(replayer.round)).has_more:
+            pass
+        await late.until_events(10, within_s=30)
+        shown = await bus.get(f"/replays/{id_}")
+
+        assert (shown["state"], shown["sent"], shown["total"]) == ("done", 10, 10)
+        assert sorted(late.ids) == sorted(ids)
+        assert {list(event)[-1] for event in late.events} == {"replay"}
+        assert {event["replay"] for event in late.events} == {id_}
+        assert other.attempts == 0
 
 
 async def test_a_queue_gets_what_fits_and_nobody_else_does(spark: SparkSession, topology: Topology, tmp_path: Path):

@@ -12,7 +12,7 @@ neither landing nor tending can be undone, nor undo it.
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
@@ -47,14 +47,19 @@ class Eraser:
     """Carries erasures out, the oldest first."""
 
     ground: Ground
+    _began_at: int = field(default_factory=clock.now_ms)
 
     def round(self) -> Round:
-        """All that can be done now for the oldest; there is more while it waits for its events to land."""
+        """All that can be done now for the oldest; there is more while it waits for its events to land.
+
+        One that was asked for after this process began is no reason to go on: one pass of landing may be over by then.
+        """
         active = [each for each in asyncio.run(self._all()) if each.is_active]
         if not active:
             return Round(0)
+        has_more = active[0].created_at < self._began_at or active[0].state == "waiting"
         try:
-            return Round(search.again(lambda: self._serve(active[0])), has_more=True)
+            return Round(search.again(lambda: self._serve(active[0])), has_more=has_more)
         except (PySparkException, DeltaError, LakeUnfit) as error:
             failed = self._change(active[0], partial(_failed, error=error))
             if failed.is_active:
