@@ -1,7 +1,4 @@
-"""The pipeline's process: one Spark application that consumes, lands, measures, tends and delivers in bulk.
-
-It runs until it is stopped, or until all is done.
-"""
+"""The pipeline's process: one Spark application that keeps all steps going, until stopped or until all is done."""
 
 import asyncio
 import contextlib
@@ -34,10 +31,14 @@ from doubledecker.pipeline import (
 from doubledecker.pipeline.bookmarks import BookmarkConsumer
 from doubledecker.pipeline.bulk import Bulk
 from doubledecker.pipeline.consuming import Consumer
+from doubledecker.pipeline.erasing import Eraser
 from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.replaying import Replayer
+from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.session import SessionPlan
 from doubledecker.pipeline.sources import Sources
 from doubledecker.pipeline.steps import Keeper, Round, Step
+from doubledecker.pipeline.tending import Retention
 from doubledecker.store import pipeline
 from doubledecker.store.partitions import Partition
 
@@ -48,12 +49,20 @@ _ROUND_S_MAX = 3.0
 _log = log.get("pipeline")
 
 
-def run(settings: Settings, *, root: str, sources: Sources, is_once: bool, takes_over: bool) -> bool:
-    """Run all steps; says whether every one did what it had to."""
+def run(
+    settings: Settings,
+    *,
+    root: str,
+    sources: Sources,
+    is_once: bool,
+    takes_over: bool,
+    stop: threading.Event | None = None,
+) -> bool:
+    """Run all steps, until a signal or `stop` ends it; says whether every one did what it had to."""
     access = Access(settings.redis_url, settings.namespace, settings.partitions)
     began_at = clock.now_ms()
     teller = Teller(access, RunReport("starting", began_at, began_at, settings.spark_master, root))
-    stop = threading.Event()
+    stop = stop or threading.Event()
     with teller.telling():
         archive = _prepare(access, root, sources, takes_over=takes_over)
         spark = session.open_session(SessionPlan(master=settings.spark_master))
@@ -77,11 +86,14 @@ def _steps(settings: Settings, spark: SparkSession, access: Access, root: str, a
         Step(name, partial(_land, spark, access, root, name, archive), settings.pipeline_interval_s, phase=1)
         for name in landing.TABLES
     ]
+    ground = Ground(spark, access, root)
     return [
         *landings,
         # What one pass consumes it lands, and what it lands it measures and delivers.
         Step("measure", partial(_measure, spark, access, root), settings.measure_interval_s, phase=2),
-        Step("tend", partial(_tend, root), settings.tend_interval_s, phase=2),
+        Step("tend", partial(_tend, root, settings), settings.tend_interval_s, phase=2),
+        Step("replay", Replayer(ground, settings).round, settings.pipeline_interval_s, phase=2),
+        Step("erase", Eraser(ground).round, settings.pipeline_interval_s, phase=2),
         Step("bulk", Bulk(spark, settings, root).act, settings.pipeline_interval_s, phase=2),
     ]
 
@@ -182,10 +194,11 @@ def _measure(spark: SparkSession, access: Access, root: str) -> Round:
     return Round(rows, has_more, 0, size.rows, size.bytes, size.files)
 
 
-def _tend(root: str) -> Round:
-    done = tending.tend(root)
-    if done.joined or done.removed:
-        _log.info("lake.tended", joined=done.joined, removed=done.removed)
+def _tend(root: str, settings: Settings) -> Round:
+    rules = Retention(settings.lake_retention_days, settings.topics_kept_days, settings.lake_retention_attempts_days)
+    done = tending.tend(root, rules)
+    if done.joined or done.removed or done.dropped:
+        _log.info("lake.tended", joined=done.joined, removed=done.removed, dropped=done.dropped)
     return Round(0)
 
 

@@ -7,6 +7,7 @@ the table. When landing goes on meanwhile, the journal may be trimmed beyond tha
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeVar
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -16,13 +17,14 @@ from pyspark.sql.types import TimestampType
 
 from doubledecker.errors import BadRequest, JournalTrimmed
 from doubledecker.model import moment
-from doubledecker.pipeline import connector, frames, lake, landing, rows
+from doubledecker.pipeline import connector, frames, lake, landing, rows, tombstones
 from doubledecker.pipeline.reading import Access
 
 # Landing commits every few seconds at most; a search that meets it this often in a row has another trouble.
 _TRIES = 3
-# Attempts of one event that are shown; a receiver that is down for a week makes a few hundred.
-_ATTEMPTS_MAX = 1_000
+
+# What Spark says when what was to be read has moved on.
+_MOVED = (JournalTrimmed.__name__, "FileNotFoundException", "FILE_NOT_EXIST")
 
 _ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 
@@ -53,23 +55,17 @@ class Ground:
 
 def events(ground: Ground, wanted: Wanted) -> Found:
     """The first events that fit, by time."""
-    conditions = _conditions(wanted)
-    return _again(lambda: _first(_fitting(everything(ground, "events"), conditions), wanted.limit))
+    since, until = _bounds(wanted)
+    narrowed = conditions(topic=wanted.topic, tenant=wanted.tenant, where=wanted.where)
+
+    def look() -> Found:
+        return first(fitting(everything(ground, "events", since=since, until=until), narrowed), wanted.limit)
+
+    return again(look)
 
 
-def life(ground: Ground, id_: str) -> dict[str, Found]:
-    """All that is known of one event: when it was accepted, and every attempt that carried it."""
-
-    def look() -> dict[str, Found]:
-        accepted = everything(ground, "events").where(columns.col("id") == id_)
-        attempts = everything(ground, "attempts").where(columns.array_contains("events", id_)).drop("events")
-        return {"events": _first(accepted, _ATTEMPTS_MAX), "attempts": _first(attempts, _ATTEMPTS_MAX)}
-
-    return _again(look)
-
-
-def everything(ground: Ground, name: str) -> DataFrame:
-    """All rows of a journal, landed and not yet, as one DataFrame."""
+def everything(ground: Ground, name: str, *, since: datetime | None = None, until: datetime | None = None) -> DataFrame:
+    """All rows of a journal, landed and not yet, as one DataFrame; of events, those that were not erased."""
     table = landing.table_of(ground.root, name)
     opened = table.open()
     reached = lake.landed(opened, ground.access.partitions)
@@ -85,19 +81,30 @@ def everything(ground: Ground, name: str) -> DataFrame:
         .load()
         .select(names)
     )
-    return frames.landed(ground.spark, table, opened).select(names).unionByName(fresh)
+    if since is not None:
+        fresh = fresh.where(columns.col("at") >= columns.lit(since))
+    if until is not None:
+        fresh = fresh.where(columns.col("at") < columns.lit(until))
+    landed = frames.landed(ground.spark, table, opened, since=since, until=until)
+    whole = landed.select(names).unionByName(fresh)
+    return tombstones.leave_out(ground.spark, whole, tombstones.read(ground.root)) if name == "events" else whole
 
 
-def _conditions(wanted: Wanted) -> list[str]:
-    found = [f"`at` >= timestamp'{_moment(wanted.start)}'"] if wanted.start else []
-    found += [f"`at` < timestamp'{_moment(wanted.end)}'"] if wanted.end else []
-    found += [f"{column} = '{_name(value)}'" for column in ("topic", "tenant") if (value := getattr(wanted, column))]
-    return found + ([f"({wanted.where})"] if wanted.where else [])
+def _bounds(wanted: Wanted) -> tuple[datetime | None, datetime | None]:
+    since, until = (moment.parse(text) if text else None for text in (wanted.start, wanted.end))
+    return since, until
 
 
-def _fitting(frame: DataFrame, conditions: list[str]) -> DataFrame:
+def conditions(*, topic: str, tenant: str, where: str) -> list[str]:
+    """SQL that narrows events down; empty says nothing. Raises BadRequest for what is no name."""
+    found = [f"{column} = '{_name(value)}'" for column, value in (("topic", topic), ("tenant", tenant)) if value]
+    return found + ([f"({where})"] if where else [])
+
+
+def fitting(frame: DataFrame, wanted: list[str]) -> DataFrame:
+    """The rows that fit all conditions; raises BadRequest when one cannot be used."""
     try:
-        for condition in conditions:
+        for condition in wanted:
             frame = frame.where(condition)
     except (AnalysisException, ParseException) as error:
         said = " ".join(str(error).split())[:300]
@@ -105,27 +112,24 @@ def _fitting(frame: DataFrame, conditions: list[str]) -> DataFrame:
     return frame
 
 
-def _first(frame: DataFrame, limit: int) -> Found:
-    first = frame.orderBy(*frames.order()).limit(limit)
+def first(frame: DataFrame, limit: int) -> Found:
+    """The first rows of a frame, by time, with times as text."""
+    earliest = frame.orderBy(*frames.order()).limit(limit)
     # As text, and in UTC: Python would give times in the zone of this machine.
-    moments = [column.name for column in first.schema.fields if isinstance(column.dataType, TimestampType)]
-    told = first.withColumns({name: columns.date_format(name, _ISO) for name in moments})
+    moments = [column.name for column in earliest.schema.fields if isinstance(column.dataType, TimestampType)]
+    told = earliest.withColumns({name: columns.date_format(name, _ISO) for name in moments})
     return [row.asDict() for row in told.collect()]
 
 
-def _again(look: Callable[[], _Result]) -> _Result:
-    """Look, and look again when landing went on and the journal was trimmed meanwhile."""
+def again(look: Callable[[], _Result]) -> _Result:
+    """Look, and look again when meanwhile the journal was trimmed behind a landing, or files went with an erasure."""
     for left in reversed(range(_TRIES)):
         try:
             return look()
         except PySparkException as error:
-            if JournalTrimmed.__name__ not in str(error) or not left:
+            if not left or not any(sign in str(error) for sign in _MOVED):
                 raise
     raise AssertionError("the last try returns or raises")
-
-
-def _moment(text: str) -> str:
-    return moment.parse(text).strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
 def _name(text: str) -> str:

@@ -1,0 +1,118 @@
+"""Replaying in a Spark task: the rows of its lanes become events again, and are sent in order, paced and fenced."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import pyarrow as pa
+from msgspec import UNSET, Raw
+
+from doubledecker.assembly import build
+from doubledecker.assembly.build import Bus
+from doubledecker.assembly.settings import Settings
+from doubledecker.bus.commit import JournalBound
+from doubledecker.bus.notify import Notifier, Notify
+from doubledecker.bus.replaying import Aim, Past, Place, ReceiverAim, Sender, TopicAim
+from doubledecker.model.entry_id import EntryId
+from doubledecker.model.event import DEFAULT_TENANT, Event
+from doubledecker.model.replay import Replay
+from doubledecker.store.partitions import Partition
+
+SENT = pa.schema([("sent", pa.int64()), ("passed", pa.int64())])
+
+Aims = Callable[[Partition], Aim]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a task has to know of its replay."""
+
+    settings: Settings
+    id: str
+    replay: Replay
+
+    def task(self, lane: int) -> str:
+        """What the fence calls a lane of this replay."""
+        return blake2b(f"replay\0{self.id}\0{lane}".encode(), digest_size=16).hexdigest()
+
+
+def send(batches: Iterable[pa.RecordBatch], *, work: Work) -> Iterator[pa.RecordBatch]:
+    """In a task: send all rows; tells how many were sent now, and how many before."""
+    sent, passed = asyncio.run(_send_all(work, batches))
+    yield pa.RecordBatch.from_pylist([{"sent": sent, "passed": passed}], schema=SENT)
+
+
+async def _send_all(work: Work, batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+    senders: dict[int, Sender] = {}
+    async with build.open_bus(work.settings) as bus, _aiming(bus, work) as aims:
+        for batch in batches:
+            for lane, pasts in _by_lane(batch).items():
+                if lane not in senders:
+                    senders[lane] = _sender(bus, work, aims, lane)
+                await senders[lane].send(pasts)
+    return sum(each.sent for each in senders.values()), sum(each.passed for each in senders.values())
+
+
+def _sender(bus: Bus, work: Work, aims: Aims, lane: int) -> Sender:
+    partition = bus.partitions.all[lane % len(bus.partitions.all)]
+    return Sender(
+        aims(partition),
+        bus.registry,
+        home=bus.partitions.home,
+        partition=partition,
+        task=work.task(lane),
+        id_=work.id,
+        rate=work.replay.rate,
+    )
+
+
+@asynccontextmanager
+async def _aiming(bus: Bus, work: Work) -> AsyncIterator[Aims]:
+    """The aims at the replay's target, by partition; at the end all who listen are told, or a moment has passed."""
+    async with AsyncExitStack() as stack:
+        if work.replay.target != "topic":
+            yield lambda partition: ReceiverAim(partition, work.replay, work.id)
+            return
+        settings = work.settings
+        bound = JournalBound(settings.journal_bytes_max, is_refusing=settings.journal_full == "refuse")
+        notifiers = [Notifier(partition, Notify(settings.notify)) for partition in bus.partitions.all]
+        running = [asyncio.create_task(notifier.run()) for notifier in notifiers]
+        for task in running:
+            stack.callback(task.cancel)
+        yield lambda partition: TopicAim(partition, work.replay, work.id, bound, notifiers[partition.index])
+        await asyncio.gather(*(notifier.finish() for notifier in notifiers))
+
+
+def _by_lane(batch: pa.RecordBatch) -> dict[int, list[Past]]:
+    found: dict[int, list[Past]] = {}
+    for row in batch.to_pylist():
+        found.setdefault(row["lane"], []).append(to_past(row))
+    return found
+
+
+def to_past(row: Mapping[str, object]) -> Past:
+    """A row of the lake or the journal as the event that it was."""
+    entry = EntryId.parse(str(row["entry"]))
+    place = Place(entry.ms, _number(row["partition"]), entry.seq, _number(row["line"]))
+    tenant = str(row["tenant"])
+    event = Event(
+        topic=str(row["topic"]),
+        type=str(row["type"]),
+        url=UNSET if row["url"] is None else str(row["url"]),
+        t=_number(row["timestamp"]),
+        data=UNSET if row["data"] is None else Raw(str(row["data"]).encode()),
+        id=str(row["id"]),
+        # The constant itself, not an equal string: the encoder leaves out what is identical to the default.
+        tenant=DEFAULT_TENANT if tenant == DEFAULT_TENANT else tenant,
+        key=str(row["key"] or ""),
+        traceparent=UNSET if row["traceparent"] is None else str(row["traceparent"]),
+        replay_of=str(row["replay_of"] or ""),
+    )
+    return Past(place, event)
+
+
+def _number(value: object) -> int:
+    assert isinstance(value, int), "the column's type is the table's"
+    return value
