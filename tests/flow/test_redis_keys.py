@@ -19,7 +19,7 @@ from doubledecker.model import token as tokens
 from doubledecker.model.queue import Queue
 from doubledecker.model.step import RunReport
 from doubledecker.model.summary import Moment, Summary
-from doubledecker.store import errands, events, jobs, journal, measures, pipeline, subscribers
+from doubledecker.store import bulk, errands, events, jobs, journal, measures, pipeline, subscribers
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.fences import Fence
 from doubledecker.store.partitions import Partitions
@@ -68,6 +68,7 @@ LATER = frozenset(
         "replays",
         "erasures",
         "replay:pace:{rid}",
+        "replay:ledger:{rid}",
         "journal:gaps",
         "jobs:called",
         "invitations:{token}",
@@ -223,6 +224,7 @@ async def ask_for_errands(bus: TestBus) -> None:
             assert response.status == 202, await response.text()
             id_ = (await response.json())["id"]
     await errands.keep_turn(bus.partitions.home, id_, count=100, rate=10)
+    await bulk.open_ledger(bus.partitions, f"replay:ledger:{id_}")
 
 
 async def use_queues(bus: TestBus, secret: str) -> None:

@@ -24,6 +24,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Only count, by topic an
 @click.option("--to-subscriber", metavar="NAME", help="Into this subscriber's batches, and no other's")
 @click.option("--to-queue", metavar="NAME", help="On this queue, and no other")
 @click.option("--to-topic", metavar="NAME", help="As new events on this topic, by its owner, to all who listen there")
+@click.option("--direct", is_flag=True, default=None, help="From Spark's tasks to a subscriber, past Redis")
 @click.option("--rate", type=int, metavar="N", help="Events a second  [default: DOUBLEDECKER_REPLAY_RATE_PER_S]")
 @click.option("--id", "id_", metavar="ID", help="Go on with a replay, or follow it")
 @_dry_run
@@ -39,7 +40,7 @@ def replay(
     dry_run: bool,
     yes: bool,
     as_json: bool,
-    **given: str | int | None,
+    **given: str | int | bool | None,
 ) -> None:
     """Send past events again, from lake and journal, to one target; counts first, and asks."""
     from doubledecker.cli import errands  # noqa: PLC0415 - the store is slow to import

@@ -51,7 +51,7 @@ class Desk:
         self._stop = threading.Event()
         self._is_local = False
 
-    def replay(self, asked: Mapping[str, str | int], *, is_dry: bool, is_sure: bool) -> None:
+    def replay(self, asked: Mapping[str, str | int | bool], *, is_dry: bool, is_sure: bool) -> None:
         """Count, ask, send."""
 
         def talk() -> None:

@@ -62,6 +62,7 @@ def replay(errand: Errand) -> dict[str, object]:
         "where": asked.where or None,
         f"to_{asked.target}": asked.name,
         "rate": asked.rate,
+        "direct": asked.direct,
         "dry_run": asked.dry_run,
     }
 

@@ -17,7 +17,8 @@ _NAME = re.compile(r"[\x21-\x7e]{1,128}")
 class Replay(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is replayed: events accepted from `from_ms` until before `upto_ms` that fit, to one target.
 
-    `target` is one of TARGETS and `name` whose; `publisher` is who publishes, when it is a topic.
+    `target` is one of TARGETS and `name` whose; `publisher` is who publishes, when it is a topic. A direct one goes
+    from the lake to a subscriber without passing through Redis.
     """
 
     target: str
@@ -29,6 +30,7 @@ class Replay(msgspec.Struct, frozen=True, omit_defaults=True):
     tenant: str = ""
     where: str = ""
     publisher: str = ""
+    direct: bool = False
     dry_run: bool = False
 
 
@@ -44,6 +46,7 @@ class ReplayAsked(msgspec.Struct, forbid_unknown_fields=True, rename={"start": "
     to_queue: str | None = None
     to_topic: str | None = None
     rate: int | None = None
+    direct: bool = False
     dry_run: bool = False
 
 
@@ -70,6 +73,8 @@ def plan(asked: ReplayAsked, *, now_ms: int, rate: int) -> Replay:
         events.check_tenant(asked.tenant)
     if asked.where is not None and not 1 <= len(asked.where) <= WHERE_LENGTH_MAX:
         raise BadRequest(f"where has {len(asked.where)} characters; it must have from 1 to {WHERE_LENGTH_MAX}")
+    if asked.direct and target != "subscriber":
+        raise BadRequest(f"direct goes to a subscriber alone, by its callback; this replay goes to a {target}")
     if asked.rate is not None and not 1 <= asked.rate <= RATE_MAX:
         raise BadRequest(f"rate is {asked.rate}; it must be from 1 to {RATE_MAX} events a second")
     return Replay(
@@ -81,6 +86,7 @@ def plan(asked: ReplayAsked, *, now_ms: int, rate: int) -> Replay:
         topic=asked.topic or "",
         tenant=asked.tenant or "",
         where=asked.where or "",
+        direct=asked.direct,
         dry_run=asked.dry_run,
     )
 

@@ -1,7 +1,4 @@
-"""From rows of the lake to batches: the messages that the bus once accepted, and how a strand's line cuts them.
-
-The lake has every field of an event, so its message is made anew by the encoder that made the first: the same bytes.
-"""
+"""From rows of the lake to batches: the messages that the bus once accepted, and how a strand's line cuts them."""
 
 import asyncio
 from collections import Counter, deque
@@ -9,20 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from msgspec import UNSET, Raw
 
 from doubledecker.bus import telemetry
 from doubledecker.delivery import record
-from doubledecker.model.event import DEFAULT_TENANT, Event, encode
+from doubledecker.model.entry_id import EntryId
+from doubledecker.model.event import encode
 from doubledecker.model.outcome import Outcome
 from doubledecker.model.position import Place
 from doubledecker.model.strand import Reach, Strand, batch_id
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.pipeline import restoring
 
-COLUMNS = (
-    *("partition", "entry", "line", "at", "topic", "type", "url", "timestamp", "data"),
-    *("id", "tenant", "key", "traceparent"),
-)
+COLUMNS = ("partition", "entry", "line", "at", *restoring.COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -37,26 +32,11 @@ class Row:
 
 def to_rows(arrow: pa.RecordBatch) -> Iterator[tuple[Strand, Row]]:
     """The rows of an Arrow batch, in order, each with its strand."""
-    values = (arrow[name].to_pylist() for name in ("strand", *COLUMNS) if name != "at")
-    for number, partition, entry, line, topic, type_, url, t, data, id_, tenant, key, trace in zip(
-        *values, strict=True
-    ):
-        ms, _, n = entry.partition("-")
-        message = encode(
-            Event(
-                topic=topic,
-                type=type_,
-                url=UNSET if url is None else url,
-                t=t,
-                data=UNSET if data is None else Raw(data.encode()),
-                id=id_,
-                # The constant itself: the encoder leaves out what is identical to the default.
-                tenant=DEFAULT_TENANT if tenant == DEFAULT_TENANT else tenant,
-                key=key or "",
-                traceparent=UNSET if trace is None else trace,
-            )
-        )
-        yield Strand(partition, number), Row(Place(int(ms), int(n), line + 1), topic, id_, message)
+    places = zip(*(arrow[name].to_pylist() for name in ("partition", "strand", "entry", "line")), strict=True)
+    for (partition, number, entry, line), event in zip(places, restoring.events(arrow), strict=True):
+        at = EntryId.parse(entry)
+        place = Place(at.ms, at.seq, line + 1)
+        yield Strand(partition, number), Row(place, event.topic, event.id, encode(event))
 
 
 def strands_in(arrow: pa.RecordBatch) -> set[Strand]:

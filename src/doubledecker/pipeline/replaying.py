@@ -3,7 +3,8 @@
 1. What fits is counted, by topic and day.
 2. The stretch of time is gone through in windows of a few seconds' worth of events. Spark reads a window, deals its
    rows to lanes, and sorts each lane; all events of a tenant, or of a key, are in one lane.
-3. Each task sends its lane (resending.py), fenced, and no faster than all of them together may.
+3. Each task sends its lane (resending.py), fenced, and no faster than all of them together may. A direct replay is
+   posted to its subscriber instead (directing.py).
 4. The driver notes how far the replay has come; whoever goes on with it begins there, and the fences know what was
    sent of the window that was under way.
 
@@ -28,7 +29,7 @@ from doubledecker.model import moment
 from doubledecker.model.errand import Errand
 from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.model.replay import Replay
-from doubledecker.pipeline import frames, reading, resending, rows, search, session, targets
+from doubledecker.pipeline import directing, frames, reading, resending, rows, search, session, targets
 from doubledecker.pipeline.resending import Work
 from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.steps import Round
@@ -113,19 +114,27 @@ class Replayer:
             stretch = Bin(errand.cursor, replay.upto_ms, max(1, errand.total - errand.done))
             windows = Windows(stretch, partial(self._count, replay))
         end_ms = windows.next(most)
-        sent = self._send(errand, replay, end_ms)
+        sent, why = self._send(errand, replay, end_ms)
+        if why:
+            self._change(errand, partial(_held_up, sent=sent, note=f"subscriber {replay.name!r}: {why}"))
+            return sent or None
         now = self._change(errand, partial(_advanced, former=errand, end_ms=end_ms, sent=sent, upto_ms=replay.upto_ms))
         if now.state == "done":
             _log.info("replay.done", replay=errand.id, sent=now.done)
         self._windows[errand.id] = (end_ms, windows)
         return sent
 
-    def _send(self, errand: Errand, replay: Replay, end_ms: int) -> int:
-        frame = self._fitting(replay, errand.cursor, end_ms).withColumn("lane", _lane(replay, errand.lanes))
-        dealt = frame.repartitionById(errand.lanes, "lane").sortWithinPartitions(*frames.order())
+    def _send(self, errand: Errand, replay: Replay, end_ms: int) -> tuple[int, str]:
+        """Send a window; says how many events were sent, and why not all if they were not."""
+        frame = self._fitting(replay, errand.cursor, end_ms)
+        if replay.direct:
+            done = directing.send(self.settings, errand.id, replay, frame, tasks=session.cores(self.ground.spark))
+            return done.passed - errand.done, done.why
+        lanes = frame.withColumn("lane", _lane(replay, errand.lanes))
+        dealt = lanes.repartitionById(errand.lanes, "lane").sortWithinPartitions(*frames.order())
         work = Work(self.settings, errand.id, replay)
         told = dealt.mapInArrow(partial(resending.send, work=work), rows.ddl(resending.SENT)).collect()
-        return sum(row["sent"] + row["passed"] for row in told)
+        return sum(row["sent"] + row["passed"] for row in told), ""
 
     def _count(self, replay: Replay, from_ms: int, upto_ms: int, width: int) -> Mapping[int, int]:
         number = columns.floor((columns.unix_millis("at") - from_ms) / width).alias("number")
@@ -168,6 +177,11 @@ def _advanced(now: Errand, *, former: Errand, end_ms: int, sent: int, upto_ms: i
         return now
     state = "done" if end_ms >= upto_ms and now.state == "running" else now.state
     return structs.replace(now, cursor=end_ms, done=now.done + sent, state=state, failures=0, note="", error="")
+
+
+def _held_up(now: Errand, *, sent: int, note: str) -> Errand:
+    """The errand after a window that has to go on later."""
+    return structs.replace(now, done=now.done + sent, note=note) if now.is_active else now
 
 
 def _lane(replay: Replay, lanes: int) -> Column:

@@ -1,13 +1,12 @@
 """Replaying in a Spark task: the rows of its lanes become events again, and are sent in order, paced and fenced."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 
 import pyarrow as pa
-from msgspec import UNSET, Raw
 
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
@@ -16,8 +15,8 @@ from doubledecker.bus.commit import JournalBound
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.replaying import Aim, Past, Place, ReceiverAim, Sender, TopicAim
 from doubledecker.model.entry_id import EntryId
-from doubledecker.model.event import DEFAULT_TENANT, Event
 from doubledecker.model.replay import Replay
+from doubledecker.pipeline import restoring
 from doubledecker.store.partitions import Partition
 
 SENT = pa.schema([("sent", pa.int64()), ("passed", pa.int64())])
@@ -87,32 +86,8 @@ async def _aiming(bus: Bus, work: Work) -> AsyncIterator[Aims]:
 
 def _by_lane(batch: pa.RecordBatch) -> dict[int, list[Past]]:
     found: dict[int, list[Past]] = {}
-    for row in batch.to_pylist():
-        found.setdefault(row["lane"], []).append(to_past(row))
+    places = zip(*(batch[name].to_pylist() for name in ("lane", "partition", "entry", "line")), strict=True)
+    for (lane, partition, entry, line), event in zip(places, restoring.events(batch), strict=True):
+        at = EntryId.parse(entry)
+        found.setdefault(lane, []).append(Past(Place(at.ms, partition, at.seq, line), event))
     return found
-
-
-def to_past(row: Mapping[str, object]) -> Past:
-    """A row of the lake or the journal as the event that it was."""
-    entry = EntryId.parse(str(row["entry"]))
-    place = Place(entry.ms, _number(row["partition"]), entry.seq, _number(row["line"]))
-    tenant = str(row["tenant"])
-    event = Event(
-        topic=str(row["topic"]),
-        type=str(row["type"]),
-        url=UNSET if row["url"] is None else str(row["url"]),
-        t=_number(row["timestamp"]),
-        data=UNSET if row["data"] is None else Raw(str(row["data"]).encode()),
-        id=str(row["id"]),
-        # The constant itself, not an equal string: the encoder leaves out what is identical to the default.
-        tenant=DEFAULT_TENANT if tenant == DEFAULT_TENANT else tenant,
-        key=str(row["key"] or ""),
-        traceparent=UNSET if row["traceparent"] is None else str(row["traceparent"]),
-        replay_of=str(row["replay_of"] or ""),
-    )
-    return Past(place, event)
-
-
-def _number(value: object) -> int:
-    assert isinstance(value, int), "the column's type is the table's"
-    return value

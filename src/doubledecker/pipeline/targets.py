@@ -11,7 +11,8 @@ from doubledecker.model.replay import Replay
 from doubledecker.queues import view
 from doubledecker.store import batches
 
-# Nothing of a topic waits as such: who listens there has bounds of its own, and the rate holds.
+# Nothing of a topic waits as such: who listens there has bounds of its own, and the rate holds. Nor does anything of a
+# direct replay.
 _ANY = 1_000_000_000
 
 
@@ -38,6 +39,8 @@ async def _room(settings: Settings, replay: Replay) -> Room:
         if replay.target == "topic":
             if replay.publisher not in bus.registry.snapshot.tokens:
                 raise NotFound(f"the client {replay.publisher!r}, whose topic {replay.name!r} was, is gone")
+            return Room(_ANY)
+        if replay.direct and replay.name in bus.registry.snapshot.subscribers:
             return Room(_ANY)
         waiting, most = await _waiting(bus, replay, settings.replay_backlog_max)
     note = f"{waiting} events wait for {replay.target} {replay.name!r} already; it goes on below {most}"

@@ -39,6 +39,11 @@ _REPLAY_WANTED = record(
         "where": or_null(_WHERE),
         **{name: or_null(schema) for name, schema in _TARGETS.items()},
         "rate": or_null(whole(1, replay.RATE_MAX, description="Events a second, at most")),
+        "direct": {
+            "type": "boolean",
+            "default": False,
+            "description": "Post to a subscriber from Spark's tasks, without passing through Redis",
+        },
         "dry_run": _DRY_RUN,
     },
     description="Which past events are sent again, and to which one of the three targets.",
@@ -78,6 +83,7 @@ _REPLAY_FIELDS: dict[str, Schema] = {
     "to": _MOMENT,
     "where": or_null(_TEXT),
     "rate": _COUNT,
+    "direct": {"type": "boolean"},
 }
 _ERASURE_FIELDS: dict[str, Schema] = {"erased": _COUNT, "before": _MOMENT, "key": or_null(_TEXT)}
 
