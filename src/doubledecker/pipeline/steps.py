@@ -33,6 +33,8 @@ class Round:
     table_rows: int = 0
     table_bytes: int = 0
     table_files: int = 0
+    # How long the rows took, where that is not how long the round did.
+    took_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Keeper:
             if not stop.is_set():
                 self._fail(error)
             return None
-        took_ms = max(1, int((time.monotonic() - began_s) * 1000))
+        took_ms = done.took_ms or max(1, int((time.monotonic() - began_s) * 1000))
         self._say(
             state="waiting",
             rows=self.report.rows + done.rows,
