@@ -120,6 +120,16 @@ TABLES = (
         ),
     ),
     Table(
+        "Delivering in bulk",
+        "The pipeline's step delivers what has landed to one subscriber of the bulk tier, on all of Spark's cores but "
+        "one, with Spark warm; 4 calls at a time, the default. The figure holds whole rounds: reading the lake, sorting"
+        " by key, posting, and moving the ledger. The floor is that of a worker's drain.",
+        (
+            Row("batches of 1000: events", "bulk.1000.events_per_s", "/s", "floor.posts.1000.events_per_s"),
+            Row("batches of 100: events", "bulk.100.events_per_s", "/s", "floor.posts.100.events_per_s"),
+        ),
+    ),
+    Table(
         "End to end",
         "50 events a second, one a request, to a subscriber with `timeout` 0 and `max` 100: from the moment the "
         "request is sent to the moment the receiver has the event, by one clock.",

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 # Each costs a start of Spark.
 KILLS = 4
-MAX, CONCURRENCY = 20, 4
+MAX, CONCURRENCY = 50, 4
 
 
 async def subscribe(ground: Ground, url: str) -> None:
@@ -54,7 +54,8 @@ async def test_nothing_is_lost_when_the_pipeline_is_killed_while_it_delivers(tmp
     in_flight: list[int] = []
     async with Receiver(delay_s=0.02) as mail, a_ground(tmp_path, partitions=3) as ground:
         await subscribe(ground, mail.url)
-        async with publishing(ground):
+        # As much as can be delivered meanwhile: each start of Spark takes its time.
+        async with publishing(ground, pause_s=0.2):
             for _ in range(KILLS):
                 await ground.pipeline.start()
                 await mail.until_attempts(mail.attempts + 2, within_s=240)

@@ -75,15 +75,15 @@ async def a_ground(tmp_path: Path, *, partitions: int, **more: object) -> AsyncI
 
 
 @asynccontextmanager
-async def publishing(ground: Ground) -> AsyncIterator[None]:
-    """Publish without pause while the block runs; at its end every request has been answered."""
+async def publishing(ground: Ground, *, pause_s: float = 0.02) -> AsyncIterator[None]:
+    """Publish again and again while the block runs; at its end every request has been answered."""
     over = asyncio.Event()
     async with aiohttp.ClientSession() as http:
         await until_ready(http, ground.fleet.url, path="/livez")
         body, root = {"name": "shop"}, basic(ROOT_KEY)
         async with http.post(f"{ground.fleet.url}/api_tokens", json=body, headers=root) as answer:
             secret = str((await answer.json())["token"])
-        task = asyncio.create_task(_publish(ground, http, secret, over))
+        task = asyncio.create_task(_publish(ground, http, secret, over, pause_s))
         try:
             yield
         finally:
@@ -91,7 +91,9 @@ async def publishing(ground: Ground) -> AsyncIterator[None]:
             await task
 
 
-async def _publish(ground: Ground, http: aiohttp.ClientSession, secret: str, over: asyncio.Event) -> None:
+async def _publish(
+    ground: Ground, http: aiohttp.ClientSession, secret: str, over: asyncio.Event, pause_s: float
+) -> None:
     for number in itertools.count():
         if over.is_set():
             return
@@ -102,7 +104,7 @@ async def _publish(ground: Ground, http: aiohttp.ClientSession, secret: str, ove
                     ground.accepted |= set((await answer.json())["ids"])
         except aiohttp.ClientError:
             pass
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(pause_s)
 
 
 async def until_landing(ground: Ground) -> None:

@@ -54,6 +54,14 @@ class Standing:
         return self.condition.failures > 0
 
 
+@dataclass(frozen=True)
+class _Served:
+    """What one round of one subscriber did."""
+
+    events: int
+    took_ms: int
+
+
 @dataclass
 class _Trouble:
     """Rounds of a subscriber that broke, for no fault of its receiver."""
@@ -70,7 +78,7 @@ class Bulk:
     settings: Settings
     root: str
     _known: Registry = field(default_factory=Registry)
-    _running: dict[str, tuple[int, bool, Future[int]]] = field(default_factory=dict)
+    _running: dict[str, tuple[int, bool, Future[_Served]]] = field(default_factory=dict)
     _troubles: dict[str, _Trouble] = field(default_factory=dict)
     _served_at: dict[str, float] = field(default_factory=dict)
 
@@ -85,10 +93,10 @@ class Bulk:
         waiting = self._start(found, opened)
         if self._running:
             wait([future for _, _, future in self._running.values()], timeout=_WAIT_S, return_when=FIRST_COMPLETED)
-        before = len(self._running)
-        delivered = self._collect()
         # Whoever is through with a round may have more to go through.
-        return Round(delivered, has_more=waiting or before > 0)
+        has_more = waiting or bool(self._running)
+        done = self._collect()
+        return Round(sum(each.events for each in done), has_more, took_ms=max((e.took_ms for e in done), default=0))
 
     async def _look(self) -> list[Standing]:
         """Everyone that bulk delivery has to do with; those that are live again are ended, or seen to their end."""
@@ -152,8 +160,9 @@ class Bulk:
         taken = sum(each for each, is_failing, _ in self._running.values() if not is_failing)
         return min(whose.subscriber.concurrency, max(1, cores - 1) - taken)
 
-    def _serve(self, whose: Standing, planned: list[Span], opened: DeltaTable, tasks: int) -> int:
-        """One round of one subscriber, in a thread of its own; returns how many events were delivered."""
+    def _serve(self, whose: Standing, planned: list[Span], opened: DeltaTable, tasks: int) -> _Served:
+        """One round of one subscriber, in a thread of its own."""
+        began_s = time.monotonic()
         ledger = bulk.ledger_of(whose.subscriber.token)
         full = [span for span in planned if not span.is_empty]
         posted = Posted(0, {}, {})
@@ -166,7 +175,7 @@ class Bulk:
         for span in planned:
             passing |= spans.passing(span, posted.stopped.keys(), posted.stood)
         asyncio.run(self._pass(ledger, passing))
-        return posted.events
+        return _Served(posted.events, int((time.monotonic() - began_s) * 1000))
 
     def _rows(self, course: Course, span: Span, opened: DeltaTable) -> DataFrame:
         """What a subscriber gets of a span."""
@@ -184,9 +193,9 @@ class Bulk:
         async with reading.connected(_access(self.settings)) as bus:
             await bulk.pass_(bus.home, ledger, passing)
 
-    def _collect(self) -> int:
+    def _collect(self) -> list[_Served]:
         """See what is done; a round that broke is tried again after a pause that doubles."""
-        delivered = 0
+        served = []
         for token, (_, _, future) in list(self._running.items()):
             if not future.done():
                 continue
@@ -194,7 +203,7 @@ class Bulk:
             error = future.exception()
             if error is None:
                 self._troubles.pop(token, None)
-                delivered += future.result()
+                served.append(future.result())
                 continue
             trouble = self._troubles.setdefault(token, _Trouble())
             trouble.failures += 1
@@ -202,7 +211,7 @@ class Bulk:
             _log.error(
                 "bulk.failed", subscriber=token, failures=trouble.failures, error=" ".join(str(error).split())[:500]
             )
-        return delivered
+        return served
 
 
 def _access(settings: Settings) -> Access:
