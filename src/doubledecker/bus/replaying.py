@@ -144,6 +144,7 @@ class Sender:
         self._reached: Reached | None = None
         self.sent = 0
         self.passed = 0
+        self.refused = 0
 
     async def send(self, pasts: Sequence[Past]) -> None:
         """Wait until the rows are sent, now or by an earlier attempt."""
@@ -183,6 +184,7 @@ class Sender:
                 for _ in range(count):
                     waiting.popleft()
                 self.sent += count
+                self.refused += len(reply.refused)
                 self._reached = Reached(0, fence.last, place)
             case Accepted.FENCED:
                 self._reached = None

@@ -114,18 +114,18 @@ class Replayer:
             windows = Windows(stretch, partial(self._count, replay))
         end_ms = windows.next(most)
         sent = self._send(errand, replay, end_ms)
-        now = self._change(errand, partial(_advanced, former=errand, end_ms=end_ms, sent=sent, upto_ms=replay.upto_ms))
+        now = self._change(errand, partial(_advanced, former=errand, end_ms=end_ms, sent=sent))
         if now.state == "done":
-            _log.info("replay.done", replay=errand.id, sent=now.done)
+            _log.info("replay.done", replay=errand.id, sent=now.done - now.refused, refused=now.refused)
         self._windows[errand.id] = (end_ms, windows)
-        return sent
+        return sent["sent"]
 
-    def _send(self, errand: Errand, replay: Replay, end_ms: int) -> int:
+    def _send(self, errand: Errand, replay: Replay, end_ms: int) -> dict[str, int]:
         frame = self._fitting(replay, errand.cursor, end_ms).withColumn("lane", _lane(replay, errand.lanes))
         dealt = frame.repartitionById(errand.lanes, "lane").sortWithinPartitions(*frames.order())
         work = Work(self.settings, errand.id, replay)
         told = dealt.mapInArrow(partial(resending.send, work=work), rows.ddl(resending.SENT)).collect()
-        return sum(row["sent"] + row["passed"] for row in told)
+        return {name: sum(row[name] for row in told) for name in resending.SENT.names}
 
     def _count(self, replay: Replay, from_ms: int, upto_ms: int, width: int) -> Mapping[int, int]:
         number = columns.floor((columns.unix_millis("at") - from_ms) / width).alias("number")
@@ -162,12 +162,21 @@ def _failed(now: Errand, *, error: Exception) -> Errand:
     return now.failed(error, now_ms=clock.now_ms(), is_final=isinstance(error, _HOPELESS)) if now.is_active else now
 
 
-def _advanced(now: Errand, *, former: Errand, end_ms: int, sent: int, upto_ms: int) -> Errand:
+def _advanced(now: Errand, *, former: Errand, end_ms: int, sent: Mapping[str, int]) -> Errand:
     """The errand after a window, unless another has gone through that window too and was faster to say so."""
     if now.cursor != former.cursor:
         return now
-    state = "done" if end_ms >= upto_ms and now.state == "running" else now.state
-    return structs.replace(now, cursor=end_ms, done=now.done + sent, state=state, failures=0, note="", error="")
+    is_over = end_ms >= _decode(now.asked).upto_ms and now.state == "running"
+    return structs.replace(
+        now,
+        cursor=end_ms,
+        done=now.done + sent["sent"] + sent["passed"],
+        refused=now.refused + sent["refused"],
+        state="done" if is_over else now.state,
+        failures=0,
+        note="",
+        error="",
+    )
 
 
 def _lane(replay: Replay, lanes: int) -> Column:
