@@ -56,7 +56,9 @@ async def _lag(scale: Scale) -> dict[str, float]:
 async def _until_landing(home: Partition) -> None:
     """Wait until the lake is the bus's archive and Spark has started."""
     async with asyncio.timeout(_START_S_MAX):
-        while "archive" not in await journal.state(home):
+        while True:
+            if "archive" in await journal.state(home):
+                return
             await asyncio.sleep(_LOOK_S)
 
 

@@ -96,6 +96,6 @@ def test_with_a_pipeline_running_it_is_asked_and_followed(data_dir: Path):
     assert erased.returncode == 0, erased.stderr
     assert (json.loads(erased.stdout)["state"], json.loads(erased.stdout)["erased"]) == ("done", 20)
     assert json.loads(again.stdout)["total"] == 0
-    assert len(listed.stdout.splitlines()) == 5
+    assert len(listed.stdout.splitlines()) == 6
     for answer in (counted, refused, done, wrong, stranger, erased):
         assert "Traceback" not in answer.stderr

@@ -24,7 +24,7 @@ from doubledecker.store.partitions import Partitions, wait_for
 from harness import ROOT_KEY, basic, until_ready
 from processes import Fleet, Process
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 # Each costs a start of Spark.
 KILLS = 3
@@ -79,7 +79,7 @@ async def test_every_event_is_sent_once_and_in_order_though_the_pipeline_is_kill
             before = len(await held(partitions))
             pipeline = Process("pipeline", "pipeline", "run", environment=fleet.environment, logs=tmp_path)
             await pipeline.start()
-            async with asyncio.timeout(240):
+            async with asyncio.timeout(400):
                 while len(await held(partitions)) <= before:
                     await asyncio.sleep(0.05)
             await asyncio.sleep(random.uniform(0.0, 3.0))

@@ -173,6 +173,29 @@ async def test_a_topic_gets_new_events_for_all_who_listen_there(
     assert {row["replay"] for row in mine.rows() if row["topic"] == "users"} == {None}
 
 
+async def test_what_a_full_queue_refuses_on_a_topic_is_counted_and_a_topic_that_is_gone_ends_it(
+    spark: SparkSession, one: Topology, tmp_path: Path
+):
+    async with a_feed(one) as feed:
+        mine = await a_lake(spark, feed, tmp_path)
+        await feed.publish(20, topic="orders")
+        await feed.publish(1, topic="again")
+        small = Queue("small", "", (".*:again:.*",), max_length=5, overflow="refuse")
+        await feed.bus.registry.register_queue(small, caller=ROOT)
+        desk = Desk(mine, one)
+        done = await desk.replay(to_topic="again", topic="orders")
+        held = await waiting_in(feed, "small")
+        asked = await desk.ask(to_topic="again", topic="orders")
+        await feed.bus.registry.delete_topic("again", publisher="")
+        await desk.run()
+        gone = await desk.read(asked)
+
+    assert (done.state, done.done, done.refused) == ("done", 20, 15)
+    assert len(held) == 5
+    assert gone.state == "failed"
+    assert "topic 'again' is not that of" in gone.error
+
+
 async def test_time_bounds_hold_and_what_comes_later_is_not_replayed(
     spark: SparkSession, one: Topology, tmp_path: Path
 ):

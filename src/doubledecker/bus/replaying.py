@@ -17,9 +17,10 @@ from typing import NamedTuple, Protocol
 from msgspec import structs
 
 from doubledecker.bus.commit import Draft, Group, JournalBound, offer_of
+from doubledecker.bus.fenced import persist
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import BusAway, JournalFull, NotFound
+from doubledecker.errors import JournalFull, NotFound
 from doubledecker.model.event import Event, encode
 from doubledecker.model.replay import Replay
 from doubledecker.model.routing import Registry
@@ -29,9 +30,6 @@ from doubledecker.store.events import Accepted, Offer, PublishLimits, PublishRep
 from doubledecker.store.fences import Fence, Reached
 from doubledecker.store.partitions import Partition
 
-# A server that restarts is back within seconds; a full journal has room when its archive has caught up.
-_PATIENCE_S = 30.0
-_PAUSE_S = 0.2
 # Events sent at once: a tenth of a second's worth, so that a slow replay does not come in bursts.
 _CALL_MAX = 500
 _CALLS_PER_S = 10
@@ -143,47 +141,49 @@ class Sender:
         self._id = id_
         self._rate = rate
         self._reached: Reached | None = None
+        self._waiting: deque[Past] = deque()
         self.sent = 0
         self.passed = 0
+        self.refused = 0
 
     async def send(self, pasts: Sequence[Past]) -> None:
         """Wait until the rows are sent, now or by an earlier attempt."""
-        waiting = deque(pasts)
-        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
-        while waiting:
-            try:
-                reached = self._reached = self._reached or await fences.read(self._partition, self._task)
-                self._pass_over(waiting, reached)
-                if waiting:
-                    await self._send_some(waiting, reached)
-                    deadline = asyncio.get_running_loop().time() + _PATIENCE_S
-            except (BusAway, JournalFull):
-                # Whether the call was carried out is not known; the fence knows.
-                self._reached = None
-                if asyncio.get_running_loop().time() >= deadline:
-                    raise
-                await asyncio.sleep(_PAUSE_S)
+        self._waiting.extend(pasts)
+        if self._waiting:
+            await persist(self._go_on, self._forget)
 
-    def _pass_over(self, waiting: "deque[Past]", reached: Reached) -> None:
+    async def _go_on(self) -> bool:
+        """One call, if any is needed; says whether there is more."""
+        reached = self._reached = self._reached or await fences.read(self._partition, self._task)
+        self._pass_over(reached)
+        if self._waiting:
+            await self._send_some(reached)
+        return bool(self._waiting)
+
+    def _forget(self) -> None:
+        self._reached = None
+
+    def _pass_over(self, reached: Reached) -> None:
         place = Place.parse(reached.digest)
-        while waiting and waiting[0].place <= place:
-            waiting.popleft()
+        while self._waiting and self._waiting[0].place <= place:
+            self._waiting.popleft()
             self.passed += 1
 
-    async def _send_some(self, waiting: "deque[Past]", reached: Reached) -> None:
+    async def _send_some(self, reached: Reached) -> None:
         """One call with as many rows as it may carry, when it is its turn."""
-        group = self._gather(waiting)
+        group = self._gather()
         count = len(group.offers)
         wait_ms = await errands.keep_turn(self._home, self._id, count=count, rate=self._rate)
         await asyncio.sleep(wait_ms / 1000)
-        place = str(waiting[count - 1].place)
+        place = str(self._waiting[count - 1].place)
         fence = Fence(self._task, 0, reached.rows, reached.rows + count, place)
         reply = await self._aim.write(group.offers, version=self._registry.snapshot.version, fence=fence)
         match reply.outcome:
             case Accepted.OK:
                 for _ in range(count):
-                    waiting.popleft()
+                    self._waiting.popleft()
                 self.sent += count
+                self.refused += len(reply.refused)
                 self._reached = Reached(0, fence.last, place)
             case Accepted.FENCED:
                 self._reached = None
@@ -192,10 +192,10 @@ class Sender:
             case _:
                 await self._registry.refresh()
 
-    def _gather(self, waiting: "deque[Past]") -> Group:
+    def _gather(self) -> Group:
         group = Group()
         most = max(1, min(_CALL_MAX, self._rate // _CALLS_PER_S))
-        for past in islice(waiting, most):
+        for past in islice(self._waiting, most):
             if not group.take(self._aim.offer(past.event, self._registry.snapshot)):
                 break
         return group

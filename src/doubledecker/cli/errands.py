@@ -218,4 +218,5 @@ def _row(shown: Mapping[str, object]) -> list[str]:
     asked = words.moment(int(str(shown["created_at"])))
     why = str(shown["error"] or shown["note"])[:_CELL_MAX]
     numbers = [f"{shown[name]:,}" for name in ("sent", "total")]
-    return [str(shown["id"]), str(shown["state"]), *numbers, target, asked, str(shown["owner"]), why]
+    state = f"{shown['state']}, dry run" if shown["dry_run"] else str(shown["state"])
+    return [str(shown["id"]), state, *numbers, target, asked, str(shown["owner"]), why]

@@ -30,6 +30,7 @@ class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
     changed_at: int = 0
     total: int = 0
     done: int = 0
+    refused: int = 0
     cursor: int = 0
     lanes: int = 0
     counts: tuple[tuple[str, str, int], ...] = ()
@@ -54,7 +55,8 @@ def replay(errand: Errand) -> dict[str, object]:
     asked = msgspec.json.decode(errand.asked, type=Replay)
     return {
         **_shown(errand),
-        "sent": errand.done,
+        "sent": errand.done - errand.refused,
+        "refused": errand.refused,
         "from": moment.from_ms(asked.from_ms).isoformat(),
         "to": moment.from_ms(asked.upto_ms).isoformat(),
         "topic": asked.topic or None,

@@ -1,10 +1,11 @@
 """Moments as people write them: ISO 8601, in UTC unless they say otherwise."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from doubledecker.errors import BadRequest
 
-_MS = 1000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
 
 
 def parse(text: str, *, field: str = "the time") -> datetime:
@@ -19,8 +20,8 @@ def parse(text: str, *, field: str = "the time") -> datetime:
 
 def to_ms(moment: datetime) -> int:
     """Milliseconds since 1970, the fraction cut off."""
-    return int(moment.timestamp() * _MS)
+    return (moment - _EPOCH) // _MS
 
 
 def from_ms(at_ms: int) -> datetime:
-    return datetime.fromtimestamp(at_ms / _MS, UTC)
+    return _EPOCH + at_ms * _MS

@@ -24,7 +24,6 @@ from pyspark.sql import functions as columns
 from doubledecker import clock, log
 from doubledecker.errors import LakeUnfit
 from doubledecker.model import moment
-from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.errand import Errand
 from doubledecker.pipeline import lake, landing, reading, rewriting, search, tombstones
@@ -100,13 +99,8 @@ class Eraser:
 
     def _has_landed(self, erasure: Erasure) -> bool:
         """Whether all events that were accepted before the tombstone are in the table."""
-        access = self.ground.access
-        reached = lake.landed(landing.table_of(self.ground.root, "events").open(), access.partitions)
-        extents = asyncio.run(reading.extents(access, "events", reached))
-        return all(
-            mark.ms >= erasure.before_ms or EntryId.parse(extents[index].last) <= mark
-            for index, mark in reached.items()
-        )
+        reached = lake.landed(landing.table_of(self.ground.root, "events").open(), self.ground.access.partitions)
+        return search.has_landed(self.ground, "events", reached, moment.from_ms(erasure.before_ms))
 
     async def _all(self) -> list[Errand]:
         async with reading.connected(self.ground.access) as bus:

@@ -47,6 +47,16 @@ _log = log.get("pipeline")
 _decode = msgspec.json.Decoder(Replay).decode
 
 
+@dataclass(frozen=True)
+class Sent:
+    """What became of a window: events sent now, and before it was cut short; refused; why it is not done with."""
+
+    now: int
+    before: int = 0
+    refused: int = 0
+    why: str = ""
+
+
 @dataclass
 class Replayer:
     """Carries replays out, a window at a time; several take turns."""
@@ -114,27 +124,29 @@ class Replayer:
             stretch = Bin(errand.cursor, replay.upto_ms, max(1, errand.total - errand.done))
             windows = Windows(stretch, partial(self._count, replay))
         end_ms = windows.next(most)
-        sent, why = self._send(errand, replay, end_ms)
-        if why:
-            self._change(errand, partial(_held_up, sent=sent, note=f"subscriber {replay.name!r}: {why}"))
-            return sent or None
-        now = self._change(errand, partial(_advanced, former=errand, end_ms=end_ms, sent=sent, upto_ms=replay.upto_ms))
+        sent = self._send(errand, replay, end_ms)
+        if sent.why:
+            note = f"subscriber {replay.name!r}: {sent.why}"
+            self._change(errand, partial(_held_up, sent=sent, note=note))
+            return sent.now or None
+        now = self._change(errand, partial(_advanced, former=errand, end_ms=end_ms, sent=sent))
         if now.state == "done":
-            _log.info("replay.done", replay=errand.id, sent=now.done)
+            _log.info("replay.done", replay=errand.id, sent=now.done - now.refused, refused=now.refused)
         self._windows[errand.id] = (end_ms, windows)
-        return sent
+        return sent.now
 
-    def _send(self, errand: Errand, replay: Replay, end_ms: int) -> tuple[int, str]:
-        """Send a window; says how many events were sent, and why not all if they were not."""
+    def _send(self, errand: Errand, replay: Replay, end_ms: int) -> Sent:
+        # A core is left to landing: a task of ours holds its own for as long as the pace demands.
+        tasks = max(1, session.cores(self.ground.spark) - 1)
         frame = self._fitting(replay, errand.cursor, end_ms)
         if replay.direct:
-            done = directing.send(self.settings, errand.id, replay, frame, tasks=session.cores(self.ground.spark))
-            return done.passed - errand.done, done.why
-        lanes = frame.withColumn("lane", _lane(replay, errand.lanes))
-        dealt = lanes.repartitionById(errand.lanes, "lane").sortWithinPartitions(*frames.order())
+            done = directing.send(self.settings, errand.id, replay, frame, tasks=tasks)
+            return Sent(done.passed - errand.done, why=done.why)
+        laned = frame.withColumn("lane", _lane(replay, errand.lanes))
+        dealt = laned.repartitionById(tasks, columns.col("lane") % tasks).sortWithinPartitions(*frames.order())
         work = Work(self.settings, errand.id, replay)
         told = dealt.mapInArrow(partial(resending.send, work=work), rows.ddl(resending.SENT)).collect()
-        return sum(row["sent"] + row["passed"] for row in told), ""
+        return Sent(*(sum(row[name] for row in told) for name in resending.SENT.names))
 
     def _count(self, replay: Replay, from_ms: int, upto_ms: int, width: int) -> Mapping[int, int]:
         number = columns.floor((columns.unix_millis("at") - from_ms) / width).alias("number")
@@ -147,7 +159,7 @@ class Replayer:
         return search.fitting(whole, search.conditions(topic=replay.topic, tenant=replay.tenant, where=replay.where))
 
     def _lanes(self) -> int:
-        """A core each, and every partition has as many; stays the same for as long as the replay does."""
+        """One for each core, and every partition has as many; stays the same for as long as the replay does."""
         partitions = self.ground.access.partitions
         return partitions * -(-session.cores(self.ground.spark) // partitions)
 
@@ -171,17 +183,26 @@ def _failed(now: Errand, *, error: Exception) -> Errand:
     return now.failed(error, now_ms=clock.now_ms(), is_final=isinstance(error, _HOPELESS)) if now.is_active else now
 
 
-def _advanced(now: Errand, *, former: Errand, end_ms: int, sent: int, upto_ms: int) -> Errand:
+def _advanced(now: Errand, *, former: Errand, end_ms: int, sent: Sent) -> Errand:
     """The errand after a window, unless another has gone through that window too and was faster to say so."""
     if now.cursor != former.cursor:
         return now
-    state = "done" if end_ms >= upto_ms and now.state == "running" else now.state
-    return structs.replace(now, cursor=end_ms, done=now.done + sent, state=state, failures=0, note="", error="")
+    is_over = end_ms >= _decode(now.asked).upto_ms and now.state == "running"
+    return structs.replace(
+        now,
+        cursor=end_ms,
+        done=now.done + sent.now + sent.before,
+        refused=now.refused + sent.refused,
+        state="done" if is_over else now.state,
+        failures=0,
+        note="",
+        error="",
+    )
 
 
-def _held_up(now: Errand, *, sent: int, note: str) -> Errand:
+def _held_up(now: Errand, *, sent: Sent, note: str) -> Errand:
     """The errand after a window that has to go on later."""
-    return structs.replace(now, done=now.done + sent, note=note) if now.is_active else now
+    return structs.replace(now, done=now.done + sent.now, note=note) if now.is_active else now
 
 
 def _lane(replay: Replay, lanes: int) -> Column:

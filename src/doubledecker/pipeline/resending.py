@@ -19,7 +19,7 @@ from doubledecker.model.replay import Replay
 from doubledecker.pipeline import restoring
 from doubledecker.store.partitions import Partition
 
-SENT = pa.schema([("sent", pa.int64()), ("passed", pa.int64())])
+SENT = pa.schema([("sent", pa.int64()), ("passed", pa.int64()), ("refused", pa.int64())])
 
 Aims = Callable[[Partition], Aim]
 
@@ -38,12 +38,11 @@ class Work:
 
 
 def send(batches: Iterable[pa.RecordBatch], *, work: Work) -> Iterator[pa.RecordBatch]:
-    """In a task: send all rows; tells how many were sent now, and how many before."""
-    sent, passed = asyncio.run(_send_all(work, batches))
-    yield pa.RecordBatch.from_pylist([{"sent": sent, "passed": passed}], schema=SENT)
+    """In a task: send all rows; tells how many were sent now, how many before, and how many full queues refused."""
+    yield pa.RecordBatch.from_pylist([asyncio.run(_send_all(work, batches))], schema=SENT)
 
 
-async def _send_all(work: Work, batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+async def _send_all(work: Work, batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
     senders: dict[int, Sender] = {}
     async with build.open_bus(work.settings) as bus, _aiming(bus, work) as aims:
         for batch in batches:
@@ -51,7 +50,7 @@ async def _send_all(work: Work, batches: Iterable[pa.RecordBatch]) -> tuple[int,
                 if lane not in senders:
                     senders[lane] = _sender(bus, work, aims, lane)
                 await senders[lane].send(pasts)
-    return sum(each.sent for each in senders.values()), sum(each.passed for each in senders.values())
+    return {name: sum(getattr(each, name) for each in senders.values()) for name in SENT.names}
 
 
 def _sender(bus: Bus, work: Work, aims: Aims, lane: int) -> Sender:

@@ -4,8 +4,9 @@ The table's own mark of how far it has come is where the journal's part begins, 
 the table. When landing goes on meanwhile, the journal may be trimmed beyond that mark; then the search begins again.
 """
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -17,7 +18,8 @@ from pyspark.sql.types import TimestampType
 
 from doubledecker.errors import BadRequest, JournalTrimmed
 from doubledecker.model import moment
-from doubledecker.pipeline import connector, frames, lake, landing, rows, tombstones
+from doubledecker.model.entry_id import EntryId
+from doubledecker.pipeline import connector, frames, lake, landing, reading, rows, tombstones
 from doubledecker.pipeline.reading import Access
 
 # Landing commits every few seconds at most; a search that meets it this often in a row has another trouble.
@@ -70,8 +72,28 @@ def everything(ground: Ground, name: str, *, since: datetime | None = None, unti
     opened = table.open()
     reached = lake.landed(opened, ground.access.partitions)
     names = rows.layout(name).schema.names
+    whole = frames.landed(ground.spark, table, opened, since=since, until=until).select(names)
+    if until is None or not has_landed(ground, name, reached, until):
+        fresh = _fresh(ground, name, reached)
+        if since is not None:
+            fresh = fresh.where(columns.col("at") >= columns.lit(since))
+        if until is not None:
+            fresh = fresh.where(columns.col("at") < columns.lit(until))
+        whole = whole.unionByName(fresh.select(names))
+    return tombstones.leave_out(ground.spark, whole, tombstones.read(ground.root)) if name == "events" else whole
+
+
+def has_landed(ground: Ground, name: str, reached: Mapping[int, EntryId], until: datetime) -> bool:
+    """Whether the table has all that the bus wrote before; then there is no need to ask the bus."""
+    until_ms = moment.to_ms(until)
+    extents = asyncio.run(reading.extents(ground.access, name, reached))
+    return all(mark.ms >= until_ms or EntryId.parse(extents[index].last) <= mark for index, mark in reached.items())
+
+
+def _fresh(ground: Ground, name: str, reached: Mapping[int, EntryId]) -> DataFrame:
+    """What the journal has beyond what has landed."""
     connector.register(ground.spark)
-    fresh = (
+    return (
         ground.spark.read.format(connector.NAME)
         .option("journal", name)
         .option("redisUrl", ground.access.url)
@@ -79,15 +101,7 @@ def everything(ground: Ground, name: str, *, since: datetime | None = None, unti
         .option("partitions", ground.access.partitions)
         .option("from", json.dumps({str(index): str(end.next) for index, end in reached.items()}))
         .load()
-        .select(names)
     )
-    if since is not None:
-        fresh = fresh.where(columns.col("at") >= columns.lit(since))
-    if until is not None:
-        fresh = fresh.where(columns.col("at") < columns.lit(until))
-    landed = frames.landed(ground.spark, table, opened, since=since, until=until)
-    whole = landed.select(names).unionByName(fresh)
-    return tombstones.leave_out(ground.spark, whole, tombstones.read(ground.root)) if name == "events" else whole
 
 
 def _bounds(wanted: Wanted) -> tuple[datetime | None, datetime | None]:

@@ -9,7 +9,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.errors import NotFound
 from doubledecker.model.replay import Replay
 from doubledecker.queues import view
-from doubledecker.store import batches
+from doubledecker.store import batches, registry
 
 # Nothing of a topic waits as such: who listens there has bounds of its own, and the rate holds. Nor does anything of a
 # direct replay.
@@ -37,14 +37,19 @@ def room(settings: Settings, replay: Replay) -> Room:
 async def _room(settings: Settings, replay: Replay) -> Room:
     async with build.open_bus(settings, patience_s=15.0) as bus:
         if replay.target == "topic":
-            if replay.publisher not in bus.registry.snapshot.tokens:
-                raise NotFound(f"the client {replay.publisher!r}, whose topic {replay.name!r} was, is gone")
+            await _check_owner(bus, replay)
             return Room(_ANY)
         if replay.direct and replay.name in bus.registry.snapshot.subscribers:
             return Room(_ANY)
         waiting, most = await _waiting(bus, replay, settings.replay_backlog_max)
     note = f"{waiting} events wait for {replay.target} {replay.name!r} already; it goes on below {most}"
     return Room(most - waiting, note if waiting >= most else "")
+
+
+async def _check_owner(bus: Bus, replay: Replay) -> None:
+    [owner] = await registry.topic_owners(bus.partitions.home, [replay.name])
+    if owner != replay.publisher or owner not in bus.registry.snapshot.tokens:
+        raise NotFound(f"topic {replay.name!r} is not that of {replay.publisher!r} any more")
 
 
 async def _waiting(bus: Bus, replay: Replay, most: int) -> tuple[int, int]:

@@ -79,6 +79,7 @@ _ERRAND: dict[str, Schema] = {
 }
 _REPLAY_FIELDS: dict[str, Schema] = {
     "sent": _COUNT,
+    "refused": {**_COUNT, "description": "Not published, because a queue that refuses was full; of a topic alone"},
     "from": _MOMENT,
     "to": _MOMENT,
     "where": or_null(_TEXT),
