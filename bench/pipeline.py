@@ -25,9 +25,9 @@ _LOOK_S = 0.1
 
 
 async def measure(scale: Scale) -> dict[str, float]:
-    # Ten backlogs: Spark's own start and stop of a job shall not be most of it.
+    # Five backlogs: to start and stop a job of Spark's shall not be most of it.
     async with a_server() as server:
-        words = ("bench.pipeline_loop", str(scale.backlog * 10))
+        words = ("bench.pipeline_loop", str(scale.backlog * 5))
         environment = {"BENCH_REDIS_URL": server.url, "BENCH_VALKEY_PID": str(server.pid)}
         async with children.started(*words, environment=environment) as loop:
             figures: dict[str, float] = json.loads(await loop.line(within_s=_START_S_MAX + 20 * scale.patience_s))

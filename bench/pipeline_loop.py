@@ -2,7 +2,8 @@
 
 In turn: a journal is filled without Spark; read by a plain XRANGE loop, by one process that makes Arrow batches of it,
 and by one that writes them to Parquet; landed by a Spark that has just started, and, filled anew, by one that is warm.
-Then rows are published by the sink, and by `foreachPartition` as one would write it by hand.
+What is in the lake then is measured, and a part of it replayed to a queue. At last rows are published by the sink, and
+by `foreachPartition` as one would write it by hand.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -23,14 +25,21 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from bench import children, events
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
+from doubledecker.bus.errands import Errands
 from doubledecker.model.event import Event
-from doubledecker.pipeline import connector, landing, session
+from doubledecker.model.queue import Queue
+from doubledecker.model.replay import RATE_MAX, ReplayAsked
+from doubledecker.model.token import Caller
+from doubledecker.pipeline import landing, measuring, session
 from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.replaying import Replayer
+from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.session import SessionPlan
 
 _URL = os.environ.get("BENCH_REDIS_URL", "")
 _PAGE = 100
 _PIPELINED = 500
+_MANY = 100_000_000
 _JOURNAL = "rm:{0}:journal:events"
 
 
@@ -44,11 +53,15 @@ def main() -> None:
         asyncio.run(_fill(settings, publisher, rows))
         figures |= {f"floor.journal.{name}_per_s": rows / _timed(read) for name, read in _floors(folder).items()}
         spark = session.open_session(SessionPlan(driver_memory="2g"))
-        connector.register(spark)
         lake = _Lake(spark, f"{folder}/lake")
         figures["pipeline.land_cold_per_s"] = rows / _timed(lake.land)
         asyncio.run(_fill(settings, publisher, rows))
         figures["pipeline.land_warm_per_s"] = rows / _timed(lake.land)
+        figures["pipeline.land_times_floor"] = (
+            figures["floor.journal.parquet_per_s"] / figures["pipeline.land_warm_per_s"]
+        )
+        figures["pipeline.measure_s"] = _timed(lake.measure) * 1_000_000 / (2 * rows)
+        figures["pipeline.replay_per_s"] = _replayed(lake.ground, settings)
         figures |= _sink(spark, publisher, rows)
         spark.stop()
     print(json.dumps(figures), flush=True)
@@ -125,18 +138,41 @@ def _to_parquet(path: Path) -> None:
 
 
 class _Lake:
-    """A lake that lands all there is."""
+    """A lake that lands and measures all there is."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        self._spark = spark
-        self._root = root
-        self._access = Access(_URL, "rm:", 1)
+        self.ground = Ground(spark, Access(_URL, "rm:", 1), root)
         self._archive = landing.archive_of(root)
-        asyncio.run(landing.register(self._access, self._archive, takes_over=False))
+        asyncio.run(landing.register(self.ground.access, self._archive, takes_over=False))
 
     def land(self) -> None:
-        while landing.land(self._spark, self._access, self._root, "events", archive=self._archive).has_more:
+        spark, access, root = self.ground.spark, self.ground.access, self.ground.root
+        while landing.land(spark, access, root, "events", archive=self._archive).has_more:
             pass
+
+    def measure(self) -> None:
+        while measuring.measure(self.ground.spark, self.ground.root, "events", partitions=1).has_more:
+            pass
+
+
+def _replayed(ground: Ground, settings: Settings) -> float:
+    """Events a second from the lake to a queue, an eleventh of them, as fast as they go."""
+    unbounded = replace(settings, replay_backlog_max=_MANY)
+    replayer = Replayer(ground, unbounded)
+    asyncio.run(_ask(unbounded))
+    replayer.round()  # counts
+    started_s, sent = time.perf_counter(), 0
+    while (done := replayer.round()).has_more:
+        sent += done.rows
+    return sent / (time.perf_counter() - started_s)
+
+
+async def _ask(settings: Settings) -> None:
+    async with build.open_bus(settings) as bus:
+        root = Caller("", "root", is_root=True)
+        await bus.registry.register_queue(Queue("past", "", ("none:none:none",), max_length=_MANY), caller=root)
+        desk = Errands(bus.partitions, bus.registry, rate=RATE_MAX)
+        await desk.ask_replay(ReplayAsked(to_queue="past", where="tenant like 't1%'"), root)
 
 
 def _sink(spark: SparkSession, publisher: str, rows: int) -> dict[str, float]:
