@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from bench import bulk, drain, floors, ingest, latency, machine, memory, peers, queues, report, simulation, stages
+from bench import drain, floors, ingest, latency, machine, memory, peers, queues, report, simulation, stages
 from bench.scale import FULL, QUICK, Scale
 
 _PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -16,7 +16,6 @@ _PARTS = {
     "floors": floors.measure,
     "ingest": ingest.measure,
     "drain": drain.measure,
-    "bulk": bulk.measure,
     "latency": latency.measure,
     "memory": memory.measure,
     "queues": queues.measure,

@@ -120,16 +120,6 @@ TABLES = (
         ),
     ),
     Table(
-        "Delivering in bulk",
-        "The pipeline's step delivers what has landed to one subscriber of the bulk tier, on all of Spark's cores but "
-        "one, with Spark warm; 4 calls at a time, the default. The figure holds whole rounds: reading the lake, sorting"
-        " by key, posting, and moving the ledger. The floor is that of a worker's drain.",
-        (
-            Row("batches of 1000: events", "bulk.1000.events_per_s", "/s", "floor.posts.1000.events_per_s"),
-            Row("batches of 100: events", "bulk.100.events_per_s", "/s", "floor.posts.100.events_per_s"),
-        ),
-    ),
-    Table(
         "End to end",
         "50 events a second, one a request, to a subscriber with `timeout` 0 and `max` 100: from the moment the "
         "request is sent to the moment the receiver has the event, by one clock.",
@@ -190,8 +180,9 @@ TABLES = (
     ),
     Table(
         "Rehearsal against theory",
-        "1 000 000 customers at load 0.8, service takes 1 on average, with other chance in each repetition. The "
-        "floor is what queueing theory says of the load that chance brought. How far a run is off is chance.",
+        "1 000 000 customers at load 0.6, or 0.9 where some are turned away; service takes 1 on average; with other "
+        "chance in each repetition. The floor is what queueing theory says of the load that chance brought. How far a "
+        "run is off is chance.",
         (
             Row("one server: mean wait", "theory.mm1_wait", "", "theory.mm1_wait_expected"),
             Row("off by", "theory.mm1_wait_off_percent", "%", aim=Aim(most=2)),

@@ -51,7 +51,11 @@ def one(server: EmbeddedServer) -> Topology:
     return Topology("one", server.url, 1, (server.url,))
 
 
-@pytest.fixture(params=["one", "three", "cluster"])
+# Several partitions take the time of several tests: they are left to `make test`.
+_SHAPES = ["one", *(pytest.param(shape, marks=pytest.mark.slow) for shape in ("three", "cluster"))]
+
+
+@pytest.fixture(params=_SHAPES)
 def topology(request: pytest.FixtureRequest) -> Topology:
     """One partition, three on one server, three on the nodes of a cluster."""
     if request.param == "cluster":

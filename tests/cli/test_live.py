@@ -166,6 +166,7 @@ def test_pauses_double_up_to_ten_seconds_and_start_anew_after_a_good_run():
     assert keep.next_pause_s(10, ran_s=31) == 0.2
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_view_and_the_logs_go_to_files(data_dir: Path):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

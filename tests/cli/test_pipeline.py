@@ -16,6 +16,7 @@ def state_of(data: Path) -> dict:
     return json.loads(answer.stdout)
 
 
+@pytest.mark.slow
 def test_without_a_bus_it_says_how_to_start_one(tmp_path: Path):
     for words in (["pipeline", "run"], ["pipeline", "status"]):
         answer = run(*words, "--data", str(tmp_path))
@@ -31,6 +32,7 @@ def test_status_of_a_bus_that_never_had_one_says_so(bus: Up):
     assert state_of(bus.data) == {"run": None, "steps": {}}
 
 
+@pytest.mark.slow
 def test_a_lake_that_cannot_be_made_is_one_line(bus: Up, tmp_path: Path):
     (tmp_path / "file").touch()
     answer = run("pipeline", "run", "--data", str(bus.data), "--lake", str(tmp_path / "file"))
@@ -85,14 +87,17 @@ def test_one_pass_ends_by_itself_and_another_lake_is_refused(data_dir: Path, tmp
         assert up.post("/events", secret, [{"topic": "orders", "type": "create"} for _ in range(50)]) == 202
         first = run("pipeline", "run", "--once", "--data", str(data_dir), within_s=240)
         state = state_of(data_dir)
+        report = run("report", "--data", str(data_dir), within_s=60)
         found = run("events", "--json", "--topic", "orders", "--limit", "7", "--data", str(data_dir), within_s=240)
         wrong = run("events", "--where", "nonsense(", "--data", str(data_dir), within_s=240)
         other = run("pipeline", "run", "--once", "--data", str(data_dir), "--lake", str(tmp_path / "other"))
 
     assert first.returncode == 0, first.stderr
     assert (state["steps"]["events"]["rows"], state["steps"]["events"]["lag_ms"]) == (50, 0)
+    assert state["steps"]["measure"]["table_rows"] == state["steps"]["measure"]["rows"] > 0
     assert state["run"]["state"] == "stopped"
     assert DeltaTable(data_dir / "lake" / "events").count() == 50
+    assert "\nevents\t50\n" in report.stdout, report.stderr
     assert found.returncode == 0, found.stderr
     assert [event["topic"] for event in json.loads(found.stdout)] == ["orders"] * 7
     assert (wrong.returncode, wrong.stdout) == (4, "")

@@ -103,6 +103,7 @@ def test_a_sweep_on_recorded_traffic(guard: str, tmp_path: Path):
     assert success[0] == pytest.approx(0.9, abs=0.05)
 
 
+@pytest.mark.slow
 def test_a_parquet_file_of_attempts_is_the_same_as_lines(guard: str, tmp_path: Path):
     arrow = pytest.importorskip("pyarrow", reason="comes with the extra spark")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -113,6 +114,7 @@ def test_a_parquet_file_of_attempts_is_the_same_as_lines(guard: str, tmp_path: P
     assert _found(guard, "--journal", str(tmp_path / "attempts.parquet")) == lines
 
 
+@pytest.mark.slow
 def test_a_delta_table_of_the_lake_is_read_without_the_files_that_no_longer_count(guard: str, tmp_path: Path):
     arrow = pytest.importorskip("pyarrow", reason="comes with the extra spark")
     delta = pytest.importorskip("deltalake", reason="comes with the extra spark")
@@ -128,6 +130,7 @@ def test_a_delta_table_of_the_lake_is_read_without_the_files_that_no_longer_coun
     assert _found(guard, "--journal", str(tmp_path / "attempts")) == lines
 
 
+@pytest.mark.slow
 def test_what_is_no_parquet_file_is_told_in_a_line(guard: str, tmp_path: Path):
     pytest.importorskip("pyarrow", reason="comes with the extra spark")
     (tmp_path / "x.parquet").write_text("no parquet")

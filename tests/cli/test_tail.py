@@ -70,6 +70,7 @@ def test_it_follows_what_is_published_while_it_runs(bus: Up, secret: str, topic:
     assert (first["type"], second["type"]) == ("first", "second")
 
 
+@pytest.mark.slow
 def test_it_comes_back_after_web_was_killed_and_nothing_is_missing_or_shown_twice(
     bus: Up, secret: str, topic: str, tmp_path: Path
 ):

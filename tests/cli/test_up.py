@@ -41,6 +41,7 @@ def test_it_becomes_ready_takes_events_and_ends_cleanly(data_dir: Path, number: 
     assert not (data_dir / "redis.url").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_up_leaves_no_process_behind(data_dir: Path):
     with an_up(data_dir, "--no-demo") as up:
         mine = children(up.process.pid)
@@ -86,6 +87,7 @@ def test_a_child_that_does_not_stop_is_killed_after_its_grace(data_dir: Path):
     assert not is_running(web)
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_hurries(data_dir: Path):
     with an_up(data_dir, "--no-demo") as up:
         mine = children(up.process.pid)

@@ -78,6 +78,7 @@ async def test_plain_functions_run_side_by_side_in_threads(source: str, one: Top
         assert sorted(seen.calls) == [(n, 1) for n in range(20)]
 
 
+@pytest.mark.slow
 async def test_a_handler_that_fails_gets_its_message_again_after_the_backoff(source: str, one: Topology):
     async with a_place(source, one) as place:
         seen = Seen()
@@ -100,6 +101,7 @@ async def test_a_handler_that_fails_gets_its_message_again_after_the_backoff(sou
         assert second_s >= 0.4, "the span doubles"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
 async def test_a_message_that_always_fails_is_dead_after_its_attempts(source: str, one: Topology, is_async: bool):
     async with a_place(source, one, attempts_max=3) as place:
@@ -240,6 +242,7 @@ async def test_work_that_outlasts_the_lease_is_done_once(source: str, one: Topol
         assert view.counters["expired"] == 0
 
 
+@pytest.mark.slow
 async def test_a_lease_is_not_extended_beyond_what_work_may_take(source: str, one: Topology):
     async with a_place(source, one, lease_ms=QUICK) as place:
         seen = Seen()

@@ -2,11 +2,17 @@
 
 import asyncio
 import os
+import shutil
 import sys
 from pathlib import Path
 
+import pytest
+
 from conftest import Topology
+from feed import a_feed
 from harness import a_bus
+from processes import Process
+from sourcing import quarantined
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -76,3 +82,24 @@ async def _start(name: str, url: str, token: str, *arguments: str) -> asyncio.su
         env={**os.environ, "BUS": url, "TOKEN": token},
         stdout=asyncio.subprocess.PIPE,
     )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_the_example_of_a_source_publishes_its_orders_and_keeps_the_one_it_cannot(one: Topology, tmp_path: Path):
+    shutil.copytree(EXAMPLES / "sources", tmp_path / "sources")
+    settings = {
+        "DOUBLEDECKER_REDIS_URL": one.url,
+        "DOUBLEDECKER_LAKE": str(tmp_path / "lake"),
+        "DOUBLEDECKER_SOURCES": str(tmp_path / "sources" / "sources.toml"),
+        "DOUBLEDECKER_SPARK_MASTER": "local[1]",
+    }
+    async with a_feed(one) as feed:
+        await feed.bus.registry.create_token("shop", "secret-of-the-shop", now_ms=0)
+        once = Process("once", "pipeline", "run", "--once", environment={**os.environ, **settings}, logs=tmp_path)
+        await once.start()
+        assert await once.wait(within_s=300) == 0, once.log
+        topics = {name: events for name, _, events in await feed.bus.registry.topics()}
+
+    assert topics == {"orders": 2}
+    assert [row["row"].split(",")[0] for row in quarantined(tmp_path)] == ['{"order": 3']

@@ -1,5 +1,7 @@
 """An event's whole way: published over HTTP, batched, delivered to a subscriber's callback."""
 
+import pytest
+
 from conftest import Topology
 from harness import a_bus, an_event, basic
 from receiver import Receiver
@@ -46,6 +48,7 @@ async def test_events_of_one_key_arrive_in_the_order_of_acceptance(topology: Top
         assert max(len(batch.events) for batch in receiver.batches) <= 7
 
 
+@pytest.mark.slow
 async def test_a_failing_subscriber_gets_its_events_when_it_recovers(topology: Topology):
     async with a_bus(topology) as bus, Receiver(plan=lambda n: 500 if n <= 5 else 200) as receiver:
         publisher = await bus.token("publisher")

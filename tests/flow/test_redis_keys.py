@@ -18,7 +18,8 @@ from conftest import Topology
 from doubledecker.model import token as tokens
 from doubledecker.model.queue import Queue
 from doubledecker.model.step import RunReport
-from doubledecker.store import events, jobs, journal, pipeline, subscribers
+from doubledecker.model.summary import Moment, Summary
+from doubledecker.store import events, jobs, journal, measures, pipeline, subscribers
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.fences import Fence
 from doubledecker.store.partitions import Partitions
@@ -59,7 +60,7 @@ TIMED = (
 )
 AN_HOUR_MS = 3_600_000
 # What the second part of the walk brings about.
-LATER = frozenset(("pipeline", "fence:{task}", "journal:gaps", "jobs:called", "invitations:{token}"))
+LATER = frozenset(("pipeline", "measures", "fence:{task}", "journal:gaps", "jobs:called", "invitations:{token}"))
 # Receivers of an event of this size are more than one publish call may write to.
 WIDE_RECEIVERS = 20
 WIDE_BYTES = 60_000
@@ -169,6 +170,7 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
         fence = Fence("0" * 32, batch=0, first=0, last=0, digest="")
         await events.publish(partition, [], version=10**9, limits=PublishLimits(), fence=fence)
     await pipeline.report_run(bus.partitions.home, RunReport("running", at=0, began_at=0))
+    await measures.tell(bus.partitions.home, Summary("minute", 0, 0, 0, Moment(0), [], [], [], [], []))
     for partition in bus.partitions.all:
         await journal.register_archive(partition, "lake")
         await journal.trim(partition, "events", bytes_max=1)

@@ -6,7 +6,6 @@ are then checked once more without the model's help, as the model may be wrong i
 
 from collections import Counter
 from itertools import groupby
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,9 +17,10 @@ from doubledecker.model.event import Event, encode
 from doubledecker.model.queue import Queue, Rule
 from doubledecker.store import events, facets, letters, queues
 from doubledecker.store.events import Accepted, Offer, PublishLimits
-from doubledecker.store.queues import Held, Message
+from doubledecker.store.facets import FACET
+from doubledecker.store.queues import RECORD, Held, Message
 from doubledecker.store.scripts import load
-from laws.queue_model import Facet, QueueModel
+from laws.queue_model import Facet, QueueModel, Tried
 from laws.world import AGE_MS, World, hold_law, law
 
 TENANTS = ("ann", "bob", "cy", "facets")
@@ -258,10 +258,8 @@ class QueueMachine(RuleBasedStateMachine):
             {k.decode(): v for k, v in zip(h[0::2], h[1::2], strict=True)} for h in hashes
         )
         assert {number(id_) for id_ in data} == model.data
-        assert {number(id_): _tried(record) for id_, record in tried.items()} == {
-            id_: (t.attempt, t.tenant, t.pulled_at, t.together, t.charged, t.forgiven) for id_, t in model.tried.items()
-        }
-        assert {name: Facet(*msgspec.msgpack.decode(record)) for name, record in kept.items()} == model.facets
+        assert {number(id_): _tried(record) for id_, record in tried.items()} == model.tried
+        assert {name: Facet(*FACET.unpack(record)) for name, record in kept.items()} == model.facets
         assert rules.keys() == model.rules.keys()
         assert {number(id_): tuple(msgspec.msgpack.decode(r)[:2]) for id_, r in dead.items()} == model.dead
         assert float(state.pop("v", 0)) == model.v
@@ -298,7 +296,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert [*ring, *parked, *wake].count(tenant) == 1 if line else tenant not in {*ring, *parked}
         in_flight = Counter(self.model.owner[number(id_.decode())] for id_ in pending)
         for tenant in TENANTS:
-            assert (msgspec.msgpack.decode(kept[tenant])[1] if tenant in kept else 0) == in_flight[tenant]
+            assert (FACET.unpack(kept[tenant])[1] if tenant in kept else 0) == in_flight[tenant]
             assert tenant not in kept or waiting[tenant] or in_flight[tenant] or tenant in {*idle, *wake}, "a leak"
         counts = Counter({name: int(value) for name, value in state.items()})
         [dead] = self.world.ask(self.at, ["HLEN", "queue:dead:law"])
@@ -332,9 +330,9 @@ def pairs(messages: list[Message]) -> list[tuple[int, int]]:
     return [(number(message.id), message.attempt) for message in messages]
 
 
-def _tried(record: bytes) -> tuple[Any, ...]:
-    fields = msgspec.msgpack.decode(record)
-    return (*fields, 0) if len(fields) == 5 else tuple(fields)
+def _tried(record: bytes) -> Tried:
+    attempt, together, forgiven, pulled_at, charged = RECORD.unpack_from(record)
+    return Tried(attempt, record[RECORD.size :].decode(), pulled_at, together, charged, forgiven)
 
 
 @pytest.mark.timeout(300)

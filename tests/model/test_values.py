@@ -3,6 +3,7 @@
 import json
 import re
 import uuid
+from itertools import islice
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.job import Job
 from doubledecker.model.subscriber import Subscriber, Subscription
-from doubledecker.model.uid import event_id, repeatable_event_id, uid, uids
+from doubledecker.model.uid import event_id, repeatable_event_id, repeatable_event_ids, uid, uids
 
 
 def test_a_uid_is_20_characters_of_url_safe_base64():
@@ -34,6 +35,15 @@ def test_a_repeated_request_names_the_same_events():
     assert repeatable_event_id("a", "k", "0") == repeatable_event_id("a", "k", "0")
     assert repeatable_event_id("a", "k", "0") != repeatable_event_id("a", "k", "1")
     assert uuid.UUID(repeatable_event_id("a", "k", "0")).version == 8
+
+
+def test_rows_have_ids_of_their_own_which_depend_on_their_number_alone():
+    whole = list(islice(repeatable_event_ids("q", "0", first=0), 10_000))
+
+    assert len(set(whole)) == 10_000
+    assert list(islice(repeatable_event_ids("q", "0", first=4_090), 20)) == whole[4_090:4_110]
+    assert {uuid.UUID(id_).version for id_ in whole} == {8}
+    assert not set(whole) & set(islice(repeatable_event_ids("q", "1", first=0), 10_000))
 
 
 def test_a_job_is_messagepack_of_its_name_and_arguments():

@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 from doubledecker.pipeline import files, frames, landing, rows
 from doubledecker.pipeline.lake import Table
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 _DAYS = [datetime(2026, 11, day, 12, tzinfo=UTC) for day in (1, 2, 3)]
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -19,6 +20,7 @@ from doubledecker.errors import BadRequest
 from doubledecker.model.event import Event, EventLimits
 from doubledecker.model.subscriber import Subscription
 from doubledecker.pipeline import publishing
+from doubledecker.pipeline.publishing import RowMaker
 from doubledecker.store import journal
 from feed import Feed, a_feed
 
@@ -251,16 +253,15 @@ async def test_a_write_that_cannot_be_is_told_before_it_begins(
         assert await published(feed) == []
 
 
-def a_row(**fields: object):
+def a_row(*, now_ms: int = 77, **fields: Any):
     item = {"topic": "orders", "type": "create", **fields}
-    return publishing.to_row(item, publisher="p", index=0, id_="made", now_ms=77, limits=LIMITS)
+    values = [item.get(name) for name in publishing.COLUMNS]
+    return RowMaker("p", now_ms, LIMITS).make(0, "made", *values)
 
 
 def test_what_a_row_leaves_out_is_filled_in_and_does_not_count_as_another_row():
     event, mark = a_row().draft.event, a_row().mark
-    later = publishing.to_row(
-        {"topic": "orders", "type": "create"}, publisher="p", index=0, id_="made", now_ms=99, limits=LIMITS
-    )
+    later = a_row(now_ms=99)
 
     assert (event.id, event.t, event.tenant) == ("made", 77, "default")
     assert later.mark == mark
@@ -270,6 +271,13 @@ def test_what_a_row_leaves_out_is_filled_in_and_does_not_count_as_another_row():
 def test_data_may_be_json_text_or_a_value():
     assert bytes(a_row(data='{"a": 1}').draft.event.data) == b'{"a": 1}'
     assert bytes(a_row(data={"a": [1, None]}).draft.event.data) == b'{"a":[1,null]}'
+
+
+def test_a_time_in_the_data_is_part_of_the_row():
+    row, other = a_row(data='{"t":77,"n":1}'), a_row(data='{"t":78,"n":1}')
+
+    assert row.mark != other.mark
+    assert row.mark == a_row(now_ms=99, data='{"t":77,"n":1}').mark
 
 
 @pytest.mark.parametrize(

@@ -90,5 +90,23 @@ def test_one_pass_gives_up_after_three_failures(monkeypatch: pytest.MonkeyPatch)
     assert told.last("events").failures == 3
 
 
+def test_one_pass_runs_a_later_phase_after_the_others_are_done():
+    order = []
+    rounds = iter([Round(1, has_more=True), Round(1)])
+
+    def land() -> Round:
+        order.append("land")
+        return next(rounds)
+
+    def measure() -> Round:
+        order.append("measure")
+        return Round(1)
+
+    keepers = [Keeper(Step("measure", measure, 0.01, phase=1), Told()), a_keeper("land", land, Told())]
+
+    assert steps.pass_all(keepers, threading.Event())
+    assert order == ["land", "land", "measure"]
+
+
 def test_the_pause_doubles_up_to_a_minute():
     assert [steps.pause_s(failures) for failures in (1, 2, 3, 7, 100)] == [1.0, 2.0, 4.0, 60.0, 60.0]

@@ -2,6 +2,7 @@
 
 import os
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import files, lake, landing, rows, tending
+from doubledecker.pipeline import files, lake, landing, measures, rows, tending
 from doubledecker.store.journal import Entry
 
 DAY_S = 86_400
@@ -60,6 +61,18 @@ def test_a_round_that_began_before_the_joining_commits_after_it(tmp_path: Path):
     table.commit(opened, written, lake.reaches({0: EntryId(1_794_740_999_999, 0)}))
 
     assert ids(root) == sorted([*(f"id-{n}" for n in range(200)), "id-999"])
+
+
+def test_files_of_a_measuring_round_that_died_are_removed_too(tmp_path: Path):
+    table = measures.table_of(str(tmp_path), "attempts")
+    row = {"span": "hour", "at": datetime(2026, 11, 15, tzinfo=UTC), "subscriber": "s", "attempts": 1}
+    table.open()
+    [orphan] = files.write(table, [pa.RecordBatch.from_pylist([row], schema=measures.MEASURES["attempts"].schema)])
+    path = tmp_path / "measures" / "attempts" / orphan.path
+    os.utime(path, (time.time() - 8 * DAY_S,) * 2)
+
+    assert tending.tend(str(tmp_path)).removed == 1
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(("age_s", "is_kept"), [(DAY_S, True), (8 * DAY_S, False)])

@@ -272,6 +272,7 @@ class TestRegistering:
         assert await live.register_queue(a_queue("work", "x:.*"), caller=ROOT) is False
         assert (await live.queue("work", caller=ann)).owner == "ann-1"
 
+    @pytest.mark.slow
     async def test_a_change_of_patterns_under_load_is_felt_by_every_publisher_at_once(
         self, partitions: Partitions, topology: Topology
     ):

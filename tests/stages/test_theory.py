@@ -154,6 +154,7 @@ def differences(virtual: tuple[Snapshot, ...], real: tuple[Snapshot, ...]) -> li
     return found
 
 
+@pytest.mark.slow
 def test_virtual_and_compressed_real_time_count_the_same_within_ten_percent():
     """A busy machine is late by as much as a call takes here: a real difference would be there every time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -286,6 +286,7 @@ async def test_without_prctl_a_killed_parent_takes_its_child_along():
         await until_gone(child_pid)
 
 
+@pytest.mark.slow
 async def test_a_cluster_of_three_answers_keys_in_all_slots(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1]))
     from cluster import ClusterOfThree

@@ -18,7 +18,7 @@ KEYWORDS = frozenset(
     )
 )
 GLOBALS = frozenset(
-    ("redis", "cmsgpack", "table", "string", "math", "tonumber", "tostring", "ipairs", "pairs", "unpack")
+    ("redis", "cmsgpack", "struct", "table", "string", "math", "tonumber", "tostring", "ipairs", "pairs", "unpack")
 )
 # These are one atom each, and longer than any other (STYLE.md).
 LONG = ("event_publish", "queue_pull")
@@ -59,9 +59,15 @@ def tokens_of(code: str) -> list[tuple[str, str]]:
 def names_used(tokens: list[tuple[str, str]]) -> set[str]:
     """Identifiers that stand for a variable: not a keyword, not a field after `.` or `:`, not a key in a table."""
     used = set()
-    for i, (kind, text) in enumerate(tokens):
-        before = tokens[i - 1][1] if i else ""
-        if kind == "name" and text not in KEYWORDS and before not in {".", ":"}:
+    open_marks = [""]
+    texts = ["", *(text for _, text in tokens), ""]
+    for (kind, text), before, after in zip(tokens, texts, texts[2:], strict=False):
+        if text in {"(", "{", "["}:
+            open_marks.append(text)
+        elif text in {")", "}", "]"}:
+            open_marks.pop()
+        is_key = open_marks[-1] == "{" and before in {"{", ","} and after == "="
+        if kind == "name" and text not in KEYWORDS and before not in {".", ":"} and not is_key:
             used.add(text)
     return used
 
@@ -95,10 +101,10 @@ def _names_from(tokens: list[tuple[str, str]], at: int) -> set[str]:
 def test_the_tokenizer_tells_variables_from_all_else():
     tokens = tokens_of(
         'local a, b = f(1)  -- c\nfor i, v in ipairs(t) do a.field = "d" .. v end\n'
-        "local function g(x, y) return not x and y:call() end"
+        "local function g(x, y) return not x and y:call({key = z, [w] = {other = 1}}) end"
     )
 
-    assert names_used(tokens) == {"a", "b", "f", "i", "v", "ipairs", "t", "g", "x", "y"}
+    assert names_used(tokens) == {"a", "b", "f", "i", "v", "ipairs", "t", "g", "x", "y", "z", "w"}
     assert names_bound(tokens) == {"a", "b", "i", "v", "g", "x", "y"}
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from conftest import Topology
@@ -34,6 +35,7 @@ async def test_a_rejection_changes_neither_health_nor_attempts_nor_when_it_was_l
         assert sorted(await _attempts(bus)) == [0] * (6 - attempts) + [1] * attempts
 
 
+@pytest.mark.slow
 async def test_when_the_receiver_is_back_everything_arrives_and_the_circuit_closes(topology: Topology):
     quick = {"breaker_calls": 4, "breaker_open_s": 0.3, "worker_dead_s": 1.0}
     async with a_bus(topology, workers=2, **quick) as bus, Receiver(plan=lambda n: 500 if n <= 12 else 200) as receiver:

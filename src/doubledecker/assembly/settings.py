@@ -81,7 +81,9 @@ class Settings:
     stream_stall_s: float = 30.0
     # the pipeline
     lake: str = ""
+    sources: str = ""
     pipeline_interval_s: float = 2.0
+    measure_interval_s: float = 30.0
     tend_interval_s: float = 600.0
     spark_master: str = "local[*]"
     # watching
@@ -157,6 +159,7 @@ _LEAST = {
     "stream_heartbeat_s": 0.05,
     "stream_stall_s": 0.1,
     "pipeline_interval_s": 0.1,
+    "measure_interval_s": 0.1,
     "tend_interval_s": 1,
     "monitor_interval_s": 0.1,
     "autodrop_interval_s": 0.1,

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+import msgspec
+
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, DoubledeckerError, JournalFull, TooLarge, Unauthenticated
@@ -28,8 +30,7 @@ _TOO_LARGE = (
 )
 
 
-@dataclass(frozen=True)
-class Draft:
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """An event that a client wants to publish; `index` is its place in the request."""
 
     event: Event
@@ -79,27 +80,24 @@ class Group:
     writes: int = 0
     size: int = 0
 
-    def has_room(self, offer: Offer) -> bool:
-        return not self.offers or (
-            self.writes + offer.writes <= events.WRITES_MAX
-            and self.size + offer.bytes_written <= events.BYTES_MAX
-            and len(self.offers) < events.EVENTS_MAX
-        )
-
-    def add(self, offer: Offer) -> None:
+    def take(self, offer: Offer) -> bool:
+        """Take the offer along if there is room for it; for one there always is."""
+        writes = self.writes + offer.writes
+        size = self.size + len(offer.message) * offer.writes
+        has_room = writes <= events.WRITES_MAX and size <= events.BYTES_MAX and len(self.offers) < events.EVENTS_MAX
+        if self.offers and not has_room:
+            return False
         self.offers.append(offer)
-        self.writes += offer.writes
-        self.size += offer.bytes_written
+        self.writes, self.size = writes, size
+        return True
 
 
 def check_whole(drafts: Sequence[Draft], snapshot: Registry) -> None:
     """Raise TooLarge unless one call can write all of these."""
     group = Group()
     for draft in drafts:
-        offer = offer_of(draft, snapshot)
-        if not group.has_room(offer):
+        if not group.take(offer_of(draft, snapshot)):
             raise TooLarge(_TOO_LARGE)
-        group.add(offer)
 
 
 class Committer:
@@ -186,10 +184,8 @@ class Committer:
         before = Group(list(group.offers), group.parts, [], group.writes, group.size) if unit.is_whole else group
         upto = unit.written
         for draft in islice(unit.drafts, unit.written, None):
-            offer = offer_of(draft, self._registry.snapshot)
-            if not group.has_room(offer):
+            if not group.take(offer_of(draft, self._registry.snapshot)):
                 break
-            group.add(offer)
             upto += 1
         is_complete = upto == len(unit.drafts)
         if unit.is_whole and not is_complete:

@@ -10,6 +10,9 @@ import hashlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+
+import msgspec
 
 from doubledecker.bus.commit import Draft, Group, JournalBound, offer_of
 from doubledecker.bus.notify import Notifier
@@ -26,8 +29,7 @@ _PAUSE_S = 0.2
 _DIGEST_BYTES = 12
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, gc=False):
     """A row to publish; `mark` is what does not change when the task is run again."""
 
     draft: Draft
@@ -109,8 +111,9 @@ class FencedPublisher:
     async def _write_some(self) -> None:
         """One call with as many rows as it may carry."""
         publisher = self._waiting[0].draft.publisher
-        topics = list(dict.fromkeys(row.draft.event.topic for row in self._waiting))
-        call = self._gather(await self._registry.owners(topics, publisher=publisher), publisher)
+        some = list(islice(self._waiting, events.EVENTS_MAX))
+        topics = list(dict.fromkeys(row.draft.event.topic for row in some))
+        call = self._gather(some, await self._registry.owners(topics, publisher=publisher), publisher)
         fence = Fence(self._task, self._batch, self._rows, self._rows + call.rows, call.digest.hexdigest())
         reply = await events.publish(
             self._partition,
@@ -134,20 +137,19 @@ class FencedPublisher:
                 if publisher not in self._registry.snapshot.tokens:
                     raise Unauthenticated(f"the client {publisher!r} is gone")
 
-    def _gather(self, owners: Mapping[str, str], publisher: str) -> "_Call":
+    def _gather(self, some: Sequence[Row], owners: Mapping[str, str], publisher: str) -> "_Call":
         call = _Call(self._digest.copy())
-        for row in self._waiting:
+        snapshot = self._registry.snapshot
+        for row in some:
             draft = row.draft
-            offer = offer_of(draft, self._registry.snapshot)
             if owners[draft.event.topic] != publisher:
                 call.refused[draft.index] = f"topic {draft.event.topic!r} belongs to another client"
-            elif call.group.has_room(offer):
-                call.group.add(offer)
+            elif call.group.take(offer_of(draft, snapshot)):
                 call.indexes.append(draft.index)
             else:
                 break
-            call.digest.update(row.mark)
             call.rows += 1
+        call.digest.update(b"".join(row.mark for row in some[: call.rows]))
         return call
 
     async def _note(self, call: "_Call", reply: PublishReply) -> None:

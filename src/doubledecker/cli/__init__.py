@@ -112,6 +112,24 @@ def _events(
     search.search(id_=id_, limit=limit, data=data, lake=lake, as_json=as_json, wanted=wanted)
 
 
+@cli.command("report")
+@click.option(
+    "--from", "start", metavar="TIME", help="From then on, e.g. 2026-11-15T11:00:00Z  [default: a day before --to]"
+)
+@click.option("--to", "end", metavar="TIME", help="Until then  [default: now]")
+@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a page that needs nothing else")
+@click.option("--data", type=_FOLDER, help="Folder of `doubledecker up`, for its lake  [default: .data]")
+@click.option("--lake", metavar="PATH", help="Where the tables are  [default: DOUBLEDECKER_LAKE, or lake in --data]")
+@_json
+def _report(
+    start: str | None, end: str | None, html: Path | None, data: Path | None, lake: str | None, *, as_json: bool
+) -> None:
+    """Show what passed over the bus, from the measures: plots, percentiles, failures, fairness."""
+    from doubledecker.cli import report  # noqa: PLC0415 - only what the command needs
+
+    report.report(start=start, end=end, html=html, data=data, lake=lake, as_json=as_json)
+
+
 @cli.group("pipeline")
 def _pipeline() -> None:
     """Archive, with Spark, what passes over the bus."""
@@ -128,6 +146,25 @@ def _run(data: Path | None, lake: str | None, master: str | None, *, once: bool,
     from doubledecker.cli import pipeline  # noqa: PLC0415 - only what the command needs
 
     pipeline.run(data=data, lake=lake, master=master, is_once=once, takes_over=take_over)
+
+
+@_pipeline.command("sources")
+@click.option("--data", type=_FOLDER, help="Folder of `doubledecker up`  [default: .data]")
+@_json
+def _sources(data: Path | None, *, as_json: bool) -> None:
+    """Show what the pipeline consumes, as sources.toml says it, or what is wrong there."""
+    from doubledecker.cli import pipeline  # noqa: PLC0415 - only what the command needs
+
+    pipeline.show_sources(data=data, as_json=as_json)
+
+
+@_pipeline.command("package")
+@click.argument("folder", type=_FOLDER)
+def _package(folder: Path) -> None:
+    """Write what spark-submit needs to FOLDER: our code as a zip, and a program that starts it."""
+    from doubledecker.cli import pipeline  # noqa: PLC0415 - only what the command needs
+
+    pipeline.write_package(folder)
 
 
 @_pipeline.command("status")

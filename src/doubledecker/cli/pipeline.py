@@ -3,15 +3,18 @@
 import asyncio
 import importlib.util
 import json
+import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import structs
 
 from doubledecker import clock, log
 from doubledecker.assembly import build
+from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import Settings
 from doubledecker.cli import folder, table, words
 from doubledecker.cli import status as showing
@@ -22,6 +25,12 @@ from doubledecker.store import extents, journal, pipeline
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.pipeline import PipelineState
 
+if TYPE_CHECKING:
+    from doubledecker.pipeline.sources import Source, Sources
+
+# In the data folder, unless a setting says otherwise.
+SOURCES = "sources.toml"
+_MISSING = "PySpark is not installed; get it with: pip install 'doubledecker[spark]'"
 _JOURNALS = ("events", "attempts", "settlements")
 _BAR = 20
 
@@ -42,7 +51,7 @@ def is_installed() -> bool:
 def find(data: Path | None, lake: str | None) -> tuple[Settings, str]:
     """Settings that lead to the bus, and where its lake is; raises SparkUnfit when there is no Spark to use them."""
     if not is_installed():
-        raise SparkUnfit("PySpark is not installed; get it with: pip install 'doubledecker[spark]'")
+        raise SparkUnfit(_MISSING)
     settings = showing.find(None, data)
     root = lake or settings.lake or str((data or folder.DEFAULT) / "lake")
     return settings, root if "://" in root else str(Path(root).absolute())
@@ -53,10 +62,53 @@ def run(*, data: Path | None, lake: str | None, master: str | None, is_once: boo
     settings, where = find(data, lake)
     settings = replace(settings, spark_master=master or settings.spark_master)
     log.configure(level=settings.log_level, as_json=settings.log_json)
+    wanted = _read_sources(settings, data)
     from doubledecker.pipeline import run as running  # noqa: PLC0415 - Spark is slow to import, and may not be there
 
-    if not running.run(settings, root=where, is_once=is_once, takes_over=takes_over):
+    if not running.run(settings, root=where, sources=wanted, is_once=is_once, takes_over=takes_over):
         sys.exit(1)
+
+
+def write_package(folder: Path) -> None:
+    """Write the files for spark-submit, and print how it is called."""
+    if not is_installed():
+        raise SparkUnfit(_MISSING)
+    from doubledecker.pipeline import package  # noqa: PLC0415 - the rest of its package needs Spark
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        code, program = package.write_zip(folder), package.write_main(folder)
+    except OSError as error:
+        raise SettingInvalid(f"cannot write to {folder}: {error.strerror}") from error
+    click.echo(f"spark-submit --master spark://HOST:7077 --py-files {code} {program} pipeline run")
+
+
+def show_sources(*, data: Path | None, as_json: bool) -> None:
+    """Print what the pipeline consumes, if the file says it well."""
+    if not is_installed():
+        raise SparkUnfit(_MISSING)
+    wanted = _read_sources(reading.read(os.environ), data)
+    if as_json:
+        click.echo(json.dumps([asdict(source) for source in wanted.all]))
+        return
+    titles = ["source", "format", "from", "mode", "publisher", "topic", "type"]
+    table.show(titles, [_source_row(source) for source in wanted.all])
+    if not wanted.all:
+        click.echo(f"There are no sources; docs/pipeline.md tells how to write {SOURCES}", err=True)
+
+
+def _source_row(source: "Source") -> list[str]:
+    shown = [source.fields.get(name, "") if source.fields else "(sql)" for name in ("topic", "type")]
+    return [source.name, source.format, source.path, source.mode, source.publisher, *shown]
+
+
+def _read_sources(settings: Settings, data: Path | None) -> "Sources":
+    """What a setting names, else what is in the data folder, else none."""
+    from doubledecker.pipeline import sources  # noqa: PLC0415 - what Spark needs is slow to import, and may not be there
+
+    beside = (data or folder.DEFAULT) / SOURCES
+    named = settings.sources or (str(beside) if beside.exists() else "")
+    return sources.read(Path(named)) if named else sources.Sources()
 
 
 def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
@@ -73,7 +125,7 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
         return
     click.echo(_headline(state))
     if state.steps:
-        titles = ["step", "state", "rows", "rows/s", "lag", "caught up", "table", "files", "last error"]
+        titles = ["step", "state", "rows", "rows/s", "lag", "caught up", "refused", "table", "files", "last error"]
         table.show(titles, [_row(name, step, lags.get(name)) for name, step in state.steps.items()])
 
 
@@ -112,6 +164,7 @@ def _headline(state: PipelineState) -> str:
 
 
 def _row(name: str, step: StepReport, lag: Lag | None) -> list[str]:
+    has_table = bool(lag or step.table_files)
     return [
         name,
         step.state,
@@ -119,8 +172,9 @@ def _row(name: str, step: StepReport, lag: Lag | None) -> list[str]:
         words.rate(step.rows_per_s),
         words.age(lag.behind_ms) if lag else "",
         _bar(lag.share) if lag else "",
-        f"{step.table_rows:,} rows, {words.size(step.table_bytes)}" if lag else "",
-        f"{step.table_files:,}" if lag else "",
+        f"{step.refused:,}" if step.refused else "",
+        f"{step.table_rows:,} rows, {words.size(step.table_bytes)}" if has_table else "",
+        f"{step.table_files:,}" if has_table else "",
         step.error[:80],
     ]
 

@@ -155,6 +155,8 @@ class _Up:
         if self._plan.with_pipeline:
             graces_s[boards.PIPELINE] = _PIPELINE_GRACE_S
             environment.setdefault(f"{PREFIX}LAKE", str(self._plan.data / "lake"))
+            if (self._plan.data / pipeline.SOURCES).exists():
+                environment.setdefault(f"{PREFIX}SOURCES", str(self._plan.data / pipeline.SOURCES))
         words = {boards.PIPELINE: ["pipeline", "run"]}
         return [
             Kept(

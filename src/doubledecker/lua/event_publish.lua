@@ -159,10 +159,7 @@ for _, part in ipairs(plan.queues) do
     end
   end
 end
-
-for queue, standing in pairs(fed) do
-  redis.call("HSET", queue_state(queue), "sequence", string.format("%d", standing.sequence))
-end
+end_pushing()
 
 for _, part in ipairs(plan.later) do
   if not left_out[part[1]] then

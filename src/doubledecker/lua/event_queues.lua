@@ -16,6 +16,9 @@
 -- keys queue_facets   queue:facets:<queue>   hash    tag, messages in flight, mean cost and next time, by facet
 -- keys queue_line     queue:new:<queue>:<facet>  list  ids of waiting messages, next one first
 
+-- So many words are gathered for one command.
+local WORDS_MAX = 1000
+
 -- How full the queues are that refuse, event by event; a whole that is refused gives back the room that it took.
 local filled, whole_of = {}, {}
 local function full_queue(facet, at)
@@ -41,38 +44,53 @@ local function take_room(facet, at, by, took)
   end
 end
 
--- What is known of the queues that this call feeds: sequence, virtual time and length, read once.
-local fed, is_awake = {}, {}
+-- What is known of the queues that this call feeds: sequence, virtual time and length, read once. What is new in them
+-- is gathered, and written together: messages, and facets that had nothing.
+local fed = {}
 
 local function standing_of(queue)
   if not fed[queue] then
     local kept = redis.call("HMGET", queue_state(queue), "sequence", "v")
     local sequence, v = tonumber(kept[1] or 0), tonumber(kept[2] or 0)
-    local length = redis.call("HLEN", queue_data(queue))
-    fed[queue] = {sequence = sequence, v = v, length = length}
+    local length, words, woken = redis.call("HLEN", queue_data(queue)), {}, {}
+    fed[queue] = {sequence = sequence, v = v, length = length, words = words, woken = woken}
   end
   return fed[queue]
 end
 
--- Put a facet that had nothing where it belongs: it is served next, unless it has had more than its share, or may not be.
-local function seat(queue, facet)
-  local kept, rule = redis.call("HGET", queue_facets(queue), facet), redis.call("HGET", queue_rules(queue), facet)
-  local tag, held, _, next_at = unpack(kept and cmsgpack.unpack(kept) or {0, 0, 0, 0})
-  local _, cap, _, is_paused = unpack(rule and cmsgpack.unpack(rule) or {1, 0, 0, 0})
-  if rule then
-    redis.call("ZREM", queue_wake(queue), facet)
+-- What is kept of a facet: tag, messages in flight, mean cost, next time.
+local function numbers_of(kept)
+  if kept then
+    return struct.unpack("<dddd", kept)
   end
-  if is_paused == 1 or (cap > 0 and held >= cap) then
-    return redis.call("ZADD", queue_parked(queue), tag, facet)
-  elseif next_at > now then
-    return redis.call("ZADD", queue_wake(queue), next_at, facet)
+  return 0, 0, 0, 0
+end
+
+-- Put facets that had nothing where they belong: they are served next, unless they have had more than their share, or
+-- may not be.
+local function seat(queue, names)
+  local all_kept = redis.call("HMGET", queue_facets(queue), unpack(names))
+  local has_rules = redis.call("EXISTS", queue_rules(queue)) == 1
+  local rules = has_rules and redis.call("HMGET", queue_rules(queue), unpack(names)) or {}
+  local v, seats = fed[queue].v, {}
+  for i, facet in ipairs(names) do
+    local tag, held, _, next_at = numbers_of(all_kept[i])
+    local _, cap, _, is_paused = unpack(rules[i] and cmsgpack.unpack(rules[i]) or {1, 0, 0, 0})
+    if rules[i] then
+      redis.call("ZREM", queue_wake(queue), facet)
+    end
+    if is_paused == 1 or (cap > 0 and held >= cap) then
+      redis.call("ZADD", queue_parked(queue), tag, facet)
+    elseif next_at > now then
+      redis.call("ZADD", queue_wake(queue), next_at, facet)
+    else
+      seats[#seats + 1] = tag >= v and tag or v - 1
+      seats[#seats + 1] = facet
+    end
   end
-  if not is_awake[queue] and redis.call("EXISTS", queue_ring(queue)) == 0 then
+  if #seats > 0 and redis.call("ZADD", queue_ring(queue), unpack(seats)) == redis.call("ZCARD", queue_ring(queue)) then
     redis.call("XADD", queue_bell, "MAXLEN", "~", 1000, "*", "queue", queue)
   end
-  is_awake[queue] = true
-  local v = standing_of(queue).v
-  redis.call("ZADD", queue_ring(queue), tag >= v and tag or v - 1, facet)
 end
 
 -- The opposite: all that a facet had is dropped.
@@ -81,11 +99,23 @@ local function unseat(queue, facet)
     redis.call("ZREM", place(queue), facet)
   end
   local kept = redis.call("HGET", queue_facets(queue), facet)
-  local tag, held, _, next_at = unpack(kept and cmsgpack.unpack(kept) or {0, 0, 0, 0})
+  local tag, held, _, next_at = numbers_of(kept)
   if next_at > now then
     redis.call("ZADD", queue_wake(queue), next_at, facet)
   elseif kept and held == 0 then
     redis.call("ZADD", queue_idle(queue), tag, facet)
+  end
+end
+
+local function write(queue)
+  local standing = fed[queue]
+  if #standing.words > 0 then
+    redis.call("HSET", queue_data(queue), unpack(standing.words))
+    standing.words = {}
+  end
+  if #standing.woken > 0 then
+    seat(queue, standing.woken)
+    standing.woken = {}
   end
 end
 
@@ -104,22 +134,33 @@ local function push(queue, facet, texts, most, facet_most)
   if standing.sequence == 0 then
     redis.call("SADD", queue_index, queue)
   end
-  local ids, words = {}, {}
+  local ids, words, count = {}, standing.words, #standing.words
   for i, text in ipairs(texts) do
     ids[i] = plan.partition .. "-" .. string.format("%d", standing.sequence + i)
-    words[2 * i - 1], words[2 * i] = ids[i], text
+    words[count + 2 * i - 1], words[count + 2 * i] = ids[i], text
   end
   standing.sequence, standing.length = standing.sequence + #texts, standing.length + #texts
-  redis.call("HSET", queue_data(queue), unpack(words))
   local waiting = redis.call("RPUSH", queue_line(queue, facet), unpack(ids))
   local over = math.max(most > 0 and standing.length - most or 0, facet_most > 0 and waiting - facet_most or 0)
   over = math.min(over, waiting, #texts + 1000)
+  if over < waiting and waiting == #texts then
+    standing.woken[#standing.woken + 1] = facet
+  end
+  if over > 0 or #words >= WORDS_MAX then
+    write(queue)
+  end
   if over > 0 then
     drop(queue, facet, over)
   end
   if over == waiting then
     unseat(queue, facet)
-  elseif waiting == #texts then
-    seat(queue, facet)
+  end
+end
+
+-- Write what is left of what was gathered.
+local function end_pushing()
+  for queue, standing in pairs(fed) do
+    write(queue)
+    redis.call("HSET", queue_state(queue), "sequence", string.format("%d", standing.sequence))
   end
 end

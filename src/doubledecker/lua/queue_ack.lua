@@ -1,22 +1,29 @@
 -- End messages for good: their consumer is done with them.
 --
 -- uses queue_facets
--- arg  messages  pack  pairs of an id and the attempt that is acked
+-- uses queue_records
+-- arg  ids       pack  the messages
+-- arg  attempts  pack  the attempt that is acked, of each
 -- returns        the ids that were still the consumer's; nothing changed for the others
 
-local ids, touched = {}, {}
-for i, held in ipairs(still_held(messages)) do
-  local facet = let_go("acked", held.id, held.record)
-  touched[facet.name] = facet
-  ids[i] = held.id
+local done, moved = {}, {}
+for i, record in ipairs(still_held(ids, attempts)) do
+  done[i] = record.id
+  let_go("acked", record)
 end
-if #ids == 0 then
-  return ids
+if #done == 0 then
+  return done
 end
-redis.call("ZREM", pending, unpack(ids))
-redis.call("HDEL", tried, unpack(ids))
-redis.call("HDEL", data, unpack(ids))
-seat_again(touched)
+redis.call("ZREM", pending, unpack(done))
+redis.call("HDEL", tried, unpack(done))
+redis.call("HDEL", data, unpack(done))
+-- Lines have not changed: one without rules stays where it is, unless its tag moved or nothing of it is in flight.
+for _, facet in pairs(known) do
+  if facet.rule or facet.tag ~= facet.place or facet.held == 0 then
+    moved[#moved + 1] = facet
+  end
+end
+seat_all(moved)
 save()
 conclude()
-return ids
+return done

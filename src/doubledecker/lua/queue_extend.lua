@@ -1,17 +1,18 @@
 -- Hold messages longer: their consumer is still at work.
 --
 -- uses queue_facets
--- arg  messages  pack  pairs of an id and the attempt that goes on
+-- uses queue_records
+-- arg  ids       pack  the messages
+-- arg  attempts  pack  the attempt that goes on, of each
 -- arg  lease_ms  int   how long from now
 -- returns        {when the leases end, the ids that were still the consumer's}
 
-local ids, words = {}, {}
-for i, held in ipairs(still_held(messages)) do
-  ids[i] = held.id
-  words[#words + 1] = now + lease_ms
-  words[#words + 1] = held.id
+local kept, words = {}, {}
+for i, record in ipairs(still_held(ids, attempts)) do
+  kept[i] = record.id
+  words[2 * i - 1], words[2 * i] = now + lease_ms, record.id
 end
-if #ids > 0 then
+if #kept > 0 then
   redis.call("ZADD", pending, "XX", unpack(words))
 end
-return {now + lease_ms, ids}
+return {now + lease_ms, kept}

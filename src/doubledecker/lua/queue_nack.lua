@@ -1,39 +1,42 @@
 -- Give messages back: to their place in their own line, or later, or to the dead letters after too many attempts.
 --
 -- uses queue_facets
+-- uses queue_records
 -- key  scheduled     queue:scheduled:<queue>  zset  ids of messages that come back later, by when
--- arg  messages      pack  an id, the attempt that is given up, milliseconds to wait, and 1 if the attempt does not count
+-- arg  ids           pack  the messages
+-- arg  attempts      pack  the attempt that is given up, of each
+-- arg  delays        pack  milliseconds to wait, of each
+-- arg  spared        pack  1 if the attempt does not count, of each
 -- arg  attempts_max  int   how many times a message is tried
 -- arg  why           text  what a dead letter will say
 -- returns            the ids that were still the consumer's; nothing changed for the others
 
-local ids, touched = {}, {}
-for i, held in ipairs(still_held(messages)) do
-  local id, record = held.id, held.record
-  local facet = let_go("nacked", id, record)
-  touched[facet.name] = facet
-  ids[i] = id
-  if held.is_spared then
-    record[6] = (record[6] or 0) + 1
-    redis.call("HSET", tried, id, cmsgpack.pack(record))
+local given = {}
+for i, record in ipairs(still_held(ids, attempts)) do
+  local id, delay_ms = record.id, delays[record.at]
+  given[i] = id
+  let_go("nacked", record)
+  if spared[record.at] == 1 then
+    record.forgiven = record.forgiven + 1
+    local packed = pack_record(
+      record.attempt, record.together, record.forgiven, record.pulled_at, record.charged, record.name
+    )
+    redis.call("HSET", tried, id, packed)
   end
   if is_spent(record, attempts_max) then
-    note("dead", id, facet.name, record[1], 0)
-    bury(id, facet.name, record[1], why)
-  elseif held.delay_ms > 0 then
-    redis.call("ZADD", scheduled, now + held.delay_ms, id)
+    bury(record, why)
+  elseif delay_ms > 0 then
+    redis.call("ZADD", scheduled, now + delay_ms, id)
   else
-    give_back(id, facet.name)
+    give_back(id, record.name)
   end
 end
-if #ids == 0 then
-  return ids
+if #given == 0 then
+  return given
 end
-redis.call("ZREM", pending, unpack(ids))
+redis.call("ZREM", pending, unpack(given))
 return_all()
-for _, facet in pairs(touched) do
-  seat(facet)
-end
+seat_all(all_known())
 save()
 conclude()
-return ids
+return given

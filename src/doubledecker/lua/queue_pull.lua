@@ -4,170 +4,168 @@
 -- given back with a delay, facets that had to wait for their rate. Then, as often as asked: the facet with the least tag.
 --
 -- uses queue_facets
+-- uses queue_records
+-- uses queue_turns
 -- key  scheduled     queue:scheduled:<queue>  zset  ids of messages that come back later, by when
--- arg  most          int   how many messages at most; 0 only looks
 -- arg  lease_ms      int   how long they are the consumer's
 -- arg  attempts_max  int   how many times a message is tried
 -- arg  floor         text  virtual time of the queue over all partitions: no facet is served as if it were earlier
 -- arg  is_alone      int   1 when no other partition has anything to serve
 -- arg  due_max       int   how much of what is due comes back in one call
--- returns            {{{id, attempt, facet, message, tries}, …}, wait in ms or -1, end of leases, least tag, mean cost, facets}
+-- returns            {ids, attempts, facets, messages, tries, wait in ms or -1, end of leases, least tag, mean cost, facets in the ring}
 
--- A facet that was served late catches up with its rate by this much: without it a rate of more than one message a
--- millisecond, or than one a pull, could never be reached.
-local LATE_MS_MAX = 50
+local function due(zset)
+  return redis.call("ZRANGE", zset, "-inf", now, "BYSCORE", "LIMIT", 0, due_max)
+end
 
-local returned = {}
-for _, id in ipairs(redis.call("ZRANGE", pending, "-inf", now, "BYSCORE", "LIMIT", 0, due_max)) do
-  local record = cmsgpack.unpack(redis.call("HGET", tried, id))
-  local facet = let_go("expired", id, record)
-  redis.call("ZREM", pending, id)
-  if is_spent(record, attempts_max) then
-    note("dead", id, facet.name, record[1], 0)
-    bury(id, facet.name, record[1], "the lease of attempt " .. record[1] .. " ended")
-  else
-    give_back(id, facet.name)
+local function bring_back_expired()
+  local ids = due(pending)
+  if #ids == 0 then
+    return
   end
-  returned[facet.name] = facet
-end
-for _, id in ipairs(redis.call("ZRANGE", scheduled, "-inf", now, "BYSCORE", "LIMIT", 0, due_max)) do
-  local facet = facet_of(cmsgpack.unpack(redis.call("HGET", tried, id))[2])
-  redis.call("ZREM", scheduled, id)
-  give_back(id, facet.name)
-  returned[facet.name] = facet
-end
-for _, name in ipairs(redis.call("ZRANGE", wake, "-inf", now, "BYSCORE", "LIMIT", 0, due_max)) do
-  returned[name] = facet_of(name)
-end
-return_all()
-for _, facet in pairs(returned) do
-  seat(facet)
-end
-
--- The facets that may be served by this call: no more than messages are asked for, the last in line first.
-v = math.max(v, tonumber(floor))
-local names = most > 0 and redis.call("ZRANGE", ring, 0, most - 1, "WITHSCORES") or {}
-local standing = {}
-if #names > 0 then
-  local only = {}
-  for i = 1, #names, 2 do
-    only[#only + 1] = names[i]
-  end
-  read_all(only)
-  for i = #only, 1, -1 do
-    local facet = known[only[i]]
-    facet.place = tonumber(names[2 * i])
-    facet.count = 0
-    facet.waiting = redis.call("LLEN", line(queue, facet.name))
-    standing[#standing + 1] = facet
-  end
-end
-
-local function can_serve(facet)
-  return facet.count < facet.waiting and not is_blocked(facet) and facet.next_at <= now
-end
-
-local served, order, costs = 0, {}, 0
-while served < most and #standing > 0 do
-  local facet = table.remove(standing)
-  if can_serve(facet) then
-    v = math.max(v, facet.place)
-    -- Of one whose costs are not known yet, the cost of the others is the best guess.
-    local cost = charge == "count" and 1 or math.max(1, facet.mean > 0 and facet.mean or mean_cost)
-    facet.tag = math.max(facet.tag, v) + cost / facet.weight
-    facet.place, facet.charged, facet.is_changed = facet.tag, cost, true
-    facet.held, facet.count, served = facet.held + 1, facet.count + 1, served + 1
-    facet.next_at = facet.every_ms > 0 and math.max(facet.next_at, now - LATE_MS_MAX) + facet.every_ms or 0
-    order[served] = facet
-    costs = costs + cost / facet.weight
-    -- Back in line if this call may come to it again: with many facets, others are served before.
-    local last = standing[#standing - (most - served) + 1]
-    if can_serve(facet) and (not last or last.place > facet.place) then
-      local low, high = 1, #standing + 1
-      while low < high do
-        local middle = math.floor((low + high) / 2)
-        if standing[middle].place > facet.place then
-          low = middle + 1
-        else
-          high = middle
-        end
-      end
-      table.insert(standing, low, facet)
+  redis.call("ZREM", pending, unpack(ids))
+  local records = records_of(ids)
+  read_facets_of(records)
+  for _, record in ipairs(records) do
+    let_go("expired", record)
+    if is_spent(record, attempts_max) then
+      bury(record, "the lease of attempt " .. record.attempt .. " ended")
+    else
+      give_back(record.id, record.name)
     end
-  else
-    facet.is_passed_over = true
   end
 end
 
-local messages, again = {}, {}
-if served > 0 then
-  local popped, ids, leases, records = {}, {}, {}, {}
-  for _, facet in ipairs(order) do
-    local taken = popped[facet.name] or {0, redis.call("LPOP", line(queue, facet.name), facet.count)}
-    taken[1] = taken[1] + 1
-    popped[facet.name] = taken
-    ids[#ids + 1] = taken[2][taken[1]]
+local function bring_back_delayed()
+  local ids = due(scheduled)
+  if #ids == 0 then
+    return
   end
-  local texts, tries = redis.call("HMGET", data, unpack(ids)), redis.call("HMGET", tried, unpack(ids))
+  redis.call("ZREM", scheduled, unpack(ids))
+  for _, record in ipairs(records_of(ids)) do
+    give_back(record.id, record.name)
+  end
+end
+
+local function bring_back_due()
+  bring_back_expired()
+  if redis.call("EXISTS", scheduled, wake) > 0 then
+    bring_back_delayed()
+    read_all(due(wake))
+  end
+  return_all()
+  seat_all(all_known())
+end
+
+-- The next message of a facet whose turn it is; those of several turns leave the line together.
+local function next_id(facet)
+  if facet.taken == 1 then
+    return redis.call("LPOP", line_prefix .. facet.name)
+  end
+  facet.ids = facet.ids or redis.call("LPOP", line_prefix .. facet.name, facet.taken) or {}
+  facet.turn = (facet.turn or 0) + 1
+  return facet.ids[facet.turn]
+end
+
+-- Lease messages to the consumer; what it gets, as columns.
+local function lease(turns, charges)
+  local ids, attempts, names, tries = {}, {}, {}, {}
+  local costs, count = {}, 0
+  for i, facet in ipairs(turns) do
+    local id = next_id(facet)
+    if id then
+      count = count + 1
+      ids[count], names[count], costs[count] = id, facet.name, charges[i]
+    else
+      -- Its line is shorter than it can be: somebody else removed it.
+      facet.held = facet.held - 1
+    end
+  end
+  if count == 0 then
+    return {ids, attempts, names, {}, tries}
+  end
+  local texts = redis.call("HMGET", data, unpack(ids))
+  local before = are_all_held(ids) and {} or redis.call("HMGET", tried, unpack(ids))
+  local leases, records, lease_end = {}, {}, string.format("%d", now + lease_ms)
   for i, id in ipairs(ids) do
-    local facet = order[i]
-    local record = tries[i] and cmsgpack.unpack(tries[i]) or {0}
-    local attempt = record[1] + 1
-    messages[i] = {id, attempt, facet.name, texts[i], attempt - (record[6] or 0)}
-    leases[#leases + 1] = now + lease_ms
-    leases[#leases + 1] = id
-    records[#records + 1] = id
-    records[#records + 1] = cmsgpack.pack({attempt, facet.name, now, served, facet.charged, record[6]})
-    note("pulled", id, facet.name, attempt, 0)
+    local attempt, forgiven = 1, 0
+    if before[i] then
+      local record = unpack_record(id, before[i])
+      attempt, forgiven = record.attempt + 1, record.forgiven
+    end
+    attempts[i], tries[i] = attempt, attempt - forgiven
+    leases[2 * i - 1], leases[2 * i] = lease_end, id
+    records[2 * i - 1] = id
+    records[2 * i] = pack_record(attempt, count, forgiven, now, costs[i], names[i])
+    note("pulled", id, names[i], attempt, 0)
   end
   redis.call("ZADD", pending, unpack(leases))
   redis.call("HSET", tried, unpack(records))
-  for name in pairs(popped) do
+  return {ids, attempts, names, texts, tries}
+end
+
+-- Forget facets that have nothing, and owe nothing: virtual time has passed their tags.
+local function forget_idle()
+  local past = redis.call("ZRANGE", idle, "-inf", v, "BYSCORE", "LIMIT", 0, due_max)
+  if #past == 0 then
+    return
+  end
+  redis.call("ZREM", idle, unpack(past))
+  read_all(past)
+  local free, gone = {}, {}
+  for _, name in ipairs(past) do
     local facet = known[name]
-    if can_serve(facet) then
-      again[#again + 1] = facet.tag
-      again[#again + 1] = name
-    else
-      seat(facet)
+    if facet.held == 0 and facet.tag <= v and facet.next_at <= now then
+      free[#free + 1] = facet
     end
   end
-  if #again > 0 then
-    redis.call("ZADD", ring, unpack(again))
+  for i, is_waiting in ipairs(#free > 0 and are_waiting(free) or {}) do
+    if not is_waiting then
+      gone[#gone + 1] = free[i].name
+    end
   end
-end
--- Those that stood in the ring but could not be served.
-for _, facet in pairs(known) do
-  if facet.is_passed_over and facet.count == 0 then
-    seat(facet)
+  if #gone > 0 then
+    redis.call("HDEL", facets, unpack(gone))
   end
 end
 
-save()
-local past = redis.call("ZRANGE", idle, "-inf", v, "BYSCORE", "LIMIT", 0, due_max)
-for _, name in ipairs(past) do
-  local facet = facet_of(name)
-  redis.call("ZREM", idle, name)
-  if redis.call("LLEN", line(queue, name)) == 0 and facet.held == 0 and facet.tag <= v and facet.next_at <= now then
-    redis.call("HDEL", facets, name)
+-- How long until something can be served, or -1 when nobody knows.
+local function wait_of(is_servable)
+  local wait_ms = is_servable and 0 or -1
+  for _, zset in ipairs(is_servable and {} or {pending, scheduled, wake}) do
+    local first = redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")
+    if first[1] then
+      local left = math.max(0, tonumber(first[2]) - now)
+      wait_ms = wait_ms < 0 and left or math.min(wait_ms, left)
+    end
   end
+  return wait_ms
 end
+
+bring_back_due()
+v = math.max(v, tonumber(floor))
+local turns, charges, moved = take_turns(line_up())
+local columns = lease(turns, charges)
+for _, facet in ipairs(moved) do
+  facet.place = false
+end
+seat_all(moved)
+save()
+forget_idle()
 -- When nobody is left to be compared with, nobody has had more than another.
 local head = redis.call("ZRANGE", ring, 0, 0, "WITHSCORES")
-if is_alone == 1 and served == 0 and not head[1] and redis.call("EXISTS", pending, parked, wake) == 0 then
+if is_alone == 1 and #turns == 0 and not head[1] and redis.call("EXISTS", pending, parked, wake) == 0 then
   redis.call("UNLINK", facets, idle)
-end
-if v ~= tonumber(kept_state[1] or 0) then
-  redis.call("HSET", state, "v", string.format("%.17g", v))
 end
 conclude()
 
-local wait_ms = head[1] and 0 or -1
-for _, zset in ipairs(head[1] and {} or {pending, scheduled, wake}) do
-  local first = redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")
-  if first[1] then
-    local left = math.max(0, tonumber(first[2]) - now)
-    wait_ms = wait_ms < 0 and left or math.min(wait_ms, left)
-  end
+local costs = 0
+for i, facet in ipairs(turns) do
+  costs = costs + charges[i] / weight_of(facet)
 end
-local mean = string.format("%.6g", served > 0 and costs / served or 0)
-return {messages, wait_ms, now + lease_ms, head[2] or "", mean, redis.call("ZCARD", ring)}
+local mean = string.format("%.6g", #turns > 0 and costs / #turns or 0)
+local ids, attempts, names, texts, tries = unpack(columns)
+return {
+  ids, attempts, names, texts, tries,
+  wait_of(head[1]), now + lease_ms, head[2] or "", mean, redis.call("ZCARD", ring),
+}

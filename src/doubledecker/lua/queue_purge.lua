@@ -1,6 +1,7 @@
 -- Destroy waiting messages of one facet, the oldest first; those in consumers' hands are left to them.
 --
 -- uses queue_facets
+-- uses queue_records
 -- key  scheduled     queue:scheduled:<queue>  zset  ids of messages that come back later, by when
 -- arg  facet    text  the facet
 -- arg  most     int   how many of its line in one call
@@ -8,9 +9,11 @@
 -- returns       how many were destroyed
 
 local gone = redis.call("LPOP", line(queue, facet), most) or {}
+local purged = facet_of(facet)
+purged.taken = #gone
 for _, id in ipairs(delayed) do
   local record = redis.call("HGET", tried, id)
-  if record and cmsgpack.unpack(record)[2] == facet and redis.call("ZREM", scheduled, id) == 1 then
+  if record and unpack_record(id, record).name == facet and redis.call("ZREM", scheduled, id) == 1 then
     gone[#gone + 1] = id
   end
 end
@@ -20,6 +23,6 @@ end
 redis.call("HDEL", data, unpack(gone))
 redis.call("HDEL", tried, unpack(gone))
 redis.call("HINCRBY", state, "purged", #gone)
-seat(facet_of(facet))
+seat_all({purged})
 conclude()
 return #gone

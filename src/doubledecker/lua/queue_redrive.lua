@@ -3,10 +3,11 @@
 -- Attempts are counted on, so that whoever held one in its former life cannot settle it in this one.
 --
 -- uses queue_facets
+-- uses queue_records
 -- arg  ids  pack  the dead letters
 -- returns   the ids that came back
 
-local came, touched = {}, {}
+local came = {}
 for _, id in ipairs(ids) do
   local packed = redis.call("HGET", dead, id)
   if packed then
@@ -14,16 +15,13 @@ for _, id in ipairs(ids) do
     redis.call("HDEL", dead, id)
     redis.call("ZREM", dead_index, id)
     redis.call("HSET", data, id, message)
-    redis.call("HSET", tried, id, cmsgpack.pack({attempts, name, 0, 1, 0, attempts}))
+    redis.call("HSET", tried, id, pack_record(attempts, 1, attempts, 0, 0, name))
     give_back(id, name)
     note("redriven", id, name, 0, 0)
-    touched[name] = facet_of(name)
     came[#came + 1] = id
   end
 end
 return_all()
-for _, facet in pairs(touched) do
-  seat(facet)
-end
+seat_all(all_known())
 conclude()
 return came

@@ -1,23 +1,24 @@
 -- Change the rules of a facet; they hold from the next message on.
 --
 -- uses queue_facets
+-- uses queue_records
 -- arg  facet  text  the facet
 -- arg  rule   pack  weight, messages in flight at most or 0, milliseconds between messages or 0, 1 when paused
 -- returns     1
 
+local changed = facet_of(facet)
 local weight, cap, every_ms, is_paused = unpack(rule)
+changed.rule = {weight = weight, cap = cap, every_ms = every_ms, is_paused = is_paused == 1}
 if weight == 1 and cap == 0 and every_ms == 0 and is_paused == 0 then
   redis.call("HDEL", rules, facet)
 else
   redis.call("HSET", rules, facet, cmsgpack.pack(rule))
 end
-local changed = facet_of(facet)
-changed.has_rules = true
 if every_ms == 0 then
   changed.next_at = 0
 end
 changed.is_changed = redis.call("HEXISTS", facets, facet) == 1
-seat(changed)
+seat_all({changed})
 save()
 conclude()
 return 1

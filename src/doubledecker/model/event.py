@@ -6,6 +6,7 @@ subscriber receives; nothing on the way parses them again. `data` is never looke
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ TOPIC = re.compile(r"[a-z_]{1,64}")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 ROUTEMASTER_TYPES = frozenset({"create", "update", "delete", "noop"})
 DEFAULT_TENANT = "default"
+NAME_LENGTH_MAX = 64
 URL_LENGTH_MAX = 1024
 # 2^53: beyond it a JavaScript reader would see another number.
 TIMESTAMP_MS_MAX = 9_007_199_254_740_992
@@ -115,7 +117,7 @@ def parse_offered(item: bytes | Raw, *, id_: str, now_ms: int, limits: EventLimi
 def accept(offered: Offered, *, id_: str, now_ms: int, limits: EventLimits) -> Event:
     """An event, if every field is as it may be; raises BadRequest or TooLarge."""
     check_topic(offered.topic)
-    if not NAME.fullmatch(offered.type):
+    if not is_name(offered.type):
         raise BadRequest(f"type is {_shown(offered.type)}; it must match {NAME.pattern}")
     if offered.id is not None and not EVENT_ID.fullmatch(offered.id):
         raise BadRequest(f"id is {_shown(offered.id)}; it must be 1 to 128 printable ASCII characters")
@@ -136,8 +138,24 @@ def accept(offered: Offered, *, id_: str, now_ms: int, limits: EventLimits) -> E
 
 def check_topic(name: str) -> None:
     """Raise BadRequest unless the name can be a topic's."""
-    if not TOPIC.fullmatch(name):
+    if len(name) > NAME_LENGTH_MAX or not _is_topic(name):
         raise BadRequest(f"the topic is {_shown(name)}; a name must match {TOPIC.pattern}")
+
+
+def is_name(text: str) -> bool:
+    """Whether this can name a type, a tenant or a key."""
+    return len(text) <= NAME_LENGTH_MAX and _is_name(text)
+
+
+# The same few names come again and again. Long ones are turned away before, so that little is remembered.
+@lru_cache(maxsize=8192)
+def _is_name(text: str) -> bool:
+    return NAME.fullmatch(text) is not None
+
+
+@lru_cache(maxsize=8192)
+def _is_topic(text: str) -> bool:
+    return TOPIC.fullmatch(text) is not None
 
 
 def check_text(body: bytes) -> None:
@@ -171,7 +189,7 @@ def _checked_tenant(tenant: str | None) -> str:
 def _checked_name(field: str, value: str | None) -> str:
     if value is None:
         return ""
-    if not NAME.fullmatch(value):
+    if not is_name(value):
         raise BadRequest(f"{field} is {_shown(value)}; it must match {NAME.pattern}")
     return value
 
@@ -194,7 +212,7 @@ def _checked_timestamp(timestamp: int | None, now_ms: int) -> int:
 
 def _checked_data(data: Raw, limits: EventLimits) -> Raw | UnsetType:
     raw = bytes(data)
-    if raw in {b"", b"null"}:
+    if raw in (b"", b"null"):
         return UNSET
     if len(raw) > limits.data_bytes_max:
         raise TooLarge(f"data is {len(raw)} bytes; at most {limits.data_bytes_max} are allowed")

@@ -21,6 +21,7 @@ class StepReport(msgspec.Struct, frozen=True, omit_defaults=True):
     table_rows: int = 0
     table_bytes: int = 0
     table_files: int = 0
+    refused: int = 0
     failures: int = 0
     retry_at: int = 0
     error: str = ""

@@ -4,6 +4,7 @@ Rows are gathered to chunks, sorted by the table's folders, and written to one o
 chunk, whatever the number of rows; what a task that dies leaves behind belongs to no table, and vacuum removes it.
 """
 
+import json
 import os
 import posixpath
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,8 @@ from doubledecker.pipeline.lake import Table, WrittenFile, is_local
 # A row group: large enough to compress well, small enough to hold.
 _CHUNK_ROWS = 131_072
 _CHUNK_BYTES = 67_108_864
+# What a task tells the driver of a file; its rows stay where they are.
+TOLD = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("more", pa.string())])
 # Files a task keeps open; with more topics than that the one open longest is closed.
 _OPEN_MAX = 64
 
@@ -54,6 +57,21 @@ def write(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[WrittenFi
             _add(open_files[folder], rows.select(kept.names))
     for file in open_files.values():
         yield _close(table, system, file)
+
+
+def tell(written: Iterable[WrittenFile]) -> pa.RecordBatch:
+    """In a task: what the driver needs to know of files."""
+    return pa.RecordBatch.from_pylist([_told(file) for file in written], schema=TOLD)
+
+
+def hear(path: str, size: int, rows: int, more: str) -> WrittenFile:
+    """On the driver: a file as a task told of it."""
+    return WrittenFile(path, size, rows, **json.loads(more))
+
+
+def _told(file: WrittenFile) -> dict[str, object]:
+    more = {"values": file.values, "at_min": file.at_min, "at_max": file.at_max}
+    return {"path": file.path, "size": file.size, "rows": file.rows, "more": json.dumps(more)}
 
 
 def _chunks(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -26,15 +26,25 @@ def landed(
 
     A column that was added after a file was written is null in its rows.
     """
-    reader = spark.read.schema(rows.ddl(table.schema)).option("basePath", table.uri)
-    paths = list(_paths(opened, since, until))
-    # Spark reads no files at all only as a frame without rows.
-    frame = reader.parquet(*paths) if paths else spark.createDataFrame([], rows.ddl(table.schema))
+    frame = of(spark, table, list(_paths(opened, since, until)))
     if since is not None:
         frame = frame.where(columns.col("at") >= columns.lit(since))
     if until is not None:
         frame = frame.where(columns.col("at") < columns.lit(until))
     return frame
+
+
+def of(spark: SparkSession, table: Table, paths: list[str]) -> DataFrame:
+    """The rows of some of a table's files."""
+    reader = spark.read.schema(rows.ddl(table.schema)).option("basePath", table.uri)
+    # Spark reads no files at all only as a frame without rows.
+    return reader.parquet(*paths) if paths else spark.createDataFrame([], rows.ddl(table.schema))
+
+
+def earliest(opened: DeltaTable, since: datetime) -> datetime | None:
+    """From when on a table can have rows, at or after a time; None when it has none."""
+    bounds = [bound for bound in _bounds(opened).values() if bound[1] is None or bound[1] >= since]
+    return min((max(least or since, since) for least, _ in bounds), default=None)
 
 
 def order() -> list[Column]:
@@ -75,15 +85,20 @@ def _ms(moment: datetime) -> int:
 
 def _paths(opened: DeltaTable, since: datetime | None, until: datetime | None) -> Iterator[str]:
     """The files whose rows can lie in between, by what the table's log says of each."""
-    adds = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
-    # The log escapes folders' names and the list does not; a file's own name is alike in both, and in no other folder.
-    bounds = {posixpath.basename(add["path"]): (_aware(add.get("min.at")), _aware(add.get("max.at"))) for add in adds}
+    bounds = _bounds(opened)
     for path in opened.file_uris():
         least, most = bounds[posixpath.basename(path)]
         is_early = since is not None and most is not None and most < since
         is_late = until is not None and least is not None and least >= until
         if not (is_early or is_late):
             yield path
+
+
+def _bounds(opened: DeltaTable) -> dict[str, tuple[datetime | None, datetime | None]]:
+    """The least and the greatest `at` of each file, by its name, where the log knows them."""
+    adds = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
+    # The log escapes folders' names and the list does not; a file's own name is alike in both, and in no other folder.
+    return {posixpath.basename(add["path"]): (_aware(add.get("min.at")), _aware(add.get("max.at"))) for add in adds}
 
 
 def _aware(moment: datetime | None) -> datetime | None:

@@ -67,12 +67,23 @@ class Table:
 
     def commit(self, table: DeltaTable, files: Iterable[WrittenFile], marks: Mapping[str, int]) -> None:
         """Make files part of the table, and set marks in it, in one atom; raises when someone was faster."""
-        at_ms = time.time_ns() // 1_000_000
-        adds: list[AddAction | RemoveAction] = [
-            AddAction(f.path, f.size, dict(f.values), at_ms, data_change=True, stats=f.stats) for f in files
-        ]
+        self._commit(table, [_added(file, is_new=True) for file in files], marks)
+
+    def replace(
+        self, table: DeltaTable, old: Iterable[Mapping[str, object]], files: Iterable[WrittenFile], mark: str
+    ) -> None:
+        """Put files in the place of others, given by their actions in the log, that say the same with more rows.
+
+        Delta lets two do this to the same files at once, which would double what they say; `mark` grows with each, and
+        so the second of two is refused.
+        """
+        removed = [_removed(add, self.partition_by) for add in old]
+        turn = (table.transaction_version(mark) or 0) + 1
+        self._commit(table, [*(_added(file, is_new=False) for file in files), *removed], {mark: turn})
+
+    def _commit(self, table: DeltaTable, actions: Iterable[AddAction | RemoveAction], marks: Mapping[str, int]) -> None:
         table.create_write_transaction(
-            adds,
+            list(actions),
             mode="append",
             schema=self.schema,
             partition_by=list(self.partition_by),
@@ -100,6 +111,12 @@ def size(table: DeltaTable) -> TableSize:
     return TableSize(rows, sum(adds["size_bytes"].to_pylist()) if adds.num_rows else 0, adds.num_rows)
 
 
+def total(sizes: Iterable[TableSize]) -> TableSize:
+    """How large several tables are together."""
+    known = list(sizes)
+    return TableSize(sum(one.rows for one in known), sum(one.bytes for one in known), sum(one.files for one in known))
+
+
 def is_local(uri: str) -> bool:
     return "://" not in uri
 
@@ -111,6 +128,19 @@ def reaches(ends: Mapping[int, EntryId]) -> dict[str, int]:
 
 def _names(index: int) -> tuple[str, str]:
     return f"journal:{index}:ms", f"journal:{index}:seq"
+
+
+def _added(file: WrittenFile, *, is_new: bool) -> AddAction:
+    return AddAction(file.path, file.size, dict(file.values), _now_ms(), data_change=is_new, stats=file.stats)
+
+
+def _removed(add: Mapping[str, object], folders: Iterable[str]) -> RemoveAction:
+    values: dict[str, str | None] = {name: str(add[f"partition.{name}"]) for name in folders}
+    return RemoveAction(str(add["path"]), False, _now_ms(), int(str(add["size_bytes"])), values)  # noqa: FBT003 - Delta's own
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _sync(log: Path) -> None:

@@ -10,7 +10,6 @@ and a commit without the bus knowing is told to it again.
 """
 
 import asyncio
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +32,6 @@ _SLICE_BYTES = 33_554_432
 # What one commit takes at most, in slices; the rest comes with the next.
 _SLICES_MAX = 64
 _PLAN = "partition int, after string, upto string"
-_FILES = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("more", pa.string())])
 
 # The lake's tables by journal, and what their folders are named for.
 TABLES = {"events": ("topic", "date"), "attempts": ("date",), "settlements": ("date",)}
@@ -115,8 +113,7 @@ def _write(spark: SparkSession, access: Access, name: str, table: Table, slices:
     # A task a slice. What comes back is a line about each file; the rows themselves never leave their task.
     frame = spark.createDataFrame(spark.sparkContext.parallelize(planned, len(planned)), _PLAN)
     work = partial(write_slices, access=access, name=name, table=table)
-    found = frame.mapInArrow(work, rows.ddl(_FILES)).collect()
-    return [WrittenFile(row.path, row.size, row.rows, **json.loads(row.more)) for row in found]
+    return [files.hear(*row) for row in frame.mapInArrow(work, rows.ddl(files.TOLD)).collect()]
 
 
 def write_slices(
@@ -130,13 +127,7 @@ def write_slices(
             # What was cut meanwhile is written down by the bus as a gap; the archive goes on.
             pages = reading.pages(access, name, part, fails_on_loss=False)
             batches = (rows.to_batch(shape, entries, partition=part.partition) for entries in pages)
-            written = list(files.write(table, batches))
-            yield pa.RecordBatch.from_pylist([_told(file) for file in written], schema=_FILES)
-
-
-def _told(file: WrittenFile) -> dict[str, object]:
-    more = {"values": file.values, "at_min": file.at_min, "at_max": file.at_max}
-    return {"path": file.path, "size": file.size, "rows": file.rows, "more": json.dumps(more)}
+            yield files.tell(files.write(table, batches))
 
 
 def _ends(slices: Iterable[Slice]) -> dict[int, EntryId]:

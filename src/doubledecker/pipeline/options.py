@@ -14,7 +14,7 @@ from doubledecker.pipeline.reading import Access
 from doubledecker.store.extents import Extent
 
 READ = ("journal", "topic", "tenant", "from", "to", "rowsPerBatch", "slices", "failOnDataLoss")
-WRITE = ("publisher", "refusedTable", "writeId")
+WRITE = ("publisher", "refusedTable", "source", "writeId")
 ACCESS = ("redisUrl", "namespace", "partitions")
 # What Spark itself passes on.
 _SPARKS = frozenset({"path", "checkpointlocation", "queryname", "triggertype", "outputmode"})
@@ -85,6 +85,7 @@ class WriteOptions:
     publisher: str
     write_id: str
     refused_table: str
+    source: str
 
 
 def parse_write(given: Mapping[str, str]) -> WriteOptions:
@@ -99,6 +100,7 @@ def parse_write(given: Mapping[str, str]) -> WriteOptions:
         publisher=options["publisher"],
         write_id=options.get("writeid", "") or str(uuid4()),
         refused_table=options.get("refusedtable", ""),
+        source=options.get("source", ""),
     )
 
 

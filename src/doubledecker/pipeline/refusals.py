@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from doubledecker import clock
 from doubledecker.pipeline import files
@@ -16,6 +17,8 @@ _SCHEMA = pa.schema(
         ("at", _MOMENT),
         ("query", pa.string()),
         ("batch", pa.int64()),
+        ("source", pa.string()),
+        ("file", pa.string()),
         ("why", pa.string()),
         ("row", pa.string()),
         ("date", pa.date32()),
@@ -30,22 +33,21 @@ _REASONS_MAX = 100
 class RefusedRows:
     """What a task's rows were refused for."""
 
-    def __init__(self, uri: str, *, query: str, batch: int) -> None:
+    def __init__(self, uri: str, *, query: str, batch: int, source: str = "") -> None:
         self.reasons: Counter[str] = Counter()
         self._table = _table(uri) if uri else None
-        self._query = query
-        self._batch = batch
+        self._known = {"query": query, "batch": batch, "source": source or None}
         self._held: list[dict[str, object]] = []
         self._files: list[WrittenFile] = []
 
-    def add(self, row: Mapping[str, object], why: str) -> None:
-        """Note one row."""
+    def add(self, row: Mapping[str, object], why: str, noted: Mapping[str, str | None]) -> None:
+        """Note one row, with what its `_row` and `_file` say, if it has them."""
         is_told_apart = why in self.reasons or len(self.reasons) < _REASONS_MAX
         self.reasons[why if is_told_apart else "for other reasons"] += 1
         if self._table is not None:
-            text = json.dumps(dict(row), default=str, ensure_ascii=False)
-            at = clock.now_ms() * 1000
-            self._held.append({"at": at, "query": self._query, "batch": self._batch, "why": why, "row": text})
+            text = noted.get("_row") or json.dumps(dict(row), default=str, ensure_ascii=False)
+            about = {"at": clock.now_ms() * 1000, "why": why, "row": text, "file": noted.get("_file")}
+            self._held.append(self._known | about)
             if len(self._held) >= _HELD_MAX:
                 self._write()
 
@@ -70,7 +72,17 @@ def commit(uri: str, written: Sequence[WrittenFile], *, query: str, batch: int) 
     mark = f"refused:{query}"
     reached = opened.transaction_version(mark)
     if reached is None or reached < batch:
-        table.commit(opened, written, {mark: batch})
+        total = (opened.transaction_version(_total(query)) or 0) + sum(file.rows for file in written)
+        table.commit(opened, written, {mark: batch, _total(query): total})
+
+
+def count(uri: str, query: str) -> int:
+    """How many rows of a query are in the table; no data is read."""
+    return DeltaTable(uri).transaction_version(_total(query)) or 0 if DeltaTable.is_deltatable(uri) else 0
+
+
+def _total(query: str) -> str:
+    return f"refused_rows:{query}"
 
 
 def _table(uri: str) -> Table:

@@ -27,6 +27,7 @@ _DDL = {
     _MOMENT: "timestamp",
     pa.date32(): "date",
     pa.list_(pa.string()): "array<string>",
+    pa.list_(pa.int64()): "array<long>",
 }
 
 _decode_event = msgspec.json.Decoder(Event).decode

@@ -1,10 +1,13 @@
-"""The pipeline's process: one Spark application that lands, tends and delivers in bulk, until stopped or done."""
+"""The pipeline's process: one Spark application that consumes, lands, measures, tends and delivers in bulk.
+
+It runs until it is stopped, or until all is done.
+"""
 
 import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,12 +16,27 @@ from pyspark.sql import SparkSession
 
 from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
-from doubledecker.errors import BusAway
+from doubledecker.errors import BadRequest, BusAway, SettingInvalid
 from doubledecker.model.step import RunReport, StepReport
-from doubledecker.pipeline import landing, reading, session, steps, tending
+from doubledecker.pipeline import (
+    consuming,
+    lake,
+    landing,
+    latest,
+    mapping,
+    measures,
+    measuring,
+    reading,
+    session,
+    steps,
+    tending,
+)
+from doubledecker.pipeline.bookmarks import BookmarkConsumer
 from doubledecker.pipeline.bulk import Bulk
+from doubledecker.pipeline.consuming import Consumer
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.session import SessionPlan
+from doubledecker.pipeline.sources import Sources
 from doubledecker.pipeline.steps import Keeper, Round, Step
 from doubledecker.store import pipeline
 from doubledecker.store.partitions import Partition
@@ -26,25 +44,29 @@ from doubledecker.store.partitions import Partition
 BEAT_S = 2.0
 # After this a round that still runs is cut short: the next start repeats it, and nothing is lost or doubled.
 _ROUND_S_MAX = 3.0
-_BULK = "bulk"
 
 _log = log.get("pipeline")
 
 
-def run(settings: Settings, *, root: str, is_once: bool, takes_over: bool) -> bool:
+def run(settings: Settings, *, root: str, sources: Sources, is_once: bool, takes_over: bool) -> bool:
     """Run all steps; says whether every one did what it had to."""
     access = Access(settings.redis_url, settings.namespace, settings.partitions)
     began_at = clock.now_ms()
     teller = Teller(access, RunReport("starting", began_at, began_at, settings.spark_master, root))
     stop = threading.Event()
     with teller.telling():
-        archive = _prepare(access, root, takes_over=takes_over)
+        archive = _prepare(access, root, sources, takes_over=takes_over)
         spark = session.open_session(SessionPlan(master=settings.spark_master))
         with _closing(spark, stop), _stopped_by_signals(stop):
+            _check(spark, sources)
+            master = str(spark.sparkContext.master)
+            teller.report = structs.replace(teller.report, master=master)
             teller.tell("running")
-            _log.info("pipeline.started", master=settings.spark_master, lake=root)
-            keepers = [Keeper(step, teller.tell_step) for step in _steps(settings, spark, access, root, archive)]
-            is_done = _pass(keepers, stop) if is_once else steps.keep_all(keepers, stop)
+            _log.info("pipeline.started", master=master, lake=root)
+            wanted = _steps(settings, spark, access, root, archive)
+            wanted += _sourcing(settings, spark, access, root, sources, is_once=is_once)
+            keepers = [Keeper(step, teller.tell_step) for step in wanted]
+            is_done = steps.pass_all(keepers, stop) if is_once else steps.keep_all(keepers, stop)
             is_done = is_done and session.is_alive(spark)
     _log.info("pipeline.stopped")
     return is_done
@@ -52,18 +74,33 @@ def run(settings: Settings, *, root: str, is_once: bool, takes_over: bool) -> bo
 
 def _steps(settings: Settings, spark: SparkSession, access: Access, root: str, archive: str) -> list[Step]:
     landings = [
-        Step(name, partial(_land, spark, access, root, name, archive), settings.pipeline_interval_s)
+        Step(name, partial(_land, spark, access, root, name, archive), settings.pipeline_interval_s, phase=1)
         for name in landing.TABLES
     ]
-    tend = Step("tend", partial(_tend, root), settings.tend_interval_s)
-    return [*landings, tend, Step(_BULK, Bulk(spark, settings, root).act, settings.pipeline_interval_s)]
+    return [
+        *landings,
+        # What one pass consumes it lands, and what it lands it measures and delivers.
+        Step("measure", partial(_measure, spark, access, root), settings.measure_interval_s, phase=2),
+        Step("tend", partial(_tend, root), settings.tend_interval_s, phase=2),
+        Step("bulk", Bulk(spark, settings, root).act, settings.pipeline_interval_s, phase=2),
+    ]
 
 
-def _pass(keepers: Sequence[Keeper], stop: threading.Event) -> bool:
-    """Run every step until it has no more; bulk delivery last, so that it meets all that has landed."""
-    before = [keeper for keeper in keepers if keeper.name != _BULK]
-    after = [keeper for keeper in keepers if keeper.name == _BULK]
-    return steps.pass_all(before, stop) and steps.pass_all(after, stop)
+def _sourcing(
+    settings: Settings, spark: SparkSession, access: Access, root: str, sources: Sources, *, is_once: bool
+) -> list[Step]:
+    """A step for each source."""
+    found = []
+    for source in sources.all:
+        ground = consuming.ground_of(access, root, sources, source)
+        interval_s = source.interval_s or settings.pipeline_interval_s
+        name = f"source:{source.name}"
+        if source.mode == "batch":
+            found.append(Step(name, BookmarkConsumer(spark, source, ground).consume, interval_s))
+        else:
+            consumer = Consumer(spark, source, ground, interval_s=interval_s)
+            found.append(Step(name, partial(consumer.consume, is_once=is_once), interval_s, close=consumer.close))
+    return found
 
 
 @dataclass
@@ -109,8 +146,13 @@ class Teller:
             asyncio.run(send())
 
 
-def _prepare(access: Access, root: str, *, takes_over: bool) -> str:
+def _prepare(access: Access, root: str, sources: Sources, *, takes_over: bool) -> str:
     """What can go wrong goes wrong here, before Spark takes its seconds to start."""
+    if sources.all and not sources.checkpoints and not lake.is_local(root):
+        raise SettingInvalid(
+            f"{sources.file}: there is no checkpoints; the lake {root} is no folder, so say where Spark keeps how far "
+            f"each source has come: a folder or URL that it reaches"
+        )
     for name in landing.TABLES:
         landing.table_of(root, name).open()
     archive = landing.archive_of(root)
@@ -118,9 +160,26 @@ def _prepare(access: Access, root: str, *, takes_over: bool) -> str:
     return archive
 
 
+def _check(spark: SparkSession, sources: Sources) -> None:
+    """What only Spark can say of them."""
+    for source in sources.all:
+        try:
+            mapping.check(spark, source)
+        except BadRequest as error:
+            raise SettingInvalid(f"{sources.file}: source {source.name!r}: {error}") from error
+
+
 def _land(spark: SparkSession, access: Access, root: str, name: str, archive: str) -> Round:
     done = landing.land(spark, access, root, name, archive=archive)
     return Round(done.rows, done.has_more, done.from_ms, done.size.rows, done.size.bytes, done.size.files)
+
+
+def _measure(spark: SparkSession, access: Access, root: str) -> Round:
+    done = [measuring.measure(spark, root, name, partitions=access.partitions) for name in measures.MEASURES]
+    latest.tell(access, root)
+    size = lake.total(each.size for each in done)
+    rows, has_more = sum(each.rows for each in done), any(each.has_more for each in done)
+    return Round(rows, has_more, 0, size.rows, size.bytes, size.files)
 
 
 def _tend(root: str) -> Round:

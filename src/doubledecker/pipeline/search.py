@@ -7,7 +7,6 @@ the table. When landing goes on meanwhile, the journal may be trimmed beyond tha
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -16,6 +15,7 @@ from pyspark.sql import functions as columns
 from pyspark.sql.types import TimestampType
 
 from doubledecker.errors import BadRequest, JournalTrimmed
+from doubledecker.model import moment
 from doubledecker.pipeline import connector, frames, lake, landing, rows
 from doubledecker.pipeline.reading import Access
 
@@ -125,12 +125,7 @@ def _again(look: Callable[[], _Result]) -> _Result:
 
 
 def _moment(text: str) -> str:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise BadRequest(f"the time is {text[:80]!r}; write it like 2026-11-15T11:00:00Z") from error
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return aware.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    return moment.parse(text).strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
 def _name(text: str) -> str:

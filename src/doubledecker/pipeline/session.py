@@ -1,5 +1,10 @@
-"""The Spark session: started with a Java that fits, quiet, and on this machine's loopback unless a cluster is named."""
+"""The Spark session: started with a Java that fits, quiet, and on this machine's loopback unless a cluster is named.
 
+On a cluster our code goes along to the executors, so that they run the same version. A program that spark-submit
+started has its Java and its master already.
+"""
+
+import logging
 import os
 import sys
 from dataclasses import dataclass, field
@@ -7,12 +12,17 @@ from importlib import resources
 from pathlib import Path
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from doubledecker.errors import SparkUnfit
-from doubledecker.pipeline import java
+from doubledecker.pipeline import java, package
 
 _LOCAL = "local"
+# How a program knows that spark-submit started it.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+# PySpark logs what it then raises as well; whoever catches it tells it, once.
+_TOLD_TWICE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 @dataclass(frozen=True)
@@ -27,17 +37,31 @@ class SessionPlan:
 
 def open_session(plan: SessionPlan) -> SparkSession:
     """Start Spark in this process, or take the session that it already has."""
-    home = java.find_home(os.environ)
-    os.environ["JAVA_HOME"] = str(home)
-    # Executors must run the Python that has our package.
+    for name in _TOLD_TWICE:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
+    # Executors must run a Python that has what our package needs.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.Builder().master(plan.master).appName(plan.name)
+    builder = SparkSession.Builder().appName(plan.name)
+    if _SUBMITTED not in os.environ:
+        os.environ["JAVA_HOME"] = str(java.find_home(os.environ))
+        builder = builder.master(plan.master)
     for name, value in {**_conf(plan), **plan.more}.items():
         builder = builder.config(name, value)
     try:
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
     except (PySparkException, RuntimeError) as error:
+        home = os.environ.get("JAVA_HOME")
         raise SparkUnfit(f"Spark did not start on {plan.master!r} with the Java in {home}: {error}") from error
+    if not str(spark.sparkContext.master).startswith(_LOCAL):
+        _send_along(spark)
+    return spark
+
+
+def activate(spark: SparkSession) -> None:
+    """Make it this thread's session; in a thread that has none, Spark does not find formats written in Python."""
+    jvm = spark._jvm  # noqa: SLF001 - PySpark does so only inside other calls
+    assert jvm is not None
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - the same
 
 
 def cores(spark: SparkSession) -> int:
@@ -51,17 +75,28 @@ def is_alive(spark: SparkSession) -> bool:
     return process is None or process.poll() is None
 
 
+def _send_along(spark: SparkSession) -> None:
+    # Executors fetch it when they begin, so it must stay for as long as Spark does: in Spark's own folder.
+    folder = Path(str(spark.sparkContext._temp_dir))  # noqa: SLF001 - PySpark has no other name for it
+    spark.sparkContext.addPyFile(str(package.write_zip(folder)))
+
+
 def _conf(plan: SessionPlan) -> dict[str, str]:
-    quiet = Path(str(resources.files("doubledecker.pipeline").joinpath("log4j2.properties")))
     conf = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": plan.driver_memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()}",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
         "spark.sql.python.filterPushdown.enabled": "true",
+    }
+    if _SUBMITTED in os.environ:
+        # Java runs already, as spark-submit was told.
+        return conf
+    quiet = Path(str(resources.files("doubledecker.pipeline").joinpath("log4j2.properties")))
+    conf |= {
+        "spark.driver.memory": plan.driver_memory,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()}",
     }
     if plan.master.startswith(_LOCAL):
         conf |= {

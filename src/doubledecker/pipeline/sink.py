@@ -23,7 +23,7 @@ from doubledecker.errors import BadRequest, RowsRefused
 from doubledecker.pipeline import publishing, refusals
 from doubledecker.pipeline.lake import WrittenFile
 from doubledecker.pipeline.options import WriteOptions
-from doubledecker.pipeline.publishing import COLUMNS, TaskWork
+from doubledecker.pipeline.publishing import COLUMNS, NOTES, TaskWork
 from doubledecker.pipeline.refusals import RefusedRows
 
 _REQUIRED = ("topic", "type")
@@ -39,6 +39,7 @@ class SinkPlan:
     publisher: str
     write_id: str
     refused_table: str
+    source: str
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class BusStreamWriter(DataSourceStreamArrowWriter):
 def check_columns(schema: StructType) -> None:
     """Raise BadRequest unless the rows can be events."""
     names = schema.names
-    strange = [name for name in names if name not in COLUMNS]
+    strange = [name for name in names if name not in COLUMNS + NOTES]
     missing = [name for name in _REQUIRED if name not in names]
     if strange or missing:
         found = f"there is no {missing[0]!r}" if missing else f"there is {strange[0]!r}"
@@ -111,7 +112,7 @@ def plan(wanted: WriteOptions) -> SinkPlan:
         partitions=access.partitions,
     )
     publisher = asyncio.run(_publisher(settings, wanted.publisher))
-    return SinkPlan(settings, publisher, wanted.write_id, wanted.refused_table)
+    return SinkPlan(settings, publisher, wanted.write_id, wanted.refused_table, wanted.source)
 
 
 async def _publisher(settings: Settings, named: str) -> str:
@@ -128,7 +129,7 @@ async def _publisher(settings: Settings, named: str) -> str:
 def _write(plan: SinkPlan, batches: Iterator[pa.RecordBatch], *, query: str, batch: int) -> Told:
     context = TaskContext.get()
     work = TaskWork(plan.settings, plan.publisher, query, batch, context.partitionId() if context else 0)
-    refused = RefusedRows(plan.refused_table, query=query, batch=batch)
+    refused = RefusedRows(plan.refused_table, query=query, batch=batch, source=plan.source)
     counts = asyncio.run(publishing.publish_all(work, batches, refused))
     return Told(counts.published, counts.repeated, dict(refused.reasons), refused.close(), query)
 

@@ -33,17 +33,22 @@ class Round:
     table_rows: int = 0
     table_bytes: int = 0
     table_files: int = 0
-    # How long the rows took, where that is not how long the round did.
+    # Rows that were refused, of all that the step ever had.
+    refused: int = 0
+    # How long the rows took, where that is not how long the round took.
     took_ms: int = 0
 
 
 @dataclass(frozen=True)
 class Step:
-    """Something the pipeline does again and again."""
+    """Something the pipeline does again and again; in one pass, those of a later `phase` come after the others."""
 
     name: str
     act: Callable[[], Round]
     interval_s: float
+    phase: int = 0
+    # Ends what goes on between rounds.
+    close: Callable[[], None] = lambda: None
 
 
 Tell = Callable[[str, StepReport], None]
@@ -58,13 +63,15 @@ class Keeper:
         self.report = StepReport("starting", at=clock.now_ms())
 
     @property
-    def name(self) -> str:
-        return self._step.name
+    def phase(self) -> int:
+        """When in one pass its turn is."""
+        return self._step.phase
 
     def keep(self, stop: threading.Event) -> None:
         """Until stopped."""
         while not stop.is_set():
             stop.wait(self._next_s(self._round(stop)))
+        self._step.close()
         self._say(state="stopped", retry_at=0)
 
     def pass_once(self, stop: threading.Event) -> bool:
@@ -98,6 +105,7 @@ class Keeper:
             table_rows=done.table_rows,
             table_bytes=done.table_bytes,
             table_files=done.table_files,
+            refused=done.refused,
         )
         if done.rows:
             self._say(rows_last=done.rows, took_ms=took_ms)
@@ -136,7 +144,9 @@ def keep_all(keepers: Sequence[Keeper], stop: threading.Event) -> bool:
 
 
 def pass_all(keepers: Sequence[Keeper], stop: threading.Event) -> bool:
-    """Run every step until it has no more; says whether all got there."""
-    with ThreadPoolExecutor(len(keepers), thread_name_prefix="step") as threads:
-        passing = [threads.submit(keeper.pass_once, stop) for keeper in keepers]
+    """Run every step until it has no more, phase by phase; says whether all got there."""
+    passing = []
+    for phase in sorted({keeper.phase for keeper in keepers}):
+        with ThreadPoolExecutor(len(keepers), thread_name_prefix="step") as threads:
+            passing += [threads.submit(keeper.pass_once, stop) for keeper in keepers if keeper.phase == phase]
     return all(each.result() for each in passing)

@@ -1,5 +1,7 @@
 """Tend: join the many small files that landing makes, and remove what no table needs any more.
 
+Those of the measures are folded by the step that makes them, since their rows become fewer too.
+
 Joining rewrites files and adds no rows, so neither landing nor a reader notices: how far a table has come stays as it
 is, and whoever reads an older version still finds its files until they are removed.
 """
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from doubledecker.pipeline import landing
+from doubledecker.pipeline import landing, measures
 
 # Fewer are not worth the rewriting.
 _FILES_MIN = 16
@@ -38,9 +40,14 @@ def tend(root: str) -> Tended:
             filters = [(column, "=", value) for column, value in zip(table.partition_by, values, strict=True)]
             done = opened.optimize.compact(partition_filters=filters, target_size=_TARGET_BYTES)
             joined += int(done["numFilesRemoved"])
-        # Files of rounds that were never committed are in no version: only a full look finds them.
-        removed += len(opened.vacuum(retention_hours=_KEPT_HOURS, dry_run=False, full=True))
+        removed += _clean(opened)
+    removed += sum(_clean(measures.table_of(root, name).open()) for name in measures.MEASURES)
     return Tended(joined, removed)
+
+
+def _clean(opened: DeltaTable) -> int:
+    # Files of rounds that were never committed are in no version: only a full look finds them.
+    return len(opened.vacuum(retention_hours=_KEPT_HOURS, dry_run=False, full=True))
 
 
 def crowded(table: DeltaTable, columns: tuple[str, ...]) -> list[tuple[str, ...]]:

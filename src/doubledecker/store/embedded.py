@@ -263,6 +263,8 @@ def _settings(place: _Place, *, durable: bool, maxmemory_bytes: int) -> list[str
         "save": "",
         "maxmemory": str(maxmemory_bytes),
         "maxmemory-policy": "noeviction",
+        # Messages in flight are found by their ids: what is searched from its start must be short.
+        **dict.fromkeys(("hash-max-listpack-entries", "zset-max-listpack-entries"), "32"),
     }
     return [*place.listening, *(part for name, value in settings.items() for part in (f"--{name}", value))]
 

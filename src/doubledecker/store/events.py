@@ -33,9 +33,8 @@ EVENTS_MAX = 2000
 _PUBLISH = load("event_publish")
 
 
-@dataclass(frozen=True)
-class Offer:
-    """One event as the publish call takes it."""
+class Offer(msgspec.Struct, frozen=True, gc=False):
+    """One event as the publish call takes it; a struct, because there is one for every event."""
 
     event: Event
     message: bytes
@@ -48,10 +47,6 @@ class Offer:
     def writes(self) -> int:
         """How many places it is written to at once: journal, batches and queues, unless these are too many."""
         return 1 if self.is_wide else 1 + len(self.receivers) + len(self.queues)
-
-    @property
-    def bytes_written(self) -> int:
-        return len(self.message) * self.writes
 
     @property
     def is_wide(self) -> bool:

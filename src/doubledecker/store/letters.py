@@ -8,7 +8,7 @@ import msgspec
 
 from doubledecker.model.queue import Queue
 from doubledecker.store.partitions import Partition
-from doubledecker.store.queues import ids_of
+from doubledecker.store.queues import RECORD, ids_of
 from doubledecker.store.scripts import Encoded, load
 
 _PAGE = 500
@@ -87,7 +87,7 @@ async def tenants(partition: Partition, name: str) -> list[str]:
     for start in range(0, len(delayed), _PAGE):
         page = delayed[start : start + _PAGE]
         records = await partition.command("HMGET", partition.key(f"queue:tried:{name}"), *page)
-        found |= {msgspec.msgpack.decode(record)[1] for record in cast("list[bytes | None]", records) if record}
+        found |= {record[RECORD.size :].decode() for record in cast("list[bytes | None]", records) if record}
     return sorted(found)
 
 

@@ -4,13 +4,14 @@ A message's id is `<partition>-<number>`: unique in its queue, and it says where
 about one partition; queues/ring.py makes one queue of them.
 """
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from doubledecker.model.queue import Queue
 from doubledecker.store.partitions import Partition
-from doubledecker.store.scripts import Encoded, Packable, load
+from doubledecker.store.scripts import Encoded, load
 
 # Measured: a pull of 100 holds the server for about a millisecond.
 PULL_MAX = 200
@@ -19,6 +20,12 @@ SETTLE_MAX = 1_000
 BELL_S = 5.0
 # Leases, delays and rates that end in one call.
 _DUE_MAX = 50
+
+# How the record of a message that was pulled begins, before its facet's name: attempt, messages pulled together,
+# attempts that do not count, time of the pull, cost charged.
+RECORD = struct.Struct("<IIIdd")
+# Ids, attempts, tenants, events and tries, a column each; then wait, end of leases, least tag, mean cost, facets.
+_PullReply = tuple[list[bytes], list[int], list[bytes], list[bytes], list[int], int, int, bytes, bytes, int]
 
 _PULL, _ACK, _NACK, _EXTEND = load("queue_pull"), load("queue_ack"), load("queue_nack"), load("queue_extend")
 
@@ -94,13 +101,11 @@ async def pull(
         is_alone=int(is_alone),
         due_max=_DUE_MAX,
     )
-    rows, wait_ms, until, head, cost, facets = cast(
-        "tuple[list[tuple[bytes, int, bytes, bytes, int]], int, int, bytes, bytes, int]", reply
-    )
+    *columns, wait_ms, until, head, cost, facets = cast("_PullReply", reply)
     messages = tuple(
         [
             Message(id_.decode(), attempt, tenant.decode(), event, until, tries)
-            for id_, attempt, tenant, event, tries in rows
+            for id_, attempt, tenant, event, tries in zip(*columns, strict=True)
         ]
     )
     return Pulled(messages, None if wait_ms < 0 else wait_ms, float(head) if head else None, float(cost), facets)
@@ -108,22 +113,28 @@ async def pull(
 
 async def ack(partition: Partition, queue: Queue, held: Sequence[Named]) -> list[str]:
     """End messages; returns the ids that were still the caller's."""
-    pairs: list[Packable] = [[each.id, each.attempt] for each in held]
-    return ids_of(await partition.run(_ACK, queue=queue.name, charge=queue.charge, messages=pairs))
+    reply = await partition.run(
+        _ACK,
+        queue=queue.name,
+        charge=queue.charge,
+        ids=[each.id for each in held],
+        attempts=[each.attempt for each in held],
+    )
+    return ids_of(reply)
 
 
 async def nack(
     partition: Partition, queue: Queue, held: Sequence[Returned], *, why: str, is_rejected: bool = False
 ) -> list[str]:
     """Give messages back, each after its delay, or to the dead letters; returns those that were still the caller's."""
-    given: list[Packable] = [
-        [each.id, each.attempt, each.delay_ms, int(isinstance(each, Held) and each.is_spared)] for each in held
-    ]
     reply = await partition.run(
         _NACK,
         queue=queue.name,
         charge=queue.charge,
-        messages=given,
+        ids=[each.id for each in held],
+        attempts=[each.attempt for each in held],
+        delays=[each.delay_ms for each in held],
+        spared=[int(isinstance(each, Held) and each.is_spared) for each in held],
         # With none left every attempt was the last.
         attempts_max=0 if is_rejected else queue.attempts_max,
         why=why,
@@ -133,8 +144,14 @@ async def nack(
 
 async def extend(partition: Partition, queue: Queue, held: Sequence[Named], *, lease_ms: int) -> tuple[int, list[str]]:
     """Hold messages longer; returns until when, and the ids that were still the caller's."""
-    pairs: list[Packable] = [[each.id, each.attempt] for each in held]
-    reply = await partition.run(_EXTEND, queue=queue.name, charge=queue.charge, messages=pairs, lease_ms=lease_ms)
+    reply = await partition.run(
+        _EXTEND,
+        queue=queue.name,
+        charge=queue.charge,
+        ids=[each.id for each in held],
+        attempts=[each.attempt for each in held],
+        lease_ms=lease_ms,
+    )
     until, ids = cast("tuple[int, list[bytes]]", reply)
     return until, ids_of(ids)
 

@@ -43,7 +43,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """All panels over the same `xs`; `x_words` name them where they are no numbers."""
+    """All panels over the same `xs`; `x_words` name them where they are no numbers (an empty word marks nothing)."""
 
     title: str
     x_title: str
@@ -63,7 +63,7 @@ class Chart:
     def ticks(self) -> list[tuple[float, str]]:
         """Where the horizontal axis is marked, and how."""
         if self.x_words:
-            return list(zip(self.xs, self.x_words, strict=True))
+            return [(x, word) for x, word in zip(self.xs, self.x_words, strict=True) if word]
         return [(tick, number(tick)) for tick in nice_ticks(self.left, self.right, 6)]
 
 

@@ -10,7 +10,7 @@ from doubledecker.stages.plots.chart import COLOURS, Chart, Line, Panel, bands, 
 
 _WIDTH, _PANEL, _TOP, _LEFT, _RIGHT, _GAP, _BOTTOM = 760, 110, 26, 62, 14, 24, 14
 _DASHES = ("", "6 4", "2 3")
-_STYLE = """<style>
+STYLE = """<style>
 text { font: 12px system-ui, sans-serif; fill: #333 }
 .title { font-weight: 600; font-size: 14px }
 .faint { fill: #777 }
@@ -37,7 +37,7 @@ def draw(chart: Chart) -> str:
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height:g}" role="img">',
             f"<title>{escape(chart.title)}</title>",
-            _STYLE,
+            STYLE,
             f'<text class="title" x="{_LEFT}" y="18">{escape(chart.title)}</text>',
             *parts,
             f'<text class="faint" x="{_LEFT}" y="{height - 6:g}">{escape(chart.x_title)}</text>',

@@ -1,0 +1,190 @@
+-- part: what becomes of the messages of a queue that were pulled; it stands on queue_facets.
+--
+-- A line is always sorted by the numbers of its ids, so a message that comes back finds its old place.
+--
+-- key  data       queue:data:<queue>        hash    messages by id
+-- key  pending    queue:pending:<queue>     zset    ids of messages in consumers' hands, by the end of the lease
+-- key  tried      queue:tried:<queue>       hash    records of messages once pulled, by id
+-- key  dead       queue:dead:<queue>        hash    dead letters by id: facet, attempts, why, when, message
+-- key  dead_index queue:dead:index:<queue>  zset    their ids by time of death
+-- key  journal    journal                   hash    settlements_bytes
+-- key  settled    journal:settlements       stream  what became of messages, for the measures of fairness
+-- key  bell       queues:bell               stream  rung with a queue's name when it has something to serve again
+
+-- Attempt, messages pulled together, attempts that do not count, time of the pull, cost charged; then the facet's name.
+local RECORD = "<I4I4I4dd"
+local RECORD_AND_NAME = RECORD .. "c0"
+
+local notes = {}
+local note_tail = {}
+local backs = {}
+
+local function pack_record(attempt, together, forgiven, pulled_at, charged, name)
+  return struct.pack(RECORD_AND_NAME, attempt, together, forgiven, pulled_at, charged, name)
+end
+
+local function unpack_record(id, packed)
+  local attempt, together, forgiven, pulled_at, charged, name_at = struct.unpack(RECORD, packed)
+  return {
+    id = id, name = string.sub(packed, name_at),
+    attempt = attempt, together = together, forgiven = forgiven, pulled_at = pulled_at, charged = charged,
+  }
+end
+
+-- The records of messages that were all pulled once.
+local function records_of(ids)
+  local records = #ids > 0 and redis.call("HMGET", tried, unpack(ids)) or {}
+  for i, id in ipairs(ids) do
+    records[i] = unpack_record(id, records[i])
+  end
+  return records
+end
+
+-- Whether every record is of a message in a consumer's hands: none came back, so none that waits has one. Mostly so,
+-- and it saves asking for each of many messages; of few, each is asked for.
+local function are_all_held(ids)
+  return #ids >= ASKED_TOGETHER_MIN and redis.call("HLEN", tried) == redis.call("ZCARD", pending)
+end
+
+local function number_of(id)
+  return tonumber(string.match(id, "%-(%d+)$"))
+end
+
+-- Put a message where its number belongs, somewhere behind the first of its line.
+local function insert(at, id)
+  local number, low, high = number_of(id), 1, redis.call("LLEN", at)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if number_of(redis.call("LINDEX", at, middle)) > number then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  local next_id = redis.call("LINDEX", at, low)
+  if next_id then
+    redis.call("LINSERT", at, "BEFORE", next_id, id)
+  else
+    redis.call("RPUSH", at, id)
+  end
+end
+
+-- A message comes back to its line, once all that come back are known.
+local function give_back(id, name)
+  backs[name] = backs[name] or {}
+  table.insert(backs[name], id)
+end
+
+-- Put messages into their lines again, each where it belongs: nearly always in front.
+local function return_all()
+  for name, ids in pairs(backs) do
+    local at, first = line_prefix .. name, 1
+    table.sort(ids, function(a, b) return number_of(a) > number_of(b) end)
+    local head = redis.call("LINDEX", at, 0)
+    while head and first <= #ids and number_of(ids[first]) > number_of(head) do
+      insert(at, ids[first])
+      first = first + 1
+    end
+    if first <= #ids then
+      redis.call("LPUSH", at, unpack(ids, first))
+    end
+    facet_of(name).place = false
+  end
+end
+
+-- Whether a message has had all its attempts. Not all count: not those before it was brought back from the dead, nor
+-- those that ended by no fault of its own.
+local function is_spent(record, attempts_max)
+  return record.attempt - record.forgiven >= attempts_max
+end
+
+local function note(kind, id, name, attempt, ms)
+  -- Numbers are slow to spell, and those of one call are mostly the same.
+  if attempt ~= note_tail.attempt or ms ~= note_tail.ms then
+    note_tail = {attempt = attempt, ms = ms, text = " " .. attempt .. " " .. ms}
+  end
+  local lines = notes[kind] or {}
+  notes[kind] = lines
+  lines[#lines + 1] = id .. " " .. name .. note_tail.text
+end
+
+local function bury(record, why)
+  local id, text = record.id, redis.call("HGET", data, record.id)
+  note("dead", id, record.name, record.attempt, 0)
+  redis.call("HSET", dead, id, cmsgpack.pack({record.name, record.attempt, why, now, text}))
+  redis.call("ZADD", dead_index, now, id)
+  redis.call("HDEL", data, id)
+  redis.call("HDEL", tried, id)
+end
+
+-- A message left a consumer's hands: its place is free, and its facet pays what it really cost.
+local function let_go(kind, record)
+  local facet = known[record.name]
+  local took_ms = math.max(0, now - record.pulled_at)
+  facet.held, facet.is_changed = math.max(0, facet.held - 1), true
+  if is_timed then
+    local cost = math.max(1, took_ms / record.together)
+    facet.tag = facet.tag + (cost - record.charged) / weight_of(facet)
+    facet.mean = facet.mean == 0 and cost or 0.8 * facet.mean + 0.2 * cost
+    mean_cost = mean_cost == 0 and cost or 0.95 * mean_cost + 0.05 * cost
+  end
+  note(kind, record.id, record.name, record.attempt, took_ms)
+  return facet
+end
+
+-- Read the facets of records.
+local function read_facets_of(records)
+  local names = {}
+  for _, record in ipairs(records) do
+    if known[record.name] == nil then
+      known[record.name] = false
+      names[#names + 1] = record.name
+    end
+  end
+  read_all(names)
+end
+
+-- The records of those messages that are still in the hands of whoever names the right attempt; `at` says which.
+local function still_held(ids, attempts)
+  local mine, seen = {}, {}
+  if #ids == 0 then
+    return mine
+  end
+  local records = redis.call("HMGET", tried, unpack(ids))
+  local ends = not are_all_held(ids) and redis.call("ZMSCORE", pending, unpack(ids))
+  for i, id in ipairs(ids) do
+    -- The same message named twice in one call counts once.
+    if records[i] and not seen[id] and (not ends or ends[i]) then
+      local record = unpack_record(id, records[i])
+      if record.attempt == attempts[i] then
+        seen[id] = true
+        record.at = i
+        mine[#mine + 1] = record
+      end
+    end
+  end
+  read_facets_of(mine)
+  return mine
+end
+
+-- Write down what happened, and wake whoever waits if there is something to serve that was not there before.
+local function conclude()
+  local bytes = 0
+  for kind, lines in pairs(notes) do
+    local text = table.concat(lines, "\n")
+    redis.call("XADD", settled, "*", "queue", queue, kind, text)
+    redis.call("HINCRBY", state, kind, #lines)
+    bytes = bytes + #queue + #text
+  end
+  if bytes > 0 then
+    redis.call("HINCRBY", journal, "settlements_bytes", bytes)
+  end
+  if v ~= tonumber(kept_state[1] or 0) or mean_cost ~= tonumber(kept_state[2] or 0) then
+    redis.call("HSET", state, "v", v, "mean", mean_cost)
+  end
+  -- If it was empty before, all that is in the ring was put there by this call.
+  local count = ring_added > 0 and redis.call("ZCARD", ring) or 0
+  if count > 0 and count <= ring_added then
+    redis.call("XADD", bell, "MAXLEN", "~", 1000, "*", "queue", queue)
+  end
+end

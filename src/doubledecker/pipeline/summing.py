@@ -1,0 +1,234 @@
+"""Sum: what the tables of measures say of a stretch of time, as one bounded value; without Spark, so without its start.
+
+Parts about the same are added where they are read, so it does not matter whether they have been folded yet. Rows are
+read once, some at a time, and added to all tallies that want them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from doubledecker.errors import LakeUnfit
+from doubledecker.model.summary import Flow, Moment, Receiving, Serving, Spread, Summary
+from doubledecker.pipeline import measures, sketches
+from doubledecker.pipeline.tallying import Least, Row, Tally
+
+# Of topics, tenants, subscribers, queues and a queue's tenants: more would not be looked at, and have to be kept.
+LARGEST_MAX = 20
+
+
+def summarize(root: str, *, span: str, since: datetime, until: datetime, complete_until: int = 0) -> Summary:
+    """All measures of a stretch of time."""
+    tallies = _Tallies()
+    for name, wanted in tallies.by_measure().items():
+        for rows in batches(root, name, span=span, since=since, until=until):
+            for tally in wanted:
+                tally.add(rows)
+    moments = _moments(tallies)
+    return Summary(
+        span,
+        _ms(since),
+        _ms(until),
+        complete_until,
+        _total(tallies, moments, _ms(since)),
+        moments,
+        _flows(tallies.by_topic, tallies.topic_keys, "topic"),
+        _flows(tallies.by_tenant, tallies.tenant_keys, "tenant"),
+        _receivings(tallies),
+        _servings(tallies, [moment.at for moment in moments]),
+    )
+
+
+def by_hour(root: str, *, since: datetime, until: datetime) -> dict[int, int]:
+    """How many events there were in each hour, by when it begins."""
+    tally = Tally(["at"], ["events"])
+    for rows in batches(root, "events", span="hour", since=since, until=until):
+        tally.add(rows)
+    return {_ms(_datetime(row["at"])): _whole(row["events"]) for row in tally.rows()}
+
+
+def reach(root: str) -> tuple[datetime, datetime] | None:
+    """From when to when there are measures at all, by the tables' logs; None when there are none."""
+    bounds = []
+    for name in measures.MEASURES:
+        uri = measures.table_of(root, name).uri
+        if DeltaTable.is_deltatable(uri):
+            adds = pa.table(DeltaTable(uri).get_add_actions(flatten=True)).to_pylist()
+            bounds += [(add["min.at"], add["max.at"]) for add in adds if add["partition.span"] == "minute"]
+    return (min(least for least, _ in bounds), max(most for _, most in bounds)) if bounds else None
+
+
+def batches(root: str, name: str, *, span: str, since: datetime, until: datetime) -> Iterator[pa.Table]:
+    """The rows of a measure from `since` until before `until`, some at a time; none when there is no such table."""
+    measure = measures.MEASURES[name]
+    uri = measures.table_of(root, name).uri
+    bounds = [f"at {sign} timestamp '{_iso(moment)}'" for sign, moment in ((">=", since), ("<", until))]
+    days = [f"date {sign} '{moment.astimezone(UTC):%Y-%m-%d}'" for sign, moment in ((">=", since), ("<=", until))]
+    predicate = " and ".join([f"span = '{span}'", *days, *bounds])
+    try:
+        if DeltaTable.is_deltatable(uri):
+            for batch in DeltaTable(uri).scan(columns=measure.schema.names, predicate=predicate):
+                yield pa.table(pa.record_batch(batch)).cast(measure.schema)
+    except (DeltaError, OSError) as error:
+        raise LakeUnfit(f"cannot read the measures {uri}: {error}") from error
+
+
+class _Tallies:
+    """All that is added up for a summary."""
+
+    def __init__(self) -> None:
+        flows = ("events", "bytes")
+        self.events, self.tenants = Tally(["at"], flows), Tally(["at", "tenant"])
+        self.by_topic, self.by_tenant = Tally(["topic"], flows), Tally(["tenant"], flows)
+        self.keys, self.topic_keys, self.tenant_keys = Least("at"), Least("topic"), Least("tenant")
+        self.attempts = Tally(["at"], ["attempts", "delivered", "retries"])
+        self.by_subscriber = Tally(["subscriber"], measures.MEASURES["attempts"].sums)
+        self.durations = Tally(["at", "kind", "bucket"], ["count"])
+        self.subscriber_durations = Tally(["subscriber", "kind", "bucket"], ["count"])
+        self.by_queue = Tally(["queue"], measures.SETTLEMENTS)
+        self.served = Tally(["queue", "tenant"], ["pulled"])
+        self.moments_served = Tally(["queue", "at", "tenant"], ["pulled"])
+
+    def by_measure(self) -> dict[str, list[Tally | Least]]:
+        """What each table's rows are added to."""
+        flows: list[Tally | Least] = [self.events, self.tenants, self.by_topic, self.by_tenant]
+        return {
+            "events": [*flows, self.keys, self.topic_keys, self.tenant_keys],
+            "attempts": [self.attempts, self.by_subscriber],
+            "durations": [self.durations, self.subscriber_durations],
+            "settlements": [self.by_queue, self.served, self.moments_served],
+        }
+
+
+def _moments(tallies: _Tallies) -> list[Moment]:
+    rows: dict[object, Row] = {row["at"]: {} for row in tallies.moments_served.rows()}
+    for row in (*tallies.events.rows(), *tallies.attempts.rows()):
+        rows.setdefault(row["at"], {}).update(row)
+    tenants = Counter(row["at"] for row in tallies.tenants.rows())
+    keys, spreads = tallies.keys.counts(), _spreads(tallies.durations, "at")
+
+    def number(at: object, name: str) -> int:
+        return _whole(rows[at].get(name, 0))
+
+    return [
+        Moment(
+            _ms(_datetime(at)),
+            number(at, "events"),
+            number(at, "bytes"),
+            tenants[at],
+            keys.get(at, 0),
+            number(at, "attempts"),
+            number(at, "delivered"),
+            number(at, "retries"),
+            spreads.get((at, "took")),
+            spreads.get((at, "age")),
+        )
+        for at in sorted(rows, key=_datetime)
+    ]
+
+
+def _total(tallies: _Tallies, moments: Sequence[Moment], since_ms: int) -> Moment:
+    """The whole stretch as if it were one moment."""
+    merged: dict[str, Counter[int]] = {"took": Counter(), "age": Counter()}
+    for row in tallies.durations.rows():
+        merged[str(row["kind"])][_whole(row["bucket"])] += _whole(row["count"])
+    return Moment(
+        since_ms,
+        sum(moment.events for moment in moments),
+        sum(moment.bytes for moment in moments),
+        len(tallies.by_tenant.rows()),
+        tallies.tenant_keys.count(),
+        sum(moment.attempts for moment in moments),
+        sum(moment.delivered for moment in moments),
+        sum(moment.retries for moment in moments),
+        sketches.spread(merged["took"]),
+        sketches.spread(merged["age"]),
+    )
+
+
+def _flows(sums: Tally, keys: Least, by: str) -> list[Flow]:
+    counts = keys.counts()
+    return [
+        Flow(str(row[by]), _whole(row["events"]), _whole(row["bytes"]), counts.get(row[by], 0))
+        for row in _largest(sums.rows(), "events", by)
+    ]
+
+
+def _receivings(tallies: _Tallies) -> list[Receiving]:
+    spreads = _spreads(tallies.subscriber_durations, "subscriber")
+    return [
+        Receiving(
+            str(row["subscriber"]),
+            _whole(row["attempts"]),
+            {word: _whole(row[word]) for word in measures.OUTCOMES},
+            _whole(row["retries"]),
+            _whole(row["events"]),
+            spreads.get((row["subscriber"], "took")),
+            spreads.get((row["subscriber"], "age")),
+        )
+        for row in _largest(tallies.by_subscriber.rows(), "attempts", "subscriber")
+    ]
+
+
+def _servings(tallies: _Tallies, ats: Sequence[int]) -> list[Serving]:
+    tenants = _grouped(tallies.served.rows(), "queue")
+    moments = _grouped(tallies.moments_served.rows(), "queue")
+    largest = _largest(tallies.by_queue.rows(), "pulled", "queue")
+    return [_serving(row, tenants[str(row["queue"])], moments[str(row["queue"])], ats) for row in largest]
+
+
+def _serving(whole: Row, tenants: Sequence[Row], moments: Iterable[Row], ats: Sequence[int]) -> Serving:
+    served = _whole(whole["pulled"])
+    by_moment: dict[int, list[int]] = {}
+    for row in moments:
+        by_moment.setdefault(_ms(_datetime(row["at"])), []).append(_whole(row["pulled"]))
+    shown = _largest(tenants, "pulled", "tenant") if served else []
+    return Serving(
+        str(whole["queue"]),
+        {word: _whole(whole[word]) for word in measures.SETTLEMENTS},
+        len(tenants),
+        {str(row["tenant"]): _whole(row["pulled"]) / served for row in shown},
+        sketches.jain([_whole(row["pulled"]) for row in tenants]),
+        [sketches.jain(by_moment.get(at, [])) for at in ats],
+    )
+
+
+def _spreads(durations: Tally, by: str) -> dict[tuple[object, str], Spread | None]:
+    """Percentiles by the values of a column and by kind."""
+    counts: dict[tuple[object, str], dict[int, int]] = {}
+    for row in durations.rows():
+        counts.setdefault((row[by], str(row["kind"])), {})[_whole(row["bucket"])] = _whole(row["count"])
+    return {key: sketches.spread(each) for key, each in counts.items()}
+
+
+def _largest(rows: Iterable[Row], amount: str, name: str) -> list[Row]:
+    return sorted(rows, key=lambda row: (-_whole(row[amount]), str(row[name])))[:LARGEST_MAX]
+
+
+def _grouped(rows: Iterable[Row], by: str) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(str(row[by]), []).append(row)
+    return found
+
+
+def _datetime(value: object) -> datetime:
+    assert isinstance(value, datetime)
+    return value
+
+
+def _whole(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

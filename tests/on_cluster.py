@@ -1,0 +1,91 @@
+"""A driver on a cluster, run by a test: does each part of the pipeline, and says on which workers its tasks ran.
+
+on_cluster.py MASTER WORKERS_FOLDER REDIS_URL PARTITIONS FOLDER
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from doubledecker.pipeline import connector, consuming, landing
+from doubledecker.pipeline.consuming import Consumer
+from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.session import SessionPlan, open_session
+from doubledecker.pipeline.sources import Source, Sources
+from spark_cluster import SparkCluster
+
+ROWS = 400
+
+
+def whence(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: where our code was imported from, and whether what lies beside it can be read there."""
+    import doubledecker
+    from doubledecker.store import scripts
+
+    for _ in batches:
+        found = [f"{doubledecker.__file__} {len(scripts.all_names())}"]
+        yield pa.RecordBatch.from_pydict({"whence": found})
+
+
+def sink(spark: SparkSession, access: Access) -> None:
+    rows = spark.range(ROWS, numPartitions=8).selectExpr(
+        "'sunk' as topic", "'create' as type", "concat('t', id % 5) as tenant", "to_json(struct(id as number)) as data"
+    )
+    options = {"redisUrl": access.url, "partitions": str(access.partitions), "publisher": "feed"}
+    rows.write.format("doubledecker").options(**options).mode("append").save()
+
+
+def source(spark: SparkSession, access: Access, folder: Path) -> None:
+    """Sixteen files, of which at most eight fit a task."""
+    inbox = folder / "in"
+    inbox.mkdir()
+    for part in range(16):
+        numbers = range(part * ROWS // 16, (part + 1) * ROWS // 16)
+        (inbox / f"{part}.json").write_text("".join(f'{{"number": {n}}}\n' for n in numbers))
+    fields = {"topic": "'sourced'", "type": "'create'", "data": "to_json(struct(number))"}
+    named = Source("orders", "json", "feed", path=str(inbox), schema="number long", fields=fields)
+    ground = consuming.ground_of(access, str(folder / "lake"), Sources((named,)), named)
+    Consumer(spark, named, ground, interval_s=1).consume(is_once=True)
+
+
+def land(spark: SparkSession, access: Access, folder: Path) -> None:
+    root = str(folder / "lake")
+    archive = landing.archive_of(root)
+    asyncio.run(landing.register(access, archive, takes_over=False))
+    landing.land(spark, access, root, "events", archive=archive)
+
+
+def main(master: str, workers: str, url: str, partitions: str, folder: str) -> None:
+    access, place = Access(url, "rm:", int(partitions)), Path(folder)
+    cluster = SparkCluster(master, Path(workers), frozenset({"worker-0", "worker-1"}))
+    # Not before both are there: the first would take all tasks of a short job.
+    patient = {
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.cores.max": "2",
+        "spark.executor.memory": "512m",
+    }
+    spark = open_session(SessionPlan(master=master, more=patient))
+    connector.register(spark)
+    found: dict[str, object] = {}
+
+    def measure(name: str, act: Callable[[], None]) -> None:
+        before = cluster.tasks()
+        act()
+        found[name] = sorted(cluster.took_part(before))
+
+    seen = spark.range(8, numPartitions=8).mapInArrow(whence, "whence string").distinct().collect()
+    found["whence"] = [row[0] for row in seen]
+    measure("sink", lambda: sink(spark, access))
+    measure("source", lambda: source(spark, access, place))
+    measure("land", lambda: land(spark, access, place))
+    sys.stdout.write(json.dumps(found) + "\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,89 @@
+"""On a cluster of a master and two workers, tasks run on both, and every id is there once."""
+
+import asyncio
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from cli.commands import run
+from conftest import Topology
+from doubledecker.store import tether
+from doubledecker.store.scripts import all_names
+from feed import Feed, a_feed
+from sourcing import published
+from spark_cluster import HOME, SparkCluster, a_spark_cluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+TESTS = Path(__file__).parent.parent
+
+
+async def drive(cluster: SparkCluster, command: list[str], folder: Path, **more: str) -> str:
+    """Run a driver to its end; returns what it printed."""
+    environment = {**cluster.environment, "PYSPARK_PYTHON": sys.executable, **more}
+    with (folder / "driver.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *tether.tethered(command), env=environment, stdout=asyncio.subprocess.PIPE, stderr=log
+        )
+    async with asyncio.timeout(600):
+        printed, _ = await process.communicate()
+    assert process.returncode == 0, (folder / "driver.log").read_text()[-3000:]
+    return printed.decode()
+
+
+async def test_each_part_of_the_pipeline_runs_on_both_workers(one: Topology, tmp_path: Path):
+    topology = Topology("three", one.url, 3, one.node_urls)
+    async with a_spark_cluster(tmp_path) as cluster, a_feed(topology) as feed:
+        words = [cluster.url, str(tmp_path), topology.url, "3", str(tmp_path)]
+        path = os.pathsep.join([str(TESTS), *(part for part in sys.path if part)])
+        printed = await drive(
+            cluster, [sys.executable, str(TESTS / "on_cluster.py"), *words], tmp_path, PYTHONPATH=path
+        )
+        left = await published(feed)
+    found = json.loads(printed.splitlines()[-1])
+    rows = pa.table(DeltaTable(tmp_path / "lake" / "events").scan()).to_pylist()
+    numbers = {
+        name: Counter(json.loads(row["data"])["number"] for row in rows if row["topic"] == name)
+        for name in ("sunk", "sourced")
+    }
+
+    # What was sent along is what runs there, and its scripts can be read out of the zip.
+    assert found["whence"] == [f"./doubledecker.zip/doubledecker/__init__.py {len(all_names())}"]
+    for part in ("sink", "source", "land"):
+        assert found[part] == ["worker-0", "worker-1"], (part, found)
+    assert numbers == {"sunk": Counter(range(400)), "sourced": Counter(range(400))}
+    assert len({row["id"] for row in rows}) == 800
+    assert left == []
+
+
+async def submit(cluster: SparkCluster, feed: Feed, folder: Path) -> None:
+    """The pipeline, once, as `doubledecker pipeline package` says that spark-submit starts it."""
+    told = run("pipeline", "package", str(folder / "package"))
+    assert told.returncode == 0, told.stderr
+    words = told.stdout.replace("spark://HOST:7077", cluster.url).split()
+    settings = {
+        "DOUBLEDECKER_REDIS_URL": feed.topology.url,
+        "DOUBLEDECKER_PARTITIONS": str(feed.topology.partitions),
+        "DOUBLEDECKER_LAKE": str(folder / "lake"),
+    }
+    program = str(HOME / "bin" / words[0])
+    sizes = ["--conf", "spark.executor.memory=512m", "--conf", "spark.ui.enabled=false"]
+    await drive(cluster, [program, *sizes, *words[1:], "--once"], folder, **settings)
+
+
+async def test_spark_submit_runs_the_pipeline_from_its_package(one: Topology, tmp_path: Path):
+    topology = Topology("three", one.url, 3, one.node_urls)
+    async with a_spark_cluster(tmp_path) as cluster, a_feed(topology) as feed:
+        await feed.publish(600)
+        await submit(cluster, feed, tmp_path)
+        took_part = cluster.took_part(dict.fromkeys(cluster.workers, 0))
+    rows = pa.table(DeltaTable(tmp_path / "lake" / "events").scan())["id"].to_pylist()
+
+    assert sorted(rows) == feed.ids
+    assert took_part == cluster.workers

@@ -1,0 +1,53 @@
+"""Many tenants and many messages in one call, which the scripts ask about together and not one by one."""
+
+from doubledecker.store.partitions import Partitions
+from queues.pulling import a_queue, held, push, quiet_rings, shares_of
+
+TENANTS = tuple(f"t{n}" for n in range(100))
+WITH_MORE = TENANTS[::3]
+
+
+async def members(partitions: Partitions, key: str) -> set[str]:
+    return {name.decode() for name in await partitions.home.command("ZRANGE", partitions.home.key(key), 0, -1)}
+
+
+async def test_of_many_tenants_those_that_have_more_stay_in_the_ring_and_the_others_rest(plain: Partitions):
+    queue, rings = a_queue(), quiet_rings(plain)
+    await push(plain, queue, [*TENANTS, *WITH_MORE])
+    first = await rings.pull(queue, most=100)
+
+    assert shares_of(first.messages) == dict.fromkeys(TENANTS, 1)
+    assert await members(plain, "queue:ring:work") == set(WITH_MORE)
+    await rings.ack(queue, held(first.messages))
+    assert await members(plain, "queue:ring:work") == set(WITH_MORE)
+    assert await members(plain, "queue:idle:work") == set(TENANTS) - set(WITH_MORE)
+    second = await rings.pull(queue, most=100)
+    assert shares_of(second.messages) == dict.fromkeys(WITH_MORE, 1)
+    assert await members(plain, "queue:ring:work") == set()
+
+
+async def test_among_many_messages_those_that_came_back_are_told_from_new_ones(plain: Partitions):
+    queue, rings = a_queue(), quiet_rings(plain)
+    await push(plain, queue, ["ann"] * 40)
+    first = await rings.pull(queue, most=20)
+    back = first.messages[5:8]
+    await rings.nack(queue, held(back))
+
+    # Waiting in line, they are nobody's.
+    kept = [message.id for message in first.messages if message not in back]
+    assert await rings.ack(queue, held(first.messages)) == kept
+    second = await rings.pull(queue, most=20)
+    assert [message.attempt for message in second.messages] == [2] * 3 + [1] * 17
+    assert [message.id for message in second.messages[:3]] == [message.id for message in back]
+    assert len(await rings.ack(queue, held(second.messages))) == 20
+
+
+async def test_a_line_that_somebody_removed_does_not_hold_up_the_others(plain: Partitions):
+    queue, rings = a_queue(), quiet_rings(plain)
+    await push(plain, queue, TENANTS)
+    await plain.home.command("DEL", plain.home.key("queue:new:work:t7"))
+    pull = await rings.pull(queue, most=100)
+
+    assert shares_of(pull.messages) == dict.fromkeys(set(TENANTS) - {"t7"}, 1)
+    assert len(await rings.ack(queue, held(pull.messages))) == 99
+    assert (await rings.pull(queue, most=100)).wait_ms is None
