@@ -77,12 +77,13 @@ def _steps(settings: Settings, spark: SparkSession, access: Access, root: str, a
         Step(name, partial(_land, spark, access, root, name, archive), settings.pipeline_interval_s, phase=1)
         for name in landing.TABLES
     ]
+    in_bulk = Bulk(spark, settings, root)
     return [
         *landings,
         # What one pass consumes it lands, and what it lands it measures and delivers.
         Step("measure", partial(_measure, spark, access, root), settings.measure_interval_s, phase=2),
         Step("tend", partial(_tend, root), settings.tend_interval_s, phase=2),
-        Step("bulk", Bulk(spark, settings, root).act, settings.pipeline_interval_s, phase=2),
+        Step("bulk", in_bulk.act, settings.pipeline_interval_s, phase=2, close=in_bulk.close),
     ]
 
 
