@@ -12,11 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from doubledecker.pipeline import connector, consuming, landing
+from doubledecker.assembly.settings import Settings
+from doubledecker.pipeline import connector, consuming, frames, landing, posting, reading
 from doubledecker.pipeline.consuming import Consumer
+from doubledecker.pipeline.posting import Posting
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.session import SessionPlan, open_session
 from doubledecker.pipeline.sources import Source, Sources
+from doubledecker.store import bulk, subscribers
 from spark_cluster import SparkCluster
 
 ROWS = 400
@@ -60,6 +63,22 @@ def land(spark: SparkSession, access: Access, folder: Path) -> None:
     landing.land(spark, access, root, "events", archive=archive)
 
 
+def deliver(spark: SparkSession, access: Access, folder: Path) -> None:
+    """All that has landed to the only subscriber there is, in two tasks."""
+
+    async def prepare() -> Posting:
+        async with reading.connected(access) as bus:
+            await bulk.open_ledger(bus, "posted:cluster")
+            known = await subscribers.load_many(bus.home, await subscribers.all_tokens(bus.home))
+        [subscriber] = known.values()
+        return Posting(Settings(redis_url=access.url, partitions=access.partitions), subscriber, "posted:cluster")
+
+    work = asyncio.run(prepare())
+    table = landing.table_of(str(folder / "lake"), "events")
+    while posting.post(frames.landed(spark, table, table.open()), work, tasks=2).stopped:
+        pass
+
+
 def main(master: str, workers: str, url: str, partitions: str, folder: str) -> None:
     access, place = Access(url, "rm:", int(partitions)), Path(folder)
     cluster = SparkCluster(master, Path(workers), frozenset({"worker-0", "worker-1"}))
@@ -83,6 +102,7 @@ def main(master: str, workers: str, url: str, partitions: str, folder: str) -> N
     measure("sink", lambda: sink(spark, access))
     measure("source", lambda: source(spark, access, place))
     measure("land", lambda: land(spark, access, place))
+    measure("bulk", lambda: deliver(spark, access, place))
     sys.stdout.write(json.dumps(found) + "\n")
     spark.stop()
 

@@ -13,9 +13,11 @@ from deltalake import DeltaTable
 
 from cli.commands import run
 from conftest import Topology
+from doubledecker.model.subscriber import Subscription
 from doubledecker.store import tether
 from doubledecker.store.scripts import all_names
 from feed import Feed, a_feed
+from receiver import Receiver
 from sourcing import published
 from spark_cluster import HOME, SparkCluster, a_spark_cluster
 
@@ -39,7 +41,8 @@ async def drive(cluster: SparkCluster, command: list[str], folder: Path, **more:
 
 async def test_each_part_of_the_pipeline_runs_on_both_workers(one: Topology, tmp_path: Path):
     topology = Topology("three", one.url, 3, one.node_urls)
-    async with a_spark_cluster(tmp_path) as cluster, a_feed(topology) as feed:
+    async with Receiver() as mail, a_spark_cluster(tmp_path) as cluster, a_feed(topology) as feed:
+        await feed.bus.registry.subscribe(feed.publisher, Subscription([], mail.url, max=10))
         words = [cluster.url, str(tmp_path), topology.url, "3", str(tmp_path)]
         path = os.pathsep.join([str(TESTS), *(part for part in sys.path if part)])
         printed = await drive(
@@ -55,10 +58,12 @@ async def test_each_part_of_the_pipeline_runs_on_both_workers(one: Topology, tmp
 
     # What was sent along is what runs there, and its scripts can be read out of the zip.
     assert found["whence"] == [f"./doubledecker.zip/doubledecker/__init__.py {len(all_names())}"]
-    for part in ("sink", "source", "land"):
+    for part in ("sink", "source", "land", "bulk"):
         assert found[part] == ["worker-0", "worker-1"], (part, found)
     assert numbers == {"sunk": Counter(range(400)), "sourced": Counter(range(400))}
     assert len({row["id"] for row in rows}) == 800
+    assert sorted(mail.ids) == sorted(row["id"] for row in rows)
+    assert mail.in_flight_max <= 4
     assert left == []
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -20,28 +21,36 @@ from doubledecker.pipeline import restoring
 COLUMNS = ("partition", "entry", "line", "at", *restoring.COLUMNS)
 
 
-@dataclass(frozen=True)
-class Row:
-    """An event as it is delivered, and its place."""
+class Row(NamedTuple):
+    """An event as it is delivered, after its place: a plain tuple, as there are millions of them."""
 
-    place: Place
+    ms: int
+    n: int
+    lines: int
     topic: str
     id: str
     message: bytes
+
+    @property
+    def place(self) -> Place:
+        return Place(self.ms, self.n, self.lines)
 
 
 def to_rows(arrow: pa.RecordBatch) -> Iterator[tuple[Strand, Row]]:
     """The rows of an Arrow batch, in order, each with its strand."""
     places = zip(*(arrow[name].to_pylist() for name in ("partition", "strand", "entry", "line")), strict=True)
+    strands = {(each.partition, each.number): each for each in strands_in(arrow)}
+    last, ms, n = "", 0, 0
     for (partition, number, entry, line), event in zip(places, restoring.events(arrow), strict=True):
-        at = EntryId.parse(entry)
-        place = Place(at.ms, at.seq, line + 1)
-        yield Strand(partition, number), Row(place, event.topic, event.id, encode(event))
+        if entry != last:
+            last, (ms, n) = entry, EntryId.parse(entry)
+        yield strands[partition, number], Row(ms, n, line + 1, event.topic, event.id, encode(event))
 
 
 def strands_in(arrow: pa.RecordBatch) -> set[Strand]:
     """The strands that an Arrow batch has rows of."""
-    return set(map(Strand, arrow["partition"].to_pylist(), arrow["strand"].to_pylist()))
+    pairs = set(zip(arrow["partition"].to_pylist(), arrow["strand"].to_pylist(), strict=True))
+    return {Strand(partition, number) for partition, number in pairs}
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,7 @@ class Parcel:
 
     def counts(self, outcome: Outcome, *, line: "Line", dialled_at: int) -> dict[str, int]:
         """What the attempt adds to the counters, as of a worker's batch that was made with its first event."""
-        made_at = self.rows[0].place.ms
+        made_at = self.rows[0].ms
         counts = record.counts(outcome, subscriber=line.subscriber.token, events=len(self.rows))
         if self.attempt == 1:
             counts |= telemetry.latency("latency.batches.first_attempt", dialled_at - made_at)
@@ -105,9 +114,13 @@ class Line:
     _is_whole: bool = False
     _is_hurried: bool = False
 
+    def __post_init__(self) -> None:
+        place = self.reach.place
+        self._after = (place.ms, place.n, place.lines)
+
     def add(self, row: Row) -> None:
-        """Take a row in, unless it is done with, or nothing more is to be done."""
-        if not self.why and row.place > self.reach.place:
+        """Take a row in, unless it was done with before, or nothing more is to be done."""
+        if not self.why and row[:3] > self._after:
             self._rows.append(row)
             self.bytes += len(row.message)
 

@@ -98,6 +98,10 @@ class Bulk:
         done = self._collect()
         return Round(sum(each.events for each in done), has_more, took_ms=max((e.took_ms for e in done), default=0))
 
+    def close(self) -> None:
+        """Serve nobody else; what is under way ends with its Spark job."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
     async def _look(self) -> list[Standing]:
         """Everyone that bulk delivery has to do with; those that are live again are ended, or seen to their end."""
         async with reading.connected(_access(self.settings)) as bus:

@@ -38,12 +38,13 @@ class Flow:
         """All that it does again and again."""
         settings, ground = self.settings, self.ground
         often_s = settings.pipeline_interval_s
+        in_bulk = Bulk(ground.spark, settings, ground.root)
         return [
             *map(self._source, self.sources.all),
             *(Step(name, partial(self._land, name), often_s, _LAND) for name in landing.TABLES),
             Step("measure", self._measure, settings.measure_interval_s, _USE),
             Step("tend", self._tend, settings.tend_interval_s, _USE),
-            Step("bulk", Bulk(ground.spark, settings, ground.root).act, often_s, _USE),
+            Step("bulk", in_bulk.act, often_s, _USE, in_bulk.close),
             Step("replay", Replayer(ground, settings).round, often_s, _USE),
             Step("erase", Eraser(ground).round, often_s, _USE),
         ]
