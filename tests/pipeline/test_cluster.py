@@ -18,7 +18,6 @@ from doubledecker.store import tether
 from doubledecker.store.scripts import all_names
 from feed import Feed, a_feed
 from receiver import Receiver
-from sourcing import published
 from spark_cluster import HOME, SparkCluster, a_spark_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -48,7 +47,6 @@ async def test_each_part_of_the_pipeline_runs_on_both_workers(one: Topology, tmp
         printed = await drive(
             cluster, [sys.executable, str(TESTS / "on_cluster.py"), *words], tmp_path, PYTHONPATH=path
         )
-        left = await published(feed)
     found = json.loads(printed.splitlines()[-1])
     rows = pa.table(DeltaTable(tmp_path / "lake" / "events").scan()).to_pylist()
     numbers = {
@@ -64,7 +62,6 @@ async def test_each_part_of_the_pipeline_runs_on_both_workers(one: Topology, tmp
     assert len({row["id"] for row in rows}) == 800
     assert sorted(mail.ids) == sorted(row["id"] for row in rows)
     assert mail.in_flight_max <= 4
-    assert left == []
 
 
 async def submit(cluster: SparkCluster, feed: Feed, folder: Path) -> None:
