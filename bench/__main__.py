@@ -7,7 +7,21 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from bench import drain, floors, ingest, latency, machine, memory, peers, queues, report, simulation, stages
+from bench import (
+    bulk,
+    drain,
+    floors,
+    ingest,
+    latency,
+    machine,
+    memory,
+    peers,
+    pipeline,
+    queues,
+    report,
+    simulation,
+    stages,
+)
 from bench.scale import FULL, QUICK, Scale
 
 _PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -16,6 +30,8 @@ _PARTS = {
     "floors": floors.measure,
     "ingest": ingest.measure,
     "drain": drain.measure,
+    "bulk": bulk.measure,
+    "pipeline": pipeline.measure,
     "latency": latency.measure,
     "memory": memory.measure,
     "queues": queues.measure,

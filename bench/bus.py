@@ -39,7 +39,7 @@ class Bus:
     def pids(self) -> dict[str, int]:
         return {"web": self.web.pid, "valkey": self.server.pid}
 
-    async def subscribe(self, count: int, callback: str, **fields: int) -> None:
+    async def subscribe(self, count: int, callback: str, **fields: int | str) -> None:
         """That many subscribers to the topic of the bench."""
         for number in range(count):
             body = {"topics": [events.TOPIC], "callback": callback, **fields}

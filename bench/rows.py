@@ -120,6 +120,42 @@ TABLES = (
         ),
     ),
     Table(
+        "The pipeline",
+        "500 000 events of a journal, 500 an entry, between the bus and a lake on this disk; Spark on all cores. The "
+        "floor of landing is one process without Spark that makes Arrow batches of XRANGE and writes them to Parquet; "
+        "that of the sink is `foreachPartition` with a pipeline of bare XADD. The lag is that of `pipeline run` beside "
+        "a bus that takes 10 000 events a second over HTTP: how old the newest event in the lake is, at any moment.",
+        (
+            Row("XRANGE alone, one process", "floor.journal.xrange_per_s", "/s"),
+            Row("XRANGE to Arrow batches, one process", "floor.journal.arrow_per_s", "/s"),
+            Row("landed in Delta, cold", "pipeline.land_cold_per_s", "/s", "floor.journal.parquet_per_s"),
+            Row(
+                *("landed in Delta, warm", "pipeline.land_warm_per_s", "/s", "floor.journal.parquet_per_s"),
+                aim=Aim(least=150_000),
+            ),
+            Row("times as long as the floor, warm", "pipeline.land_times_floor", "", aim=Aim(most=1.3)),
+            Row("measured, a million events", "pipeline.measure_s", "s"),
+            Row("replayed to a queue", "pipeline.replay_per_s", "/s"),
+            Row(
+                *("published by the sink", "pipeline.sink_per_s", "/s", "floor.foreach_partition_per_s"),
+                aim=Aim(least=200_000),
+            ),
+            Row("share of a core that Valkey used meanwhile", "pipeline.sink_valkey_percent", "%"),
+            Row("lag, median", "pipeline.lag_p50_s", "s"),
+            Row("lag, most", "pipeline.lag_most_s", "s", aim=Aim(most=5)),
+        ),
+    ),
+    Table(
+        "Delivering in bulk",
+        "The pipeline's step delivers what has landed to one subscriber of the bulk tier, on all of Spark's cores but "
+        "one, with Spark warm; 4 calls at a time, the default. The figure holds whole rounds: reading the lake, sorting"
+        " by key, posting, and moving the ledger. The floor is that of a worker's drain.",
+        (
+            Row("batches of 1000: events", "bulk.1000.events_per_s", "/s", "floor.posts.1000.events_per_s"),
+            Row("batches of 100: events", "bulk.100.events_per_s", "/s", "floor.posts.100.events_per_s"),
+        ),
+    ),
+    Table(
         "End to end",
         "50 events a second, one a request, to a subscriber with `timeout` 0 and `max` 100: from the moment the "
         "request is sent to the moment the receiver has the event, by one clock.",

@@ -19,7 +19,7 @@ from doubledecker.model import token as tokens
 from doubledecker.model.queue import Queue
 from doubledecker.model.step import RunReport
 from doubledecker.model.summary import Moment, Summary
-from doubledecker.store import events, jobs, journal, measures, pipeline, subscribers
+from doubledecker.store import bulk, errands, events, jobs, journal, measures, pipeline, subscribers
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.fences import Fence
 from doubledecker.store.partitions import Partitions
@@ -60,7 +60,20 @@ TIMED = (
 )
 AN_HOUR_MS = 3_600_000
 # What the second part of the walk brings about.
-LATER = frozenset(("pipeline", "measures", "fence:{task}", "journal:gaps", "jobs:called", "invitations:{token}"))
+LATER = frozenset(
+    (
+        "pipeline",
+        "measures",
+        "fence:{task}",
+        "replays",
+        "erasures",
+        "replay:pace:{rid}",
+        "replay:ledger:{rid}",
+        "journal:gaps",
+        "jobs:called",
+        "invitations:{token}",
+    )
+)
 # Receivers of an event of this size are more than one publish call may write to.
 WIDE_RECEIVERS = 20
 WIDE_BYTES = 60_000
@@ -169,6 +182,7 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
     for partition in bus.partitions.all:
         fence = Fence("0" * 32, batch=0, first=0, last=0, digest="")
         await events.publish(partition, [], version=10**9, limits=PublishLimits(), fence=fence)
+    await ask_for_errands(bus)
     await pipeline.report_run(bus.partitions.home, RunReport("running", at=0, began_at=0))
     await measures.tell(bus.partitions.home, Summary("minute", 0, 0, 0, Moment(0), [], [], [], [], []))
     for partition in bus.partitions.all:
@@ -202,6 +216,15 @@ async def fill(bus: TestBus, good: Receiver, bad: Receiver, stuck: Receiver) -> 
     await ask_with_digest(bus, "publisher", publisher)
     await unsubscribe(bus, gone)
     await use_queues(bus, publisher)
+
+
+async def ask_for_errands(bus: TestBus) -> None:
+    for path, body in (("replays", {"to_queue": "tasks"}), ("erasures", {"tenant": "t0"})):
+        async with bus.http.post(f"{bus.url}/{path}", json=body, headers=basic(ROOT_KEY)) as response:
+            assert response.status == 202, await response.text()
+            id_ = (await response.json())["id"]
+    await errands.keep_turn(bus.partitions.home, id_, count=100, rate=10)
+    await bulk.open_ledger(bus.partitions, f"replay:ledger:{id_}")
 
 
 async def use_queues(bus: TestBus, secret: str) -> None:

@@ -35,7 +35,7 @@ async def drive(cluster: SparkCluster, command: list[str], folder: Path, **more:
         )
     async with asyncio.timeout(600):
         printed, _ = await process.communicate()
-    assert process.returncode == 0, (folder / "driver.log").read_text()[-3000:]
+    assert process.returncode == 0, printed.decode()[-3000:] + (folder / "driver.log").read_text()[-3000:]
     return printed.decode()
 
 

@@ -8,10 +8,15 @@ from pyspark.sql import SparkSession
 
 from conftest import Topology
 from doubledecker.errors import BadRequest
-from doubledecker.pipeline import search
+from doubledecker.model.queue import Queue
+from doubledecker.model.subscriber import Subscription
+from doubledecker.model.token import Caller
+from doubledecker.pipeline import life, search
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.search import Ground, Wanted
 from doubledecker.store import extents
+from doubledecker.store.queues import Held
+from errands import Desk
 from feed import a_feed
 from harness import a_bus, an_event
 from lakes import Lake, a_lake
@@ -80,12 +85,42 @@ async def test_an_events_life_is_its_acceptance_and_every_attempt(spark: SparkSe
             while (await extents.read(bus.partitions.home, "attempts")).entries < 2:
                 await asyncio.sleep(0.02)
         ground = Ground(spark, Access(one.url, "rm:", 1), str(tmp_path / "lake"))
-        known = await asyncio.to_thread(search.life, ground, id_)
-        stranger = await asyncio.to_thread(search.life, ground, "nobody")
+        known = await asyncio.to_thread(life.look, ground, id_)
+        stranger = await asyncio.to_thread(life.look, ground, "nobody")
 
     assert [row["id"] for row in known["events"]] == [id_]
     assert [(row["attempt"], row["outcome"], row["status"]) for row in known["attempts"]] == [
         (1, "refused", 503),
         (2, "delivered", 200),
     ]
-    assert stranger == {"events": [], "attempts": []}
+    assert stranger == {"events": [], "attempts": [], "waiting": [], "replays": []}
+
+
+async def test_an_events_life_has_where_it_waits_its_dead_letters_and_its_replays(
+    spark: SparkSession, topology: Topology, tmp_path: Path
+):
+    async with a_feed(topology) as feed:
+        mine = await a_lake(spark, feed, tmp_path)
+        root = Caller("", "root", is_root=True)
+        for name in ("waits", "dies", "again"):
+            pattern = "no:no:no" if name == "again" else ".*:orders:.*"
+            await feed.bus.registry.register_queue(Queue(name, "", (pattern,), attempts_max=1), caller=root)
+        token = await feed.bus.registry.create_token("mailer", "secret-of-the-mailer", now_ms=0)
+        await feed.bus.registry.subscribe(token.id, Subscription(["orders"], "https://example.org/"))
+        [event, other] = await feed.publish(2, topic="orders")
+        dying = feed.bus.registry.snapshot.queues["dies"]
+        for message in (await feed.bus.rings.pull(dying, most=2)).messages:
+            await feed.bus.rings.nack(dying, [Held(message.id, message.attempt)], why="no good")
+        await Desk(mine, topology).replay(to_queue="again", where="timestamp = 0")
+        ground = Ground(spark, mine.access, mine.root)
+        known = await asyncio.to_thread(life.look, ground, event.id)
+        plain = await asyncio.to_thread(life.look, ground, other.id)
+
+    def places(life_: dict[str, list[dict[str, object]]]) -> list[tuple[object, object]]:
+        return sorted((row["kind"], row["name"]) for row in life_["waiting"])
+
+    assert places(known) == [("batch", token.id), ("dead", "dies"), ("queue", "again"), ("queue", "waits")]
+    assert places(plain) == [("batch", token.id), ("dead", "dies"), ("queue", "waits")]
+    assert [row["why"] for row in known["waiting"] if row["kind"] == "dead"] == ["no good"]
+    assert [(row["target"], row["name"], row["state"]) for row in known["replays"]] == [("queue", "again", "done")]
+    assert plain["replays"] == []

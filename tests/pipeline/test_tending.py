@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -89,4 +90,54 @@ def test_files_of_a_round_that_died_are_removed_after_a_week(tmp_path: Path, age
 
     assert path.exists() is is_kept
     assert done.removed == (0 if is_kept else 1)
+    assert len(ids(root)) == 10
+
+
+def a_day(root: str, number: int, *, topic: bytes = b"orders") -> None:
+    """Ten events, a day for each number."""
+    table = landing.table_of(root, "events")
+    first = 1_794_740_000_000 + number * DAY_S * 1000
+    entries = [Entry(f"{first + n}-0", (("p", LINE % (topic, n, number * 10 + n)),)) for n in range(10)]
+    batch = rows.to_batch(rows.layout("events"), entries, partition=0)
+    table.commit(table.open(), list(files.write(table, [batch])), lake.reaches({0: EntryId.parse(entries[-1].id)}))
+
+
+def test_days_go_when_they_are_too_old_and_each_topic_by_its_own_rule(tmp_path: Path):
+    root = str(tmp_path)
+    for number in range(10):
+        for topic in (b"orders", b"pages", b"users"):
+            a_day(root, number, topic=topic)
+    reached = lake.landed(DeltaTable(f"{root}/events"), 1)
+    # The tenth day is today: of what is kept for three days, the three whole days before it are there.
+    now = datetime.fromtimestamp(1_794_740_000 + 9 * DAY_S, UTC)
+    rules = tending.Retention(events_days=5, topics_days={"pages": 3, "users": 0})
+
+    done = tending.tend(root, rules, now=now)
+    again = tending.tend(root, rules, now=now)
+    table = DeltaTable(f"{root}/events")
+    days = Counter(row["topic"] for row in pa.table(table.scan()).to_pylist())
+
+    assert days == {"orders": 60, "pages": 40, "users": 100}
+    assert (done.dropped, again.dropped) == (100, 0)
+    assert lake.landed(table, 1) == reached
+    assert tending.tend(root, now=now).dropped == 0
+
+
+def test_attempts_and_settlements_have_a_rule_of_their_own(tmp_path: Path):
+    root = str(tmp_path)
+    line = (
+        b'{"subscriber":"s","batch":"b","attempt":1,"outcome":"delivered","status":200,"took_ms":3,"at":%d,"events":[]}'
+    )
+    table = landing.table_of(root, "attempts")
+    for number in range(4):
+        ms = 1_794_740_000_000 + number * DAY_S * 1000
+        batch = rows.to_batch(rows.layout("attempts"), [Entry(f"{ms}-0", (("attempt", line % ms),))], partition=0)
+        table.commit(table.open(), list(files.write(table, [batch])), lake.reaches({0: EntryId(ms, 0)}))
+    a_day(root, 0)
+    now = datetime.fromtimestamp(1_794_740_000 + 3 * DAY_S, UTC)
+
+    done = tending.tend(root, tending.Retention(attempts_days=1), now=now)
+
+    assert done.dropped == 2
+    assert DeltaTable(f"{root}/attempts").count() == 2
     assert len(ids(root)) == 10

@@ -51,6 +51,28 @@ REQUESTS = [
     ("other", "POST", "/events", "", [an_event(1, topic="mine")], {}, 403),
     ("root", "GET", "/topics", "", None, {}, 200),
     *queue_requests.REQUESTS,
+    ("client", "POST", "/replays", "", {"to_topic": "mine"}, {}, 202),
+    ("client", "POST", "/replays", "", {"to_topic": "mine", "rate": 0}, {}, 400),
+    ("client", "POST", "/replays", "", {"to_topic": LARGE}, {}, 413),
+    ("client", "POST", "/replays", "", {"to_queue": "nobodys"}, {}, 404),
+    ("other", "POST", "/replays", "", {"to_topic": "mine"}, {}, 403),
+    ("client", "GET", "/replays", "", None, {}, 200),
+    ("client", "GET", "/replays/{id}", "/replays", None, {}, 200),
+    ("other", "GET", "/replays/{id}", "/replays", None, {}, 403),
+    ("other", "GET", "/replays/{id}", "nobody", None, {}, 404),
+    ("other", "DELETE", "/replays/{id}", "/replays", None, {}, 403),
+    ("other", "DELETE", "/replays/{id}", "nobody", None, {}, 404),
+    ("client", "DELETE", "/replays/{id}", "/replays", None, {}, 200),
+    ("client", "DELETE", "/replays/{id}", "/replays", None, {}, 409),
+    ("root", "POST", "/erasures", "", {"tenant": "acme"}, {}, 202),
+    ("root", "POST", "/erasures", "", {"tenant": "acme", "key": "a"}, {}, 400),
+    ("root", "POST", "/erasures", "", {"tenant": LARGE}, {}, 413),
+    ("client", "POST", "/erasures", "", {"tenant": "acme"}, {}, 403),
+    ("root", "GET", "/erasures", "", None, {}, 200),
+    ("client", "GET", "/erasures", "", None, {}, 403),
+    ("root", "GET", "/erasures/{id}", "/erasures", None, {}, 200),
+    ("root", "GET", "/erasures/{id}", "nobody", None, {}, 404),
+    ("client", "GET", "/erasures/{id}", "/erasures", None, {}, 403),
     *(
         (who, "POST", path, "", body, {}, status)
         for path in ("/subscription", "/subscriber")
@@ -85,8 +107,8 @@ REQUESTS = [
 ANY_REQUEST = {"408", "431", "503"}
 
 
-def filled(path: str, name: str) -> str:
-    return path.replace("{name}", name).replace("{tenant}", "acme").replace("{id}", "0-1")
+def filled(path: str, name: str, id_: str = "0-1") -> str:
+    return path.replace("{name}", name).replace("{tenant}", "acme").replace("{id}", id_)
 
 
 def an_app(settings: Settings) -> web.App:
@@ -142,7 +164,7 @@ async def test_the_server_takes_every_example_of_a_request(one: Topology):
             for kind, media in operation.get("requestBody", {}).get("content", {}).items():
                 for example in resolved(media["schema"])["examples"]:
                     body = example.encode() if isinstance(example, str) else json.dumps(example).encode()
-                    secret = ROOT_KEY if path == "/api_tokens" else client
+                    secret = ROOT_KEY if path in {"/api_tokens", "/erasures"} else client
                     headers = {"Content-Type": kind}
                     target = filled(path, "orders")
                     answer = await ask(bus, method, target, secret, body=body, headers=headers)
@@ -231,10 +253,16 @@ async def test_every_answer_is_documented_and_every_documented_answer_is_given(
 ):
     async with a_bus(one, body_bytes_max=2000, metrics_public=False) as bus:
         given: set[tuple[str, str, str]] = set()
+        last_ids: dict[str, str] = {}
 
         async def look(who: str, method: str, path: str, name: str, body: object, headers: dict[str, str]) -> int:
-            target = filled(path, name)
+            # Of errands, whose ids nobody can know before, the last that was asked for is meant.
+            target = filled(
+                path, name, last_ids.get(name, name) if path.startswith(("/replays", "/erasures")) else "0-1"
+            )
             answer = await ask(bus, method, target, secrets[who], json=body, headers=headers)
+            if answer.status == 202 and path in {"/replays", "/erasures"}:
+                last_ids[path] = answer.json["id"]
             given.add((method, path, str(answer.status)))
             check(method, path, answer)
             return answer.status
@@ -250,6 +278,10 @@ async def test_every_answer_is_documented_and_every_documented_answer_is_given(
                 assert await look("-", method, path, "a", None, {}) == 401
         monkeypatch.setattr("doubledecker.store.registry.TOKENS_MAX", 1)
         assert await look("root", "POST", "/api_tokens", "", {"name": "more"}, {}) == 429
+        monkeypatch.setattr("doubledecker.store.errands.ACTIVE_MAX", 1)
+        assert await look("client", "POST", "/replays", "", {"to_topic": "mine"}, {}) == 202
+        assert await look("client", "POST", "/replays", "", {"to_topic": "mine"}, {}) == 429
+        assert await look("root", "POST", "/erasures", "", {"tenant": "acme"}, {}) == 429
         monkeypatch.setattr("doubledecker.store.registry.QUEUES_MAX", 1)
         assert await look("root", "PUT", "/queues/{name}", "more", {"pattern": "."}, {}) == 429
 

@@ -86,6 +86,11 @@ class Settings:
     measure_interval_s: float = 30.0
     tend_interval_s: float = 600.0
     spark_master: str = "local[*]"
+    lake_retention_days: int = 0
+    lake_retention_topics: str = ""
+    lake_retention_attempts_days: int = 0
+    replay_rate_per_s: int = 1_000
+    replay_backlog_max: int = 10_000
     # watching
     monitor_interval_s: float = 10.0
     autodrop_interval_s: float = 5.0
@@ -100,6 +105,15 @@ class Settings:
 
     def __post_init__(self) -> None:
         self._check()
+
+    @property
+    def topics_kept_days(self) -> dict[str, int]:
+        """For how long the lake keeps the events of topics that have a rule of their own."""
+        pairs = [part.partition("=") for part in self.lake_retention_topics.split(",") if part.strip()]
+        if not all(days.strip().isdecimal() for _, _, days in pairs):
+            seen = self.lake_retention_topics
+            raise SettingInvalid(f"{PREFIX}LAKE_RETENTION_TOPICS is {seen!r}; write it in days, like orders=30,pages=7")
+        return {topic.strip(): int(days) for topic, _, days in pairs}
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -118,6 +132,7 @@ class Settings:
         _one_of("journal_full", self.journal_full, ("trim", "refuse"))
         _one_of("notify", self.notify, ("heard", "always", "never"))
         _one_of("log_level", self.log_level.lower(), ("debug", "info", "warning", "error"))
+        assert self.topics_kept_days is not None
         for adapter in self.adapters:
             _one_of("metric_adapters", adapter, ADAPTERS)
         if not self.namespace or "{" in self.namespace or "}" in self.namespace:
@@ -161,6 +176,10 @@ _LEAST = {
     "pipeline_interval_s": 0.1,
     "measure_interval_s": 0.1,
     "tend_interval_s": 1,
+    "lake_retention_days": 0,
+    "lake_retention_attempts_days": 0,
+    "replay_rate_per_s": 1,
+    "replay_backlog_max": 1,
     "monitor_interval_s": 0.1,
     "autodrop_interval_s": 0.1,
     "scrub_interval_s": 0.1,

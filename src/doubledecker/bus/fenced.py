@@ -8,7 +8,7 @@ the fence how far things are, and passes over the rows that are written already.
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -74,19 +74,18 @@ class FencedPublisher:
     async def publish(self, rows: Sequence[Row]) -> None:
         """Wait until the rows are written, now or by an earlier attempt."""
         self._waiting.extend(rows)
-        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
-        while self._waiting:
-            try:
-                await self._catch_up()
-                if self._waiting:
-                    await self._write_some()
-                    deadline = asyncio.get_running_loop().time() + _PATIENCE_S
-            except (BusAway, JournalFull):
-                # Whether the call was carried out is not known; the fence knows.
-                self._reached = None
-                if asyncio.get_running_loop().time() >= deadline:
-                    raise
-                await asyncio.sleep(_PAUSE_S)
+        if self._waiting:
+            await persist(self._publish_some, self._forget)
+
+    async def _publish_some(self) -> bool:
+        """One call, if any is needed; says whether there is more."""
+        await self._catch_up()
+        if self._waiting:
+            await self._write_some()
+        return bool(self._waiting)
+
+    def _forget(self) -> None:
+        self._reached = None
 
     async def _catch_up(self) -> None:
         """Pass over rows that are written already."""
@@ -165,6 +164,25 @@ class FencedPublisher:
         if reply.journal_bytes > self._bound.bytes_max:
             is_forced = not self._bound.is_refusing
             await journal.trim(self._partition, "events", bytes_max=self._bound.bytes_max, is_forced=is_forced)
+
+
+async def persist(act: Callable[[], Awaitable[bool]], forget: Callable[[], None]) -> None:
+    """Act while there is more, again and again while the bus is away or its journal is full.
+
+    Whether a call was carried out is not known then, but the fence knows: what was known of it is to be forgotten.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _PATIENCE_S
+    while True:
+        try:
+            if not await act():
+                return
+            deadline = loop.time() + _PATIENCE_S
+        except (BusAway, JournalFull):
+            forget()
+            if loop.time() >= deadline:
+                raise
+            await asyncio.sleep(_PAUSE_S)
 
 
 @dataclass

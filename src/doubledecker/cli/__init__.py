@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from doubledecker import __version__
+from doubledecker.cli.errand_group import erase, replay, replays
 from doubledecker.cli.options import FOLDER as _FOLDER
 from doubledecker.cli.options import as_caller as _as_caller
 from doubledecker.cli.options import as_json as _json
@@ -241,6 +242,9 @@ def publish(bus: str, secret: str | None, data: str | None, **fields: str | None
 
 
 cli.add_command(queue)
+cli.add_command(replay)
+cli.add_command(replays)
+cli.add_command(erase)
 cli.add_command(simulate)
 
 

@@ -11,6 +11,8 @@ from doubledecker.cli import pipeline, table
 
 _SHOWN = ("at", "topic", "type", "tenant", "key", "id", "data")
 _ATTEMPT = ("at", "subscriber", "attempt", "outcome", "status", "took_ms", "batch")
+_WAITING = ("kind", "name", "id", "attempts", "why")
+_REPLAY = ("id", "state", "target", "name")
 # A terminal's line has room for so much of `data`.
 _CELL_MAX = 60
 
@@ -28,8 +30,10 @@ def search(
         return
     _show(_SHOWN, found["events"])
     if id_ and found["events"]:
-        click.echo()
-        _show(_ATTEMPT, found["attempts"])
+        for names, part in ((_ATTEMPT, "attempts"), (_WAITING, "waiting"), (_REPLAY, "replays")):
+            if found[part]:
+                click.echo(f"\n{part}")
+                _show(names, found[part])
     if not found["events"]:
         click.echo("No event fits", err=True)
     elif not id_ and len(found["events"]) == limit:
@@ -39,8 +43,8 @@ def search(
 def _look(
     settings: Settings, where: str, *, id_: str | None, limit: int, wanted: Mapping[str, str]
 ) -> dict[str, Found]:
-    from doubledecker.pipeline import search as searching  # noqa: PLC0415 - Spark is slow to import, and may not be there
-    from doubledecker.pipeline import session  # noqa: PLC0415 - the same
+    from doubledecker.pipeline import life, session  # noqa: PLC0415 - Spark is slow to import, and may not be there
+    from doubledecker.pipeline import search as searching  # noqa: PLC0415 - the same
     from doubledecker.pipeline.reading import Access  # noqa: PLC0415 - the same
 
     spark = session.open_session(session.SessionPlan(master=settings.spark_master))
@@ -48,7 +52,7 @@ def _look(
         access = Access(settings.redis_url, settings.namespace, settings.partitions)
         ground = searching.Ground(spark, access, where)
         if id_:
-            return searching.life(ground, id_)
+            return life.look(ground, id_)
         return {"events": searching.events(ground, searching.Wanted(**wanted, limit=limit))}
     finally:
         spark.stop()

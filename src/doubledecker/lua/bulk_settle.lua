@@ -22,10 +22,11 @@ if kept ~= former then
   return {0, 0}
 end
 redis.call("HSET", ledger, field, reach)
+-- A topic that is not wanted any more is not counted, but by a ledger that is for all topics.
+local is_for_all = redis.call("HEXISTS", ledger, "passed:*") == 1
 for i = 1, #passed, 2 do
-  -- A topic that was left meanwhile is not counted any more.
-  if redis.call("HEXISTS", ledger, "topic:" .. passed[i]) == 1 then
-    redis.call("HINCRBY", ledger, "passed:" .. passed[i], passed[i + 1])
+  if is_for_all or redis.call("HEXISTS", ledger, "topic:" .. passed[i]) == 1 then
+    redis.call("HINCRBY", ledger, "passed:" .. (is_for_all and "*" or passed[i]), passed[i + 1])
   end
 end
 for _, count in ipairs(counts) do

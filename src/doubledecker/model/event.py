@@ -47,6 +47,9 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     tenant: str = DEFAULT_TENANT
     key: str = ""
     traceparent: str | UnsetType = UNSET
+    # Of a replayed event: the replay, and, where it got a new id, the id of the event that it repeats.
+    replay: str = ""
+    replay_of: str = ""
 
     @property
     def routing_key(self) -> str:
@@ -178,6 +181,11 @@ def _decode(decoder: "msgspec.json.Decoder[_Form]", body: bytes | Raw) -> _Form:
 def check_tenant(name: str) -> None:
     """Raise BadRequest unless the name can be a tenant's."""
     _checked_name("tenant", name)
+
+
+def check_key(name: str) -> None:
+    """Raise BadRequest unless the name can be a key's."""
+    _checked_name("key", name)
 
 
 def _checked_tenant(tenant: str | None) -> str:

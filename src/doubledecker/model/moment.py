@@ -1,18 +1,27 @@
-"""Moments: points in time as people write them."""
+"""Moments as people write them: ISO 8601, in UTC unless they say otherwise."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from doubledecker.errors import BadRequest
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
 
-def parse(text: str) -> datetime:
-    """A time with or without its zone, UTC when it has none; raises BadRequest with how to write it."""
+
+def parse(text: str, *, field: str = "the time") -> datetime:
+    """A moment with a zone; raises BadRequest with how to write it."""
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise BadRequest(f"the time is {text[:80]!r}; write it like 2026-11-15T11:00:00Z") from error
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    try:
+        found = datetime.fromisoformat(text)
+        aware = found if found.tzinfo else found.replace(tzinfo=UTC)
         return aware.astimezone(UTC)
-    except OverflowError as error:
-        raise BadRequest(f"the time is {text[:80]!r}; it lies outside of the years 1 to 9999 in UTC") from error
+    except (ValueError, OverflowError) as error:
+        raise BadRequest(f"{field} is {text[:80]!r}; write it like 2026-11-15T11:00:00Z") from error
+
+
+def to_ms(moment: datetime) -> int:
+    """Milliseconds since 1970, the fraction cut off."""
+    return (moment - _EPOCH) // _MS
+
+
+def from_ms(at_ms: int) -> datetime:
+    return _EPOCH + at_ms * _MS

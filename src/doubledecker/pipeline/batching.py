@@ -1,7 +1,4 @@
-"""From rows of the lake to batches: the messages that the bus once accepted, and how a strand's line cuts them.
-
-The lake has every field of an event, so its message is made anew by the encoder that made the first: the same bytes.
-"""
+"""From rows of the lake to batches: the messages that the bus once accepted, and how a strand's line cuts them."""
 
 import asyncio
 from collections import Counter, deque
@@ -10,21 +7,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
-from msgspec import UNSET, Raw
 
 from doubledecker.bus import telemetry
 from doubledecker.delivery import record
 from doubledecker.model.entry_id import EntryId
-from doubledecker.model.event import DEFAULT_TENANT, Event, encode
+from doubledecker.model.event import encode
 from doubledecker.model.outcome import Outcome
 from doubledecker.model.position import Place
 from doubledecker.model.strand import Reach, Strand, batch_id
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.pipeline import restoring
 
-COLUMNS = (
-    *("partition", "entry", "line", "at", "topic", "type", "url", "timestamp", "data"),
-    *("id", "tenant", "key", "traceparent"),
-)
+COLUMNS = ("partition", "entry", "line", "at", *restoring.COLUMNS)
 
 
 class Row(NamedTuple):
@@ -44,27 +38,13 @@ class Row(NamedTuple):
 
 def to_rows(arrow: pa.RecordBatch) -> Iterator[tuple[Strand, Row]]:
     """The rows of an Arrow batch, in order, each with its strand."""
-    values = (arrow[name].to_pylist() for name in ("strand", *COLUMNS) if name != "at")
     strands = {(each.partition, each.number): each for each in strands_in(arrow)}
+    places = zip(*(arrow[name].to_pylist() for name in ("partition", "strand", "entry", "line")), strict=True)
     last, ms, n = "", 0, 0
-    for number, partition, entry, line, topic, type_, url, t, data, id_, tenant, key, trace in zip(
-        *values, strict=True
-    ):
+    for (partition, number, entry, line), event in zip(places, restoring.events(arrow), strict=True):
         if entry != last:
             last, (ms, n) = entry, EntryId.parse(entry)
-        event = Event(
-            topic,
-            type_,
-            UNSET if url is None else url,
-            t,
-            UNSET if data is None else Raw(data.encode()),
-            id_,
-            # The constant itself: the encoder leaves out what is identical to the default.
-            DEFAULT_TENANT if tenant == DEFAULT_TENANT else tenant,
-            key or "",
-            UNSET if trace is None else trace,
-        )
-        yield strands[partition, number], Row(ms, n, line + 1, topic, id_, encode(event))
+        yield strands[partition, number], Row(ms, n, line + 1, event.topic, event.id, encode(event))
 
 
 def strands_in(arrow: pa.RecordBatch) -> set[Strand]:

@@ -45,7 +45,7 @@ class _OpenFile:
 
 def write(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[WrittenFile]:
     """Write all rows; yields each file when it is whole."""
-    system = _system(table.uri)
+    system = system_of(table.uri)
     kept = pa.schema([column for column in table.schema if column.name not in table.partition_by])
     open_files: dict[tuple[str, ...], _OpenFile] = {}
     for chunk in _chunks(table, batches):
@@ -133,7 +133,7 @@ def _close(table: Table, system: fs.FileSystem, file: _OpenFile) -> WrittenFile:
     return WrittenFile(quote(file.path, safe="/="), told.size, file.rows, file.values, file.at_min, file.at_max)
 
 
-def _system(uri: str) -> fs.FileSystem:
+def system_of(uri: str) -> fs.FileSystem:
     """Where the table is: a folder, or anything that Delta knows how to reach."""
     if is_local(uri):
         return fs.SubTreeFileSystem(uri, fs.LocalFileSystem())

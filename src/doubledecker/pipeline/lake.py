@@ -8,17 +8,21 @@ range only one can commit. An entry's id does not fit one number, so it takes tw
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import DeltaError
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from doubledecker.errors import LakeUnfit
 from doubledecker.model.entry_id import EntryId
+
+# An erasure commits every few seconds at most, and a commit takes milliseconds.
+_TRIES = 10
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,16 @@ class WrittenFile:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A file that is part of a table."""
+
+    path: str
+    size: int
+    values: Mapping[str, str]
+    at_min: datetime | None
+
+
+@dataclass(frozen=True)
 class TableSize:
     """How large a table is."""
 
@@ -57,42 +71,83 @@ class Table:
     partition_by: tuple[str, ...]
 
     def open(self) -> DeltaTable:
-        """The table as it is now, made when there is none."""
+        """The table as it is now, made when there is none; one that an older version made gets the columns it lacks.
+
+        Rows written before a column was there have null in it. Raises LakeUnfit when a column is of another type.
+        """
         try:
             if not DeltaTable.is_deltatable(self.uri):
                 DeltaTable.create(self.uri, schema=self.schema, mode="ignore", partition_by=list(self.partition_by))
-            return DeltaTable(self.uri)
+            opened = DeltaTable(self.uri)
+            lacking = self._lacking(opened)
+            if lacking:
+                opened.alter.add_columns(lacking)
         except (DeltaError, OSError) as error:
             raise LakeUnfit(f"cannot open the lake's table {self.uri}: {error}; set DOUBLEDECKER_LAKE") from error
+        return opened
+
+    def _lacking(self, opened: DeltaTable) -> list[Field]:
+        """The columns that the table does not have yet."""
+        there = {column.name: column for column in opened.schema().fields}
+        wanted = Schema.from_arrow(self.schema).fields
+        for column in wanted:
+            if column.name in there and there[column.name].type != column.type:
+                raise LakeUnfit(
+                    f"the column {column.name!r} of the lake's table {self.uri} is {_shown(there[column.name])}, and "
+                    f"this version writes {_shown(column)}; run the version that made the table, or set "
+                    "DOUBLEDECKER_LAKE to a new place"
+                )
+        return [column for column in wanted if column.name not in there]
 
     def commit(self, table: DeltaTable, files: Iterable[WrittenFile], marks: Mapping[str, int]) -> None:
-        """Make files part of the table, and set marks in it, in one atom; raises when someone was faster."""
-        self._commit(table, [_added(file, is_new=True) for file in files], marks)
+        """Make files part of the table, and set marks in it, in one atom; raises when someone was faster.
+
+        An erasure that replaced files meanwhile is none: as long as the marks are as they were, it is tried again.
+        """
+        adds = [_added(file, is_new=True) for file in files]
+        transactions = [Transaction(name, value) for name, value in marks.items()]
+        seen = {name: table.transaction_version(name) for name in marks}
+        for left in reversed(range(_TRIES)):
+            try:
+                self._commit(table, adds, CommitProperties(app_transactions=transactions))
+                break
+            except CommitFailedError:
+                table = DeltaTable(self.uri)
+                if not left or any(table.transaction_version(name) != value for name, value in seen.items()):
+                    raise
 
     def replace(
-        self, table: DeltaTable, old: Iterable[Mapping[str, object]], files: Iterable[WrittenFile], mark: str
-    ) -> None:
-        """Put files in the place of others, given by their actions in the log, that say the same with more rows.
+        self, table: DeltaTable, former: Iterable[Part], latter: Iterable[WrittenFile], *, is_new: bool = True
+    ) -> bool:
+        """Put files in the place of others; says no, and changes nothing, if the table is not as it was opened.
 
-        Delta lets two do this to the same files at once, which would double what they say; `mark` grows with each, and
-        so the second of two is refused.
+        Delta itself would let this pass beside a compaction of the same files, and their rows would be there twice. The
+        files are not new when they say the same as the former.
         """
-        removed = [_removed(add, self.partition_by) for add in old]
-        turn = (table.transaction_version(mark) or 0) + 1
-        self._commit(table, [*(_added(file, is_new=False) for file in files), *removed], {mark: turn})
+        removes = [_removed(part, is_new=is_new) for part in former]
+        adds = [_added(file, is_new=is_new) for file in latter]
+        try:
+            self._commit(table, [*removes, *adds], CommitProperties(max_commit_retries=0))
+        except CommitFailedError:
+            return False
+        return True
 
-    def _commit(self, table: DeltaTable, actions: Iterable[AddAction | RemoveAction], marks: Mapping[str, int]) -> None:
+    def _commit(
+        self, table: DeltaTable, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties
+    ) -> None:
         table.create_write_transaction(
-            list(actions),
+            [*actions],
             mode="append",
             schema=self.schema,
             partition_by=list(self.partition_by),
-            commit_properties=CommitProperties(
-                app_transactions=[Transaction(name, value) for name, value in marks.items()]
-            ),
+            commit_properties=properties,
         )
         # The bus forgets what is confirmed, so it must be on the disk and not only on its way there.
         _sync(Path(self.uri) / "_delta_log")
+
+
+def _shown(column: Field) -> str:
+    return str(getattr(column.type, "type", column.type))
 
 
 def landed(table: DeltaTable, partitions: int) -> dict[int, EntryId]:
@@ -102,6 +157,20 @@ def landed(table: DeltaTable, partitions: int) -> dict[int, EntryId]:
         ms, seq = (table.transaction_version(name) for name in _names(index))
         found[index] = EntryId(ms or 0, seq or 0)
     return found
+
+
+def parts(table: DeltaTable, columns: tuple[str, ...]) -> list[Part]:
+    """The files of a table, as its log has them."""
+    adds = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return [
+        Part(
+            add["path"],
+            add["size_bytes"],
+            {column: str(add[f"partition.{column}"]) for column in columns},
+            add.get("min.at"),
+        )
+        for add in adds
+    ]
 
 
 def size(table: DeltaTable) -> TableSize:
@@ -134,9 +203,8 @@ def _added(file: WrittenFile, *, is_new: bool) -> AddAction:
     return AddAction(file.path, file.size, dict(file.values), _now_ms(), data_change=is_new, stats=file.stats)
 
 
-def _removed(add: Mapping[str, object], folders: Iterable[str]) -> RemoveAction:
-    values: dict[str, str | None] = {name: str(add[f"partition.{name}"]) for name in folders}
-    return RemoveAction(str(add["path"]), False, _now_ms(), int(str(add["size_bytes"])), values)  # noqa: FBT003 - Delta's own
+def _removed(part: Part, *, is_new: bool) -> RemoveAction:
+    return RemoveAction(part.path, is_new, _now_ms(), part.size, dict(part.values))
 
 
 def _now_ms() -> int:

@@ -27,7 +27,7 @@ from pyspark.sql import functions as columns
 
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import counting, files, frames, lake, landing, measures, rows, session
-from doubledecker.pipeline.lake import Table, TableSize, WrittenFile
+from doubledecker.pipeline.lake import Part, Table, TableSize, WrittenFile
 from doubledecker.pipeline.measures import Measure
 
 # What one round takes of a backlog: a year is counted in days, so that one that dies repeats a day.
@@ -36,7 +36,6 @@ _STRETCH = timedelta(days=1)
 _FILES_MIN = 16
 # A file that large is left alone; folding goes on among those that come after it.
 _LARGE_BYTES = 33_554_432
-_FOLDS = "folds"
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -107,18 +106,19 @@ def only(landed: DataFrame, wanted: Stretch) -> DataFrame:
 
 def fold(spark: SparkSession, table: Table, opened: DeltaTable, wanted: Measure, *, files_min: int = _FILES_MIN) -> int:
     """Make one row of the parts about the same where small files have become many; says how many files are gone."""
-    crowded: dict[tuple[str, str], list[dict[str, object]]] = defaultdict(list)
-    for add in pa.table(opened.get_add_actions(flatten=True)).to_pylist():
-        if add["size_bytes"] < _LARGE_BYTES:
-            crowded[add["partition.span"], str(add["partition.date"])].append(add)
+    crowded: dict[tuple[str, ...], list[Part]] = defaultdict(list)
+    for part in lake.parts(opened, table.partition_by):
+        if part.size < _LARGE_BYTES:
+            crowded[tuple(part.values.values())].append(part)
     uris = {posixpath.basename(uri): uri for uri in opened.file_uris()}
     gone = 0
     for small in crowded.values():
         if len(small) >= files_min:
-            parts = frames.of(spark, table, [uris[posixpath.basename(str(add["path"]))] for add in small])
-            table.replace(opened, small, write(spark, table, counting.merged(wanted, parts)), _FOLDS)
+            parts = frames.of(spark, table, [uris[posixpath.basename(part.path)] for part in small])
+            folded = write(spark, table, counting.merged(wanted, parts))
+            # When another was faster the next round folds.
+            gone += len(small) if table.replace(opened, small, folded, is_new=False) else 0
             opened.update_incremental()
-            gone += len(small)
     return gone
 
 

@@ -107,6 +107,8 @@ def _fill_events(lines: Sequence[Line]) -> _Columns:
         [None if event.data is UNSET else bytes(event.data) for event in events],
         [None if event.traceparent is UNSET else event.traceparent for event in events],
         [len(line) for _, line in lines],
+        [event.replay or None for event in events],
+        [event.replay_of or None for event in events],
     ]
 
 
@@ -155,6 +157,8 @@ _LAYOUTS = {
             ("data", pa.string()),
             ("traceparent", pa.string()),
             ("bytes", pa.int32()),
+            ("replay", pa.string()),
+            ("replay_of", pa.string()),
         ),
         _fill_events,
         _all_lines,

@@ -1,7 +1,4 @@
-"""The pipeline's process: one Spark application that consumes, lands, measures, tends and delivers in bulk.
-
-It runs until it is stopped, or until all is done.
-"""
+"""The pipeline's process: one Spark application that keeps all steps going, until stopped or until all is done."""
 
 import asyncio
 import contextlib
@@ -9,7 +6,6 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 from msgspec import structs
 from pyspark.sql import SparkSession
@@ -18,26 +14,13 @@ from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
 from doubledecker.errors import BadRequest, BusAway, SettingInvalid
 from doubledecker.model.step import RunReport, StepReport
-from doubledecker.pipeline import (
-    consuming,
-    lake,
-    landing,
-    latest,
-    mapping,
-    measures,
-    measuring,
-    reading,
-    session,
-    steps,
-    tending,
-)
-from doubledecker.pipeline.bookmarks import BookmarkConsumer
-from doubledecker.pipeline.bulk import Bulk
-from doubledecker.pipeline.consuming import Consumer
+from doubledecker.pipeline import lake, landing, mapping, reading, session, steps
+from doubledecker.pipeline.flow import Flow
 from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.session import SessionPlan
 from doubledecker.pipeline.sources import Sources
-from doubledecker.pipeline.steps import Keeper, Round, Step
+from doubledecker.pipeline.steps import Keeper
 from doubledecker.store import pipeline
 from doubledecker.store.partitions import Partition
 
@@ -48,12 +31,20 @@ _ROUND_S_MAX = 3.0
 _log = log.get("pipeline")
 
 
-def run(settings: Settings, *, root: str, sources: Sources, is_once: bool, takes_over: bool) -> bool:
-    """Run all steps; says whether every one did what it had to."""
+def run(
+    settings: Settings,
+    *,
+    root: str,
+    sources: Sources,
+    is_once: bool,
+    takes_over: bool,
+    stop: threading.Event | None = None,
+) -> bool:
+    """Run all steps, until a signal or `stop` ends it; says whether every one did what it had to."""
     access = Access(settings.redis_url, settings.namespace, settings.partitions)
     began_at = clock.now_ms()
     teller = Teller(access, RunReport("starting", began_at, began_at, settings.spark_master, root))
-    stop = threading.Event()
+    stop = stop or threading.Event()
     with teller.telling():
         archive = _prepare(access, root, sources, takes_over=takes_over)
         spark = session.open_session(SessionPlan(master=settings.spark_master))
@@ -63,45 +54,12 @@ def run(settings: Settings, *, root: str, sources: Sources, is_once: bool, takes
             teller.report = structs.replace(teller.report, master=master)
             teller.tell("running")
             _log.info("pipeline.started", master=master, lake=root)
-            wanted = _steps(settings, spark, access, root, archive)
-            wanted += _sourcing(settings, spark, access, root, sources, is_once=is_once)
+            wanted = Flow(settings, Ground(spark, access, root), archive, sources, is_once=is_once).steps()
             keepers = [Keeper(step, teller.tell_step) for step in wanted]
             is_done = steps.pass_all(keepers, stop) if is_once else steps.keep_all(keepers, stop)
             is_done = is_done and session.is_alive(spark)
     _log.info("pipeline.stopped")
     return is_done
-
-
-def _steps(settings: Settings, spark: SparkSession, access: Access, root: str, archive: str) -> list[Step]:
-    landings = [
-        Step(name, partial(_land, spark, access, root, name, archive), settings.pipeline_interval_s, phase=1)
-        for name in landing.TABLES
-    ]
-    in_bulk = Bulk(spark, settings, root)
-    return [
-        *landings,
-        # What one pass consumes it lands, and what it lands it measures and delivers.
-        Step("measure", partial(_measure, spark, access, root), settings.measure_interval_s, phase=2),
-        Step("tend", partial(_tend, root), settings.tend_interval_s, phase=2),
-        Step("bulk", in_bulk.act, settings.pipeline_interval_s, phase=2, close=in_bulk.close),
-    ]
-
-
-def _sourcing(
-    settings: Settings, spark: SparkSession, access: Access, root: str, sources: Sources, *, is_once: bool
-) -> list[Step]:
-    """A step for each source."""
-    found = []
-    for source in sources.all:
-        ground = consuming.ground_of(access, root, sources, source)
-        interval_s = source.interval_s or settings.pipeline_interval_s
-        name = f"source:{source.name}"
-        if source.mode == "batch":
-            found.append(Step(name, BookmarkConsumer(spark, source, ground).consume, interval_s))
-        else:
-            consumer = Consumer(spark, source, ground, interval_s=interval_s)
-            found.append(Step(name, partial(consumer.consume, is_once=is_once), interval_s, close=consumer.close))
-    return found
 
 
 @dataclass
@@ -168,26 +126,6 @@ def _check(spark: SparkSession, sources: Sources) -> None:
             mapping.check(spark, source)
         except BadRequest as error:
             raise SettingInvalid(f"{sources.file}: source {source.name!r}: {error}") from error
-
-
-def _land(spark: SparkSession, access: Access, root: str, name: str, archive: str) -> Round:
-    done = landing.land(spark, access, root, name, archive=archive)
-    return Round(done.rows, done.has_more, done.from_ms, done.size.rows, done.size.bytes, done.size.files)
-
-
-def _measure(spark: SparkSession, access: Access, root: str) -> Round:
-    done = [measuring.measure(spark, root, name, partitions=access.partitions) for name in measures.MEASURES]
-    latest.tell(access, root)
-    size = lake.total(each.size for each in done)
-    rows, has_more = sum(each.rows for each in done), any(each.has_more for each in done)
-    return Round(rows, has_more, 0, size.rows, size.bytes, size.files)
-
-
-def _tend(root: str) -> Round:
-    done = tending.tend(root)
-    if done.joined or done.removed:
-        _log.info("lake.tended", joined=done.joined, removed=done.removed)
-    return Round(0)
 
 
 @contextlib.contextmanager

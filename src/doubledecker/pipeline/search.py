@@ -4,9 +4,11 @@ The table's own mark of how far it has come is where the journal's part begins, 
 the table. When landing goes on meanwhile, the journal may be trimmed beyond that mark; then the search begins again.
 """
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeVar
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -16,13 +18,15 @@ from pyspark.sql.types import TimestampType
 
 from doubledecker.errors import BadRequest, JournalTrimmed
 from doubledecker.model import moment
-from doubledecker.pipeline import connector, frames, lake, landing, rows
+from doubledecker.model.entry_id import EntryId
+from doubledecker.pipeline import connector, frames, lake, landing, reading, rows, tombstones
 from doubledecker.pipeline.reading import Access
 
 # Landing commits every few seconds at most; a search that meets it this often in a row has another trouble.
 _TRIES = 3
-# Attempts of one event that are shown; a receiver that is down for a week makes a few hundred.
-_ATTEMPTS_MAX = 1_000
+
+# What Spark says when what was to be read has moved on.
+_MOVED = (JournalTrimmed.__name__, "FileNotFoundException", "FILE_NOT_EXIST")
 
 _ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 
@@ -53,29 +57,43 @@ class Ground:
 
 def events(ground: Ground, wanted: Wanted) -> Found:
     """The first events that fit, by time."""
-    conditions = _conditions(wanted)
-    return _again(lambda: _first(_fitting(everything(ground, "events"), conditions), wanted.limit))
+    since, until = _bounds(wanted)
+    narrowed = conditions(topic=wanted.topic, tenant=wanted.tenant, where=wanted.where)
+
+    def look() -> Found:
+        return first(fitting(everything(ground, "events", since=since, until=until), narrowed), wanted.limit)
+
+    return again(look)
 
 
-def life(ground: Ground, id_: str) -> dict[str, Found]:
-    """All that is known of one event: when it was accepted, and every attempt that carried it."""
-
-    def look() -> dict[str, Found]:
-        accepted = everything(ground, "events").where(columns.col("id") == id_)
-        attempts = everything(ground, "attempts").where(columns.array_contains("events", id_)).drop("events")
-        return {"events": _first(accepted, _ATTEMPTS_MAX), "attempts": _first(attempts, _ATTEMPTS_MAX)}
-
-    return _again(look)
-
-
-def everything(ground: Ground, name: str) -> DataFrame:
-    """All rows of a journal, landed and not yet, as one DataFrame."""
+def everything(ground: Ground, name: str, *, since: datetime | None = None, until: datetime | None = None) -> DataFrame:
+    """All rows of a journal, landed and not yet, as one DataFrame; of events, those that were not erased."""
     table = landing.table_of(ground.root, name)
     opened = table.open()
     reached = lake.landed(opened, ground.access.partitions)
     names = rows.layout(name).schema.names
+    whole = frames.landed(ground.spark, table, opened, since=since, until=until).select(names)
+    if until is None or not has_landed(ground, name, reached, until):
+        fresh = _fresh(ground, name, reached)
+        if since is not None:
+            fresh = fresh.where(columns.col("at") >= columns.lit(since))
+        if until is not None:
+            fresh = fresh.where(columns.col("at") < columns.lit(until))
+        whole = whole.unionByName(fresh.select(names))
+    return tombstones.leave_out(ground.spark, whole, tombstones.read(ground.root)) if name == "events" else whole
+
+
+def has_landed(ground: Ground, name: str, reached: Mapping[int, EntryId], until: datetime) -> bool:
+    """Whether the table has all that the bus wrote before; then there is no need to ask the bus."""
+    until_ms = moment.to_ms(until)
+    extents = asyncio.run(reading.extents(ground.access, name, reached))
+    return all(mark.ms >= until_ms or EntryId.parse(extents[index].last) <= mark for index, mark in reached.items())
+
+
+def _fresh(ground: Ground, name: str, reached: Mapping[int, EntryId]) -> DataFrame:
+    """What the journal has beyond what has landed."""
     connector.register(ground.spark)
-    fresh = (
+    return (
         ground.spark.read.format(connector.NAME)
         .option("journal", name)
         .option("redisUrl", ground.access.url)
@@ -83,21 +101,24 @@ def everything(ground: Ground, name: str) -> DataFrame:
         .option("partitions", ground.access.partitions)
         .option("from", json.dumps({str(index): str(end.next) for index, end in reached.items()}))
         .load()
-        .select(names)
     )
-    return frames.landed(ground.spark, table, opened).select(names).unionByName(fresh)
 
 
-def _conditions(wanted: Wanted) -> list[str]:
-    found = [f"`at` >= timestamp'{_moment(wanted.start)}'"] if wanted.start else []
-    found += [f"`at` < timestamp'{_moment(wanted.end)}'"] if wanted.end else []
-    found += [f"{column} = '{_name(value)}'" for column in ("topic", "tenant") if (value := getattr(wanted, column))]
-    return found + ([f"({wanted.where})"] if wanted.where else [])
+def _bounds(wanted: Wanted) -> tuple[datetime | None, datetime | None]:
+    since, until = (moment.parse(text) if text else None for text in (wanted.start, wanted.end))
+    return since, until
 
 
-def _fitting(frame: DataFrame, conditions: list[str]) -> DataFrame:
+def conditions(*, topic: str, tenant: str, where: str) -> list[str]:
+    """SQL that narrows events down; empty says nothing. Raises BadRequest for what is no name."""
+    found = [f"{column} = '{_name(value)}'" for column, value in (("topic", topic), ("tenant", tenant)) if value]
+    return found + ([f"({where})"] if where else [])
+
+
+def fitting(frame: DataFrame, wanted: list[str]) -> DataFrame:
+    """The rows that fit all conditions; raises BadRequest when one cannot be used."""
     try:
-        for condition in conditions:
+        for condition in wanted:
             frame = frame.where(condition)
     except (AnalysisException, ParseException) as error:
         said = " ".join(str(error).split())[:300]
@@ -105,27 +126,24 @@ def _fitting(frame: DataFrame, conditions: list[str]) -> DataFrame:
     return frame
 
 
-def _first(frame: DataFrame, limit: int) -> Found:
-    first = frame.orderBy(*frames.order()).limit(limit)
+def first(frame: DataFrame, limit: int) -> Found:
+    """The first rows of a frame, by time, with times as text."""
+    earliest = frame.orderBy(*frames.order()).limit(limit)
     # As text, and in UTC: Python would give times in the zone of this machine.
-    moments = [column.name for column in first.schema.fields if isinstance(column.dataType, TimestampType)]
-    told = first.withColumns({name: columns.date_format(name, _ISO) for name in moments})
+    moments = [column.name for column in earliest.schema.fields if isinstance(column.dataType, TimestampType)]
+    told = earliest.withColumns({name: columns.date_format(name, _ISO) for name in moments})
     return [row.asDict() for row in told.collect()]
 
 
-def _again(look: Callable[[], _Result]) -> _Result:
-    """Look, and look again when landing went on and the journal was trimmed meanwhile."""
+def again(look: Callable[[], _Result]) -> _Result:
+    """Look, and look again when meanwhile the journal was trimmed behind a landing, or files went with an erasure."""
     for left in reversed(range(_TRIES)):
         try:
             return look()
         except PySparkException as error:
-            if JournalTrimmed.__name__ not in str(error) or not left:
+            if not left or not any(sign in str(error) for sign in _MOVED):
                 raise
     raise AssertionError("the last try returns or raises")
-
-
-def _moment(text: str) -> str:
-    return moment.parse(text).strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
 def _name(text: str) -> str:

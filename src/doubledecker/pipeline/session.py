@@ -1,7 +1,7 @@
 """The Spark session: started with a Java that fits, quiet, and on this machine's loopback unless a cluster is named.
 
 On a cluster our code goes along to the executors, so that they run the same version. A program that spark-submit
-started has its Java and its master already.
+started has its Java, its master and, by `--py-files`, our code already.
 """
 
 import logging
@@ -42,7 +42,8 @@ def open_session(plan: SessionPlan) -> SparkSession:
     # Executors must run a Python that has what our package needs.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.Builder().appName(plan.name)
-    if _SUBMITTED not in os.environ:
+    is_submitted = _SUBMITTED in os.environ
+    if not is_submitted:
         os.environ["JAVA_HOME"] = str(java.find_home(os.environ))
         builder = builder.master(plan.master)
     for name, value in {**_conf(plan), **plan.more}.items():
@@ -52,7 +53,7 @@ def open_session(plan: SessionPlan) -> SparkSession:
     except (PySparkException, RuntimeError) as error:
         home = os.environ.get("JAVA_HOME")
         raise SparkUnfit(f"Spark did not start on {plan.master!r} with the Java in {home}: {error}") from error
-    if not str(spark.sparkContext.master).startswith(_LOCAL):
+    if not is_submitted and not plan.master.startswith(_LOCAL):
         _send_along(spark)
     return spark
 

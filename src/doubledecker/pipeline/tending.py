@@ -1,16 +1,19 @@
-"""Tend: join the many small files that landing makes, and remove what no table needs any more.
+"""Tend: join the many small files that landing makes, drop what is older than it is kept, remove what no table needs.
 
 Those of the measures are folded by the step that makes them, since their rows become fewer too.
 
 Joining rewrites files and adds no rows, so neither landing nor a reader notices: how far a table has come stays as it
-is, and whoever reads an older version still finds its files until they are removed.
+is, and whoever reads an older version still finds its files until they are removed. What is dropped goes by whole
+folders, a day of a topic each, and its files a week later.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 from doubledecker.pipeline import landing, measures
 
@@ -23,26 +26,49 @@ _KEPT_HOURS = 168
 
 
 @dataclass(frozen=True)
+class Retention:
+    """For how many days the tables keep their rows; 0 is for ever. A topic may have a rule of its own."""
+
+    events_days: int = 0
+    topics_days: dict[str, int] = field(default_factory=dict)
+    attempts_days: int = 0
+
+
+@dataclass(frozen=True)
 class Tended:
-    """What was done to the tables."""
+    """What was done to the tables: files joined, files removed from the disk, rows dropped for their age."""
 
     joined: int
     removed: int
+    dropped: int = 0
 
 
-def tend(root: str) -> Tended:
-    """Join and remove, in every table; safe beside a landing, and to be cut short."""
-    joined = removed = 0
+def tend(root: str, retention: Retention | None = None, *, now: datetime | None = None) -> Tended:
+    """Drop, join and remove, in every table; safe beside a landing and an erasure, and to be cut short."""
+    rules = retention or Retention()
+    joined = removed = dropped = 0
     for name in landing.TABLES:
         table = landing.table_of(root, name)
         opened = table.open()
+        dropped += sum(_drop(opened, rule) for rule in aged(opened, name, rules, now=now or datetime.now(UTC)))
         for values in crowded(opened, table.partition_by):
-            filters = [(column, "=", value) for column, value in zip(table.partition_by, values, strict=True)]
-            done = opened.optimize.compact(partition_filters=filters, target_size=_TARGET_BYTES)
-            joined += int(done["numFilesRemoved"])
+            joined += _join(opened, table.partition_by, values)
         removed += _clean(opened)
     removed += sum(_clean(measures.table_of(root, name).open()) for name in measures.MEASURES)
-    return Tended(joined, removed)
+    return Tended(joined, removed, dropped)
+
+
+def aged(table: DeltaTable, name: str, rules: Retention, *, now: datetime) -> list[str]:
+    """Which folders are too old, as conditions on what they are named for: a whole day is over before it goes."""
+    today = now.astimezone(UTC).date()
+    if name != "events":
+        return [f"date < '{today - timedelta(rules.attempts_days)}'"] if rules.attempts_days else []
+    found = []
+    for topic in sorted({str(each["topic"]) for each in table.partitions()}):
+        days = rules.topics_days.get(topic, rules.events_days)
+        if days:
+            found.append(f"topic = '{topic}' and date < '{today - timedelta(days)}'")
+    return found
 
 
 def _clean(opened: DeltaTable) -> int:
@@ -59,3 +85,22 @@ def crowded(table: DeltaTable, columns: tuple[str, ...]) -> list[tuple[str, ...]
         if add["size_bytes"] < _TARGET_BYTES // 2
     )
     return sorted(values for values, count in small.items() if count >= _FILES_MIN)
+
+
+def _drop(table: DeltaTable, condition: str) -> int:
+    try:
+        return int(table.delete(condition)["num_deleted_rows"])
+    except CommitFailedError:
+        # Somebody wrote to such a folder at this moment; it is as old the next time.
+        table.update_incremental()
+        return 0
+
+
+def _join(table: DeltaTable, columns: tuple[str, ...], values: tuple[str, ...]) -> int:
+    filters = [(column, "=", value) for column, value in zip(columns, values, strict=True)]
+    try:
+        return int(table.optimize.compact(partition_filters=filters, target_size=_TARGET_BYTES)["numFilesRemoved"])
+    except CommitFailedError:
+        # An erasure has replaced one of these files at this moment; the next time they are joined.
+        table.update_incremental()
+        return 0

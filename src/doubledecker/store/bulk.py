@@ -4,7 +4,7 @@ Everything is in one hash, `bulk:<token>`, so that it begins and ends whole; the
 
     strand:<partition>.<number>   how far the strand has come, attempts in vain, when to try again
     topic:<name>                  where the topic begins: by partition an entry, and how many events it had had
-    passed:<name>                 how many of its events are done with
+    passed:<name>                 how many of its events are done with; `*`: of all topics, if it is for all of them
     until:<partition>             where bulk delivery ends, for a subscriber that is live again
     count:<name>                  how many events the topic had had there, by partition
 
@@ -24,6 +24,9 @@ from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.scripts import load
 
 _SETTLE, _PASS, _END, _FORGET = load("bulk_settle"), load("bulk_pass"), load("bulk_end"), load("bulk_forget")
+
+# What is delivered but once is forgotten when nobody has gone on with it for so long.
+_LEDGER_KEPT_MS = 604_800_000
 
 
 @dataclass(frozen=True)
@@ -131,12 +134,19 @@ async def open_ledger(partitions: Partitions, ledger: str) -> None:
     """Have every strand begin at the very start, unless it has come further: for what is delivered but once."""
     home = partitions.home
     named = [strand.field for partition in partitions.all for strand in strands(partition.index)]
-    await home.commands([["HSETNX", home.key(ledger), field, Reach().text] for field in named])
+    begun = [["HSETNX", home.key(ledger), field, Reach().text] for field in named]
+    key = home.key(ledger)
+    await home.commands([*begun, ["HSETNX", key, "passed:*", 0], ["PEXPIRE", key, _LEDGER_KEPT_MS]])
 
 
 async def reaches(home: Partition, ledger: str) -> dict[Strand, Reach]:
     """How far each strand has come, as far as it is known."""
     return dict(_course(_words(await home.command("HGETALL", home.key(ledger)))).reaches)
+
+
+async def passed(home: Partition, ledger: str) -> int:
+    """How many events are done with, by what the ledger says."""
+    return sum(_course(_words(await home.command("HGETALL", home.key(ledger)))).passed.values())
 
 
 async def settle(home: Partition, ledger: str, settled: Settlement) -> tuple[bool, int]:

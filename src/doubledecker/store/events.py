@@ -103,6 +103,12 @@ async def publish(
     return await _call(partition, [offer.message for offer in offers], plan, version, limits)
 
 
+async def resend(partition: Partition, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
+    """Put past events into the batches and queues that the offers name, and nowhere else; they were accepted before."""
+    plan = {**_plan(offers), **_PAST, "fence": fence.packed}
+    return await _call(partition, [offer.message for offer in offers], plan, version, PublishLimits())
+
+
 async def fan_out(
     partition: Partition,
     fid: str,
@@ -150,6 +156,10 @@ _NOTHING: dict[str, Packable] = {
     "later": [],
     "channels": [],
 }
+
+
+# What is left out of a plan for events that are in the journal already.
+_PAST = {name: value for name, value in _NOTHING.items() if name not in {"lanes", "queues"}}
 
 
 class _Tenanted(msgspec.Struct, gc=False):

@@ -10,6 +10,7 @@ from doubledecker.model.token import Caller
 from doubledecker.web import problem
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import header
+from doubledecker.web.errands import ErrandRoutes
 from doubledecker.web.letters import Letters
 from doubledecker.web.publishing import Publishing
 from doubledecker.web.queues import Queues
@@ -33,6 +34,7 @@ class App:
         queues: Queues,
         letters: Letters,
         streaming: Streaming,
+        errands: ErrandRoutes,
         *,
         metrics_public: bool,
     ) -> None:
@@ -41,6 +43,7 @@ class App:
             {
                 **_bus_table(publishing, routes, streaming, metrics_public=metrics_public),
                 **_queue_table(queues, letters),
+                **_errand_table(errands),
             }
         )
 
@@ -137,4 +140,13 @@ def _queue_table(queues: Queues, letters: Letters) -> dict[str, ByMethod]:
         "/queues/{name}/dead/{id}": {"GET": Route(letters.show_dead)},
         "/queues/{name}/dead/redrive": {"POST": Route(letters.redrive_dead)},
         "/queues/{name}/dead/purge": {"POST": Route(letters.purge_dead)},
+    }
+
+
+def _errand_table(errands: ErrandRoutes) -> dict[str, ByMethod]:
+    return {
+        "/replays": {"POST": Route(errands.ask_replay), "GET": Route(errands.list_replays)},
+        "/replays/{id}": {"GET": Route(errands.show_replay), "DELETE": Route(errands.cancel_replay)},
+        "/erasures": {"POST": Route(errands.ask_erasure), "GET": Route(errands.list_erasures)},
+        "/erasures/{id}": {"GET": Route(errands.show_erasure)},
     }

@@ -1,7 +1,7 @@
 """The OpenAPI document: every route, what it takes and everything it can answer; tests hold it against the server."""
 
 from doubledecker import __version__
-from doubledecker.web import openapi_queues, openapi_stream, queue_schemas, schemas
+from doubledecker.web import openapi_errands, openapi_queues, openapi_stream, queue_schemas, schemas
 from doubledecker.web.operations import ANY_SCHEME, body_of, json_of, list_of, ok, operation, public
 from doubledecker.web.schemas import Schema, ref
 
@@ -153,6 +153,9 @@ def document() -> Schema:
         "openapi": "3.1.0",
         "info": {"title": "Doubledecker", "version": __version__, "description": _DESCRIPTION},
         "servers": [{"url": "/"}],
-        "paths": {**_PATHS, **openapi_stream.PATHS, **openapi_queues.PATHS},
-        "components": {"schemas": {**schemas.ALL, **queue_schemas.ALL}, "securitySchemes": _SECURITY_SCHEMES},
+        "paths": {**_PATHS, **openapi_stream.PATHS, **openapi_queues.PATHS, **openapi_errands.PATHS},
+        "components": {
+            "schemas": {**schemas.ALL, **queue_schemas.ALL, **openapi_errands.SCHEMAS},
+            "securitySchemes": _SECURITY_SCHEMES,
+        },
     }

@@ -12,10 +12,12 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
+from doubledecker.bus.errands import Errands
 from doubledecker.model.event import EventLimits
 from doubledecker.web.app import App
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import BodyLimits
+from doubledecker.web.errands import ErrandRoutes
 from doubledecker.web.feed import Feed
 from doubledecker.web.letters import Letters
 from doubledecker.web.protocol import guarded
@@ -90,6 +92,7 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App
         Queues(bus.partitions, bus.registry, bus.rings, body, is_private_allowed=settings.private_callbacks),
         Letters(bus.partitions, bus.registry, body),
         Streaming(bus.partitions, bus.registry, feed, stream),
+        ErrandRoutes(Errands(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), body),
         metrics_public=settings.metrics_public,
     )
 

@@ -1,0 +1,226 @@
+"""One Spark application that carries events both ways, and prints what it measured as JSON; run as a child.
+
+In turn: a journal is filled without Spark; read by a plain XRANGE loop, by one process that makes Arrow batches of it,
+and by one that writes them to Parquet; landed by a Spark that has just started, and, filled anew, by one that is warm.
+What is in the lake then is measured, and a part of it replayed to a queue. At last rows are published by the sink, and
+by `foreachPartition` as one would write it by hand.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import redis
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from bench import children, events
+from doubledecker.assembly import build
+from doubledecker.assembly.settings import Settings
+from doubledecker.bus.errands import Errands
+from doubledecker.model.event import Event
+from doubledecker.model.queue import Queue
+from doubledecker.model.replay import RATE_MAX, ReplayAsked
+from doubledecker.model.token import Caller
+from doubledecker.pipeline import landing, measuring, session
+from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.replaying import Replayer
+from doubledecker.pipeline.search import Ground
+from doubledecker.pipeline.session import SessionPlan
+
+_URL = os.environ.get("BENCH_REDIS_URL", "")
+_PAGE = 100
+_PIPELINED = 500
+_MANY = 100_000_000
+_JOURNAL = "rm:{0}:journal:events"
+
+
+def main() -> None:
+    rows = int(sys.argv[1])
+    # As much as is measured must fit, or trimming would be measured too.
+    settings = Settings(redis_url=_URL, journal_bytes_max=rows * 1_000)
+    publisher = asyncio.run(_token(settings))
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_fill(settings, publisher, rows))
+        figures |= {f"floor.journal.{name}_per_s": rows / _timed(read) for name, read in _floors(folder).items()}
+        spark = session.open_session(SessionPlan(driver_memory="2g"))
+        lake = _Lake(spark, f"{folder}/lake")
+        figures["pipeline.land_cold_per_s"] = rows / _timed(lake.land)
+        asyncio.run(_fill(settings, publisher, rows))
+        figures["pipeline.land_warm_per_s"] = rows / _timed(lake.land)
+        figures["pipeline.land_times_floor"] = (
+            figures["floor.journal.parquet_per_s"] / figures["pipeline.land_warm_per_s"]
+        )
+        figures["pipeline.measure_s"] = _timed(lake.measure) * 1_000_000 / (2 * rows)
+        figures["pipeline.replay_per_s"] = _replayed(lake.ground, settings)
+        figures |= _sink(spark, publisher, rows)
+        spark.stop()
+    print(json.dumps(figures), flush=True)
+
+
+async def _token(settings: Settings) -> str:
+    async with build.open_bus(settings) as bus:
+        return (await bus.registry.create_token("bench", "bench--secret", now_ms=0)).id
+
+
+async def _fill(settings: Settings, publisher: str, rows: int) -> None:
+    """Publish without Spark, a few hundred events an entry as under load."""
+    async with build.open_bus(settings) as bus:
+        committing = asyncio.create_task(bus.publisher.run())
+        for first in range(0, rows, _PIPELINED):
+            made = [_event(number) for number in range(first, min(rows, first + _PIPELINED))]
+            await bus.publisher.publish(publisher, [(event, False) for event in made])
+        committing.cancel()
+
+
+def _event(number: int) -> Event:
+    shape = events.posted(number)
+    data = msgspec.Raw(events.encode(shape["data"]))
+    url, id_ = str(shape["url"]), f"018c0000-0000-7000-8000-{number:012}"
+    return Event(topic=events.TOPIC, type="update", url=url, t=number, data=data, id=id_, tenant=f"t{number % 100}")
+
+
+def _floors(folder: str) -> dict[str, Callable[[], None]]:
+    return {
+        "xrange": lambda: _drain(_lines()),
+        "arrow": lambda: _drain(_batches()),
+        "parquet": lambda: _to_parquet(Path(folder) / "floor.parquet"),
+    }
+
+
+def _drain(items: Iterator[object]) -> None:
+    for _ in items:
+        pass
+
+
+def _lines() -> Iterator[list[bytes]]:
+    """The lines of all entries, a page at a time."""
+    client = redis.from_url(_URL)
+    after = "-"
+    while page := client.xrange(_JOURNAL, after, "+", count=_PAGE):
+        yield [line for _, fields in page for value in fields.values() for line in value.split(b"\n")]
+        after = f"({page[-1][0].decode()}"
+
+
+def _batches() -> Iterator[pa.RecordBatch]:
+    decode = msgspec.json.Decoder(Event).decode
+    for lines in _lines():
+        found = [decode(line) for line in lines]
+        yield pa.RecordBatch.from_pydict(
+            {
+                "topic": [event.topic for event in found],
+                "type": [event.type for event in found],
+                "url": [event.url for event in found],
+                "t": [event.t for event in found],
+                "data": [bytes(event.data) for event in found],
+                "id": [event.id for event in found],
+                "tenant": [event.tenant for event in found],
+            }
+        )
+
+
+def _to_parquet(path: Path) -> None:
+    writer = None
+    for batch in _batches():
+        writer = writer or pq.ParquetWriter(path, batch.schema, compression="zstd")
+        writer.write_batch(batch)
+    if writer:
+        writer.close()
+
+
+class _Lake:
+    """A lake that lands and measures all there is."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self.ground = Ground(spark, Access(_URL, "rm:", 1), root)
+        self._archive = landing.archive_of(root)
+        asyncio.run(landing.register(self.ground.access, self._archive, takes_over=False))
+
+    def land(self) -> None:
+        spark, access, root = self.ground.spark, self.ground.access, self.ground.root
+        while landing.land(spark, access, root, "events", archive=self._archive).has_more:
+            pass
+
+    def measure(self) -> None:
+        while measuring.measure(self.ground.spark, self.ground.root, "events", partitions=1).has_more:
+            pass
+
+
+def _replayed(ground: Ground, settings: Settings) -> float:
+    """Events a second from the lake to a queue, an eleventh of them, as fast as they go."""
+    unbounded = replace(settings, replay_backlog_max=_MANY)
+    replayer = Replayer(ground, unbounded)
+    asyncio.run(_ask(unbounded))
+    replayer.round()  # counts
+    started_s, sent = time.perf_counter(), 0
+    while (done := replayer.round()).has_more:
+        sent += done.rows
+    return sent / (time.perf_counter() - started_s)
+
+
+async def _ask(settings: Settings) -> None:
+    async with build.open_bus(settings) as bus:
+        root = Caller("", "root", is_root=True)
+        await bus.registry.register_queue(Queue("past", "", ("none:none:none",), max_length=_MANY), caller=root)
+        desk = Errands(bus.partitions, bus.registry, rate=RATE_MAX)
+        await desk.ask_replay(ReplayAsked(to_queue="past", where="tenant like 't1%'"), root)
+
+
+def _sink(spark: SparkSession, publisher: str, rows: int) -> dict[str, float]:
+    frame = _frame(spark, rows)
+    # Once through Spark alone, so that making the rows is not measured with either.
+    frame.write.format("noop").mode("overwrite").save()
+    valkey = int(os.environ["BENCH_VALKEY_PID"])
+    before_s = children.cpu_s(valkey)
+    sunk_s = _timed(lambda: _publish(frame, publisher))
+    return {
+        "pipeline.sink_per_s": rows / sunk_s,
+        "pipeline.sink_valkey_percent": (children.cpu_s(valkey) - before_s) / sunk_s * 100,
+        "floor.foreach_partition_per_s": rows / _timed(lambda: frame.foreachPartition(_by_hand)),
+    }
+
+
+def _frame(spark: SparkSession, rows: int) -> DataFrame:
+    data = events.encode(events.posted(0)["data"]).decode()
+    frame = spark.range(rows).selectExpr(
+        f"'{events.TOPIC}' as topic",
+        "'update' as type",
+        "concat('https://example.org/orders/', lpad(id, 8, '0')) as url",
+        "concat('t', id % 100) as tenant",
+        f"'{data}' as data",
+    )
+    return frame.cache()
+
+
+def _publish(frame: DataFrame, publisher: str) -> None:
+    frame.write.format("doubledecker").options(redisUrl=_URL, publisher=publisher).mode("append").save()
+
+
+def _by_hand(rows: Iterator[Row]) -> None:
+    """What one would write without the bus: a stream, and a pipeline of XADD. Nothing is checked, nothing is routed."""
+    client = redis.from_url(os.environ["BENCH_REDIS_URL"])
+    pipe = client.pipeline(transaction=False)
+    for row in rows:
+        pipe.xadd("by-hand", row.asDict())
+        if len(pipe) >= _PIPELINED:
+            pipe.execute()
+    pipe.execute()
+
+
+def _timed(act: Callable[[], object]) -> float:
+    started_s = time.perf_counter()
+    act()
+    return time.perf_counter() - started_s
+
+
+if __name__ == "__main__":
+    main()

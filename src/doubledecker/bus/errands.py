@@ -1,0 +1,112 @@
+"""Asking for errands: who may have what replayed to whom, and what erased; the pipeline carries them out.
+
+A client may have any event replayed, as it may hear any event today, but only to what is its own: its subscriber, its
+queues, its topics. A condition in SQL is for root alone: it is run by the pipeline, and SQL can do more than compare.
+"""
+
+import msgspec
+from msgspec import structs
+
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import BadRequest, Conflict, Forbidden, NotFound
+from doubledecker.model import erasure as erasing
+from doubledecker.model import replay as replaying
+from doubledecker.model.erasure import ErasureAsked
+from doubledecker.model.errand import Errand
+from doubledecker.model.replay import Replay, ReplayAsked
+from doubledecker.model.token import Caller
+from doubledecker.model.uid import uid
+from doubledecker.store import errands, registry
+from doubledecker.store.errands import ERASURES, REPLAYS
+from doubledecker.store.partitions import Partition, Partitions
+
+
+class Errands:
+    """Takes errands from callers, and shows each its own; root has them all."""
+
+    def __init__(self, partitions: Partitions, live: LiveRegistry, *, rate: int) -> None:
+        self._partitions = partitions
+        self._registry = live
+        self._rate = rate
+
+    async def ask_replay(self, asked: ReplayAsked, caller: Caller) -> Errand:
+        """Keep a replay for the pipeline; raises when the caller may not have it, or there is no such target."""
+        if asked.where is not None and not caller.is_root:
+            raise Forbidden(
+                "where is SQL that the pipeline runs, and only the root key may give it; use topic and tenant"
+            )
+        replay = replaying.plan(asked, now_ms=await self._home.time_ms(), rate=self._rate)
+        await self._registry.refresh()
+        return await self._keep(REPLAYS, await self._aimed(replay, caller), caller)
+
+    async def ask_erasure(self, asked: ErasureAsked, caller: Caller) -> Errand:
+        """Keep an erasure for the pipeline."""
+        return await self._keep(ERASURES, erasing.plan(asked, now_ms=await self._home.time_ms()), caller)
+
+    async def list_(self, kind: str, caller: Caller) -> list[Errand]:
+        """Those that the caller may see, the newest first."""
+        found = await errands.read_all(self._home, kind)
+        return [each for each in reversed(found) if caller.is_root or each.owner == caller.id]
+
+    async def read(self, kind: str, id_: str, caller: Caller) -> Errand:
+        """One that the caller may see."""
+        found = await errands.read(self._home, kind, id_)
+        if not caller.is_root and found.owner != caller.id:
+            raise Forbidden(f"{kind.removesuffix('s')} {id_!r} belongs to another client")
+        return found
+
+    async def cancel(self, kind: str, id_: str, caller: Caller) -> Errand:
+        """End one that is not over; what is sent stays sent."""
+        await self.read(kind, id_, caller)
+        now_ms = await self._home.time_ms()
+        return await errands.change(self._home, kind, id_, lambda now: _cancelled(now, kind, now_ms))
+
+    @property
+    def _home(self) -> Partition:
+        return self._partitions.home
+
+    async def _aimed(self, replay: Replay, caller: Caller) -> Replay:
+        """The replay with its target's own name, if the caller may have it sent there."""
+        if replay.target == "queue":
+            await self._registry.queue(replay.name, caller=caller)
+            return replay
+        if replay.target == "subscriber":
+            return structs.replace(replay, name=self._subscriber(replay.name, caller))
+        [owner] = await registry.topic_owners(self._home, [replay.name])
+        if not caller.is_root and owner not in {None, caller.id}:
+            raise Forbidden(f"topic {replay.name!r} belongs to another client")
+        if owner is None and caller.is_root:
+            raise NotFound(f"no topic named {replay.name!r}; whoever publishes on it first owns it, and root cannot")
+        if owner is None:
+            await self._registry.owners([replay.name], publisher=caller.id)
+        return structs.replace(replay, publisher=owner or caller.id)
+
+    def _subscriber(self, named: str, caller: Caller) -> str:
+        """A subscriber's id, given that or a name that is its alone."""
+        snapshot = self._registry.snapshot
+        ids = {token.id for token in snapshot.with_name(named)} | {named}
+        found = sorted(ids & snapshot.subscribers.keys())
+        if not caller.is_root:
+            if caller.id not in found and (found or named not in {caller.id, caller.name}):
+                raise Forbidden(f"subscriber {named[:80]!r} is not yours; a client replays to its own")
+            found = [each for each in found if each == caller.id]
+        if not found:
+            raise NotFound(f"no subscriber named {named[:80]!r}")
+        if len(found) > 1:
+            raise BadRequest(
+                f"{len(found)} subscribers are named {named[:80]!r}; give an id, one of {', '.join(found)}"
+            )
+        return found[0]
+
+    async def _keep(self, kind: str, asked: msgspec.Struct, caller: Caller) -> Errand:
+        now_ms = await self._home.time_ms()
+        owner = "" if caller.is_root else caller.id
+        errand = Errand(uid(), owner, msgspec.Raw(msgspec.json.encode(asked)), now_ms, changed_at=now_ms)
+        await errands.create(self._home, kind, errand)
+        return errand
+
+
+def _cancelled(now: Errand, kind: str, now_ms: int) -> Errand:
+    if not now.is_active:
+        raise Conflict(f"{kind.removesuffix('s')} {now.id!r} is over: {now.state}")
+    return structs.replace(now, state="cancelled", note="", changed_at=now_ms)

@@ -1,0 +1,201 @@
+"""Sending past events again, from a Spark task: to one target alone, in order, paced, and none of them twice.
+
+The rows of a task's lane come in the order in which the bus accepted them, and each has its place in that order. The
+fence, written in one atom with what is sent, keeps the last place and how many rows that were. A task that is run
+again, or twice at once, passes over all rows up to that place; other rows may have come or gone meanwhile.
+
+To whom is an *aim*: it says what is offered for a past event, and writes it. A new way to replay is a new aim.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from msgspec import structs
+
+from doubledecker.bus.commit import Draft, Group, JournalBound, offer_of
+from doubledecker.bus.fenced import persist
+from doubledecker.bus.notify import Notifier
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import JournalFull, NotFound
+from doubledecker.model.event import Event, encode
+from doubledecker.model.replay import Replay
+from doubledecker.model.routing import Registry
+from doubledecker.model.uid import repeatable_event_id
+from doubledecker.store import errands, events, fences, journal
+from doubledecker.store.events import Accepted, Offer, PublishLimits, PublishReply
+from doubledecker.store.fences import Fence, Reached
+from doubledecker.store.partitions import Partition
+
+# Events sent at once: a tenth of a second's worth, so that a slow replay does not come in bursts.
+_CALL_MAX = 500
+_CALLS_PER_S = 10
+
+
+class Place(NamedTuple):
+    """Where an event stands among all that the bus accepted: by time, and by place among those of one moment."""
+
+    ms: int
+    partition: int
+    number: int
+    line: int
+
+    def __str__(self) -> str:
+        return "-".join(map(str, self))
+
+    @classmethod
+    def parse(cls, text: str) -> "Place":
+        return cls(*map(int, text.split("-"))) if text else cls(-1, 0, 0, 0)
+
+
+class Past(NamedTuple):
+    """An event as it was accepted, and where."""
+
+    place: Place
+    event: Event
+
+
+class Aim(Protocol):
+    """To whom past events are sent."""
+
+    def offer(self, event: Event, snapshot: Registry) -> Offer:
+        """What is written for an event; raises NotFound when the target is gone."""
+
+    async def write(self, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
+        """Write offers and fence in one atom, or nothing at all."""
+
+
+@dataclass(frozen=True)
+class ReceiverAim:
+    """One subscriber's batches, or one queue; nothing is journaled, and nobody else gets anything."""
+
+    partition: Partition
+    replay: Replay
+    id: str
+
+    def offer(self, event: Event, snapshot: Registry) -> Offer:
+        marked = structs.replace(event, replay=self.id)
+        message = encode(marked)
+        if self.replay.target == "subscriber":
+            subscriber = snapshot.subscribers.get(self.replay.name)
+            if subscriber is None:
+                raise NotFound(f"there is no subscriber {self.replay.name!r} any more")
+            return Offer(marked, message, "", (subscriber,), is_id_given=False)
+        queue = snapshot.queues.get(self.replay.name)
+        if queue is None:
+            raise NotFound(f"there is no queue {self.replay.name!r} any more")
+        # A replay goes on only while there is room; so that it drops nothing, it does not ask for the bound here.
+        unbounded = structs.replace(queue, overflow="refuse")
+        return Offer(marked, message, "", (), is_id_given=False, queues=(unbounded,))
+
+    async def write(self, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
+        return await events.resend(self.partition, offers, version=version, fence=fence)
+
+
+@dataclass(frozen=True)
+class TopicAim:
+    """A topic: new events, published by its owner to all who listen there."""
+
+    partition: Partition
+    replay: Replay
+    id: str
+    bound: JournalBound
+    notifier: Notifier
+
+    def offer(self, event: Event, snapshot: Registry) -> Offer:
+        publisher = self.replay.publisher
+        if publisher not in snapshot.tokens:
+            raise NotFound(f"the client {publisher!r}, whose topic it was, is gone")
+        id_ = repeatable_event_id(self.id, event.id)
+        new = structs.replace(event, topic=self.replay.name, id=id_, replay=self.id, replay_of=event.id)
+        return offer_of(Draft(new, encode(new), publisher, is_id_given=False), snapshot)
+
+    async def write(self, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
+        limits = PublishLimits(journal_bytes_max=self.bound.bytes_max if self.bound.is_refusing else 0)
+        channels = self.notifier.channels(offers)
+        reply = await events.publish(
+            self.partition, offers, version=version, limits=limits, channels=channels, fence=fence
+        )
+        if reply.outcome is Accepted.OK:
+            self.notifier.add(offers, reply)
+            if reply.journal_bytes > self.bound.bytes_max:
+                is_forced = not self.bound.is_refusing
+                await journal.trim(self.partition, "events", bytes_max=self.bound.bytes_max, is_forced=is_forced)
+        return reply
+
+
+class Sender:
+    """Sends the rows of one lane, all of which belong to one partition."""
+
+    def __init__(
+        self, aim: Aim, registry: LiveRegistry, *, home: Partition, partition: Partition, task: str, id_: str, rate: int
+    ) -> None:
+        self._aim = aim
+        self._registry = registry
+        self._home = home
+        self._partition = partition
+        self._task = task
+        self._id = id_
+        self._rate = rate
+        self._reached: Reached | None = None
+        self._waiting: deque[Past] = deque()
+        self.sent = 0
+        self.passed = 0
+        self.refused = 0
+
+    async def send(self, pasts: Sequence[Past]) -> None:
+        """Wait until the rows are sent, now or by an earlier attempt."""
+        self._waiting.extend(pasts)
+        if self._waiting:
+            await persist(self._go_on, self._forget)
+
+    async def _go_on(self) -> bool:
+        """One call, if any is needed; says whether there is more."""
+        reached = self._reached = self._reached or await fences.read(self._partition, self._task)
+        self._pass_over(reached)
+        if self._waiting:
+            await self._send_some(reached)
+        return bool(self._waiting)
+
+    def _forget(self) -> None:
+        self._reached = None
+
+    def _pass_over(self, reached: Reached) -> None:
+        place = Place.parse(reached.digest)
+        while self._waiting and self._waiting[0].place <= place:
+            self._waiting.popleft()
+            self.passed += 1
+
+    async def _send_some(self, reached: Reached) -> None:
+        """One call with as many rows as it may carry, when it is its turn."""
+        group = self._gather()
+        count = len(group.offers)
+        wait_ms = await errands.keep_turn(self._home, self._id, count=count, rate=self._rate)
+        await asyncio.sleep(wait_ms / 1000)
+        place = str(self._waiting[count - 1].place)
+        fence = Fence(self._task, 0, reached.rows, reached.rows + count, place)
+        reply = await self._aim.write(group.offers, version=self._registry.snapshot.version, fence=fence)
+        match reply.outcome:
+            case Accepted.OK:
+                for _ in range(count):
+                    self._waiting.popleft()
+                self.sent += count
+                self.refused += len(reply.refused)
+                self._reached = Reached(0, fence.last, place)
+            case Accepted.FENCED:
+                self._reached = None
+            case Accepted.FULL:
+                raise JournalFull("the journal is full, and none of it is archived yet")
+            case _:
+                await self._registry.refresh()
+
+    def _gather(self) -> Group:
+        group = Group()
+        most = max(1, min(_CALL_MAX, self._rate // _CALLS_PER_S))
+        for past in islice(self._waiting, most):
+            if not group.take(self._aim.offer(past.event, self._registry.snapshot)):
+                break
+        return group

@@ -1,0 +1,222 @@
+"""What `doubledecker replay`, `replays` and `erase` do: ask as root, count, confirm, and follow until it is over.
+
+The pipeline carries errands out. When none runs, one is run here until the errand is over: there is one way to do it.
+"""
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from doubledecker import clock, log
+from doubledecker.assembly import build
+from doubledecker.assembly.settings import Settings
+from doubledecker.bus.errands import Errands
+from doubledecker.cli import pipeline as piping
+from doubledecker.cli import status as showing
+from doubledecker.cli import table, words
+from doubledecker.errors import BusAway, DoubledeckerError, Refused
+from doubledecker.model import errand as views
+from doubledecker.model.erasure import ErasureAsked
+from doubledecker.model.errand import Errand
+from doubledecker.model.replay import ReplayAsked
+from doubledecker.model.token import ROOT_NAME, Caller
+from doubledecker.store import pipeline
+from doubledecker.store.errands import ERASURES, REPLAYS
+
+_ROOT = Caller("", ROOT_NAME, is_root=True)
+_LOOK_S = 0.3
+# What is still to be said when the pipeline has ended.
+_END_S = 5.0
+_CELL_MAX = 80
+
+_Result = TypeVar("_Result")
+
+
+class Desk:
+    """Root's own way to errands, straight to Redis: it works when the web process does not."""
+
+    def __init__(self, data: Path | None, lake: str | None, *, as_json: bool) -> None:
+        self._data = data
+        self._lake = lake
+        self._as_json = as_json
+        self._settings = showing.find(None, data)
+        self._stop = threading.Event()
+        self._is_local = False
+
+    def replay(self, asked: Mapping[str, str | int | bool], *, is_dry: bool, is_sure: bool) -> None:
+        """Count, ask, send."""
+
+        def talk() -> None:
+            wanted = ReplayAsked(**asked, dry_run=True)  # type: ignore[arg-type]  # click gave each its type
+            counted = self._follow(REPLAYS, self._ask(lambda desk: desk.ask_replay(wanted, _ROOT)))
+            if not self._is_wanted(REPLAYS, counted, is_dry=is_dry, is_sure=is_sure):
+                return
+            wanted.dry_run, wanted.end = False, str(views.replay(counted)["to"])
+            self._tell(REPLAYS, self._follow(REPLAYS, self._ask(lambda desk: desk.ask_replay(wanted, _ROOT))))
+
+        self._with_pipeline(talk)
+
+    def erase(self, asked: Mapping[str, str], *, is_dry: bool, is_sure: bool) -> None:
+        """Count, ask, erase."""
+
+        def talk() -> None:
+            wanted = ErasureAsked(**asked, dry_run=True)
+            counted = self._follow(ERASURES, self._ask(lambda desk: desk.ask_erasure(wanted, _ROOT)))
+            if not self._is_wanted(ERASURES, counted, is_dry=is_dry, is_sure=is_sure):
+                return
+            wanted.dry_run = False
+            self._tell(ERASURES, self._follow(ERASURES, self._ask(lambda desk: desk.ask_erasure(wanted, _ROOT))))
+
+        self._with_pipeline(talk)
+
+    def follow_replay(self, id_: str) -> None:
+        """Go on with a replay, or watch the pipeline do so."""
+        found = self._ask(lambda desk: desk.read(REPLAYS, id_, _ROOT))
+        if found.is_active:
+            self._with_pipeline(lambda: self._tell(REPLAYS, self._follow(REPLAYS, found)))
+        else:
+            self._tell(REPLAYS, found)
+
+    def list_replays(self) -> None:
+        """Print all that are kept, the newest first."""
+        shown = [views.replay(each) for each in self._ask(lambda desk: desk.list_(REPLAYS, _ROOT))]
+        if self._as_json:
+            click.echo(json.dumps(shown))
+            return
+        titles = ["id", "state", "sent", "of", "to", "asked", "owner", "note"]
+        table.show(titles, [_row(each) for each in shown])
+
+    def cancel_replay(self, id_: str) -> None:
+        """End one where it is."""
+        self._tell(REPLAYS, self._ask(lambda desk: desk.cancel(REPLAYS, id_, _ROOT)))
+
+    def _is_wanted(self, kind: str, counted: Errand, *, is_dry: bool, is_sure: bool) -> bool:
+        """Show what was counted, and ask whether to go on."""
+        if is_dry or counted.state != "done" or not counted.total:
+            self._tell(kind, counted)
+            return False
+        word, more = ("Replay", "") if kind == REPLAYS else ("Erase", " They cannot be brought back.")
+        topics = {topic for topic, _, _ in counted.counts}
+        click.echo(f"{counted.total:,} events, on {', '.join(sorted(topics))}", err=True)
+        if not is_sure:
+            click.confirm(f"{word} {counted.total:,} events?{more}", abort=True, err=True)
+        return True
+
+    def _ask(self, act: Callable[[Errands], Awaitable[_Result]]) -> _Result:
+        async def ask() -> _Result:
+            async with build.open_bus(self._settings, patience_s=0) as bus:
+                return await act(Errands(bus.partitions, bus.registry, rate=self._settings.replay_rate_per_s))
+
+        try:
+            return asyncio.run(ask())
+        except BusAway as error:
+            raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data") from error
+
+    def _follow(self, kind: str, errand: Errand) -> Errand:
+        """Until it is over, with a bar when someone watches; raises when there is nobody left to carry it out."""
+        id_ = errand.id
+        with _bar() as show:
+            while errand.is_active:
+                if self._stop.is_set() or not (self._is_local or _is_alive(self._settings)):
+                    go_on = f"`doubledecker replay --id {id_}`" if kind == REPLAYS else "`doubledecker pipeline run`"
+                    raise BusAway(
+                        f"the pipeline stopped at {errand.done:,} of {errand.total:,} events; {go_on} goes on"
+                    )
+                self._stop.wait(_LOOK_S)
+                errand = self._ask(lambda desk: desk.read(kind, id_, _ROOT))
+                show(errand)
+        return errand
+
+    def _tell(self, kind: str, errand: Errand) -> None:
+        """How it ended; a failure is the command's own."""
+        if self._as_json:
+            click.echo(json.dumps(views.replay(errand) if kind == REPLAYS else views.erasure(errand)))
+        else:
+            table.show(["topic", "day", "events"], [[topic, day, f"{count:,}"] for topic, day, count in errand.counts])
+            word = "sent" if kind == REPLAYS else "erased"
+            click.echo(f"{errand.id} is {errand.state}: {errand.done:,} of {errand.total:,} events {word}", err=True)
+        if errand.state == "failed":
+            raise Refused(errand.error)
+
+    def _with_pipeline(self, talk: Callable[[], None]) -> None:
+        """Talk while a pipeline runs: the one that does, or one here."""
+        if _is_alive(self._settings):
+            talk()
+            return
+        settings, root = piping.find(self._data, self._lake)
+        log.configure(level="error", as_json=settings.log_json)
+        from doubledecker.pipeline import run as running  # noqa: PLC0415 - Spark is slow to import, and may not be there
+        from doubledecker.pipeline.sources import Sources  # noqa: PLC0415 - the same
+
+        click.echo("No pipeline runs; one is started here, which takes some seconds", err=True)
+        self._is_local = True
+        talking = _Talk(talk, self._stop)
+        talking.start()
+        try:
+            running.run(settings, root=root, sources=Sources(), is_once=False, takes_over=False, stop=self._stop)
+        finally:
+            self._stop.set()
+        talking.join(_END_S)
+        if talking.error is not None:
+            raise talking.error
+
+
+class _Talk(threading.Thread):
+    """What is said to the user while the pipeline has the main thread, which alone may be signalled."""
+
+    def __init__(self, talk: Callable[[], None], stop: threading.Event) -> None:
+        super().__init__(name="talk", daemon=True)
+        self._talk = talk
+        self._stop_all = stop
+        self.error: DoubledeckerError | click.Abort | None = None
+
+    def run(self) -> None:
+        try:
+            self._talk()
+        except (DoubledeckerError, click.Abort) as error:
+            self.error = error
+        finally:
+            self._stop_all.set()
+
+
+def _is_alive(settings: Settings) -> bool:
+    """Whether a pipeline runs on this bus."""
+
+    async def look() -> bool:
+        async with build.open_bus(settings, patience_s=0) as bus:
+            run = (await pipeline.read(bus.partitions.home)).run
+            return run is not None and run.is_alive(clock.now_ms())
+
+    return asyncio.run(look())
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Callable[[Errand], None]]:
+    """Shows how far an errand is, on a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("waiting", total=None)
+
+        def show(errand: Errand) -> None:
+            word = errand.note or errand.state
+            progress.update(task, description=word, completed=errand.done, total=errand.total or None)
+
+        yield show
+
+
+def _row(shown: Mapping[str, object]) -> list[str]:
+    target = next(f"{name.removeprefix('to_')} {value}" for name, value in shown.items() if name.startswith("to_"))
+    asked = words.moment(int(str(shown["created_at"])))
+    why = str(shown["error"] or shown["note"])[:_CELL_MAX]
+    numbers = [f"{shown[name]:,}" for name in ("sent", "total")]
+    state = f"{shown['state']}, dry run" if shown["dry_run"] else str(shown["state"])
+    return [str(shown["id"]), state, *numbers, target, asked, str(shown["owner"]), why]

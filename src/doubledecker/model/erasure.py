@@ -1,0 +1,49 @@
+"""Erasures: whose past events are removed from the lake for good."""
+
+import msgspec
+
+from doubledecker.errors import BadRequest
+from doubledecker.model import event as events
+
+
+class Erasure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All events of a tenant, or of a key, on one topic or on any, that were accepted before `before_ms`."""
+
+    before_ms: int
+    tenant: str = ""
+    key: str = ""
+    topic: str = ""
+    dry_run: bool = False
+
+
+class ErasureAsked(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /erasures`."""
+
+    tenant: str | None = None
+    key: str | None = None
+    topic: str | None = None
+    dry_run: bool = False
+
+
+def parse(body: bytes) -> ErasureAsked:
+    """A checked request; raises BadRequest with what was seen and what is allowed."""
+    try:
+        return msgspec.json.decode(body, type=ErasureAsked)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"not an erasure: {error}") from error
+
+
+def plan(asked: ErasureAsked, *, now_ms: int) -> Erasure:
+    """The erasure that is asked for, of all that was accepted until now."""
+    if (asked.tenant is None) == (asked.key is None):
+        seen = "both" if asked.tenant is not None else "neither"
+        raise BadRequest(f"an erasure is of a tenant or of a key; there is {seen}")
+    if asked.tenant is not None and asked.topic is not None:
+        raise BadRequest("an erasure of a tenant is on all topics; leave the topic out")
+    if asked.tenant is not None:
+        events.check_tenant(asked.tenant)
+    if asked.key is not None:
+        events.check_key(asked.key)
+    if asked.topic is not None:
+        events.check_topic(asked.topic)
+    return Erasure(now_ms, asked.tenant or "", asked.key or "", asked.topic or "", dry_run=asked.dry_run)

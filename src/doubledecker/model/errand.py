@@ -1,0 +1,97 @@
+"""Errands: what the pipeline is asked to do once, and how far it has come: replays and erasures.
+
+An errand is *waiting* until a pipeline takes it up, then *running*, and at its end *done*, *failed* or *cancelled*.
+Whatever carries it out may die and be replaced: all that is needed to go on is in the errand.
+"""
+
+import msgspec
+
+from doubledecker.model import moment
+from doubledecker.model.erasure import Erasure
+from doubledecker.model.replay import Replay
+
+ACTIVE = frozenset({"waiting", "running"})
+# A round that fails is tried again; one that fails this often in a row will not do better.
+FAILURES_MAX = 5
+_ERROR_LENGTH_MAX = 500
+
+
+class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One errand; `asked` is its kind's own JSON, `counts` says what it is about by topic and day.
+
+    `cursor` is the time, in milliseconds, before which everything is done; `note` says what it waits for.
+    """
+
+    id: str
+    owner: str
+    asked: msgspec.Raw
+    created_at: int
+    state: str = "waiting"
+    changed_at: int = 0
+    total: int = 0
+    done: int = 0
+    refused: int = 0
+    cursor: int = 0
+    lanes: int = 0
+    counts: tuple[tuple[str, str, int], ...] = ()
+    failures: int = 0
+    note: str = ""
+    error: str = ""
+
+    @property
+    def is_active(self) -> bool:
+        return self.state in ACTIVE
+
+    def failed(self, error: Exception, *, now_ms: int, is_final: bool) -> "Errand":
+        """After a failure: tried again, or given up."""
+        text = " ".join(str(error).split())[:_ERROR_LENGTH_MAX] or type(error).__name__
+        failures = self.failures + 1
+        state = "failed" if is_final or failures >= FAILURES_MAX else self.state
+        return msgspec.structs.replace(self, state=state, failures=failures, error=text, note="", changed_at=now_ms)
+
+
+def replay(errand: Errand) -> dict[str, object]:
+    """A replay as it is shown."""
+    asked = msgspec.json.decode(errand.asked, type=Replay)
+    return {
+        **_shown(errand),
+        "sent": errand.done - errand.refused,
+        "refused": errand.refused,
+        "from": moment.from_ms(asked.from_ms).isoformat(),
+        "to": moment.from_ms(asked.upto_ms).isoformat(),
+        "topic": asked.topic or None,
+        "tenant": asked.tenant or None,
+        "where": asked.where or None,
+        f"to_{asked.target}": asked.name,
+        "rate": asked.rate,
+        "direct": asked.direct,
+        "dry_run": asked.dry_run,
+    }
+
+
+def erasure(errand: Errand) -> dict[str, object]:
+    """An erasure as it is shown."""
+    asked = msgspec.json.decode(errand.asked, type=Erasure)
+    return {
+        **_shown(errand),
+        "erased": errand.done,
+        "before": moment.from_ms(asked.before_ms).isoformat(),
+        "tenant": asked.tenant or None,
+        "key": asked.key or None,
+        "topic": asked.topic or None,
+        "dry_run": asked.dry_run,
+    }
+
+
+def _shown(errand: Errand) -> dict[str, object]:
+    return {
+        "id": errand.id,
+        "owner": errand.owner or "root",
+        "state": errand.state,
+        "created_at": errand.created_at,
+        "changed_at": errand.changed_at,
+        "total": errand.total,
+        "counts": [{"topic": topic, "day": day, "events": count} for topic, day, count in errand.counts],
+        "note": errand.note,
+        "error": errand.error,
+    }

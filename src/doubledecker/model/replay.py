@@ -1,0 +1,105 @@
+"""Replays: which past events are sent again, and to whom alone."""
+
+import re
+
+import msgspec
+
+from doubledecker.errors import BadRequest
+from doubledecker.model import event as events
+from doubledecker.model import moment
+
+TARGETS = ("subscriber", "queue", "topic")
+RATE_MAX = 1_000_000
+WHERE_LENGTH_MAX = 4_000
+_NAME = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class Replay(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is replayed: events accepted from `from_ms` until before `upto_ms` that fit, to one target.
+
+    `target` is one of TARGETS and `name` whose; `publisher` is who publishes, when it is a topic. A direct one goes
+    from the lake to a subscriber without passing through Redis.
+    """
+
+    target: str
+    name: str
+    from_ms: int
+    upto_ms: int
+    rate: int
+    topic: str = ""
+    tenant: str = ""
+    where: str = ""
+    publisher: str = ""
+    direct: bool = False
+    dry_run: bool = False
+
+
+class ReplayAsked(msgspec.Struct, forbid_unknown_fields=True, rename={"start": "from", "end": "to"}):
+    """The body of `POST /replays`."""
+
+    start: str | None = None
+    end: str | None = None
+    topic: str | None = None
+    tenant: str | None = None
+    where: str | None = None
+    to_subscriber: str | None = None
+    to_queue: str | None = None
+    to_topic: str | None = None
+    rate: int | None = None
+    direct: bool = False
+    dry_run: bool = False
+
+
+def parse(body: bytes) -> ReplayAsked:
+    """A checked request; raises BadRequest with what was seen and what is allowed."""
+    try:
+        return msgspec.json.decode(body, type=ReplayAsked)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"not a replay: {error}") from error
+
+
+def plan(asked: ReplayAsked, *, now_ms: int, rate: int) -> Replay:
+    """The replay that is asked for, as of now; `rate` is the one to take when none is given."""
+    target, name = _target(asked)
+    from_ms = 0 if asked.start is None else moment.to_ms(moment.parse(asked.start, field="from"))
+    upto_ms = now_ms if asked.end is None else moment.to_ms(moment.parse(asked.end, field="to"))
+    if upto_ms > now_ms:
+        raise BadRequest(f"to is {asked.end!r}, in the future; what has not happened cannot be replayed")
+    if from_ms >= upto_ms:
+        raise BadRequest(f"from is {asked.start!r} and not before to, {asked.end or 'now'!r}")
+    if asked.topic is not None:
+        events.check_topic(asked.topic)
+    if asked.tenant is not None:
+        events.check_tenant(asked.tenant)
+    if asked.where is not None and not 1 <= len(asked.where) <= WHERE_LENGTH_MAX:
+        raise BadRequest(f"where has {len(asked.where)} characters; it must have from 1 to {WHERE_LENGTH_MAX}")
+    if asked.direct and target != "subscriber":
+        raise BadRequest(f"direct goes to a subscriber alone, by its callback; this replay goes to a {target}")
+    if asked.rate is not None and not 1 <= asked.rate <= RATE_MAX:
+        raise BadRequest(f"rate is {asked.rate}; it must be from 1 to {RATE_MAX} events a second")
+    return Replay(
+        target=target,
+        name=name,
+        from_ms=max(0, from_ms),
+        upto_ms=upto_ms,
+        rate=asked.rate or rate,
+        topic=asked.topic or "",
+        tenant=asked.tenant or "",
+        where=asked.where or "",
+        direct=asked.direct,
+        dry_run=asked.dry_run,
+    )
+
+
+def _target(asked: ReplayAsked) -> tuple[str, str]:
+    given = {kind: getattr(asked, f"to_{kind}") for kind in TARGETS}
+    named = {kind: name for kind, name in given.items() if name is not None}
+    if len(named) != 1:
+        seen = " and ".join(f"to_{kind}" for kind in named) or "none of them"
+        raise BadRequest(f"a replay has one target: to_subscriber, to_queue or to_topic; there is {seen}")
+    [(kind, name)] = named.items()
+    if kind == "topic":
+        events.check_topic(name)
+    elif not _NAME.fullmatch(name):
+        raise BadRequest(f"to_{kind} is {name[:80]!r}; it must be a name")
+    return kind, name

@@ -1,0 +1,80 @@
+"""The steps of the pipeline, in the order of the flow.
+
+In one pass (`--once`) each phase follows the one before: what is consumed is landed, and what has landed is used.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from doubledecker import log
+from doubledecker.assembly.settings import Settings
+from doubledecker.pipeline import consuming, lake, landing, latest, measures, measuring, tending
+from doubledecker.pipeline.bookmarks import BookmarkConsumer
+from doubledecker.pipeline.bulk import Bulk
+from doubledecker.pipeline.consuming import Consumer
+from doubledecker.pipeline.erasing import Eraser
+from doubledecker.pipeline.replaying import Replayer
+from doubledecker.pipeline.search import Ground
+from doubledecker.pipeline.sources import Source, Sources
+from doubledecker.pipeline.steps import Round, Step
+from doubledecker.pipeline.tending import Retention
+
+_CONSUME, _LAND, _USE = range(3)
+
+_log = log.get("pipeline")
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What a pipeline works on, and by which rules."""
+
+    settings: Settings
+    ground: Ground
+    archive: str
+    sources: Sources
+    is_once: bool
+
+    def steps(self) -> list[Step]:
+        """All that it does again and again."""
+        settings, ground = self.settings, self.ground
+        often_s = settings.pipeline_interval_s
+        in_bulk = Bulk(ground.spark, settings, ground.root)
+        return [
+            *map(self._source, self.sources.all),
+            *(Step(name, partial(self._land, name), often_s, _LAND) for name in landing.TABLES),
+            Step("measure", self._measure, settings.measure_interval_s, _USE),
+            Step("tend", self._tend, settings.tend_interval_s, _USE),
+            Step("bulk", in_bulk.act, often_s, _USE, in_bulk.close),
+            Step("replay", Replayer(ground, settings).round, often_s, _USE),
+            Step("erase", Eraser(ground).round, often_s, _USE),
+        ]
+
+    def _source(self, source: Source) -> Step:
+        spark = self.ground.spark
+        name, interval_s = f"source:{source.name}", source.interval_s or self.settings.pipeline_interval_s
+        ground = consuming.ground_of(self.ground.access, self.ground.root, self.sources, source)
+        if source.mode == "batch":
+            return Step(name, BookmarkConsumer(spark, source, ground).consume, interval_s, _CONSUME)
+        consumer = Consumer(spark, source, ground, interval_s=interval_s)
+        return Step(name, partial(consumer.consume, is_once=self.is_once), interval_s, _CONSUME, consumer.close)
+
+    def _land(self, name: str) -> Round:
+        ground = self.ground
+        done = landing.land(ground.spark, ground.access, ground.root, name, archive=self.archive)
+        return Round(done.rows, done.has_more, done.from_ms, done.size.rows, done.size.bytes, done.size.files)
+
+    def _measure(self) -> Round:
+        spark, access, root = self.ground.spark, self.ground.access, self.ground.root
+        done = [measuring.measure(spark, root, name, partitions=access.partitions) for name in measures.MEASURES]
+        latest.tell(access, root)
+        size = lake.total(each.size for each in done)
+        rows, has_more = sum(each.rows for each in done), any(each.has_more for each in done)
+        return Round(rows, has_more, 0, size.rows, size.bytes, size.files)
+
+    def _tend(self) -> Round:
+        kept = self.settings
+        rules = Retention(kept.lake_retention_days, kept.topics_kept_days, kept.lake_retention_attempts_days)
+        done = tending.tend(self.ground.root, rules)
+        if done.joined or done.removed or done.dropped:
+            _log.info("lake.tended", joined=done.joined, removed=done.removed, dropped=done.dropped)
+        return Round(0)

@@ -1,0 +1,33 @@
+"""From rows back to events: the lake has every field, so the encoder makes of one the very bytes it made at first."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from msgspec import UNSET, Raw
+
+from doubledecker.model.event import DEFAULT_TENANT, Event
+
+COLUMNS = (
+    *("topic", "type", "url", "timestamp", "data", "id", "tenant", "key", "traceparent"),
+    *("replay", "replay_of"),
+)
+
+
+def events(arrow: pa.RecordBatch) -> Iterator[Event]:
+    """The event of each row, in order."""
+    values = (arrow[name].to_pylist() for name in COLUMNS)
+    for topic, type_, url, t, data, id_, tenant, key, trace, replay, replay_of in zip(*values, strict=True):
+        yield Event(
+            topic=topic,
+            type=type_,
+            url=UNSET if url is None else url,
+            t=t,
+            data=UNSET if data is None else Raw(data.encode()),
+            id=id_,
+            # The constant itself, not an equal string: the encoder leaves out what is identical to the default.
+            tenant=DEFAULT_TENANT if tenant == DEFAULT_TENANT else tenant,
+            key=key or "",
+            traceparent=UNSET if trace is None else trace,
+            replay=replay or "",
+            replay_of=replay_of or "",
+        )

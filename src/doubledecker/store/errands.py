@@ -1,0 +1,68 @@
+"""Errands as they are kept at home: a hash for each kind, an errand a field, changed only by whoever saw it last."""
+
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
+
+from doubledecker.errors import NotFound, TooMany
+from doubledecker.model.errand import Errand
+from doubledecker.store.partitions import Partition
+from doubledecker.store.scripts import load
+
+REPLAYS, ERASURES = "replays", "erasures"
+# Of each kind: those that are over are kept for a look at what was done, the oldest forgotten first.
+KEPT_MAX = 200
+ACTIVE_MAX = 50
+
+Change = Callable[[Errand], Errand]
+
+_REPLACE, _PACE = load("errand_replace"), load("replay_pace")
+_decode = msgspec.json.Decoder(Errand).decode
+_SECOND_US = 1_000_000
+
+
+async def create(home: Partition, kind: str, errand: Errand) -> None:
+    """Keep a new errand; raises TooMany while as many wait as may."""
+    known = await read_all(home, kind)
+    active = sum(each.is_active for each in known)
+    if active >= ACTIVE_MAX:
+        raise TooMany(f"{active} {kind} are not done yet; at most {ACTIVE_MAX} may be")
+    over = [each.id for each in known if not each.is_active]
+    if len(known) >= KEPT_MAX and over:
+        await home.command("HDEL", home.key(kind), *over[: len(known) - KEPT_MAX + 1])
+    await home.run(_REPLACE, kind=kind, id=errand.id, former="", latter=msgspec.json.encode(errand))
+
+
+async def read_all(home: Partition, kind: str) -> list[Errand]:
+    """All errands of a kind, the oldest first."""
+    values = cast("list[bytes]", await home.command("HVALS", home.key(kind)))
+    return sorted((_decode(value) for value in values), key=lambda errand: (errand.created_at, errand.id))
+
+
+async def read(home: Partition, kind: str, id_: str) -> Errand:
+    """One errand; raises NotFound."""
+    return _decode(await _packed(home, kind, id_))
+
+
+async def change(home: Partition, kind: str, id_: str, by: Change) -> Errand:
+    """Change an errand as it is now; `by` may be called again when another was faster. Raises NotFound."""
+    while True:
+        former = await _packed(home, kind, id_)
+        changed = by(_decode(former))
+        latter = msgspec.json.encode(changed)
+        if latter == former or await home.run(_REPLACE, kind=kind, id=id_, former=former, latter=latter) == 1:
+            return changed
+
+
+async def keep_turn(home: Partition, replay: str, *, count: int, rate: int) -> int:
+    """In how many milliseconds so many events of a replay may be sent, over all its tasks."""
+    reply = await home.run(_PACE, id=replay, count=count, gap_us=max(1, _SECOND_US // rate))
+    return cast("int", reply)
+
+
+async def _packed(home: Partition, kind: str, id_: str) -> bytes:
+    found = cast("bytes | None", await home.command("HGET", home.key(kind), id_))
+    if found is None:
+        raise NotFound(f"there is no {kind.removesuffix('s')} {id_[:80]!r}")
+    return found

@@ -1,0 +1,80 @@
+"""Where an event is in Redis just now: in batches, on queues, among dead letters.
+
+Nothing in Redis leads from an event to where it waits: messages are looked through, so many at most, oldest first.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+
+from doubledecker.model.event import Event
+from doubledecker.model.queue import Queue
+from doubledecker.store import letters
+from doubledecker.store.partitions import Partition
+
+# In each partition: enough for what an ordinary backlog holds, and looked through within seconds.
+BATCHES_MAX = 5_000
+MESSAGES_MAX = 200_000
+_PAGE = 100
+
+_decode = msgspec.json.Decoder(Event).decode
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One place: a `batch` of a subscriber, a `queue`, or the `dead` letters of one; `id` is the batch or message."""
+
+    kind: str
+    name: str
+    id: str
+    attempts: int
+    replay: str = ""
+    why: str = ""
+
+
+async def find(partition: Partition, id_: str) -> list[Sighting]:
+    """Everywhere in this partition that an event is."""
+    found = [each async for each in _in_batches(partition, id_)]
+    for name in sorted(await letters.names_held(partition)):
+        found += [each async for each in _in_queue(partition, name, id_)]
+        async for letter in letters.each(partition, Queue(name, "", ()), None):
+            if (event := _meant([letter.event], id_)) is not None:
+                found.append(Sighting("dead", name, letter.id, letter.attempts, event.replay, letter.why))
+    return found
+
+
+async def _in_batches(partition: Partition, id_: str) -> AsyncIterator[Sighting]:
+    reply = await partition.command("ZRANGE", partition.key("batches:index"), 0, BATCHES_MAX - 1)
+    bids = [bid.decode() for bid in cast("list[bytes]", reply)]
+    for first in range(0, len(bids), _PAGE):
+        page = bids[first : first + _PAGE]
+        lists = await partition.commands([["LRANGE", partition.key(f"batch:{bid}"), 0, -1] for bid in page])
+        for bid, parts in zip(page, cast("list[list[bytes]]", lists), strict=True):
+            if (event := _meant(parts[3:], id_)) is not None:
+                yield Sighting("batch", parts[0].decode(), bid, int(parts[2]), event.replay)
+
+
+async def _in_queue(partition: Partition, name: str, id_: str) -> AsyncIterator[Sighting]:
+    cursor, seen = b"0", 0
+    while seen < MESSAGES_MAX:
+        reply = await partition.command("HSCAN", partition.key(f"queue:data:{name}"), cursor, "COUNT", 1_000)
+        cursor, flat = cast("tuple[bytes, list[bytes]]", reply)
+        for message, text in zip(flat[0::2], flat[1::2], strict=True):
+            if (event := _meant([text], id_)) is not None:
+                tried = await partition.command("HGET", partition.key(f"queue:tried:{name}"), message)
+                attempts = msgspec.msgpack.decode(cast("bytes", tried))[0] if tried else 0
+                yield Sighting("queue", name, message.decode(), attempts, event.replay)
+        seen += len(flat) // 2
+        if cursor == b"0":
+            return
+
+
+def _meant(messages: Sequence[bytes], id_: str) -> Event | None:
+    """The event with this id among some messages; most are passed over by their bytes."""
+    sign = id_.encode()
+    for message in messages:
+        if sign in message and (event := _decode(message)).id == id_:
+            return event
+    return None

@@ -1,0 +1,101 @@
+"""A lane of a replay: sent once and in order, however often and by however many tasks at once."""
+
+import asyncio
+import random
+
+import msgspec
+import pytest
+
+from conftest import Topology
+from doubledecker.assembly import build
+from doubledecker.bus.replaying import Past, Place, ReceiverAim, Sender
+from doubledecker.errors import NotFound
+from doubledecker.model.event import Event
+from doubledecker.model.queue import Queue
+from doubledecker.model.replay import Replay
+from doubledecker.model.token import Caller
+from doubledecker.store import letters
+from feed import Feed, a_feed
+from harness import quick_settings
+
+ROOT = Caller("", "root", is_root=True)
+
+
+def a_past(count: int) -> list[Past]:
+    """Events of one tenant; two of each millisecond, so that the place within it counts."""
+    return [
+        Past(Place(n // 2, 0, n % 2, 0), Event("orders", "made", t=n, id=f"id-{n}", tenant="acme"))
+        for n in range(count)
+    ]
+
+
+def a_sender(feed: Feed, rate: int = 1_000_000) -> Sender:
+    home = feed.bus.partitions.home
+    aim = ReceiverAim(home, Replay("queue", "late", 0, 1, rate), "a-replay")
+    return Sender(aim, feed.bus.registry, home=home, partition=home, task="0" * 32, id_="a-replay", rate=rate)
+
+
+async def numbers(feed: Feed) -> list[int]:
+    found = await letters.peek(feed.bus.partitions.home, Queue("late", "", ()), "acme", most=10_000)
+    return [msgspec.json.decode(text, type=Event).t for _, text in found]
+
+
+async def test_a_task_that_is_run_again_goes_on_where_the_last_call_ended(one: Topology):
+    async with a_feed(one) as feed:
+        await feed.bus.registry.register_queue(Queue("late", "", ("no:no:no",)), caller=ROOT)
+        past = a_past(3_000)
+        first = a_sender(feed)
+        await first.send(past[:1_234])
+        again = a_sender(feed)
+        for start in range(0, 3_000, 700):
+            await again.send(past[start : start + 700])
+
+        assert (first.sent, first.passed) == (1_234, 0)
+        assert (again.sent, again.passed) == (1_766, 1_234)
+        assert await numbers(feed) == list(range(3_000))
+
+
+async def test_two_attempts_at_once_send_each_event_once_and_in_order(one: Topology):
+    async with a_feed(one) as feed:
+        await feed.bus.registry.register_queue(Queue("late", "", ("no:no:no",)), caller=ROOT)
+        senders = [a_sender(feed, rate=1_000) for _ in range(3)]
+        await asyncio.gather(*(sender.send(a_past(500)) for sender in senders))
+
+        assert await numbers(feed) == list(range(500))
+        assert sum(sender.sent for sender in senders) == 500
+        assert all(sender.sent + sender.passed == 500 for sender in senders)
+
+
+async def test_events_that_are_gone_when_it_is_run_again_do_no_harm(one: Topology):
+    async with a_feed(one) as feed:
+        await feed.bus.registry.register_queue(Queue("late", "", ("no:no:no",)), caller=ROOT)
+        past = a_past(600)
+        await a_sender(feed).send(past[:300])
+        left = [each for each in past if random.random() < 0.5]
+        await a_sender(feed).send(left)
+
+        assert await numbers(feed) == [*range(300), *(each.event.t for each in left if each.event.t >= 300)]
+
+
+async def test_a_change_of_the_registry_is_noticed_and_a_queue_that_is_gone_ends_it(one: Topology):
+    async with a_feed(one) as feed:
+        for name in ("late", "other"):
+            await feed.bus.registry.register_queue(Queue(name, "", ("no:no:no",)), caller=ROOT)
+        sender = a_sender(feed)
+        await sender.send(a_past(10))
+        async with build.open_bus(quick_settings(one)) as other:
+            await other.registry.delete_queue("other")
+            await sender.send(a_past(20))
+            await other.registry.delete_queue("late")
+            with pytest.raises(NotFound, match="no queue 'late' any more"):
+                await sender.send(a_past(30))
+
+
+async def test_the_mark_is_the_last_field_and_nothing_else_of_the_event_changes(one: Topology):
+    async with a_feed(one) as feed:
+        await feed.bus.registry.register_queue(Queue("late", "", ("no:no:no",)), caller=ROOT)
+        event = Event("orders", "made", t=7, id="id", tenant="acme", key="k", data=msgspec.Raw(b'{"b": 1,  "a":2}'))
+        await a_sender(feed).send([Past(Place(1, 0, 0, 0), event)])
+        [(_, text)] = await letters.peek(feed.bus.partitions.home, Queue("late", "", ()), "acme", most=10)
+
+        assert text == msgspec.json.encode(event)[:-1] + b',"replay":"a-replay"}'

@@ -1,0 +1,101 @@
+"""`doubledecker replay`, `replays` and `erase` as a user runs them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.commands import Up, an_up, run, until
+
+
+def a_client(up: Up, name: str) -> str:
+    return run("token", "create", name, "--bus", up.url, "--data", str(up.data)).stdout.split()[-1]
+
+
+def test_without_a_bus_it_says_how_to_start_one(tmp_path: Path):
+    for words in (["replay", "--to-queue", "q"], ["replays"], ["erase", "--tenant", "t"]):
+        answer = run(*words, "--data", str(tmp_path))
+
+        assert (answer.returncode, answer.stdout) == (3, ""), words
+        assert answer.stderr.endswith(f"start one with `doubledecker up --data {tmp_path}`\n")
+
+
+def test_a_replay_that_is_followed_is_not_asked_for_anew():
+    answer = run("replay", "--id", "x", "--topic", "orders")
+
+    assert answer.returncode == 2
+    assert "--id is a replay as it was asked for; leave out --topic" in answer.stderr
+
+
+def test_a_list_of_none_and_a_replay_that_is_not_there(bus: Up):
+    data = str(bus.data)
+    listed = run("replays", "--json", "--data", data)
+    cancelled = run("replays", "--cancel", "nothing", "--data", data)
+    followed = run("replay", "--id", "nothing", "--data", data)
+
+    assert json.loads(listed.stdout) == []
+    for answer in (cancelled, followed):
+        assert (answer.returncode, answer.stdout) == (4, "")
+        assert answer.stderr == "doubledecker: there is no replay 'nothing'\n"
+
+
+EVENTS = [{"topic": "orders", "type": "create", "tenant": f"t{n % 3}", "key": f"k{n}"} for n in range(60)]
+
+
+def waiting(data: Path) -> int:
+    return json.loads(run("queue", "show", "late", "--json", "--data", str(data)).stdout)["waiting"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_with_no_pipeline_running_it_is_done_here(data_dir: Path):
+    with an_up(data_dir, "--no-demo") as up:
+        data = ("--data", str(data_dir))
+        assert up.post("/events", a_client(up, "shop"), EVENTS) == 202
+        assert run("queue", "register", "late", "nothing:nothing:nothing", *data).returncode == 0
+        done = run("replay", "--to-queue", "late", "--tenant", "t1", "--yes", "--json", *data, within_s=400)
+        held = waiting(data_dir)
+
+    assert done.returncode == 0, done.stderr
+    assert "No pipeline runs; one is started here" in done.stderr
+    assert (json.loads(done.stdout)["state"], json.loads(done.stdout)["sent"]) == ("done", 20)
+    assert held == 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_with_a_pipeline_running_it_is_asked_and_followed(data_dir: Path):
+    with an_up(data_dir, "--no-demo", with_pipeline=True) as up:
+        data = ("--data", str(data_dir))
+        assert up.post("/events", a_client(up, "shop"), EVENTS) == 202
+        assert run("queue", "register", "late", "nothing:nothing:nothing", *data).returncode == 0
+        state = lambda: json.loads(run("pipeline", "status", "--json", *data).stdout)["run"]  # noqa: E731 - used once
+        until(lambda: (state() or {}).get("state") == "running", within_s=240)
+        asked = ("replay", "--to-queue", "late", "--tenant", "t1", *data)
+        counted = run(*asked, "--dry-run", within_s=120)
+        refused = run(*asked, stdin="n\n", within_s=120)
+        nothing = waiting(data_dir)
+        done = run(*asked, "--yes", "--json", within_s=120)
+        held = waiting(data_dir)
+        wrong = run("replay", "--to-queue", "late", "--where", "nonsense(", "--yes", *data, within_s=120)
+        stranger = run("replay", "--to-queue", "nobodys", "--yes", *data)
+        erased = run("erase", "--tenant", "t2", "--yes", "--json", *data, within_s=120)
+        again = run("erase", "--tenant", "t2", "--dry-run", "--json", *data, within_s=120)
+        listed = run("replays", *data)
+
+    assert counted.returncode == 0, counted.stderr
+    assert counted.stdout.splitlines()[1].split("\t")[::2] == ["orders", "20"]
+    assert (refused.returncode, nothing) == (1, 0)
+    assert "Replay 20 events?" in refused.stderr
+    assert done.returncode == 0, done.stderr
+    assert "No pipeline runs" not in done.stderr
+    assert json.loads(done.stdout)["sent"] == held == 20
+    assert wrong.returncode == stranger.returncode == 4
+    assert "the condition cannot be used" in wrong.stderr
+    assert "no queue named 'nobodys'" in stranger.stderr
+    assert erased.returncode == 0, erased.stderr
+    assert (json.loads(erased.stdout)["state"], json.loads(erased.stdout)["erased"]) == ("done", 20)
+    assert json.loads(again.stdout)["total"] == 0
+    assert len(listed.stdout.splitlines()) == 6
+    for answer in (counted, refused, done, wrong, stranger, erased):
+        assert "Traceback" not in answer.stderr

@@ -1,0 +1,73 @@
+"""Errands in tests: asked for as a caller asks, and carried out round by round as the pipeline does."""
+
+import asyncio
+from dataclasses import replace
+
+from msgspec import structs
+
+from doubledecker.assembly import build
+from doubledecker.bus.errands import Errands
+from doubledecker.model.erasure import ErasureAsked
+from doubledecker.model.errand import Errand
+from doubledecker.model.replay import ReplayAsked
+from doubledecker.model.token import Caller
+from doubledecker.pipeline.erasing import Eraser
+from doubledecker.pipeline.replaying import Replayer
+from doubledecker.pipeline.search import Ground
+from doubledecker.store import errands
+from doubledecker.store.errands import ERASURES, REPLAYS
+from harness import quick_settings
+from lakes import Lake
+
+ROOT = Caller("", "root", is_root=True)
+
+
+class Desk:
+    """Asks for errands on a lake's bus, and carries them out."""
+
+    def __init__(self, lake: Lake, topology: object, **settings: object) -> None:
+        self.settings = replace(quick_settings(topology), **{"replay_rate_per_s": 1_000_000, **settings})
+        self.ground = Ground(lake.spark, lake.access, lake.root)
+        self.replayer = Replayer(self.ground, self.settings)
+        self.eraser = Eraser(self.ground)
+
+    async def ask(self, caller: Caller = ROOT, **asked: object) -> Errand:
+        async with build.open_bus(self.settings) as bus:
+            desk = Errands(bus.partitions, bus.registry, rate=self.settings.replay_rate_per_s)
+            return await desk.ask_replay(ReplayAsked(**asked), caller)
+
+    async def ask_erasure(self, **asked: object) -> Errand:
+        async with build.open_bus(self.settings) as bus:
+            desk = Errands(bus.partitions, bus.registry, rate=1)
+            return await desk.ask_erasure(ErasureAsked(**asked), ROOT)
+
+    async def read(self, errand: Errand, kind: str = REPLAYS) -> Errand:
+        async with build.open_bus(self.settings) as bus:
+            return await errands.read(bus.partitions.home, kind, errand.id)
+
+    async def replay(self, caller: Caller = ROOT, **asked: object) -> Errand:
+        """Ask for a replay and carry it out to its end."""
+        errand = await self.ask(caller, **asked)
+        await self.run()
+        return await self.read(errand)
+
+    async def run(self) -> None:
+        async with asyncio.timeout(240):
+            while (await asyncio.to_thread(self.replayer.round)).has_more:
+                pass
+
+    async def erase(self, **asked: object) -> Errand:
+        errand = await self.ask_erasure(**asked)
+        await self.run_erasures(errand)
+        return await self.read(errand, ERASURES)
+
+    async def run_erasures(self, errand: Errand) -> None:
+        """Rounds, as many as it takes."""
+        async with asyncio.timeout(240):
+            while (await self.read(errand, ERASURES)).is_active:
+                await asyncio.to_thread(self.eraser.round)
+
+    async def set(self, errand: Errand, **changes: object) -> None:
+        async with build.open_bus(self.settings) as bus:
+            change = lambda now: structs.replace(now, **changes)  # noqa: E731 - read where it is used
+            await errands.change(bus.partitions.home, REPLAYS, errand.id, change)

@@ -1,0 +1,86 @@
+"""Columns that come with a new version: an older table gets them, and its rows have null there."""
+
+import asyncio
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from conftest import Topology
+from doubledecker.errors import LakeUnfit
+from doubledecker.model.entry_id import EntryId
+from doubledecker.pipeline import files, frames, lake, landing, rows, search
+from doubledecker.pipeline.lake import Table
+from doubledecker.pipeline.search import Wanted
+from doubledecker.store.journal import Entry
+from errands import Desk
+from feed import a_feed
+from lakes import Lake
+
+LINE = b'{"topic":"orders","type":"create","t":%d,"id":"old-%d"}'
+NEW = {"replay", "replay_of"}
+
+
+def an_old_table(root: str) -> None:
+    """The events table as the first version made it, with five events."""
+    now = landing.table_of(root, "events")
+    old = Table(now.uri, pa.schema([column for column in now.schema if column.name not in NEW]), now.partition_by)
+    entries = [Entry(f"{1_794_740_000_000 + n}-0", (("p", LINE % (n, n)),)) for n in range(5)]
+    batch = rows.to_batch(rows.layout("events"), entries, partition=0)
+    old.commit(old.open(), list(files.write(old, [batch])), lake.reaches({0: EntryId.parse(entries[-1].id)}))
+
+
+def columns_of(root: str) -> set[str]:
+    return {column.name for column in DeltaTable(f"{root}/events").schema().fields}
+
+
+def test_an_older_table_gets_what_it_lacks_and_keeps_what_it_has(tmp_path: Path):
+    an_old_table(str(tmp_path))
+    before = columns_of(str(tmp_path))
+    opened = landing.table_of(str(tmp_path), "events").open()
+    version = opened.version()
+    landing.table_of(str(tmp_path), "events").open()
+    found = pa.table(opened.scan()).to_pylist()
+
+    assert not before & NEW
+    assert columns_of(str(tmp_path)) == before | NEW
+    assert sorted(row["id"] for row in found) == [f"old-{n}" for n in range(5)]
+    assert {(row["replay"], row["replay_of"]) for row in found} == {(None, None)}
+    assert lake.landed(opened, 1) == {0: EntryId(1_794_740_000_004, 0)}
+    assert DeltaTable(f"{tmp_path}/events").version() == version, "the second time there is nothing to add"
+
+
+def test_a_column_of_another_type_is_refused_and_nothing_is_changed(tmp_path: Path):
+    now = landing.table_of(str(tmp_path), "events")
+    fields = [pa.field("bytes", pa.string()) if each.name == "bytes" else each for each in now.schema]
+    DeltaTable.create(now.uri, schema=pa.schema(fields[:-3]), partition_by=["topic"])
+
+    with pytest.raises(
+        LakeUnfit, match=r"column 'bytes' of the lake's table .* is string, and this version .* integer"
+    ):
+        now.open()
+    assert not columns_of(str(tmp_path)) & NEW
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_old_and_new_rows_are_landed_found_and_erased_together(
+    spark: SparkSession, one: Topology, tmp_path: Path
+):
+    an_old_table(str(tmp_path / "lake"))
+    async with a_feed(one) as feed:
+        mine = await Lake(spark, feed, tmp_path).register()
+        await feed.publish(20)
+        await mine.land()
+        desk = Desk(mine, one)
+        table = landing.table_of(mine.root, "events")
+        frame = frames.landed(spark, table, table.open())
+        nulls = frame.where("replay is null").count()
+        found = await asyncio.to_thread(search.events, desk.ground, Wanted())
+        done = await desk.erase(tenant="default")
+
+    assert nulls == len(found) == 25
+    assert done.done == 5
+    assert mine.ids == feed.ids
