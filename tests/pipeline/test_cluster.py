@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from cli.commands import run
 from conftest import Topology
 from doubledecker.model.subscriber import Subscription
-from doubledecker.store import tether
+from doubledecker.store import journal, tether
 from doubledecker.store.scripts import all_names
 from feed import Feed, a_feed
 from receiver import Receiver
@@ -48,6 +48,10 @@ async def test_each_part_of_the_pipeline_runs_on_both_workers(one: Topology, tmp
         printed = await drive(
             cluster, [sys.executable, str(TESTS / "on_cluster.py"), *words], tmp_path, PYTHONPATH=path
         )
+        for partition in feed.bus.partitions.all:
+            # Nothing is over the bound: what goes is what the lake has confirmed.
+            while (await journal.trim(partition, "events", bytes_max=2**40)).removed:
+                pass
         left = await published(feed)
     found = json.loads(printed.splitlines()[-1])
     rows = pa.table(DeltaTable(tmp_path / "lake" / "events").scan()).to_pylist()

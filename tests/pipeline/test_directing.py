@@ -43,11 +43,11 @@ def by_key(events: Iterable[tuple[object, object]]) -> dict[object, list[object]
 
 
 def received(receiver: Receiver) -> dict[object, list[object]]:
-    return by_key((event["key"], event["t"]) for event in receiver.events)
+    return by_key(((event["tenant"], event["key"]), event["t"]) for event in receiver.events)
 
 
 def published(events: list[Event]) -> dict[object, list[object]]:
-    return by_key((event.key, event.t) for event in events)
+    return by_key(((event.tenant, event.key), event.t) for event in events)
 
 
 async def waiting(feed: Feed) -> int:

@@ -18,6 +18,7 @@ import sys
 from pyspark.sql import SparkSession
 url, publisher = sys.argv[1:]
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 rows = spark.range(3).selectExpr("'orders' as topic", "'create' as type")
 rows.write.format("doubledecker").options(redisUrl=url, publisher=publisher).mode("append").save()
 print(spark.read.format("doubledecker").option("redisUrl", url).load().count())

@@ -1,5 +1,6 @@
 """Sources: rows of many kinds become events, each once, and what cannot be one is kept with its reason."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +15,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from conftest import Topology
-from doubledecker.pipeline import bookmarks
+from doubledecker.assembly.settings import Settings
+from doubledecker.model.step import StepReport
+from doubledecker.pipeline import bookmarks, steps
+from doubledecker.pipeline import run as running
 from doubledecker.pipeline.bookmarks import BookmarkConsumer
 from doubledecker.pipeline.consuming import Consumer
+from doubledecker.pipeline.sources import Sources
+from doubledecker.pipeline.steps import Keeper
 from feed import a_feed
 from sourcing import FIELDS, SCHEMA, a_source, consume, drop, ground_in, lines, number, published, quarantined
 
@@ -218,6 +224,29 @@ async def test_an_empty_folder_of_parquet_is_no_failure(spark: SparkSession, one
         assert consume(spark, feed, tmp_path, source).rows == 0
         write(Path(source.path), "parquet")
         assert consume(spark, feed, tmp_path, source).rows == 50
+
+
+async def test_a_source_that_fails_is_told_and_does_not_stop_another(
+    spark: SparkSession, one: Topology, tmp_path: Path
+):
+    good = a_source(tmp_path)
+    bad = replace(good, name="bad", path=str(tmp_path / "nowhere"))
+    drop(good, "a.json", lines(range(100)))
+    told: dict[str, StepReport] = {}
+    async with a_feed(one) as feed:
+        access = ground_in(tmp_path, feed, good).access
+        wanted = running._sourcing(
+            Settings(), spark, access, str(tmp_path / "lake"), Sources((bad, good)), is_once=True
+        )
+        is_done = steps.pass_all([Keeper(step, told.__setitem__) for step in wanted], threading.Event())
+        found = await published(feed)
+
+    assert not is_done
+    assert Counter(number(event) for event in found) == Counter(range(100))
+    assert (told["source:orders"].rows, told["source:orders"].failures) == (100, 0)
+    assert told["source:orders"].rows_per_s > 0
+    assert (told["source:bad"].state, told["source:bad"].failures) == ("failing", 3)
+    assert "nowhere" in told["source:bad"].error
 
 
 def tables(spark: SparkSession, name: str) -> Callable[[str], None]:

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from doubledecker.errors import NotFound, TooMany
-from doubledecker.model.errand import FAILURES_MAX, Errand
+from doubledecker.model.errand import FAILURES_MAX, Errand, condensed
 from doubledecker.store import errands
 from doubledecker.store.errands import ACTIVE_MAX, KEPT_MAX, REPLAYS
 from doubledecker.store.partitions import Partitions
@@ -61,6 +61,18 @@ async def test_all_tasks_together_keep_the_pace_and_a_pause_is_not_made_up_for(p
     assert [round(turn / 10_000) for turn in turns] == [0, 10, 20, 30]
     assert other == 0
     assert [round(turn / 10_000) for turn in later] == [0, 10]
+
+
+def test_counts_are_kept_in_a_bounded_number_of_rows_and_none_is_left_out():
+    few = [(topic, f"2026-11-{day:02}", 3) for topic in ("users", "orders") for day in range(1, 11)]
+    days = [("orders", f"day-{n:04}", n) for n in range(2_000)]
+    topics = [(f"topic-{n:04}", "2026-11-15", n) for n in range(2_000)]
+
+    assert condensed(few) == tuple(sorted(few))
+    assert condensed(days) == (("orders", "all", sum(range(2_000))),)
+    assert len(condensed(topics)) == 1_000
+    assert condensed(topics)[0] == ("topic-1999", "all", 1_999)
+    assert sum(count for _, _, count in condensed(topics)) == sum(range(2_000))
 
 
 def test_an_errand_that_fails_is_given_up_after_some_times():

@@ -4,6 +4,9 @@ An errand is *waiting* until a pipeline takes it up, then *running*, and at its 
 Whatever carries it out may die and be replaced: all that is needed to go on is in the errand.
 """
 
+from collections import Counter
+from collections.abc import Iterable
+
 import msgspec
 
 from doubledecker.model import moment
@@ -14,6 +17,10 @@ ACTIVE = frozenset({"waiting", "running"})
 # A round that fails is tried again; one that fails this often in a row will not do better.
 FAILURES_MAX = 5
 _ERROR_LENGTH_MAX = 500
+# Rows of counts that are kept; beyond, days are summed up, and then the topics with the least.
+_COUNTS_MAX = 1_000
+
+Counts = tuple[tuple[str, str, int], ...]
 
 
 class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -33,7 +40,7 @@ class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
     refused: int = 0
     cursor: int = 0
     lanes: int = 0
-    counts: tuple[tuple[str, str, int], ...] = ()
+    counts: Counts = ()
     failures: int = 0
     note: str = ""
     error: str = ""
@@ -48,6 +55,20 @@ class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
         failures = self.failures + 1
         state = "failed" if is_final or failures >= FAILURES_MAX else self.state
         return msgspec.structs.replace(self, state=state, failures=failures, error=text, note="", changed_at=now_ms)
+
+
+def condensed(counts: Iterable[tuple[str, str, int]]) -> Counts:
+    """Counts by topic and day, in order, or in fewer rows when there are too many to keep."""
+    found = sorted(counts)
+    if len(found) <= _COUNTS_MAX:
+        return tuple(found)
+    by_topic: Counter[str] = Counter()
+    for topic, _, count in found:
+        by_topic[topic] += count
+    most = by_topic.most_common(_COUNTS_MAX - 1)
+    others = by_topic.total() - sum(count for _, count in most)
+    rest = [("others", "all", others)] if others else []
+    return (*((topic, "all", count) for topic, count in most), *rest)
 
 
 def replay(errand: Errand) -> dict[str, object]:

@@ -38,6 +38,10 @@ class Row(NamedTuple):
 
 def to_rows(arrow: pa.RecordBatch) -> Iterator[tuple[Strand, Row]]:
     """The rows of an Arrow batch, in order, each with its strand."""
+<<<<<<< HEAD
+=======
+    places = zip(*(arrow[name].to_pylist() for name in ("partition", "strand", "entry", "line")), strict=True)
+>>>>>>> main
     strands = {(each.partition, each.number): each for each in strands_in(arrow)}
     places = zip(*(arrow[name].to_pylist() for name in ("partition", "strand", "entry", "line")), strict=True)
     last, ms, n = "", 0, 0

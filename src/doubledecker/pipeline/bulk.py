@@ -1,6 +1,6 @@
 """Deliver in bulk: the pipeline's step that serves every subscriber of the bulk tier, from the lake.
 
-Each look finds who has something to go through (pipeline/spans.py) and has it posted (pipeline/posting.py), a thread
+Each look finds who has something to go through (pipeline/legs.py) and has it posted (pipeline/posting.py), a thread
 and a Spark job for each subscriber. Whoever is slow or fails is served apart from the others, waits by itself, and goes
 on from its own ledger. Tasks hold a core while they wait for a receiver; so those who fare well together get all cores
 but one, and those who fail a third.
@@ -23,10 +23,10 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.model.routing import Registry
 from doubledecker.model.strand import Reach, Strand
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.pipeline import frames, lake, landing, posting, reading, session, spans, steps
+from doubledecker.pipeline import frames, lake, landing, legs, posting, reading, session, steps
+from doubledecker.pipeline.legs import Bounds, Leg
 from doubledecker.pipeline.posting import Posted, Posting
 from doubledecker.pipeline.reading import Access
-from doubledecker.pipeline.spans import Bounds, Span
 from doubledecker.pipeline.steps import Round
 from doubledecker.store import bulk, registry, subscribers
 from doubledecker.store.bulk import Course
@@ -121,7 +121,7 @@ class Bulk:
             # Whoever made it live died before it could say where bulk delivery ends.
             await registry.copy_version(bus, await registry.version(bus.home))
             await bulk.end(bus, token)
-        elif spans.is_through(course) and token not in self._running:
+        elif legs.is_through(course) and token not in self._running:
             await bulk.forget(bus.home, token)
 
     def _start(self, found: list[Standing], opened: DeltaTable) -> bool:
@@ -132,8 +132,8 @@ class Bulk:
             token = whose.subscriber.token
             if token in self._running or not self._is_due(whose):
                 continue
-            ends = spans.ends(whose.course, landed)
-            due = spans.due(whose.course, ends, now_ms=clock.now_ms())
+            ends = legs.ends(whose.course, landed)
+            due = legs.due(whose.course, ends, now_ms=clock.now_ms())
             if not due:
                 continue
             cores = self._cores_for(whose)
@@ -142,8 +142,8 @@ class Bulk:
                 continue
             since = min(reach.place.ms for reach in due.values())
             files = [file for file in frames.extents(opened, since=_moment(since)) if file.topic in whose.course.topics]
-            bounds = Bounds(rows_max=spans.PROBE_ROWS_MAX) if whose.is_failing else Bounds()
-            planned = spans.plan(due, ends, files, bounds)
+            bounds = Bounds(rows_max=legs.PROBE_ROWS_MAX) if whose.is_failing else Bounds()
+            planned = legs.plan(due, ends, files, bounds)
             self._served_at[token] = time.monotonic()
             future = self._threads.submit(self._serve, whose, planned, opened, cores)
             self._running[token] = (cores, whose.is_failing, future)
@@ -164,34 +164,34 @@ class Bulk:
         taken = sum(each for each, is_failing, _ in self._running.values() if not is_failing)
         return min(whose.subscriber.concurrency, max(1, cores - 1) - taken)
 
-    def _serve(self, whose: Standing, planned: list[Span], opened: DeltaTable, tasks: int) -> _Served:
+    def _serve(self, whose: Standing, planned: list[Leg], opened: DeltaTable, tasks: int) -> _Served:
         """One round of one subscriber, in a thread of its own."""
         began_s = time.monotonic()
         ledger = bulk.ledger_of(whose.subscriber.token)
-        full = [span for span in planned if not span.is_empty]
+        full = [leg for leg in planned if not leg.is_empty]
         posted = Posted(0, {}, {})
         if full:
-            frame = reduce(DataFrame.unionByName, [self._rows(whose.course, span, opened) for span in full])
+            frame = reduce(DataFrame.unionByName, [self._rows(whose.course, leg, opened) for leg in full])
             # Executors need no key to the bus.
             work = Posting(replace(self.settings, root_key=""), whose.subscriber, ledger)
             posted = posting.post(frame, work, tasks=tasks)
         passing: dict[Strand, tuple[Reach, Reach]] = {}
-        for span in planned:
-            passing |= spans.passing(span, posted.stopped.keys(), posted.stood)
+        for leg in planned:
+            passing |= legs.passing(leg, posted.stopped.keys(), posted.stood)
         asyncio.run(self._pass(ledger, passing))
         return _Served(posted.events, int((time.monotonic() - began_s) * 1000))
 
-    def _rows(self, course: Course, span: Span, opened: DeltaTable) -> DataFrame:
-        """What a subscriber gets of a span."""
+    def _rows(self, course: Course, leg: Leg, opened: DeltaTable) -> DataFrame:
+        """What a subscriber gets of a leg."""
         table = landing.table_of(self.root, "events")
-        since, until = _moment(span.since_ms), _moment(span.until_ms)
+        since, until = _moment(leg.since_ms), _moment(leg.until_ms)
         frame = frames.landed(self.spark, table, opened, since=since, until=until)
         frame = frame.where(columns.col("topic").isin(sorted(course.topics)))
-        least = min(reach.place for reach in span.reaches.values())
+        least = min(reach.place for reach in leg.reaches.values())
         for topic, starts in course.topics.items():
             if any(start.place > least for start in starts):
                 frame = posting.beginning(frame, topic, [start.place for start in starts])
-        return posting.remaining(frame, span.reaches, span.upto)
+        return posting.remaining(frame, leg.reaches, leg.upto)
 
     async def _pass(self, ledger: str, passing: Mapping[Strand, tuple[Reach, Reach]]) -> None:
         async with reading.connected(_access(self.settings)) as bus:

@@ -1,8 +1,8 @@
-"""`doubledecker` as a Spark format: register it once, then read and write the bus like any table.
+"""`doubledecker` as a Spark format: read and write the bus like any table.
 
-from doubledecker.pipeline import connector
-connector.register(spark)
 spark.read.format("doubledecker").option("topic", "orders").load()
+
+Spark finds it by itself (see the package `pyspark_doubledecker`); `register` does what that cannot.
 """
 
 from pyspark.sql import SparkSession
@@ -25,7 +25,9 @@ NAME = "doubledecker"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session; again does no harm."""
+    """Make the format known to a session, along with files that were sent to executors; again does no harm."""
+    # Spark reads in batches from a format that takes filters only if this says so.
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(BusSource)
 
 

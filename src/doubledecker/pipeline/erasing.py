@@ -23,9 +23,10 @@ from pyspark.sql import functions as columns
 
 from doubledecker import clock, log
 from doubledecker.errors import LakeUnfit
+from doubledecker.model import errand as views
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.errand import Errand
+from doubledecker.model.errand import Counts, Errand
 from doubledecker.pipeline import lake, landing, reading, rewriting, search, tombstones
 from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.steps import Round
@@ -37,8 +38,6 @@ _PAUSE_S = 0.5
 
 _log = log.get("pipeline")
 _decode = msgspec.json.Decoder(Erasure).decode
-
-Counts = tuple[tuple[str, str, int], ...]
 
 
 @dataclass
@@ -95,7 +94,7 @@ class Eraser:
             if getattr(erasure, column):
                 whole = whole.where(columns.col(column) == getattr(erasure, column))
         found = whole.groupBy("topic", columns.to_date("at").alias("day")).count().collect()
-        return tuple(sorted((row["topic"], str(row["day"]), row["count"]) for row in found))
+        return views.condensed((row["topic"], str(row["day"]), row["count"]) for row in found)
 
     def _has_landed(self, erasure: Erasure) -> bool:
         """Whether all events that were accepted before the tombstone are in the table."""

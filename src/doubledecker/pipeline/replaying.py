@@ -25,6 +25,7 @@ from pyspark.sql import functions as columns
 from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
 from doubledecker.errors import Refused
+from doubledecker.model import errand as views
 from doubledecker.model import moment
 from doubledecker.model.errand import Errand
 from doubledecker.model.event import DEFAULT_TENANT
@@ -97,13 +98,12 @@ class Replayer:
         )
         first = columns.min(columns.unix_millis("at")).alias("first")
         counted = days.agg(columns.count("*").alias("n"), first).collect()
-        counts = tuple(sorted((row["topic"], str(row["day"]), row["n"]) for row in counted))
-        total = sum(count for _, _, count in counts)
+        total = sum(row["n"] for row in counted)
         is_over = replay.dry_run or not total
         changes = {
             "state": "done" if is_over else "running",
             "total": total,
-            "counts": counts,
+            "counts": views.condensed((row["topic"], str(row["day"]), row["n"]) for row in counted),
             "cursor": min((row["first"] for row in counted), default=replay.upto_ms),
             "lanes": self._lanes(),
         }

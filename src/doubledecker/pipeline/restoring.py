@@ -18,16 +18,16 @@ def events(arrow: pa.RecordBatch) -> Iterator[Event]:
     values = (arrow[name].to_pylist() for name in COLUMNS)
     for topic, type_, url, t, data, id_, tenant, key, trace, replay, replay_of in zip(*values, strict=True):
         yield Event(
-            topic=topic,
-            type=type_,
-            url=UNSET if url is None else url,
-            t=t,
-            data=UNSET if data is None else Raw(data.encode()),
-            id=id_,
+            topic,
+            type_,
+            UNSET if url is None else url,
+            t,
+            UNSET if data is None else Raw(data.encode()),
+            id_,
             # The constant itself, not an equal string: the encoder leaves out what is identical to the default.
-            tenant=DEFAULT_TENANT if tenant == DEFAULT_TENANT else tenant,
-            key=key or "",
-            traceparent=UNSET if trace is None else trace,
-            replay=replay or "",
-            replay_of=replay_of or "",
+            DEFAULT_TENANT if tenant == DEFAULT_TENANT else tenant,
+            key or "",
+            UNSET if trace is None else trace,
+            replay or "",
+            replay_of or "",
         )

@@ -3,9 +3,9 @@
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.position import Place
 from doubledecker.model.strand import Reach, Strand
-from doubledecker.pipeline import spans
+from doubledecker.pipeline import legs
 from doubledecker.pipeline.frames import Extent
-from doubledecker.pipeline.spans import Bounds
+from doubledecker.pipeline.legs import Bounds
 from doubledecker.store.bulk import Course
 
 END = {0: Place(10_000, 5)}
@@ -19,18 +19,18 @@ def at(ms: int, **more: int) -> Reach:
 def test_strands_that_keep_pace_go_on_together_up_to_what_has_landed():
     reaches = {Strand(0, n): at(1000) for n in range(3)}
 
-    [span] = spans.plan(reaches, END, EVEN, Bounds())
+    [leg] = legs.plan(reaches, END, EVEN, Bounds())
 
-    assert (span.since_ms, span.until_ms) == (1000, 10_001)
-    assert set(span.upto.values()) == {Place(10_000, 5)}
-    assert not span.is_empty
+    assert (leg.since_ms, leg.until_ms) == (1000, 10_001)
+    assert set(leg.upto.values()) == {Place(10_000, 5)}
+    assert not leg.is_empty
 
 
 def test_a_span_ends_where_it_would_hold_too_many_rows_or_bytes():
     reaches = {Strand(0, 0): at(1000)}
 
-    [by_rows] = spans.plan(reaches, END, EVEN, Bounds(rows_max=500))
-    [by_bytes] = spans.plan(reaches, END, EVEN, Bounds(bytes_max=2000))
+    [by_rows] = legs.plan(reaches, END, EVEN, Bounds(rows_max=500))
+    [by_bytes] = legs.plan(reaches, END, EVEN, Bounds(bytes_max=2000))
 
     assert by_rows.until_ms == 1500
     assert by_bytes.until_ms == 3000
@@ -41,48 +41,48 @@ def test_a_span_ends_where_it_would_hold_too_many_rows_or_bytes():
 def test_a_crowded_millisecond_is_gone_through_all_the_same():
     crowded = [Extent("orders", 1000, 1000, rows=10**6, bytes=10**6)]
 
-    [span] = spans.plan({Strand(0, 0): at(1000)}, END, crowded, Bounds(rows_max=10))
+    [leg] = legs.plan({Strand(0, 0): at(1000)}, END, crowded, Bounds(rows_max=10))
 
-    assert span.until_ms == 1001
+    assert leg.until_ms == 1001
 
 
 def test_one_that_was_held_up_has_a_span_of_its_own_and_the_furthest_is_never_left_out():
     reaches = {Strand(0, n): at(1000 * n) for n in range(10)}
 
-    found = spans.plan(reaches, END, EVEN, Bounds(rows_max=500))
+    found = legs.plan(reaches, END, EVEN, Bounds(rows_max=500))
 
-    assert [span.since_ms for span in found] == [0, 1000, 2000, 9000]
-    assert all(len(span.reaches) == 1 for span in found)
+    assert [leg.since_ms for leg in found] == [0, 1000, 2000, 9000]
+    assert all(len(leg.reaches) == 1 for leg in found)
 
 
 def test_where_no_file_holds_anything_there_is_nothing_to_read():
-    [span] = spans.plan({Strand(0, 0): at(1000)}, END, [], Bounds())
+    [leg] = legs.plan({Strand(0, 0): at(1000)}, END, [], Bounds())
 
-    assert span.is_empty
-    assert span.upto == {Strand(0, 0): Place(10_000, 5)}
+    assert leg.is_empty
+    assert leg.upto == {Strand(0, 0): Place(10_000, 5)}
 
 
 def test_strands_that_wait_after_a_failure_or_are_at_the_end_are_not_due():
     course = Course({Strand(0, 0): at(5, retry_at=100), Strand(0, 1): at(5), Strand(0, 2): Reach(END[0])})
 
-    assert set(spans.due(course, END, now_ms=50)) == {Strand(0, 1)}
-    assert set(spans.due(course, END, now_ms=100)) == {Strand(0, 0), Strand(0, 1)}
+    assert set(legs.due(course, END, now_ms=50)) == {Strand(0, 1)}
+    assert set(legs.due(course, END, now_ms=100)) == {Strand(0, 0), Strand(0, 1)}
 
 
 def test_one_that_is_live_again_goes_no_further_than_its_end():
     course = Course({Strand(0, 0): at(5)}, until={0: Place(2000, 0)})
 
-    assert spans.ends(course, {0: EntryId(10_000, 5)}) == {0: Place(2000, 0)}
-    assert not spans.is_through(course)
-    assert spans.is_through(Course({Strand(0, 0): at(2000)}, until={0: Place(2000, 0)}))
-    assert not spans.is_through(Course({Strand(0, 0): at(2000)}))
+    assert legs.ends(course, {0: EntryId(10_000, 5)}) == {0: Place(2000, 0)}
+    assert not legs.is_through(course)
+    assert legs.is_through(Course({Strand(0, 0): at(2000)}, until={0: Place(2000, 0)}))
+    assert not legs.is_through(Course({Strand(0, 0): at(2000)}))
 
 
 def test_a_strand_that_stopped_stays_and_the_others_pass_from_where_they_stood():
     reaches = {Strand(0, n): at(1000) for n in range(3)}
-    [span] = spans.plan(reaches, END, EVEN, Bounds())
+    [leg] = legs.plan(reaches, END, EVEN, Bounds())
 
-    passing = spans.passing(span, {Strand(0, 0)}, {Strand(0, 0): at(3000), Strand(0, 1): at(4000)})
+    passing = legs.passing(leg, {Strand(0, 0)}, {Strand(0, 0): at(3000), Strand(0, 1): at(4000)})
 
     assert passing == {
         Strand(0, 1): (at(4000), Reach(Place(10_000, 5))),

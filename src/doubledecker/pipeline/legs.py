@@ -1,7 +1,7 @@
-"""Spans: which part of the lake one round of bulk delivery goes through for a subscriber. Pure.
+"""Legs: which part of the lake one round of bulk delivery goes through for a subscriber. Pure.
 
 Strands that keep pace stand at the same place and go on together. One that was held up stands further back, and gets a
-span of its own, so that neither waits for the other. A span ends where it would hold more rows, or larger files, than
+leg of its own, so that neither waits for the other. A leg ends where it would hold more rows, or larger files, than
 one round should take; how many that are is told from the table's log, without reading data.
 """
 
@@ -14,27 +14,27 @@ from doubledecker.model.strand import Reach, Strand
 from doubledecker.pipeline.frames import Extent
 from doubledecker.store.bulk import Course
 
-# One round's work in each span: some seconds of posting, and little to read again when it is cut short.
+# One round's work in each leg: some seconds of posting, and little to read again when it is cut short.
 ROWS_MAX = 200_000
 BYTES_MAX = 134_217_728
 # A receiver that fails is tried with one batch.
 PROBE_ROWS_MAX = 1_000
 # Strands that were held up and are due again together; the others' turn comes with the next round.
-_SPANS_MAX = 4
+_LEGS_MAX = 4
 # More entries than a millisecond can have.
 _NUMBER_MAX = 1 << 62
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much a span may hold."""
+    """How much a leg may hold."""
 
     rows_max: int = ROWS_MAX
     bytes_max: int = BYTES_MAX
 
 
 @dataclass(frozen=True)
-class Span:
+class Leg:
     """Strands that go on together, from where each stands up to a place; `is_empty` when no file holds a row there."""
 
     since_ms: int
@@ -68,8 +68,8 @@ def due(course: Course, upto: Mapping[int, Place], *, now_ms: int) -> dict[Stran
 
 def plan(
     reaches: Mapping[Strand, Reach], upto: Mapping[int, Place], files: Sequence[Extent], bounds: Bounds
-) -> list[Span]:
-    """The spans of one round; of many the one that is furthest along is among them, so that the new is not held up."""
+) -> list[Leg]:
+    """The legs of one round; of many the one that is furthest along is among them, so that the new is not held up."""
     found = []
     left = sorted(reaches.items(), key=lambda each: each[1].place)
     end_ms = max((place.ms for place in upto.values()), default=0) + 1
@@ -81,12 +81,12 @@ def plan(
         last = Place(until_ms - 1, _NUMBER_MAX)
         goals = {strand: min(last, upto[strand.partition]) for strand in mine}
         is_empty = _share(files, since_ms, until_ms, Bounds(1, 1)) == 0
-        found.append(Span(since_ms, until_ms, mine, goals, is_empty))
-    return found if len(found) <= _SPANS_MAX else [*found[: _SPANS_MAX - 1], found[-1]]
+        found.append(Leg(since_ms, until_ms, mine, goals, is_empty))
+    return found if len(found) <= _LEGS_MAX else [*found[: _LEGS_MAX - 1], found[-1]]
 
 
 def _horizon(files: Sequence[Extent], since_ms: int, end_ms: int, bounds: Bounds) -> int:
-    """The time up to which a span that begins at `since_ms` stays within its bounds; a millisecond at least."""
+    """The time up to which a leg that begins at `since_ms` stays within its bounds; a millisecond at least."""
     low, high = since_ms + 1, max(since_ms + 1, end_ms)
     if _share(files, since_ms, high, bounds) <= 1:
         return high
@@ -108,12 +108,10 @@ def _share(files: Sequence[Extent], since_ms: int, until_ms: int, bounds: Bounds
     return max(rows / bounds.rows_max, size / bounds.bytes_max)
 
 
-def passing(
-    span: Span, stopped: Collection[Strand], stood: Mapping[Strand, Reach]
-) -> dict[Strand, tuple[Reach, Reach]]:
-    """The strands of a span that are through with it, each from where it stood to the span's end."""
+def passing(leg: Leg, stopped: Collection[Strand], stood: Mapping[Strand, Reach]) -> dict[Strand, tuple[Reach, Reach]]:
+    """The strands of a leg that are through with it, each from where it stood to the leg's end."""
     return {
-        strand: (stood.get(strand, reach), Reach(span.upto[strand]))
-        for strand, reach in span.reaches.items()
+        strand: (stood.get(strand, reach), Reach(leg.upto[strand]))
+        for strand, reach in leg.reaches.items()
         if strand not in stopped
     }
