@@ -38,8 +38,8 @@ class Row(NamedTuple):
 
 def to_rows(arrow: pa.RecordBatch) -> Iterator[tuple[Strand, Row]]:
     """The rows of an Arrow batch, in order, each with its strand."""
-    places = zip(*(arrow[name].to_pylist() for name in ("partition", "strand", "entry", "line")), strict=True)
     strands = {(each.partition, each.number): each for each in strands_in(arrow)}
+    places = zip(*(arrow[name].to_pylist() for name in ("partition", "strand", "entry", "line")), strict=True)
     last, ms, n = "", 0, 0
     for (partition, number, entry, line), event in zip(places, restoring.events(arrow), strict=True):
         if entry != last:
