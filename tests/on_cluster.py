@@ -12,14 +12,23 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
-from doubledecker.pipeline import connector, consuming, frames, landing, posting, reading
+from doubledecker.bus.errands import Errands
+from doubledecker.model.erasure import ErasureAsked
+from doubledecker.model.queue import Queue
+from doubledecker.model.replay import ReplayAsked
+from doubledecker.pipeline import connector, consuming, frames, landing, measuring, posting, reading
 from doubledecker.pipeline.consuming import Consumer
+from doubledecker.pipeline.erasing import Eraser
 from doubledecker.pipeline.posting import Posting
 from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.replaying import Replayer
+from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.session import SessionPlan, open_session
 from doubledecker.pipeline.sources import Source, Sources
 from doubledecker.store import bulk, subscribers
+from errands import ROOT
 from spark_cluster import SparkCluster
 
 ROWS = 400
@@ -37,7 +46,11 @@ def whence(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def sink(spark: SparkSession, access: Access) -> None:
     rows = spark.range(ROWS, numPartitions=8).selectExpr(
-        "'sunk' as topic", "'create' as type", "concat('t', id % 5) as tenant", "to_json(struct(id as number)) as data"
+        "'sunk' as topic",
+        "'create' as type",
+        "concat('t', id % 5) as tenant",
+        "concat('k', id % 2) as key",
+        "to_json(struct(id as number)) as data",
     )
     options = {"redisUrl": access.url, "partitions": str(access.partitions), "publisher": "feed"}
     rows.write.format("doubledecker").options(**options).mode("append").save()
@@ -79,13 +92,46 @@ def deliver(spark: SparkSession, access: Access, folder: Path) -> None:
         pass
 
 
+def measure_all(spark: SparkSession, access: Access, folder: Path) -> None:
+    measuring.measure(spark, str(folder / "lake"), "events", partitions=access.partitions)
+
+
+def replay(ground: Ground, settings: Settings) -> None:
+    """All events, to a queue."""
+
+    async def ask() -> None:
+        async with build.open_bus(settings) as bus:
+            await bus.registry.register_queue(Queue("past", "", ("none:none:none",)), caller=ROOT)
+            await Errands(bus.partitions, bus.registry, rate=100_000).ask_replay(ReplayAsked(to_queue="past"), ROOT)
+
+    asyncio.run(ask())
+    replayer = Replayer(ground, settings)
+    while replayer.round().has_more:
+        pass
+
+
+def erase(ground: Ground, settings: Settings) -> None:
+    """The events of one key, which are in every partition's file."""
+
+    async def ask() -> None:
+        async with build.open_bus(settings) as bus:
+            desk = Errands(bus.partitions, bus.registry, rate=1)
+            await desk.ask_erasure(ErasureAsked(key="k1"), ROOT)
+
+    asyncio.run(ask())
+    eraser = Eraser(ground)
+    # It is counted, and then carried out.
+    eraser.round()
+    eraser.round()
+
+
 def main(master: str, workers: str, url: str, partitions: str, folder: str) -> None:
     access, place = Access(url, "rm:", int(partitions)), Path(folder)
     cluster = SparkCluster(master, Path(workers), frozenset({"worker-0", "worker-1"}))
     # Not before both are there: the first would take all tasks of a short job.
     patient = {
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-        "spark.cores.max": "2",
+        "spark.cores.max": "4",
         "spark.executor.memory": "512m",
     }
     spark = open_session(SessionPlan(master=master, more=patient))
@@ -102,7 +148,12 @@ def main(master: str, workers: str, url: str, partitions: str, folder: str) -> N
     measure("sink", lambda: sink(spark, access))
     measure("source", lambda: source(spark, access, place))
     measure("land", lambda: land(spark, access, place))
+    measure("measure", lambda: measure_all(spark, access, place))
     measure("bulk", lambda: deliver(spark, access, place))
+    settings = Settings(redis_url=url, partitions=int(partitions))
+    ground = Ground(spark, access, str(place / "lake"))
+    measure("replay", lambda: replay(ground, settings))
+    measure("tend", lambda: erase(ground, settings))
     sys.stdout.write(json.dumps(found) + "\n")
     spark.stop()
 

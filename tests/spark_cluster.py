@@ -81,7 +81,7 @@ async def a_spark_cluster(folder: Path, *, workers: int = 2) -> AsyncIterator[Sp
             while await _alive(page) is None:
                 await asyncio.sleep(0.2)
             for name in names:
-                size = ["--cores", "1", "--memory", MEMORY, "--webui-port", "0", "--work-dir", str(folder / name)]
+                size = ["--cores", "2", "--memory", MEMORY, "--webui-port", "0", "--work-dir", str(folder / name)]
                 await _start(holdings, folder, name, "org.apache.spark.deploy.worker.Worker", *where, *size, url)
             while await _alive(page) != workers:
                 await asyncio.sleep(0.2)

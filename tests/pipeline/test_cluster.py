@@ -56,11 +56,12 @@ async def test_each_part_of_the_pipeline_runs_on_both_workers(one: Topology, tmp
 
     # What was sent along is what runs there, and its scripts can be read out of the zip.
     assert found["whence"] == [f"./doubledecker.zip/doubledecker/__init__.py {len(all_names())}"]
-    for part in ("sink", "source", "land", "bulk"):
+    for part in ("sink", "source", "land", "measure", "bulk", "replay", "tend"):
         assert found[part] == ["worker-0", "worker-1"], (part, found)
-    assert numbers == {"sunk": Counter(range(400)), "sourced": Counter(range(400))}
-    assert len({row["id"] for row in rows}) == 800
-    assert sorted(mail.ids) == sorted(row["id"] for row in rows)
+    # At last the odd ones of one topic were erased.
+    assert numbers == {"sunk": Counter(range(0, 400, 2)), "sourced": Counter(range(400))}
+    assert len(mail.ids) == len(set(mail.ids)) == 800
+    assert {row["id"] for row in rows} < set(mail.ids)
     assert mail.in_flight_max <= 4
 
 

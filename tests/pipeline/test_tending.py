@@ -11,7 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import files, lake, landing, measures, rows, tending
+from doubledecker.pipeline import consuming, files, lake, landing, measures, refusals, rows, tending
+from doubledecker.pipeline.refusals import RefusedRows
 from doubledecker.store.journal import Entry
 
 DAY_S = 86_400
@@ -47,6 +48,19 @@ def test_small_files_are_joined_and_nothing_else_changes(tmp_path: Path):
     assert lake.landed(after, 1) == reached
     assert lake.size(after).rows == 205
     assert tending.tend(root) == tending.Tended(0, 0)
+
+
+def test_the_quarantine_is_joined_too_and_still_knows_how_much_it_holds(tmp_path: Path):
+    uri = consuming.quarantine_of(str(tmp_path))
+    for batch in range(17):
+        refused = RefusedRows(uri, query="q", batch=batch)
+        refused.add({"number": batch}, "topic is null", {})
+        refusals.commit(uri, refused.close(), query="q", batch=batch)
+
+    done = tending.tend(str(tmp_path))
+
+    assert done.joined == 17
+    assert pa.table(DeltaTable(uri).scan()).num_rows == refusals.count(uri, "q") == 17
 
 
 def test_a_round_that_began_before_the_joining_commits_after_it(tmp_path: Path):

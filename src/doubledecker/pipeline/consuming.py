@@ -54,7 +54,12 @@ def ground_of(access: Access, root: str, sources: Sources, source: Source) -> Gr
     """All sources share a quarantine; each has a checkpoint of its own."""
     lake = root.rstrip("/")
     kept = sources.checkpoints.rstrip("/") or f"{lake}/checkpoints"
-    return Ground(access, f"{lake}/{QUARANTINE}", f"{kept}/{source.name}")
+    return Ground(access, quarantine_of(root), f"{kept}/{source.name}")
+
+
+def quarantine_of(root: str) -> str:
+    """Where rows that cannot be events are kept."""
+    return f"{root.rstrip('/')}/{QUARANTINE}"
 
 
 @dataclass(frozen=True)

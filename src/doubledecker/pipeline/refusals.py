@@ -35,7 +35,7 @@ class RefusedRows:
 
     def __init__(self, uri: str, *, query: str, batch: int, source: str = "") -> None:
         self.reasons: Counter[str] = Counter()
-        self._table = _table(uri) if uri else None
+        self._table = table_of(uri) if uri else None
         self._known = {"query": query, "batch": batch, "source": source or None}
         self._held: list[dict[str, object]] = []
         self._files: list[WrittenFile] = []
@@ -67,7 +67,7 @@ class RefusedRows:
 
 def commit(uri: str, written: Sequence[WrittenFile], *, query: str, batch: int) -> None:
     """Make files part of the table, unless this batch's are already."""
-    table = _table(uri)
+    table = table_of(uri)
     opened = table.open()
     mark = f"refused:{query}"
     reached = opened.transaction_version(mark)
@@ -85,5 +85,6 @@ def _total(query: str) -> str:
     return f"refused_rows:{query}"
 
 
-def _table(uri: str) -> Table:
+def table_of(uri: str) -> Table:
+    """The table that keeps refused rows there."""
     return Table(uri, _SCHEMA, ("date",))

@@ -8,6 +8,7 @@ folders, a day of a topic each, and its files a week later.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +16,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from doubledecker.pipeline import landing, measures
+from doubledecker.pipeline import consuming, landing, measures, refusals
+from doubledecker.pipeline.lake import Table
 
 # Fewer are not worth the rewriting.
 _FILES_MIN = 16
@@ -47,8 +49,7 @@ def tend(root: str, retention: Retention | None = None, *, now: datetime | None 
     """Drop, join and remove, in every table; safe beside a landing and an erasure, and to be cut short."""
     rules = retention or Retention()
     joined = removed = dropped = 0
-    for name in landing.TABLES:
-        table = landing.table_of(root, name)
+    for name, table in _tables(root):
         opened = table.open()
         dropped += sum(_drop(opened, rule) for rule in aged(opened, name, rules, now=now or datetime.now(UTC)))
         for values in crowded(opened, table.partition_by):
@@ -58,9 +59,20 @@ def tend(root: str, retention: Retention | None = None, *, now: datetime | None 
     return Tended(joined, removed, dropped)
 
 
+def _tables(root: str) -> Iterator[tuple[str, Table]]:
+    """All tables whose files are joined, by name."""
+    for name in landing.TABLES:
+        yield name, landing.table_of(root, name)
+    quarantine = consuming.quarantine_of(root)
+    if DeltaTable.is_deltatable(quarantine):
+        yield consuming.QUARANTINE, refusals.table_of(quarantine)
+
+
 def aged(table: DeltaTable, name: str, rules: Retention, *, now: datetime) -> list[str]:
     """Which folders are too old, as conditions on what they are named for: a whole day is over before it goes."""
     today = now.astimezone(UTC).date()
+    if name == consuming.QUARANTINE:
+        return []
     if name != "events":
         return [f"date < '{today - timedelta(rules.attempts_days)}'"] if rules.attempts_days else []
     found = []
