@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` runs the product, `make test` proves it.
 PYTHON ?= python3
 BIN := .venv/bin
-# Tests run side by side; two at least, so that isolation is always put to the test.
+# Tests run side by side; two at least, so that isolation is always put to the test. Who is done takes over from others.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 2 ] && echo $$n || echo 2)
 
 .PHONY: help setup demo test test-fast check bench plots format lock clean
@@ -37,10 +37,10 @@ demo: setup
 	$(BIN)/doubledecker up
 
 test: check
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 test-fast: setup
-	$(BIN)/pytest -n $(JOBS) -m "not slow"
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow"
 
 check: setup
 	$(BIN)/ruff check .

@@ -11,7 +11,7 @@ _COLUMNS = ("what", "median", "least to most", "floor", "ratio to floor", "peer"
 _INTRODUCTION = """# Benchmarks
 
 Written by `make bench`, which starts and stops everything that it measures, on the loopback address, and takes some
-nine minutes. Do not edit this page: the next run writes it again. `.venv/bin/python -m bench --quick` prints shorter,
+half an hour. Do not edit this page: the next run writes it again. `.venv/bin/python -m bench --quick` prints shorter,
 rougher tables and writes nothing; `--only ingest` (or `drain`, `latency`, …) measures one part.
 """
 _RULES = """## How to read it
