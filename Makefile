@@ -40,7 +40,7 @@ test: check
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 test-fast: setup
-	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow"
+	$(BIN)/pytest -n $$((2 * $(JOBS))) --dist worksteal -m "not slow"
 
 check: setup
 	$(BIN)/ruff check .

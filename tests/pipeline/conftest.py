@@ -10,6 +10,13 @@ from doubledecker.pipeline import connector
 from doubledecker.pipeline.session import SessionPlan, open_session
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever starts Spark takes its seconds."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def _session() -> Iterator[SparkSession]:
     """Two tasks side by side, as on the smallest machine; one that fails is tried again, as on a cluster."""

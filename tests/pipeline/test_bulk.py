@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from bulk_ground import a_ground
 from conftest import Topology
-from doubledecker.pipeline import frames, landing, posting, search
+from doubledecker.pipeline import frames, landing, life, posting, search
 from doubledecker.pipeline.posting import Posted, Posting
 from doubledecker.store import bulk, subscribers
 from harness import ROOT_KEY, an_event
@@ -197,7 +197,7 @@ async def test_what_is_delivered_is_journaled_and_lands_like_any_attempt(
         [id_] = await it.publish([an_event(0, "orders", key="k")])
         await it.until(lambda: len(mail.ids) == 1)
         await it.land()
-        found = await asyncio.to_thread(search.life, search.Ground(spark, it.access, it.root), id_)
+        found = await asyncio.to_thread(life.look, search.Ground(spark, it.access, it.root), id_)
         metrics = await it.metrics()
         token = await it.id("mail")
 

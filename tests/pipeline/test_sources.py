@@ -18,9 +18,10 @@ from conftest import Topology
 from doubledecker.assembly.settings import Settings
 from doubledecker.model.step import StepReport
 from doubledecker.pipeline import bookmarks, steps
-from doubledecker.pipeline import run as running
 from doubledecker.pipeline.bookmarks import BookmarkConsumer
 from doubledecker.pipeline.consuming import Consumer
+from doubledecker.pipeline.flow import Flow
+from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.sources import Sources
 from doubledecker.pipeline.steps import Keeper
 from feed import a_feed
@@ -235,9 +236,8 @@ async def test_a_source_that_fails_is_told_and_does_not_stop_another(
     told: dict[str, StepReport] = {}
     async with a_feed(one) as feed:
         access = ground_in(tmp_path, feed, good).access
-        wanted = running._sourcing(
-            Settings(), spark, access, str(tmp_path / "lake"), Sources((bad, good)), is_once=True
-        )
+        ground = Ground(spark, access, str(tmp_path / "lake"))
+        wanted = Flow(Settings(), ground, "", Sources((bad, good)), is_once=True).steps()[:2]
         is_done = steps.pass_all([Keeper(step, told.__setitem__) for step in wanted], threading.Event())
         found = await published(feed)
 

@@ -113,10 +113,11 @@ def fold(spark: SparkSession, table: Table, opened: DeltaTable, wanted: Measure,
     uris = {posixpath.basename(uri): uri for uri in opened.file_uris()}
     gone = 0
     for small in crowded.values():
-        if len(small) >= files_min:
+        # Another may have folded these since they were looked at; the next round folds what is left.
+        there = {part.path for part in lake.parts(opened, table.partition_by)}
+        if len(small) >= files_min and all(part.path in there for part in small):
             parts = frames.of(spark, table, [uris[posixpath.basename(part.path)] for part in small])
             folded = write(spark, table, counting.merged(wanted, parts))
-            # When another was faster the next round folds.
             gone += len(small) if table.replace(opened, small, folded, is_new=False) else 0
             opened.update_incremental()
     return gone
