@@ -43,9 +43,9 @@ async def _lag(scale: Scale) -> dict[str, float]:
                 asyncio.TaskGroup() as tasks,
             ):
                 found = await partitions.Partitions.connect(bus.server.url, namespace="rm:", count=1)
-                await _until_landing(found.home)
                 feeding = tasks.create_task(_feed(bus))
-                # The first rounds start Spark's Python processes.
+                await _until_landed(found.home)
+                # What came while Spark started is caught up with first.
                 await asyncio.sleep(scale.patience_s / 2)
                 lags = await _look(found.home, scale.patience_s)
                 feeding.cancel()
@@ -53,11 +53,11 @@ async def _lag(scale: Scale) -> dict[str, float]:
     return {"pipeline.lag_p50_s": statistics.median(lags), "pipeline.lag_most_s": max(lags)}
 
 
-async def _until_landing(home: Partition) -> None:
-    """Wait until the lake is the bus's archive and Spark has started."""
+async def _until_landed(home: Partition) -> None:
+    """Wait until Spark has started, and landed something."""
     async with asyncio.timeout(_START_S_MAX):
         while True:
-            if "archive" in await journal.state(home):
+            if "events_confirmed" in await journal.state(home):
                 return
             await asyncio.sleep(_LOOK_S)
 
