@@ -196,9 +196,9 @@ async def test_what_is_delivered_is_journaled_and_lands_like_any_attempt(
         await it.subscribe("mail", mail.url, "orders")
         [id_] = await it.publish([an_event(0, "orders", key="k")])
         await it.until(lambda: len(mail.ids) == 1)
+        metrics = await it.metrics()
         await it.land()
         found = await asyncio.to_thread(life.look, search.Ground(spark, it.access, it.root), id_)
-        metrics = await it.metrics()
         token = await it.id("mail")
 
     first, second = sorted(found["attempts"], key=lambda attempt: int(str(attempt["attempt"])))
@@ -208,6 +208,7 @@ async def test_what_is_delivered_is_journaled_and_lands_like_any_attempt(
     assert first["subscriber"] == token
     assert f'doubledecker_delivery_events_total{{outcome="delivered",subscriber="{token}"}} 1.0' in metrics
     assert f'doubledecker_subscriber_queue_events{{subscriber="{token}"}} 0.0' in metrics
+    assert f'doubledecker_chain_circuits{{state="closed",subscriber="{token}"}} 1.0' in metrics
 
 
 async def test_nothing_stays_behind_when_the_subscriber_its_token_or_its_topic_goes(

@@ -17,13 +17,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from doubledecker import clock, log
 from doubledecker.assembly import build
 from doubledecker.bus import parking, verdict
-from doubledecker.bus.telemetry import counter
 from doubledecker.bus.verdict import Backoff, Retry
 from doubledecker.delivery.chains import Chains
+from doubledecker.delivery.record import ChainsTold
 from doubledecker.errors import BusAway, CallRejected
 from doubledecker.model.outcome import Outcome
 from doubledecker.model.strand import BULK_SLOT, Reach, Strand
@@ -31,7 +32,7 @@ from doubledecker.model.uid import uid
 from doubledecker.pipeline import reading
 from doubledecker.pipeline.batching import Line, Parcel, strands_in, to_rows
 from doubledecker.pipeline.reading import Access
-from doubledecker.store import bulk, counters, journal, receivers, subscribers
+from doubledecker.store import bulk, journal, receivers, subscribers
 from doubledecker.store.bulk import Settlement
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.receivers import Place
@@ -79,9 +80,8 @@ async def _post(batches: Iterable[pa.RecordBatch], posting: "Posting") -> list[L
         reaches = await reading.patiently(partial(bulk.reaches, bus.home, posting.ledger))
         poster = Poster(posting, bus, chains, reaches)
         await poster.run(batches)
-        for (token, stage), by in chains.rejections().items():
-            with contextlib.suppress(BusAway):
-                await counters.add(bus.home, counter("delivery.rejected", subscriber=token, stage=stage), by)
+        with contextlib.suppress(BusAway):
+            await poster.told.tell()
     return list(poster.lines.values())
 
 
@@ -94,6 +94,10 @@ class Poster:
         self._subscriber = posting.subscriber
         self._bus = bus
         self._chains = chains
+        context = TaskContext.get()
+        # The same each round, so that what the last one told is replaced.
+        process = f"{posting.ledger}:{context.partitionId() if context else 0}"
+        self.told = ChainsTold(bus.home, process, chains)
         self._reaches = reaches
         self._lease_ms = round(posting.settings.watch_lease_s * 1000)
         self._backoff = Backoff(posting.settings.backoff_base_ms, posting.settings.backoff_cap_ms)
@@ -267,11 +271,12 @@ class Poster:
         self._progress.set()
 
     async def _beat(self) -> None:
-        """Keep the places for as long as the calls take."""
+        """Keep the places for as long as the calls take, and tell how the chain stands."""
         while True:
             await asyncio.sleep(self._lease_ms / 1000 / _BEATS_PER_LEASE)
             with contextlib.suppress(BusAway):
                 await receivers.renew(self._bus.home, self._subscriber, self._slots, lease_ms=self._lease_ms)
+                await self.told.tell()
 
 
 def _log_attempt(token: str, line: Line, parcel: Parcel, outcome: Outcome, delay_ms: int) -> None:
