@@ -1,5 +1,7 @@
 """Fixtures: a real server, in three shapes, emptied before each test."""
 
+import signal
+import threading
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -12,6 +14,10 @@ import redis.asyncio as redis
 from cluster import ClusterOfThree
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partitions
+
+# A shell that starts tests in the background has them ignore interrupts, and so would all that they start.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True)
