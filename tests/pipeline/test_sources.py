@@ -249,8 +249,9 @@ async def test_a_source_that_fails_is_told_and_does_not_stop_another(
     assert "nowhere" in told["source:bad"].error
 
 
-def tables(spark: SparkSession, name: str) -> Callable[[str], None]:
-    """A database in Spark's own JVM, to be told SQL."""
+def tables(spark: SparkSession, folder: Path, name: str) -> Callable[[str], None]:
+    """A database in Spark's own JVM, to be told SQL; its log would lie where the tests were started."""
+    spark._jvm.java.lang.System.setProperty("derby.stream.error.file", str(folder / "derby.log"))
     connection = spark._jvm.java.sql.DriverManager.getConnection(f"jdbc:derby:memory:{name};create=true")
 
     def tell(sql: str) -> None:
@@ -263,7 +264,7 @@ def tables(spark: SparkSession, name: str) -> Callable[[str], None]:
 async def test_a_table_of_a_database_is_read_from_its_bookmark_on(
     spark: SparkSession, topology: Topology, tmp_path: Path
 ):
-    tell = tables(spark, topology.name)
+    tell = tables(spark, tmp_path, topology.name)
     source = a_source(
         tmp_path,
         format="jdbc",
