@@ -49,7 +49,7 @@ def _look(
 
     spark = session.open_session(session.SessionPlan(master=settings.spark_master))
     try:
-        access = Access(settings.redis_url, settings.namespace, settings.partitions)
+        access = Access.by(settings)
         ground = searching.Ground(spark, access, where)
         if id_:
             return life.look(ground, id_)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import reduce
 
 from deltalake import DeltaTable
@@ -20,6 +19,7 @@ from pyspark.sql import functions as columns
 
 from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
+from doubledecker.model import moment
 from doubledecker.model.routing import Registry
 from doubledecker.model.strand import Reach, Strand
 from doubledecker.model.subscriber import Subscriber
@@ -104,7 +104,7 @@ class Bulk:
 
     async def _look(self) -> list[Standing]:
         """Everyone that bulk delivery has to do with; those that are live again are ended, or seen to their end."""
-        async with reading.connected(_access(self.settings)) as bus:
+        async with reading.connected(Access.by(self.settings)) as bus:
             await registry.refresh(bus.home, self._known)
             tokens = [token for token in await bulk.tokens(bus.home) if token in self._known.subscribers]
             courses = await bulk.courses(bus.home, tokens)
@@ -141,7 +141,11 @@ class Bulk:
                 is_left = True
                 continue
             since = min(reach.place.ms for reach in due.values())
-            files = [file for file in frames.extents(opened, since=_moment(since)) if file.topic in whose.course.topics]
+            files = [
+                file
+                for file in frames.extents(opened, since=moment.from_ms(since))
+                if file.topic in whose.course.topics
+            ]
             bounds = Bounds(rows_max=legs.PROBE_ROWS_MAX) if whose.is_failing else Bounds()
             planned = legs.plan(due, ends, files, bounds)
             self._served_at[token] = time.monotonic()
@@ -184,7 +188,7 @@ class Bulk:
     def _rows(self, course: Course, leg: Leg, opened: DeltaTable) -> DataFrame:
         """What a subscriber gets of a leg."""
         table = landing.table_of(self.root, "events")
-        since, until = _moment(leg.since_ms), _moment(leg.until_ms)
+        since, until = moment.from_ms(leg.since_ms), moment.from_ms(leg.until_ms)
         frame = frames.landed(self.spark, table, opened, since=since, until=until)
         frame = frame.where(columns.col("topic").isin(sorted(course.topics)))
         least = min(reach.place for reach in leg.reaches.values())
@@ -194,7 +198,7 @@ class Bulk:
         return posting.remaining(frame, leg.reaches, leg.upto)
 
     async def _pass(self, ledger: str, passing: Mapping[Strand, tuple[Reach, Reach]]) -> None:
-        async with reading.connected(_access(self.settings)) as bus:
+        async with reading.connected(Access.by(self.settings)) as bus:
             await bulk.pass_(bus.home, ledger, passing)
 
     def _collect(self) -> list[_Served]:
@@ -216,11 +220,3 @@ class Bulk:
                 "bulk.failed", subscriber=token, failures=trouble.failures, error=" ".join(str(error).split())[:500]
             )
         return served
-
-
-def _access(settings: Settings) -> Access:
-    return Access(settings.redis_url, settings.namespace, settings.partitions)
-
-
-def _moment(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)

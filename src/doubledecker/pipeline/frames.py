@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as columns
 
+from doubledecker.model import moment
 from doubledecker.pipeline import rows
 from doubledecker.pipeline.lake import Table
 
@@ -49,9 +50,12 @@ def earliest(opened: DeltaTable, since: datetime) -> datetime | None:
 
 def order() -> list[Column]:
     """What rows are sorted by to stand as the bus accepted them: by time, and by place among those of one moment."""
-    # An entry is named by milliseconds and number, which as text would put 10 before 9.
-    number = columns.substring_index("entry", "-", -1).cast("long")
-    return [columns.col("at"), columns.col("partition"), number, columns.col("line")]
+    return [columns.col("at"), columns.col("partition"), number(), columns.col("line")]
+
+
+def number() -> Column:
+    """Which entry of its millisecond a row was in: as text, 10 would come before 9."""
+    return columns.substring_index("entry", "-", -1).cast("long")
 
 
 @dataclass(frozen=True)
@@ -72,15 +76,11 @@ def extents(opened: DeltaTable, *, since: datetime) -> list[Extent]:
         least, most = _aware(add.get("min.at")), _aware(add.get("max.at"))
         if most is None or least is None or most >= since:
             # A file that does not say is taken to reach over all times.
-            first_ms = _ms(least) if least else 0
-            last_ms = _ms(most) if most else _ms(datetime.now(UTC))
+            first_ms = moment.to_ms(least) if least else 0
+            last_ms = moment.to_ms(most) if most else moment.to_ms(datetime.now(UTC))
             rows_ = add["num_records"] or 0
             found.append(Extent(str(add["partition.topic"]), first_ms, last_ms, rows_, add["size_bytes"]))
     return found
-
-
-def _ms(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)
 
 
 def _paths(opened: DeltaTable, since: datetime | None, until: datetime | None) -> Iterator[str]:
@@ -101,5 +101,5 @@ def _bounds(opened: DeltaTable) -> dict[str, tuple[datetime | None, datetime | N
     return {posixpath.basename(add["path"]): (_aware(add.get("min.at")), _aware(add.get("max.at"))) for add in adds}
 
 
-def _aware(moment: datetime | None) -> datetime | None:
-    return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)
+def _aware(at: datetime | None) -> datetime | None:
+    return at if at is None or at.tzinfo else at.replace(tzinfo=UTC)

@@ -21,6 +21,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from doubledecker.errors import LakeUnfit
 from doubledecker.model.entry_id import EntryId
 
+# When something was, as every table has it.
+MOMENT = pa.timestamp("us", tz="UTC")
 # An erasure commits every few seconds at most, and a commit takes milliseconds.
 _TRIES = 10
 
@@ -69,6 +71,11 @@ class Table:
     uri: str
     schema: pa.Schema
     partition_by: tuple[str, ...]
+
+    @property
+    def given(self) -> pa.Schema:
+        """The columns that its rows are given in: all but `date`, which is made of `at` when they are written."""
+        return pa.schema([column for column in self.schema if column.name != "date"])
 
     def open(self) -> DeltaTable:
         """The table as it is now, made when there is none; one that an older version made gets the columns it lacks.

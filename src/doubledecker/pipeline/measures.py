@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from doubledecker.model.outcome import Kind
-from doubledecker.pipeline.lake import Table
+from doubledecker.pipeline.lake import MOMENT, Table
 
 SPANS = ("minute", "hour")
 OUTCOMES = tuple(kind.value for kind in Kind)
 SETTLEMENTS = ("pulled", "acked", "nacked", "expired", "dead", "redriven")
 
-_MOMENT = pa.timestamp("us", tz="UTC")
 _FOLDERS = ("span", "date")
 
 
@@ -37,7 +36,7 @@ class Measure:
         by = [(name, pa.int32() if name == "bucket" else pa.string()) for name in self.by]
         keys = [("keys", pa.list_(pa.int64()))] if self.has_keys else []
         return pa.schema(
-            [("span", pa.string()), ("at", _MOMENT), *by, *((name, pa.int64()) for name in self.sums), *keys]
+            [("span", pa.string()), ("at", MOMENT), *by, *((name, pa.int64()) for name in self.sums), *keys]
         )
 
 

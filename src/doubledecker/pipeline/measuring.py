@@ -15,7 +15,7 @@ import posixpath
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial, reduce
 from operator import or_
 
@@ -25,6 +25,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as columns
 
+from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import counting, files, frames, lake, landing, measures, rows, session
 from doubledecker.pipeline.lake import Part, Table, TableSize, WrittenFile
@@ -36,7 +37,6 @@ _STRETCH = timedelta(days=1)
 _FILES_MIN = 16
 # A file that large is left alone; folding goes on among those that come after it.
 _LARGE_BYTES = 33_554_432
-_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True)
@@ -81,20 +81,20 @@ def plan(done: Mapping[int, EntryId], reached: Mapping[int, EntryId], landed: De
     behind = [index for index, end in reached.items() if done[index] < end]
     if not behind:
         return None
-    since = _moment(min(done[index].ms for index in behind))
+    since = moment.from_ms(min(done[index].ms for index in behind))
     first = frames.earliest(landed, since)
     if first is None:
         # Nothing is left of what landed, as after an erasure: nothing to count, but done.
         return Stretch(done, {index: reached[index] for index in behind}, since, since)
-    limit = EntryId(_ms(first + _STRETCH), 0)
+    limit = EntryId(moment.to_ms(first + _STRETCH), 0)
     upto = {index: min(reached[index], limit) for index in behind if done[index] < limit}
     # The limit itself is included, so the time goes a millisecond further.
-    return Stretch(done, upto, since, _moment(limit.ms + 1))
+    return Stretch(done, upto, since, moment.from_ms(limit.ms + 1))
 
 
 def only(landed: DataFrame, wanted: Stretch) -> DataFrame:
     """The rows of a stretch and no others."""
-    ms, number = columns.unix_millis("at"), columns.substring_index("entry", "-", -1).cast("long")
+    ms, number = columns.unix_millis("at"), frames.number()
 
     def within(index: int, after: EntryId, upto: EntryId) -> Column:
         is_after = (ms > after.ms) | ((ms == after.ms) & (number > after.seq))
@@ -140,18 +140,9 @@ def _write_spans(spark: SparkSession, table: Table, wanted: Measure, fresh: Data
 
 def _write_parts(batches: Iterable[pa.RecordBatch], *, table: Table) -> Iterator[pa.RecordBatch]:
     """In a task: its rows to files, and a line about each."""
-    schema = pa.schema([column for column in table.schema if column.name != "date"])
-    yield files.tell(files.write(table, (_cast(batch, schema) for batch in batches if batch.num_rows)))
+    yield files.tell(files.write(table, (_cast(batch, table.given) for batch in batches if batch.num_rows)))
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Spark's types where they differ from ours in name alone."""
     return pa.RecordBatch.from_arrays([batch[column.name].cast(column.type) for column in schema], schema=schema)
-
-
-def _moment(ms: int) -> datetime:
-    return _EPOCH + timedelta(milliseconds=ms)
-
-
-def _ms(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(milliseconds=1)

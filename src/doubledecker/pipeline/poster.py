@@ -75,7 +75,7 @@ def post_rows(batches: Iterable[pa.RecordBatch], *, posting: "Posting", schema: 
 async def _post(batches: Iterable[pa.RecordBatch], posting: "Posting") -> list[Line]:
     settings = posting.settings
     log.configure(level=settings.log_level, as_json=settings.log_json)
-    access = Access(settings.redis_url, settings.namespace, settings.partitions)
+    access = Access.by(settings)
     async with reading.connected(access) as bus, build.open_chains(settings) as chains:
         reaches = await reading.patiently(partial(bulk.reaches, bus.home, posting.ledger))
         poster = Poster(posting, bus, chains, reaches)

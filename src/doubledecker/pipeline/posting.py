@@ -100,8 +100,7 @@ def _strand() -> Column:
 
 def _place() -> Column:
     """A row's place, as one value that can be compared."""
-    number = columns.substring_index("entry", "-", -1).cast("long")
-    return columns.struct(columns.unix_millis("at"), number, (columns.col("line") + 1).cast("long"))
+    return columns.struct(columns.unix_millis("at"), frames.number(), (columns.col("line") + 1).cast("long"))
 
 
 def _struct(place: Place) -> Column:

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
+from doubledecker.assembly.settings import Settings
 from doubledecker.errors import BusAway, JournalTrimmed
 from doubledecker.model.entry_id import FIRST, EntryId
 from doubledecker.store import extents as ranges
@@ -37,6 +38,11 @@ class Access:
     url: str
     namespace: str
     partitions: int
+
+    @classmethod
+    def by(cls, settings: Settings) -> "Access":
+        """As the settings say."""
+        return cls(settings.redis_url, settings.namespace, settings.partitions)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ from deltalake import DeltaTable
 
 from doubledecker import clock
 from doubledecker.pipeline import files
-from doubledecker.pipeline.lake import Table, WrittenFile
+from doubledecker.pipeline.lake import MOMENT, Table, WrittenFile
 
-_MOMENT = pa.timestamp("us", tz="UTC")
 _SCHEMA = pa.schema(
     [
-        ("at", _MOMENT),
+        ("at", MOMENT),
         ("query", pa.string()),
         ("batch", pa.int64()),
         ("source", pa.string()),
@@ -59,8 +58,7 @@ class RefusedRows:
 
     def _write(self) -> None:
         assert self._table is not None
-        schema = pa.schema([column for column in _SCHEMA if column.name != "date"])
-        batch = pa.RecordBatch.from_pylist(self._held, schema=schema)
+        batch = pa.RecordBatch.from_pylist(self._held, schema=self._table.given)
         self._files += files.write(self._table, [batch])
         self._held = []
 

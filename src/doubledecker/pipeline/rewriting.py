@@ -92,7 +92,7 @@ def write_again(plans: Iterable[pa.RecordBatch], *, table: Table, erasure: Erasu
 
 
 def _kept(table: Table, source: pq.ParquetFile, erasure: Erasure, *, topic: str) -> Iterator[pa.RecordBatch]:
-    schema = pa.schema([column for column in table.schema if column.name != "date"])
+    schema = table.given
     for batch in source.iter_batches(batch_size=_BATCH_ROWS):
         there = {**dict(zip(batch.schema.names, batch.columns, strict=True)), "topic": pa.array([topic] * len(batch))}
         # A file that an older version wrote lacks the columns that have come since.

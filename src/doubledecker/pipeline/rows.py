@@ -15,16 +15,16 @@ from msgspec import UNSET
 
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.event import Event
+from doubledecker.pipeline.lake import MOMENT
 from doubledecker.store.journal import Attempt, Entry
 
-_MOMENT = pa.timestamp("us", tz="UTC")
-_PLACE = (("partition", pa.int32()), ("entry", pa.string()), ("line", pa.int32()), ("at", _MOMENT))
+_PLACE = (("partition", pa.int32()), ("entry", pa.string()), ("line", pa.int32()), ("at", MOMENT))
 # Arrow's types as Spark's DDL and as Delta names them.
 _DDL = {
     pa.int32(): "int",
     pa.int64(): "long",
     pa.string(): "string",
-    _MOMENT: "timestamp",
+    MOMENT: "timestamp",
     pa.date32(): "date",
     pa.list_(pa.string()): "array<string>",
     pa.list_(pa.int64()): "array<long>",
@@ -171,7 +171,7 @@ _LAYOUTS = {
             ("outcome", pa.string()),
             ("status", pa.int32()),
             ("took_ms", pa.int64()),
-            ("attempted_at", _MOMENT),
+            ("attempted_at", MOMENT),
             ("events", pa.list_(pa.string())),
         ),
         _fill_attempts,

@@ -41,7 +41,7 @@ def run(
     stop: threading.Event | None = None,
 ) -> bool:
     """Run all steps, until a signal or `stop` ends it; says whether every one did what it had to."""
-    access = Access(settings.redis_url, settings.namespace, settings.partitions)
+    access = Access.by(settings)
     began_at = clock.now_ms()
     teller = Teller(access, RunReport("starting", began_at, began_at, settings.spark_master, root))
     stop = stop or threading.Event()

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from doubledecker.errors import LakeUnfit
+from doubledecker.model import moment
 from doubledecker.model.summary import Flow, Moment, Receiving, Serving, Spread, Summary
 from doubledecker.pipeline import measures, sketches
 from doubledecker.pipeline.tallying import Least, Row, Tally
@@ -31,10 +32,10 @@ def summarize(root: str, *, span: str, since: datetime, until: datetime, complet
     moments = _moments(tallies)
     return Summary(
         span,
-        _ms(since),
-        _ms(until),
+        moment.to_ms(since),
+        moment.to_ms(until),
         complete_until,
-        _total(tallies, moments, _ms(since)),
+        _total(tallies, moments, moment.to_ms(since)),
         moments,
         _flows(tallies.by_topic, tallies.topic_keys, "topic"),
         _flows(tallies.by_tenant, tallies.tenant_keys, "tenant"),
@@ -48,7 +49,7 @@ def by_hour(root: str, *, since: datetime, until: datetime) -> dict[int, int]:
     tally = Tally(["at"], ["events"])
     for rows in batches(root, "events", span="hour", since=since, until=until):
         tally.add(rows)
-    return {_ms(_datetime(row["at"])): _whole(row["events"]) for row in tally.rows()}
+    return {moment.to_ms(_datetime(row["at"])): _whole(row["events"]) for row in tally.rows()}
 
 
 def reach(root: str) -> tuple[datetime, datetime] | None:
@@ -116,7 +117,7 @@ def _moments(tallies: _Tallies) -> list[Moment]:
 
     return [
         Moment(
-            _ms(_datetime(at)),
+            moment.to_ms(_datetime(at)),
             number(at, "events"),
             number(at, "bytes"),
             tenants[at],
@@ -185,7 +186,7 @@ def _serving(whole: Row, tenants: Sequence[Row], moments: Iterable[Row], ats: Se
     served = _whole(whole["pulled"])
     by_moment: dict[int, list[int]] = {}
     for row in moments:
-        by_moment.setdefault(_ms(_datetime(row["at"])), []).append(_whole(row["pulled"]))
+        by_moment.setdefault(moment.to_ms(_datetime(row["at"])), []).append(_whole(row["pulled"]))
     shown = _largest(tenants, "pulled", "tenant") if served else []
     return Serving(
         str(whole["queue"]),
@@ -226,9 +227,5 @@ def _whole(value: object) -> int:
     return value
 
 
-def _ms(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)
-
-
-def _iso(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

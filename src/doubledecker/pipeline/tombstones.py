@@ -13,17 +13,16 @@ from pyspark.sql import functions as columns
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
 from doubledecker.pipeline import files
-from doubledecker.pipeline.lake import Table
+from doubledecker.pipeline.lake import MOMENT, Table
 
-_MOMENT = pa.timestamp("us", tz="UTC")
 _SCHEMA = pa.schema(
     [
-        ("at", _MOMENT),
+        ("at", MOMENT),
         ("id", pa.string()),
         ("tenant", pa.string()),
         ("key", pa.string()),
         ("topic", pa.string()),
-        ("before", _MOMENT),
+        ("before", MOMENT),
         ("date", pa.date32()),
     ]
 )
@@ -44,8 +43,7 @@ def write(root: str, id_: str, erasure: Erasure) -> None:
         return
     before = moment.from_ms(erasure.before_ms)
     named = {name: getattr(erasure, name) or None for name in ("tenant", "key", "topic")}
-    schema = pa.schema([column for column in _SCHEMA if column.name != "date"])
-    batch = pa.RecordBatch.from_pylist([{"at": before, "id": id_, **named, "before": before}], schema=schema)
+    batch = pa.RecordBatch.from_pylist([{"at": before, "id": id_, **named, "before": before}], schema=table.given)
     table.commit(opened, list(files.write(table, [batch])), {mark: 1})
 
 
