@@ -26,6 +26,8 @@ async def test_autodrop_deletes_the_oldest_batches_until_memory_suffices(topolog
         publisher = await bus.token("publisher")
         for n in range(30):
             await bus.publish(publisher, [an_event(n, tenant=f"t{n % 5}", data="x" * 20_000)])
+            # Of two batches of one millisecond, none is the older.
+            await asyncio.sleep(0.002)
         used = [(await counters.memory(partition)).used_bytes for partition in bus.partitions.all]
         chores = _chores(other, memory_bytes_max=max(used) - 100_000)
 

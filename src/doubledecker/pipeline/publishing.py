@@ -62,7 +62,7 @@ class Counts:
 async def publish_all(work: TaskWork, batches: Iterator[pa.RecordBatch], refused: RefusedRows) -> Counts:
     """Publish all rows, an Arrow batch at a time, to all partitions side by side."""
     seen = 0
-    async with build.open_bus(work.settings) as bus, _notifying(bus, work) as notifiers:
+    async with build.open_bus(work.settings) as bus, notifying(bus, work.settings) as notifiers:
         publishers = _publishers(bus, work, notifiers)
         for arrow in batches:
             noted = _only(arrow, NOTES)
@@ -87,9 +87,9 @@ def _only(arrow: pa.RecordBatch, columns: tuple[str, ...]) -> list[dict[str, Any
 
 
 @asynccontextmanager
-async def _notifying(bus: Bus, work: TaskWork) -> AsyncIterator[list[Notifier]]:
+async def notifying(bus: Bus, settings: Settings) -> AsyncIterator[list[Notifier]]:
     """Those who tell listeners of what is published; at the end all is told, or a moment has passed."""
-    notifiers = [Notifier(partition, Notify(work.settings.notify)) for partition in bus.partitions.all]
+    notifiers = [Notifier(partition, Notify(settings.notify)) for partition in bus.partitions.all]
     running = [asyncio.create_task(notifier.run()) for notifier in notifiers]
     try:
         yield notifiers

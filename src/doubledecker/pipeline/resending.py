@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -12,11 +12,10 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.commit import JournalBound
-from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.replaying import Aim, Past, Place, ReceiverAim, Sender, TopicAim
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.replay import Replay
-from doubledecker.pipeline import restoring
+from doubledecker.pipeline import publishing, restoring
 from doubledecker.store.partitions import Partition
 
 SENT = pa.schema([("sent", pa.int64()), ("passed", pa.int64()), ("refused", pa.int64())])
@@ -69,18 +68,13 @@ def _sender(bus: Bus, work: Work, aims: Aims, lane: int) -> Sender:
 @asynccontextmanager
 async def _aiming(bus: Bus, work: Work) -> AsyncIterator[Aims]:
     """The aims at the replay's target, by partition; at the end all who listen are told, or a moment has passed."""
-    async with AsyncExitStack() as stack:
-        if work.replay.target != "topic":
-            yield lambda partition: ReceiverAim(partition, work.replay, work.id)
-            return
-        settings = work.settings
-        bound = JournalBound(settings.journal_bytes_max, is_refusing=settings.journal_full == "refuse")
-        notifiers = [Notifier(partition, Notify(settings.notify)) for partition in bus.partitions.all]
-        running = [asyncio.create_task(notifier.run()) for notifier in notifiers]
-        for task in running:
-            stack.callback(task.cancel)
+    if work.replay.target != "topic":
+        yield lambda partition: ReceiverAim(partition, work.replay, work.id)
+        return
+    settings = work.settings
+    bound = JournalBound(settings.journal_bytes_max, is_refusing=settings.journal_full == "refuse")
+    async with publishing.notifying(bus, settings) as notifiers:
         yield lambda partition: TopicAim(partition, work.replay, work.id, bound, notifiers[partition.index])
-        await asyncio.gather(*(notifier.finish() for notifier in notifiers))
 
 
 def _by_lane(batch: pa.RecordBatch) -> dict[int, list[Past]]:
