@@ -65,8 +65,8 @@ def source(spark: SparkSession, access: Access, folder: Path) -> None:
         (inbox / f"{part}.json").write_text("".join(f'{{"number": {n}}}\n' for n in numbers))
     fields = {"topic": "'sourced'", "type": "'create'", "data": "to_json(struct(number))"}
     named = Source("orders", "json", "feed", path=str(inbox), schema="number long", fields=fields)
-    ground = consuming.ground_of(access, str(folder / "lake"), Sources((named,)), named)
-    Consumer(spark, named, ground, interval_s=1).consume(is_once=True)
+    outlet = consuming.outlet_of(access, str(folder / "lake"), Sources((named,)), named)
+    Consumer(spark, named, outlet, interval_s=1).consume(is_once=True)
 
 
 def land(spark: SparkSession, access: Access, folder: Path) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from doubledecker.model.event import Event
 from doubledecker.pipeline import consuming
-from doubledecker.pipeline.consuming import Consumer, Ground
+from doubledecker.pipeline.consuming import Consumer, Outlet
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.sources import Source, Sources
 from doubledecker.pipeline.steps import Round
@@ -42,14 +42,14 @@ def drop(source: Source, name: str, text: str) -> None:
     draft.rename(Path(source.path) / name)
 
 
-def ground_in(folder: Path, feed: Feed, source: Source) -> Ground:
+def outlet_in(folder: Path, feed: Feed, source: Source) -> Outlet:
     access = Access(feed.topology.url, "rm:", feed.topology.partitions)
-    return consuming.ground_of(access, str(folder / "lake"), Sources((source,)), source)
+    return consuming.outlet_of(access, str(folder / "lake"), Sources((source,)), source)
 
 
 def consume(spark: SparkSession, feed: Feed, folder: Path, source: Source) -> Round:
     """Consume all there is, as a pipeline does that was just started."""
-    consumer = Consumer(spark, source, ground_in(folder, feed, source), interval_s=1)
+    consumer = Consumer(spark, source, outlet_in(folder, feed, source), interval_s=1)
     # In a thread of its own, as there.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(consumer.consume, is_once=True).result()

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import Topology
 from doubledecker.assembly import build
-from doubledecker.bus.replaying import Past, Place, ReceiverAim, Sender
+from doubledecker.bus.replaying import Past, Rank, ReceiverAim, Sender
 from doubledecker.errors import NotFound
 from doubledecker.model.event import Event
 from doubledecker.model.queue import Queue
@@ -24,8 +24,7 @@ ROOT = Caller("", "root", is_root=True)
 def a_past(count: int) -> list[Past]:
     """Events of one tenant; two of each millisecond, so that the place within it counts."""
     return [
-        Past(Place(n // 2, 0, n % 2, 0), Event("orders", "made", t=n, id=f"id-{n}", tenant="acme"))
-        for n in range(count)
+        Past(Rank(n // 2, 0, n % 2, 0), Event("orders", "made", t=n, id=f"id-{n}", tenant="acme")) for n in range(count)
     ]
 
 
@@ -95,7 +94,7 @@ async def test_the_mark_is_the_last_field_and_nothing_else_of_the_event_changes(
     async with a_feed(one) as feed:
         await feed.bus.registry.register_queue(Queue("late", "", ("no:no:no",)), caller=ROOT)
         event = Event("orders", "made", t=7, id="id", tenant="acme", key="k", data=msgspec.Raw(b'{"b": 1,  "a":2}'))
-        await a_sender(feed).send([Past(Place(1, 0, 0, 0), event)])
+        await a_sender(feed).send([Past(Rank(1, 0, 0, 0), event)])
         [(_, text)] = await letters.peek(feed.bus.partitions.home, Queue("late", "", ()), "acme", most=10)
 
         assert text == msgspec.json.encode(event)[:-1] + b',"replay":"a-replay"}'

@@ -4,12 +4,11 @@ from doubledecker.model.entry_id import EntryId
 from doubledecker.model.position import Place
 from doubledecker.model.strand import Reach, Strand
 from doubledecker.pipeline import legs
-from doubledecker.pipeline.frames import Extent
-from doubledecker.pipeline.legs import Bounds
+from doubledecker.pipeline.legs import Bounds, Load
 from doubledecker.store.bulk import Course
 
 END = {0: Place(10_000, 5)}
-EVEN = [Extent("orders", 0, 9_999, rows=10_000, bytes=10_000)]
+EVEN = [Load(0, 9_999, rows=10_000, bytes=10_000)]
 
 
 def at(ms: int, **more: int) -> Reach:
@@ -39,7 +38,7 @@ def test_a_span_ends_where_it_would_hold_too_many_rows_or_bytes():
 
 
 def test_a_crowded_millisecond_is_gone_through_all_the_same():
-    crowded = [Extent("orders", 1000, 1000, rows=10**6, bytes=10**6)]
+    crowded = [Load(1000, 1000, rows=10**6, bytes=10**6)]
 
     [leg] = legs.plan({Strand(0, 0): at(1000)}, END, crowded, Bounds(rows_max=10))
 

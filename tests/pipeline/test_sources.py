@@ -25,7 +25,7 @@ from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.sources import Sources
 from doubledecker.pipeline.steps import Keeper
 from feed import a_feed
-from sourcing import FIELDS, SCHEMA, a_source, consume, drop, ground_in, lines, number, published, quarantined
+from sourcing import FIELDS, SCHEMA, a_source, consume, drop, lines, number, outlet_in, published, quarantined
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -201,7 +201,7 @@ async def test_a_source_that_goes_on_takes_files_as_they_come_and_one_that_faile
     source = a_source(tmp_path, publisher="late")
     drop(source, "a.json", lines(range(10)))
     async with a_feed(one) as feed:
-        consumer = Consumer(spark, source, ground_in(tmp_path, feed, source), interval_s=0.1)
+        consumer = Consumer(spark, source, outlet_in(tmp_path, feed, source), interval_s=0.1)
         with pytest.raises(PySparkException, match="there is no client 'late'"):
             endlessly(consumer)
         await feed.bus.registry.create_token("late", "secret-of-the-late", now_ms=0)
@@ -235,7 +235,7 @@ async def test_a_source_that_fails_is_told_and_does_not_stop_another(
     drop(good, "a.json", lines(range(100)))
     told: dict[str, StepReport] = {}
     async with a_feed(one) as feed:
-        access = ground_in(tmp_path, feed, good).access
+        access = outlet_in(tmp_path, feed, good).access
         ground = Ground(spark, access, str(tmp_path / "lake"))
         wanted = Flow(Settings(), ground, "", Sources((bad, good)), is_once=True).steps()[:2]
         is_done = steps.pass_all([Keeper(step, told.__setitem__) for step in wanted], threading.Event())
@@ -277,7 +277,7 @@ async def test_a_table_of_a_database_is_read_from_its_bookmark_on(
     )
     moment = "timestamp('2026-11-15 11:00:00')"
     async with a_feed(topology) as feed:
-        consumer = BookmarkConsumer(spark, source, ground_in(tmp_path, feed, source))
+        consumer = BookmarkConsumer(spark, source, outlet_in(tmp_path, feed, source))
         empty = consumer.consume()
         tell(f"insert into orders values (1, {moment}, 'a'), (2, {moment}, null), (3, {moment}, 'has\nbreak')")
         first = consumer.consume()
@@ -288,9 +288,9 @@ async def test_a_table_of_a_database_is_read_from_its_bookmark_on(
         planned = replace(bookmarks.read(spark, str(place)), round=2, after="3", upto="20", is_done=False)
         # As if it had died between publishing and writing that down: the same range is published before the next.
         bookmarks.write(spark, str(place), planned)
-        BookmarkConsumer(spark, source, ground_in(tmp_path, feed, source)).consume()
+        BookmarkConsumer(spark, source, outlet_in(tmp_path, feed, source)).consume()
         bookmarks.write(spark, str(place), planned)
-        repeated = BookmarkConsumer(spark, source, ground_in(tmp_path, feed, source)).consume()
+        repeated = BookmarkConsumer(spark, source, outlet_in(tmp_path, feed, source)).consume()
         rest = consumer.consume()
         found = await published(feed)
 

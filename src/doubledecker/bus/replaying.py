@@ -1,8 +1,8 @@
 """Sending past events again, from a Spark task: to one target alone, in order, paced, and none of them twice.
 
-The rows of a task's lane come in the order in which the bus accepted them, and each has its place in that order. The
-fence, written in one atom with what is sent, keeps the last place and how many rows that were. A task that is run
-again, or twice at once, passes over all rows up to that place; other rows may have come or gone meanwhile.
+The rows of a task's lane come in the order in which the bus accepted them, and each has its rank in that order. The
+fence, written in one atom with what is sent, keeps the last rank and how many rows that were. A task that is run
+again, or twice at once, passes over all rows up to that rank; other rows may have come or gone meanwhile.
 
 To whom is an *aim*: it says what is offered for a past event, and writes it. A new way to replay is a new aim.
 """
@@ -35,7 +35,7 @@ _CALL_MAX = 500
 _CALLS_PER_S = 10
 
 
-class Place(NamedTuple):
+class Rank(NamedTuple):
     """Where an event stands among all that the bus accepted: by time, and by place among those of one moment."""
 
     ms: int
@@ -47,14 +47,14 @@ class Place(NamedTuple):
         return "-".join(map(str, self))
 
     @classmethod
-    def parse(cls, text: str) -> "Place":
+    def parse(cls, text: str) -> "Rank":
         return cls(*map(int, text.split("-"))) if text else cls(-1, 0, 0, 0)
 
 
 class Past(NamedTuple):
     """An event as it was accepted, and where."""
 
-    place: Place
+    rank: Rank
     event: Event
 
 
@@ -164,8 +164,8 @@ class Sender:
         self._reached = None
 
     def _pass_over(self, reached: Reached) -> None:
-        place = Place.parse(reached.digest)
-        while self._waiting and self._waiting[0].place <= place:
+        rank = Rank.parse(reached.digest)
+        while self._waiting and self._waiting[0].rank <= rank:
             self._waiting.popleft()
             self.passed += 1
 
@@ -175,8 +175,8 @@ class Sender:
         count = len(group.offers)
         wait_ms = await errands.keep_turn(self._home, self._id, count=count, rate=self._rate)
         await asyncio.sleep(wait_ms / 1000)
-        place = str(self._waiting[count - 1].place)
-        fence = Fence(self._task, 0, reached.rows, reached.rows + count, place)
+        rank = str(self._waiting[count - 1].rank)
+        fence = Fence(self._task, 0, reached.rows, reached.rows + count, rank)
         reply = await self._aim.write(group.offers, version=self._registry.snapshot.version, fence=fence)
         match reply.outcome:
             case Accepted.OK:
@@ -184,7 +184,7 @@ class Sender:
                     self._waiting.popleft()
                 self.sent += count
                 self.refused += len(reply.refused)
-                self._reached = Reached(0, fence.last, place)
+                self._reached = Reached(0, fence.last, rank)
             case Accepted.FENCED:
                 self._reached = None
             case Accepted.FULL:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as columns
 from doubledecker import log
 from doubledecker.errors import BadRequest
 from doubledecker.pipeline import connector, consuming, mapping, refusals, session
-from doubledecker.pipeline.consuming import Ground
+from doubledecker.pipeline.consuming import Outlet
 from doubledecker.pipeline.sources import Source
 from doubledecker.pipeline.steps import Round
 
@@ -48,30 +48,30 @@ class Reached:
 class BookmarkConsumer:
     """Consumes one source in batches."""
 
-    def __init__(self, spark: SparkSession, source: Source, ground: Ground) -> None:
+    def __init__(self, spark: SparkSession, source: Source, outlet: Outlet) -> None:
         self._spark = consuming.own_session(spark)
         self._source = source
-        self._ground = ground
+        self._outlet = outlet
 
     def consume(self) -> Round:
         """Publish the range that was begun, or else the next one."""
         session.activate(self._spark)
         frame = self._rows()
-        reached = read(self._spark, self._ground.checkpoint)
+        reached = read(self._spark, self._outlet.checkpoint)
         if reached.is_done:
             upto = self._highest(frame, reached)
             if upto is None:
                 return Round(0, refused=reached.refused)
             reached = replace(reached, round=reached.round + 1, after=reached.upto, upto=upto, is_done=False)
-            write(self._spark, self._ground.checkpoint, reached)
+            write(self._spark, self._outlet.checkpoint, reached)
         began_s = time.monotonic()
         name = f"{self._source.name}:{reached.id}:{reached.round}"
         count = self._publish(self._dealt(frame, reached), name)
-        refused = refusals.count(self._ground.quarantine, name)
+        refused = refusals.count(self._outlet.quarantine, name)
         if refused:
             _log.warning("rows.quarantined", source=self._source.name, rows=refused)
         reached = replace(reached, is_done=True, refused=reached.refused + refused)
-        write(self._spark, self._ground.checkpoint, reached)
+        write(self._spark, self._outlet.checkpoint, reached)
         return Round(count, refused=reached.refused, took_ms=max(1, int((time.monotonic() - began_s) * 1000)))
 
     def _rows(self) -> DataFrame:
@@ -111,7 +111,7 @@ class BookmarkConsumer:
         """Publish under a name by which a repeated write is known; returns how many rows there were."""
         seen = Observation()
         events = mapping.to_events(rows.observe(seen, columns.count("*").alias("rows")), self._source)
-        writer = events.write.format(connector.NAME).options(**self._ground.options, **consuming.naming(self._source))
+        writer = events.write.format(connector.NAME).options(**self._outlet.options, **consuming.naming(self._source))
         writer.option("writeId", name).mode("append").save()
         return int(seen.get["rows"])
 

@@ -24,7 +24,7 @@ from doubledecker.model.routing import Registry
 from doubledecker.model.strand import Reach, Strand
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import frames, lake, landing, legs, posting, reading, session, steps
-from doubledecker.pipeline.legs import Bounds, Leg
+from doubledecker.pipeline.legs import Bounds, Leg, Load
 from doubledecker.pipeline.posting import Posted, Posting
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.steps import Round
@@ -127,6 +127,7 @@ class Bulk:
     def _start(self, found: list[Standing], opened: DeltaTable) -> bool:
         """Serve those who are due, who waited longest first; says whether someone has to wait for a core."""
         landed = lake.landed(opened, self.settings.partitions)
+        parts = lake.parts(opened)
         is_left = False
         for whose in sorted(found, key=lambda each: self._served_at.get(each.subscriber.token, 0.0)):
             token = whose.subscriber.token
@@ -140,12 +141,8 @@ class Bulk:
             if cores == 0:
                 is_left = True
                 continue
-            since = min(reach.place.ms for reach in due.values())
-            files = [
-                file
-                for file in frames.extents(opened, since=moment.from_ms(since))
-                if file.topic in whose.course.topics
-            ]
+            held = [part for part in parts if part.values["topic"] in whose.course.topics]
+            files = [Load.of(part, now_ms=clock.now_ms()) for part in held]
             bounds = Bounds(rows_max=legs.PROBE_ROWS_MAX) if whose.is_failing else Bounds()
             planned = legs.plan(due, ends, files, bounds)
             self._served_at[token] = time.monotonic()

@@ -32,7 +32,7 @@ _log = log.get("pipeline")
 
 
 @dataclass(frozen=True)
-class Ground:
+class Outlet:
     """Where a source's events go: the bus, its quarantine, and where it is kept how far the source has come."""
 
     access: Access
@@ -50,11 +50,11 @@ class Ground:
         }
 
 
-def ground_of(access: Access, root: str, sources: Sources, source: Source) -> Ground:
+def outlet_of(access: Access, root: str, sources: Sources, source: Source) -> Outlet:
     """All sources share a quarantine; each has a checkpoint of its own."""
     lake = root.rstrip("/")
     kept = sources.checkpoints.rstrip("/") or f"{lake}/checkpoints"
-    return Ground(access, quarantine_of(root), f"{kept}/{source.name}")
+    return Outlet(access, quarantine_of(root), f"{kept}/{source.name}")
 
 
 def quarantine_of(root: str) -> str:
@@ -73,10 +73,10 @@ class _Seen:
 class Consumer:
     """Consumes one source that streams; goes on after a failure, from its checkpoint."""
 
-    def __init__(self, spark: SparkSession, source: Source, ground: Ground, *, interval_s: float) -> None:
+    def __init__(self, spark: SparkSession, source: Source, outlet: Outlet, *, interval_s: float) -> None:
         self._spark = own_session(spark)
         self._source = source
-        self._ground = ground
+        self._outlet = outlet
         self._interval_s = interval_s
         self._query: StreamingQuery | None = None
         self._seen = _Seen()
@@ -100,13 +100,13 @@ class Consumer:
             return None
         events = mapping.to_events(frame, self._source, file=file_of(self._source))
         writer: DataStreamWriter = events.writeStream.format(connector.NAME).queryName(self._source.name)
-        writer = writer.options(**self._ground.options, **naming(self._source))
-        writer = writer.option("checkpointLocation", self._ground.checkpoint)
+        writer = writer.options(**self._outlet.options, **naming(self._source))
+        writer = writer.option("checkpointLocation", self._outlet.checkpoint)
         if is_once:
             query = writer.trigger(availableNow=True).start()
         else:
             query = writer.trigger(processingTime=f"{int(self._interval_s * 1000)} milliseconds").start()
-        self._seen = _Seen(refused=refusals.count(self._ground.quarantine, str(query.id)))
+        self._seen = _Seen(refused=refusals.count(self._outlet.quarantine, str(query.id)))
         return query
 
     def _gather(self, query: StreamingQuery, *, is_once: bool) -> Round:
@@ -128,7 +128,7 @@ class Consumer:
         return Round(read, refused=self._refused(query) if read else self._seen.refused, took_ms=took_ms)
 
     def _refused(self, query: StreamingQuery) -> int:
-        total = refusals.count(self._ground.quarantine, str(query.id))
+        total = refusals.count(self._outlet.quarantine, str(query.id))
         if total > self._seen.refused:
             _log.warning("rows.quarantined", source=self._source.name, rows=total - self._seen.refused)
         self._seen = replace(self._seen, refused=total)

@@ -52,10 +52,10 @@ class Flow:
     def _source(self, source: Source) -> Step:
         spark = self.ground.spark
         name, interval_s = f"source:{source.name}", source.interval_s or self.settings.pipeline_interval_s
-        ground = consuming.ground_of(self.ground.access, self.ground.root, self.sources, source)
+        outlet = consuming.outlet_of(self.ground.access, self.ground.root, self.sources, source)
         if source.mode == "batch":
-            return Step(name, BookmarkConsumer(spark, source, ground).consume, interval_s, _CONSUME)
-        consumer = Consumer(spark, source, ground, interval_s=interval_s)
+            return Step(name, BookmarkConsumer(spark, source, outlet).consume, interval_s, _CONSUME)
+        consumer = Consumer(spark, source, outlet, interval_s=interval_s)
         return Step(name, partial(consumer.consume, is_once=self.is_once), interval_s, _CONSUME, consumer.close)
 
     def _land(self, name: str) -> Round:

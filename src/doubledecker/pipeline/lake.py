@@ -7,11 +7,13 @@ range only one can commit. An entry's id does not fit one number, so it takes tw
 
 import json
 import os
+import posixpath
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
@@ -47,12 +49,19 @@ class WrittenFile:
 
 @dataclass(frozen=True)
 class Part:
-    """A file that is part of a table."""
+    """A file that is part of a table, as the log tells of it; it may not say of which times its rows are."""
 
     path: str
     size: int
+    rows: int
     values: Mapping[str, str]
     at_min: datetime | None
+    at_max: datetime | None
+
+    @property
+    def name(self) -> str:
+        """The file's own, which no other has; the log escapes the names of folders, and the list of URIs does not."""
+        return posixpath.basename(self.path)
 
 
 @dataclass(frozen=True)
@@ -166,25 +175,30 @@ def landed(table: DeltaTable, partitions: int) -> dict[int, EntryId]:
     return found
 
 
-def parts(table: DeltaTable, columns: tuple[str, ...]) -> list[Part]:
-    """The files of a table, as its log has them."""
-    adds = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    return [
-        Part(
-            add["path"],
-            add["size_bytes"],
-            {column: str(add[f"partition.{column}"]) for column in columns},
-            add.get("min.at"),
-        )
-        for add in adds
-    ]
+def parts(table: DeltaTable) -> list[Part]:
+    """The files of a table, by its log; no data is read."""
+    return [_part(add) for add in pa.table(table.get_add_actions(flatten=True)).to_pylist()]
+
+
+def _part(add: Mapping[str, Any]) -> Part:
+    values = {name.removeprefix("partition."): str(add[name]) for name in add if name.startswith("partition.")}
+    at_min, at_max = _aware(add.get("min.at")), _aware(add.get("max.at"))
+    return Part(add["path"], add["size_bytes"], add["num_records"] or 0, values, at_min, at_max)
+
+
+def _aware(at: datetime | None) -> datetime | None:
+    return at if at is None or at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def uris(table: DeltaTable) -> dict[str, str]:
+    """Where the files of a table are, by their names."""
+    return {posixpath.basename(uri): uri for uri in table.file_uris()}
 
 
 def size(table: DeltaTable) -> TableSize:
-    """Counted from the table's log; no data is read."""
-    adds = pa.table(table.get_add_actions(flatten=True))
-    rows = sum(each or 0 for each in adds["num_records"].to_pylist()) if adds.num_rows else 0
-    return TableSize(rows, sum(adds["size_bytes"].to_pylist()) if adds.num_rows else 0, adds.num_rows)
+    """How large a table is, by its log."""
+    held = parts(table)
+    return TableSize(sum(part.rows for part in held), sum(part.size for part in held), len(held))
 
 
 def total(sizes: Iterable[TableSize]) -> TableSize:

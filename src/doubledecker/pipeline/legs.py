@@ -8,10 +8,11 @@ one round should take; how many that are is told from the table's log, without r
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.position import Place
 from doubledecker.model.strand import Reach, Strand
-from doubledecker.pipeline.frames import Extent
+from doubledecker.pipeline.lake import Part
 from doubledecker.store.bulk import Course
 
 # One round's work in each leg: some seconds of posting, and little to read again when it is cut short.
@@ -31,6 +32,22 @@ class Bounds:
 
     rows_max: int = ROWS_MAX
     bytes_max: int = BYTES_MAX
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a file holds: from when to when its rows are, how many, how large."""
+
+    first_ms: int
+    last_ms: int
+    rows: int
+    bytes: int
+
+    @classmethod
+    def of(cls, part: Part, *, now_ms: int) -> "Load":
+        """A file that does not say is taken to reach over all times."""
+        first_ms = moment.to_ms(part.at_min) if part.at_min else 0
+        return cls(first_ms, moment.to_ms(part.at_max) if part.at_max else now_ms, part.rows, part.size)
 
 
 @dataclass(frozen=True)
@@ -67,7 +84,7 @@ def due(course: Course, upto: Mapping[int, Place], *, now_ms: int) -> dict[Stran
 
 
 def plan(
-    reaches: Mapping[Strand, Reach], upto: Mapping[int, Place], files: Sequence[Extent], bounds: Bounds
+    reaches: Mapping[Strand, Reach], upto: Mapping[int, Place], files: Sequence[Load], bounds: Bounds
 ) -> list[Leg]:
     """The legs of one round; of many the one that is furthest along is among them, so that the new is not held up."""
     found = []
@@ -85,7 +102,7 @@ def plan(
     return found if len(found) <= _LEGS_MAX else [*found[: _LEGS_MAX - 1], found[-1]]
 
 
-def _horizon(files: Sequence[Extent], since_ms: int, end_ms: int, bounds: Bounds) -> int:
+def _horizon(files: Sequence[Load], since_ms: int, end_ms: int, bounds: Bounds) -> int:
     """The time up to which a leg that begins at `since_ms` stays within its bounds; a millisecond at least."""
     low, high = since_ms + 1, max(since_ms + 1, end_ms)
     if _share(files, since_ms, high, bounds) <= 1:
@@ -96,7 +113,7 @@ def _horizon(files: Sequence[Extent], since_ms: int, end_ms: int, bounds: Bounds
     return low
 
 
-def _share(files: Sequence[Extent], since_ms: int, until_ms: int, bounds: Bounds) -> float:
+def _share(files: Sequence[Load], since_ms: int, until_ms: int, bounds: Bounds) -> float:
     """What the files hold between two moments, as a share of the bounds; rows are taken to lie evenly in a file."""
     rows = size = 0.0
     for file in files:

@@ -11,7 +11,6 @@ saying so. A minute is never closed: partitions land at different speeds, and wh
 its minute. Parts about the same are folded to one row when their files have become many.
 """
 
-import posixpath
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -107,16 +106,16 @@ def only(landed: DataFrame, wanted: Stretch) -> DataFrame:
 def fold(spark: SparkSession, table: Table, opened: DeltaTable, wanted: Measure, *, files_min: int = _FILES_MIN) -> int:
     """Make one row of the parts about the same where small files have become many; says how many files are gone."""
     crowded: dict[tuple[str, ...], list[Part]] = defaultdict(list)
-    for part in lake.parts(opened, table.partition_by):
+    for part in lake.parts(opened):
         if part.size < _LARGE_BYTES:
             crowded[tuple(part.values.values())].append(part)
-    uris = {posixpath.basename(uri): uri for uri in opened.file_uris()}
+    uris = lake.uris(opened)
     gone = 0
     for small in crowded.values():
         # Another may have folded these since they were looked at; the next round folds what is left.
-        there = {part.path for part in lake.parts(opened, table.partition_by)}
+        there = {part.path for part in lake.parts(opened)}
         if len(small) >= files_min and all(part.path in there for part in small):
-            parts = frames.of(spark, table, [uris[posixpath.basename(part.path)] for part in small])
+            parts = frames.of(spark, table, [uris[part.name] for part in small])
             folded = write(spark, table, counting.merged(wanted, parts))
             gone += len(small) if table.replace(opened, small, folded, is_new=False) else 0
             opened.update_incremental()

@@ -12,7 +12,7 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.commit import JournalBound
-from doubledecker.bus.replaying import Aim, Past, Place, ReceiverAim, Sender, TopicAim
+from doubledecker.bus.replaying import Aim, Past, Rank, ReceiverAim, Sender, TopicAim
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.replay import Replay
 from doubledecker.pipeline import publishing, restoring
@@ -79,8 +79,8 @@ async def _aiming(bus: Bus, work: Work) -> AsyncIterator[Aims]:
 
 def _by_lane(batch: pa.RecordBatch) -> dict[int, list[Past]]:
     found: dict[int, list[Past]] = {}
-    places = zip(*(batch[name].to_pylist() for name in ("lane", "partition", "entry", "line")), strict=True)
-    for (lane, partition, entry, line), event in zip(places, restoring.events(batch), strict=True):
+    ranks = zip(*(batch[name].to_pylist() for name in ("lane", "partition", "entry", "line")), strict=True)
+    for (lane, partition, entry, line), event in zip(ranks, restoring.events(batch), strict=True):
         at = EntryId.parse(entry)
-        found.setdefault(lane, []).append(Past(Place(at.ms, partition, at.seq, line), event))
+        found.setdefault(lane, []).append(Past(Rank(at.ms, partition, at.seq, line), event))
     return found

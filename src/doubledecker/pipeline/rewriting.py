@@ -1,6 +1,5 @@
 """Rewriting the files of the `events` table without what is erased."""
 
-import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from urllib.parse import unquote
@@ -8,7 +7,6 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from pyspark.sql import functions as columns
 
 from doubledecker.errors import LakeUnfit
@@ -55,24 +53,20 @@ def _holding(ground: Ground, table: Table, erasure: Erasure) -> list[tuple[Part,
     before = moment.from_ms(erasure.before_ms)
     likely = [
         part
-        for part in lake.parts(opened, table.partition_by)
+        for part in lake.parts(opened)
         if (part.at_min is None or part.at_min < before) and erasure.topic in {"", part.values["topic"]}
     ]
     if not likely:
         return []
-    named = _uris(opened)
+    named = lake.uris(opened)
     frame = ground.spark.read.schema(rows.ddl(table.schema)).option("basePath", table.uri)
-    held = frame.parquet(*(named[posixpath.basename(part.path)] for part in likely)).where(columns.col("at") < before)
+    held = frame.parquet(*(named[part.name] for part in likely)).where(columns.col("at") < before)
     for column in ("tenant", "key"):
         if getattr(erasure, column):
             held = held.where(columns.col(column) == getattr(erasure, column))
     file = columns.substring_index(columns.input_file_name(), "/", -1).alias("file")
     counts = {row["file"]: row["count"] for row in held.groupBy(file).count().collect()}
-    return [(part, counts[name]) for part in likely if (name := posixpath.basename(part.path)) in counts]
-
-
-def _uris(opened: DeltaTable) -> dict[str, str]:
-    return {posixpath.basename(uri): uri for uri in opened.file_uris()}
+    return [(part, counts[part.name]) for part in likely if part.name in counts]
 
 
 def _rewrite(ground: Ground, table: Table, erasure: Erasure, parts: Sequence[Part]) -> list[WrittenFile]:
@@ -116,7 +110,7 @@ def _replace(table: Table, parts: Sequence[Part], written: Sequence[WrittenFile]
     """Commit; False when one of the files has been replaced by somebody else."""
     for _ in range(_TRIES):
         opened = table.open()
-        there = {part.path for part in lake.parts(opened, table.partition_by)}
+        there = {part.path for part in lake.parts(opened)}
         if not all(part.path in there for part in parts):
             return False
         if table.replace(opened, parts, written):

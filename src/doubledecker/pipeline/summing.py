@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from doubledecker.errors import LakeUnfit
 from doubledecker.model import moment
 from doubledecker.model.summary import Flow, Moment, Receiving, Serving, Spread, Summary
-from doubledecker.pipeline import measures, sketches
+from doubledecker.pipeline import lake, measures, sketches
 from doubledecker.pipeline.tallying import Least, Row, Tally
 
 # Of topics, tenants, subscribers, queues and a queue's tenants: more would not be looked at, and have to be kept.
@@ -58,8 +58,8 @@ def reach(root: str) -> tuple[datetime, datetime] | None:
     for name in measures.MEASURES:
         uri = measures.table_of(root, name).uri
         if DeltaTable.is_deltatable(uri):
-            adds = pa.table(DeltaTable(uri).get_add_actions(flatten=True)).to_pylist()
-            bounds += [(add["min.at"], add["max.at"]) for add in adds if add["partition.span"] == "minute"]
+            minutes = [part for part in lake.parts(DeltaTable(uri)) if part.values["span"] == "minute"]
+            bounds += [(part.at_min, part.at_max) for part in minutes if part.at_min and part.at_max]
     return (min(least for least, _ in bounds), max(most for _, most in bounds)) if bounds else None
 
 

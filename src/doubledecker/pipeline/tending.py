@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from doubledecker.pipeline import consuming, landing, measures, refusals
+from doubledecker.pipeline import consuming, lake, landing, measures, refusals
 from doubledecker.pipeline.lake import Table
 
 # Fewer are not worth the rewriting.
@@ -90,11 +89,8 @@ def _clean(opened: DeltaTable) -> int:
 
 def crowded(table: DeltaTable, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
     """The folders that hold many small files, by the values they are named for."""
-    adds = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     small = Counter(
-        tuple(str(add[f"partition.{column}"]) for column in columns)
-        for add in adds
-        if add["size_bytes"] < _TARGET_BYTES // 2
+        tuple(part.values[column] for column in columns) for part in lake.parts(table) if part.size < _TARGET_BYTES // 2
     )
     return sorted(values for values, count in small.items() if count >= _FILES_MIN)
 
