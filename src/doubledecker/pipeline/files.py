@@ -91,7 +91,10 @@ def _chunks(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Tabl
 
 def _by_folder(table: Table, chunk: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
     """The rows of each folder, in the order in which they came: the sort is stable."""
-    ordered = chunk.take(pc.sort_indices(chunk, [(name, "ascending") for name in table.partition_by]))
+    folders = chunk.select(table.partition_by).group_by(table.partition_by, use_threads=False).aggregate([])
+    ordered = chunk
+    if folders.num_rows > 1:
+        ordered = chunk.take(pc.sort_indices(chunk, [(name, "ascending") for name in table.partition_by]))
     names = pc.binary_join_element_wise(*(pc.cast(ordered[name], pa.string()) for name in table.partition_by), "\0")
     encoded = pc.run_end_encode(names.combine_chunks())
     first = 0

@@ -5,16 +5,16 @@ are a row's identity; and `at`, when the bus wrote it. A journal that has no col
 a row a line, with the `field` it was in and its `text`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
 import msgspec
 import pyarrow as pa
-from msgspec import UNSET
+from msgspec import Raw
 
 from doubledecker.model.entry_id import EntryId
-from doubledecker.model.event import Event
+from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.pipeline.lake import MOMENT
 from doubledecker.store.journal import Attempt, Entry
 
@@ -30,20 +30,39 @@ _DDL = {
     pa.list_(pa.int64()): "array<long>",
 }
 
-_decode_event = msgspec.json.Decoder(Event).decode
+
+class _EventLine(msgspec.Struct, frozen=True, gc=False):
+    """An event as the journal has it, in the order of the lake's columns; what is absent there is null here."""
+
+    topic: str
+    type: str
+    id: str
+    tenant: str = DEFAULT_TENANT
+    key: str | None = None
+    t: int = -1
+    url: str | None = None
+    # No JSON value is empty.
+    data: Raw = Raw(b"")
+    traceparent: str | None = None
+    replay: str | None = None
+    replay_of: str | None = None
+
+
+_decode_event = msgspec.json.Decoder(_EventLine).decode
 _decode_attempt = msgspec.json.Decoder(Attempt).decode
 
-Line = tuple[str, bytes]
+# A label for each of some lines, and the lines.
+Lines = tuple[list[str], list[bytes]]
 _Columns = Sequence[Sequence[object]]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a journal's rows after their place, how (field, line) pairs fill them, and which there are."""
+    """The columns of a journal's rows after their place, how labels and lines fill them, and what an entry has."""
 
     columns: tuple[tuple[str, pa.DataType], ...]
-    fill: Callable[[Sequence[Line]], _Columns]
-    lines: Callable[[Entry], Iterable[Line]]
+    fill: Callable[[Sequence[str], Sequence[bytes]], _Columns]
+    lines: Callable[[Entry], Lines]
 
     @property
     def schema(self) -> pa.Schema:
@@ -65,55 +84,60 @@ def to_batch(shape: Layout, entries: Sequence[Entry], *, partition: int) -> pa.R
     ids: list[str] = []
     numbers: list[int] = []
     moments: list[int] = []
-    lines: list[Line] = []
+    labels: list[str] = []
+    lines: list[bytes] = []
     for entry in entries:
-        first = len(lines)
-        lines.extend(shape.lines(entry))
-        count = len(lines) - first
+        own_labels, own_lines = shape.lines(entry)
+        labels += own_labels
+        lines += own_lines
+        count = len(own_lines)
         ids.extend(repeat(entry.id, count))
         numbers.extend(range(count))
         moments.extend(repeat(EntryId.parse(entry.id).ms * 1000, count))
     place = [[partition] * len(lines), ids, numbers, moments]
-    schema = shape.schema
-    arrays = [
-        pa.array(values, column.type) for values, column in zip([*place, *shape.fill(lines)], schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    values = [*place, *shape.fill(labels, lines)]
+    arrays = [pa.array(each, column.type) for each, column in zip(values, shape.schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
 
 
-def _all_lines(entry: Entry) -> Iterator[Line]:
+def _all_lines(entry: Entry) -> Lines:
+    """Their field is their label."""
+    labels: list[str] = []
+    lines: list[bytes] = []
     for field, value in entry.fields:
-        yield from zip(repeat(field), value.split(b"\n"), strict=False)
+        own = value.split(b"\n")
+        labels += [field] * len(own)
+        lines += own
+    return labels, lines
 
 
-def _settled_lines(entry: Entry) -> Iterator[Line]:
-    """The first field names the queue of all the others' lines."""
+def _settled_lines(entry: Entry) -> Lines:
+    """The first field names the queue of all the others' lines, whose label is both."""
     (_, queue), *kinds = entry.fields
-    for kind, value in kinds:
-        yield from zip(repeat(f"{queue.decode()} {kind}"), value.split(b"\n"), strict=False)
+    return _all_lines(Entry(entry.id, tuple((f"{queue.decode()} {kind}", value) for kind, value in kinds)))
 
 
-def _fill_events(lines: Sequence[Line]) -> _Columns:
-    events = [_decode_event(line) for _, line in lines]
+def _fill_events(labels: Sequence[str], lines: Sequence[bytes]) -> _Columns:
+    events = [_decode_event(line) for line in lines]
     return [
-        [field for field, _ in lines],
+        labels,
         [event.topic for event in events],
         [event.type for event in events],
         [event.id for event in events],
         [event.tenant for event in events],
-        [event.key or None for event in events],
+        [event.key for event in events],
         [event.t for event in events],
-        [None if event.url is UNSET else event.url for event in events],
-        [None if event.data is UNSET else bytes(event.data) for event in events],
-        [None if event.traceparent is UNSET else event.traceparent for event in events],
-        [len(line) for _, line in lines],
-        [event.replay or None for event in events],
-        [event.replay_of or None for event in events],
+        [event.url for event in events],
+        [bytes(event.data) or None for event in events],
+        [event.traceparent for event in events],
+        [len(line) for line in lines],
+        [event.replay for event in events],
+        [event.replay_of for event in events],
     ]
 
 
-def _fill_attempts(lines: Sequence[Line]) -> _Columns:
-    attempts = [_decode_attempt(line) for _, line in lines]
+def _fill_attempts(_labels: Sequence[str], lines: Sequence[bytes]) -> _Columns:
+    attempts = [_decode_attempt(line) for line in lines]
     return [
         [attempt.subscriber for attempt in attempts],
         [attempt.batch for attempt in attempts],
@@ -126,11 +150,11 @@ def _fill_attempts(lines: Sequence[Line]) -> _Columns:
     ]
 
 
-def _fill_settlements(lines: Sequence[Line]) -> _Columns:
-    words = [line.decode().split(" ") for _, line in lines]
+def _fill_settlements(labels: Sequence[str], lines: Sequence[bytes]) -> _Columns:
+    words = [line.decode().split(" ") for line in lines]
     return [
-        [field.partition(" ")[0] for field, _ in lines],
-        [field.partition(" ")[2] for field, _ in lines],
+        [label.partition(" ")[0] for label in labels],
+        [label.partition(" ")[2] for label in labels],
         [each[0] for each in words],
         [each[1] for each in words],
         [int(each[2]) for each in words],
@@ -138,8 +162,8 @@ def _fill_settlements(lines: Sequence[Line]) -> _Columns:
     ]
 
 
-def _fill_plain(lines: Sequence[Line]) -> _Columns:
-    return [[field for field, _ in lines], [line for _, line in lines]]
+def _fill_plain(labels: Sequence[str], lines: Sequence[bytes]) -> _Columns:
+    return [labels, lines]
 
 
 _PLAIN = Layout((("field", pa.string()), ("text", pa.string())), _fill_plain, _all_lines)
