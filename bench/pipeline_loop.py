@@ -2,8 +2,9 @@
 
 In turn: a journal is filled without Spark; read by a plain XRANGE loop, by one process that makes Arrow batches of it,
 and by one that writes them to Parquet; landed by a Spark that has just started, and, filled anew, by one that is warm.
-What is in the lake then is measured, and a part of it replayed to a queue. At last rows are published by the sink, and
-by `foreachPartition` as one would write it by hand.
+What is in the lake then is measured, and a part of it replayed to a queue. Then rows are published by the sink, and
+by `foreachPartition` as one would write it by hand. At last four times as many events are landed, and as many as at
+first on one core.
 """
 
 import asyncio
@@ -12,8 +13,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -42,6 +44,8 @@ _PAGE = 100
 _PIPELINED = 500
 _MANY = 100_000_000
 _JOURNAL = "rm:journal:events"
+# How much larger a backlog is landed to see whether an event costs the same there.
+_LARGER = 4
 
 
 def main() -> None:
@@ -49,7 +53,7 @@ def main() -> None:
     log.configure(level="error", as_json=False)
     rows = int(sys.argv[1])
     # As much as is measured must fit, or trimming would be measured too.
-    settings = Settings(redis_url=_URL, journal_bytes_max=rows * 1_000)
+    settings = Settings(redis_url=_URL, journal_bytes_max=rows * _LARGER * 1_000)
     publisher = asyncio.run(_token(settings))
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -66,8 +70,27 @@ def main() -> None:
         figures["pipeline.measure_s"] = _timed(lake.measure) * 1_000_000 / (2 * rows)
         figures["pipeline.replay_per_s"] = _replayed(lake.ground, settings)
         figures |= _sink(spark, publisher, rows)
+        lake.land()
+        figures |= _growth(lake, partial(_fill, settings, publisher), rows)
         spark.stop()
+    figures["pipeline.land_larger_cost"] = figures["pipeline.land_warm_per_s"] / figures["pipeline.land_larger_per_s"]
+    figures["pipeline.land_cores_gain"] = figures["pipeline.land_warm_per_s"] / figures["pipeline.land_one_core_per_s"]
     print(json.dumps(figures), flush=True)
+
+
+def _growth(lake: "_Lake", fill: Callable[[int], Coroutine[None, None, None]], rows: int) -> dict[str, float]:
+    """A larger backlog, and one core instead of all; both by a Spark that is warm."""
+    asyncio.run(fill(_LARGER * rows))
+    larger_s = _timed(lake.land)
+    lake.ground.spark.stop()
+    lake = _Lake(session.open_session(SessionPlan(master="local[1]", driver_memory="2g")), lake.ground.root)
+    asyncio.run(fill(_PIPELINED))
+    lake.land()
+    asyncio.run(fill(rows))
+    return {
+        "pipeline.land_larger_per_s": _LARGER * rows / larger_s,
+        "pipeline.land_one_core_per_s": rows / _timed(lake.land),
+    }
 
 
 async def _token(settings: Settings) -> str:
