@@ -283,3 +283,29 @@ async def test_no_more_calls_at_a_time_than_asked_for_over_two_tasks_and_beside_
     assert tasks >= 2
     assert posted.events > 0
     assert mail.in_flight_max == 3
+
+
+async def test_a_round_that_breaks_is_told_and_repeated_while_the_others_are_served(
+    spark: SparkSession, one: Topology, tmp_path: Path
+):
+    async with Receiver() as mail, Receiver() as shop, a_ground(spark, one, tmp_path) as ground:
+        await ground.subscribe("mail", mail.url, "orders")
+        await ground.subscribe("shop", shop.url, "users")
+        mail_id = await ground.id("mail")
+        await ground.publish([an_event(n, "orders") for n in range(5)])
+        await ground.publish([an_event(n, "users") for n in range(5)])
+        await ground.land()
+        [file] = (tmp_path / "lake" / "events" / "topic=orders").rglob("*.parquet")
+        away = file.rename(tmp_path / "away")
+        rounds = [await asyncio.to_thread(ground.step.act)]
+        while rounds[-1].has_more:
+            rounds.append(await asyncio.to_thread(ground.step.act))
+        served, broken = len(shop.events), rounds[-1].trouble
+        away.rename(file)
+        await ground.until(lambda: len(mail.events) == 5)
+        mended = await asyncio.to_thread(ground.step.act)
+
+    assert served == 5
+    assert broken.startswith(f"subscriber {mail_id!r}: ")
+    assert file.name in broken
+    assert mended.trouble == ""

@@ -15,7 +15,6 @@ from functools import reduce
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as columns
 
 from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
@@ -68,6 +67,7 @@ class _Trouble:
 
     failures: int = 0
     again_s: float = 0.0
+    error: str = ""
 
 
 @dataclass
@@ -96,7 +96,8 @@ class Bulk:
         # Whoever is through with a round may have more to go through.
         has_more = waiting or bool(self._running)
         done = self._collect()
-        return Round(sum(each.events for each in done), has_more, took_ms=max((e.took_ms for e in done), default=0))
+        took_ms = max((each.took_ms for each in done), default=0)
+        return Round(sum(each.events for each in done), has_more, took_ms=took_ms, trouble=self._trouble())
 
     def close(self) -> None:
         """Serve nobody else; what is under way ends with its Spark job."""
@@ -186,8 +187,7 @@ class Bulk:
         """What a subscriber gets of a leg."""
         table = landing.table_of(self.root, "events")
         since, until = moment.from_ms(leg.since_ms), moment.from_ms(leg.until_ms)
-        frame = frames.landed(self.spark, table, opened, since=since, until=until)
-        frame = frame.where(columns.col("topic").isin(sorted(course.topics)))
+        frame = frames.landed(self.spark, table, opened, since=since, until=until, topics=course.topics)
         least = min(reach.place for reach in leg.reaches.values())
         for topic, starts in course.topics.items():
             if any(start.place > least for start in starts):
@@ -213,7 +213,10 @@ class Bulk:
             trouble = self._troubles.setdefault(token, _Trouble())
             trouble.failures += 1
             trouble.again_s = time.monotonic() + steps.pause_s(trouble.failures)
-            _log.error(
-                "bulk.failed", subscriber=token, failures=trouble.failures, error=" ".join(str(error).split())[:500]
-            )
+            trouble.error = steps.told(error)
+            _log.error("bulk.failed", subscriber=token, failures=trouble.failures, error=trouble.error)
         return served
+
+    def _trouble(self) -> str:
+        """Whose rounds break, and why."""
+        return "; ".join(f"subscriber {token!r}: {trouble.error}" for token, trouble in self._troubles.items())

@@ -1,6 +1,6 @@
 """The lake's tables as DataFrames, of one version each, and only of the files that can hold what is asked for."""
 
-from collections.abc import Iterator
+from collections.abc import Collection
 from datetime import datetime
 
 from deltalake import DeltaTable
@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as columns
 
 from doubledecker.pipeline import lake, rows
-from doubledecker.pipeline.lake import Table
+from doubledecker.pipeline.lake import Part, Table
 
 
 def landed(
@@ -18,12 +18,15 @@ def landed(
     *,
     since: datetime | None = None,
     until: datetime | None = None,
+    topics: Collection[str] | None = None,
 ) -> DataFrame:
-    """The rows that the bus wrote from `since` until before `until`, in the columns of today.
+    """The rows that the bus wrote from `since` until before `until`, of some topics or of all, in the columns of today.
 
     A column that was added after a file was written is null in its rows.
     """
-    frame = of(spark, table, list(_paths(opened, since, until)))
+    parts = [part for part in lake.parts(opened) if topics is None or part.values["topic"] in topics]
+    uris = lake.uris(opened)
+    frame = of(spark, table, [uris[part.name] for part in parts if _is_between(part, since, until)])
     if since is not None:
         frame = frame.where(columns.col("at") >= columns.lit(since))
     if until is not None:
@@ -54,11 +57,8 @@ def number() -> Column:
     return columns.substring_index("entry", "-", -1).cast("long")
 
 
-def _paths(opened: DeltaTable, since: datetime | None, until: datetime | None) -> Iterator[str]:
-    """The files whose rows can lie in between, by what the table's log says of each."""
-    uris = lake.uris(opened)
-    for part in lake.parts(opened):
-        is_early = since is not None and part.at_max is not None and part.at_max < since
-        is_late = until is not None and part.at_min is not None and part.at_min >= until
-        if not (is_early or is_late):
-            yield uris[part.name]
+def _is_between(part: Part, since: datetime | None, until: datetime | None) -> bool:
+    """Whether a file's rows can lie in between, by what the table's log says of it."""
+    is_early = since is not None and part.at_max is not None and part.at_max < since
+    is_late = until is not None and part.at_min is not None and part.at_min >= until
+    return not (is_early or is_late)

@@ -37,6 +37,8 @@ class Round:
     refused: int = 0
     # How long the rows took, where that is not how long the round took.
     took_ms: int = 0
+    # What goes wrong in a part of the step while the rest of it goes on.
+    trouble: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Keeper:
             rows=self.report.rows + done.rows,
             failures=0,
             from_ms=self.report.from_ms or done.from_ms,
-            error="",
+            error=done.trouble,
             table_rows=done.table_rows,
             table_bytes=done.table_bytes,
             table_files=done.table_files,
@@ -115,8 +117,7 @@ class Keeper:
     def _fail(self, error: Exception) -> None:
         failures = self.report.failures + 1
         retry_at = clock.now_ms() + int(pause_s(failures) * 1000)
-        # A Spark error goes on for pages; its first lines say what went wrong.
-        text = " ".join(str(error).split())[:500] or type(error).__name__
+        text = told(error)
         self._say(state="failing", failures=failures, retry_at=retry_at, error=text)
         _log.error("step.failed", step=self._step.name, failures=failures, error=text)
 
@@ -128,6 +129,11 @@ class Keeper:
     def _say(self, **changes: str | int) -> None:
         self.report = structs.replace(self.report, at=clock.now_ms(), **changes)
         self._tell(self._step.name, self.report)
+
+
+def told(error: BaseException) -> str:
+    """What went wrong, in a line; a Spark error goes on for pages, and its first lines say it."""
+    return " ".join(str(error).split())[:500] or type(error).__name__
 
 
 def pause_s(failures: int) -> float:
