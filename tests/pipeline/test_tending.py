@@ -7,11 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import consuming, files, lake, landing, measures, refusals, rows, tending
+from doubledecker.pipeline.lake import Part
 from doubledecker.pipeline.refusals import RefusedRows
 from doubledecker.store.journal import Entry
 
@@ -32,14 +35,14 @@ def ids(root: str) -> list[str]:
     return sorted(pa.table(DeltaTable(f"{root}/events").scan())["id"].to_pylist())
 
 
-def test_small_files_are_joined_and_nothing_else_changes(tmp_path: Path):
+def test_small_files_are_joined_and_nothing_else_changes(spark: SparkSession, tmp_path: Path):
     root = str(tmp_path)
     for number in range(20):
         land(root, number * 10, 10)
     land(root, 500, 5, topic=b"users")
     before, reached = ids(root), lake.landed(DeltaTable(f"{root}/events"), 1)
 
-    done = tending.tend(root)
+    done = tending.tend(spark, root)
     after = DeltaTable(f"{root}/events")
 
     assert done.joined == 20
@@ -47,23 +50,50 @@ def test_small_files_are_joined_and_nothing_else_changes(tmp_path: Path):
     assert ids(root) == before
     assert lake.landed(after, 1) == reached
     assert lake.size(after).rows == 205
-    assert tending.tend(root) == tending.Tended(0, 0)
+    assert tending.tend(spark, root) == tending.Tended(0, 0)
 
 
-def test_the_quarantine_is_joined_too_and_still_knows_how_much_it_holds(tmp_path: Path):
+def test_what_is_joined_keeps_its_order_and_the_log_names_nobody(spark: SparkSession, tmp_path: Path):
+    root = str(tmp_path)
+    for number in reversed(range(20)):
+        land(root, number * 10, 10)
+
+    tending.tend(spark, root)
+    [file] = (uri for uri in DeltaTable(f"{root}/events").file_uris())
+    [told] = pa.table(DeltaTable(f"{root}/events").get_add_actions(flatten=True)).to_pylist()
+
+    assert pq.read_table(file, columns=["id"])["id"].to_pylist() == [f"id-{n}" for n in range(200)]
+    assert {name for name in told if name.startswith(("min.", "max.")) and told[name]} == {"min.at", "max.at"}
+
+
+def test_files_are_joined_up_to_a_size_and_a_large_one_is_left_alone():
+    parts = [a_part(f"{n}", size=20 * 2**20) for n in range(20)] + [a_part("large", size=2**26)]
+
+    crowds = tending.crowded(parts)
+
+    assert [len(crowd) for crowd in crowds] == [3] * 6 + [2]
+    assert sorted(part.path for crowd in crowds for part in crowd) == sorted(f"{n}" for n in range(20))
+    assert tending.crowded(parts[:15]) == []
+
+
+def a_part(path: str, *, size: int) -> Part:
+    return Part(path, size, 1, {"topic": "orders", "date": "2026-11-15"}, None, None)
+
+
+def test_the_quarantine_is_joined_too_and_still_knows_how_much_it_holds(spark: SparkSession, tmp_path: Path):
     uri = consuming.quarantine_of(str(tmp_path))
     for batch in range(17):
         refused = RefusedRows(uri, query="q", batch=batch)
         refused.add({"number": batch}, "topic is null", {})
         refusals.commit(uri, refused.close(), query="q", batch=batch)
 
-    done = tending.tend(str(tmp_path))
+    done = tending.tend(spark, str(tmp_path))
 
     assert done.joined == 17
     assert pa.table(DeltaTable(uri).scan()).num_rows == refusals.count(uri, "q") == 17
 
 
-def test_a_round_that_began_before_the_joining_commits_after_it(tmp_path: Path):
+def test_a_round_that_began_before_the_joining_commits_after_it(spark: SparkSession, tmp_path: Path):
     root = str(tmp_path)
     for number in range(20):
         land(root, number * 10, 10)
@@ -71,14 +101,14 @@ def test_a_round_that_began_before_the_joining_commits_after_it(tmp_path: Path):
     opened = table.open()
     entries = [Entry("1794740999999-0", (("p", LINE % (b"orders", 999, 999)),))]
     written = list(files.write(table, [rows.to_batch(rows.layout("events"), entries, partition=0)]))
-    tending.tend(root)
+    tending.tend(spark, root)
 
     table.commit(opened, written, lake.reaches({0: EntryId(1_794_740_999_999, 0)}))
 
     assert ids(root) == sorted([*(f"id-{n}" for n in range(200)), "id-999"])
 
 
-def test_files_of_a_measuring_round_that_died_are_removed_too(tmp_path: Path):
+def test_files_of_a_measuring_round_that_died_are_removed_too(spark: SparkSession, tmp_path: Path):
     table = measures.table_of(str(tmp_path), "attempts")
     row = {"span": "hour", "at": datetime(2026, 11, 15, tzinfo=UTC), "subscriber": "s", "attempts": 1}
     table.open()
@@ -86,12 +116,14 @@ def test_files_of_a_measuring_round_that_died_are_removed_too(tmp_path: Path):
     path = tmp_path / "measures" / "attempts" / orphan.path
     os.utime(path, (time.time() - 8 * DAY_S,) * 2)
 
-    assert tending.tend(str(tmp_path)).removed == 1
+    assert tending.tend(spark, str(tmp_path)).removed == 1
     assert not path.exists()
 
 
 @pytest.mark.parametrize(("age_s", "is_kept"), [(DAY_S, True), (8 * DAY_S, False)])
-def test_files_of_a_round_that_died_are_removed_after_a_week(tmp_path: Path, age_s: int, is_kept: bool):
+def test_files_of_a_round_that_died_are_removed_after_a_week(
+    spark: SparkSession, tmp_path: Path, age_s: int, is_kept: bool
+):
     root = str(tmp_path)
     land(root, 0, 10)
     table = landing.table_of(root, "events")
@@ -100,7 +132,7 @@ def test_files_of_a_round_that_died_are_removed_after_a_week(tmp_path: Path, age
     path = tmp_path / "events" / orphan.path
     os.utime(path, (time.time() - age_s, time.time() - age_s))
 
-    done = tending.tend(root)
+    done = tending.tend(spark, root)
 
     assert path.exists() is is_kept
     assert done.removed == (0 if is_kept else 1)
@@ -116,7 +148,7 @@ def a_day(root: str, number: int, *, topic: bytes = b"orders") -> None:
     table.commit(table.open(), list(files.write(table, [batch])), lake.reaches({0: EntryId.parse(entries[-1].id)}))
 
 
-def test_days_go_when_they_are_too_old_and_each_topic_by_its_own_rule(tmp_path: Path):
+def test_days_go_when_they_are_too_old_and_each_topic_by_its_own_rule(spark: SparkSession, tmp_path: Path):
     root = str(tmp_path)
     for number in range(10):
         for topic in (b"orders", b"pages", b"users"):
@@ -126,18 +158,18 @@ def test_days_go_when_they_are_too_old_and_each_topic_by_its_own_rule(tmp_path: 
     now = datetime.fromtimestamp(1_794_740_000 + 9 * DAY_S, UTC)
     rules = tending.Retention(events_days=5, topics_days={"pages": 3, "users": 0})
 
-    done = tending.tend(root, rules, now=now)
-    again = tending.tend(root, rules, now=now)
+    done = tending.tend(spark, root, rules, now=now)
+    again = tending.tend(spark, root, rules, now=now)
     table = DeltaTable(f"{root}/events")
     days = Counter(row["topic"] for row in pa.table(table.scan()).to_pylist())
 
     assert days == {"orders": 60, "pages": 40, "users": 100}
     assert (done.dropped, again.dropped) == (100, 0)
     assert lake.landed(table, 1) == reached
-    assert tending.tend(root, now=now).dropped == 0
+    assert tending.tend(spark, root, now=now).dropped == 0
 
 
-def test_attempts_and_settlements_have_a_rule_of_their_own(tmp_path: Path):
+def test_attempts_and_settlements_have_a_rule_of_their_own(spark: SparkSession, tmp_path: Path):
     root = str(tmp_path)
     line = (
         b'{"subscriber":"s","batch":"b","attempt":1,"outcome":"delivered","status":200,"took_ms":3,"at":%d,"events":[]}'
@@ -150,7 +182,7 @@ def test_attempts_and_settlements_have_a_rule_of_their_own(tmp_path: Path):
     a_day(root, 0)
     now = datetime.fromtimestamp(1_794_740_000 + 3 * DAY_S, UTC)
 
-    done = tending.tend(root, tending.Retention(attempts_days=1), now=now)
+    done = tending.tend(spark, root, tending.Retention(attempts_days=1), now=now)
 
     assert done.dropped == 2
     assert DeltaTable(f"{root}/attempts").count() == 2

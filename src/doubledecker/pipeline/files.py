@@ -1,4 +1,4 @@
-"""Parquet files of a table, written in a task: rows in, a line about each file out.
+"""Parquet files of a table, written and read in tasks; what comes back to the driver is a line about each file.
 
 Rows are gathered to chunks, sorted by the table's folders, and written to one open file a folder. What is held is a
 chunk, whatever the number of rows; what a task that dies leaves behind belongs to no table, and vacuum removes it.
@@ -7,10 +7,11 @@ chunk, whatever the number of rows; what a task that dies leaves behind belongs 
 import json
 import os
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from typing import TypeVar
+from urllib.parse import quote, unquote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -18,16 +19,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
+from pyspark.sql import SparkSession
 
-from doubledecker.pipeline.lake import Table, WrittenFile, is_local
+from doubledecker.pipeline.lake import Part, Table, WrittenFile, is_local
+from doubledecker.pipeline.rows import ddl
 
 # A row group: large enough to compress well, small enough to hold.
 _CHUNK_ROWS = 131_072
 _CHUNK_BYTES = 67_108_864
+_BATCH_ROWS = 16_384
 # What a task tells the driver of a file; its rows stay where they are.
 TOLD = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("more", pa.string())])
 # Files a task keeps open; with more topics than that the one open longest is closed.
 _OPEN_MAX = 64
+
+_Job = TypeVar("_Job")
 
 
 @dataclass
@@ -59,6 +65,20 @@ def write(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[WrittenFi
         yield _close(table, system, file)
 
 
+def in_tasks(
+    spark: SparkSession, work: Callable[[_Job], Iterable[WrittenFile]], jobs: Sequence[_Job]
+) -> list[WrittenFile]:
+    """Have files written, a task for each job, anywhere in the cluster; the rows themselves never leave their task."""
+
+    def act(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                yield tell(work(jobs[number]))
+
+    told = spark.range(0, len(jobs), 1, len(jobs)).mapInArrow(act, ddl(TOLD))
+    return [hear(*row) for row in told.collect()]
+
+
 def tell(written: Iterable[WrittenFile]) -> pa.RecordBatch:
     """In a task: what the driver needs to know of files."""
     return pa.RecordBatch.from_pylist([_told(file) for file in written], schema=TOLD)
@@ -72,6 +92,17 @@ def hear(path: str, size: int, rows: int, more: str) -> WrittenFile:
 def _told(file: WrittenFile) -> dict[str, object]:
     more = {"values": file.values, "at_min": file.at_min, "at_max": file.at_max}
     return {"path": file.path, "size": file.size, "rows": file.rows, "more": json.dumps(more)}
+
+
+def read(table: Table, part: Part) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, in the columns that rows are given in today, some at a time."""
+    with system_of(table.uri).open_input_file(unquote(part.path)) as source:
+        for batch in pq.ParquetFile(source).iter_batches(batch_size=_BATCH_ROWS):
+            named = {name: pa.repeat(value, len(batch)) for name, value in part.values.items()}
+            there = {**named, **dict(zip(batch.schema.names, batch.columns, strict=True))}
+            # A file that an older version wrote lacks the columns that have come since.
+            arrays = [pc.cast(there.get(column.name, pa.nulls(len(batch))), column.type) for column in table.given]
+            yield pa.RecordBatch.from_arrays(arrays, schema=table.given)
 
 
 def _chunks(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

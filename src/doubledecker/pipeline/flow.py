@@ -74,7 +74,7 @@ class Flow:
     def _tend(self) -> Round:
         kept = self.settings
         rules = Retention(kept.lake_retention_days, kept.topics_kept_days, kept.lake_retention_attempts_days)
-        done = tending.tend(self.ground.root, rules)
+        done = tending.tend(self.ground.spark, self.ground.root, rules)
         if done.joined or done.removed or done.dropped:
             _log.info("lake.tended", joined=done.joined, removed=done.removed, dropped=done.dropped)
         return Round(0)

@@ -9,7 +9,7 @@ import json
 import os
 import posixpath
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,8 +25,8 @@ from doubledecker.model.entry_id import EntryId
 
 # When something was, as every table has it.
 MOMENT = pa.timestamp("us", tz="UTC")
-# An erasure commits every few seconds at most, and a commit takes milliseconds.
-_TRIES = 10
+# Others commit every few seconds at most, and a commit takes milliseconds.
+_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -132,21 +132,25 @@ class Table:
                 if not left or any(table.transaction_version(name) != value for name, value in seen.items()):
                     raise
 
-    def replace(
-        self, table: DeltaTable, former: Iterable[Part], latter: Iterable[WrittenFile], *, is_new: bool = True
-    ) -> bool:
-        """Put files in the place of others; says no, and changes nothing, if the table is not as it was opened.
+    def replace(self, former: Collection[Part], latter: Iterable[WrittenFile], *, is_new: bool = True) -> bool:
+        """Put files in the place of others; says no, and changes nothing, if somebody else has replaced one of them.
 
-        Delta itself would let this pass beside a compaction of the same files, and their rows would be there twice. The
-        files are not new when they say the same as the former.
+        Delta itself would let this pass beside a compaction of the same files, and their rows would be there twice: so
+        it is tried on the table as it is, and again when somebody was faster with something else. The files are not new
+        when they say the same as the former.
         """
         removes = [_removed(part, is_new=is_new) for part in former]
         adds = [_added(file, is_new=is_new) for file in latter]
-        try:
-            self._commit(table, [*removes, *adds], CommitProperties(max_commit_retries=0))
-        except CommitFailedError:
-            return False
-        return True
+        for _ in range(_TRIES):
+            opened = self.open()
+            if not {part.path for part in former} <= {part.path for part in parts(opened)}:
+                return False
+            try:
+                self._commit(opened, [*removes, *adds], CommitProperties(max_commit_retries=0))
+            except CommitFailedError:
+                continue
+            return True
+        raise LakeUnfit(f"others commit to {self.uri} all the time")
 
     def _commit(
         self, table: DeltaTable, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties

@@ -31,7 +31,6 @@ _SMALL_BYTES = 4_194_304
 _SLICE_BYTES = 33_554_432
 # What one commit takes at most, in slices; the rest comes with the next.
 _SLICES_MAX = 64
-_PLAN = "partition int, after string, upto string"
 
 # The lake's tables by journal, and what their folders are named for.
 TABLES = {"events": ("topic", "date"), "attempts": ("date",), "settlements": ("date",)}
@@ -109,25 +108,15 @@ def plan(begin: Mapping[int, EntryId], extents: Mapping[int, Extent], *, cores: 
 
 
 def _write(spark: SparkSession, access: Access, name: str, table: Table, slices: list[Slice]) -> list[WrittenFile]:
-    planned = [(part.partition, str(part.after), str(part.upto)) for part in slices]
-    # A task a slice. What comes back is a line about each file; the rows themselves never leave their task.
-    frame = spark.createDataFrame(spark.sparkContext.parallelize(planned, len(planned)), _PLAN)
-    work = partial(write_slices, access=access, name=name, table=table)
-    return [files.hear(*row) for row in frame.mapInArrow(work, rows.ddl(files.TOLD)).collect()]
+    return files.in_tasks(spark, partial(_write_slice, access=access, name=name, table=table), slices)
 
 
-def write_slices(
-    plans: Iterable[pa.RecordBatch], *, access: Access, name: str, table: Table
-) -> Iterator[pa.RecordBatch]:
-    """In a task: read the slices that it was given, write them, and tell of the files."""
+def _write_slice(part: Slice, *, access: Access, name: str, table: Table) -> Iterator[WrittenFile]:
+    """In a task: read a slice, and write it."""
     shape = rows.layout(name)
-    for planned in plans:
-        for row in planned.to_pylist():
-            part = Slice(row["partition"], EntryId.parse(row["after"]), EntryId.parse(row["upto"]))
-            # What was cut meanwhile is written down by the bus as a gap; the archive goes on.
-            pages = reading.pages(access, name, part, fails_on_loss=False)
-            batches = (rows.to_batch(shape, entries, partition=part.partition) for entries in pages)
-            yield files.tell(files.write(table, batches))
+    # What was cut meanwhile is written down by the bus as a gap; the archive goes on.
+    pages = reading.pages(access, name, part, fails_on_loss=False)
+    return files.write(table, (rows.to_batch(shape, entries, partition=part.partition) for entries in pages))
 
 
 def _ends(slices: Iterable[Slice]) -> dict[int, EntryId]:

@@ -112,13 +112,12 @@ def fold(spark: SparkSession, table: Table, opened: DeltaTable, wanted: Measure,
     uris = lake.uris(opened)
     gone = 0
     for small in crowded.values():
-        # Another may have folded these since they were looked at; the next round folds what is left.
-        there = {part.path for part in lake.parts(opened)}
-        if len(small) >= files_min and all(part.path in there for part in small):
+        if len(small) >= files_min:
             parts = frames.of(spark, table, [uris[part.name] for part in small])
             folded = write(spark, table, counting.merged(wanted, parts))
-            gone += len(small) if table.replace(opened, small, folded, is_new=False) else 0
-            opened.update_incremental()
+            # Another may have folded these since they were looked at; the next round folds what is left.
+            gone += len(small) if table.replace(small, folded, is_new=False) else 0
+    opened.update_incremental()
     return gone
 
 

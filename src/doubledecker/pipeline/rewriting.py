@@ -1,12 +1,10 @@
 """Rewriting the files of the `events` table without what is erased."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import functions as columns
 
 from doubledecker.errors import LakeUnfit
@@ -20,8 +18,6 @@ from doubledecker.pipeline.search import Ground
 _FILES_MAX = 64
 # Others commit every few seconds, and a commit takes milliseconds.
 _TRIES = 20
-_BATCH_ROWS = 16_384
-_PLAN = "path string, topic string"
 
 
 def leave_out(ground: Ground, erasure: Erasure) -> int:
@@ -35,7 +31,7 @@ def leave_out(ground: Ground, erasure: Erasure) -> int:
         for first in range(0, len(held), _FILES_MAX):
             some = held[first : first + _FILES_MAX]
             parts = [part for part, _ in some]
-            if not _replace(table, parts, _rewrite(ground, table, erasure, parts)):
+            if not table.replace(parts, _rewrite(ground, table, erasure, parts)):
                 break
             gone += sum(count for _, count in some)
     raise LakeUnfit(f"the files of {table.uri} change faster than they can be rewritten")
@@ -70,31 +66,13 @@ def _holding(ground: Ground, table: Table, erasure: Erasure) -> list[tuple[Part,
 
 
 def _rewrite(ground: Ground, table: Table, erasure: Erasure, parts: Sequence[Part]) -> list[WrittenFile]:
-    planned = [(part.path, part.values["topic"]) for part in parts]
-    frame = ground.spark.createDataFrame(ground.spark.sparkContext.parallelize(planned, len(planned)), _PLAN)
-    work = partial(write_again, table=table, erasure=erasure)
-    return [files.hear(*row) for row in frame.mapInArrow(work, rows.ddl(files.TOLD)).collect()]
+    return files.in_tasks(ground.spark, partial(_write_again, table=table, erasure=erasure), parts)
 
 
-def write_again(plans: Iterable[pa.RecordBatch], *, table: Table, erasure: Erasure) -> Iterator[pa.RecordBatch]:
-    """In a task: read files and write them without what is erased; tells of the new ones."""
-    for planned in plans:
-        for row in planned.to_pylist():
-            with files.system_of(table.uri).open_input_file(unquote(row["path"])) as source:
-                kept = _kept(table, pq.ParquetFile(source), erasure, topic=row["topic"])
-                yield files.tell(files.write(table, kept))
-
-
-def _kept(table: Table, source: pq.ParquetFile, erasure: Erasure, *, topic: str) -> Iterator[pa.RecordBatch]:
-    schema = table.given
-    for batch in source.iter_batches(batch_size=_BATCH_ROWS):
-        there = {**dict(zip(batch.schema.names, batch.columns, strict=True)), "topic": pa.array([topic] * len(batch))}
-        # A file that an older version wrote lacks the columns that have come since.
-        arrays = [pc.cast(there.get(column.name, pa.nulls(len(batch))), column.type) for column in schema]
-        whole = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        kept = whole.filter(pc.invert(_is_meant(whole, erasure)))
-        if kept.num_rows:
-            yield kept
+def _write_again(part: Part, *, table: Table, erasure: Erasure) -> Iterator[WrittenFile]:
+    """In a task: read a file and write it without what is erased."""
+    kept = (batch.filter(pc.invert(_is_meant(batch, erasure))) for batch in files.read(table, part))
+    return files.write(table, (batch for batch in kept if batch.num_rows))
 
 
 def _is_meant(batch: pa.RecordBatch, erasure: Erasure) -> pa.Array:
@@ -104,15 +82,3 @@ def _is_meant(batch: pa.RecordBatch, erasure: Erasure) -> pa.Array:
         if getattr(erasure, column):
             found = pc.and_(found, pc.equal(batch[column], getattr(erasure, column)))
     return pc.fill_null(found, fill_value=False)
-
-
-def _replace(table: Table, parts: Sequence[Part], written: Sequence[WrittenFile]) -> bool:
-    """Commit; False when one of the files has been replaced by somebody else."""
-    for _ in range(_TRIES):
-        opened = table.open()
-        there = {part.path for part in lake.parts(opened)}
-        if not all(part.path in there for part in parts):
-            return False
-        if table.replace(opened, parts, written):
-            return True
-    raise LakeUnfit(f"others commit to {table.uri} all the time; the erasure is tried again")

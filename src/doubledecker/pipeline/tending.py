@@ -7,16 +7,19 @@ is, and whoever reads an older version still finds its files until they are remo
 folders, a day of a topic each, and its files a week later.
 """
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import chain
 
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
+from pyspark.sql import SparkSession
 
-from doubledecker.pipeline import consuming, lake, landing, measures, refusals
-from doubledecker.pipeline.lake import Table
+from doubledecker.pipeline import consuming, files, lake, landing, measures, refusals
+from doubledecker.pipeline.lake import Part, Table, WrittenFile
 
 # Fewer are not worth the rewriting.
 _FILES_MIN = 16
@@ -24,6 +27,9 @@ _FILES_MIN = 16
 _TARGET_BYTES = 67_108_864
 # Longer than any round of landing, any query and any look at an older version takes.
 _KEPT_HOURS = 168
+# Files that one commit makes out of others: enough to keep all cores busy, few enough to be done again.
+_JOINED_TOGETHER = 64
+_EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -44,15 +50,14 @@ class Tended:
     dropped: int = 0
 
 
-def tend(root: str, retention: Retention | None = None, *, now: datetime | None = None) -> Tended:
+def tend(spark: SparkSession, root: str, retention: Retention | None = None, *, now: datetime | None = None) -> Tended:
     """Drop, join and remove, in every table; safe beside a landing and an erasure, and to be cut short."""
     rules = retention or Retention()
     joined = removed = dropped = 0
     for name, table in _tables(root):
         opened = table.open()
         dropped += sum(_drop(opened, rule) for rule in aged(opened, name, rules, now=now or datetime.now(UTC)))
-        for values in crowded(opened, table.partition_by):
-            joined += _join(opened, table.partition_by, values)
+        joined += _join(spark, table, crowded(lake.parts(opened)))
         removed += _clean(opened)
     removed += sum(_clean(measures.table_of(root, name).open()) for name in measures.MEASURES)
     return Tended(joined, removed, dropped)
@@ -87,12 +92,25 @@ def _clean(opened: DeltaTable) -> int:
     return len(opened.vacuum(retention_hours=_KEPT_HOURS, dry_run=False, full=True))
 
 
-def crowded(table: DeltaTable, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The folders that hold many small files, by the values they are named for."""
-    small = Counter(
-        tuple(part.values[column] for column in columns) for part in lake.parts(table) if part.size < _TARGET_BYTES // 2
-    )
-    return sorted(values for values, count in small.items() if count >= _FILES_MIN)
+def crowded(parts: Iterable[Part]) -> list[list[Part]]:
+    """Files to be joined, each list to one: the small ones of folders that have many, the oldest first."""
+    folders: dict[tuple[str, ...], list[Part]] = defaultdict(list)
+    for part in parts:
+        if part.size < _TARGET_BYTES // 2:
+            folders[tuple(part.values.values())].append(part)
+    return [some for small in folders.values() if len(small) >= _FILES_MIN for some in _packed(small)]
+
+
+def _packed(small: list[Part]) -> Iterator[list[Part]]:
+    """As many as make a file of the size that is left alone."""
+    some: list[Part] = []
+    for part in sorted(small, key=lambda each: (each.at_min or _EARLIEST, each.path)):
+        if some and sum(each.size for each in some) + part.size > _TARGET_BYTES:
+            yield some
+            some = []
+        some.append(part)
+    if len(some) > 1:
+        yield some
 
 
 def _drop(table: DeltaTable, condition: str) -> int:
@@ -104,11 +122,18 @@ def _drop(table: DeltaTable, condition: str) -> int:
         return 0
 
 
-def _join(table: DeltaTable, columns: tuple[str, ...], values: tuple[str, ...]) -> int:
-    filters = [(column, "=", value) for column, value in zip(columns, values, strict=True)]
-    try:
-        return int(table.optimize.compact(partition_filters=filters, target_size=_TARGET_BYTES)["numFilesRemoved"])
-    except CommitFailedError:
-        # An erasure has replaced one of these files at this moment; the next time they are joined.
-        table.update_incremental()
-        return 0
+def _join(spark: SparkSession, table: Table, crowds: list[list[Part]]) -> int:
+    """Join files, a task for each that they become; returns how many are gone."""
+    gone = 0
+    for first in range(0, len(crowds), _JOINED_TOGETHER):
+        some = crowds[first : first + _JOINED_TOGETHER]
+        former = [part for crowd in some for part in crowd]
+        written = files.in_tasks(spark, partial(_write_together, table=table), some)
+        # An erasure may have replaced one of these meanwhile; what is left is joined the next time.
+        gone += len(former) if table.replace(former, written, is_new=False) else 0
+    return gone
+
+
+def _write_together(crowd: list[Part], *, table: Table) -> Iterator[WrittenFile]:
+    """In a task: the rows of some files to one."""
+    return files.write(table, chain.from_iterable(files.read(table, part) for part in crowd))
