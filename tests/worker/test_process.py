@@ -2,15 +2,18 @@
 
 import asyncio
 
+import pytest
+
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.errors import BusAway, RetryLater
 from doubledecker.model.job import AUX, MAIN, Job
 from doubledecker.store import jobs
 from doubledecker.store.jobs import Taken
-from doubledecker.store.partitions import Partitions
+from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.worker import process
 from doubledecker.worker.fetch import Fetcher
+from doubledecker.worker.monitor import Monitor
 from harness import a_bus, an_event, quick_settings
 from receiver import Receiver
 
@@ -102,6 +105,36 @@ async def test_a_worker_outlives_the_absence_of_redis(one: Topology, data_dir):
         ids = await bus.publish(publisher, [an_event(2)])
         await receiver.until(lambda: ids[0] in receiver.ids)
     await server.stop()
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+async def test_a_worker_that_starts_while_redis_is_silent_waits_for_it(one: Topology, is_stopped: bool):
+    stop = asyncio.Event()
+    async with (
+        a_bus(one, workers=0) as bus,
+        build.open_bus(bus.settings) as other,
+        build.open_chains(bus.settings) as receivers,
+    ):
+        worker = process.make_worker(bus.settings, other, receivers, Monitor([]))
+        await other.partitions.home.command("CLIENT", "PAUSE", 1_500, "ALL")
+        working = asyncio.create_task(worker.run(stop))
+        await asyncio.sleep(1.2)
+        is_waiting = not working.done()
+        async with asyncio.timeout(10):
+            while not is_stopped and not await beats(other.partitions.home):
+                await asyncio.sleep(0.05)
+        stop.set()
+        await asyncio.wait_for(working, 10)
+
+    assert is_waiting
+
+
+async def beats(partition: Partition) -> dict[str, int]:
+    """None while the server is silent."""
+    try:
+        return await jobs.beats(partition)
+    except BusAway:
+        return {}
 
 
 async def test_jobs_of_a_dead_slot_are_done_by_another(topology: Topology):

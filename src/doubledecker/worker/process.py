@@ -134,7 +134,12 @@ class Worker:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set; then finish or give back what is held."""
-        await self._beat()
+        # Before it takes anything: a slot that was never heard of counts as dead.
+        while not await self._try_beat():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PAUSE_S):
+                    await stop.wait()
+                    return
         _log.info("worker.started", slots=self._rhythm.slots, partitions=len(self._partitions.all))
         async with asyncio.TaskGroup() as tasks:
             background = [
@@ -157,14 +162,16 @@ class Worker:
     async def _beat_forever(self) -> None:
         while True:
             await asyncio.sleep(self._rhythm.dead_s / _BEATS_PER_DEATH)
-            try:
-                await self._beat()
-            except BusAway as error:
-                _log.warning("heartbeat.missed", error=str(error))
+            await self._try_beat()
 
-    async def _beat(self) -> None:
-        await asyncio.gather(*(jobs.beat(partition, self._slots) for partition in self._partitions.all))
-        await self._told.tell()
+    async def _try_beat(self) -> bool:
+        try:
+            await asyncio.gather(*(jobs.beat(partition, self._slots) for partition in self._partitions.all))
+            await self._told.tell()
+        except BusAway as error:
+            _log.warning("heartbeat.missed", error=str(error))
+            return False
+        return True
 
     async def _listen(self, partition: Partition) -> None:
         """Wake the fetchers whenever a partition's bell rings."""
