@@ -18,8 +18,8 @@ redis.call("ZREM", pending, unpack(done))
 redis.call("HDEL", tried, unpack(done))
 redis.call("HDEL", data, unpack(done))
 -- Lines have not changed: one without rules stays where it is, unless its tag moved or nothing of it is in flight.
-for _, facet in pairs(known) do
-  if facet.rule or facet.tag ~= facet.place or facet.held == 0 then
+for facet = 1, facet_count do
+  if rule_of[facet] or tag_of[facet] ~= stood_at[facet] or held_of[facet] == 0 then
     moved[#moved + 1] = facet
   end
 end

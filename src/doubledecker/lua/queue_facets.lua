@@ -31,63 +31,62 @@ local v, mean_cost = tonumber(kept_state[1] or 0), tonumber(kept_state[2] or 0)
 local is_timed = charge == "time"
 local has_rules = redis.call("EXISTS", rules) == 1
 local line_prefix = line(queue, "")
-local known = {}
 -- How many facets this call has put into the ring that were not there.
 local ring_added = 0
 
--- `place` is where it stands in the ring, or would; false if it must be put there. `taken` is how many messages this
--- call took from its line. Without rules it has no `rule`. (All fields are there from the start: adding one is slow.)
-local function read(name, packed, rule)
-  local tag, held, mean, next_at = 0, 0, 0, 0
-  if packed then
-    tag, held, mean, next_at = struct.unpack(FACET, packed)
-  end
-  local facet = {
-    name = name, tag = tag, held = held, mean = mean, next_at = next_at, place = tag, taken = 0, is_changed = false,
-  }
-  if rule then
-    local weight, cap, every_ms, is_paused = unpack(cmsgpack.unpack(rule))
-    facet.rule = {weight = weight, cap = cap, every_ms = every_ms, is_paused = is_paused == 1}
-  end
-  known[name] = facet
-  return facet
-end
+-- A facet that was read is a number, and what is known of it stands in columns: a table for each facet would cost
+-- more than all else that is done with it. `stood_at` is where it stands in the ring, or would; false if it must be
+-- put there. Only some have a rule, were changed, or had messages taken from their lines by this call: how many.
+local facet_named, facet_count = {}, 0
+local name_of, tag_of, held_of, mean_of, next_of, stood_at = {}, {}, {}, {}, {}, {}
+local rule_of, is_changed, taken_of = {}, {}, {}
 
--- Read many facets in two calls; those known already stay as they are.
+-- Read many facets in two calls; those known already stay as they are. Returns them.
 local function read_all(names)
   if #names == 0 then
-    return
+    return {}
   end
   local packed = redis.call("HMGET", facets, unpack(names))
   local ruled = has_rules and redis.call("HMGET", rules, unpack(names)) or {}
+  local some = {}
   for i, name in ipairs(names) do
-    if not known[name] then
-      read(name, packed[i], ruled[i])
+    local facet = facet_named[name]
+    if not facet then
+      facet = facet_count + 1
+      facet_count, facet_named[name], name_of[facet] = facet, facet, name
+      local tag, held, mean, next_at = 0, 0, 0, 0
+      if packed[i] then
+        tag, held, mean, next_at = struct.unpack(FACET, packed[i])
+      end
+      tag_of[facet], held_of[facet], mean_of[facet], next_of[facet], stood_at[facet] = tag, held, mean, next_at, tag
+      if ruled[i] then
+        local weight, cap, every_ms, is_paused = unpack(cmsgpack.unpack(ruled[i]))
+        rule_of[facet] = {weight = weight, cap = cap, every_ms = every_ms, is_paused = is_paused == 1}
+      end
     end
+    some[i] = facet
   end
+  return some
 end
 
 local function facet_of(name)
-  if not known[name] then
-    read_all({name})
-  end
-  return known[name]
+  return facet_named[name] or read_all({name})[1]
 end
 
 local function all_known()
   local some = {}
-  for _, facet in pairs(known) do
-    some[#some + 1] = facet
+  for facet = 1, facet_count do
+    some[facet] = facet
   end
   return some
 end
 
 local function save()
   local words, count = {}, 0
-  for name, facet in pairs(known) do
-    if facet.is_changed then
-      words[count + 1] = name
-      words[count + 2] = struct.pack(FACET, facet.tag, facet.held, facet.mean, facet.next_at)
+  for facet = 1, facet_count do
+    if is_changed[facet] then
+      words[count + 1] = name_of[facet]
+      words[count + 2] = struct.pack(FACET, tag_of[facet], held_of[facet], mean_of[facet], next_of[facet])
       count = count + 2
     end
   end
@@ -97,18 +96,19 @@ local function save()
 end
 
 local function weight_of(facet)
-  return facet.rule and facet.rule.weight or 1
+  local rule = rule_of[facet]
+  return rule and rule.weight or 1
 end
 
 local function is_blocked(facet)
-  local rule = facet.rule
-  return rule and (rule.is_paused or (rule.cap > 0 and facet.held >= rule.cap))
+  local rule = rule_of[facet]
+  return rule and (rule.is_paused or (rule.cap > 0 and held_of[facet] >= rule.cap))
 end
 
 local function ask_lines(some, first, last, answers)
   local keys = {}
   for i = first, last do
-    keys[i - first + 1] = line_prefix .. some[i].name
+    keys[i - first + 1] = line_prefix .. name_of[some[i]]
   end
   local count = redis.call("EXISTS", unpack(keys))
   if count == 0 or count == #keys then
@@ -135,15 +135,16 @@ end
 
 -- Where a facet belongs now, and its score there; nowhere when all that it has is in flight.
 local function place_of(facet, is_waiting)
+  local tag, next_at = tag_of[facet], next_of[facet]
   if is_waiting and is_blocked(facet) then
-    return parked, facet.tag
-  elseif facet.next_at > now then
-    return wake, facet.next_at
+    return parked, tag
+  elseif next_at > now then
+    return wake, next_at
   elseif is_waiting then
     -- A little before all that wait for their turn: whoever comes back is served next, and pays as of now.
-    return ring, facet.tag >= v and facet.tag or v - 1
-  elseif facet.held == 0 then
-    return idle, facet.tag
+    return ring, tag >= v and tag or v - 1
+  elseif held_of[facet] == 0 then
+    return idle, tag
   end
 end
 
@@ -156,17 +157,18 @@ local function seat_all(some)
   local words = {[ring] = {}, [parked] = {}, [wake] = {}, [idle] = {}}
   local leaving, ruled = {}, {}
   for i, facet in ipairs(some) do
+    local name, has_rule = name_of[facet], rule_of[facet]
     local to, score = place_of(facet, waiting[i])
-    if facet.rule then
-      ruled[#ruled + 1] = facet.name
+    if has_rule then
+      ruled[#ruled + 1] = name
     end
-    if to ~= ring and (facet.rule or facet.taken > 0) then
-      leaving[#leaving + 1] = facet.name
+    if to ~= ring and (has_rule or taken_of[facet]) then
+      leaving[#leaving + 1] = name
     end
-    if to and (to ~= ring or facet.rule or score ~= facet.place) then
+    if to and (to ~= ring or has_rule or score ~= stood_at[facet]) then
       local added = words[to]
-      added[#added + 1] = score
-      added[#added + 1] = facet.name
+      local count = #added
+      added[count + 1], added[count + 2] = score, name
     end
   end
   if #ruled > 0 then

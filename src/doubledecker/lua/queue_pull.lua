@@ -57,14 +57,16 @@ local function bring_back_due()
   seat_all(all_known())
 end
 
--- The next message of a facet whose turn it is; those of several turns leave the line together.
+-- The messages of a facet's turns leave its line together.
+local ids_of, turn_of = {}, {}
 local function next_id(facet)
-  if facet.taken == 1 then
-    return redis.call("LPOP", line_prefix .. facet.name)
+  local at, taken = line_prefix .. name_of[facet], taken_of[facet]
+  if taken == 1 then
+    return redis.call("LPOP", at)
   end
-  facet.ids = facet.ids or redis.call("LPOP", line_prefix .. facet.name, facet.taken) or {}
-  facet.turn = (facet.turn or 0) + 1
-  return facet.ids[facet.turn]
+  ids_of[facet] = ids_of[facet] or redis.call("LPOP", at, taken) or {}
+  turn_of[facet] = (turn_of[facet] or 0) + 1
+  return ids_of[facet][turn_of[facet]]
 end
 
 -- Lease messages to the consumer; what it gets, as columns.
@@ -75,10 +77,10 @@ local function lease(turns, charges)
     local id = next_id(facet)
     if id then
       count = count + 1
-      ids[count], names[count], costs[count] = id, facet.name, charges[i]
+      ids[count], names[count], costs[count] = id, name_of[facet], charges[i]
     else
       -- Its line is shorter than it can be: somebody else removed it.
-      facet.held = facet.held - 1
+      held_of[facet] = held_of[facet] - 1
     end
   end
   if count == 0 then
@@ -111,17 +113,15 @@ local function forget_idle()
     return
   end
   redis.call("ZREM", idle, unpack(past))
-  read_all(past)
   local free, gone = {}, {}
-  for _, name in ipairs(past) do
-    local facet = known[name]
-    if facet.held == 0 and facet.tag <= v and facet.next_at <= now then
+  for _, facet in ipairs(read_all(past)) do
+    if held_of[facet] == 0 and tag_of[facet] <= v and next_of[facet] <= now then
       free[#free + 1] = facet
     end
   end
   for i, is_waiting in ipairs(#free > 0 and are_waiting(free) or {}) do
     if not is_waiting then
-      gone[#gone + 1] = free[i].name
+      gone[#gone + 1] = name_of[free[i]]
     end
   end
   if #gone > 0 then
@@ -146,9 +146,6 @@ bring_back_due()
 v = math.max(v, tonumber(floor))
 local turns, charges, moved = take_turns(line_up())
 local columns = lease(turns, charges)
-for _, facet in ipairs(moved) do
-  facet.place = false
-end
 seat_all(moved)
 save()
 forget_idle()

@@ -10,7 +10,7 @@
 
 local gone = redis.call("LPOP", line(queue, facet), most) or {}
 local purged = facet_of(facet)
-purged.taken = #gone
+taken_of[purged] = #gone > 0 and #gone or nil
 for _, id in ipairs(delayed) do
   local record = redis.call("HGET", tried, id)
   if record and unpack_record(id, record).name == facet and redis.call("ZREM", scheduled, id) == 1 then

@@ -88,7 +88,7 @@ local function return_all()
     if first <= #ids then
       redis.call("LPUSH", at, unpack(ids, first))
     end
-    facet_of(name).place = false
+    stood_at[facet_of(name)] = false
   end
 end
 
@@ -119,26 +119,26 @@ end
 
 -- A message left a consumer's hands: its place is free, and its facet pays what it really cost.
 local function let_go(kind, record)
-  local facet = known[record.name]
+  local facet = facet_named[record.name]
   local took_ms = math.max(0, now - record.pulled_at)
-  facet.held, facet.is_changed = math.max(0, facet.held - 1), true
+  held_of[facet], is_changed[facet] = math.max(0, held_of[facet] - 1), true
   if is_timed then
-    local cost = math.max(1, took_ms / record.together)
-    facet.tag = facet.tag + (cost - record.charged) / weight_of(facet)
-    facet.mean = facet.mean == 0 and cost or 0.8 * facet.mean + 0.2 * cost
+    local cost, mean = math.max(1, took_ms / record.together), mean_of[facet]
+    tag_of[facet] = tag_of[facet] + (cost - record.charged) / weight_of(facet)
+    mean_of[facet] = mean == 0 and cost or 0.8 * mean + 0.2 * cost
     mean_cost = mean_cost == 0 and cost or 0.95 * mean_cost + 0.05 * cost
   end
   note(kind, record.id, record.name, record.attempt, took_ms)
-  return facet
 end
 
 -- Read the facets of records.
 local function read_facets_of(records)
-  local names = {}
+  local names, named = {}, {}
   for _, record in ipairs(records) do
-    if known[record.name] == nil then
-      known[record.name] = false
-      names[#names + 1] = record.name
+    local name = record.name
+    if not named[name] then
+      named[name] = true
+      names[#names + 1] = name
     end
   end
   read_all(names)
