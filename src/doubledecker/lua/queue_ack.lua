@@ -1,5 +1,6 @@
 -- End messages for good: their consumer is done with them.
 --
+-- uses queue_lines
 -- uses queue_facets
 -- uses queue_records
 -- arg  ids       pack  the messages

@@ -10,21 +10,16 @@
 -- message costs. Hence facets are read, seated and saved all together, in a few commands of many words.
 --
 -- key  state      queue:state:<queue>       hash    sequence, virtual time, mean cost, counters
--- key  facets     queue:facets:<queue>      hash    tag, messages in flight, mean cost and next time, by facet
+-- key  facets     queue:facets:<queue>      hash    facets, as queue_lines keeps them
 -- key  rules      queue:rules:<queue>       hash    weight, concurrency, rate and pause of facets that have rules
 -- key  ring       queue:ring:<queue>        zset    facets that can be served, by tag
 -- key  parked     queue:parked:<queue>      zset    facets that cannot, by tag
 -- key  wake       queue:wake:<queue>        zset    facets that can be served later, by when
 -- key  idle       queue:idle:<queue>        zset    facets that have nothing, by tag, until virtual time has passed it
--- keys line       queue:new:<of_queue>:<facet>  list  ids of waiting messages, next one first
+-- keys line       queue:new:<of_queue>:<facet>  list  tails of lines: ids of waiting messages, next one first
 -- arg  queue      text  the queue's name
 -- arg  charge     text  what serving costs: `time` it took, or `count` of messages
 -- now
-
--- Tag, messages in flight, mean cost, next time: four doubles. (MessagePack would take three times as long.)
-local FACET = "<dddd"
--- Below this many it costs less to ask for each than to find out whether all are alike.
-local ASKED_TOGETHER_MIN = 8
 
 local kept_state = redis.call("HMGET", state, "v", "mean")
 local v, mean_cost = tonumber(kept_state[1] or 0), tonumber(kept_state[2] or 0)
@@ -39,6 +34,7 @@ local ring_added = 0
 -- put there. Only some have a rule, were changed, or had messages taken from their lines by this call: how many.
 local facet_named, facet_count = {}, 0
 local name_of, tag_of, held_of, mean_of, next_of, stood_at = {}, {}, {}, {}, {}, {}
+local head_of, has_tail = {}, {}
 local rule_of, is_changed, taken_of = {}, {}, {}
 
 -- Read many facets in two calls; those known already stay as they are. Returns them.
@@ -54,11 +50,9 @@ local function read_all(names)
     if not facet then
       facet = facet_count + 1
       facet_count, facet_named[name], name_of[facet] = facet, facet, name
-      local tag, held, mean, next_at = 0, 0, 0, 0
-      if packed[i] then
-        tag, held, mean, next_at = struct.unpack(FACET, packed[i])
-      end
+      local tag, held, mean, next_at, tail, head = unpack_facet(packed[i])
       tag_of[facet], held_of[facet], mean_of[facet], next_of[facet], stood_at[facet] = tag, held, mean, next_at, tag
+      has_tail[facet], head_of[facet] = tail, head
       if ruled[i] then
         local weight, cap, every_ms, is_paused = unpack(cmsgpack.unpack(ruled[i]))
         rule_of[facet] = {weight = weight, cap = cap, every_ms = every_ms, is_paused = is_paused == 1}
@@ -86,7 +80,9 @@ local function save()
   for facet = 1, facet_count do
     if is_changed[facet] then
       words[count + 1] = name_of[facet]
-      words[count + 2] = struct.pack(FACET, tag_of[facet], held_of[facet], mean_of[facet], next_of[facet])
+      words[count + 2] = pack_facet(
+        tag_of[facet], held_of[facet], mean_of[facet], next_of[facet], has_tail[facet], head_of[facet]
+      )
       count = count + 2
     end
   end
@@ -105,37 +101,9 @@ local function is_blocked(facet)
   return rule and (rule.is_paused or (rule.cap > 0 and held_of[facet] >= rule.cap))
 end
 
-local function ask_lines(some, first, last, answers)
-  local keys = {}
-  for i = first, last do
-    keys[i - first + 1] = line_prefix .. name_of[some[i]]
-  end
-  local count = redis.call("EXISTS", unpack(keys))
-  if count == 0 or count == #keys then
-    for i = first, last do
-      answers[i] = count > 0
-    end
-  elseif #keys < ASKED_TOGETHER_MIN then
-    for i = first, last do
-      ask_lines(some, i, i, answers)
-    end
-  else
-    local middle = math.floor((first + last) / 2)
-    ask_lines(some, first, middle, answers)
-    ask_lines(some, middle + 1, last, answers)
-  end
-end
-
--- Whether facets have messages waiting, each. One question for all: mostly all have, or none; else halves are asked.
-local function are_waiting(some)
-  local answers = {}
-  ask_lines(some, 1, #some, answers)
-  return answers
-end
-
 -- Where a facet belongs now, and its score there; nowhere when all that it has is in flight.
-local function place_of(facet, is_waiting)
-  local tag, next_at = tag_of[facet], next_of[facet]
+local function place_of(facet)
+  local tag, next_at, is_waiting = tag_of[facet], next_of[facet], head_of[facet] ~= ""
   if is_waiting and is_blocked(facet) then
     return parked, tag
   elseif next_at > now then
@@ -153,12 +121,11 @@ local function seat_all(some)
   if #some == 0 then
     return
   end
-  local waiting = are_waiting(some)
   local words = {[ring] = {}, [parked] = {}, [wake] = {}, [idle] = {}}
   local leaving, ruled = {}, {}
-  for i, facet in ipairs(some) do
+  for _, facet in ipairs(some) do
     local name, has_rule = name_of[facet], rule_of[facet]
-    local to, score = place_of(facet, waiting[i])
+    local to, score = place_of(facet)
     if has_rule then
       ruled[#ruled + 1] = name
     end

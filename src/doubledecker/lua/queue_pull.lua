@@ -3,6 +3,7 @@
 -- First what is due comes back: expired leases (or to the dead letters, after too many attempts), messages that were
 -- given back with a delay, facets that had to wait for their rate. Then, as often as asked: the facet with the least tag.
 --
+-- uses queue_lines
 -- uses queue_facets
 -- uses queue_records
 -- uses queue_turns
@@ -57,14 +58,22 @@ local function bring_back_due()
   seat_all(all_known())
 end
 
--- The messages of a facet's turns leave its line together.
+-- The next message of a facet whose turn it is; those of several turns leave the line together.
 local ids_of, turn_of = {}, {}
 local function next_id(facet)
-  local at, taken = line_prefix .. name_of[facet], taken_of[facet]
-  if taken == 1 then
-    return redis.call("LPOP", at)
+  local taken, head = taken_of[facet], head_of[facet]
+  local gap = taken == 1 and string.find(head, " ", 1, true)
+  if gap then
+    head_of[facet] = string.sub(head, gap + 1)
+    return string.sub(head, 1, gap - 1)
+  elseif taken == 1 and not has_tail[facet] then
+    head_of[facet] = ""
+    return head ~= "" and head
   end
-  ids_of[facet] = ids_of[facet] or redis.call("LPOP", at, taken) or {}
+  if not ids_of[facet] then
+    local tail = line_prefix .. name_of[facet]
+    ids_of[facet], head_of[facet], has_tail[facet] = take(head, has_tail[facet], tail, taken)
+  end
   turn_of[facet] = (turn_of[facet] or 0) + 1
   return ids_of[facet][turn_of[facet]]
 end
@@ -113,15 +122,10 @@ local function forget_idle()
     return
   end
   redis.call("ZREM", idle, unpack(past))
-  local free, gone = {}, {}
-  for _, facet in ipairs(read_all(past)) do
-    if held_of[facet] == 0 and tag_of[facet] <= v and next_of[facet] <= now then
-      free[#free + 1] = facet
-    end
-  end
-  for i, is_waiting in ipairs(#free > 0 and are_waiting(free) or {}) do
-    if not is_waiting then
-      gone[#gone + 1] = name_of[free[i]]
+  local gone = {}
+  for i, facet in ipairs(read_all(past)) do
+    if held_of[facet] == 0 and tag_of[facet] <= v and next_of[facet] <= now and head_of[facet] == "" then
+      gone[#gone + 1] = past[i]
     end
   end
   if #gone > 0 then

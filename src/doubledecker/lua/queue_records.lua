@@ -14,6 +14,8 @@
 -- Attempt, messages pulled together, attempts that do not count, time of the pull, cost charged; then the facet's name.
 local RECORD = "<I4I4I4dd"
 local RECORD_AND_NAME = RECORD .. "c0"
+-- Below this many it costs less to ask for each than to find out whether all are alike.
+local ASKED_TOGETHER_MIN = 8
 
 local notes = {}
 local note_tail = {}
@@ -50,22 +52,22 @@ local function number_of(id)
   return tonumber(string.match(id, "%-(%d+)$"))
 end
 
--- Put a message where its number belongs, somewhere behind the first of its line.
-local function insert(at, id)
-  local number, low, high = number_of(id), 1, redis.call("LLEN", at)
+-- Put a message where its number belongs in a tail.
+local function insert(tail, id)
+  local number, low, high = number_of(id), 0, redis.call("LLEN", tail)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if number_of(redis.call("LINDEX", at, middle)) > number then
+    if number_of(redis.call("LINDEX", tail, middle)) > number then
       high = middle
     else
       low = middle + 1
     end
   end
-  local next_id = redis.call("LINDEX", at, low)
+  local next_id = redis.call("LINDEX", tail, low)
   if next_id then
-    redis.call("LINSERT", at, "BEFORE", next_id, id)
+    redis.call("LINSERT", tail, "BEFORE", next_id, id)
   else
-    redis.call("RPUSH", at, id)
+    redis.call("RPUSH", tail, id)
   end
 end
 
@@ -78,17 +80,27 @@ end
 -- Put messages into their lines again, each where it belongs: nearly always in front.
 local function return_all()
   for name, ids in pairs(backs) do
-    local at, first = line_prefix .. name, 1
-    table.sort(ids, function(a, b) return number_of(a) > number_of(b) end)
-    local head = redis.call("LINDEX", at, 0)
-    while head and first <= #ids and number_of(ids[first]) > number_of(head) do
-      insert(at, ids[first])
-      first = first + 1
+    local facet, tail = facet_of(name), line_prefix .. name
+    local front = ids_in(head_of[facet])
+    local last = has_tail[facet] and number_of(front[#front]) or math.huge
+    for _, id in ipairs(ids) do
+      if number_of(id) < last then
+        front[#front + 1] = id
+      else
+        insert(tail, id)
+      end
     end
-    if first <= #ids then
-      redis.call("LPUSH", at, unpack(ids, first))
+    table.sort(front, function(a, b) return number_of(a) < number_of(b) end)
+    local behind = {}
+    for _ = 2 * HEAD_SIZE + 1, #front do
+      behind[#behind + 1] = table.remove(front)
     end
-    stood_at[facet_of(name)] = false
+    if #behind > 0 then
+      redis.call("LPUSH", tail, unpack(behind))
+      has_tail[facet] = true
+    end
+    head_of[facet] = table.concat(front, " ")
+    stood_at[facet], is_changed[facet] = false, true
   end
 end
 

@@ -1,5 +1,6 @@
 -- Change the rules of a facet; they hold from the next message on.
 --
+-- uses queue_lines
 -- uses queue_facets
 -- uses queue_records
 -- arg  facet  text  the facet

@@ -7,7 +7,7 @@
 local LATE_MS_MAX = 50
 
 -- How many messages wait in a facet's line, once that was asked.
-local length_of = {}
+local waiting_of = {}
 
 -- The facets that may be served by this call: no more than messages are asked for, the next in line first. Each stands
 -- at its tag, or where virtual time has passed; so scores, which are slow to read, are not needed.
@@ -21,8 +21,8 @@ end
 
 -- Whether a facet has more than what was taken. One in the ring has something, so this is only asked before another turn.
 local function has_more(facet)
-  length_of[facet] = length_of[facet] or redis.call("LLEN", line_prefix .. name_of[facet])
-  return taken_of[facet] < length_of[facet]
+  waiting_of[facet] = waiting_of[facet] or length_of(head_of[facet], has_tail[facet], line_prefix .. name_of[facet])
+  return taken_of[facet] < waiting_of[facet]
 end
 
 local function cost_of(facet)
