@@ -144,7 +144,7 @@ local function join(queue, facet, kept, records, woken)
   end
   if (head ~= former or has_tail ~= had_tail) and (kept or head ~= "") then
     local count = #records
-    records[count + 1], records[count + 2] = facet, pack_facet(tag, held, mean, next_at, has_tail, head)
+    records[count + 1], records[count + 2] = facet, pack(FACET_AND_HEAD, tag, held, mean, next_at, has_tail, head)
   end
 end
 

@@ -8,9 +8,10 @@
 -- returns        the ids that were still the consumer's; nothing changed for the others
 
 local done, moved = {}, {}
-for i, record in ipairs(still_held(ids, attempts)) do
-  done[i] = record.id
-  let_go("acked", record)
+local records = still_held(ids, attempts)
+for i = 1, #records do
+  done[i] = records[i].id
+  let_go("acked", records[i])
 end
 if #done == 0 then
   return done

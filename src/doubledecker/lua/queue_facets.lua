@@ -45,7 +45,8 @@ local function read_all(names)
   local packed = redis.call("HMGET", facets, unpack(names))
   local ruled = has_rules and redis.call("HMGET", rules, unpack(names)) or {}
   local some = {}
-  for i, name in ipairs(names) do
+  for i = 1, #names do
+    local name = names[i]
     local facet = facet_named[name]
     if not facet then
       facet = facet_count + 1
@@ -80,7 +81,8 @@ local function save()
   for facet = 1, facet_count do
     if is_changed[facet] then
       words[count + 1] = name_of[facet]
-      words[count + 2] = pack_facet(
+      words[count + 2] = pack(
+        FACET_AND_HEAD,
         tag_of[facet], held_of[facet], mean_of[facet], next_of[facet], has_tail[facet], head_of[facet]
       )
       count = count + 2
@@ -91,62 +93,88 @@ local function save()
   end
 end
 
-local function weight_of(facet)
-  local rule = rule_of[facet]
-  return rule and rule.weight or 1
-end
-
 local function is_blocked(facet)
   local rule = rule_of[facet]
   return rule and (rule.is_paused or (rule.cap > 0 and held_of[facet] >= rule.cap))
 end
 
--- Where a facet belongs now, and its score there; nowhere when all that it has is in flight.
+-- A little before all that wait for their turn: whoever comes back is served next, and pays as of now.
+local function ring_score(tag)
+  return tag >= v and tag or v - 1
+end
+
+-- Where a facet with a rule belongs now, and its score there; nowhere when all that it has is in flight.
 local function place_of(facet)
-  local tag, next_at, is_waiting = tag_of[facet], next_of[facet], head_of[facet] ~= ""
+  local is_waiting = head_of[facet] ~= ""
   if is_waiting and is_blocked(facet) then
-    return parked, tag
-  elseif next_at > now then
-    return wake, next_at
+    return parked, tag_of[facet]
+  elseif next_of[facet] > now then
+    return wake, next_of[facet]
   elseif is_waiting then
-    -- A little before all that wait for their turn: whoever comes back is served next, and pays as of now.
-    return ring, tag >= v and tag or v - 1
+    return ring, ring_score(tag_of[facet])
   elseif held_of[facet] == 0 then
-    return idle, tag
+    return idle, tag_of[facet]
   end
 end
 
--- Put facets where they belong now. Most have no rules, and can only be in the ring or nowhere.
-local function seat_all(some)
-  if #some == 0 then
-    return
-  end
+local function seat_ruled(some)
   local words = {[ring] = {}, [parked] = {}, [wake] = {}, [idle] = {}}
-  local leaving, ruled = {}, {}
-  for _, facet in ipairs(some) do
-    local name, has_rule = name_of[facet], rule_of[facet]
+  local names, leaving = {}, {}
+  for i, facet in ipairs(some) do
     local to, score = place_of(facet)
-    if has_rule then
-      ruled[#ruled + 1] = name
+    names[i] = name_of[facet]
+    if to ~= ring then
+      leaving[#leaving + 1] = names[i]
     end
-    if to ~= ring and (has_rule or taken_of[facet]) then
-      leaving[#leaving + 1] = name
-    end
-    if to and (to ~= ring or has_rule or score ~= stood_at[facet]) then
-      local added = words[to]
-      local count = #added
-      added[count + 1], added[count + 2] = score, name
+    if to then
+      table.insert(words[to], score)
+      table.insert(words[to], names[i])
     end
   end
-  if #ruled > 0 then
-    redis.call("ZREM", parked, unpack(ruled))
-    redis.call("ZREM", wake, unpack(ruled))
-  end
+  redis.call("ZREM", parked, unpack(names))
+  redis.call("ZREM", wake, unpack(names))
   if #leaving > 0 then
     redis.call("ZREM", ring, unpack(leaving))
   end
   for place, added in pairs(words) do
     local count = #added > 0 and redis.call("ZADD", place, unpack(added)) or 0
     ring_added = ring_added + (place == ring and count or 0)
+  end
+end
+
+-- Put facets where they belong now. Most have no rules, and can only be in the ring or nowhere.
+local function seat_all(some)
+  local standing, resting, leaving, ruled, count = {}, {}, {}, {}, 0
+  for i = 1, #some do
+    local facet = some[i]
+    if rule_of[facet] then
+      ruled[#ruled + 1] = facet
+    elseif head_of[facet] ~= "" then
+      local score = ring_score(tag_of[facet])
+      if score ~= stood_at[facet] then
+        standing[count + 1], standing[count + 2] = score, name_of[facet]
+        count = count + 2
+      end
+    else
+      if taken_of[facet] then
+        leaving[#leaving + 1] = name_of[facet]
+      end
+      if held_of[facet] == 0 then
+        resting[#resting + 1] = tag_of[facet]
+        resting[#resting + 1] = name_of[facet]
+      end
+    end
+  end
+  if #leaving > 0 then
+    redis.call("ZREM", ring, unpack(leaving))
+  end
+  if #resting > 0 then
+    redis.call("ZADD", idle, unpack(resting))
+  end
+  if count > 0 then
+    ring_added = ring_added + redis.call("ZADD", ring, unpack(standing))
+  end
+  if #ruled > 0 then
+    seat_ruled(ruled)
   end
 end

@@ -11,16 +11,15 @@ local FACET_AND_HEAD = FACET .. "c0"
 -- So many ids come to the head together: many enough that the tail is rarely asked, few enough to be written each time.
 local HEAD_SIZE = 8
 
+-- What is done for each facet or message asks for these once: a global is looked up by its name each time.
+local pack, unpack_from, cut = struct.pack, struct.unpack, string.sub
+
 local function unpack_facet(packed)
   if not packed then
-    return 0, 0, 0, 0, false, ""
+    return 0, 0, 0, 0, 0, ""
   end
-  local tag, held, mean, next_at, tail, head_at = struct.unpack(FACET, packed)
-  return tag, held, mean, next_at, tail == 1, string.sub(packed, head_at)
-end
-
-local function pack_facet(tag, held, mean, next_at, has_tail, head)
-  return struct.pack(FACET_AND_HEAD, tag, held, mean, next_at, has_tail and 1 or 0, head)
+  local tag, held, mean, next_at, has_tail, head_at = unpack_from(FACET, packed)
+  return tag, held, mean, next_at, has_tail, cut(packed, head_at)
 end
 
 local function ids_in(head)
@@ -34,10 +33,10 @@ end
 
 -- How many messages wait; `tail` is the key of the list.
 local function length_of(head, has_tail, tail)
-  return #ids_in(head) + (has_tail and redis.call("LLEN", tail) or 0)
+  return #ids_in(head) + (has_tail == 1 and redis.call("LLEN", tail) or 0)
 end
 
--- Put messages at the end of a line; returns its head, and whether it has a tail.
+-- Put messages at the end of a line; returns its head, and 1 if it has a tail.
 local function lengthen(head, has_tail, tail, ids)
   local first = 1
   if head == "" then
@@ -45,21 +44,21 @@ local function lengthen(head, has_tail, tail, ids)
   end
   if first <= #ids then
     redis.call("RPUSH", tail, unpack(ids, first))
-    has_tail = true
+    has_tail = 1
   end
   return head, has_tail
 end
 
--- Take so many messages from the front of a line, or all; returns their ids, its head, and whether it has a tail.
+-- Take so many messages from the front of a line, or all; returns their ids, its head, and 1 if it has a tail.
 local function take(head, has_tail, tail, count)
   local ids, taken = ids_in(head), {}
-  if has_tail and count >= #ids then
+  if has_tail == 1 and count >= #ids then
     local wanted, had = count - #ids + HEAD_SIZE, #ids
     local more = redis.call("LPOP", tail, wanted) or {}
     for i, id in ipairs(more) do
       ids[had + i] = id
     end
-    has_tail = #more == wanted and redis.call("EXISTS", tail) == 1
+    has_tail = #more == wanted and redis.call("EXISTS", tail) or 0
   end
   for i = 1, math.min(count, #ids) do
     taken[i] = ids[i]

@@ -59,14 +59,14 @@ local function bring_back_due()
 end
 
 -- The next message of a facet whose turn it is; those of several turns leave the line together.
-local ids_of, turn_of = {}, {}
+local find, ids_of, turn_of = string.find, {}, {}
 local function next_id(facet)
   local taken, head = taken_of[facet], head_of[facet]
-  local gap = taken == 1 and string.find(head, " ", 1, true)
+  local gap = taken == 1 and find(head, " ", 1, true)
   if gap then
-    head_of[facet] = string.sub(head, gap + 1)
-    return string.sub(head, 1, gap - 1)
-  elseif taken == 1 and not has_tail[facet] then
+    head_of[facet] = cut(head, gap + 1)
+    return cut(head, 1, gap - 1)
+  elseif taken == 1 and has_tail[facet] == 0 then
     head_of[facet] = ""
     return head ~= "" and head
   end
@@ -82,7 +82,8 @@ end
 local function lease(turns, charges)
   local ids, attempts, names, tries = {}, {}, {}, {}
   local costs, count = {}, 0
-  for i, facet in ipairs(turns) do
+  for i = 1, #turns do
+    local facet = turns[i]
     local id = next_id(facet)
     if id then
       count = count + 1
@@ -98,8 +99,8 @@ local function lease(turns, charges)
   local texts = redis.call("HMGET", data, unpack(ids))
   local before = are_all_held(ids) and {} or redis.call("HMGET", tried, unpack(ids))
   local leases, records, lease_end = {}, {}, string.format("%d", now + lease_ms)
-  for i, id in ipairs(ids) do
-    local attempt, forgiven = 1, 0
+  for i = 1, count do
+    local id, name, attempt, forgiven = ids[i], names[i], 1, 0
     if before[i] then
       local record = unpack_record(id, before[i])
       attempt, forgiven = record.attempt + 1, record.forgiven
@@ -107,8 +108,8 @@ local function lease(turns, charges)
     attempts[i], tries[i] = attempt, attempt - forgiven
     leases[2 * i - 1], leases[2 * i] = lease_end, id
     records[2 * i - 1] = id
-    records[2 * i] = pack_record(attempt, count, forgiven, now, costs[i], names[i])
-    note("pulled", id, names[i], attempt, 0)
+    records[2 * i] = pack(RECORD_AND_NAME, attempt, count, forgiven, now, costs[i], name)
+    note("pulled", id, name, attempt, 0)
   end
   redis.call("ZADD", pending, unpack(leases))
   redis.call("HSET", tried, unpack(records))
@@ -148,7 +149,7 @@ end
 
 bring_back_due()
 v = math.max(v, tonumber(floor))
-local turns, charges, moved = take_turns(line_up())
+local turns, charges, moved, steps = take_turns(line_up())
 local columns = lease(turns, charges)
 seat_all(moved)
 save()
@@ -160,11 +161,7 @@ if is_alone == 1 and #turns == 0 and not head[1] and redis.call("EXISTS", pendin
 end
 conclude()
 
-local costs = 0
-for i, facet in ipairs(turns) do
-  costs = costs + charges[i] / weight_of(facet)
-end
-local mean = string.format("%.6g", #turns > 0 and costs / #turns or 0)
+local mean = string.format("%.6g", #turns > 0 and steps / #turns or 0)
 local ids, attempts, names, texts, tries = unpack(columns)
 return {
   ids, attempts, names, texts, tries,

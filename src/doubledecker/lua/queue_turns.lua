@@ -16,7 +16,7 @@ local function line_up()
 end
 
 local function can_serve(facet)
-  return next_of[facet] <= now and not is_blocked(facet)
+  return not rule_of[facet] or (next_of[facet] <= now and not is_blocked(facet))
 end
 
 -- Whether a facet has more than what was taken. One in the ring has something, so this is only asked before another turn.
@@ -36,13 +36,18 @@ local function cost_of(facet)
 end
 
 local function serve(facet, cost)
-  local rule, tag = rule_of[facet], tag_of[facet]
-  v = tag > v and tag or v
-  tag_of[facet] = v + cost / (rule and rule.weight or 1)
-  held_of[facet], taken_of[facet] = held_of[facet] + 1, (taken_of[facet] or 0) + 1
+  local rule, tag, step = rule_of[facet], tag_of[facet], cost
+  if tag > v then
+    v = tag
+  end
+  if rule then
+    step = cost / rule.weight
+    local every_ms = rule.every_ms
+    next_of[facet] = every_ms > 0 and math.max(next_of[facet], now - LATE_MS_MAX) + every_ms or 0
+  end
+  tag_of[facet], held_of[facet], taken_of[facet] = v + step, held_of[facet] + 1, (taken_of[facet] or 0) + 1
   is_changed[facet], stood_at[facet] = true, false
-  local every_ms = rule and rule.every_ms or 0
-  next_of[facet] = every_ms > 0 and math.max(next_of[facet], now - LATE_MS_MAX) + every_ms or 0
+  return step
 end
 
 -- Stand in line again, behind all whose tags are not greater; mostly that is its end.
@@ -55,10 +60,11 @@ local function stand_again(again, last, facet)
   again[at + 1] = facet
 end
 
--- Whose turn it is, one after the other, and what each is charged; and all facets whose place may have changed.
+-- Whose turn it is, one after the other, and what each is charged; all facets whose place may have changed; and how far
+-- all were moved on.
 local function take_turns(standing)
   local turns, charges, moved, again = {}, {}, {}, {}
-  local visited, first, last, served = 0, 1, 0, 0
+  local visited, first, last, served, steps = 0, 1, 0, 0, 0
   while served < most do
     local facet, other = standing[visited + 1], again[first]
     if other and (not facet or tag_of[other] < tag_of[facet]) then
@@ -71,8 +77,7 @@ local function take_turns(standing)
     end
     if can_serve(facet) then
       local cost = cost_of(facet)
-      serve(facet, cost)
-      served = served + 1
+      served, steps = served + 1, steps + serve(facet, cost)
       turns[served], charges[served] = facet, cost
       -- Back in line only if this call may come to it again: with many facets, others are served before.
       local last_served = standing[visited + most - served]
@@ -82,5 +87,5 @@ local function take_turns(standing)
       end
     end
   end
-  return turns, charges, moved
+  return turns, charges, moved, steps
 end
