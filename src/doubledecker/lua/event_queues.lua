@@ -66,14 +66,16 @@ end
 
 -- Put facets that had nothing where they belong: they are served next, unless they have had more than their share, or
 -- may not be.
-local function seat(queue, woken)
+local function seat(queue, names, kept)
   local has_rules = redis.call("EXISTS", queue_rules(queue)) == 1
-  local v, seats = fed[queue].v, {}
-  for _, facet in ipairs(woken) do
-    local name, tag, held, next_at = unpack(facet)
-    local rule = has_rules and redis.call("HGET", queue_rules(queue), name)
-    local _, cap, _, is_paused = unpack(rule and cmsgpack.unpack(rule) or {1, 0, 0, 0})
+  local rules = has_rules and redis.call("HMGET", queue_rules(queue), unpack(names)) or {}
+  local v, seats, count = fed[queue].v, {}, 0
+  for i = 1, #names do
+    local name, rule = names[i], rules[i]
+    local tag, held, _, next_at = unpack_facet(kept[i])
+    local cap, is_paused = 0, 0
     if rule then
+      _, cap, _, is_paused = unpack(cmsgpack.unpack(rule))
       redis.call("ZREM", queue_wake(queue), name)
     end
     if is_paused == 1 or (cap > 0 and held >= cap) then
@@ -81,8 +83,8 @@ local function seat(queue, woken)
     elseif next_at > now then
       redis.call("ZADD", queue_wake(queue), next_at, name)
     else
-      seats[#seats + 1] = tag >= v and tag or v - 1
-      seats[#seats + 1] = name
+      seats[count + 1], seats[count + 2] = tag >= v and tag or v - 1, name
+      count = count + 2
     end
   end
   if #seats > 0 and redis.call("ZADD", queue_ring(queue), unpack(seats)) == redis.call("ZCARD", queue_ring(queue)) then
@@ -125,45 +127,54 @@ local function drop(queue, gone)
 end
 
 -- Put new messages behind those that wait, dropping the oldest where there are too many.
-local function join(queue, facet, kept, records, woken)
-  local standing, at = fed[queue], queue_line(queue, facet)
-  local ids = standing.ids[facet]
+-- Returns the facet's new record, unless it stays the same, and whether it had nothing before.
+local function join(queue, facet, kept)
+  local standing, ids = fed[queue], fed[queue].ids[facet]
   local tag, held, mean, next_at, had_tail, former = unpack_facet(kept)
-  local head, has_tail = lengthen(former, had_tail, at, ids)
+  local head, has_tail = ids[1], had_tail
+  if #ids > 1 or former ~= "" then
+    head, has_tail = lengthen(former, had_tail, queue_line(queue, facet), ids)
+  end
   standing.length = standing.length + #ids
   local over = over_of(queue, facet, head, has_tail, #ids)
   if over > 0 then
     local gone
-    gone, head, has_tail = take(head, has_tail, at, over)
+    gone, head, has_tail = take(head, has_tail, queue_line(queue, facet), over)
     drop(queue, gone)
   end
   if head == "" then
     unseat(queue, facet, kept)
-  elseif former == "" then
-    woken[#woken + 1] = {facet, tag, held, next_at}
   end
   if (head ~= former or has_tail ~= had_tail) and (kept or head ~= "") then
-    local count = #records
-    records[count + 1], records[count + 2] = facet, pack(FACET_AND_HEAD, tag, held, mean, next_at, has_tail, head)
+    return pack(FACET_AND_HEAD, tag, held, mean, next_at, has_tail, head), former == "" and head ~= ""
   end
 end
 
 local function write(queue)
-  local standing, records, woken = fed[queue], {}, {}
+  local standing, records, woken, kept_of_woken = fed[queue], {}, {}, {}
   local names = standing.names
   if #names == 0 then
     return
   end
   redis.call("HSET", queue_data(queue), unpack(standing.words))
   local kept = redis.call("HMGET", queue_facets(queue), unpack(names))
-  for i, facet in ipairs(names) do
-    join(queue, facet, kept[i], records, woken)
+  local count, woken_count = 0, 0
+  for i = 1, #names do
+    local record, is_woken = join(queue, names[i], kept[i])
+    if record then
+      records[count + 1], records[count + 2] = names[i], record
+      count = count + 2
+    end
+    if is_woken then
+      woken_count = woken_count + 1
+      woken[woken_count], kept_of_woken[woken_count] = names[i], kept[i]
+    end
   end
-  if #records > 0 then
+  if count > 0 then
     redis.call("HSET", queue_facets(queue), unpack(records))
   end
-  if #woken > 0 then
-    seat(queue, woken)
+  if woken_count > 0 then
+    seat(queue, woken, kept_of_woken)
   end
   standing.words, standing.names, standing.ids = {}, {}, {}
 end
@@ -177,9 +188,9 @@ local function push(queue, facet, texts, most, facet_most)
     write(queue)
   end
   local ids, words, count = {}, standing.words, #standing.words
-  for i, text in ipairs(texts) do
-    ids[i] = plan.partition .. "-" .. string.format("%d", standing.sequence + i)
-    words[count + 2 * i - 1], words[count + 2 * i] = ids[i], text
+  for i = 1, #texts do
+    ids[i] = string.format("%s-%d", plan.partition, standing.sequence + i)
+    words[count + 2 * i - 1], words[count + 2 * i] = ids[i], texts[i]
   end
   standing.sequence, standing.most, standing.facet_most = standing.sequence + #texts, most, facet_most
   standing.names[#standing.names + 1], standing.ids[facet] = facet, ids

@@ -51,9 +51,9 @@ local function read_all(names)
     if not facet then
       facet = facet_count + 1
       facet_count, facet_named[name], name_of[facet] = facet, facet, name
-      local tag, held, mean, next_at, tail, head = unpack_facet(packed[i])
-      tag_of[facet], held_of[facet], mean_of[facet], next_of[facet], stood_at[facet] = tag, held, mean, next_at, tag
-      has_tail[facet], head_of[facet] = tail, head
+      tag_of[facet], held_of[facet], mean_of[facet], next_of[facet], has_tail[facet], head_of[facet] =
+        unpack_facet(packed[i])
+      stood_at[facet] = tag_of[facet]
       if ruled[i] then
         local weight, cap, every_ms, is_paused = unpack(cmsgpack.unpack(ruled[i]))
         rule_of[facet] = {weight = weight, cap = cap, every_ms = every_ms, is_paused = is_paused == 1}
@@ -98,11 +98,6 @@ local function is_blocked(facet)
   return rule and (rule.is_paused or (rule.cap > 0 and held_of[facet] >= rule.cap))
 end
 
--- A little before all that wait for their turn: whoever comes back is served next, and pays as of now.
-local function ring_score(tag)
-  return tag >= v and tag or v - 1
-end
-
 -- Where a facet with a rule belongs now, and its score there; nowhere when all that it has is in flight.
 local function place_of(facet)
   local is_waiting = head_of[facet] ~= ""
@@ -111,7 +106,7 @@ local function place_of(facet)
   elseif next_of[facet] > now then
     return wake, next_of[facet]
   elseif is_waiting then
-    return ring, ring_score(tag_of[facet])
+    return ring, tag_of[facet] >= v and tag_of[facet] or v - 1
   elseif held_of[facet] == 0 then
     return idle, tag_of[facet]
   end
@@ -142,7 +137,8 @@ local function seat_ruled(some)
   end
 end
 
--- Put facets where they belong now. Most have no rules, and can only be in the ring or nowhere.
+-- Put facets where they belong now. Most have no rules, and can only be in the ring or nowhere. Whoever comes back
+-- stands a little before all that wait for their turn: it is served next, and pays as of now.
 local function seat_all(some)
   local standing, resting, leaving, ruled, count = {}, {}, {}, {}, 0
   for i = 1, #some do
@@ -150,7 +146,8 @@ local function seat_all(some)
     if rule_of[facet] then
       ruled[#ruled + 1] = facet
     elseif head_of[facet] ~= "" then
-      local score = ring_score(tag_of[facet])
+      local tag = tag_of[facet]
+      local score = tag >= v and tag or v - 1
       if score ~= stood_at[facet] then
         standing[count + 1], standing[count + 2] = score, name_of[facet]
         count = count + 2

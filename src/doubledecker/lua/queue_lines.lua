@@ -7,7 +7,7 @@
 -- Tag, messages in flight, mean cost, next time, 1 if the line has a tail; then the head, ids with a space in between.
 -- (MessagePack would take three times as long.)
 local FACET = "<ddddB"
-local FACET_AND_HEAD = FACET .. "c0"
+local FACET_AND_HEAD, HEAD_AT = FACET .. "c0", struct.size(FACET) + 1
 -- So many ids come to the head together: many enough that the tail is rarely asked, few enough to be written each time.
 local HEAD_SIZE = 8
 
@@ -18,8 +18,8 @@ local function unpack_facet(packed)
   if not packed then
     return 0, 0, 0, 0, 0, ""
   end
-  local tag, held, mean, next_at, has_tail, head_at = unpack_from(FACET, packed)
-  return tag, held, mean, next_at, has_tail, cut(packed, head_at)
+  local tag, held, mean, next_at, has_tail = unpack_from(FACET, packed)
+  return tag, held, mean, next_at, has_tail, cut(packed, HEAD_AT)
 end
 
 local function ids_in(head)

@@ -15,8 +15,9 @@ local function line_up()
   return read_all(most > 0 and redis.call("ZRANGE", ring, 0, most - 1) or {})
 end
 
+-- Whether the rule of a facet lets it be served now.
 local function can_serve(facet)
-  return not rule_of[facet] or (next_of[facet] <= now and not is_blocked(facet))
+  return next_of[facet] <= now and not is_blocked(facet)
 end
 
 -- Whether a facet has more than what was taken. One in the ring has something, so this is only asked before another turn.
@@ -75,7 +76,7 @@ local function take_turns(standing)
     else
       break
     end
-    if can_serve(facet) then
+    if not rule_of[facet] or can_serve(facet) then
       local cost = cost_of(facet)
       served, steps = served + 1, steps + serve(facet, cost)
       turns[served], charges[served] = facet, cost
