@@ -1,7 +1,9 @@
 """Many tenants and many messages in one call, which the scripts ask about together and not one by one."""
 
+from doubledecker.store import events, facets, letters
+from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partitions
-from queues.pulling import a_queue, held, push, quiet_rings, shares_of
+from queues.pulling import a_queue, an_offer, drain, held, push, quiet_rings, shares_of
 
 TENANTS = tuple(f"t{n}" for n in range(100))
 WITH_MORE = TENANTS[::3]
@@ -80,3 +82,17 @@ async def test_a_long_line_is_served_in_order_from_head_and_tail_alike(plain: Pa
         await rings.nack(queue, held([message]))
     again = [message for most in (3, 30, 7) for message in (await rings.pull(queue, most=most)).messages]
     assert [message.id for message in again] == [message.id for message in served]
+
+
+async def test_a_tenant_whose_events_go_different_ways_in_one_call_has_one_line(plain: Partitions):
+    narrow, wide = a_queue("narrow"), a_queue("wide")
+    offers = [an_offer("ann", wide, *([narrow] if n % 3 else [])) for n in range(30)]
+    await events.publish(plain.home, offers, version=10**9, limits=PublishLimits())
+
+    for queue, count in ((wide, 30), (narrow, 20)):
+        ids = [f"0-{n}" for n in range(1, count + 1)]
+        [line] = await facets.facets(plain.home, queue, ["ann"])
+        assert (line.waiting, line.oldest_id, line.is_served) == (count, "0-1", True)
+        assert [id_ for id_, _ in await letters.peek(plain.home, queue, "ann", most=100)] == ids
+        assert [id_ for id_, _ in await letters.peek(plain.home, queue, "ann", most=3)] == ids[:3]
+        assert [message.id for message in await drain(quiet_rings(plain), queue, most=7)] == ids

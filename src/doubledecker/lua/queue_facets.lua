@@ -29,8 +29,8 @@ local line_prefix = line(queue, "")
 -- How many facets this call has put into the ring that were not there.
 local ring_added = 0
 
--- A facet that was read is a number, and what is known of it stands in columns: a table for each facet would cost
--- more than all else that is done with it. `stood_at` is where it stands in the ring, or would; false if it must be
+-- A facet that was read is a number, and what is known of it stands in columns, which cost less to make than a table
+-- for each. `stood_at` is where it stands in the ring, or would; false if it must be
 -- put there. Only some have a rule, were changed, or had messages taken from their lines by this call: how many.
 local facet_named, facet_count = {}, 0
 local name_of, tag_of, held_of, mean_of, next_of, stood_at = {}, {}, {}, {}, {}, {}
