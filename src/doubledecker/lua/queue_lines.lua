@@ -51,17 +51,24 @@ end
 
 -- Take so many messages from the front of a line, or all; returns their ids, its head, and 1 if it has a tail.
 local function take(head, has_tail, tail, count)
-  local ids, taken = ids_in(head), {}
-  if has_tail == 1 and count >= #ids then
-    local wanted, had = count - #ids + HEAD_SIZE, #ids
-    local more = redis.call("LPOP", tail, wanted) or {}
-    for i, id in ipairs(more) do
-      ids[had + i] = id
+  local ids = ids_in(head)
+  local had = #ids
+  if count < had then
+    head = table.concat(ids, " ", count + 1)
+    for i = had, count + 1, -1 do
+      ids[i] = nil
     end
+  elseif has_tail == 0 then
+    head = ""
+  else
+    -- One that is served many times at once needs its tail each time, and no long head.
+    local wanted = count - had + (count == 1 and HEAD_SIZE or 1)
+    local more = redis.call("LPOP", tail, wanted) or {}
+    for i = 1, math.min(count - had, #more) do
+      ids[had + i] = more[i]
+    end
+    head = table.concat(more, " ", count - had + 1)
     has_tail = #more == wanted and redis.call("EXISTS", tail) or 0
   end
-  for i = 1, math.min(count, #ids) do
-    taken[i] = ids[i]
-  end
-  return taken, table.concat(ids, " ", #taken + 1), has_tail
+  return ids, head, has_tail
 end

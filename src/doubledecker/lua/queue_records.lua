@@ -151,12 +151,12 @@ end
 
 -- Read the facets of records.
 local function read_facets_of(records)
-  local names, named, count = {}, {}, 0
+  local names, count = {}, 0
   for i = 1, #records do
     local name = records[i].name
-    if not named[name] then
+    if facet_named[name] == nil then
       count = count + 1
-      named[name], names[count] = true, name
+      facet_named[name], names[count] = false, name
     end
   end
   read_all(names)
