@@ -252,7 +252,8 @@ async def use_queues(bus: TestBus, secret: str) -> None:
     await send(bus, "POST", "/ack", {"messages": [pulled["idle"], *named["idle"]]})
     receiver = Queue("tasks", "", (), callback="http://127.0.0.1:9/").receiver
     await subscribers.enter(bus.partitions.home, receiver, slot="s", lease_ms=AN_HOUR_MS, partition=0, is_retry=False)
-    await bus.publish(secret, [an_event(0, "jobs", tenant="served")])
+    # More than the head of a line holds.
+    await bus.publish(secret, [an_event(n, "jobs", tenant="served") for n in range(20)])
 
 
 async def send(bus: TestBus, method: str, path: str, body: object) -> dict[str, Any]:

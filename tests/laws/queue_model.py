@@ -96,6 +96,7 @@ class QueueModel:
             if not line:
                 self._unseat(tenant, now)
             elif was_empty:
+                self.facets.setdefault(tenant, Facet())
                 self.seat(tenant, now)
 
     def _drop(self, tenant: str) -> None:
@@ -282,6 +283,7 @@ class QueueModel:
 
     def _put_in_line(self, id_: int) -> None:
         line = self.lines.setdefault(self.owner[id_], [])
+        self.facets.setdefault(self.owner[id_], Facet())
         line.append(id_)
         line.sort()
 

@@ -259,7 +259,7 @@ class QueueMachine(RuleBasedStateMachine):
         )
         assert {number(id_) for id_ in data} == model.data
         assert {number(id_): _tried(record) for id_, record in tried.items()} == model.tried
-        assert {name: Facet(*FACET.unpack(record)) for name, record in kept.items()} == model.facets
+        assert {name: Facet(*FACET.unpack_from(record)[:4]) for name, record in kept.items()} == model.facets
         assert rules.keys() == model.rules.keys()
         assert {number(id_): tuple(msgspec.msgpack.decode(r)[:2]) for id_, r in dead.items()} == model.dead
         assert float(state.pop("v", 0)) == model.v
@@ -280,7 +280,13 @@ class QueueMachine(RuleBasedStateMachine):
 
     def check_without_the_model(self, data: set[int], state: dict[str, bytes], kept: dict[str, bytes]) -> None:
         lines = self.world.ask(self.at, *(["LRANGE", f"queue:new:law:{tenant}", 0, -1] for tenant in TENANTS))
-        waiting = {t: [number(id_.decode()) for id_ in line] for t, line in zip(TENANTS, lines, strict=True)}
+        waiting = {
+            tenant: [number(id_) for id_ in [*facets.head(kept.get(tenant)), *queues.ids_of(tail)]]
+            for tenant, tail in zip(TENANTS, lines, strict=True)
+        }
+        for tenant, tail in zip(TENANTS, lines, strict=True):
+            assert bool(tail) == (tenant in kept and FACET.unpack_from(kept[tenant])[4])
+            assert not tail or facets.head(kept[tenant]), "a tail without a head"
         places = self.world.ask(self.at, *(["ZRANGE", f"queue:{name}:law", 0, -1] for name in PLACES))
         ring, parked, wake, idle = ([name.decode() for name in members] for members in places)
         pending, scheduled = self.world.ask(
@@ -296,7 +302,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert [*ring, *parked, *wake].count(tenant) == 1 if line else tenant not in {*ring, *parked}
         in_flight = Counter(self.model.owner[number(id_.decode())] for id_ in pending)
         for tenant in TENANTS:
-            assert (FACET.unpack(kept[tenant])[1] if tenant in kept else 0) == in_flight[tenant]
+            assert (FACET.unpack_from(kept[tenant])[1] if tenant in kept else 0) == in_flight[tenant]
             assert tenant not in kept or waiting[tenant] or in_flight[tenant] or tenant in {*idle, *wake}, "a leak"
         counts = Counter({name: int(value) for name, value in state.items()})
         [dead] = self.world.ask(self.at, ["HLEN", "queue:dead:law"])

@@ -1,7 +1,9 @@
 """Many tenants and many messages in one call, which the scripts ask about together and not one by one."""
 
+from doubledecker.store import events, facets, letters
+from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partitions
-from queues.pulling import a_queue, held, push, quiet_rings, shares_of
+from queues.pulling import a_queue, an_offer, drain, held, push, quiet_rings, shares_of
 
 TENANTS = tuple(f"t{n}" for n in range(100))
 WITH_MORE = TENANTS[::3]
@@ -45,9 +47,52 @@ async def test_among_many_messages_those_that_came_back_are_told_from_new_ones(p
 async def test_a_line_that_somebody_removed_does_not_hold_up_the_others(plain: Partitions):
     queue, rings = a_queue(), quiet_rings(plain)
     await push(plain, queue, TENANTS)
-    await plain.home.command("DEL", plain.home.key("queue:new:work:t7"))
+    await plain.home.command("HDEL", plain.home.key("queue:facets:work"), "t7")
     pull = await rings.pull(queue, most=100)
 
     assert shares_of(pull.messages) == dict.fromkeys(set(TENANTS) - {"t7"}, 1)
     assert len(await rings.ack(queue, held(pull.messages))) == 99
     assert (await rings.pull(queue, most=100)).wait_ms is None
+
+
+async def test_a_tail_that_somebody_removed_ends_the_line_at_its_head(plain: Partitions):
+    queue, rings = a_queue(), quiet_rings(plain)
+    await push(plain, queue, ["ann"] * 50)
+    await plain.home.command("DEL", plain.home.key("queue:new:work:ann"))
+    served = [(await rings.pull(queue, most=1)).messages for _ in range(20)]
+
+    ids = [message.id for messages in served for message in messages]
+    assert ids == [f"0-{n}" for n in range(1, len(ids) + 1)]
+    assert 0 < len(ids) < 20
+    assert await rings.ack(queue, [each for messages in served for each in held(messages)]) == ids
+    assert (await rings.pull(queue, most=1)).wait_ms is None
+
+
+async def test_a_long_line_is_served_in_order_from_head_and_tail_alike(plain: Partitions):
+    queue, rings = a_queue(), quiet_rings(plain)
+    for count in (1, 30, 9):
+        await push(plain, queue, ["ann"] * count)
+    served = []
+    for most in (1, 2, 7, 1, 12, 1, 1, 15):
+        served += (await rings.pull(queue, most=most)).messages
+
+    assert [message.id for message in served] == [f"0-{n}" for n in range(1, 41)]
+    # Given back out of order, each finds its old place, in the head or far behind it.
+    for message in (*served[::2], *reversed(served[1::2])):
+        await rings.nack(queue, held([message]))
+    again = [message for most in (3, 30, 7) for message in (await rings.pull(queue, most=most)).messages]
+    assert [message.id for message in again] == [message.id for message in served]
+
+
+async def test_a_tenant_whose_events_go_different_ways_in_one_call_has_one_line(plain: Partitions):
+    narrow, wide = a_queue("narrow"), a_queue("wide")
+    offers = [an_offer("ann", wide, *([narrow] if n % 3 else [])) for n in range(30)]
+    await events.publish(plain.home, offers, version=10**9, limits=PublishLimits())
+
+    for queue, count in ((wide, 30), (narrow, 20)):
+        ids = [f"0-{n}" for n in range(1, count + 1)]
+        [line] = await facets.facets(plain.home, queue, ["ann"])
+        assert (line.waiting, line.oldest_id, line.is_served) == (count, "0-1", True)
+        assert [id_ for id_, _ in await letters.peek(plain.home, queue, "ann", most=100)] == ids
+        assert [id_ for id_, _ in await letters.peek(plain.home, queue, "ann", most=3)] == ids[:3]
+        assert [message.id for message in await drain(quiet_rings(plain), queue, most=7)] == ids

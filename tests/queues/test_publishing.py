@@ -105,10 +105,10 @@ async def test_a_wide_event_reaches_thousands_of_queues_through_its_job(one: Top
         ) as response:
             assert response.status == 202
         async with asyncio.timeout(20):
-            while await home.command("LLEN", home.key(f"queue:new:q{count - 1}:default")) != 1 or await fans(home):
+            while await home.command("HLEN", home.key(f"queue:data:q{count - 1}")) != 1 or await fans(home):
                 await asyncio.sleep(0.05)
 
-        lengths = await home.commands([["LLEN", home.key(f"queue:new:q{n}:default")] for n in range(count)])
+        lengths = await home.commands([["HLEN", home.key(f"queue:data:q{n}")] for n in range(count)])
         assert lengths == [1] * count
         # A queue that refuses drops nothing, also when a wide event finds it full.
         async with bus.http.post(
@@ -116,7 +116,7 @@ async def test_a_wide_event_reaches_thousands_of_queues_through_its_job(one: Top
         ) as response:
             assert response.status == 202
         async with asyncio.timeout(20):
-            while sum(await home.commands([["LLEN", home.key(f"queue:new:q{n}:default")] for n in (0, 7, 2099)])) < 6:
+            while sum(await home.commands([["HLEN", home.key(f"queue:data:q{n}")] for n in (0, 7, 2099)])) < 6:
                 await asyncio.sleep(0.05)
         assert (await facets.look(home, a_queue("q7"))).counters.get("dropped", 0) == 0
 

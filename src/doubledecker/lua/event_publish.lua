@@ -7,6 +7,7 @@
 -- their names, and an aux job calls this script again, a slice of receivers at a time, until none is left.
 --
 -- uses event_batches
+-- uses queue_lines
 -- uses event_queues
 -- key  registry       registry               hash    version: grows with every change of routing
 -- key  journal        journal                hash    events_bytes: what the event journal holds; archive

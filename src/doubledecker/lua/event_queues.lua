@@ -13,11 +13,16 @@
 -- keys queue_wake     queue:wake:<queue>     zset    facets that can be served later, by when
 -- keys queue_idle     queue:idle:<queue>     zset    facets that have nothing, by tag
 -- keys queue_rules    queue:rules:<queue>    hash    weight, concurrency, rate and pause of facets that have rules
--- keys queue_facets   queue:facets:<queue>   hash    tag, messages in flight, mean cost and next time, by facet
--- keys queue_line     queue:new:<queue>:<facet>  list  ids of waiting messages, next one first
+-- keys queue_facets   queue:facets:<queue>   hash    facets, as queue_lines keeps them
+-- keys queue_line     queue:new:<queue>:<facet>  list  tails of lines: ids of waiting messages, next one first
 
 -- So many words are gathered for one command.
 local WORDS_MAX = 1000
+
+local function waiting_in(queue, facet)
+  local _, _, _, _, has_tail, head = unpack_facet(redis.call("HGET", queue_facets(queue), facet))
+  return length_of(head, has_tail, queue_line(queue, facet))
+end
 
 -- How full the queues are that refuse, event by event; a whole that is refused gives back the room that it took.
 local filled, whole_of = {}, {}
@@ -26,7 +31,7 @@ local function full_queue(facet, at)
     local queue, most, facet_most = unpack(plan.bounds[b])
     local waiting = queue_line(queue, facet)
     filled[queue] = filled[queue] or redis.call("HLEN", queue_data(queue))
-    filled[waiting] = filled[waiting] or redis.call("LLEN", waiting)
+    filled[waiting] = filled[waiting] or waiting_in(queue, facet)
     if filled[queue] >= most or (facet_most > 0 and filled[waiting] >= facet_most) then
       return queue
     end
@@ -45,47 +50,41 @@ local function take_room(facet, at, by, took)
 end
 
 -- What is known of the queues that this call feeds: sequence, virtual time and length, read once. What is new in them
--- is gathered, and written together: messages, and facets that had nothing.
+-- is gathered by facet, and written together.
 local fed = {}
 
 local function standing_of(queue)
   if not fed[queue] then
     local kept = redis.call("HMGET", queue_state(queue), "sequence", "v")
     local sequence, v = tonumber(kept[1] or 0), tonumber(kept[2] or 0)
-    local length, words, woken = redis.call("HLEN", queue_data(queue)), {}, {}
-    fed[queue] = {sequence = sequence, v = v, length = length, words = words, woken = woken}
+    fed[queue] = {
+      sequence = sequence, v = v, length = redis.call("HLEN", queue_data(queue)), words = {}, names = {}, ids = {},
+    }
   end
   return fed[queue]
 end
 
--- What is kept of a facet: tag, messages in flight, mean cost, next time.
-local function numbers_of(kept)
-  if kept then
-    return struct.unpack("<dddd", kept)
-  end
-  return 0, 0, 0, 0
-end
-
 -- Put facets that had nothing where they belong: they are served next, unless they have had more than their share, or
 -- may not be.
-local function seat(queue, names)
-  local all_kept = redis.call("HMGET", queue_facets(queue), unpack(names))
+local function seat(queue, names, kept)
   local has_rules = redis.call("EXISTS", queue_rules(queue)) == 1
   local rules = has_rules and redis.call("HMGET", queue_rules(queue), unpack(names)) or {}
-  local v, seats = fed[queue].v, {}
-  for i, facet in ipairs(names) do
-    local tag, held, _, next_at = numbers_of(all_kept[i])
-    local _, cap, _, is_paused = unpack(rules[i] and cmsgpack.unpack(rules[i]) or {1, 0, 0, 0})
-    if rules[i] then
-      redis.call("ZREM", queue_wake(queue), facet)
+  local v, seats, count = fed[queue].v, {}, 0
+  for i = 1, #names do
+    local name, rule = names[i], rules[i]
+    local tag, held, _, next_at = unpack_facet(kept[i])
+    local cap, is_paused = 0, 0
+    if rule then
+      _, cap, _, is_paused = unpack(cmsgpack.unpack(rule))
+      redis.call("ZREM", queue_wake(queue), name)
     end
     if is_paused == 1 or (cap > 0 and held >= cap) then
-      redis.call("ZADD", queue_parked(queue), tag, facet)
+      redis.call("ZADD", queue_parked(queue), tag, name)
     elseif next_at > now then
-      redis.call("ZADD", queue_wake(queue), next_at, facet)
+      redis.call("ZADD", queue_wake(queue), next_at, name)
     else
-      seats[#seats + 1] = tag >= v and tag or v - 1
-      seats[#seats + 1] = facet
+      seats[count + 1], seats[count + 2] = tag >= v and tag or v - 1, name
+      count = count + 2
     end
   end
   if #seats > 0 and redis.call("ZADD", queue_ring(queue), unpack(seats)) == redis.call("ZCARD", queue_ring(queue)) then
@@ -94,12 +93,11 @@ local function seat(queue, names)
 end
 
 -- The opposite: all that a facet had is dropped.
-local function unseat(queue, facet)
+local function unseat(queue, facet, kept)
   for _, place in ipairs({queue_ring, queue_parked, queue_wake}) do
     redis.call("ZREM", place(queue), facet)
   end
-  local kept = redis.call("HGET", queue_facets(queue), facet)
-  local tag, held, _, next_at = numbers_of(kept)
+  local tag, held, _, next_at = unpack_facet(kept)
   if next_at > now then
     redis.call("ZADD", queue_wake(queue), next_at, facet)
   elseif kept and held == 0 then
@@ -107,21 +105,20 @@ local function unseat(queue, facet)
   end
 end
 
-local function write(queue)
+-- How many of a facet's messages are too many. A bound that was lowered is reached little by little, so that no call
+-- does much more than its own.
+local function over_of(queue, facet, head, has_tail, count)
   local standing = fed[queue]
-  if #standing.words > 0 then
-    redis.call("HSET", queue_data(queue), unpack(standing.words))
-    standing.words = {}
+  local over = standing.most > 0 and standing.length - standing.most or 0
+  if over > 0 or standing.facet_most > 0 then
+    local waiting = length_of(head, has_tail, queue_line(queue, facet))
+    over = math.max(over, standing.facet_most > 0 and waiting - standing.facet_most or 0)
+    over = math.min(over, waiting, count + 1000)
   end
-  if #standing.woken > 0 then
-    seat(queue, standing.woken)
-    standing.woken = {}
-  end
+  return over
 end
 
--- Drop the oldest; a bound that was lowered is reached little by little, so that no call does much more than its own.
-local function drop(queue, facet, over)
-  local gone = redis.call("LPOP", queue_line(queue, facet), over)
+local function drop(queue, gone)
   fed[queue].length = fed[queue].length - #gone
   redis.call("HDEL", queue_data(queue), unpack(gone))
   redis.call("HDEL", queue_tried(queue), unpack(gone))
@@ -129,32 +126,74 @@ local function drop(queue, facet, over)
   redis.call("HINCRBY", counters, "queue.dropped:queue=" .. queue, #gone)
 end
 
+-- Put new messages behind those that wait, dropping the oldest where there are too many.
+-- Returns the facet's new record, unless it stays the same, and whether it had nothing before.
+local function join(queue, facet, kept)
+  local standing, ids = fed[queue], fed[queue].ids[facet]
+  local tag, held, mean, next_at, had_tail, former = unpack_facet(kept)
+  local head, has_tail = ids[1], had_tail
+  if #ids > 1 or former ~= "" then
+    head, has_tail = lengthen(former, had_tail, queue_line(queue, facet), ids)
+  end
+  standing.length = standing.length + #ids
+  local over = over_of(queue, facet, head, has_tail, #ids)
+  if over > 0 then
+    local gone
+    gone, head, has_tail = take(head, has_tail, queue_line(queue, facet), over)
+    drop(queue, gone)
+  end
+  if head == "" then
+    unseat(queue, facet, kept)
+  end
+  if (head ~= former or has_tail ~= had_tail) and (kept or head ~= "") then
+    return pack(FACET_AND_HEAD, tag, held, mean, next_at, has_tail, head), former == "" and head ~= ""
+  end
+end
+
+local function write(queue)
+  local standing, records, woken, kept_of_woken = fed[queue], {}, {}, {}
+  local names = standing.names
+  if #names == 0 then
+    return
+  end
+  redis.call("HSET", queue_data(queue), unpack(standing.words))
+  local kept = redis.call("HMGET", queue_facets(queue), unpack(names))
+  local count, woken_count = 0, 0
+  for i = 1, #names do
+    local record, is_woken = join(queue, names[i], kept[i])
+    if record then
+      records[count + 1], records[count + 2] = names[i], record
+      count = count + 2
+    end
+    if is_woken then
+      woken_count = woken_count + 1
+      woken[woken_count], kept_of_woken[woken_count] = names[i], kept[i]
+    end
+  end
+  if count > 0 then
+    redis.call("HSET", queue_facets(queue), unpack(records))
+  end
+  if woken_count > 0 then
+    seat(queue, woken, kept_of_woken)
+  end
+  standing.words, standing.names, standing.ids = {}, {}, {}
+end
+
 local function push(queue, facet, texts, most, facet_most)
   local standing = standing_of(queue)
   if standing.sequence == 0 then
     redis.call("SADD", queue_index, queue)
   end
-  local ids, words, count = {}, standing.words, #standing.words
-  for i, text in ipairs(texts) do
-    ids[i] = plan.partition .. "-" .. string.format("%d", standing.sequence + i)
-    words[count + 2 * i - 1], words[count + 2 * i] = ids[i], text
-  end
-  standing.sequence, standing.length = standing.sequence + #texts, standing.length + #texts
-  local waiting = redis.call("RPUSH", queue_line(queue, facet), unpack(ids))
-  local over = math.max(most > 0 and standing.length - most or 0, facet_most > 0 and waiting - facet_most or 0)
-  over = math.min(over, waiting, #texts + 1000)
-  if over < waiting and waiting == #texts then
-    standing.woken[#standing.woken + 1] = facet
-  end
-  if over > 0 or #words >= WORDS_MAX then
+  if standing.ids[facet] or #standing.words >= WORDS_MAX then
     write(queue)
   end
-  if over > 0 then
-    drop(queue, facet, over)
+  local ids, words, count = {}, standing.words, #standing.words
+  for i = 1, #texts do
+    ids[i] = string.format("%s-%d", plan.partition, standing.sequence + i)
+    words[count + 2 * i - 1], words[count + 2 * i] = ids[i], texts[i]
   end
-  if over == waiting then
-    unseat(queue, facet)
-  end
+  standing.sequence, standing.most, standing.facet_most = standing.sequence + #texts, most, facet_most
+  standing.names[#standing.names + 1], standing.ids[facet] = facet, ids
 end
 
 -- Write what is left of what was gathered.

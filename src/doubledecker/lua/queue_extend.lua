@@ -1,5 +1,6 @@
 -- Hold messages longer: their consumer is still at work.
 --
+-- uses queue_lines
 -- uses queue_facets
 -- uses queue_records
 -- arg  ids       pack  the messages

@@ -10,84 +10,81 @@
 -- message costs. Hence facets are read, seated and saved all together, in a few commands of many words.
 --
 -- key  state      queue:state:<queue>       hash    sequence, virtual time, mean cost, counters
--- key  facets     queue:facets:<queue>      hash    tag, messages in flight, mean cost and next time, by facet
+-- key  facets     queue:facets:<queue>      hash    facets, as queue_lines keeps them
 -- key  rules      queue:rules:<queue>       hash    weight, concurrency, rate and pause of facets that have rules
 -- key  ring       queue:ring:<queue>        zset    facets that can be served, by tag
 -- key  parked     queue:parked:<queue>      zset    facets that cannot, by tag
 -- key  wake       queue:wake:<queue>        zset    facets that can be served later, by when
 -- key  idle       queue:idle:<queue>        zset    facets that have nothing, by tag, until virtual time has passed it
--- keys line       queue:new:<of_queue>:<facet>  list  ids of waiting messages, next one first
+-- keys line       queue:new:<of_queue>:<facet>  list  tails of lines: ids of waiting messages, next one first
 -- arg  queue      text  the queue's name
 -- arg  charge     text  what serving costs: `time` it took, or `count` of messages
 -- now
-
--- Tag, messages in flight, mean cost, next time: four doubles. (MessagePack would take three times as long.)
-local FACET = "<dddd"
--- Below this many it costs less to ask for each than to find out whether all are alike.
-local ASKED_TOGETHER_MIN = 8
 
 local kept_state = redis.call("HMGET", state, "v", "mean")
 local v, mean_cost = tonumber(kept_state[1] or 0), tonumber(kept_state[2] or 0)
 local is_timed = charge == "time"
 local has_rules = redis.call("EXISTS", rules) == 1
 local line_prefix = line(queue, "")
-local known = {}
 -- How many facets this call has put into the ring that were not there.
 local ring_added = 0
 
--- `place` is where it stands in the ring, or would; false if it must be put there. `taken` is how many messages this
--- call took from its line. Without rules it has no `rule`. (All fields are there from the start: adding one is slow.)
-local function read(name, packed, rule)
-  local tag, held, mean, next_at = 0, 0, 0, 0
-  if packed then
-    tag, held, mean, next_at = struct.unpack(FACET, packed)
-  end
-  local facet = {
-    name = name, tag = tag, held = held, mean = mean, next_at = next_at, place = tag, taken = 0, is_changed = false,
-  }
-  if rule then
-    local weight, cap, every_ms, is_paused = unpack(cmsgpack.unpack(rule))
-    facet.rule = {weight = weight, cap = cap, every_ms = every_ms, is_paused = is_paused == 1}
-  end
-  known[name] = facet
-  return facet
-end
+-- A facet that was read is a number, and what is known of it stands in columns, which cost less to make than a table
+-- for each. `stood_at` is where it stands in the ring, or would; false if it must be
+-- put there. Only some have a rule, were changed, or had messages taken from their lines by this call: how many.
+local facet_named, facet_count = {}, 0
+local name_of, tag_of, held_of, mean_of, next_of, stood_at = {}, {}, {}, {}, {}, {}
+local head_of, has_tail = {}, {}
+local rule_of, is_changed, taken_of = {}, {}, {}
 
--- Read many facets in two calls; those known already stay as they are.
+-- Read many facets in two calls; those known already stay as they are. Returns them.
 local function read_all(names)
   if #names == 0 then
-    return
+    return {}
   end
   local packed = redis.call("HMGET", facets, unpack(names))
   local ruled = has_rules and redis.call("HMGET", rules, unpack(names)) or {}
-  for i, name in ipairs(names) do
-    if not known[name] then
-      read(name, packed[i], ruled[i])
+  local some = {}
+  for i = 1, #names do
+    local name = names[i]
+    local facet = facet_named[name]
+    if not facet then
+      facet = facet_count + 1
+      facet_count, facet_named[name], name_of[facet] = facet, facet, name
+      tag_of[facet], held_of[facet], mean_of[facet], next_of[facet], has_tail[facet], head_of[facet] =
+        unpack_facet(packed[i])
+      stood_at[facet] = tag_of[facet]
+      if ruled[i] then
+        local weight, cap, every_ms, is_paused = unpack(cmsgpack.unpack(ruled[i]))
+        rule_of[facet] = {weight = weight, cap = cap, every_ms = every_ms, is_paused = is_paused == 1}
+      end
     end
+    some[i] = facet
   end
+  return some
 end
 
 local function facet_of(name)
-  if not known[name] then
-    read_all({name})
-  end
-  return known[name]
+  return facet_named[name] or read_all({name})[1]
 end
 
 local function all_known()
   local some = {}
-  for _, facet in pairs(known) do
-    some[#some + 1] = facet
+  for facet = 1, facet_count do
+    some[facet] = facet
   end
   return some
 end
 
 local function save()
   local words, count = {}, 0
-  for name, facet in pairs(known) do
-    if facet.is_changed then
-      words[count + 1] = name
-      words[count + 2] = struct.pack(FACET, facet.tag, facet.held, facet.mean, facet.next_at)
+  for facet = 1, facet_count do
+    if is_changed[facet] then
+      words[count + 1] = name_of[facet]
+      words[count + 2] = pack(
+        FACET_AND_HEAD,
+        tag_of[facet], held_of[facet], mean_of[facet], next_of[facet], has_tail[facet], head_of[facet]
+      )
       count = count + 2
     end
   end
@@ -96,88 +93,85 @@ local function save()
   end
 end
 
-local function weight_of(facet)
-  return facet.rule and facet.rule.weight or 1
-end
-
 local function is_blocked(facet)
-  local rule = facet.rule
-  return rule and (rule.is_paused or (rule.cap > 0 and facet.held >= rule.cap))
+  local rule = rule_of[facet]
+  return rule and (rule.is_paused or (rule.cap > 0 and held_of[facet] >= rule.cap))
 end
 
-local function ask_lines(some, first, last, answers)
-  local keys = {}
-  for i = first, last do
-    keys[i - first + 1] = line_prefix .. some[i].name
-  end
-  local count = redis.call("EXISTS", unpack(keys))
-  if count == 0 or count == #keys then
-    for i = first, last do
-      answers[i] = count > 0
-    end
-  elseif #keys < ASKED_TOGETHER_MIN then
-    for i = first, last do
-      ask_lines(some, i, i, answers)
-    end
-  else
-    local middle = math.floor((first + last) / 2)
-    ask_lines(some, first, middle, answers)
-    ask_lines(some, middle + 1, last, answers)
-  end
-end
-
--- Whether facets have messages waiting, each. One question for all: mostly all have, or none; else halves are asked.
-local function are_waiting(some)
-  local answers = {}
-  ask_lines(some, 1, #some, answers)
-  return answers
-end
-
--- Where a facet belongs now, and its score there; nowhere when all that it has is in flight.
-local function place_of(facet, is_waiting)
+-- Where a facet with a rule belongs now, and its score there; nowhere when all that it has is in flight.
+local function place_of(facet)
+  local is_waiting = head_of[facet] ~= ""
   if is_waiting and is_blocked(facet) then
-    return parked, facet.tag
-  elseif facet.next_at > now then
-    return wake, facet.next_at
+    return parked, tag_of[facet]
+  elseif next_of[facet] > now then
+    return wake, next_of[facet]
   elseif is_waiting then
-    -- A little before all that wait for their turn: whoever comes back is served next, and pays as of now.
-    return ring, facet.tag >= v and facet.tag or v - 1
-  elseif facet.held == 0 then
-    return idle, facet.tag
+    return ring, tag_of[facet] >= v and tag_of[facet] or v - 1
+  elseif held_of[facet] == 0 then
+    return idle, tag_of[facet]
   end
 end
 
--- Put facets where they belong now. Most have no rules, and can only be in the ring or nowhere.
-local function seat_all(some)
-  if #some == 0 then
-    return
-  end
-  local waiting = are_waiting(some)
+local function seat_ruled(some)
   local words = {[ring] = {}, [parked] = {}, [wake] = {}, [idle] = {}}
-  local leaving, ruled = {}, {}
+  local names, leaving = {}, {}
   for i, facet in ipairs(some) do
-    local to, score = place_of(facet, waiting[i])
-    if facet.rule then
-      ruled[#ruled + 1] = facet.name
+    local to, score = place_of(facet)
+    names[i] = name_of[facet]
+    if to ~= ring then
+      leaving[#leaving + 1] = names[i]
     end
-    if to ~= ring and (facet.rule or facet.taken > 0) then
-      leaving[#leaving + 1] = facet.name
-    end
-    if to and (to ~= ring or facet.rule or score ~= facet.place) then
-      local added = words[to]
-      added[#added + 1] = score
-      added[#added + 1] = facet.name
+    if to then
+      table.insert(words[to], score)
+      table.insert(words[to], names[i])
     end
   end
-  if #ruled > 0 then
-    redis.call("ZREM", parked, unpack(ruled))
-    redis.call("ZREM", wake, unpack(ruled))
-  end
+  redis.call("ZREM", parked, unpack(names))
+  redis.call("ZREM", wake, unpack(names))
   if #leaving > 0 then
     redis.call("ZREM", ring, unpack(leaving))
   end
   for place, added in pairs(words) do
     local count = #added > 0 and redis.call("ZADD", place, unpack(added)) or 0
     ring_added = ring_added + (place == ring and count or 0)
+  end
+end
+
+-- Put facets where they belong now. Most have no rules, and can only be in the ring or nowhere. Whoever comes back
+-- stands a little before all that wait for their turn: it is served next, and pays as of now.
+local function seat_all(some)
+  local standing, resting, leaving, ruled, count = {}, {}, {}, {}, 0
+  for i = 1, #some do
+    local facet = some[i]
+    if rule_of[facet] then
+      ruled[#ruled + 1] = facet
+    elseif head_of[facet] ~= "" then
+      local tag = tag_of[facet]
+      local score = tag >= v and tag or v - 1
+      if score ~= stood_at[facet] then
+        standing[count + 1], standing[count + 2] = score, name_of[facet]
+        count = count + 2
+      end
+    else
+      if taken_of[facet] then
+        leaving[#leaving + 1] = name_of[facet]
+      end
+      if held_of[facet] == 0 then
+        resting[#resting + 1] = tag_of[facet]
+        resting[#resting + 1] = name_of[facet]
+      end
+    end
+  end
+  if #leaving > 0 then
+    redis.call("ZREM", ring, unpack(leaving))
+  end
+  if #resting > 0 then
+    redis.call("ZADD", idle, unpack(resting))
+  end
+  if count > 0 then
+    ring_added = ring_added + redis.call("ZADD", ring, unpack(standing))
+  end
+  if #ruled > 0 then
+    seat_ruled(ruled)
   end
 end

@@ -3,6 +3,7 @@
 -- First what is due comes back: expired leases (or to the dead letters, after too many attempts), messages that were
 -- given back with a delay, facets that had to wait for their rate. Then, as often as asked: the facet with the least tag.
 --
+-- uses queue_lines
 -- uses queue_facets
 -- uses queue_records
 -- uses queue_turns
@@ -58,27 +59,38 @@ local function bring_back_due()
 end
 
 -- The next message of a facet whose turn it is; those of several turns leave the line together.
+local find, ids_of, turn_of = string.find, {}, {}
 local function next_id(facet)
-  if facet.taken == 1 then
-    return redis.call("LPOP", line_prefix .. facet.name)
+  local taken, head = taken_of[facet], head_of[facet]
+  local gap = taken == 1 and find(head, " ", 1, true)
+  if gap then
+    head_of[facet] = cut(head, gap + 1)
+    return cut(head, 1, gap - 1)
+  elseif taken == 1 and has_tail[facet] == 0 then
+    head_of[facet] = ""
+    return head ~= "" and head
   end
-  facet.ids = facet.ids or redis.call("LPOP", line_prefix .. facet.name, facet.taken) or {}
-  facet.turn = (facet.turn or 0) + 1
-  return facet.ids[facet.turn]
+  if not ids_of[facet] then
+    local tail = line_prefix .. name_of[facet]
+    ids_of[facet], head_of[facet], has_tail[facet] = take(head, has_tail[facet], tail, taken)
+  end
+  turn_of[facet] = (turn_of[facet] or 0) + 1
+  return ids_of[facet][turn_of[facet]]
 end
 
 -- Lease messages to the consumer; what it gets, as columns.
 local function lease(turns, charges)
   local ids, attempts, names, tries = {}, {}, {}, {}
   local costs, count = {}, 0
-  for i, facet in ipairs(turns) do
+  for i = 1, #turns do
+    local facet = turns[i]
     local id = next_id(facet)
     if id then
       count = count + 1
-      ids[count], names[count], costs[count] = id, facet.name, charges[i]
+      ids[count], names[count], costs[count] = id, name_of[facet], charges[i]
     else
       -- Its line is shorter than it can be: somebody else removed it.
-      facet.held = facet.held - 1
+      held_of[facet] = held_of[facet] - 1
     end
   end
   if count == 0 then
@@ -87,8 +99,8 @@ local function lease(turns, charges)
   local texts = redis.call("HMGET", data, unpack(ids))
   local before = are_all_held(ids) and {} or redis.call("HMGET", tried, unpack(ids))
   local leases, records, lease_end = {}, {}, string.format("%d", now + lease_ms)
-  for i, id in ipairs(ids) do
-    local attempt, forgiven = 1, 0
+  for i = 1, count do
+    local id, name, attempt, forgiven = ids[i], names[i], 1, 0
     if before[i] then
       local record = unpack_record(id, before[i])
       attempt, forgiven = record.attempt + 1, record.forgiven
@@ -96,8 +108,8 @@ local function lease(turns, charges)
     attempts[i], tries[i] = attempt, attempt - forgiven
     leases[2 * i - 1], leases[2 * i] = lease_end, id
     records[2 * i - 1] = id
-    records[2 * i] = pack_record(attempt, count, forgiven, now, costs[i], names[i])
-    note("pulled", id, names[i], attempt, 0)
+    records[2 * i] = pack(RECORD_AND_NAME, attempt, count, forgiven, now, costs[i], name)
+    note("pulled", id, name, attempt, 0)
   end
   redis.call("ZADD", pending, unpack(leases))
   redis.call("HSET", tried, unpack(records))
@@ -111,17 +123,10 @@ local function forget_idle()
     return
   end
   redis.call("ZREM", idle, unpack(past))
-  read_all(past)
-  local free, gone = {}, {}
-  for _, name in ipairs(past) do
-    local facet = known[name]
-    if facet.held == 0 and facet.tag <= v and facet.next_at <= now then
-      free[#free + 1] = facet
-    end
-  end
-  for i, is_waiting in ipairs(#free > 0 and are_waiting(free) or {}) do
-    if not is_waiting then
-      gone[#gone + 1] = free[i].name
+  local gone = {}
+  for i, facet in ipairs(read_all(past)) do
+    if held_of[facet] == 0 and tag_of[facet] <= v and next_of[facet] <= now and head_of[facet] == "" then
+      gone[#gone + 1] = past[i]
     end
   end
   if #gone > 0 then
@@ -144,11 +149,8 @@ end
 
 bring_back_due()
 v = math.max(v, tonumber(floor))
-local turns, charges, moved = take_turns(line_up())
+local turns, charges, moved, steps = take_turns(line_up())
 local columns = lease(turns, charges)
-for _, facet in ipairs(moved) do
-  facet.place = false
-end
 seat_all(moved)
 save()
 forget_idle()
@@ -159,11 +161,7 @@ if is_alone == 1 and #turns == 0 and not head[1] and redis.call("EXISTS", pendin
 end
 conclude()
 
-local costs = 0
-for i, facet in ipairs(turns) do
-  costs = costs + charges[i] / weight_of(facet)
-end
-local mean = string.format("%.6g", #turns > 0 and costs / #turns or 0)
+local mean = string.format("%.6g", #turns > 0 and steps / #turns or 0)
 local ids, attempts, names, texts, tries = unpack(columns)
 return {
   ids, attempts, names, texts, tries,

@@ -1,5 +1,6 @@
 -- Destroy waiting messages of one facet, the oldest first; those in consumers' hands are left to them.
 --
+-- uses queue_lines
 -- uses queue_facets
 -- uses queue_records
 -- key  scheduled     queue:scheduled:<queue>  zset  ids of messages that come back later, by when
@@ -8,9 +9,10 @@
 -- arg  delayed  pack  ids of messages that come back later; those of this facet go too
 -- returns       how many were destroyed
 
-local gone = redis.call("LPOP", line(queue, facet), most) or {}
 local purged = facet_of(facet)
-purged.taken = #gone
+local gone, head, tail = take(head_of[purged], has_tail[purged], line(queue, facet), most)
+head_of[purged], has_tail[purged], is_changed[purged] = head, tail, #gone > 0
+taken_of[purged] = #gone > 0 and #gone or nil
 for _, id in ipairs(delayed) do
   local record = redis.call("HGET", tried, id)
   if record and unpack_record(id, record).name == facet and redis.call("ZREM", scheduled, id) == 1 then
@@ -24,5 +26,6 @@ redis.call("HDEL", data, unpack(gone))
 redis.call("HDEL", tried, unpack(gone))
 redis.call("HINCRBY", state, "purged", #gone)
 seat_all({purged})
+save()
 conclude()
 return #gone

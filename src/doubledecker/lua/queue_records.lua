@@ -14,19 +14,21 @@
 -- Attempt, messages pulled together, attempts that do not count, time of the pull, cost charged; then the facet's name.
 local RECORD = "<I4I4I4dd"
 local RECORD_AND_NAME = RECORD .. "c0"
+-- Below this many it costs less to ask for each than to find out whether all are alike.
+local ASKED_TOGETHER_MIN = 8
 
 local notes = {}
-local note_tail = {}
+local noted_attempt, noted_ms, noted
 local backs = {}
 
 local function pack_record(attempt, together, forgiven, pulled_at, charged, name)
-  return struct.pack(RECORD_AND_NAME, attempt, together, forgiven, pulled_at, charged, name)
+  return pack(RECORD_AND_NAME, attempt, together, forgiven, pulled_at, charged, name)
 end
 
 local function unpack_record(id, packed)
-  local attempt, together, forgiven, pulled_at, charged, name_at = struct.unpack(RECORD, packed)
+  local attempt, together, forgiven, pulled_at, charged, name_at = unpack_from(RECORD, packed)
   return {
-    id = id, name = string.sub(packed, name_at),
+    id = id, name = cut(packed, name_at),
     attempt = attempt, together = together, forgiven = forgiven, pulled_at = pulled_at, charged = charged,
   }
 end
@@ -50,22 +52,22 @@ local function number_of(id)
   return tonumber(string.match(id, "%-(%d+)$"))
 end
 
--- Put a message where its number belongs, somewhere behind the first of its line.
-local function insert(at, id)
-  local number, low, high = number_of(id), 1, redis.call("LLEN", at)
+-- Put a message where its number belongs in a tail.
+local function insert(tail, id)
+  local number, low, high = number_of(id), 0, redis.call("LLEN", tail)
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if number_of(redis.call("LINDEX", at, middle)) > number then
+    if number_of(redis.call("LINDEX", tail, middle)) > number then
       high = middle
     else
       low = middle + 1
     end
   end
-  local next_id = redis.call("LINDEX", at, low)
+  local next_id = redis.call("LINDEX", tail, low)
   if next_id then
-    redis.call("LINSERT", at, "BEFORE", next_id, id)
+    redis.call("LINSERT", tail, "BEFORE", next_id, id)
   else
-    redis.call("RPUSH", at, id)
+    redis.call("RPUSH", tail, id)
   end
 end
 
@@ -78,17 +80,27 @@ end
 -- Put messages into their lines again, each where it belongs: nearly always in front.
 local function return_all()
   for name, ids in pairs(backs) do
-    local at, first = line_prefix .. name, 1
-    table.sort(ids, function(a, b) return number_of(a) > number_of(b) end)
-    local head = redis.call("LINDEX", at, 0)
-    while head and first <= #ids and number_of(ids[first]) > number_of(head) do
-      insert(at, ids[first])
-      first = first + 1
+    local facet, tail = facet_of(name), line_prefix .. name
+    local front = ids_in(head_of[facet])
+    local last = has_tail[facet] == 1 and number_of(front[#front]) or math.huge
+    for _, id in ipairs(ids) do
+      if number_of(id) < last then
+        front[#front + 1] = id
+      else
+        insert(tail, id)
+      end
     end
-    if first <= #ids then
-      redis.call("LPUSH", at, unpack(ids, first))
+    table.sort(front, function(a, b) return number_of(a) < number_of(b) end)
+    local behind = {}
+    for _ = 2 * HEAD_SIZE + 1, #front do
+      behind[#behind + 1] = table.remove(front)
     end
-    facet_of(name).place = false
+    if #behind > 0 then
+      redis.call("LPUSH", tail, unpack(behind))
+      has_tail[facet] = 1
+    end
+    head_of[facet] = table.concat(front, " ")
+    stood_at[facet], is_changed[facet] = false, true
   end
 end
 
@@ -100,12 +112,16 @@ end
 
 local function note(kind, id, name, attempt, ms)
   -- Numbers are slow to spell, and those of one call are mostly the same.
-  if attempt ~= note_tail.attempt or ms ~= note_tail.ms then
-    note_tail = {attempt = attempt, ms = ms, text = " " .. attempt .. " " .. ms}
+  if attempt ~= noted_attempt or ms ~= noted_ms then
+    noted_attempt, noted_ms, noted = attempt, ms, " " .. attempt .. " " .. ms
   end
-  local lines = notes[kind] or {}
-  notes[kind] = lines
-  lines[#lines + 1] = id .. " " .. name .. note_tail.text
+  local lines = notes[kind]
+  if not lines then
+    lines = {count = 0}
+    notes[kind] = lines
+  end
+  local count = lines.count + 1
+  lines.count, lines[count] = count, id .. " " .. name .. noted
 end
 
 local function bury(record, why)
@@ -119,26 +135,28 @@ end
 
 -- A message left a consumer's hands: its place is free, and its facet pays what it really cost.
 local function let_go(kind, record)
-  local facet = known[record.name]
-  local took_ms = math.max(0, now - record.pulled_at)
-  facet.held, facet.is_changed = math.max(0, facet.held - 1), true
+  local facet = facet_named[record.name]
+  local took_ms, held = now - record.pulled_at, held_of[facet]
+  took_ms = took_ms > 0 and took_ms or 0
+  held_of[facet], is_changed[facet] = held > 0 and held - 1 or 0, true
   if is_timed then
-    local cost = math.max(1, took_ms / record.together)
-    facet.tag = facet.tag + (cost - record.charged) / weight_of(facet)
-    facet.mean = facet.mean == 0 and cost or 0.8 * facet.mean + 0.2 * cost
+    local cost, mean, rule = took_ms / record.together, mean_of[facet], rule_of[facet]
+    cost = cost > 1 and cost or 1
+    tag_of[facet] = tag_of[facet] + (cost - record.charged) / (rule and rule.weight or 1)
+    mean_of[facet] = mean == 0 and cost or 0.8 * mean + 0.2 * cost
     mean_cost = mean_cost == 0 and cost or 0.95 * mean_cost + 0.05 * cost
   end
   note(kind, record.id, record.name, record.attempt, took_ms)
-  return facet
 end
 
 -- Read the facets of records.
 local function read_facets_of(records)
-  local names = {}
-  for _, record in ipairs(records) do
-    if known[record.name] == nil then
-      known[record.name] = false
-      names[#names + 1] = record.name
+  local names, count = {}, 0
+  for i = 1, #records do
+    local name = records[i].name
+    if facet_named[name] == nil then
+      count = count + 1
+      facet_named[name], names[count] = false, name
     end
   end
   read_all(names)
@@ -146,20 +164,20 @@ end
 
 -- The records of those messages that are still in the hands of whoever names the right attempt; `at` says which.
 local function still_held(ids, attempts)
-  local mine, seen = {}, {}
+  local mine, seen, count = {}, {}, 0
   if #ids == 0 then
     return mine
   end
   local records = redis.call("HMGET", tried, unpack(ids))
   local ends = not are_all_held(ids) and redis.call("ZMSCORE", pending, unpack(ids))
-  for i, id in ipairs(ids) do
+  for i = 1, #ids do
+    local id = ids[i]
     -- The same message named twice in one call counts once.
     if records[i] and not seen[id] and (not ends or ends[i]) then
       local record = unpack_record(id, records[i])
       if record.attempt == attempts[i] then
-        seen[id] = true
-        record.at = i
-        mine[#mine + 1] = record
+        count = count + 1
+        seen[id], record.at, mine[count] = true, i, record
       end
     end
   end

@@ -2,6 +2,7 @@
 --
 -- Attempts are counted on, so that whoever held one in its former life cannot settle it in this one.
 --
+-- uses queue_lines
 -- uses queue_facets
 -- uses queue_records
 -- arg  ids  pack  the dead letters
@@ -23,5 +24,6 @@ for _, id in ipairs(ids) do
 end
 return_all()
 seat_all(all_known())
+save()
 conclude()
 return came

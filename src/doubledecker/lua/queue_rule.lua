@@ -1,5 +1,6 @@
 -- Change the rules of a facet; they hold from the next message on.
 --
+-- uses queue_lines
 -- uses queue_facets
 -- uses queue_records
 -- arg  facet  text  the facet
@@ -8,16 +9,16 @@
 
 local changed = facet_of(facet)
 local weight, cap, every_ms, is_paused = unpack(rule)
-changed.rule = {weight = weight, cap = cap, every_ms = every_ms, is_paused = is_paused == 1}
+rule_of[changed] = {weight = weight, cap = cap, every_ms = every_ms, is_paused = is_paused == 1}
 if weight == 1 and cap == 0 and every_ms == 0 and is_paused == 0 then
   redis.call("HDEL", rules, facet)
 else
   redis.call("HSET", rules, facet, cmsgpack.pack(rule))
 end
 if every_ms == 0 then
-  changed.next_at = 0
+  next_of[changed] = 0
 end
-changed.is_changed = redis.call("HEXISTS", facets, facet) == 1
+is_changed[changed] = redis.call("HEXISTS", facets, facet) == 1
 seat_all({changed})
 save()
 conclude()

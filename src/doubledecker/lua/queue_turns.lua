@@ -6,74 +6,87 @@
 -- millisecond, or than one a pull, could never be reached.
 local LATE_MS_MAX = 50
 
--- The facets that may be served by this call: no more than messages are asked for, the last in line first. Each stands
+-- How many messages wait in a facet's line, once that was asked.
+local waiting_of = {}
+
+-- The facets that may be served by this call: no more than messages are asked for, the next in line first. Each stands
 -- at its tag, or where virtual time has passed; so scores, which are slow to read, are not needed.
 local function line_up()
-  local names = most > 0 and redis.call("ZRANGE", ring, 0, most - 1) or {}
-  local standing = {}
-  read_all(names)
-  for i = #names, 1, -1 do
-    standing[#names - i + 1] = known[names[i]]
-  end
-  return standing
+  return read_all(most > 0 and redis.call("ZRANGE", ring, 0, most - 1) or {})
 end
 
+-- Whether the rule of a facet lets it be served now.
 local function can_serve(facet)
-  return facet.next_at <= now and not is_blocked(facet)
+  return next_of[facet] <= now and not is_blocked(facet)
 end
 
 -- Whether a facet has more than what was taken. One in the ring has something, so this is only asked before another turn.
 local function has_more(facet)
-  facet.waiting = facet.waiting or redis.call("LLEN", line_prefix .. facet.name)
-  return facet.taken < facet.waiting
+  waiting_of[facet] = waiting_of[facet] or length_of(head_of[facet], has_tail[facet], line_prefix .. name_of[facet])
+  return taken_of[facet] < waiting_of[facet]
 end
 
 local function cost_of(facet)
+  if not is_timed then
+    return 1
+  end
   -- Of one whose costs are not known yet, the cost of the others is the best guess.
-  return is_timed and math.max(1, facet.mean > 0 and facet.mean or mean_cost) or 1
+  local cost = mean_of[facet]
+  cost = cost > 0 and cost or mean_cost
+  return cost > 1 and cost or 1
 end
 
 local function serve(facet, cost)
-  v = math.max(v, facet.tag)
-  facet.tag = v + cost / weight_of(facet)
-  facet.held, facet.taken, facet.is_changed = facet.held + 1, facet.taken + 1, true
-  local every_ms = facet.rule and facet.rule.every_ms or 0
-  facet.next_at = every_ms > 0 and math.max(facet.next_at, now - LATE_MS_MAX) + every_ms or 0
-end
-
--- Back in line where its new tag belongs; the end of the table is the head of the line.
-local function stand_again(standing, facet)
-  local low, high = 1, #standing + 1
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if standing[middle].tag > facet.tag then
-      low = middle + 1
-    else
-      high = middle
-    end
+  local rule, tag, step = rule_of[facet], tag_of[facet], cost
+  if tag > v then
+    v = tag
   end
-  table.insert(standing, low, facet)
+  if rule then
+    step = cost / rule.weight
+    local every_ms = rule.every_ms
+    next_of[facet] = every_ms > 0 and math.max(next_of[facet], now - LATE_MS_MAX) + every_ms or 0
+  end
+  tag_of[facet], held_of[facet], taken_of[facet] = v + step, held_of[facet] + 1, (taken_of[facet] or 0) + 1
+  is_changed[facet], stood_at[facet] = true, false
+  return step
 end
 
--- Whose turn it is, one after the other, and what each is charged; and all facets whose place may have changed.
+-- Stand in line again, behind all whose tags are not greater; mostly that is its end.
+local function stand_again(again, last, facet)
+  local at, tag = last, tag_of[facet]
+  while again[at] and tag_of[again[at]] > tag do
+    again[at + 1] = again[at]
+    at = at - 1
+  end
+  again[at + 1] = facet
+end
+
+-- Whose turn it is, one after the other, and what each is charged; all facets whose place may have changed; and how far
+-- all were moved on.
 local function take_turns(standing)
-  local turns, charges, moved, served = {}, {}, {}, 0
-  while served < most and #standing > 0 do
-    local facet = table.remove(standing)
-    if facet.taken == 0 then
-      moved[#moved + 1] = facet
+  local turns, charges, moved, again = {}, {}, {}, {}
+  local visited, first, last, served, steps = 0, 1, 0, 0, 0
+  while served < most do
+    local facet, other = standing[visited + 1], again[first]
+    if other and (not facet or tag_of[other] < tag_of[facet]) then
+      facet, again[first], first = other, false, first + 1
+    elseif facet then
+      visited = visited + 1
+      moved[visited] = facet
+    else
+      break
     end
-    if can_serve(facet) then
+    if not rule_of[facet] or can_serve(facet) then
       local cost = cost_of(facet)
-      serve(facet, cost)
-      served = served + 1
+      served, steps = served + 1, steps + serve(facet, cost)
       turns[served], charges[served] = facet, cost
       -- Back in line only if this call may come to it again: with many facets, others are served before.
-      local last = standing[#standing - (most - served) + 1]
-      if (not last or last.tag > facet.tag) and can_serve(facet) and has_more(facet) then
-        stand_again(standing, facet)
+      local last_served = standing[visited + most - served]
+      if (not last_served or tag_of[last_served] > tag_of[facet]) and can_serve(facet) and has_more(facet) then
+        stand_again(again, last, facet)
+        last = last + 1
       end
     end
   end
-  return turns, charges, moved
+  return turns, charges, moved, steps
 end

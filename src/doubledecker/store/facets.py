@@ -11,8 +11,9 @@ from doubledecker.model.queue import Queue, Rule
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Encoded, Packable, load
 
-# How a facet stands, as it is kept: tag, messages in flight, mean cost, next time.
-FACET = struct.Struct("<dddd")
+# How a facet stands, as it is kept: tag, messages in flight, mean cost, next time, whether its line has a tail. The
+# line's head follows; see lua/queue_lines.lua.
+FACET = struct.Struct("<dddd?")
 _RULE = load("queue_rule")
 
 
@@ -87,6 +88,11 @@ async def names(partition: Partition, queue: Queue, *, most: int) -> list[str]:
     return list(found)[:most]
 
 
+def head(record: bytes | None) -> list[str]:
+    """The ids at the head of a facet's line."""
+    return record[FACET.size :].decode().split() if record else []
+
+
 async def facets(partition: Partition, queue: Queue, tenants: Sequence[str]) -> list[FacetView]:
     """How facets stand."""
     if not tenants:
@@ -98,29 +104,25 @@ async def facets(partition: Partition, queue: Queue, tenants: Sequence[str]) -> 
             ["ZMSCORE", partition.key(f"queue:ring:{queue.name}"), *tenants],
         ]
     )
-    lines = [partition.key(f"queue:new:{queue.name}:{tenant}") for tenant in tenants]
-    asked: list[list[Encoded]] = [["LLEN", line] for line in lines]
-    asked += [["LINDEX", line, 0] for line in lines]
-    heads = await partition.commands(asked)
+    tails = await partition.commands([["LLEN", partition.key(f"queue:new:{queue.name}:{name}")] for name in tenants])
     rows = zip(
         tenants,
         cast("list[bytes | None]", kept),
         cast("list[bytes | None]", rules),
         cast("list[bytes | None]", served),
-        cast("list[int]", heads[: len(lines)]),
-        cast("list[bytes | None]", heads[len(lines) :]),
+        cast("list[int]", tails),
         strict=True,
     )
     return [
         FacetView(
             tenant,
-            waiting=waiting,
-            in_flight=int(FACET.unpack(state)[1]) if state else 0,
-            oldest_id=first.decode() if first else "",
+            waiting=len(head(record)) + tail,
+            in_flight=int(FACET.unpack_from(record)[1]) if record else 0,
+            oldest_id=head(record)[0] if head(record) else "",
             rule=_rule(rule),
             is_served=tag is not None,
         )
-        for tenant, state, rule, tag, waiting, first in rows
+        for tenant, record, rule, tag, tail in rows
     ]
 
 

@@ -7,6 +7,7 @@ from typing import cast
 import msgspec
 
 from doubledecker.model.queue import Queue
+from doubledecker.store import facets
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import RECORD, ids_of
 from doubledecker.store.scripts import Encoded, load
@@ -32,9 +33,14 @@ class Letter:
 
 async def peek(partition: Partition, queue: Queue, tenant: str, *, most: int) -> list[tuple[str, bytes]]:
     """The next waiting messages of a facet, without taking them."""
-    line = partition.key(f"queue:new:{queue.name}:{tenant}")
-    ids = cast("list[bytes]", await partition.command("LRANGE", line, 0, most - 1))
-    return await read(partition, queue, ids_of(ids))
+    record, tail = await partition.commands(
+        [
+            ["HGET", partition.key(f"queue:facets:{queue.name}"), tenant],
+            ["LRANGE", partition.key(f"queue:new:{queue.name}:{tenant}"), 0, most - 1],
+        ]
+    )
+    ids = dict.fromkeys([*facets.head(cast("bytes | None", record)), *ids_of(tail)])
+    return await read(partition, queue, list(ids)[:most])
 
 
 async def read(partition: Partition, queue: Queue, ids: Sequence[str]) -> list[tuple[str, bytes]]:
@@ -51,10 +57,9 @@ async def purge(partition: Partition, queue: Queue, tenant: str) -> int:
 
     What is published meanwhile may stay, or this might never end.
     """
-    line = partition.key(f"queue:new:{queue.name}:{tenant}")
-    waiting = cast("int", await partition.command("LLEN", line))
+    [line] = await facets.facets(partition, queue, [tenant])
     total = 0
-    for _ in range(0, waiting, _PAGE):
+    for _ in range(0, line.waiting, _PAGE):
         total += await _purge(partition, queue, tenant, [])
     at, start = partition.key(f"queue:scheduled:{queue.name}"), 0
     while delayed := ids_of(await partition.command("ZRANGE", at, start, start + _PAGE - 1)):
