@@ -1,4 +1,4 @@
-"""Making events of the rows of an Arrow batch."""
+"""Making events of the rows of an Arrow batch: plain ones by columns (columns.py), each of the others for itself."""
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
@@ -13,6 +13,7 @@ from doubledecker.bus.fenced import Row
 from doubledecker.errors import BadRequest, Refused
 from doubledecker.model import event as parsing
 from doubledecker.model.event import EventLimits, Offered
+from doubledecker.pipeline import columns
 
 COLUMNS = ("topic", "type", "url", "tenant", "key", "id", "timestamp", "data", "traceparent")
 
@@ -27,12 +28,12 @@ class RowMaker:
     def __init__(self, now_ms: int, limits: EventLimits) -> None:
         self._now_ms = now_ms
         self._limits = limits
-        self._moment = b'"t":%d,' % now_ms
+        self._moment = columns.moment(now_ms)
 
     def make_all(self, arrow: pa.RecordBatch, ids: Sequence[str], refused: dict[int, str]) -> list[Row]:
         """The rows as events, in order; those that cannot be join the refused. `ids` are for those that have none."""
         found = _columns(arrow)
-        rows: list[Row | None] = [None] * len(ids)
+        rows = columns.plain_rows(found, ids, now_ms=self._now_ms, limits=self._limits)
         for at in refused:
             rows[at] = None
         left = [at for at, row in enumerate(rows) if row is None and at not in refused]
