@@ -16,7 +16,7 @@ from doubledecker.model.event import Kind
 from doubledecker.model.job import MAIN, RETRY, Job
 from doubledecker.model.routing import Route
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, events, jobs, journal, registry, subscribers
+from doubledecker.store import batches, events, jobs, journal, offers, registry, subscribers
 from doubledecker.store.batches import Batch, Lost
 from doubledecker.store.events import Accepted, PublishLimits
 from doubledecker.store.jobs import Taken
@@ -512,7 +512,7 @@ def test_every_accepted_event_is_in_exactly_one_place_until_it_is_delivered(
 ):
     numbers = count()
     # Batches of one millisecond are ordered by their names: with random ones an example is not repeatable.
-    monkeypatch.setattr(events, "uids", lambda many: "".join(f"{next(numbers):020}" for _ in range(many)))
+    monkeypatch.setattr(offers, "uids", lambda many: "".join(f"{next(numbers):020}" for _ in range(many)))
     hold_law(topology, BatchesMachine, law(examples=30, steps=30))
 
 

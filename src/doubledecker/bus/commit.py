@@ -26,8 +26,8 @@ from doubledecker.store.partitions import Partition
 # The registry would have to change this often within one commit; then something else is wrong.
 _STALE_MAX = 20
 _TOO_LARGE = (
-    f"with ?all=1 the events must fit one write, and these do not: at most {offers.EVENTS_MAX} events, "
-    f"{offers.WRITES_MAX} copies and {offers.BYTES_MAX} bytes over all receivers; send fewer, or without it"
+    f"with ?all=1 the events must fit one write, and these do not: at most {offers.WRITES_MAX} copies, "
+    f"the journal's included, and {offers.BYTES_MAX} bytes over all receivers; send fewer, or without it"
 )
 
 
@@ -83,10 +83,9 @@ class Group:
 
     def take(self, offer: Offer) -> bool:
         """Take the offer along if there is room for it; for one there always is."""
-        writes = self.writes + offer.writes
-        size = self.size + len(offer.message) * offer.writes
-        has_room = writes <= offers.WRITES_MAX and size <= offers.BYTES_MAX and len(self.offers) < offers.EVENTS_MAX
-        if self.offers and not has_room:
+        places = offer.writes
+        writes, size = self.writes + places, self.size + len(offer.message) * places
+        if self.offers and (writes > offers.WRITES_MAX or size > offers.BYTES_MAX):
             return False
         self.offers.append(offer)
         self.writes, self.size = writes, size

@@ -117,7 +117,7 @@ class FencedPublisher:
 
     async def _write_some(self) -> None:
         """One call with as many rows as it may carry."""
-        some = list(islice(self._waiting, offers.EVENTS_MAX))
+        some = list(islice(self._waiting, offers.WRITES_MAX))
         topics = list(dict.fromkeys(row.kind.topic for row in some))
         call = self._gather(some, await self._registry.owners(topics, publisher=self._publisher))
         fence = Fence(self._task, self._batch, self._rows, self._rows + call.rows, call.digest.hexdigest())

@@ -116,22 +116,25 @@ for _, publisher in ipairs(plan.given) do
   redis.call("PEXPIRE", seen(publisher), id_window_ms)
 end
 
--- Those of some events, or of all, that are written.
-local function fresh(indexes)
-  local found = {}
+-- Of some events, or of all, how many are written, and which is the last.
+local function written(indexes)
+  local count, last = 0, nil
   for n = 1, indexes and #indexes or #plan.ends do
     local i = indexes and indexes[n] or n
     if not left_out[i] then
-      found[#found + 1] = i
+      count, last = count + 1, i
     end
   end
-  return found
+  return count, last
 end
 
-local function texts_of(indexes)
-  local texts = fresh(indexes)
-  for n, i in ipairs(texts) do
-    texts[n] = message(i)
+local function fresh(indexes)
+  local texts = {}
+  for n = 1, indexes and #indexes or #plan.ends do
+    local i = indexes and indexes[n] or n
+    if not left_out[i] then
+      texts[#texts + 1] = message(i)
+    end
   end
   return texts
 end
@@ -139,7 +142,7 @@ end
 local entry = {}
 for _, part in ipairs(plan.publishers) do
   local is_all = not part[2] and not is_any_left_out
-  local text = is_all and lines or table.concat(texts_of(part[2]), "\n")
+  local text = is_all and lines or table.concat(fresh(part[2]), "\n")
   if #text > 0 then
     entry[#entry + 1] = part[1]
     entry[#entry + 1] = text
@@ -152,16 +155,16 @@ if #entry > 0 then
 end
 
 for _, part in ipairs(plan.topics) do
-  local written = fresh(part[2])
-  if #written > 0 then
-    redis.call("HINCRBY", topic(part[1]), "counter", #written)
-    redis.call("HSET", topic(part[1]), "last_event", message(written[#written]))
-    redis.call("HINCRBY", counters, "events.published:topic=" .. part[1], #written)
+  local count, last = written(part[2])
+  if count > 0 then
+    redis.call("HINCRBY", topic(part[1]), "counter", count)
+    redis.call("HSET", topic(part[1]), "last_event", message(last))
+    redis.call("HINCRBY", counters, "events.published:topic=" .. part[1], count)
   end
 end
 
 for _, lane in ipairs(plan.lanes) do
-  local texts = texts_of(lane[1])
+  local texts = fresh(lane[1])
   if #texts > 0 then
     for _, receiver in ipairs(lane[2]) do
       append(receiver, texts)
@@ -170,7 +173,7 @@ for _, lane in ipairs(plan.lanes) do
 end
 
 for _, part in ipairs(plan.queues) do
-  local texts = texts_of(part[2])
+  local texts = fresh(part[2])
   if #texts > 0 then
     for _, queue in ipairs(part[3]) do
       push(queue[1], part[1], texts, queue[2], queue[3])

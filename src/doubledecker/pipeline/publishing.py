@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
-from typing import Any
 
 import pyarrow as pa
 
@@ -19,7 +18,7 @@ from doubledecker.bus.fenced import FencedPublisher, Row
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.model.event import EventLimits
 from doubledecker.model.uid import repeatable_event_ids
-from doubledecker.pipeline.making import COLUMNS, RowMaker
+from doubledecker.pipeline.making import RowMaker
 from doubledecker.pipeline.refusals import RefusedRows
 
 # What whoever made the rows may say about them: why one is refused before it is offered, and where it is from.
@@ -56,25 +55,25 @@ async def publish_all(work: TaskWork, batches: Iterator[pa.RecordBatch], refused
     async with build.open_bus(work.settings) as bus, notifying(bus, work.settings) as notifiers:
         publishers = _publishers(bus, work, notifiers)
         for arrow in batches:
-            noted = _only(arrow, NOTES)
-            why = {at: note["_why"] for at, note in enumerate(noted) if note.get("_why")}
+            why = _said(arrow)
             parts = _sort_out(bus, work, arrow, why, first=seen)
             await asyncio.gather(*(publishers[index].publish(rows) for index, rows in parts.items()))
             for publisher in publishers:
                 why |= publisher.tally.refused
                 publisher.tally.refused = {}
             for at, reason in sorted(why.items()):
-                [item] = _only(arrow.slice(at, 1), COLUMNS)
-                refused.add(item, reason, noted[at])
+                [row] = arrow.slice(at, 1).to_pylist()
+                notes = {name: row.pop(name) for name in NOTES if name in row}
+                refused.add(row, reason, notes)
             seen += arrow.num_rows
     tallies = [publisher.tally for publisher in publishers]
     return Counts(sum(each.published for each in tallies), sum(each.repeated for each in tallies))
 
 
-def _only(arrow: pa.RecordBatch, columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Rows as dictionaries, of these columns as far as they are there."""
-    names = [name for name in arrow.schema.names if name in columns]
-    return arrow.select(names).to_pylist() if names else [{}] * arrow.num_rows
+def _said(arrow: pa.RecordBatch) -> dict[int, str]:
+    """Why whoever made the rows refuses which."""
+    said = arrow.column("_why").to_pylist() if "_why" in arrow.schema.names else []
+    return {at: why for at, why in enumerate(said) if why}
 
 
 @asynccontextmanager

@@ -20,8 +20,6 @@ from doubledecker.store.scripts import Packable
 # Measured: beyond these one call holds the server for more than a few milliseconds.
 WRITES_MAX = 2000
 BYTES_MAX = 1_048_576
-# The bound on arguments that Lua can unpack, less what the plan needs.
-EVENTS_MAX = 2000
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
