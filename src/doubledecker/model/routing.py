@@ -7,6 +7,8 @@ one in Redis before it writes, so an answer given here is proven there.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from doubledecker.model.event import Kind
 from doubledecker.model.matching import Matcher
 from doubledecker.model.queue import Queue
@@ -17,18 +19,17 @@ from doubledecker.model.token import Token
 _ROUTES_MAX = 10_000
 
 
-@dataclass(frozen=True, eq=False)
-class Route:
+class Route(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Where events of a kind go: the batches of receivers, and queues, once each. Every route is its own."""
 
     kind: Kind
     receivers: tuple[Subscriber, ...] = ()
     queues: tuple[Queue, ...] = ()
     # Kept, because it is asked for every event.
-    copies: int = field(init=False)
+    copies: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "copies", len(self.receivers) + len(self.queues))
+        msgspec.structs.force_setattr(self, "copies", len(self.receivers) + len(self.queues))
 
 
 @dataclass

@@ -1,14 +1,14 @@
 """Events made of whole columns: rows that are plain, which most are, at a tenth of what each would cost for itself.
 
 A row is plain when every field surely is as it may be, and stands in the message as it stands in the row: names, URLs
-and ids of ASCII that JSON does not escape, data that is JSON on one line. Rows of the same topic, type and tenant, and
-with the same fields, have the same *form*: one event of theirs is accepted and encoded by the bus's own rules, with
-holes where the rows differ. Arrow fills the holes, for all rows at once. What is not plain is left to others.
+and ids of ASCII that JSON does not escape, data that is JSON on one line. Rows of the same topic and type, and with the
+same fields, have the same *form*: one event of theirs is accepted and encoded by the bus's own rules, with holes where
+the rows differ. Arrow fills the holes, for all rows at once. What is not plain is left to others.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -22,14 +22,14 @@ from doubledecker.model.event import Event, EventLimits, Kind, Offered
 
 # No name, and no character of one, is like a hole.
 _HOLE = re.compile(rb"<([a-z]+)>")
-_KIND = ("topic", "type", "tenant")
-_OPTIONAL = ("url", "data", "key", "traceparent")
+_OPTIONAL = ("url", "data", "tenant", "key", "traceparent")
 # In the order in which they stand in a message.
 _HOLES = tuple(name for name in Event.__struct_fields__ if name in {*_OPTIONAL, "t", "id"})
 # Printable ASCII, but for the two characters that JSON escapes.
 _UNESCAPED = r"[!#-\[\]-~]*"
 _PATTERNS = {
     "url": (parsing.URL.pattern, _UNESCAPED),
+    "tenant": (parsing.NAME.pattern,),
     "key": (parsing.NAME.pattern,),
     "id": (parsing.EVENT_ID.pattern, _UNESCAPED),
     "traceparent": (parsing.TRACEPARENT.pattern,),
@@ -40,12 +40,8 @@ _BATCH_BYTES_MAX = 1_073_741_824
 _check_json = msgspec.json.Decoder(Raw).decode
 
 
-@dataclass(frozen=True)
-class _Form:
-    """What rows of the same kind and with the same fields have in common: the texts before each hole and at the end."""
-
-    kind: Kind
-    texts: tuple[str, ...]
+# What rows with the same fields have in common: the texts before each hole, and at the end.
+_Form = tuple[str, ...]
 
 
 def plain_rows(
@@ -56,6 +52,10 @@ def plain_rows(
     is_text = all(pa.types.is_string(column.type) for column in texts.values())
     if not is_text or sum(column.nbytes for column in columns.values()) > _BATCH_BYTES_MAX:
         return [None] * len(ids)
+    if "tenant" in texts:
+        # The encoder leaves the default out, so it is as if the row did not say.
+        is_default = pc.equal(texts["tenant"], parsing.DEFAULT_TENANT)
+        texts["tenant"] = pc.if_else(is_default, pa.scalar(None, pa.string()), texts["tenant"])
     codes, forms = _forms(texts, now_ms=now_ms, limits=limits)
     holes = {name: _filled(texts[name]) for name in _OPTIONAL if name in texts}
     made = pa.array(ids, pa.string())
@@ -65,62 +65,65 @@ def plain_rows(
     nothing = [""] * len(ids)
     keys = holes["key"].to_pylist() if "key" in holes else nothing
     given = _filled(texts["id"]).to_pylist() if "id" in texts else nothing
-    kinds = [form.kind if form else None for form in forms]
-    rows: list[Row | None] = list(
-        map(Row, map(kinds.__getitem__, codes.to_pylist()), keys, messages, marks, given, range(len(ids)))
-    )
+    rows: list[Row | None] = list(map(Row, _kinds(texts), keys, messages, marks, given, range(len(ids))))
     for at in _others(columns, codes, forms, limits):
         rows[at] = None
     return rows
 
 
+def _kinds(texts: Mapping[str, pa.Array]) -> list[Kind]:
+    codes, distinct = _distinct([texts[name] for name in Kind._fields if name in texts])
+    kinds = [Kind(topic, type_, (*tenant, None)[0] or parsing.DEFAULT_TENANT) for topic, type_, *tenant in distinct]
+    return [kinds[code] for code in codes.to_pylist()]
+
+
 def _forms(texts: Mapping[str, pa.Array], *, now_ms: int, limits: EventLimits) -> tuple[pa.Array, list[_Form | None]]:
-    """The number of each row's form, and the forms; None for one whose kind cannot be."""
-    named = {name: texts[name].dictionary_encode("encode") for name in _KIND if name in texts}
-    partly = [name for name in _OPTIONAL if name in texts and texts[name].null_count]
-    code = pa.scalar(0)
-    for each in named.values():
-        code = pc.add(pc.multiply(code, len(each.dictionary)), each.indices.cast(pa.int64()))
-    for name in partly:
-        code = pc.add(pc.multiply(code, 2), texts[name].is_valid().cast(pa.int64()))
-    encoded = code.dictionary_encode()
-    values = {name: each.dictionary.to_pylist() for name, each in named.items()}
+    """The number of each row's form, and the forms; None for one that cannot be."""
+    names = [name for name in _OPTIONAL if name in texts]
+    codes, distinct = _distinct([texts["topic"], texts["type"], *(texts[name].is_valid() for name in names)])
     forms = []
-    for distinct in encoded.dictionary.to_pylist():
-        left = distinct
-        fields = {name for name in _OPTIONAL if name in texts}
-        for name in reversed(partly):
-            left, is_there = divmod(left, 2)
-            fields -= set() if is_there else {name}
-        kind: dict[str, str | None] = {}
-        for name in reversed(values):
-            left, at = divmod(left, len(values[name]))
-            kind[name] = values[name][at]
-        forms.append(_form(kind, fields, now_ms=now_ms, limits=limits))
-    return encoded.indices, forms
+    for topic, type_, *are_there in distinct:
+        fields = [name for name, is_there in zip(names, are_there, strict=True) if is_there]
+        forms.append(_form(topic, type_, fields, now_ms=now_ms, limits=limits))
+    return codes, forms
 
 
-def _form(kind: Mapping[str, str | None], fields: set[str], *, now_ms: int, limits: EventLimits) -> _Form | None:
-    topic, type_ = kind["topic"], kind["type"]
+def _distinct(columns: Sequence[pa.Array]) -> tuple[pa.Array, list[tuple[Any, ...]]]:
+    """The number of each row's combination of values, and the combinations."""
+    encoded = [column.dictionary_encode("encode") for column in columns]
+    code = pa.scalar(0)
+    for each in encoded:
+        code = pc.add(pc.multiply(code, len(each.dictionary)), each.indices.cast(pa.int64()))
+    numbered = code.dictionary_encode()
+    left, values = numbered.dictionary, []
+    for each in reversed(encoded):
+        rest = pc.divide(left, len(each.dictionary))
+        values.append(each.dictionary.take(pc.subtract(left, pc.multiply(rest, len(each.dictionary)))).to_pylist())
+        left = rest
+    return numbered.indices, list(zip(*reversed(values), strict=True))
+
+
+def _form(
+    topic: str | None, type_: str | None, fields: Sequence[str], *, now_ms: int, limits: EventLimits
+) -> _Form | None:
     if topic is None or type_ is None:
         return None
     try:
-        offered = Offered(topic, type_, tenant=kind.get("tenant"))
-        event = parsing.accept(offered, id_="<id>", now_ms=now_ms, limits=limits)
+        event = parsing.accept(Offered(topic, type_), id_="<id>", now_ms=now_ms, limits=limits)
     except Refused:
         return None
     holes = {name: Raw(b"<data>") if name == "data" else f"<{name}>" for name in fields}
     message = parsing.encode(msgspec.structs.replace(event, **holes))
     *before, end = _HOLE.split(message.replace(moment(now_ms), b"<t>", 1))
     texts = {name.decode(): text.decode() for text, name in zip(before[0::2], before[1::2], strict=True)}
-    return _Form(event.kind, (*(texts.get(name, "") for name in _HOLES), end.decode()))
+    return (*(texts.get(name, "") for name in _HOLES), end.decode())
 
 
 def _joined(codes: pa.Array, forms: Sequence[_Form | None], holes: Mapping[str, pa.Array | pa.Scalar]) -> list[bytes]:
     """The texts of each row's form, with its holes filled."""
     parts: list[pa.Array | pa.Scalar] = []
     for at, name in enumerate((*_HOLES, "")):
-        texts = [form.texts[at] if form else "" for form in forms]
+        texts = [form[at] if form else "" for form in forms]
         parts.append(pa.scalar(texts[0]) if len(set(texts)) == 1 else pa.array(texts).take(codes))
         if name in holes:
             parts.append(holes[name])
