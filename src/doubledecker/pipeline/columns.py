@@ -8,6 +8,7 @@ the rows differ. Arrow fills the holes, for all rows at once. What is not plain 
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -57,6 +58,9 @@ def plain_rows(
         is_default = pc.equal(texts["tenant"], parsing.DEFAULT_TENANT)
         texts["tenant"] = pc.if_else(is_default, pa.scalar(None, pa.string()), texts["tenant"])
     codes, forms = _forms(texts, now_ms=now_ms, limits=limits)
+    others = _others(columns, codes, forms, limits)
+    if len(others) == len(ids):
+        return [None] * len(ids)
     holes = {name: _filled(texts[name]) for name in _OPTIONAL if name in texts}
     made = pa.array(ids, pa.string())
     holes["id"] = pc.coalesce(texts["id"], made) if "id" in texts else made
@@ -66,7 +70,7 @@ def plain_rows(
     keys = holes["key"].to_pylist() if "key" in holes else nothing
     given = _filled(texts["id"]).to_pylist() if "id" in texts else nothing
     rows: list[Row | None] = list(map(Row, _kinds(texts), keys, messages, marks, given, range(len(ids))))
-    for at in _others(columns, codes, forms, limits):
+    for at in others:
         rows[at] = None
     return rows
 
@@ -147,18 +151,17 @@ def _moments(stamps: pa.Array | None, now_ms: int) -> pa.Array | pa.Scalar:
 
 def _marks(messages: list[bytes], stamps: pa.Array | None, now_ms: int) -> list[bytes]:
     """What does not change when the rows are published at another moment: the messages without it."""
-    now = moment(now_ms)
-    if stamps is None:
-        return [message.replace(now, b"", 1) for message in messages]
-    if not stamps.null_count:
+    if stamps is not None and not stamps.null_count:
         return messages
-    pairs = zip(messages, stamps.is_valid().to_pylist(), strict=True)
+    now = moment(now_ms)
+    are_said = repeat(False) if stamps is None else stamps.is_valid().to_pylist()  # noqa: FBT003 - as a value
+    pairs = zip(messages, are_said, strict=False)
     return [message if is_said else message.replace(now, b"", 1) for message, is_said in pairs]
 
 
 def _others(
     columns: Mapping[str, pa.Array], codes: pa.Array, forms: Sequence[_Form | None], limits: EventLimits
-) -> list[int]:
+) -> set[int]:
     """Where the rows are that are not plain."""
     are_plain = [pa.array([form is not None for form in forms]).take(codes)]
     for name, patterns in _PATTERNS.items():
@@ -176,7 +179,7 @@ def _others(
         # What is not there is null here, and cannot be wrong.
         if each.false_count:
             others.update(pc.indices_nonzero(pc.invert(each)).to_pylist())
-    return sorted(others)
+    return others
 
 
 def _is_plain_data(column: pa.Array, limits: EventLimits) -> pa.Array:

@@ -100,8 +100,10 @@ def _batched(routes: Mapping[Route, list[int]], offers: Sequence[Offer]) -> dict
     for route, at in routes.items():
         if route.receivers:
             found[route.receivers] += at
+    if not found:
+        return {"lanes": [], "uids": ""}
     lanes = _lanes(found)
-    sizes = [len(offer.message) for offer in offers] if lanes else []
+    sizes = [len(offer.message) for offer in offers]
     batches = sum(_batches_max(to, len(at), sum(sizes[i - 1] for i in at)) for at, to in lanes)
     return {"lanes": [[at, [_receiver(each) for each in to]] for at, to in lanes], "uids": uids(batches)}
 
@@ -115,6 +117,8 @@ def _queued(routes: Mapping[Route, list[int]]) -> dict[str, Packable]:
         for queue in route.queues:
             queues[queue.name] = queue
             lines[route.kind.tenant, queue.name] += at
+    if not queues:
+        return {"queues": [], "bounds": [], "bounded": []}
     for at in lines.values():
         at.sort()
     return {"queues": _lines(lines, queues), **_bounds(lines, queues)}
