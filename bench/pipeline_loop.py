@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from bench import children, events
 from doubledecker import log
 from doubledecker.assembly import build
+from doubledecker.assembly import settings as reading_settings
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.errands import Errands
 from doubledecker.model.event import Event
@@ -52,8 +53,9 @@ def main() -> None:
     # What is printed are the figures alone.
     log.configure(level="error", as_json=False)
     rows = int(sys.argv[1])
-    # As much as is measured must fit, or trimming would be measured too.
-    settings = Settings(redis_url=_URL, journal_bytes_max=rows * _LARGER * 1_000)
+    # As much as is measured must fit, or trimming would be measured too; the sink reads it from its environment.
+    os.environ["DOUBLEDECKER_JOURNAL_BYTES_MAX"] = str(rows * _LARGER * 1_000)
+    settings = replace(reading_settings.read(os.environ), redis_url=_URL)
     publisher = asyncio.run(_token(settings))
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -203,9 +205,10 @@ async def _ask(settings: Settings) -> None:
 
 def _sink(spark: SparkSession, publisher: str, rows: int) -> dict[str, float]:
     frame = _frame(spark, rows)
-    # Once through Spark alone, so that making the rows is not measured with either; and a few rows all the way.
+    # Once through Spark alone, so that making the rows is not measured with either; and a few rows all the way, by as
+    # many tasks as run side by side, so that starting their Python is not either.
     frame.write.format("noop").mode("overwrite").save()
-    _publish(frame.limit(_PIPELINED), publisher)
+    _publish(frame.limit(_PIPELINED).repartition(session.cores(spark)), publisher)
     valkey = int(os.environ["BENCH_VALKEY_PID"])
     before_s = children.cpu_s(valkey)
     sunk_s = _timed(lambda: _publish(frame, publisher))

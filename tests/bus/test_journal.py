@@ -4,15 +4,17 @@ import asyncio
 
 from conftest import Topology
 from doubledecker.model.event import Event, encode
+from doubledecker.model.routing import Route
 from doubledecker.store import events, journal
-from doubledecker.store.events import Offer, PublishLimits
+from doubledecker.store.events import PublishLimits
+from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition, Partitions
 from harness import TestBus, a_bus, an_event, basic
 
 
 async def _publish(partition: Partition, number: int) -> None:
     event = Event("widgets", "update", t=number, id=str(number))
-    offer = Offer(event, encode(event), "p-1", (), is_id_given=False)
+    offer = Offer(Route(event.kind), encode(event), "p-1")
     await events.publish(partition, [offer], version=10**9, limits=PublishLimits())
 
 

@@ -21,9 +21,11 @@ from cluster import ClusterOfThree
 from doubledecker.errors import BusAway
 from doubledecker.model.event import Event, encode
 from doubledecker.model.queue import Queue
+from doubledecker.model.routing import Route
 from doubledecker.store import events, facets, journal, queues, tether
 from doubledecker.store.embedded import EmbeddedServer
-from doubledecker.store.events import Accepted, Offer, PublishLimits
+from doubledecker.store.events import Accepted, PublishLimits
+from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition, Partitions, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -156,8 +158,8 @@ async def publish_for_ever(ground: Ground, over: asyncio.Event) -> None:
         tenant = f"tenant-{number % 23}"
         made = [Event("widgets", "update", t=number + n, id=str(number + n), tenant=tenant) for n in range(10)]
         number += 10
-        offers = [Offer(event, encode(event), "ann", (), is_id_given=True, queues=(QUEUE,)) for event in made]
-        partition = ground.partitions.of(made[0])
+        offers = [Offer(Route(event.kind, (), (QUEUE,)), encode(event), "ann", event.id) for event in made]
+        partition = ground.partitions.of(made[0].kind)
         while True:
             try:
                 reply = await events.publish(partition, offers, version=10**9, limits=PublishLimits())

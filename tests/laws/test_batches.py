@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from conftest import Topology
-from doubledecker.model.event import Event
+from doubledecker.model.event import Kind
 from doubledecker.model.job import MAIN, RETRY, Job
+from doubledecker.model.routing import Route
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, events, jobs, journal, registry, subscribers
+from doubledecker.store import batches, events, jobs, journal, offers, registry, subscribers
 from doubledecker.store.batches import Batch, Lost
-from doubledecker.store.events import Accepted, Offer, PublishLimits
+from doubledecker.store.events import Accepted, PublishLimits
 from doubledecker.store.jobs import Taken
+from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 from laws.world import AGE_MS, World, a_world, hold_law, law, pairs, strings
 
@@ -153,8 +155,8 @@ class BatchesMachine(RuleBasedStateMachine):
             if i in repeats:
                 continue
             model.journal[offer.publisher].append(offer.message)
-            model.published[offer.event.topic] += 1
-            for receiver in offer.receivers:
+            model.published[offer.route.kind.topic] += 1
+            for receiver in offer.route.receivers:
                 model.accept(receiver.token, offer.message)
         self.learn_ids(model)
 
@@ -465,18 +467,17 @@ class BatchesMachine(RuleBasedStateMachine):
         number = next(self.numbers)
         message = b"%d" % number + b"." * length
         receivers = tuple(subscriber for subscriber in SUBSCRIBERS if topic in subscriber.topics)
-        event = Event(topic=topic, type="update", id=id_ or f"own-{number}")
-        return Offer(event, message, publisher, receivers, id_ is not None)
+        return Offer(Route(Kind(topic, "update", "default"), receivers), message, publisher, id_ or "")
 
     def expected_repeats(self, model: Model, offers: list[Offer]) -> frozenset[int]:
         now = self.world.run(model.partition.time_ms())
         repeats = set()
         known = {key for key, at in model.seen.items() if at + LIMITS.id_window_ms > now}
         for i, offer in enumerate(offers):
-            key = (offer.publisher, offer.event.id)
-            if offer.is_id_given and key in known:
+            key = (offer.publisher, offer.id)
+            if offer.id and key in known:
                 repeats.add(i)
-            elif offer.is_id_given:
+            elif offer.id:
                 known.add(key)
         return frozenset(repeats)
 
@@ -511,7 +512,7 @@ def test_every_accepted_event_is_in_exactly_one_place_until_it_is_delivered(
 ):
     numbers = count()
     # Batches of one millisecond are ordered by their names: with random ones an example is not repeatable.
-    monkeypatch.setattr(events, "uids", lambda many: "".join(f"{next(numbers):020}" for _ in range(many)))
+    monkeypatch.setattr(offers, "uids", lambda many: "".join(f"{next(numbers):020}" for _ in range(many)))
     hold_law(topology, BatchesMachine, law(examples=30, steps=30))
 
 
@@ -520,7 +521,7 @@ def test_gauges_of_a_subscriber_that_came_back_survive_the_purge_of_its_former_s
     with a_world(topology) as world:
         world.empty()
         home = world.partitions.home
-        offer = Offer(Event(topic="widgets", type="update", id="1"), b"m", "pam", (SUBSCRIBERS[0],), False)
+        offer = Offer(Route(Kind("widgets", "update", "default"), (SUBSCRIBERS[0],)), b"m", "pam")
         world.run(events.publish(home, [offer], version=0, limits=LIMITS))
 
         is_forgotten = world.run(batches.forget_gauges(home, "count"))
@@ -533,7 +534,7 @@ def test_the_ids_of_a_publisher_that_fell_silent_are_forgotten_with_its_window(t
     with a_world(topology) as world:
         world.empty()
         home = world.partitions.home
-        offer = Offer(Event(topic="widgets", type="update", id="mine"), b"m", "pam", (), True)
+        offer = Offer(Route(Kind("widgets", "update", "default")), b"m", "pam", "mine")
         world.run(events.publish(home, [offer], version=0, limits=LIMITS))
 
         [lifetime_ms] = world.ask(home, ["PTTL", "ids:pam"])

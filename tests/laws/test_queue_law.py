@@ -15,9 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from conftest import Topology
 from doubledecker.model.event import Event, encode
 from doubledecker.model.queue import Queue, Rule
+from doubledecker.model.routing import Route
 from doubledecker.store import events, facets, letters, queues
-from doubledecker.store.events import Accepted, Offer, PublishLimits
+from doubledecker.store.events import Accepted, PublishLimits
 from doubledecker.store.facets import FACET
+from doubledecker.store.offers import Offer
 from doubledecker.store.queues import RECORD, Held, Message
 from doubledecker.store.scripts import load
 from laws.queue_model import Facet, QueueModel, Tried
@@ -116,7 +118,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def publish(self, tenants: list[str], wholes: list[tuple[int, int]]) -> events.PublishReply:
         made = [Event(id=str(n), topic="widgets", type="update", tenant=t, t=n) for n, t in enumerate(tenants)]
-        offers = [Offer(event, encode(event), "ann", (), is_id_given=False, queues=(self.queue,)) for event in made]
+        offers = [Offer(Route(event.kind, (), (self.queue,)), encode(event), "ann") for event in made]
         return self.world.run(events.publish(self.at, offers, version=0, limits=PublishLimits(), wholes=wholes))
 
     @rule(

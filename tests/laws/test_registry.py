@@ -13,11 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from conftest import Topology
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model import token as tokens
-from doubledecker.model.event import Event
+from doubledecker.model.event import Kind
+from doubledecker.model.routing import Route
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
 from doubledecker.store import events, registry, subscribers
-from doubledecker.store.events import Accepted, Offer, PublishLimits
+from doubledecker.store.events import Accepted, PublishLimits
+from doubledecker.store.offers import Offer
 from laws.world import World, hold_law, law
 
 NAMES = ("ann", "bob", "cy")
@@ -122,7 +124,7 @@ class RegistryMachine(RuleBasedStateMachine):
         assert snapshot.subscribers == self.subscribers
         for topic in TOPICS:
             expected = {name for name, subscriber in self.subscribers.items() if topic in subscriber.topics}
-            received = [each.token for each in snapshot.receivers(Event(topic=topic, type="update"))]
+            received = [each.token for each in snapshot.route(Kind(topic, "update", "default")).receivers]
             assert sorted(received) == sorted(expected)
         assert snapshot.owners.items() <= self.owners.items()
 
@@ -142,7 +144,7 @@ class RegistryMachine(RuleBasedStateMachine):
     def publish(self, which: int, index: int) -> None:
         partition = self.world.partitions.all[index % len(self.versions)]
         version = self.copies[which].snapshot.version
-        offer = Offer(Event(topic="widgets", type="update", id="1"), b"m", "ann", (), False)
+        offer = Offer(Route(Kind("widgets", "update", "default")), b"m", "ann")
         reply = self.world.run(events.publish(partition, [offer], version=version, limits=PublishLimits()))
         if version < self.answered:
             assert reply.outcome is Accepted.STALE, "an answered change was not felt"

@@ -10,11 +10,13 @@ import msgspec
 
 from doubledecker.model.event import Event, encode
 from doubledecker.model.queue import Queue
+from doubledecker.model.routing import Route
 from doubledecker.model.token import Caller
 from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Rings
 from doubledecker.store import events
-from doubledecker.store.events import Offer, PublishLimits
+from doubledecker.store.events import PublishLimits
+from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.queues import Held, Message
 
@@ -31,7 +33,7 @@ def a_queue(name: str = "work", *patterns: str, **fields: object) -> Queue:
 def an_offer(tenant: str, *queues: Queue, topic: str = "widgets", id_: str = "") -> Offer:
     number = next(_numbers)
     event = Event(topic=topic, type="update", t=number, id=id_ or str(number), tenant=tenant)
-    return Offer(event, encode(event), "ann", (), is_id_given=bool(id_), queues=queues)
+    return Offer(Route(event.kind, (), queues), encode(event), "ann", id_)
 
 
 async def push(partitions: Partitions, queue: Queue, tenants: Sequence[str]) -> None:
@@ -39,7 +41,7 @@ async def push(partitions: Partitions, queue: Queue, tenants: Sequence[str]) -> 
     by_partition: dict[int, list[Offer]] = {}
     for tenant in tenants:
         offer = an_offer(tenant, queue)
-        by_partition.setdefault(partitions.of(offer.event).index, []).append(offer)
+        by_partition.setdefault(partitions.of(offer.route.kind).index, []).append(offer)
     for index, offers in by_partition.items():
         for start in range(0, len(offers), 1000):
             part = offers[start : start + 1000]

@@ -153,8 +153,8 @@ async def test_a_tenant_in_a_partition_that_ran_empty_waits_for_nobody_elses_deb
     queue = a_queue()
     rings = quiet_rings(partitions)
     names = [f"t{n}" for n in range(200)]
-    home = [name for name in names if partitions.of(an_event(name)).index == 0]
-    away = [name for name in names if partitions.of(an_event(name)).index != 0] or home[100:]
+    home = [name for name in names if partitions.of(an_event(name).kind).index == 0]
+    away = [name for name in names if partitions.of(an_event(name).kind).index != 0] or home[100:]
     await push(partitions, queue, [home[0]])
     slow = (await rings.pull(queue, most=1)).messages
     pass_time(partitions, 3_600_000)
@@ -251,7 +251,7 @@ async def test_the_same_by_count_lets_slow_work_take_the_workers(plain: Partitio
 async def test_a_tenant_is_paused_resumed_and_capped_while_it_is_served(partitions: Partitions):
     queue = a_queue(charge="count")
     rings = quiet_rings(partitions)
-    at = partitions.of(an_event("ann"))
+    at = partitions.of(an_event("ann").kind)
     await push(partitions, queue, ["ann"] * 50 + ["bob"] * 300)
     await drain(rings, queue, most=4, count_max=20)
     await facets.set_rule(at, queue, "ann", Rule(paused=True))

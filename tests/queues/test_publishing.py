@@ -87,7 +87,7 @@ async def test_a_repeated_id_is_not_enqueued_twice(partitions: Partitions):
     queue = a_queue()
     for _ in range(3):
         offer = an_offer("ann", queue, id_="same")
-        partition = partitions.of(offer.event)
+        partition = partitions.of(offer.route.kind)
         await events.publish(partition, [offer, offer], version=10**9, limits=PublishLimits())
 
     assert len(await drain(quiet_rings(partitions), queue)) == 1

@@ -16,27 +16,28 @@ import msgspec
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, DoubledeckerError, JournalFull, TooLarge, Unauthenticated
-from doubledecker.model.event import Event
+from doubledecker.model.event import Kind
 from doubledecker.model.routing import Registry
-from doubledecker.store import events, journal
-from doubledecker.store.events import Accepted, Offer, PublishLimits
+from doubledecker.store import events, journal, offers
+from doubledecker.store.events import Accepted, PublishLimits
+from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 
 # The registry would have to change this often within one commit; then something else is wrong.
 _STALE_MAX = 20
 _TOO_LARGE = (
-    f"with ?all=1 the events must fit one write, and these do not: at most {events.EVENTS_MAX} events, "
-    f"{events.WRITES_MAX} copies and {events.BYTES_MAX} bytes over all receivers; send fewer, or without it"
+    f"with ?all=1 the events must fit one write, and these do not: at most {offers.WRITES_MAX} copies, "
+    f"the journal's included, and {offers.BYTES_MAX} bytes over all receivers; send fewer, or without it"
 )
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """An event that a client wants to publish; `index` is its place in the request."""
+    """An event that a client wants to publish, with its id if it gave one; `index` is its place in the request."""
 
-    event: Event
+    kind: Kind
     message: bytes
     publisher: str
-    is_id_given: bool
+    id: str = ""
     index: int = 0
 
 
@@ -82,10 +83,9 @@ class Group:
 
     def take(self, offer: Offer) -> bool:
         """Take the offer along if there is room for it; for one there always is."""
-        writes = self.writes + offer.writes
-        size = self.size + len(offer.message) * offer.writes
-        has_room = writes <= events.WRITES_MAX and size <= events.BYTES_MAX and len(self.offers) < events.EVENTS_MAX
-        if self.offers and not has_room:
+        places = offer.writes
+        writes, size = self.writes + places, self.size + len(offer.message) * places
+        if self.offers and (writes > offers.WRITES_MAX or size > offers.BYTES_MAX):
             return False
         self.offers.append(offer)
         self.writes, self.size = writes, size
@@ -218,8 +218,7 @@ class Committer:
 
 
 def offer_of(draft: Draft, snapshot: Registry) -> Offer:
-    receivers, queues = snapshot.receivers(draft.event), snapshot.queues_of(draft.event)
-    return Offer(draft.event, draft.message, draft.publisher, receivers, draft.is_id_given, queues)
+    return Offer(snapshot.route(draft.kind), draft.message, draft.publisher, draft.id)
 
 
 def _note_refused(group: Group, refused: Mapping[int, str]) -> None:
@@ -241,6 +240,6 @@ def _recheck(unit: _Unit, snapshot: Registry) -> None:
     if left and left[0].publisher not in snapshot.tokens:
         unit.finish(Unauthenticated("the token was revoked"))
         left = []
-    unit.disowned += [draft for draft in left if snapshot.owners.get(draft.event.topic) != draft.publisher]
-    kept = [draft for draft in left if snapshot.owners.get(draft.event.topic) == draft.publisher]
+    unit.disowned += [draft for draft in left if snapshot.owners.get(draft.kind.topic) != draft.publisher]
+    kept = [draft for draft in left if snapshot.owners.get(draft.kind.topic) == draft.publisher]
     unit.drafts = [*unit.drafts[: unit.written], *kept]

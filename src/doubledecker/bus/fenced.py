@@ -14,13 +14,15 @@ from itertools import islice
 
 import msgspec
 
-from doubledecker.bus.commit import Draft, Group, JournalBound, offer_of
+from doubledecker.bus.commit import Group, JournalBound
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, JournalFull, OrderChanged, Unauthenticated
-from doubledecker.store import events, fences, journal
+from doubledecker.model.event import Kind
+from doubledecker.store import events, fences, journal, offers
 from doubledecker.store.events import Accepted, PublishLimits, PublishReply
 from doubledecker.store.fences import Fence, Reached
+from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 
 # A server that restarts is back within seconds; a full journal has room when its archive has caught up.
@@ -30,10 +32,14 @@ _DIGEST_BYTES = 12
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """A row to publish; `mark` is what does not change when the task is run again."""
+    """A row to publish, with its id if it brought one; `mark` is what does not change when the task is run again."""
 
-    draft: Draft
+    kind: Kind
+    key: str
+    message: bytes
     mark: bytes
+    id: str
+    index: int
 
 
 @dataclass
@@ -55,6 +61,7 @@ class FencedPublisher:
         bound: JournalBound,
         notifier: Notifier,
         *,
+        publisher: str,
         task: str,
         batch: int,
     ) -> None:
@@ -63,6 +70,7 @@ class FencedPublisher:
         self._bound = bound
         self._notifier = notifier
         self._limits = PublishLimits(journal_bytes_max=bound.bytes_max if bound.is_refusing else 0)
+        self._publisher = publisher
         self._task = task
         self._batch = batch
         self._rows = 0
@@ -109,10 +117,9 @@ class FencedPublisher:
 
     async def _write_some(self) -> None:
         """One call with as many rows as it may carry."""
-        publisher = self._waiting[0].draft.publisher
-        some = list(islice(self._waiting, events.EVENTS_MAX))
-        topics = list(dict.fromkeys(row.draft.event.topic for row in some))
-        call = self._gather(some, await self._registry.owners(topics, publisher=publisher), publisher)
+        some = list(islice(self._waiting, offers.WRITES_MAX))
+        topics = list(dict.fromkeys(row.kind.topic for row in some))
+        call = self._gather(some, await self._registry.owners(topics, publisher=self._publisher))
         fence = Fence(self._task, self._batch, self._rows, self._rows + call.rows, call.digest.hexdigest())
         reply = await events.publish(
             self._partition,
@@ -133,18 +140,17 @@ class FencedPublisher:
                 )
             case _:
                 await self._registry.refresh()
-                if publisher not in self._registry.snapshot.tokens:
-                    raise Unauthenticated(f"the client {publisher!r} is gone")
+                if self._publisher not in self._registry.snapshot.tokens:
+                    raise Unauthenticated(f"the client {self._publisher!r} is gone")
 
-    def _gather(self, some: Sequence[Row], owners: Mapping[str, str], publisher: str) -> "_Call":
+    def _gather(self, some: Sequence[Row], owners: Mapping[str, str]) -> "_Call":
         call = _Call(self._digest.copy())
-        snapshot = self._registry.snapshot
+        publisher, snapshot = self._publisher, self._registry.snapshot
         for row in some:
-            draft = row.draft
-            if owners[draft.event.topic] != publisher:
-                call.refused[draft.index] = f"topic {draft.event.topic!r} belongs to another client"
-            elif call.group.take(offer_of(draft, snapshot)):
-                call.indexes.append(draft.index)
+            if owners[row.kind.topic] != publisher:
+                call.refused[row.index] = f"topic {row.kind.topic!r} belongs to another client"
+            elif call.group.take(Offer(snapshot.route(row.kind), row.message, publisher, row.id)):
+                call.indexes.append(row.index)
             else:
                 break
             call.rows += 1

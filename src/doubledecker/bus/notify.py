@@ -14,7 +14,8 @@ from enum import Enum
 from doubledecker import log
 from doubledecker.errors import BusAway
 from doubledecker.store import channels, counters
-from doubledecker.store.events import Offer, PublishReply
+from doubledecker.store.events import PublishReply
+from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 
 # Events in one call, and times that one is heard: beyond these it holds the server for more than two milliseconds.
@@ -57,7 +58,7 @@ class Notifier:
         """The channels of which the publish script is to say whether anyone listens; none when that does not matter."""
         if self._notify is not Notify.HEARD or self._partition.is_clustered:
             return []
-        return list({offer.event.routing_key for offer in offers})
+        return [route.kind.routing_key for route in {offer.route for offer in offers}]
 
     def add(self, offers: Sequence[Offer], reply: PublishReply) -> None:
         """Take the events of a publish call that was carried out, but repeats and those that a full queue refused."""
@@ -71,7 +72,7 @@ class Notifier:
                 self._missed += 1
                 continue
             self._bytes += len(offer.message)
-            self._waiting.append((offer.event.routing_key, offer.message))
+            self._waiting.append((offer.route.kind.routing_key, offer.message))
         self._is_idle.clear()
         self._has_work.set()
 

@@ -56,8 +56,8 @@ class Publisher:
         drafts: dict[int, list[Draft]] = {}
         for i, (event, is_id_given) in enumerate(offered):
             if owners[event.topic] == publisher:
-                draft = Draft(event, encode(event), publisher, is_id_given, i)
-                drafts.setdefault(self._partitions.of(event).index, []).append(draft)
+                draft = Draft(event.kind, encode(event), publisher, event.id if is_id_given else "", i)
+                drafts.setdefault(self._partitions.of(draft.kind, event.key).index, []).append(draft)
             else:
                 refused[i] = _refusal(event.topic)
         waits = [self._commit(index, part, is_whole=is_whole) for index, part in drafts.items()]
@@ -70,9 +70,9 @@ class Publisher:
         """Raise TooLarge before anything is claimed or written, in whichever partition it would be too much."""
         await self._registry.refresh()
         drafts: dict[int, list[Draft]] = {}
-        for event, is_id_given in offered:
-            draft = Draft(event, encode(event), publisher, is_id_given)
-            drafts.setdefault(self._partitions.of(event).index, []).append(draft)
+        for event, _ in offered:
+            draft = Draft(event.kind, encode(event), publisher)
+            drafts.setdefault(self._partitions.of(draft.kind, event.key).index, []).append(draft)
         for part in drafts.values():
             check_whole(part, self._registry.snapshot)
 
@@ -86,7 +86,7 @@ class Publisher:
             drafts, full = await self._committers[index].submit(drafts, is_whole=is_whole)
             refused |= full
             if drafts:
-                await self._registry.owners(sorted({d.event.topic for d in drafts}), publisher=drafts[0].publisher)
+                await self._registry.owners(sorted({d.kind.topic for d in drafts}), publisher=drafts[0].publisher)
         return refused
 
 

@@ -16,18 +16,19 @@ from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
-from doubledecker.bus.commit import Draft, Group, JournalBound, offer_of
+from doubledecker.bus.commit import Group, JournalBound
 from doubledecker.bus.fenced import persist
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import JournalFull, NotFound
 from doubledecker.model.event import Event, encode
 from doubledecker.model.replay import Replay
-from doubledecker.model.routing import Registry
+from doubledecker.model.routing import Registry, Route
 from doubledecker.model.uid import repeatable_event_id
 from doubledecker.store import errands, events, fences, journal
-from doubledecker.store.events import Accepted, Offer, PublishLimits, PublishReply
+from doubledecker.store.events import Accepted, PublishLimits, PublishReply
 from doubledecker.store.fences import Fence, Reached
+from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 
 # Events sent at once: a tenth of a second's worth, so that a slow replay does not come in bursts.
@@ -77,19 +78,18 @@ class ReceiverAim:
     id: str
 
     def offer(self, event: Event, snapshot: Registry) -> Offer:
-        marked = structs.replace(event, replay=self.id)
-        message = encode(marked)
+        message = encode(structs.replace(event, replay=self.id))
         if self.replay.target == "subscriber":
             subscriber = snapshot.subscribers.get(self.replay.name)
             if subscriber is None:
                 raise NotFound(f"there is no subscriber {self.replay.name!r} any more")
-            return Offer(marked, message, "", (subscriber,), is_id_given=False)
+            return Offer(Route(event.kind, (subscriber,)), message, "")
         queue = snapshot.queues.get(self.replay.name)
         if queue is None:
             raise NotFound(f"there is no queue {self.replay.name!r} any more")
         # A replay goes on only while there is room; so that it drops nothing, it does not ask for the bound here.
         unbounded = structs.replace(queue, overflow="refuse")
-        return Offer(marked, message, "", (), is_id_given=False, queues=(unbounded,))
+        return Offer(Route(event.kind, (), (unbounded,)), message, "")
 
     async def write(self, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
         return await events.resend(self.partition, offers, version=version, fence=fence)
@@ -111,7 +111,7 @@ class TopicAim:
             raise NotFound(f"the client {publisher!r}, whose topic it was, is gone")
         id_ = repeatable_event_id(self.id, event.id)
         new = structs.replace(event, topic=self.replay.name, id=id_, replay=self.id, replay_of=event.id)
-        return offer_of(Draft(new, encode(new), publisher, is_id_given=False), snapshot)
+        return Offer(snapshot.route(new.kind), encode(new), publisher)
 
     async def write(self, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
         limits = PublishLimits(journal_bytes_max=self.bound.bytes_max if self.bound.is_refusing else 0)

@@ -24,8 +24,8 @@
 -- arg  journal_bytes_max  int  refuse when the journal holds more and an archive is behind; 0 never refuses
 -- arg  id_window_ms   int   how long a publisher's id is remembered
 -- arg  ids_max        int   how many are remembered, by publisher
--- arg  plan           pack  publishers, topics, ids, lanes, later, channels, fanout and uids; see store/events.py
--- rest messages       text  the events, as they are stored and delivered
+-- arg  plan           pack  ends, publishers, topics, ids, lanes, later, channels, fanout and uids; see store/events.py
+-- arg  lines          text  the events, as they are stored and delivered, one a line
 -- now
 -- returns             {"ok", journal bytes, {repeat, …}, {refused, full queue, …}, is heard} or {"stale" | "full" | "moved" | "fenced"}
 
@@ -49,15 +49,22 @@ if plan.fence then
   end
 end
 
+-- One event out of the lines: most calls need but a few of them alone.
+local cut = {}
+local function message(i)
+  cut[i] = cut[i] or string.sub(lines, (plan.ends[i - 1] or 0) + i, plan.ends[i] + i - 1)
+  return cut[i]
+end
+
 -- Events that are not written: repeats, and those that a full queue refuses.
-local left_out = {}
+local left_out, is_any_left_out = {}, false
 local repeats, refused_by = {}, {}
 local first_of = {}
 for _, given in ipairs(plan.ids) do
   local i, name = given[1], given[2] .. " " .. given[3]
   local seen_at = tonumber(redis.call("ZSCORE", seen(given[2]), given[3]) or -math.huge)
   if first_of[name] or seen_at + id_window_ms > now then
-    left_out[i] = first_of[name] or i
+    left_out[i], is_any_left_out = first_of[name] or i, true
     repeats[#repeats + 1] = i
   else
     first_of[name] = i
@@ -84,13 +91,13 @@ for _, part in ipairs(plan.bounded) do
         take_room(taken[1], taken[2], -1)
       end
     else
-      left_out[i], refused_by[i] = i, queue
+      left_out[i], refused_by[i], is_any_left_out = i, queue, true
     end
   end
 end
 for _, whole in ipairs(plan.wholes) do
   for i = whole[1], whole.queue and whole[2] or 0 do
-    left_out[i], refused_by[i] = i, whole.queue
+    left_out[i], refused_by[i], is_any_left_out = i, whole.queue, true
   end
 end
 -- A repeat of an event that is refused is refused with it.
@@ -110,11 +117,24 @@ for _, publisher in ipairs(plan.given) do
   redis.call("PEXPIRE", seen(publisher), id_window_ms)
 end
 
+-- Of some events, or of all, how many are written, and which is the last.
+local function written(indexes)
+  local count, last = 0, nil
+  for n = 1, indexes and #indexes or #plan.ends do
+    local i = indexes and indexes[n] or n
+    if not left_out[i] then
+      count, last = count + 1, i
+    end
+  end
+  return count, last
+end
+
 local function fresh(indexes)
   local texts = {}
-  for _, i in ipairs(indexes) do
+  for n = 1, indexes and #indexes or #plan.ends do
+    local i = indexes and indexes[n] or n
     if not left_out[i] then
-      texts[#texts + 1] = messages[i]
+      texts[#texts + 1] = message(i)
     end
   end
   return texts
@@ -122,11 +142,12 @@ end
 
 local entry = {}
 for _, part in ipairs(plan.publishers) do
-  local texts = fresh(part[2])
-  if #texts > 0 then
+  local is_all = not part[2] and not is_any_left_out
+  local text = is_all and lines or table.concat(fresh(part[2]), "\n")
+  if #text > 0 then
     entry[#entry + 1] = part[1]
-    entry[#entry + 1] = table.concat(texts, "\n")
-    journal_bytes = journal_bytes + #part[1] + #entry[#entry]
+    entry[#entry + 1] = text
+    journal_bytes = journal_bytes + #part[1] + #text
   end
 end
 if #entry > 0 then
@@ -135,11 +156,11 @@ if #entry > 0 then
 end
 
 for _, part in ipairs(plan.topics) do
-  local texts = fresh(part[2])
-  if #texts > 0 then
-    redis.call("HINCRBY", topic(part[1]), "counter", #texts)
-    redis.call("HSET", topic(part[1]), "last_event", texts[#texts])
-    redis.call("HINCRBY", counters, "events.published:topic=" .. part[1], #texts)
+  local count, last = written(part[2])
+  if count > 0 then
+    redis.call("HINCRBY", topic(part[1]), "counter", count)
+    redis.call("HSET", topic(part[1]), "last_event", message(last))
+    redis.call("HINCRBY", counters, "events.published:topic=" .. part[1], count)
   end
 end
 
@@ -164,7 +185,7 @@ end_pushing()
 
 for _, part in ipairs(plan.later) do
   if not left_out[part[1]] then
-    redis.call("RPUSH", fanout(part[2]), messages[part[1]])
+    redis.call("RPUSH", fanout(part[2]), message(part[1]))
     for first = 1, #part[3], 1000 do
       redis.call("RPUSH", fanout(part[2]), unpack(part[3], first, math.min(first + 999, #part[3])))
     end

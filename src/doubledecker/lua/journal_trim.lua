@@ -22,9 +22,11 @@ local bytes = tonumber(redis.call("HGET", journal, name .. "_bytes") or 0)
 local archive = redis.call("HGET", journal, "archive")
 local confirmed = archive and redis.call("HGET", journal, name .. "_confirmed") or "0-0"
 local removed, last, first_lost, last_lost, lost = 0, nil, nil, nil, 0
-for _, entry in ipairs(redis.call("XRANGE", entries, "-", "+", "COUNT", entries_max)) do
-  local is_confirmed = archive and not is_after(entry[1], confirmed)
-  if not is_confirmed and (bytes <= bytes_max or (archive and is_forced == 0)) then
+-- One by one: an entry may be half a megabyte, and most calls cut but the first.
+for _ = 1, entries_max do
+  local entry = redis.call("XRANGE", entries, last and "(" .. last or "-", "+", "COUNT", 1)[1]
+  local is_confirmed = entry and archive and not is_after(entry[1], confirmed)
+  if not entry or not is_confirmed and (bytes <= bytes_max or (archive and is_forced == 0)) then
     break
   end
   removed, last = removed + 1, entry[1]

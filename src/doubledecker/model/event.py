@@ -7,7 +7,7 @@ subscriber receives; nothing on the way parses them again. `data` is never looke
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -35,6 +35,19 @@ class EventLimits:
     depth_max: int
 
 
+class Kind(NamedTuple):
+    """What decides who receives an event."""
+
+    topic: str
+    type: str
+    tenant: str
+
+    @property
+    def routing_key(self) -> str:
+        """What patterns are matched against, and the channel on which listeners are notified."""
+        return f"{self.tenant}:{self.topic}:{self.type}"
+
+
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """An accepted event; its fields, in this order, are a delivered message."""
 
@@ -52,9 +65,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     replay_of: str = ""
 
     @property
-    def routing_key(self) -> str:
-        """What patterns are matched against, and the channel on which listeners are notified."""
-        return f"{self.tenant}:{self.topic}:{self.type}"
+    def kind(self) -> Kind:
+        return Kind(self.topic, self.type, self.tenant)
 
 
 # What a Raw field holds when the body has none: no JSON value is empty.

@@ -7,11 +7,29 @@ one in Redis before it writes, so an answer given here is proven there.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from doubledecker.model.event import Event
+import msgspec
+
+from doubledecker.model.event import Kind
 from doubledecker.model.matching import Matcher
 from doubledecker.model.queue import Queue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
+
+# Kinds whose routes are kept: the same come again and again, but a publisher may have any number of tenants.
+_ROUTES_MAX = 10_000
+
+
+class Route(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Where events of a kind go: the batches of receivers, and queues, once each. Every route is its own."""
+
+    kind: Kind
+    receivers: tuple[Subscriber, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    # Kept, because it is asked for every event.
+    copies: int = 0
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "copies", len(self.receivers) + len(self.queues))
 
 
 @dataclass
@@ -26,17 +44,18 @@ class Registry:
     owners: dict[str, str] = field(default_factory=dict)
     _by_topic: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict)
     _matcher: Matcher = field(default_factory=Matcher)
+    _routes: dict[Kind, Route] = field(default_factory=dict)
 
-    def receivers(self, event: Event) -> tuple[Subscriber, ...]:
-        """Every subscriber that gets this event in a batch; those of the bulk tier get it from the lake."""
-        return self._by_topic.get(event.topic, ())
-
-    def queues_of(self, event: Event) -> tuple[Queue, ...]:
-        """Every queue that the event is put on, once each."""
-        if not self.queues:
-            return ()
-        names = self._matcher.match(f"{event.tenant}:{event.topic}:{event.type}")
-        return tuple([self.queues[name] for name in names])
+    def route(self, kind: Kind) -> Route:
+        """Where events of this kind go; subscribers of the bulk tier get them from the lake."""
+        route = self._routes.get(kind)
+        if route is None:
+            names = self._matcher.match(kind.routing_key) if self.queues else ()
+            route = Route(kind, self._by_topic.get(kind.topic, ()), tuple(self.queues[name] for name in names))
+            if len(self._routes) >= _ROUTES_MAX:
+                self._routes.clear()
+            self._routes[kind] = route
+        return route
 
     @property
     def pushed_to(self) -> dict[str, Subscriber]:
@@ -46,6 +65,7 @@ class Registry:
 
     def put_queue(self, name: str, queue: Queue | None) -> None:
         """Take over a changed queue, or forget a deleted one."""
+        self._routes.clear()
         self.queues.pop(name, None)
         if queue is not None:
             self.queues[name] = queue
@@ -53,6 +73,7 @@ class Registry:
 
     def put_queues(self, queues: Iterable[Queue]) -> None:
         """Take over all queues at once."""
+        self._routes.clear()
         self.queues = {queue.name: queue for queue in queues}
         self._matcher.put_all({queue.name: queue.patterns for queue in self.queues.values()})
 
@@ -80,6 +101,7 @@ class Registry:
             self.tokens[id_] = token
 
     def _reindex(self, topics: set[str]) -> None:
+        self._routes.clear()
         found: dict[str, list[Subscriber]] = {topic: [] for topic in topics}
         for subscriber in self.subscribers.values():
             if subscriber.is_bulk:

@@ -12,6 +12,7 @@ UID_LENGTH = 20
 _UID_BYTES = 15  # 120 bits
 _BLOCK_DIGITS = 3
 _BLOCK = 16**_BLOCK_DIGITS
+_ENDINGS = [f"{number:0{_BLOCK_DIGITS}x}" for number in range(_BLOCK)]
 # Seeded by the system for each process: event ids have to differ, not to be secret, and this is ten times faster.
 _chance = random.Random()  # noqa: S311
 
@@ -51,4 +52,4 @@ def repeatable_event_ids(*parts: str, first: int) -> Iterator[str]:
     for block in count(first // _BLOCK):
         head = repeatable_event_id(*parts, str(block))[:-_BLOCK_DIGITS]
         begin = first % _BLOCK if block == first // _BLOCK else 0
-        yield from (f"{head}{number:0{_BLOCK_DIGITS}x}" for number in range(begin, _BLOCK))
+        yield from map(head.__add__, _ENDINGS[begin:])

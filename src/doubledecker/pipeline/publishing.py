@@ -5,34 +5,24 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import repeat
-from typing import Any
+from itertools import islice
 
-import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
-from msgspec import Raw
 
 from doubledecker import clock
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.commit import Draft, JournalBound
+from doubledecker.bus.commit import JournalBound
 from doubledecker.bus.fenced import FencedPublisher, Row
 from doubledecker.bus.notify import Notifier, Notify
-from doubledecker.errors import BadRequest, Refused
-from doubledecker.model import event as parsing
-from doubledecker.model.event import EventLimits, Offered
+from doubledecker.model.event import EventLimits
 from doubledecker.model.uid import repeatable_event_ids
+from doubledecker.pipeline.making import RowMaker
 from doubledecker.pipeline.refusals import RefusedRows
 
-COLUMNS = ("topic", "type", "url", "tenant", "key", "id", "timestamp", "data", "traceparent")
 # What whoever made the rows may say about them: why one is refused before it is offered, and where it is from.
 NOTES = ("_why", "_row", "_file")
-
-_NONE = Raw(b"")
-_check_json = msgspec.json.Decoder(Raw).decode
-_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -65,25 +55,25 @@ async def publish_all(work: TaskWork, batches: Iterator[pa.RecordBatch], refused
     async with build.open_bus(work.settings) as bus, notifying(bus, work.settings) as notifiers:
         publishers = _publishers(bus, work, notifiers)
         for arrow in batches:
-            noted = _only(arrow, NOTES)
-            why = {at: note["_why"] for at, note in enumerate(noted) if note.get("_why")}
+            why = _said(arrow)
             parts = _sort_out(bus, work, arrow, why, first=seen)
             await asyncio.gather(*(publishers[index].publish(rows) for index, rows in parts.items()))
             for publisher in publishers:
                 why |= publisher.tally.refused
                 publisher.tally.refused = {}
             for at, reason in sorted(why.items()):
-                [item] = _only(arrow.slice(at, 1), COLUMNS)
-                refused.add(item, reason, noted[at])
+                [row] = arrow.slice(at, 1).to_pylist()
+                notes = {name: row.pop(name) for name in NOTES if name in row}
+                refused.add(row, reason, notes)
             seen += arrow.num_rows
     tallies = [publisher.tally for publisher in publishers]
     return Counts(sum(each.published for each in tallies), sum(each.repeated for each in tallies))
 
 
-def _only(arrow: pa.RecordBatch, columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Rows as dictionaries, of these columns as far as they are there."""
-    names = [name for name in arrow.schema.names if name in columns]
-    return arrow.select(names).to_pylist() if names else [{}] * arrow.num_rows
+def _said(arrow: pa.RecordBatch) -> dict[int, str]:
+    """Why whoever made the rows refuses which."""
+    said = arrow.column("_why").to_pylist() if "_why" in arrow.schema.names else []
+    return {at: why for at, why in enumerate(said) if why}
 
 
 @asynccontextmanager
@@ -104,7 +94,9 @@ def _publishers(bus: Bus, work: TaskWork, notifiers: Sequence[Notifier]) -> list
     settings = work.settings
     bound = JournalBound(settings.journal_bytes_max, is_refusing=settings.journal_full == "refuse")
     return [
-        FencedPublisher(partition, bus.registry, bound, notifier, task=work.name, batch=work.batch)
+        FencedPublisher(
+            partition, bus.registry, bound, notifier, publisher=work.publisher, task=work.name, batch=work.batch
+        )
         for partition, notifier in zip(bus.partitions.all, notifiers, strict=True)
     ]
 
@@ -114,78 +106,11 @@ def _sort_out(
 ) -> dict[int, list[Row]]:
     """The rows by partition, in order; those that cannot be events join the refused."""
     limits = EventLimits(work.settings.max_event_data_bytes, work.settings.event_depth_max)
-    maker = RowMaker(work.publisher, clock.now_ms(), limits)
-    parts: dict[int, list[Row]] = {}
     ids = repeatable_event_ids(work.query, str(work.batch), str(work.task), first=first)
-    for at, (id_, values) in enumerate(zip(ids, _values(arrow), strict=False)):
-        if at in refused:
-            continue
-        try:
-            row = maker.make(at, id_, *values)
-        except Refused as refusal:
-            refused[at] = refusal.detail
-        else:
-            parts.setdefault(bus.partitions.of(row.draft.event).index, []).append(row)
+    rows = RowMaker(clock.now_ms(), limits).make_all(arrow, list(islice(ids, arrow.num_rows)), refused)
+    if len(bus.partitions.all) == 1:
+        return {0: rows}
+    parts: dict[int, list[Row]] = {}
+    for row in rows:
+        parts.setdefault(bus.partitions.of(row.kind, row.key).index, []).append(row)
     return parts
-
-
-def _values(arrow: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """The values of each row, in the order of COLUMNS; None where there is no such column."""
-    found = dict(zip(arrow.schema.names, arrow.columns, strict=True))
-    if "timestamp" in found:
-        found["timestamp"] = _milliseconds(found["timestamp"])
-    columns = [found[name].to_pylist() if name in found else repeat(None) for name in COLUMNS]
-    # A row has a topic and a type at least, or nothing can be written: so some column has an end.
-    return zip(*columns, strict=False)
-
-
-def _milliseconds(column: pa.Array) -> pa.Array:
-    """Timestamps as whole milliseconds; numbers are that already."""
-    is_moment = pa.types.is_timestamp(column.type)
-    return pc.cast(pc.cast(column, pa.timestamp("ms", column.type.tz), safe=False), pa.int64()) if is_moment else column
-
-
-class RowMaker:
-    """Makes events of rows, all of one client and one moment."""
-
-    def __init__(self, publisher: str, now_ms: int, limits: EventLimits) -> None:
-        self._publisher = publisher
-        self._now_ms = now_ms
-        self._limits = limits
-        self._moment = b'"t":%d,' % now_ms
-
-    def make(
-        self,
-        index: int,
-        fallback_id: str,
-        topic: str | None,
-        type_: str | None,
-        url: str | None,
-        tenant: str | None,
-        key: str | None,
-        id_: str | None,
-        timestamp: int | None,
-        data: object,
-        traceparent: str | None,
-    ) -> Row:
-        """A row as an event; raises BadRequest or TooLarge with the reason."""
-        if topic is None or type_ is None:
-            raise BadRequest(f"{'type' if topic is not None else 'topic'} is null; an event must have one")
-        text = _NONE if data is None else _json(data)
-        offered = Offered(topic, type_, url, tenant, key, id_, timestamp, text, traceparent)
-        event = parsing.accept(offered, id_=fallback_id, now_ms=self._now_ms, limits=self._limits)
-        message = parsing.encode(event)
-        # The moment of publishing differs when a task is run again; nothing else does. Before it there are but names
-        # and a URL, in which it cannot stand.
-        mark = message if timestamp is not None else message.replace(self._moment, b"", 1)
-        return Row(Draft(event, message, self._publisher, id_ is not None, index), mark)
-
-
-def _json(value: object) -> Raw:
-    """Text is JSON as it is; anything else is written as JSON."""
-    if not isinstance(value, str):
-        return Raw(_encode(value))
-    try:
-        return _check_json(value)
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"data is not JSON: {error}") from error

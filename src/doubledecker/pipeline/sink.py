@@ -22,8 +22,9 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.errors import BadRequest, RowsRefused
 from doubledecker.pipeline import publishing, refusals
 from doubledecker.pipeline.lake import WrittenFile
+from doubledecker.pipeline.making import COLUMNS
 from doubledecker.pipeline.options import WriteOptions
-from doubledecker.pipeline.publishing import COLUMNS, NOTES, TaskWork
+from doubledecker.pipeline.publishing import NOTES, TaskWork
 from doubledecker.pipeline.refusals import RefusedRows
 
 _REQUIRED = ("topic", "type")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from doubledecker.errors import SettingInvalid
-from doubledecker.pipeline.publishing import COLUMNS
+from doubledecker.pipeline.making import COLUMNS
 
 # Formats whose rows lie in files of a folder.
 FILES = frozenset({"json", "csv", "parquet", "orc", "text"})

@@ -15,7 +15,7 @@ from typing import cast
 from redis.exceptions import NoScriptError
 
 from doubledecker.errors import BusAway, ServerUnfit
-from doubledecker.model.event import Event
+from doubledecker.model.event import DEFAULT_TENANT, Kind
 from doubledecker.store.line import Reply
 from doubledecker.store.nodes import ANSWER_S_MAX, Guard, Nodes
 from doubledecker.store.scripts import Encoded, Script, Value
@@ -101,11 +101,11 @@ class Partitions:
         await partitions._check_count(namespace)
         return partitions
 
-    def of(self, event: Event) -> Partition:
+    def of(self, kind: Kind, key: str = "") -> Partition:
         """Where an event belongs: with its tenant, else with its key, else with its topic."""
         if len(self.all) == 1:
             return self.home
-        anchor = event.tenant if event.tenant != "default" else event.key or event.topic
+        anchor = kind.tenant if kind.tenant != DEFAULT_TENANT else key or kind.topic
         return self.all[zlib.crc32(anchor.encode()) % len(self.all)]
 
     async def is_durable(self) -> bool:

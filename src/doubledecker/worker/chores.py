@@ -8,7 +8,7 @@ from doubledecker.bus import overview
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import RetryLater
 from doubledecker.model.job import AUX, MAIN, RETRY
-from doubledecker.store import batches, chains, counters, events, jobs, journal, letters, registry, subscribers
+from doubledecker.store import batches, chains, counters, events, jobs, journal, letters, offers, registry, subscribers
 from doubledecker.store.batches import Lost
 from doubledecker.store.events import Accepted
 from doubledecker.store.jobs import Taken
@@ -156,11 +156,11 @@ class Chores:
     async def fan_out(self, partition: Partition, fid: str) -> None:
         """Write a wide event to its receivers, a slice at a time, until none is left."""
         for _ in range(_PASSES_MAX):
-            rest = await events.fan_out_next(partition, fid, count=events.WRITES_MAX)
+            rest = await events.fan_out_next(partition, fid, count=offers.WRITES_MAX)
             if rest is None:
                 return
             message, tokens, left = rest
-            share = tokens[-max(1, min(events.WRITES_MAX, events.BYTES_MAX // len(message))) :]
+            share = tokens[-max(1, min(offers.WRITES_MAX, offers.BYTES_MAX // len(message))) :]
             snapshot = self._live.snapshot
             reply = await events.fan_out(
                 partition,

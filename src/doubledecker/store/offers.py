@@ -1,0 +1,177 @@
+"""Offers: events as a publish call takes them, and the plan of what becomes of them.
+
+By index into the events it says: `publishers` whose each is (for the journal) and `topics`, where a name alone has them
+all; `ids` given by publishers (to tell repeats), `lanes` of events with the receivers that get exactly those, `queues`
+that get exactly the same events of a tenant, `bounds` of queues that refuse rather than drop and the events `bounded`
+by them, `later` for events with too many receivers for one call, and `uids` enough for every batch that may be opened.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from doubledecker.model.queue import Queue
+from doubledecker.model.routing import Route
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.uid import uid, uids
+from doubledecker.store.scripts import Packable
+
+# Measured: beyond these one call holds the server for more than a few milliseconds.
+WRITES_MAX = 2000
+BYTES_MAX = 1_048_576
+
+
+class Offer(msgspec.Struct, frozen=True, gc=False):
+    """One event as the publish call takes it, with its id if the publisher gave it one.
+
+    A struct, because there is one for every event.
+    """
+
+    route: Route
+    message: bytes
+    publisher: str
+    id: str = ""
+
+    @property
+    def writes(self) -> int:
+        """How many places it is written to at once: journal, batches and queues, unless these are too many."""
+        copies = self.route.copies
+        return 1 if copies == 0 or self.is_wide else 1 + copies
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it has more receivers than one call may write to."""
+        copies = self.route.copies
+        return copies > 1 and (copies >= WRITES_MAX or copies * len(self.message) > BYTES_MAX)
+
+
+def plan(offers: Sequence[Offer]) -> dict[str, Packable]:
+    """What becomes of these events, for the script."""
+    routes: dict[Route, list[int]] = defaultdict(list)
+    ids: list[Packable] = []
+    later: list[Packable] = []
+    topics: dict[str, list[int]] = defaultdict(list)
+    for i, offer in enumerate(offers, 1):
+        if offer.id:
+            ids.append([i, offer.publisher, offer.id])
+        if offer.route.copies > 1 and offer.is_wide:
+            names = [receiver.token for receiver in offer.route.receivers]
+            later.append([i, uid(), names + [f"@{queue.name}" for queue in offer.route.queues]])
+            topics[offer.route.kind.topic].append(i)
+        else:
+            routes[offer.route].append(i)
+    for route, at in routes.items():
+        topics[route.kind.topic] += at
+    publishers = _publishers(offers)
+    return {
+        "publishers": _parts(publishers),
+        "topics": _parts(topics),
+        "ids": ids,
+        "given": list(publishers) if ids else [],
+        **_batched(routes, offers),
+        **_queued(routes),
+        "later": later,
+    }
+
+
+def plan_part(route: Route, message: bytes) -> dict[str, Packable]:
+    """One event, accepted before, for a part of its receivers: no bound refuses it any more."""
+    routes = {route: [1]}
+    return {**_batched(routes, [Offer(route, message, "")]), "queues": _queued(routes)["queues"]}
+
+
+def _publishers(offers: Sequence[Offer]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {offer.publisher: [] for offer in offers}
+    if len(found) > 1:
+        for i, offer in enumerate(offers, 1):
+            found[offer.publisher].append(i)
+    return found
+
+
+def _parts(named: Mapping[str, list[int]]) -> list[Packable]:
+    """Names with their events, in order; a name that has them all says none."""
+    return [[name, sorted(at)] for name, at in named.items()] if len(named) > 1 else [[name] for name in named]
+
+
+def _batched(routes: Mapping[Route, list[int]], offers: Sequence[Offer]) -> dict[str, Packable]:
+    """What goes into the batches of receivers, and ids enough for those that it opens."""
+    found: dict[tuple[Subscriber, ...], list[int]] = defaultdict(list)
+    for route, at in routes.items():
+        if route.receivers:
+            found[route.receivers] += at
+    if not found:
+        return {"lanes": [], "uids": ""}
+    lanes = _lanes(found)
+    sizes = [len(offer.message) for offer in offers]
+    batches = sum(_batches_max(to, len(at), sum(sizes[i - 1] for i in at)) for at, to in lanes)
+    return {"lanes": [[at, [_receiver(each) for each in to]] for at, to in lanes], "uids": uids(batches)}
+
+
+def _queued(routes: Mapping[Route, list[int]]) -> dict[str, Packable]:
+    """What goes on queues, tenant by tenant, and the bounds of those that refuse."""
+    # By name: a queue's hash is made of all its fields.
+    queues: dict[str, Queue] = {}
+    lines: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for route, at in routes.items():
+        for queue in route.queues:
+            queues[queue.name] = queue
+            lines[route.kind.tenant, queue.name] += at
+    if not queues:
+        return {"queues": [], "bounds": [], "bounded": []}
+    for at in lines.values():
+        at.sort()
+    return {"queues": _lines(lines, queues), **_bounds(lines, queues)}
+
+
+def _lines(lines: Mapping[tuple[str, str], list[int]], queues: Mapping[str, Queue]) -> list[Packable]:
+    """Tenants, with the queues that get exactly the same of their events, and those events, in order."""
+    found: dict[tuple[str, tuple[int, ...]], list[Packable]] = defaultdict(list)
+    for (tenant, name), at in lines.items():
+        found[tenant, tuple(at)].append(_bounded(queues[name]))
+    return [[tenant, at, to] for (tenant, at), to in found.items()]
+
+
+def _bounds(lines: Mapping[tuple[str, str], list[int]], queues: Mapping[str, Queue]) -> dict[str, Packable]:
+    """The bounds of queues that refuse when they are full, and the events that these may refuse, in order."""
+    refusing = [queue for queue in queues.values() if queue.refuses]
+    numbers = {queue.name: number for number, queue in enumerate(refusing, 1)}
+    bounded: dict[int, tuple[str, list[int]]] = {}
+    for (tenant, name), at in lines.items():
+        if name in numbers:
+            for i in at:
+                bounded.setdefault(i, (tenant, []))[1].append(numbers[name])
+    return {
+        "bounds": [[queue.name, queue.max_length, queue.facet_max_length] for queue in refusing],
+        "bounded": [[i, *bounded[i]] for i in sorted(bounded)],
+    }
+
+
+def _bounded(queue: Queue) -> Packable:
+    """A queue and what it drops beyond; one that refuses has checked its bounds before, and drops nothing."""
+    return [queue.name, 0, 0] if queue.refuses else [queue.name, queue.max_length, queue.facet_max_length]
+
+
+def _lanes(routes: dict[tuple[Subscriber, ...], list[int]]) -> list[tuple[list[int], list[Subscriber]]]:
+    """Receivers that get exactly the same events, together with those events, in order."""
+    if len(routes) == 1:
+        return [(sorted(at), list(to)) for to, at in routes.items()]
+    events: dict[Subscriber, list[int]] = defaultdict(list)
+    for to, at in routes.items():
+        for receiver in to:
+            events[receiver].extend(at)
+    lanes: dict[tuple[int, ...], list[Subscriber]] = defaultdict(list)
+    for receiver, at in events.items():
+        lanes[tuple(sorted(at))].append(receiver)
+    return [(list(at), to) for at, to in lanes.items()]
+
+
+def _batches_max(receivers: Sequence[Subscriber], events: int, size: int) -> int:
+    """How many batches can be opened at most; filling up greedily leaves no two neighbours half empty."""
+    return sum(
+        min(events, events // receiver.max_events + 2 * (size // receiver.max_bytes) + 2) for receiver in receivers
+    )
+
+
+def _receiver(subscriber: Subscriber) -> Packable:
+    return [subscriber.token, subscriber.max_events, subscriber.max_bytes, subscriber.timeout_ms]
