@@ -50,12 +50,16 @@ async def open_bus(
             raise ServerUnfit("DOUBLEDECKER_DURABLE is set, but the server does not run with `appendfsync always`")
         registry = LiveRegistry(partitions)
         await registry.refresh()
-        bound = JournalBound(settings.journal_bytes_max, is_refusing=settings.journal_full == "refuse")
         bell = Bell(partitions)
-        publisher = Publisher(partitions, registry, bound, Notify(settings.notify))
+        publisher = Publisher(partitions, registry, journal_bound(settings), Notify(settings.notify))
         yield Bus(partitions, registry, publisher, bell, Rings(partitions, bell))
     finally:
         await partitions.close()
+
+
+def journal_bound(settings: Settings) -> JournalBound:
+    """How large the event journal may become, and what happens then."""
+    return JournalBound(settings.journal_bytes_max, is_refusing=settings.journal_full == "refuse")
 
 
 @asynccontextmanager

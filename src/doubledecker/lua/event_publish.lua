@@ -24,7 +24,7 @@
 -- arg  journal_bytes_max  int  refuse when the journal holds more and an archive is behind; 0 never refuses
 -- arg  id_window_ms   int   how long a publisher's id is remembered
 -- arg  ids_max        int   how many are remembered, by publisher
--- arg  plan           pack  ends, publishers, topics, ids, lanes, later, channels, fanout and uids; see store/events.py
+-- arg  plan           pack  ends, publishers, topics, ids, lanes, later, channels, fanout and uids; see store/offers.py
 -- arg  lines          text  the events, as they are stored and delivered, one a line
 -- now
 -- returns             {"ok", journal bytes, {repeat, …}, {refused, full queue, …}, is heard} or {"stale" | "full" | "moved" | "fenced"}

@@ -13,7 +13,6 @@ from doubledecker import clock
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.commit import JournalBound
 from doubledecker.bus.fenced import FencedPublisher, Row
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.model.event import EventLimits
@@ -91,8 +90,7 @@ async def notifying(bus: Bus, settings: Settings) -> AsyncIterator[list[Notifier
 
 
 def _publishers(bus: Bus, work: TaskWork, notifiers: Sequence[Notifier]) -> list[FencedPublisher]:
-    settings = work.settings
-    bound = JournalBound(settings.journal_bytes_max, is_refusing=settings.journal_full == "refuse")
+    bound = build.journal_bound(work.settings)
     return [
         FencedPublisher(
             partition, bus.registry, bound, notifier, publisher=work.publisher, task=work.name, batch=work.batch

@@ -11,7 +11,6 @@ import pyarrow as pa
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.commit import JournalBound
 from doubledecker.bus.replaying import Aim, Past, Rank, ReceiverAim, Sender, TopicAim
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.replay import Replay
@@ -71,9 +70,8 @@ async def _aiming(bus: Bus, work: Work) -> AsyncIterator[Aims]:
     if work.replay.target != "topic":
         yield lambda partition: ReceiverAim(partition, work.replay, work.id)
         return
-    settings = work.settings
-    bound = JournalBound(settings.journal_bytes_max, is_refusing=settings.journal_full == "refuse")
-    async with publishing.notifying(bus, settings) as notifiers:
+    bound = build.journal_bound(work.settings)
+    async with publishing.notifying(bus, work.settings) as notifiers:
         yield lambda partition: TopicAim(partition, work.replay, work.id, bound, notifiers[partition.index])
 
 
