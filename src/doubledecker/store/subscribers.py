@@ -204,7 +204,7 @@ async def conditions(home: Partition, tokens: Sequence[str], *, now_ms: int) -> 
     commands: list[list[str | int]] = []
     for token in tokens:
         commands.append(["HGETALL", home.key(f"subscriber:{token}")])
-        commands.append(["ZCOUNT", home.key(f"holds:{token}"), now_ms, "+inf"])
+        commands.append(["ZCOUNT", home.key(f"holds:{token}"), f"({now_ms}", "+inf"])
     replies = await home.commands(commands)
     return {
         token: _condition(_fields(cast("list[bytes]", flat)), cast("int", calls))
