@@ -76,6 +76,7 @@ def main() -> None:
         figures |= _growth(lake, partial(_fill, settings, publisher), rows)
         spark.stop()
     figures["pipeline.land_larger_cost"] = figures["pipeline.land_warm_per_s"] / figures["pipeline.land_larger_per_s"]
+    figures["pipeline.land_larger_floor"] = figures["pipeline.land_times_floor"] * figures["pipeline.land_larger_cost"]
     figures["pipeline.land_cores_gain"] = figures["pipeline.land_warm_per_s"] / figures["pipeline.land_one_core_per_s"]
     print(json.dumps(figures), flush=True)
 

@@ -102,7 +102,8 @@ def plan(begin: Mapping[int, EntryId], extents: Mapping[int, Extent], *, cores: 
         after, last, first = begin[index], EntryId.parse(extent.last), EntryId.parse(extent.first)
         if after >= last:
             continue
-        wanted = 1 if extent.bytes < _SMALL_BYTES else max(fair, extent.bytes // _SLICE_BYTES)
+        # As many for each core: with three for two cores, one would wait for the other's second.
+        wanted = 1 if extent.bytes < _SMALL_BYTES else fair * -(-extent.bytes // (fair * _SLICE_BYTES))
         found += Slice(index, after, last).cut(wanted, first=first)[:most]
     return found
 
