@@ -134,9 +134,7 @@ TABLES = (
                 aim=Aim(least=150_000),
             ),
             Row("times as long as the floor, warm", "pipeline.land_times_floor", "times", aim=Aim(most=1.3)),
-            Row(
-                "times as long, of four times as many events", "pipeline.land_larger_floor", "times", aim=Aim(most=1.3)
-            ),
+            Row("times as long, four times as many events", "pipeline.land_larger_floor", "times", aim=Aim(most=1.3)),
             Row("cost of an event among four times as many", "pipeline.land_larger_cost", "times", aim=Aim(most=1.3)),
             Row("times as fast as on one core", "pipeline.land_cores_gain", "times"),
             Row("measured, a million events", "pipeline.measure_s", "s"),
