@@ -66,6 +66,20 @@ def test_what_is_joined_keeps_its_order_and_the_log_names_nobody(spark: SparkSes
     assert {name for name in told if name.startswith(("min.", "max.")) and told[name]} == {"min.at", "max.at"}
 
 
+def test_what_was_joined_in_vain_does_not_stay_on_the_disk(spark: SparkSession, tmp_path: Path):
+    root = str(tmp_path)
+    for number in range(20):
+        land(root, number * 10, 10)
+    table = landing.table_of(root, "events")
+    crowds = tending.crowded(lake.parts(table.open()))
+    tending.tend(spark, root)
+    before, on_disk = ids(root), sorted(tmp_path.rglob("*.parquet"))
+
+    assert tending._join(spark, table, crowds) == 0
+    assert sorted(tmp_path.rglob("*.parquet")) == on_disk
+    assert ids(root) == before
+
+
 def test_files_are_joined_up_to_a_size_and_a_large_one_is_left_alone():
     parts = [a_part(f"{n}", size=20 * 2**20) for n in range(20)] + [a_part("large", size=2**26)]
 

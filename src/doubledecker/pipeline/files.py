@@ -27,6 +27,7 @@ from doubledecker.pipeline.rows import ddl
 # A row group: large enough to compress well, small enough to hold.
 _CHUNK_ROWS = 131_072
 _CHUNK_BYTES = 67_108_864
+# Rows that are read at a time; a chunk gathers several.
 _BATCH_ROWS = 16_384
 # What a task tells the driver of a file; its rows stay where they are.
 TOLD = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("more", pa.string())])
@@ -165,6 +166,12 @@ def _close(table: Table, system: fs.FileSystem, file: _OpenFile) -> WrittenFile:
     [told] = system.get_file_info([file.path])
     # In Delta's log a path is a URL: what was escaped in a folder's name is escaped once more.
     return WrittenFile(quote(file.path, safe="/="), told.size, file.rows, file.values, file.at_min, file.at_max)
+
+
+def discard(table: Table, written: Iterable[WrittenFile]) -> None:
+    """Delete files that will never be part of the table."""
+    for file in written:
+        system_of(table.uri).delete_file(unquote(file.path))
 
 
 def system_of(uri: str) -> fs.FileSystem:

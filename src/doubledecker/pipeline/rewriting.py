@@ -16,7 +16,7 @@ from doubledecker.pipeline.search import Ground
 
 # Files that one commit replaces: enough to keep all cores busy, few enough to be done again.
 _FILES_MAX = 64
-# Others commit every few seconds, and a commit takes milliseconds.
+# Looks at the files: tending replaces some of them now and then, and hardly ever between a look and a commit.
 _TRIES = 20
 
 

@@ -129,8 +129,11 @@ def _join(spark: SparkSession, table: Table, crowds: list[list[Part]]) -> int:
         some = crowds[first : first + _JOINED_TOGETHER]
         former = [part for crowd in some for part in crowd]
         written = files.in_tasks(spark, partial(_write_together, table=table), some)
-        # An erasure may have replaced one of these meanwhile; what is left is joined the next time.
-        gone += len(former) if table.replace(former, written, is_new=False) else 0
+        if table.replace(former, written, is_new=False):
+            gone += len(former)
+        else:
+            # An erasure has replaced one of these meanwhile, and what it erased must not stay in what was joined.
+            files.discard(table, written)
     return gone
 
 

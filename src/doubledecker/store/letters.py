@@ -39,6 +39,7 @@ async def peek(partition: Partition, queue: Queue, tenant: str, *, most: int) ->
             ["LRANGE", partition.key(f"queue:new:{queue.name}:{tenant}"), 0, most - 1],
         ]
     )
+    # Between the two answers an id may have come from the tail to the head.
     ids = dict.fromkeys([*facets.head(cast("bytes | None", record)), *ids_of(tail)])
     return await read(partition, queue, list(ids)[:most])
 
