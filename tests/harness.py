@@ -1,9 +1,10 @@
 """A whole bus inside a test: the real web server and worker on the test's own loop, and a client to talk to it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import aiohttp
 
@@ -13,6 +14,8 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import server
 from doubledecker.worker import process
+
+T = TypeVar("T")
 
 ROOT_KEY = "root-key-of-the-tests"
 
@@ -49,6 +52,12 @@ class TestBus:
         async with self.http.get(self.url + path, headers=basic(secret)) as response:
             assert response.status == 200, await response.text()
             return await response.json()
+
+
+async def within(awaitable: Awaitable[T], limit_s: float) -> T:
+    """What it gives, in time; not `wait_for`, which may lose a cancellation."""
+    async with asyncio.timeout(limit_s):
+        return await awaitable
 
 
 def basic(secret: str) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """A listener for tests: reads server-sent events as a browser does, id by id."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +8,7 @@ from typing import Any
 
 import aiohttp
 
-from harness import basic
+from harness import basic, within
 
 # What a client waits for at most, in these tests; a heartbeat comes more often.
 READ_S = 20.0
@@ -36,7 +35,7 @@ class Stream:
         """The next event; None when the stream has ended."""
         name, data = "message", ""
         while True:
-            line = (await asyncio.wait_for(self.response.content.readline(), READ_S)).decode()
+            line = (await within(self.response.content.readline(), READ_S)).decode()
             if not line:
                 return None
             word, _, value = line.rstrip("\n").partition(":")
@@ -82,8 +81,8 @@ async def a_stream(url: str, secret: str, *, last_id: str = "", **query: str) ->
     ):
         assert response.status == 200, await response.text()
         stream = Stream(response)
-        assert (await asyncio.wait_for(response.content.readline(), READ_S)).startswith(b"retry:")
-        id_ = await asyncio.wait_for(response.content.readline(), READ_S)
+        assert (await within(response.content.readline(), READ_S)).startswith(b"retry:")
+        id_ = await within(response.content.readline(), READ_S)
         assert await response.content.readline() == b"\n"
         stream.last_id = id_.decode().partition(":")[2].strip()
         yield stream

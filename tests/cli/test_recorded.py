@@ -12,7 +12,7 @@ import pytest
 from cli.commands import COMMAND, environment, run
 from conftest import Topology
 from doubledecker.stages import LogNormal
-from harness import a_bus, an_event
+from harness import a_bus, an_event, within
 from receiver import Receiver
 
 GUARD = """
@@ -200,7 +200,7 @@ async def test_the_journal_of_a_real_bus_is_read_and_its_deliveries_are_found_in
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        printed, told = await asyncio.wait_for(answer.communicate(), 60)
+        printed, told = await within(answer.communicate(), 60)
 
     assert answer.returncode == 0, told
     found = json.loads(printed)

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import Topology
 from doubledecker.client import AsyncBus, AsyncQueue, QueueView
-from harness import ROOT_KEY, until_ready
+from harness import ROOT_KEY, until_ready, within
 from processes import Fleet
 
 PROGRAM = Path(__file__).parent / "consuming_program.py"
@@ -43,7 +43,7 @@ class Program:
 
     async def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
-        out, _ = await asyncio.wait_for(self.process.communicate(), 30)
+        out, _ = await within(self.process.communicate(), 30)
         self.lines += out.decode().splitlines()
         assert self.process.returncode is not None
         return self.process.returncode

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import Topology
 from feed import a_feed
-from harness import a_bus
+from harness import a_bus, within
 from processes import Process
 from sourcing import quarantined
 
@@ -21,11 +21,11 @@ async def test_what_one_example_publishes_the_other_receives(one: Topology):
     async with a_bus(one) as bus:
         receiving = await _start("receive.py", bus.url, await bus.token("receiver"))
         assert receiving.stdout is not None
-        assert await asyncio.wait_for(receiving.stdout.readline(), 20) == b"subscribed\n"
+        assert await within(receiving.stdout.readline(), 20) == b"subscribed\n"
 
         publishing = await _start("publish.py", bus.url, await bus.token("publisher"))
-        printed, _ = await asyncio.wait_for(publishing.communicate(), 20)
-        lines = [await asyncio.wait_for(receiving.stdout.readline(), 20) for _ in range(3)]
+        printed, _ = await within(publishing.communicate(), 20)
+        lines = [await within(receiving.stdout.readline(), 20) for _ in range(3)]
 
         receiving.terminate()
         await receiving.communicate()
@@ -37,14 +37,14 @@ async def test_the_consumer_handles_what_is_published_and_stops_when_told(one: T
     async with a_bus(one) as bus:
         consuming = await _start("consume.py", bus.url, await bus.token("billing"))
         assert consuming.stdout is not None
-        assert await asyncio.wait_for(consuming.stdout.readline(), 30) == b"ready\n"
+        assert await within(consuming.stdout.readline(), 30) == b"ready\n"
 
         publishing = await _start("publish.py", bus.url, await bus.token("publisher"))
-        await asyncio.wait_for(publishing.communicate(), 20)
-        lines = [await asyncio.wait_for(consuming.stdout.readline(), 20) for _ in range(3)]
+        await within(publishing.communicate(), 20)
+        lines = [await within(consuming.stdout.readline(), 20) for _ in range(3)]
 
         consuming.terminate()
-        rest, _ = await asyncio.wait_for(consuming.communicate(), 20)
+        rest, _ = await within(consuming.communicate(), 20)
         attempts = {1: 1, 2: 2, 3: 1}
         assert sorted(lines) == [b"billed acme %d attempt %d\n" % (n, attempts[n]) for n in (1, 2, 3)]
         assert (rest, consuming.returncode) == (b"", 0)
@@ -53,7 +53,7 @@ async def test_the_consumer_handles_what_is_published_and_stops_when_told(one: T
 async def test_a_plain_program_publishes_and_consumes(one: Topology):
     async with a_bus(one) as bus:
         program = await _start("consume_plain.py", bus.url, await bus.token("writer"))
-        printed, _ = await asyncio.wait_for(program.communicate(), 40)
+        printed, _ = await within(program.communicate(), 40)
 
         assert printed == b"wrote 0\nwrote 1\nwrote 2\nwaiting: 0\n"
         assert program.returncode == 0
@@ -63,11 +63,11 @@ async def test_one_example_listens_to_what_the_other_publishes(one: Topology):
     async with a_bus(one, workers=0) as bus:
         listening = await _start("listen.py", bus.url, await bus.token("listener"), "acme:orders:*")
         assert listening.stdout is not None
-        assert await asyncio.wait_for(listening.stdout.readline(), 20) == b"listening\n"
+        assert await within(listening.stdout.readline(), 20) == b"listening\n"
 
         publishing = await _start("publish.py", bus.url, await bus.token("publisher"))
-        await asyncio.wait_for(publishing.communicate(), 20)
-        lines = [await asyncio.wait_for(listening.stdout.readline(), 20) for _ in range(3)]
+        await within(publishing.communicate(), 20)
+        lines = [await within(listening.stdout.readline(), 20) for _ in range(3)]
 
         listening.terminate()
         await listening.communicate()

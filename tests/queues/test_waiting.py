@@ -13,6 +13,7 @@ from doubledecker.store import facets
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.queues import Held
+from harness import within
 from queues.pulling import a_queue, held, pass_time, push, quiet_rings, rings_with_bell
 
 # Whoever is not woken finds out by itself after a second; a bell is much quicker.
@@ -135,7 +136,7 @@ async def test_the_end_of_a_lease_that_began_after_the_wait_is_noticed(plain: Pa
         # Taken away before the bell's news gets around, by one who then dies.
         await facets.set_rule(plain.home, queue, "ann", Rule())
         await quiet_rings(plain).pull(queue, most=1, lease_ms=400)
-        pull = await asyncio.wait_for(waiting, 10)
+        pull = await within(waiting, 10)
 
     # Either it was quicker, or the lease's end gave it the message.
     assert len(pull.messages) == 1

@@ -133,7 +133,7 @@ class Sleeper(Stage):
         await self.context.sleep(0)
         await self.context.sleep(1)
         await asyncio.sleep(1)
-        await asyncio.wait_for(self.context.sleep(1), 2)
+        await asyncio.wait_for(self.context.sleep(1), 2)  # noqa: TID251 - users may
         await asyncio.gather(self.context.sleep(1), asyncio.sleep(1))
         return now()
 

@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from doubledecker.errors import DataOwned, ServerUnfit
 from doubledecker.store import embedded, tether
 from doubledecker.store.embedded import EmbeddedServer
+from harness import within
 
 OWNER = """
 import asyncio, pathlib, sys
@@ -72,7 +73,7 @@ def an_owner(data: Path):
 
 async def words(process: asyncio.subprocess.Process) -> list[str]:
     """The next line that it says."""
-    return (await asyncio.wait_for(process.stdout.readline(), 5)).decode().split()
+    return (await within(process.stdout.readline(), 5)).decode().split()
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -95,6 +96,14 @@ async def store(url: str, **values: str) -> None:
 async def stored(url: str, name: str) -> bytes | None:
     async with Redis.from_url(url) as client:
         return await client.get(name)
+
+
+async def rewritten(url: str) -> None:
+    """Returns when all that is stored stands in the base of the append-only file."""
+    async with Redis.from_url(url) as client, asyncio.timeout(20):
+        await client.bgrewriteaof()
+        while (found := await client.info("persistence"))["aof_rewrite_in_progress"] or not found["aof_rewrites"]:
+            await asyncio.sleep(0.01)
 
 
 async def answers(url: str) -> bool:
@@ -167,9 +176,12 @@ async def test_start_waits_for_all_to_be_loaded_longer_than_for_a_silent_server(
     names = [f"stop-{i}" for i in range(10_000)]
     async with a_server(tmp_path) as server:
         await store(server.url, **dict.fromkeys(names, "1"))
+        await rewritten(server.url)
 
     monkeypatch.setattr(embedded, "SILENCE_S_MAX", 1.0)
-    async with a_server(tmp_path, extra=["--key-load-delay", "100"]) as server:  # microseconds a key
+    # So many microseconds a key, however much longer the machine sleeps, and an answer every hundred keys or so.
+    slowly = ["--key-load-delay", "100", "--loading-process-events-interval-bytes", "1024"]
+    async with a_server(tmp_path, extra=slowly) as server:
         assert await stored(server.url, names[-1]) == b"1"
 
 

@@ -14,7 +14,7 @@ from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.worker import process
 from doubledecker.worker.fetch import Fetcher
 from doubledecker.worker.monitor import Monitor
-from harness import a_bus, an_event, quick_settings
+from harness import a_bus, an_event, quick_settings, within
 from receiver import Receiver
 
 
@@ -33,7 +33,7 @@ async def test_a_due_job_leaves_on_time(plain: Partitions):
     for n in range(20):
         await jobs.push(plain.home, MAIN, Job("x", (str(now_ms + 50 + n * 20),)), delay_ms=50 + n * 20)
     running = asyncio.create_task(fetcher.run())
-    await asyncio.wait_for(done.wait(), 10)
+    await within(done.wait(), 10)
     await fetcher.stop(patience_s=1)
     await running
 
@@ -75,7 +75,7 @@ async def test_a_clean_stop_gives_back_what_it_holds(topology: Topology):
         await hanging.until_attempts(1)
 
         stop.set()
-        await asyncio.wait_for(working, 10)
+        await within(working, 10)
 
         states = [await jobs.counts(partition) for partition in bus.partitions.all]
         assert sum(count[MAIN, "instant"] for count in states) == 1
@@ -124,7 +124,7 @@ async def test_a_worker_that_starts_while_redis_is_silent_waits_for_it(one: Topo
             while not is_stopped and not await beats(other.partitions.home):
                 await asyncio.sleep(0.05)
         stop.set()
-        await asyncio.wait_for(working, 10)
+        await within(working, 10)
 
     assert is_waiting
 

@@ -164,7 +164,8 @@ class ChildLife:
             return
         self._signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), grace_s)
+            async with asyncio.timeout(grace_s):
+                await self._process.wait()
         self.kill()
         await self._process.wait()
 

@@ -162,7 +162,8 @@ class EmbeddedServer:
             os.kill(self.pid, signal.SIGTERM)
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), STOP_WAIT_S)
+                async with asyncio.timeout(STOP_WAIT_S):
+                    await self._process.wait()
         finally:
             self.kill()
         await self._process.wait()
