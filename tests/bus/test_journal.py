@@ -5,8 +5,9 @@ import asyncio
 from conftest import Topology
 from doubledecker.model.event import Event, encode
 from doubledecker.model.routing import Route
-from doubledecker.store import events, journal
+from doubledecker.store import events, extents, journal
 from doubledecker.store.events import PublishLimits
+from doubledecker.store.extents import Extent
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition, Partitions
 from harness import TestBus, a_bus, an_event, basic
@@ -48,6 +49,21 @@ async def test_what_the_archive_has_confirmed_goes_at_once_and_the_rest_stays(pl
 
     assert (trimmed.removed, trimmed.lost) == (4, 0)
     assert await journal.read(plain.home, "events", count=100) == entries[4:]
+
+
+async def test_an_extent_tells_how_much_is_new_and_not_how_much_is_kept(plain: Partitions):
+    for moment in range(1_000, 2_000, 10):
+        await plain.home.command("XADD", plain.home.key("journal:events"), f"{moment}-0", "p-1", "{}")
+    await plain.home.command("HSET", plain.home.key("journal"), "events_bytes", 10_000)
+
+    whole = await extents.read(plain.home, "events")
+    half = await extents.read(plain.home, "events", after="1490-0")
+    none = await extents.read(plain.home, "events", after="1990-0")
+
+    assert whole == Extent("0-0", "1000-0", "1990-0", entries=100, bytes=10_000)
+    assert (half.first, half.last, half.entries) == ("1500-0", "1990-0", 100)
+    assert 4_900 < half.bytes < 5_100
+    assert none.bytes == 0
 
 
 async def test_what_the_bound_cuts_before_it_was_archived_is_written_down_as_a_gap(plain: Partitions):

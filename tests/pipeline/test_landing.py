@@ -212,7 +212,7 @@ def test_a_round_takes_a_bounded_part_of_a_huge_journal_and_every_core_has_some(
 
     assert len(landing.plan(start, {0: huge}, cores=4)) == 64
     assert len(landing.plan(start, {0: small}, cores=4)) == 1
-    for mebibytes, cores, slices in ((5, 2, 2), (100, 2, 4), (100, 4, 4), (200, 4, 8), (100, 3, 6)):
+    for mebibytes, cores, slices in ((5, 2, 2), (200, 2, 4), (200, 4, 4), (400, 4, 8), (200, 3, 6)):
         middling = Extent("0-0", "1000-0", "9000-0", entries=1000, bytes=mebibytes * 2**20)
         assert len(landing.plan(start, {0: middling}, cores=cores)) == slices
     assert landing.plan({0: EntryId(9000, 0)}, {0: huge}, cores=4) == []

@@ -28,7 +28,7 @@ from doubledecker.store.extents import Extent
 # Less than this is not worth a second task: it would only make more and smaller files.
 _SMALL_BYTES = 4_194_304
 # One task's work: large enough to be worth its start, small enough to be repeated.
-_SLICE_BYTES = 33_554_432
+_SLICE_BYTES = 67_108_864
 # What one commit takes at most, in slices; the rest comes with the next.
 _SLICES_MAX = 64
 

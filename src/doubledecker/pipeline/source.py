@@ -134,7 +134,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._latest()
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        return _parts(self._wanted, _places(start), _places(end), self._extents())
+        begin = _places(start)
+        return _parts(self._wanted, begin, _places(end), self._extents(begin))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Part)
@@ -143,8 +144,8 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _latest(self) -> dict[str, str]:
         return _offset(options.position(self._wanted.end, self._extents(), is_end=True))
 
-    def _extents(self) -> dict[int, Extent]:
-        return asyncio.run(reading.extents(self._wanted.access, self._wanted.journal))
+    def _extents(self, after: Mapping[int, EntryId] | None = None) -> dict[int, Extent]:
+        return asyncio.run(reading.extents(self._wanted.access, self._wanted.journal, after))
 
 
 def _read(wanted: ReadOptions, selection: Selection, part: Slice) -> Iterator[pa.RecordBatch]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import cast
 
+from doubledecker.model.entry_id import EntryId
 from doubledecker.store.journal import Entry, Page
 from doubledecker.store.partitions import Partition
 
@@ -11,7 +12,7 @@ from doubledecker.store.partitions import Partition
 class Extent:
     """What a journal holds: entries from `first` to `last`; what was trimmed ends with `cut`.
 
-    The three are the same when it is empty.
+    The three are the same when it is empty. `entries` are all it holds; `bytes` is about what lies from `first` on.
     """
 
     cut: str
@@ -40,19 +41,27 @@ async def page(partition: Partition, name: str, *, after: str, upto: str, count:
 
 async def read(partition: Partition, name: str, *, after: str = "0-0") -> Extent:
     """From where to where a journal reaches now; its first entry is the one after `after`."""
-    first, last, kept, length = await partition.commands(
+    entries = partition.key(f"journal:{name}")
+    oldest, first, last, kept, length = await partition.commands(
         [
-            ["XRANGE", partition.key(f"journal:{name}"), f"({after}", "+", "COUNT", 1],
-            ["XREVRANGE", partition.key(f"journal:{name}"), "+", "-", "COUNT", 1],
+            ["XRANGE", entries, "-", "+", "COUNT", 1],
+            ["XRANGE", entries, f"({after}", "+", "COUNT", 1],
+            ["XREVRANGE", entries, "+", "-", "COUNT", 1],
             ["HMGET", partition.key("journal"), f"{name}_trimmed", f"{name}_bytes"],
-            ["XLEN", partition.key(f"journal:{name}")],
+            ["XLEN", entries],
         ]
     )
     trimmed, size = cast("tuple[bytes | None, bytes | None]", kept)
     cut = (trimmed or b"0-0").decode()
-    ends = [cast("list[tuple[bytes, list[bytes]]]", found) for found in (first, last)]
-    begins, ends_at = (found[0][0].decode() if found else cut for found in ends)
-    return Extent(cut, begins, ends_at, cast("int", length), int(size or 0))
+    found = [cast("list[tuple[bytes, list[bytes]]]", each) for each in (oldest, first, last)]
+    begins, begins_after, ends = (each[0][0].decode() if each else cut for each in found)
+    share = _span_ms(begins_after, ends) / _span_ms(begins, ends) if first else 0
+    return Extent(cut, begins_after, ends, cast("int", length), round(int(size or 0) * share))
+
+
+def _span_ms(first: str, last: str) -> int:
+    """How long a range is; what was written within one millisecond has a length too."""
+    return EntryId.parse(last).ms - EntryId.parse(first).ms + 1
 
 
 def _pairs(flat: list[bytes]) -> tuple[tuple[str, bytes], ...]:
