@@ -1,6 +1,6 @@
 """The law of holds: never more calls to a subscriber than it allows, one while it fails, and a dead caller's ends."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import strategies as st
@@ -108,33 +108,51 @@ class HoldsMachine(RuleBasedStateMachine):
         places = 1 if self.model.failures else SUBSCRIBER.concurrency
         return Entry.GO if len(self.model.holds) + len(self.model.invitations) < places else Entry.FULL
 
-    def invite(self) -> int:
+    def invite(self, places: int = SUBSCRIBER.concurrency) -> int:
         """Keep all free places for parked jobs; says how many that are."""
         assert self.model is not None
-        free = max(0, SUBSCRIBER.concurrency - len(self.model.holds) - len(self.model.invitations))
+        free = max(0, places - len(self.model.holds) - len(self.model.invitations))
         self.model.invitations += [self.age + INVITE_AGES] * free
         return free
 
-    @rule(slot=st.sampled_from(SLOTS), points=st.sampled_from([HEAL, HEAL, DAMAGE, 0]), delay_ages=st.integers(0, 2))
-    def leave(self, slot: str, points: int, delay_ages: int) -> None:
+    @rule(
+        slot=st.sampled_from(SLOTS),
+        points=st.sampled_from([HEAL, HEAL, DAMAGE, 0]),
+        delay_ages=st.integers(0, 2),
+        goes_on=st.booleans(),
+        places=st.sampled_from([1, 3]),
+    )
+    def leave(self, slot: str, points: int, delay_ages: int, goes_on: bool, places: int) -> None:
         """Also by slots whose hold has ended, or that never had one: the score counts, the place is not theirs."""
         before_ms = self.world.run(self.home.time_ms())
         left = self.world.run(
-            subscribers.leave(self.home, SUBSCRIBER, slot=slot, points=points, delay_ms=delay_ages * AGE_MS)
+            subscribers.leave(
+                self.home,
+                replace(SUBSCRIBER, concurrency=places),
+                slot=slot,
+                points=points,
+                delay_ms=delay_ages * AGE_MS,
+                lease_ms=LEASE_AGES * AGE_MS if goes_on else 0,
+            )
         )
         if self.model is None:
-            assert left == Left(0, 0, 0, ())
+            assert left == Left(0, 0, has_place=False, invited=0, waiting=())
             return
         self.expire()
-        self.model.holds.pop(slot, None)
         failures_before = self.model.failures
         if points > 0:
             self.model.failures = 0
         elif points < 0:
             self.model.failures += 1
         self.model.health = max(0, min(100, self.model.health + points))
+        taken = len(self.model.holds) + len(self.model.invitations)
+        assert left.has_place == (goes_on and slot in self.model.holds and not self.model.failures and taken <= places)
+        if left.has_place:
+            self.model.holds[slot] = self.age + LEASE_AGES
+        else:
+            self.model.holds.pop(slot, None)
         waiting = dict(self.model.waiting)
-        invited = self.invite() if waiting and not self.model.failures else 0
+        invited = self.invite(places) if waiting and not self.model.failures else 0
         assert left.failures_before == failures_before
         assert left.failures == self.model.failures
         assert left.invited == invited
@@ -149,7 +167,7 @@ class HoldsMachine(RuleBasedStateMachine):
         """Health has a floor and a ceiling."""
         assert self.model is not None
         for _ in range(times):
-            self.leave("s1", points, 0)
+            self.leave("s1", points, 0, goes_on=False, places=SUBSCRIBER.concurrency)
 
     @precondition(lambda self: self.model is not None)
     @rule(partition=st.integers(0, 2), has_missed=st.booleans())

@@ -10,7 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from conftest import Topology
 from doubledecker.model.job import AUX, MAIN, RETRY, Job
-from doubledecker.store import jobs
+from doubledecker.store import batches, jobs
+from doubledecker.store.batches import Batch, Settled
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition
 from laws.world import AGE_MS, World, a_world, hold_law, law, pairs, strings
@@ -25,8 +26,10 @@ POOL = {
     AUX: [Job("purge", ("ann", "1")), Job("monitor")],
 }
 DEAD_MS = AGE_MS
+SETTLED_LATE = ("ack", "nack", "nack now", "park", "deliver")
 
 some_partition = st.integers(0, 2)
+some_tokens = st.sampled_from([(), (), ("ann",), TOKENS])
 some_slots = st.sampled_from([["s1"], ["s2", "s3"], ["aux", "s1"], ["aux", "s1", "s2", "s3"]])
 
 
@@ -129,18 +132,19 @@ class JobsMachine(RuleBasedStateMachine):
             kept.instant.insert(0, packed)
         self.expect_bell(model, must_ring=is_added and len(kept.instant) == 1)
 
-    @rule(index=some_partition, slots=some_slots, process=st.sampled_from(["p1", "p2"]))
-    def take(self, index: int, slots: list[str], process: str) -> None:
+    @rule(index=some_partition, slots=some_slots, process=st.sampled_from(["p1", "p2"]), busy=some_tokens)
+    def take(self, index: int, slots: list[str], process: str, busy: tuple[str, ...] = ()) -> None:
         """Slots that hold a job ask again, as they do when a reply was lost: they get the same one."""
         model = self.at(index)
         offers = {queue: [slot for slot in SLOTS[queue] if slot in slots] for queue in QUEUES}
         offers = {queue: offered for queue, offered in offers.items() if offered}
         before = self.now(model)
-        take = self.world.run(jobs.take(model.partition, offers, process=process))
+        take = self.world.run(jobs.take(model.partition, offers, process=process, busy=busy))
         after = self.now(model)
 
-        expected = _expected_take(model, offers, now=before)
+        expected, parked_for = _expected_take(model, offers, busy, now=before)
         assert sorted((t.slot, t.queue, t.packed) for t in take.taken) == sorted(expected)
+        assert sorted(take.parked_for) == sorted(parked_for)
         for taken in take.taken:
             assert taken.is_called == (taken.packed in model.called)
             model.called.discard(taken.packed)
@@ -190,6 +194,27 @@ class JobsMachine(RuleBasedStateMachine):
         else:
             kept.instant.append(taken.packed)
             self.expect_bell(model, must_ring=len(kept.instant) == 1)
+
+    @precondition(lambda self: any(t.queue != AUX for model in self.models for t in model.held.values()))
+    @rule(data=st.data(), goes_on=st.booleans())
+    def deliver(self, data: st.DataObject, goes_on: bool) -> None:
+        """A slot that goes on has the next job that is parked for the subscriber, retries before first tries."""
+        model, taken = self.one_held(data, is_batch=True)
+        settled = self.world.run(_delivered(taken, goes_on=goes_on))
+
+        assert settled.is_ours
+        token = taken.job.args[1]
+        kept = model.queues[taken.queue]
+        del kept.pending[taken.slot]
+        line = kept.parked[token]
+        if not goes_on or not line or (taken.queue == MAIN and model.queues[RETRY].parked[token]):
+            assert settled.after is None
+            return
+        assert settled.after is not None
+        assert (settled.after.slot, settled.after.queue) == (taken.slot, taken.queue)
+        assert settled.after.packed == line.pop()
+        kept.pending[taken.slot] = settled.after.packed
+        model.held[taken.slot] = settled.after
 
     @precondition(lambda self: any(t.queue != AUX for model in self.models for t in model.held.values()))
     @rule(data=st.data())
@@ -270,7 +295,7 @@ class JobsMachine(RuleBasedStateMachine):
             kept.instant.extend(instant[len(kept.instant) :])
         self.expect_bell(model, must_ring=bool(returned))
 
-    @rule(index=some_partition, how=st.sampled_from(["ack", "nack", "nack now", "park", "nothing"]))
+    @rule(index=some_partition, how=st.sampled_from([*SETTLED_LATE, "nothing"]))
     def all_slots_die_and_settle_late(self, index: int, how: str) -> None:
         self.take(index, SLOTS[MAIN], "p1")
         self.time_passes(1)
@@ -280,7 +305,7 @@ class JobsMachine(RuleBasedStateMachine):
             self.settle_one_late(self.touched, how)
 
     @precondition(lambda self: any(model.late for model in self.models))
-    @rule(data=st.data(), how=st.sampled_from(["ack", "nack", "nack now", "park"]))
+    @rule(data=st.data(), how=st.sampled_from(SETTLED_LATE))
     def settle_late(self, data: st.DataObject, how: str) -> None:
         """A slot that was taken for dead settles what is no longer its own: nothing changes."""
         model = self.at(data.draw(st.sampled_from([i for i, m in enumerate(self.models) if m.late])))
@@ -295,6 +320,7 @@ class JobsMachine(RuleBasedStateMachine):
             "nack": jobs.nack(taken, delay_ms=AGE_MS),
             "nack now": jobs.nack(taken, delay_ms=0),
             "park": jobs.park(taken, token="ann"),
+            "deliver": _is_delivered(taken),
         }
         chosen = settle.pop(how)
         for other in settle.values():
@@ -358,8 +384,20 @@ class JobsMachine(RuleBasedStateMachine):
         model.bell = last
 
 
-def _expected_take(model: Model, offers: dict[str, list[str]], *, now: int) -> list[tuple[str, str, bytes]]:
-    """Move jobs in the model as a call to take should, and say what it gives."""
+async def _delivered(taken: Taken, *, goes_on: bool) -> Settled:
+    bid, token = taken.job.args if taken.queue != AUX else ("none", "ann")
+    return await batches.delivered(taken, Batch(bid, token, 0, 0, ()), attempt=b"{}", counts={}, goes_on=goes_on)
+
+
+async def _is_delivered(taken: Taken) -> bool:
+    return (await _delivered(taken, goes_on=True)).is_ours
+
+
+def _expected_take(
+    model: Model, offers: dict[str, list[str]], busy: tuple[str, ...], *, now: int
+) -> tuple[list[tuple[str, str, bytes]], set[str]]:
+    """Move jobs in the model as a call to take should; say what it gives, and whose first tries it parks."""
+    parked_for = set()
     given = {
         slot: (queue, model.queues[queue].pending[slot])
         for queue, slots in offers.items()
@@ -373,10 +411,16 @@ def _expected_take(model: Model, offers: dict[str, list[str]], *, now: int) -> l
             del kept.scheduled[packed]
             kept.instant.insert(0, packed)
         for slot in slots:
-            if slot not in given and kept.instant:
-                kept.pending[slot] = kept.instant.pop()
-                given[slot] = (queue, kept.pending[slot])
-    return [(slot, queue, packed) for slot, (queue, packed) in given.items()]
+            while slot not in given and kept.instant:
+                packed = kept.instant.pop()
+                token = Job.decode(packed).args[1] if queue == MAIN else ""
+                if token in busy and packed not in model.called:
+                    kept.parked[token].insert(0, packed)
+                    parked_for.add(token)
+                else:
+                    kept.pending[slot] = packed
+                    given[slot] = (queue, packed)
+    return [(slot, queue, packed) for slot, (queue, packed) in given.items()], parked_for
 
 
 def test_each_job_is_in_exactly_one_place_and_none_is_lost(topology: Topology):

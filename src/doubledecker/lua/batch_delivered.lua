@@ -1,7 +1,12 @@
 -- Settle a delivered batch: its job, the batch, every count of it, and the journal, together.
 --
+-- The slot may go on with the next job that is parked for the subscriber, unless a retry is there to be preferred.
+--
+-- uses batch_opening
 -- key pending           jobs:pending:<queue>:<slot>  list    the job that the slot holds
 -- key job_index         jobs:index:<queue>           set     jobs in any state
+-- key parked_index      jobs:parked:index            set     subscribers with jobs set aside
+-- keys parked           jobs:parked:<in_queue>:<of_token>  list  jobs set aside, next one last
 -- key batch             batch:<bid>                  list    token, creation time, attempts, then messages
 -- key index             batches:index                zset    all batches by creation time
 -- key token_index       batches:index:<token>        zset    one subscriber's batches by creation time
@@ -11,15 +16,17 @@
 -- key counters          counters                     hash    telemetry
 -- key journal           journal                      hash    attempts_bytes: what the attempt journal holds
 -- key journal_attempts  journal:attempts             stream  one entry a delivery attempt
+-- arg queue     text  where the job is from; the next one is too
 -- arg job       text  the job as it was taken
 -- arg bid       text  the batch
 -- arg token     text  the subscriber
 -- arg attempt   text  the attempt as JSON, for the journal
 -- arg counts    pack  pairs of a counter and how much to add
--- returns       {1 or 0 when the slot no longer held the job and nothing was changed, attempt journal's bytes}
+-- arg goes_on   int   1 when the slot wants the next job
+-- returns       {1 or 0 when the slot no longer held the job and nothing was changed, attempt journal's bytes, next job or "", its batch}
 
 if redis.call("LREM", pending, 1, job) == 0 then
-  return {0, 0}
+  return {0, 0, "", {}}
 end
 redis.call("SREM", job_index, job)
 local events = redis.call("LLEN", batch) - 3
@@ -36,4 +43,12 @@ for _, count in ipairs(counts) do
   redis.call("HINCRBY", counters, count[1], count[2])
 end
 redis.call("XADD", journal_attempts, "*", "attempt", attempt)
-return {1, redis.call("HINCRBY", journal, "attempts_bytes", #attempt)}
+local after
+if goes_on == 1 and (queue == "retry" or redis.call("LLEN", parked("retry", token)) == 0) then
+  after = redis.call("LMOVE", parked(queue, token), pending, "RIGHT", "LEFT")
+end
+if after and redis.call("EXISTS", parked("retry", token), parked("main", token)) == 0 then
+  redis.call("SREM", parked_index, token)
+end
+local opened = after and open_batch(cmsgpack.unpack(after)[2][1], token) or {}
+return {1, redis.call("HINCRBY", journal, "attempts_bytes", #attempt), after or "", opened}

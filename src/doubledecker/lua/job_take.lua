@@ -3,26 +3,24 @@
 -- A slot that already holds a job gets that one again: the reply that brought it may have been lost.
 -- Of many processes that wait for the same deadline one owns it; the others are told to wait a little longer.
 --
+-- uses job_parking
 -- key  sleeper    jobs:sleeper                    string  the process that wakes first
--- key  called     jobs:called                     set     jobs that were parked and put back
 -- keys scheduled  jobs:scheduled:<queue>          zset    jobs by deadline
--- keys instant    jobs:instant:<queue>            list    jobs to run now, next one last
--- keys pending    jobs:pending:<queue>:<slot>     list    the job that a slot holds
 -- keys holders    jobs:pending:index:<queue>      set     slots that have held a job
 -- arg  offers     pack  pairs of a queue and the slots that may take from it, in order of preference
 -- arg  process    text  who asks
 -- arg  lag_ms     int   how much longer to wait than the owner of the deadline
 -- arg  due_max    int   how many due jobs to promote in one call
 -- now
--- returns         {milliseconds to wait or -1, {slot, queue, job, 1 if it was parked before, slot, …}}
+-- returns         {milliseconds to wait or -1, {slot, queue, job, 1 if it was parked before, slot, …}, {whose jobs were parked, …}}
 
 local taken = {}
-local is_busy = {}
+local has_job = {}
 local earliest
 
 local function note(queue, slot, job)
   if job then
-    is_busy[slot] = true
+    has_job[slot] = true
     taken[#taken + 1] = slot
     taken[#taken + 1] = queue
     taken[#taken + 1] = job
@@ -47,8 +45,8 @@ for _, offer in ipairs(offers) do
   end
   local holding = {}
   for _, slot in ipairs(slots) do
-    if not is_busy[slot] then
-      if not note(queue, slot, redis.call("LMOVE", instant(queue), pending(queue, slot), "RIGHT", "LEFT")) then
+    if not has_job[slot] then
+      if not note(queue, slot, next_job(queue, slot)) then
         break
       end
       holding[#holding + 1] = slot
@@ -64,7 +62,7 @@ for _, offer in ipairs(offers) do
 end
 
 if not earliest then
-  return {-1, taken}
+  return {-1, taken, parked_for}
 end
 local wait_ms = math.max(0, earliest - now)
 if wait_ms > 0 then
@@ -75,4 +73,4 @@ if wait_ms > 0 then
     wait_ms = wait_ms + lag_ms
   end
 end
-return {wait_ms, taken}
+return {wait_ms, taken, parked_for}

@@ -1,5 +1,7 @@
 -- End a call to a subscriber: free its place, keep score, and invite parked jobs to the free places.
 --
+-- Who goes on with the next job keeps its place, if it still has it, and if there are not fewer places than are taken.
+--
 -- key subscriber   subscriber:<token>   hash  health_points, failures, last_attempted_at, retry_at
 -- key holds        holds:<token>        zset  slots that call it now, by when their hold ends
 -- key invitations  invitations:<token>  zset  places kept for jobs that were put back, by when that ends
@@ -11,14 +13,15 @@
 -- arg took_ms      int   how long ago the call began
 -- arg invite_ms    int   how long an invitation lasts
 -- arg uid          text  to tell these invitations from others
+-- arg lease_ms     int   how long a place that is kept lasts; 0 to free it
 -- now
--- returns          {failures in a row before, failures in a row now, invited, {partition with parked jobs, mark, …}}
+-- returns          {failures in a row before, failures in a row now, 1 if the place is kept, invited, {partition with parked jobs, mark, …}}
 
-redis.call("ZREM", holds, slot)
 redis.call("ZREMRANGEBYSCORE", holds, "-inf", now)
 redis.call("ZREMRANGEBYSCORE", invitations, "-inf", now)
 if redis.call("EXISTS", subscriber) == 0 then
-  return {0, 0, 0, {}}
+  redis.call("ZREM", holds, slot)
+  return {0, 0, 0, 0, {}}
 end
 local before = tonumber(redis.call("HGET", subscriber, "failures") or 0)
 local failures = before
@@ -32,11 +35,18 @@ if points < 0 then
   redis.call("HSET", subscriber, "retry_at", now + delay_ms)
 end
 local parked = redis.call("HGETALL", waiting)
+local taken = redis.call("ZCARD", holds) + redis.call("ZCARD", invitations)
+local is_kept = lease_ms > 0 and failures == 0 and taken <= concurrency and redis.call("ZSCORE", holds, slot)
+if is_kept then
+  redis.call("ZADD", holds, now + lease_ms, slot)
+else
+  taken = taken - redis.call("ZREM", holds, slot)
+end
 local invited = 0
 if failures == 0 and #parked > 0 then
-  invited = math.max(0, concurrency - redis.call("ZCARD", holds) - redis.call("ZCARD", invitations))
+  invited = math.max(0, concurrency - taken)
   for i = 1, invited do
     redis.call("ZADD", invitations, now + invite_ms, uid .. i)
   end
 end
-return {before, failures, invited, parked}
+return {before, failures, is_kept and 1 or 0, invited, parked}

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from doubledecker.model.job import Job
 from doubledecker.store.jobs import Taken
 from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
@@ -29,11 +30,20 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Next(Taken):
+    """A job that a slot went on to after another, so many times in a row; its batch is open, unless it is gone."""
+
+    batch: Batch | None = None
+    run: int = 1
+
+
+@dataclass(frozen=True)
 class Settled:
-    """Whether the job was still ours to settle, and how much the attempt journal holds afterwards."""
+    """Whether the job was still ours to settle, how much the attempt journal holds afterwards, and what is next."""
 
     is_ours: bool
     journal_bytes: int
+    after: Next | None = None
 
 
 @dataclass(frozen=True)
@@ -47,14 +57,13 @@ class Lost:
 
 async def open_(partition: Partition, bid: str, *, token: str) -> Batch | None:
     """Load a batch and close it to new events; None when it is gone."""
-    parts = cast("list[bytes]", await partition.run(_OPEN, bid=bid, token=token))
-    if not parts:
-        return None
-    return Batch(bid, parts[0].decode(), int(parts[1]), int(parts[2]), tuple(parts[3:]))
+    return _batch(bid, cast("list[bytes]", await partition.run(_OPEN, bid=bid, token=token)))
 
 
-async def delivered(taken: Taken, batch: Batch, *, attempt: bytes, counts: Mapping[str, int]) -> Settled:
-    """Delete a delivered batch and its job, and journal the attempt."""
+async def delivered(
+    taken: Taken, batch: Batch, *, attempt: bytes, counts: Mapping[str, int], goes_on: bool = False
+) -> Settled:
+    """Delete a delivered batch and its job, journal the attempt; go on to the next job parked for the subscriber."""
     reply = await taken.partition.run(
         _DELIVERED,
         queue=taken.queue,
@@ -64,8 +73,10 @@ async def delivered(taken: Taken, batch: Batch, *, attempt: bytes, counts: Mappi
         token=batch.token,
         attempt=attempt,
         counts=list(counts.items()),
+        goes_on=int(goes_on),
     )
-    return _settled(reply)
+    is_ours, journal_bytes, packed, parts = cast("tuple[int, int, bytes, list[bytes]]", reply)
+    return Settled(is_ours == 1, journal_bytes, _next(taken, packed, parts) if packed else None)
 
 
 async def retry(taken: Taken, batch: Batch, *, delay_ms: int, attempt: bytes, counts: Mapping[str, int]) -> Settled:
@@ -81,7 +92,8 @@ async def retry(taken: Taken, batch: Batch, *, delay_ms: int, attempt: bytes, co
         attempt=attempt,
         counts=list(counts.items()),
     )
-    return _settled(reply)
+    is_ours, journal_bytes = cast("tuple[int, int]", reply)
+    return Settled(is_ours == 1, journal_bytes)
 
 
 async def drop_oldest(
@@ -142,6 +154,17 @@ async def _drop(
     ]
 
 
+def _next(taken: Taken, packed: bytes, parts: Sequence[bytes]) -> Next:
+    job = Job.decode(packed)
+    batch = _batch(job.args[0], parts)
+    run = taken.run + 1 if isinstance(taken, Next) else 1
+    return Next(taken.partition, taken.queue, taken.slot, job, packed, is_called=True, batch=batch, run=run)
+
+
+def _batch(bid: str, parts: Sequence[bytes]) -> Batch | None:
+    return Batch(bid, parts[0].decode(), int(parts[1]), int(parts[2]), tuple(parts[3:])) if parts else None
+
+
 def _head(partition: Partition, index: str) -> list[str | int]:
     return ["ZRANGE", partition.key(index), 0, 0, "WITHSCORES"]
 
@@ -149,11 +172,6 @@ def _head(partition: Partition, index: str) -> list[str | int]:
 def _score(reply: Reply) -> int | None:
     pair = cast("list[bytes]", reply)
     return int(float(pair[1])) if pair else None
-
-
-def _settled(reply: object) -> Settled:
-    is_ours, journal_bytes = cast("tuple[int, int]", reply)
-    return Settled(is_ours == 1, journal_bytes)
 
 
 def _numbers(flat: list[bytes]) -> dict[str, int]:

@@ -37,8 +37,7 @@ from doubledecker.store import flush, tether
 
 LOOPBACK = "127.0.0.1"
 SOCKET_PATH_BYTES_MAX = 103  # macOS has 104 with the closing zero, Linux 108
-# Below where systems take ports for outgoing connections: in there, a client that dials a dead server can
-# meet itself, and hold the port against the server's return.
+# Below the ports of outgoing connections: in there, a client that dials a dead server can meet itself, and stay.
 PORTS = range(20_000, 32_000)
 PORT_TRIES = 100  # even with half of them taken, a hundred misses do not happen
 OWNER_WAIT_S = 5.0  # a server that lost its owner needs well under a second to close its files

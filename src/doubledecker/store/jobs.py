@@ -17,6 +17,8 @@ from doubledecker.store.scripts import load
 DUE_MAX = 200
 # How much longer than the owner of a deadline others sleep, so that one process wakes for it and not all.
 LAG_MS = 30
+# Jobs parked by one call that looks for something else: well under a millisecond of the server's time.
+PARK_MAX = 200
 BELL_S = 5.0
 
 _PUSH, _TAKE, _ACK, _NACK = load("job_push"), load("job_take"), load("job_ack"), load("job_nack")
@@ -37,10 +39,11 @@ class Taken:
 
 @dataclass(frozen=True)
 class Take:
-    """What a call to take found, and how long to wait for more (None: until the bell rings)."""
+    """What a call to take found, how long to wait for more (None: until the bell rings), for whom it parked jobs."""
 
     taken: tuple[Taken, ...]
     wait_ms: int | None
+    parked_for: tuple[str, ...] = ()
 
 
 async def push(partition: Partition, queue: str, job: Job, *, delay_ms: int = 0, every_ms: int = 0) -> bool:
@@ -49,21 +52,25 @@ async def push(partition: Partition, queue: str, job: Job, *, delay_ms: int = 0,
     return reply == 1
 
 
-async def take(partition: Partition, offers: Mapping[str, Sequence[str]], *, process: str) -> Take:
-    """Give each free slot a job from the queues it is offered to, in their order."""
+async def take(
+    partition: Partition, offers: Mapping[str, Sequence[str]], *, process: str, busy: Sequence[str] = ()
+) -> Take:
+    """Give each free slot a job from the queues it is offered to, in their order; park first tries for the busy."""
     reply = await partition.run(
         _TAKE,
         offers=[[queue, list(slots)] for queue, slots in offers.items() if slots],
         process=process,
         lag_ms=LAG_MS + random.randrange(LAG_MS),  # noqa: S311 - spreads load, protects nothing
         due_max=DUE_MAX,
+        busy=list(busy),
+        park_max=PARK_MAX,
     )
-    wait_ms, flat = cast("tuple[int, list[bytes]]", reply)
+    wait_ms, flat, parked_for = cast("tuple[int, list[bytes], list[bytes]]", reply)
     taken = tuple(
         Taken(partition, queue.decode(), slot.decode(), Job.decode(packed), packed, is_called=bool(called))
         for slot, queue, packed, called in zip(flat[0::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
     )
-    return Take(taken, None if wait_ms < 0 else wait_ms)
+    return Take(taken, None if wait_ms < 0 else wait_ms, tuple(token.decode() for token in parked_for))
 
 
 async def ack(taken: Taken) -> bool:

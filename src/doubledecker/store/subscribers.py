@@ -48,6 +48,7 @@ class Left:
 
     failures_before: int
     failures: int
+    has_place: bool
     invited: int
     waiting: tuple[Waiting, ...]
 
@@ -139,9 +140,16 @@ async def uninvite(home: Partition, token: str, count: int) -> None:
 
 
 async def leave(
-    home: Partition, subscriber: Subscriber, *, slot: str, points: int, delay_ms: int = 0, took_ms: int = 0
+    home: Partition,
+    subscriber: Subscriber,
+    *,
+    slot: str,
+    points: int,
+    delay_ms: int = 0,
+    took_ms: int = 0,
+    lease_ms: int = 0,
 ) -> Left:
-    """Free the place; `points` are won or lost health, zero when there was no attempt after all."""
+    """Free the place, or keep it for a lease if that may be; `points` are health won or lost, 0 without an attempt."""
     reply = await home.run(
         _LEAVE,
         token=subscriber.token,
@@ -152,10 +160,12 @@ async def leave(
         took_ms=took_ms,
         invite_ms=INVITE_MS,
         uid=uid(),
+        lease_ms=lease_ms,
     )
-    before, failures, invited, waiting = cast("tuple[int, int, int, list[bytes]]", reply)
-    pairs = zip(waiting[0::2], waiting[1::2], strict=True)
-    return Left(before, failures, invited, tuple(Waiting(int(partition), mark.decode()) for partition, mark in pairs))
+    before, failures, is_kept, invited, flat = cast("tuple[int, int, int, int, list[bytes]]", reply)
+    pairs = zip(flat[0::2], flat[1::2], strict=True)
+    waiting = tuple(Waiting(int(partition), mark.decode()) for partition, mark in pairs)
+    return Left(before, failures, is_kept == 1, invited, waiting)
 
 
 async def end_holds(home: Partition, token: str, *, alive: Container[str]) -> int:

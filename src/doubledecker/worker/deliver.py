@@ -3,16 +3,18 @@
 1. Look whether the subscriber's chain would let the call through; if not, the job is put off, and nothing is counted.
 2. Ask for a place among the calls to the subscriber; if there is none, the job is parked until one becomes free.
 3. Load the batch, which closes it to new events. If it is gone (delivered, dropped, purged), the job is done.
-4. Attempt it, decide what to do, and carry that out in one atom: delete the batch, or schedule the next try.
-5. Free the place, and let parked jobs have it.
+4. Attempt it, decide what to do, and carry that out in one atom: delete the batch, or schedule the next try. After a
+   success the same atom gives the slot the next job that is parked for the subscriber.
+5. With a next job, keep the place and go on at 3; else free the place, and let parked jobs have it.
 
-A crash before 4 is written leaves the job with its slot, to be scrubbed and attempted again; a crash after it leaves
-only the place, which ends by itself.
+A crash before 4 is written leaves the job with its slot, to be scrubbed and attempted again, and so does a crash after
+it with the next job; the place ends by itself.
 """
 
 import asyncio
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from doubledecker import clock, log
 from doubledecker.bus import parking, telemetry, verdict
@@ -25,12 +27,17 @@ from doubledecker.model.job import RETRY
 from doubledecker.model.outcome import Outcome
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import batches, jobs, journal, subscribers
-from doubledecker.store.batches import Batch, Settled
+from doubledecker.store.batches import Batch, Next, Settled
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.subscribers import Entry
+from doubledecker.store.subscribers import Entry, Left
 
 _log = log.get("worker")
+
+# Jobs that a slot goes on to without asking what else waits: retries, and parked jobs of other partitions.
+_RUN_MAX = 16
+# Subscribers for whom jobs are parked without asking; more would make every call to take a long one.
+_BUSY_MAX = 100
 
 
 @dataclass(frozen=True)
@@ -53,8 +60,11 @@ class Deliverer:
         self._chains = chains
         self._rules = rules
         self._doors: dict[str, asyncio.Lock] = {}
+        self._busy: set[str] = set()
+        self._run_max = _RUN_MAX
 
-    async def deliver(self, taken: Taken) -> None:
+    async def deliver(self, taken: Taken) -> Taken | None:
+        """Deliver a batch; returns the job that the slot has next, if it got one."""
         bid, token = taken.job.args
         # One at a time asks for a place, in the order of taking, so that what is parked is parked in that order.
         async with self._doors.setdefault(token, asyncio.Lock()):
@@ -63,14 +73,42 @@ class Deliverer:
         if subscriber is None:
             await jobs.ack(taken)
         elif may_call:
-            await self._call(taken, subscriber, bid)
+            batch = taken.batch if isinstance(taken, Next) else await batches.open_(taken.partition, bid, token=token)
+            return await self._call(taken, subscriber, batch)
+        return None
+
+    async def busy(self) -> list[str]:
+        """Subscribers for whom first tries are parked without asking, once those that were taken before have asked.
+
+        It is a guess from the last answers, good enough to spare questions: `announce` calls back what it got wrong.
+        """
+        known = self._registry.snapshot.subscribers
+        found = [token for token in islice(self._busy, _BUSY_MAX) if token in known]
+        for token in found:
+            if self._doors[token].locked():
+                async with self._doors[token]:
+                    pass
+        return found
+
+    async def announce(self, partition: Partition, token: str) -> None:
+        """Say that jobs were parked because of `busy`."""
+        if subscriber := self._registry.snapshot.subscribers.get(token):
+            await self.wait(partition, subscriber)
+
+    def wind_down(self) -> None:
+        """Let slots go on to no other job."""
+        self._run_max = 0
 
     async def _may_call(self, taken: Taken, subscriber: Subscriber) -> bool:
         """Get past the subscriber's chain and get a place, or settle the job: put off, parked or done."""
+        if isinstance(taken, Next) and taken.run > 0:
+            return True
         try:
             self._chains.check(subscriber)
         except CallRejected as rejected:
             await self._put_off(taken, subscriber, rejected.delay_ms)
+            # The place that was kept for it is free for one that another process lets through.
+            await subscribers.uninvite(self._partitions.home, subscriber.token, int(taken.is_called))
             return False
         return await self._enter(taken, subscriber)
 
@@ -102,6 +140,7 @@ class Deliverer:
         if entry is Entry.GONE:
             await jobs.ack(taken)
         elif entry is not Entry.GO:
+            self._busy.add(subscriber.token)
             await jobs.park(taken, token=subscriber.token)
             await self.wait(taken.partition, subscriber)
         return entry is Entry.GO
@@ -110,6 +149,7 @@ class Deliverer:
         """Say that jobs are parked, and put some back if places became free before that was known."""
         invited = await subscribers.wait(self._partitions.home, subscriber, partition=partition.index)
         if invited > 0:
+            self._busy.discard(subscriber.token)
             moved, _ = await jobs.unpark(partition, subscriber.token, room=invited)
             await subscribers.uninvite(self._partitions.home, subscriber.token, invited - moved)
 
@@ -119,24 +159,23 @@ class Deliverer:
             await self._registry.refresh()
         return self._registry.snapshot.subscribers.get(token)
 
-    async def _call(self, taken: Taken, subscriber: Subscriber, bid: str) -> None:
-        batch = await batches.open_(taken.partition, bid, token=subscriber.token)
+    async def _call(self, taken: Taken, subscriber: Subscriber, batch: Batch | None) -> Taken | None:
         if batch is None or not batch.messages:
             await jobs.ack(taken)
             await self._leave(taken, subscriber)
-            return
+            return None
         dialled_at = clock.now_ms()
         try:
             outcome = await self._chains.attempt(subscriber, batch.messages)
         except CallRejected as rejected:
             await self._put_off(taken, subscriber, rejected.delay_ms)
             await self._leave(taken, subscriber)
-            return
-        await self._settle(taken, subscriber, batch, outcome, dialled_at)
+            return None
+        return await self._settle(taken, subscriber, batch, outcome, dialled_at)
 
     async def _settle(
         self, taken: Taken, subscriber: Subscriber, batch: Batch, outcome: Outcome, dialled_at: int
-    ) -> None:
+    ) -> Taken | None:
         what = verdict.decide(
             outcome,
             attempts=batch.attempts + 1,
@@ -147,9 +186,20 @@ class Deliverer:
         points = self._rules.heal_points if outcome.is_delivered else -self._rules.damage_points
         delay_ms = 0 if isinstance(what, Delivered) else what.delay_ms
         _log_attempt(taken, batch, outcome, delay_ms)
-        await self._leave(taken, subscriber, points=points, delay_ms=delay_ms, took_ms=outcome.took_ms)
+        left = await self._leave(
+            taken,
+            subscriber,
+            points=points,
+            delay_ms=delay_ms,
+            took_ms=outcome.took_ms,
+            lease_ms=self._rules.lease_ms if settled.after else 0,
+        )
         if settled.journal_bytes > self._rules.journal_bytes_max:
             await journal.trim(taken.partition, "attempts", bytes_max=self._rules.journal_bytes_max)
+        if settled.after is None or left.has_place:
+            return settled.after
+        # Without its place, as when there are fewer now, it asks again like any job that was put back.
+        return replace(settled.after, run=0)
 
     async def _carry_out(self, what: Verdict, taken: Taken, batch: Batch, outcome: Outcome, dialled_at: int) -> Settled:
         attempt = record.entry(
@@ -162,22 +212,36 @@ class Deliverer:
         )
         counts = _counts(batch, outcome, dialled_at)
         if isinstance(what, Delivered):
-            return await batches.delivered(taken, batch, attempt=attempt, counts=counts)
+            goes_on = (taken.run if isinstance(taken, Next) else 0) < self._run_max
+            return await batches.delivered(taken, batch, attempt=attempt, counts=counts, goes_on=goes_on)
         return await batches.retry(taken, batch, delay_ms=what.delay_ms, attempt=attempt, counts=counts)
 
     async def _leave(
-        self, taken: Taken, subscriber: Subscriber, *, points: int = 0, delay_ms: int = 0, took_ms: int = 0
-    ) -> None:
+        self,
+        taken: Taken,
+        subscriber: Subscriber,
+        *,
+        points: int = 0,
+        delay_ms: int = 0,
+        took_ms: int = 0,
+        lease_ms: int = 0,
+    ) -> Left:
         home = self._partitions.home
         left = await subscribers.leave(
-            home, subscriber, slot=taken.slot, points=points, delay_ms=delay_ms, took_ms=took_ms
+            home, subscriber, slot=taken.slot, points=points, delay_ms=delay_ms, took_ms=took_ms, lease_ms=lease_ms
         )
         if left.failures_before == 0 and left.failures > 0:
             _log.warning("subscriber.failing", subscriber=subscriber.token, callback=subscriber.callback)
         if left.failures_before > 0 and left.failures == 0:
             _log.info("subscriber.recovered", subscriber=subscriber.token, failures=left.failures_before)
+        if not left.waiting:
+            self._busy.discard(subscriber.token)
         if left.invited > 0:
-            await parking.unpark(self._partitions, subscriber.token, left.waiting, invited=left.invited)
+            # After a run of this partition the next one's turn comes.
+            count = len(self._partitions.all)
+            where = sorted(left.waiting, key=lambda each: (each.partition - taken.partition.index - 1) % count)
+            await parking.unpark(self._partitions, subscriber.token, where, invited=left.invited)
+        return left
 
 
 def _counts(batch: Batch, outcome: Outcome, dialled_at: int) -> dict[str, int]:

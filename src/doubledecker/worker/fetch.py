@@ -2,7 +2,8 @@
 
 1. Free slots are offered to each partition in turn; the script fills as many as it has jobs for, and says how long to
    wait for the next deadline.
-2. Each taken job runs in a task of its own. Its slot is free again when the task ends.
+2. Each taken job runs in a task of its own, which may go on to a next job that it got for the slot by itself. The slot
+   is free again when the task ends.
 3. With nothing to take, the fetcher sleeps until the deadline by its own timer, until the bell rings, or until a slot
    becomes free with work left over.
 
@@ -35,16 +36,20 @@ class Fetcher:
         self,
         partitions: Partitions,
         queues: dict[str, Sequence[str]],
-        execute: Callable[[Taken], Awaitable[None]],
+        execute: Callable[[Taken], Awaitable[Taken | None]],
         *,
         process: str,
         sleep_s_max: float,
+        busy: Callable[[], Awaitable[Sequence[str]]] | None = None,
+        announce: Callable[[Partition, str], Awaitable[None]] | None = None,
     ) -> None:
         self._partitions = partitions
         self._queues = queues
         self._execute = execute
         self._process = process
         self._sleep_s_max = sleep_s_max
+        self._busy = busy
+        self._announce = announce
         self._free = {slot for slots in queues.values() for slot in slots}
         self._doubts: dict[str, Partition] = {}
         self._running: dict[asyncio.Task[None], Taken] = {}
@@ -83,11 +88,12 @@ class Fetcher:
         count = len(self._partitions.all)
         for i in range(count):
             partition = self._partitions.all[(turn + i) % count]
+            busy = await self._busy() if self._busy else ()
             offers = self._offers(partition)
             if not offers:
                 continue
             try:
-                take = await jobs.take(partition, offers, process=self._process)
+                take = await jobs.take(partition, offers, process=self._process, busy=busy)
             except BusAway as error:
                 _log.warning("jobs.unreachable", partition=partition.index, error=str(error))
                 self._doubt(partition, offers)
@@ -98,11 +104,21 @@ class Fetcher:
                 self._doubts.pop(slot, None)
             for taken in take.taken:
                 self._start(taken)
-            if len(take.taken) >= min(len(slots) for slots in offers.values() if slots):
+            if take.parked_for or len(take.taken) >= min(len(slots) for slots in offers.values() if slots):
                 wait_s = 0.0  # there may be more
+            await self._say(partition, take.parked_for)
             if take.wait_ms is not None:
                 wait_s = min(wait_s, take.wait_ms / 1000)
         return wait_s
+
+    async def _say(self, partition: Partition, parked_for: Sequence[str]) -> None:
+        """Have it known that jobs were parked; what is not said now, the schedule chore finds."""
+        for token in parked_for:
+            assert self._announce is not None, "who names the busy hears of what was parked for them"
+            try:
+                await self._announce(partition, token)
+            except BusAway as error:
+                _log.warning("jobs.unreachable", partition=partition.index, error=str(error))
 
     def _offers(self, partition: Partition) -> dict[str, list[str]]:
         """Some free slots for each queue; those in doubt all, since they may hold a job there."""
@@ -120,7 +136,7 @@ class Fetcher:
 
     def _start(self, taken: Taken) -> None:
         self._free.discard(taken.slot)
-        task = asyncio.create_task(self._run_job(taken), name=f"{taken.queue}:{taken.job.name}")
+        task = asyncio.create_task(self._run_jobs(taken), name=f"{taken.queue}:{taken.job.name}")
         self._running[task] = taken
         task.add_done_callback(self._finished)
 
@@ -129,10 +145,18 @@ class Fetcher:
         self._free.add(taken.slot)
         self.wake()
 
-    async def _run_job(self, taken: Taken) -> None:
-        """Run one job; whatever it raises, the process goes on and the job is not lost."""
+    async def _run_jobs(self, taken: Taken) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "started as one"
+        current: Taken | None = taken
+        while current is not None:
+            self._running[task] = current
+            current = await self._run_job(current)
+
+    async def _run_job(self, taken: Taken) -> Taken | None:
+        """Run one job and return what the slot has next; whatever it raises, nothing ends and the job is not lost."""
         try:
-            await self._execute(taken)
+            return await self._execute(taken)
         except RetryLater as later:
             await self._give_back(taken, later.delay_ms)
         except BusAway as error:
@@ -141,6 +165,7 @@ class Fetcher:
         except Exception:  # noqa: BLE001 - the edge of a job: nothing in it may end the process
             _log.exception("job.failed", job=taken.job.name, args=taken.job.args)
             await self._give_back(taken, _ERROR_DELAY_MS)
+        return None
 
     async def _give_back(self, taken: Taken, delay_ms: int) -> None:
         try:

@@ -112,6 +112,7 @@ class Worker:
     ) -> None:
         self._partitions = partitions
         self._registry = registry
+        self._deliverer = deliverer
         self._chores = chores
         self._rhythm = rhythm
         self._process = process = uid()
@@ -127,6 +128,8 @@ class Worker:
             deliverer.deliver,
             process=process,
             sleep_s_max=rhythm.sleep_s_max,
+            busy=deliverer.busy,
+            announce=deliverer.announce,
         )
         self._aux = Fetcher(
             partitions, {AUX: [aux_slot]}, chores.run, process=f"{process}:aux", sleep_s_max=rhythm.sleep_s_max
@@ -151,6 +154,7 @@ class Worker:
             ]
             fetching = [tasks.create_task(fetcher.run()) for fetcher in (self._main, self._aux)]
             await stop.wait()
+            self._deliverer.wind_down()
             stops = (fetcher.stop(patience_s=self._rhythm.shutdown_s) for fetcher in (self._main, self._aux))
             await asyncio.gather(*stops)
             await asyncio.gather(*fetching)
