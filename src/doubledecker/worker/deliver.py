@@ -82,8 +82,8 @@ class Deliverer:
 
         It is a guess from the last answers, good enough to spare questions: `announce` calls back what it got wrong.
         """
-        known = self._registry.snapshot.subscribers
-        found = [token for token in islice(self._busy, _BUSY_MAX) if token in known]
+        self._busy = {token for token in self._busy if token in self._registry.snapshot.subscribers}
+        found = list(islice(self._busy, _BUSY_MAX))
         for token in found:
             if self._doors[token].locked():
                 async with self._doors[token]:
