@@ -18,8 +18,15 @@ LATE_MS_MAX = 50
 @dataclass(frozen=True)
 class Facet:
     tag: float = 0.0
-    held: int = 0
     mean: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ruled:
+    """How a facet stands under its rule."""
+
+    rule: Rule = field(default_factory=Rule)
+    held: int = 0
     next_at: float = 0.0
 
 
@@ -33,6 +40,7 @@ class Tried:
     together: int = 1
     charged: float = 0.0
     forgiven: int = 0
+    tag: float = 0.0
 
 
 @dataclass
@@ -51,7 +59,7 @@ class QueueModel:
     tried: dict[int, Tried] = field(default_factory=dict)
     dead: dict[int, tuple[str, int]] = field(default_factory=dict)
     facets: dict[str, Facet] = field(default_factory=dict)
-    rules: dict[str, Rule] = field(default_factory=dict)
+    rules: dict[str, Ruled] = field(default_factory=dict)
     ring: dict[str, float] = field(default_factory=dict)
     parked: dict[str, float] = field(default_factory=dict)
     wake: dict[str, float] = field(default_factory=dict)
@@ -123,21 +131,21 @@ class QueueModel:
             place, tenant = standing.pop(0)
             served.append((tenant, self._serve(tenant, place, now)))
             left = len(self.lines[tenant]) - [name for name, _ in served].count(tenant)
-            if left and not self._is_blocked(tenant) and self.facets[tenant].next_at <= now:
+            if left and not self._is_blocked(tenant) and self._next_at(tenant) <= now:
                 tag = self.facets[tenant].tag
                 standing.insert(bisect_right([at for at, _ in standing], tag), (tag, tenant))
         messages = [self._lease(*each, len(served), now, lease_ms) for each in served]
         for tenant in {tenant for tenant, _ in served}:
             self.seat(tenant, now)
-        self._clean(now, is_alone=is_alone)
+        self._clean(is_alone=is_alone)
         return messages
 
     def ack(self, held: Sequence[tuple[int, int]], *, now: int, took: Mapping[int, int]) -> list[int]:
         mine = self.still_held(held)
+        touched = [id_ for id_ in mine if self._let_go(id_, "acked", took[id_])]
         for id_ in mine:
-            self._let_go(id_, "acked", took[id_])
             del self.tried[id_]
-        self._seat_all(mine, now)
+        self._seat_all(touched, now)
         return mine
 
     def nack(
@@ -145,10 +153,9 @@ class QueueModel:
     ) -> list[int]:
         """Give back; `due` says when those come back that were given a delay."""
         mine = self.still_held(held)
-        for id_ in mine:
-            self._let_go(id_, "nacked", took[id_])
-            self._return(id_, due.get(id_))
-        self._seat_all(mine, now)
+        touched = [id_ for id_ in mine if self._let_go(id_, "nacked", took[id_])]
+        touched += [id_ for id_ in mine if self._return(id_, due.get(id_))]
+        self._seat_all(touched, now)
         return mine
 
     def still_held(self, held: Sequence[tuple[int, int]]) -> list[int]:
@@ -158,11 +165,10 @@ class QueueModel:
     # What an operator does.
 
     def set_rule(self, tenant: str, rule: Rule, *, now: int) -> None:
-        self.rules.pop(tenant, None)
+        held = [self.owner[id_] for id_ in self.pending].count(tenant)
+        former = self.rules.pop(tenant, Ruled())
         if rule != Rule():
-            self.rules[tenant] = rule
-        if tenant in self.facets and not rule.rate_per_s:
-            self.facets[tenant] = replace(self.facets[tenant], next_at=0.0)
+            self.rules[tenant] = Ruled(rule, held, former.next_at if rule.rate_per_s else 0.0)
         self.seat(tenant, now)
 
     def purge(self, tenant: str, *, now: int) -> int:
@@ -193,20 +199,20 @@ class QueueModel:
             self._rest(tenant, facet, now)
         elif self._is_blocked(tenant):
             self.parked[tenant] = facet.tag
-        elif facet.next_at > now:
-            self.wake[tenant] = facet.next_at
+        elif self._next_at(tenant) > now:
+            self.wake[tenant] = self._next_at(tenant)
         else:
             self.ring[tenant] = facet.tag if facet.tag >= self.v else self.v - 1
 
     def _unseat(self, tenant: str, now: int) -> None:
         self._stand_up(tenant)
-        if tenant in self.facets:
-            self._rest(tenant, self.facets[tenant], now)
+        if tenant in self.facets or self._next_at(tenant) > now:
+            self._rest(tenant, self.facets.get(tenant, Facet()), now)
 
     def _rest(self, tenant: str, facet: Facet, now: int) -> None:
-        if facet.next_at > now:
-            self.wake[tenant] = facet.next_at
-        elif facet.held == 0:
+        if self._next_at(tenant) > now:
+            self.wake[tenant] = self._next_at(tenant)
+        else:
             self.idle[tenant] = facet.tag
 
     def _stand_up(self, tenant: str) -> None:
@@ -218,59 +224,67 @@ class QueueModel:
             self.seat(tenant, now)
 
     def _is_blocked(self, tenant: str) -> bool:
-        rule = self.rules.get(tenant, Rule())
-        return rule.paused or 0 < rule.concurrency <= self.facets.get(tenant, Facet()).held
+        ruled = self.rules.get(tenant, Ruled())
+        return ruled.rule.paused or 0 < ruled.rule.concurrency <= ruled.held
+
+    def _next_at(self, tenant: str) -> float:
+        return self.rules.get(tenant, Ruled()).next_at
 
     # What becomes of messages.
 
     def _come_back(self, now: int, took: Mapping[int, int]) -> None:
         expired, due = _due(self.pending, now), _due(self.scheduled, now)
         awake = sorted((at, tenant) for tenant, at in self.wake.items() if at <= now)[:DUE_MAX]
-        for id_ in expired:
-            self._let_go(id_, "expired", took[id_])
-            self._return(id_, None)
+        touched = [id_ for id_ in expired if self._let_go(id_, "expired", took[id_])]
+        touched += [id_ for id_ in expired if self._return(id_, None)]
         for id_ in due:
             del self.scheduled[id_]
             self._put_in_line(id_)
-        self._seat_all([*expired, *due], now)
+        self._seat_all([*touched, *due], now)
         for _, tenant in awake:
             self.seat(tenant, now)
 
     def _serve(self, tenant: str, place: float, now: int) -> float:
-        facet, rule = self.facets.get(tenant, Facet()), self.rules.get(tenant, Rule())
+        facet, ruled = self.facets.get(tenant, Facet()), self.rules.get(tenant, Ruled())
         self.v = max(self.v, place)
         cost = 1.0 if self.queue.charge == "count" else max(1.0, facet.mean or self.mean)
-        self.facets[tenant] = Facet(
-            max(facet.tag, self.v) + cost / rule.weight,
-            facet.held + 1,
-            facet.mean,
-            max(facet.next_at, now - LATE_MS_MAX) + 1000 / rule.rate_per_s if rule.rate_per_s else 0.0,
-        )
+        self.facets[tenant] = Facet(max(facet.tag, self.v) + cost / ruled.rule.weight, facet.mean)
+        if tenant in self.rules:
+            rate = ruled.rule.rate_per_s
+            next_at = max(ruled.next_at, now - LATE_MS_MAX) + 1000 / rate if rate else 0.0
+            self.rules[tenant] = Ruled(ruled.rule, ruled.held + 1, next_at)
         return cost
 
     def _lease(self, tenant: str, charged: float, together: int, now: int, lease_ms: int) -> tuple[int, int, str]:
         id_ = self.lines[tenant].pop(0)
         before = self.tried.get(id_, Tried(0, tenant))
         # A facet served several times in one call pays the same for each.
-        self.tried[id_] = Tried(before.attempt + 1, tenant, now, together, charged, before.forgiven)
+        tag = self.facets[tenant].tag
+        self.tried[id_] = Tried(before.attempt + 1, tenant, now, together, charged, before.forgiven, tag)
         self.pending[id_] = now + lease_ms
         self.counters["pulled"] += 1
         return id_, before.attempt + 1, tenant
 
-    def _let_go(self, id_: int, kind: str, took_ms: int) -> None:
+    def _let_go(self, id_: int, kind: str, took_ms: int) -> bool:
+        """Whether its facet is touched: it has a rule, or pays something else than was charged."""
         record = self.tried[id_]
-        facet, rule = self.facets[record.tenant], self.rules.get(record.tenant, Rule())
+        tenant, cost = record.tenant, record.charged
+        ruled = self.rules.get(tenant, Ruled())
         del self.pending[id_]
         self.counters[kind] += 1
-        tag, mean = facet.tag, facet.mean
         if self.queue.charge == "time":
             cost = max(1.0, took_ms / record.together)
-            tag = tag + (cost - record.charged) / rule.weight
-            mean = 0.8 * mean + 0.2 * cost if mean else cost
             self.mean = 0.95 * self.mean + 0.05 * cost if self.mean else cost
-        self.facets[record.tenant] = Facet(tag, facet.held - 1, mean, facet.next_at)
+        if tenant in self.rules:
+            self.rules[tenant] = replace(ruled, held=ruled.held - 1)
+        if cost != record.charged:
+            facet = self.facets.get(tenant, Facet())
+            tag = (facet.tag or record.tag) + (cost - record.charged) / ruled.rule.weight
+            self.facets[tenant] = Facet(tag, 0.8 * facet.mean + 0.2 * cost if facet.mean else cost)
+        return tenant in self.rules or cost != record.charged
 
-    def _return(self, id_: int, due: int | None) -> None:
+    def _return(self, id_: int, due: int | None) -> bool:
+        """Whether it is in line again."""
         record = self.tried[id_]
         if record.attempt - record.forgiven >= self.queue.attempts_max:
             del self.tried[id_]
@@ -280,6 +294,8 @@ class QueueModel:
             self.scheduled[id_] = due
         else:
             self._put_in_line(id_)
+            return True
+        return False
 
     def _put_in_line(self, id_: int) -> None:
         line = self.lines.setdefault(self.owner[id_], [])
@@ -293,12 +309,12 @@ class QueueModel:
             self.tried.pop(id_, None)
             self.scheduled.pop(id_, None)
 
-    def _clean(self, now: int, *, is_alone: bool) -> None:
+    def _clean(self, *, is_alone: bool) -> None:
         past = sorted((tag, tenant) for tenant, tag in self.idle.items() if tag <= self.v)[:DUE_MAX]
         for _, tenant in past:
             del self.idle[tenant]
             facet = self.facets.get(tenant, Facet())
-            if not self.lines.get(tenant) and not facet.held and facet.tag <= self.v and facet.next_at <= now:
+            if not self.lines.get(tenant) and facet.tag <= self.v:
                 self.facets.pop(tenant, None)
         if is_alone and not (self.pending or self.ring or self.parked or self.wake):
             self.facets.clear()

@@ -22,7 +22,7 @@ from doubledecker.store.facets import FACET
 from doubledecker.store.offers import Offer
 from doubledecker.store.queues import RECORD, Held, Message
 from doubledecker.store.scripts import load
-from laws.queue_model import Facet, QueueModel, Tried
+from laws.queue_model import Facet, QueueModel, Ruled, Tried
 from laws.world import AGE_MS, World, hold_law, law
 
 TENANTS = ("ann", "bob", "cy", "facets")
@@ -151,7 +151,7 @@ class QueueMachine(RuleBasedStateMachine):
     def check_caps(self, tenants: set[str]) -> None:
         in_flight = Counter(self.model.owner[id_] for id_ in self.model.pending)
         for tenant in tenants:
-            cap = self.model.rules.get(tenant, Rule()).concurrency
+            cap = self.model.rules.get(tenant, Ruled()).rule.concurrency
             assert not cap or in_flight[tenant] <= cap
 
     def check_wait(self, wait_ms: int | None, before: int) -> None:
@@ -261,8 +261,9 @@ class QueueMachine(RuleBasedStateMachine):
         )
         assert {number(id_) for id_ in data} == model.data
         assert {number(id_): _tried(record) for id_, record in tried.items()} == model.tried
-        assert {name: Facet(*FACET.unpack_from(record)[:4]) for name, record in kept.items()} == model.facets
-        assert rules.keys() == model.rules.keys()
+        assert {name: Facet(*FACET.unpack_from(record)[:2]) for name, record in kept.items()} == model.facets
+        under = {name: tuple(msgspec.msgpack.decode(record)[4:]) for name, record in rules.items()}
+        assert under == {name: (ruled.held, ruled.next_at) for name, ruled in model.rules.items()}
         assert {number(id_): tuple(msgspec.msgpack.decode(r)[:2]) for id_, r in dead.items()} == model.dead
         assert float(state.pop("v", 0)) == model.v
         assert float(state.pop("mean", 0)) == model.mean
@@ -287,7 +288,7 @@ class QueueMachine(RuleBasedStateMachine):
             for tenant, tail in zip(TENANTS, lines, strict=True)
         }
         for tenant, tail in zip(TENANTS, lines, strict=True):
-            assert bool(tail) == (tenant in kept and FACET.unpack_from(kept[tenant])[4])
+            assert bool(tail) == (tenant in kept and FACET.unpack_from(kept[tenant])[2])
             assert not tail or facets.head(kept[tenant]), "a tail without a head"
         places = self.world.ask(self.at, *(["ZRANGE", f"queue:{name}:law", 0, -1] for name in PLACES))
         ring, parked, wake, idle = ([name.decode() for name in members] for members in places)
@@ -303,9 +304,10 @@ class QueueMachine(RuleBasedStateMachine):
         for tenant, line in waiting.items():
             assert [*ring, *parked, *wake].count(tenant) == 1 if line else tenant not in {*ring, *parked}
         in_flight = Counter(self.model.owner[number(id_.decode())] for id_ in pending)
+        assert self.world.run(facets.in_flight(self.at, self.queue)) == in_flight
         for tenant in TENANTS:
-            assert (FACET.unpack_from(kept[tenant])[1] if tenant in kept else 0) == in_flight[tenant]
-            assert tenant not in kept or waiting[tenant] or in_flight[tenant] or tenant in {*idle, *wake}, "a leak"
+            assert tenant not in self.model.rules or self.model.rules[tenant].held == in_flight[tenant]
+            assert tenant not in kept or waiting[tenant] or tenant in {*idle, *wake}, "a leak"
         counts = Counter({name: int(value) for name, value in state.items()})
         [dead] = self.world.ask(self.at, ["HLEN", "queue:dead:law"])
         assert dead == counts["dead"] - counts["redriven"]
@@ -339,8 +341,8 @@ def pairs(messages: list[Message]) -> list[tuple[int, int]]:
 
 
 def _tried(record: bytes) -> Tried:
-    attempt, together, forgiven, pulled_at, charged = RECORD.unpack_from(record)
-    return Tried(attempt, record[RECORD.size :].decode(), pulled_at, together, charged, forgiven)
+    attempt, together, forgiven, pulled_at, charged, tag = RECORD.unpack_from(record)
+    return Tried(attempt, record[RECORD.size :].decode(), pulled_at, together, charged, forgiven, tag)
 
 
 @pytest.mark.timeout(300)

@@ -12,7 +12,7 @@
 -- keys queue_parked   queue:parked:<queue>   zset    facets that cannot, by tag
 -- keys queue_wake     queue:wake:<queue>     zset    facets that can be served later, by when
 -- keys queue_idle     queue:idle:<queue>     zset    facets that have nothing, by tag
--- keys queue_rules    queue:rules:<queue>    hash    weight, concurrency, rate and pause of facets that have rules
+-- keys queue_rules    queue:rules:<queue>    hash    rules of facets that have some, and how they stand under them
 -- keys queue_facets   queue:facets:<queue>   hash    facets, as queue_lines keeps them
 -- keys queue_line     queue:new:<queue>:<facet>  list  tails of lines: ids of waiting messages, next one first
 
@@ -20,7 +20,7 @@
 local WORDS_MAX = 1000
 
 local function waiting_in(queue, facet)
-  local _, _, _, _, has_tail, head = unpack_facet(redis.call("HGET", queue_facets(queue), facet))
+  local _, _, has_tail, head = unpack_facet(redis.call("HGET", queue_facets(queue), facet))
   return length_of(head, has_tail, queue_line(queue, facet))
 end
 
@@ -72,10 +72,11 @@ local function seat(queue, names, kept)
   local v, seats, count = fed[queue].v, {}, 0
   for i = 1, #names do
     local name, rule = names[i], rules[i]
-    local tag, held, _, next_at = unpack_facet(kept[i])
-    local cap, is_paused = 0, 0
+    local tag = unpack_facet(kept[i])
+    local cap, is_paused, held, next_at = 0, 0, 0, 0
     if rule then
-      _, cap, _, is_paused = unpack(cmsgpack.unpack(rule))
+      local words = cmsgpack.unpack(rule)
+      cap, is_paused, held, next_at = words[2], words[4], words[5], words[6]
       redis.call("ZREM", queue_wake(queue), name)
     end
     if is_paused == 1 or (cap > 0 and held >= cap) then
@@ -97,10 +98,12 @@ local function unseat(queue, facet, kept)
   for _, place in ipairs({queue_ring, queue_parked, queue_wake}) do
     redis.call("ZREM", place(queue), facet)
   end
-  local tag, held, _, next_at = unpack_facet(kept)
+  local rule = redis.call("HGET", queue_rules(queue), facet)
+  local next_at = rule and cmsgpack.unpack(rule)[6] or 0
   if next_at > now then
     redis.call("ZADD", queue_wake(queue), next_at, facet)
-  elseif kept and held == 0 then
+  elseif kept then
+    local tag = unpack_facet(kept)
     redis.call("ZADD", queue_idle(queue), tag, facet)
   end
 end
@@ -130,7 +133,7 @@ end
 -- Returns the facet's new record, unless it stays the same, and whether it had nothing before.
 local function join(queue, facet, kept)
   local standing, ids = fed[queue], fed[queue].ids[facet]
-  local tag, held, mean, next_at, had_tail, former = unpack_facet(kept)
+  local tag, mean, had_tail, former = unpack_facet(kept)
   local head, has_tail = ids[1], had_tail
   if #ids > 1 or former ~= "" then
     head, has_tail = lengthen(former, had_tail, queue_line(queue, facet), ids)
@@ -146,7 +149,7 @@ local function join(queue, facet, kept)
     unseat(queue, facet, kept)
   end
   if (head ~= former or has_tail ~= had_tail) and (kept or head ~= "") then
-    return pack(FACET_AND_HEAD, tag, held, mean, next_at, has_tail, head), former == "" and head ~= ""
+    return pack(FACET_AND_HEAD, tag, mean, has_tail, head), former == "" and head ~= ""
   end
 end
 

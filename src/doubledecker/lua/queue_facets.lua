@@ -11,7 +11,8 @@
 --
 -- key  state      queue:state:<queue>       hash    sequence, virtual time, mean cost, counters
 -- key  facets     queue:facets:<queue>      hash    facets, as queue_lines keeps them
--- key  rules      queue:rules:<queue>       hash    weight, concurrency, rate and pause of facets that have rules
+-- key  rules      queue:rules:<queue>       hash    weight, concurrency, rate and pause of facets that have rules, and
+--                                                   how they stand under them: messages in flight, next time
 -- key  ring       queue:ring:<queue>        zset    facets that can be served, by tag
 -- key  parked     queue:parked:<queue>      zset    facets that cannot, by tag
 -- key  wake       queue:wake:<queue>        zset    facets that can be served later, by when
@@ -33,9 +34,22 @@ local ring_added = 0
 -- for each. `stood_at` is where it stands in the ring, or would; false if it must be
 -- put there. Only some have a rule, were changed, or had messages taken from their lines by this call: how many.
 local facet_named, facet_count = {}, 0
-local name_of, tag_of, held_of, mean_of, next_of, stood_at = {}, {}, {}, {}, {}, {}
+local name_of, tag_of, mean_of, stood_at = {}, {}, {}, {}
 local head_of, has_tail = {}, {}
 local rule_of, is_changed, taken_of = {}, {}, {}
+
+local function unpack_rule(packed)
+  local weight, cap, every_ms, is_paused, held, next_at = unpack(cmsgpack.unpack(packed))
+  return {
+    weight = weight, cap = cap, every_ms = every_ms, is_paused = is_paused == 1, held = held, next_at = next_at,
+  }
+end
+
+local function write_rule(name, rule)
+  local is_paused = rule.is_paused and 1 or 0
+  local words = {rule.weight, rule.cap, rule.every_ms, is_paused, rule.held, rule.next_at}
+  redis.call("HSET", rules, name, cmsgpack.pack(words))
+end
 
 -- Read many facets in two calls; those known already stay as they are. Returns them.
 local function read_all(names)
@@ -51,12 +65,10 @@ local function read_all(names)
     if not facet then
       facet = facet_count + 1
       facet_count, facet_named[name], name_of[facet] = facet, facet, name
-      tag_of[facet], held_of[facet], mean_of[facet], next_of[facet], has_tail[facet], head_of[facet] =
-        unpack_facet(packed[i])
+      tag_of[facet], mean_of[facet], has_tail[facet], head_of[facet] = unpack_facet(packed[i])
       stood_at[facet] = tag_of[facet]
       if ruled[i] then
-        local weight, cap, every_ms, is_paused = unpack(cmsgpack.unpack(ruled[i]))
-        rule_of[facet] = {weight = weight, cap = cap, every_ms = every_ms, is_paused = is_paused == 1}
+        rule_of[facet] = unpack_rule(ruled[i])
       end
     end
     some[i] = facet
@@ -68,10 +80,14 @@ local function facet_of(name)
   return facet_named[name] or read_all({name})[1]
 end
 
-local function all_known()
-  local some = {}
+-- Those whose place may be another than it was.
+local function all_moved()
+  local some, count = {}, 0
   for facet = 1, facet_count do
-    some[facet] = facet
+    if rule_of[facet] or tag_of[facet] ~= stood_at[facet] then
+      count = count + 1
+      some[count] = facet
+    end
   end
   return some
 end
@@ -81,11 +97,11 @@ local function save()
   for facet = 1, facet_count do
     if is_changed[facet] then
       words[count + 1] = name_of[facet]
-      words[count + 2] = pack(
-        FACET_AND_HEAD,
-        tag_of[facet], held_of[facet], mean_of[facet], next_of[facet], has_tail[facet], head_of[facet]
-      )
+      words[count + 2] = pack(FACET_AND_HEAD, tag_of[facet], mean_of[facet], has_tail[facet], head_of[facet])
       count = count + 2
+    end
+    if rule_of[facet] and rule_of[facet].is_changed then
+      write_rule(name_of[facet], rule_of[facet])
     end
   end
   if count > 0 then
@@ -95,21 +111,20 @@ end
 
 local function is_blocked(facet)
   local rule = rule_of[facet]
-  return rule and (rule.is_paused or (rule.cap > 0 and held_of[facet] >= rule.cap))
+  return rule and (rule.is_paused or (rule.cap > 0 and rule.held >= rule.cap))
 end
 
--- Where a facet with a rule belongs now, and its score there; nowhere when all that it has is in flight.
+-- Where a facet with a rule belongs now, and its score there.
 local function place_of(facet)
-  local is_waiting = head_of[facet] ~= ""
+  local is_waiting, next_at = head_of[facet] ~= "", rule_of[facet].next_at
   if is_waiting and is_blocked(facet) then
     return parked, tag_of[facet]
-  elseif next_of[facet] > now then
-    return wake, next_of[facet]
+  elseif next_at > now then
+    return wake, next_at
   elseif is_waiting then
     return ring, tag_of[facet] >= v and tag_of[facet] or v - 1
-  elseif held_of[facet] == 0 then
-    return idle, tag_of[facet]
   end
+  return idle, tag_of[facet]
 end
 
 local function seat_ruled(some)
@@ -121,10 +136,8 @@ local function seat_ruled(some)
     if to ~= ring then
       leaving[#leaving + 1] = names[i]
     end
-    if to then
-      table.insert(words[to], score)
-      table.insert(words[to], names[i])
-    end
+    table.insert(words[to], score)
+    table.insert(words[to], names[i])
   end
   redis.call("ZREM", parked, unpack(names))
   redis.call("ZREM", wake, unpack(names))
@@ -156,10 +169,8 @@ local function seat_all(some)
       if taken_of[facet] then
         leaving[#leaving + 1] = name_of[facet]
       end
-      if held_of[facet] == 0 then
-        resting[#resting + 1] = tag_of[facet]
-        resting[#resting + 1] = name_of[facet]
-      end
+      resting[#resting + 1] = tag_of[facet]
+      resting[#resting + 1] = name_of[facet]
     end
   end
   if #leaving > 0 then

@@ -4,9 +4,9 @@
 -- of its own. The record is read and written anyway whenever a facet is served, so most turns need no more than that;
 -- and a tenant with few messages needs no list. A line that is not empty has a head.
 
--- Tag, messages in flight, mean cost, next time, 1 if the line has a tail; then the head, ids with a space in between.
+-- Tag, mean cost, 1 if the line has a tail; then the head, ids with a space in between.
 -- (MessagePack would take three times as long.)
-local FACET = "<ddddB"
+local FACET = "<ddB"
 local FACET_AND_HEAD, HEAD_AT = FACET .. "c0", struct.size(FACET) + 1
 -- So many ids come to the head together: many enough that the tail is rarely asked, few enough to be written each time.
 local HEAD_SIZE = 8
@@ -16,10 +16,10 @@ local pack, unpack_from, cut = struct.pack, struct.unpack, string.sub
 
 local function unpack_facet(packed)
   if not packed then
-    return 0, 0, 0, 0, 0, ""
+    return 0, 0, 0, ""
   end
-  local tag, held, mean, next_at, has_tail = unpack_from(FACET, packed)
-  return tag, held, mean, next_at, has_tail, cut(packed, HEAD_AT)
+  local tag, mean, has_tail = unpack_from(FACET, packed)
+  return tag, mean, has_tail, cut(packed, HEAD_AT)
 end
 
 local function ids_in(head)

@@ -13,16 +13,14 @@
 -- returns            the ids that were still the consumer's; nothing changed for the others
 
 local given = {}
-for i, record in ipairs(still_held(ids, attempts)) do
-  local id, delay_ms = record.id, delays[record.at]
+local records, at = still_held(ids, attempts)
+let_go("nacked", records)
+for i, record in ipairs(records) do
+  local id, delay_ms = record.id, delays[at[i]]
   given[i] = id
-  let_go("nacked", record)
-  if spared[record.at] == 1 then
+  if spared[at[i]] == 1 then
     record.forgiven = record.forgiven + 1
-    local packed = pack_record(
-      record.attempt, record.together, record.forgiven, record.pulled_at, record.charged, record.name
-    )
-    redis.call("HSET", tried, id, packed)
+    redis.call("HSET", tried, id, pack_record(record))
   end
   if is_spent(record, attempts_max) then
     bury(record, why)
@@ -37,7 +35,7 @@ if #given == 0 then
 end
 redis.call("ZREM", pending, unpack(given))
 return_all()
-seat_all(all_known())
+seat_all(all_moved())
 save()
 conclude()
 return given

@@ -26,9 +26,8 @@ local function bring_back_expired()
   end
   redis.call("ZREM", pending, unpack(ids))
   local records = records_of(ids)
-  read_facets_of(records)
+  let_go("expired", records)
   for _, record in ipairs(records) do
-    let_go("expired", record)
     if is_spent(record, attempts_max) then
       bury(record, "the lease of attempt " .. record.attempt .. " ended")
     else
@@ -55,7 +54,7 @@ local function bring_back_due()
     read_all(due(wake))
   end
   return_all()
-  seat_all(all_known())
+  seat_all(all_moved())
 end
 
 -- The next message of a facet whose turn it is; those of several turns leave the line together.
@@ -81,16 +80,16 @@ end
 -- Lease messages to the consumer; what it gets, as columns.
 local function lease(turns, charges)
   local ids, attempts, names, tries = {}, {}, {}, {}
-  local costs, count = {}, 0
+  local costs, tags, count = {}, {}, 0
   for i = 1, #turns do
     local facet = turns[i]
     local id = next_id(facet)
     if id then
       count = count + 1
-      ids[count], names[count], costs[count] = id, name_of[facet], charges[i]
-    else
+      ids[count], names[count], costs[count], tags[count] = id, name_of[facet], charges[i], tag_of[facet]
+    elseif rule_of[facet] then
       -- Its line is shorter than it can be: somebody else removed it.
-      held_of[facet] = held_of[facet] - 1
+      rule_of[facet].held = rule_of[facet].held - 1
     end
   end
   if count == 0 then
@@ -108,7 +107,7 @@ local function lease(turns, charges)
     attempts[i], tries[i] = attempt, attempt - forgiven
     leases[2 * i - 1], leases[2 * i] = lease_end, id
     records[2 * i - 1] = id
-    records[2 * i] = pack(RECORD_AND_NAME, attempt, count, forgiven, now, costs[i], name)
+    records[2 * i] = pack(RECORD_AND_NAME, attempt, count, forgiven, now, costs[i], tags[i], name)
     note("pulled", id, name, attempt, 0)
   end
   redis.call("ZADD", pending, unpack(leases))
@@ -116,7 +115,7 @@ local function lease(turns, charges)
   return {ids, attempts, names, texts, tries}
 end
 
--- Forget facets that have nothing, and owe nothing: virtual time has passed their tags.
+-- Forget facets that have nothing waiting, and owe nothing: virtual time has passed their tags.
 local function forget_idle()
   local past = redis.call("ZRANGE", idle, "-inf", v, "BYSCORE", "LIMIT", 0, due_max)
   if #past == 0 then
@@ -125,7 +124,7 @@ local function forget_idle()
   redis.call("ZREM", idle, unpack(past))
   local gone = {}
   for i, facet in ipairs(read_all(past)) do
-    if held_of[facet] == 0 and tag_of[facet] <= v and next_of[facet] <= now and head_of[facet] == "" then
+    if tag_of[facet] <= v and head_of[facet] == "" then
       gone[#gone + 1] = past[i]
     end
   end

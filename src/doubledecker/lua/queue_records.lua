@@ -11,9 +11,10 @@
 -- key  settled    journal:settlements       stream  what became of messages, for the measures of fairness
 -- key  bell       queues:bell               stream  rung with a queue's name when it has something to serve again
 
--- Attempt, messages pulled together, attempts that do not count, time of the pull, cost charged; then the facet's name.
-local RECORD = "<I4I4I4dd"
-local RECORD_AND_NAME = RECORD .. "c0"
+-- Attempt, messages pulled together, attempts that do not count, time of the pull, cost charged, the facet's tag then;
+-- and the facet's name.
+local RECORD = "<I4I4I4ddd"
+local RECORD_AND_NAME, NAME_AT = RECORD .. "c0", struct.size(RECORD) + 1
 -- Below this many it costs less to ask for each than to find out whether all are alike.
 local ASKED_TOGETHER_MIN = 8
 
@@ -21,15 +22,18 @@ local notes = {}
 local noted_attempt, noted_ms, noted
 local backs = {}
 
-local function pack_record(attempt, together, forgiven, pulled_at, charged, name)
-  return pack(RECORD_AND_NAME, attempt, together, forgiven, pulled_at, charged, name)
+local function pack_record(record)
+  return pack(
+    RECORD_AND_NAME,
+    record.attempt, record.together, record.forgiven, record.pulled_at, record.charged, record.tag, record.name
+  )
 end
 
 local function unpack_record(id, packed)
-  local attempt, together, forgiven, pulled_at, charged, name_at = unpack_from(RECORD, packed)
+  local attempt, together, forgiven, pulled_at, charged, tag, name_at = unpack_from(RECORD, packed)
   return {
-    id = id, name = cut(packed, name_at),
-    attempt = attempt, together = together, forgiven = forgiven, pulled_at = pulled_at, charged = charged,
+    id = id, name = cut(packed, name_at), attempt = attempt, together = together, forgiven = forgiven,
+    pulled_at = pulled_at, charged = charged, tag = tag,
   }
 end
 
@@ -79,6 +83,11 @@ end
 
 -- Put messages into their lines again, each where it belongs: nearly always in front.
 local function return_all()
+  local names = {}
+  for name in pairs(backs) do
+    names[#names + 1] = name
+  end
+  read_all(names)
   for name, ids in pairs(backs) do
     local facet, tail = facet_of(name), line_prefix .. name
     local front = ids_in(head_of[facet])
@@ -133,22 +142,6 @@ local function bury(record, why)
   redis.call("HDEL", tried, id)
 end
 
--- A message left a consumer's hands: its place is free, and its facet pays what it really cost.
-local function let_go(kind, record)
-  local facet = facet_named[record.name]
-  local took_ms, held = now - record.pulled_at, held_of[facet]
-  took_ms = took_ms > 0 and took_ms or 0
-  held_of[facet], is_changed[facet] = held > 0 and held - 1 or 0, true
-  if is_timed then
-    local cost, mean, rule = took_ms / record.together, mean_of[facet], rule_of[facet]
-    cost = cost > 1 and cost or 1
-    tag_of[facet] = tag_of[facet] + (cost - record.charged) / (rule and rule.weight or 1)
-    mean_of[facet] = mean == 0 and cost or 0.8 * mean + 0.2 * cost
-    mean_cost = mean_cost == 0 and cost or 0.95 * mean_cost + 0.05 * cost
-  end
-  note(kind, record.id, record.name, record.attempt, took_ms)
-end
-
 -- Read the facets of records.
 local function read_facets_of(records)
   local names, count = {}, 0
@@ -162,11 +155,62 @@ local function read_facets_of(records)
   read_all(names)
 end
 
--- The records of those messages that are still in the hands of whoever names the right attempt; `at` says which.
+-- Which of the records are of facets that have rules.
+local function are_ruled(records)
+  local names = {}
+  for i = 1, has_rules and #records or 0 do
+    names[i] = records[i].name
+  end
+  return #names > 0 and redis.call("HMGET", rules, unpack(names)) or names
+end
+
+-- A facet pays what a message really cost. One that was forgotten meanwhile owed nothing beyond its tag at the pull.
+local function pay(facet, record, cost)
+  local tag, mean, rule = tag_of[facet], mean_of[facet], rule_of[facet]
+  tag = tag > 0 and tag or record.tag
+  tag_of[facet] = tag + (cost - record.charged) / (rule and rule.weight or 1)
+  mean_of[facet] = mean == 0 and cost or 0.8 * mean + 0.2 * cost
+  is_changed[facet] = true
+end
+
+-- Messages left consumers' hands. Where a message cost what was charged, as quick ones do, and no rule counts what is in
+-- flight, its facet need not be looked at; with many tenants that would cost as much as all the rest.
+local function let_go(kind, records)
+  local ruled, touched, costs, count = are_ruled(records), {}, {}, 0
+  for i = 1, #records do
+    local record = records[i]
+    local took_ms, cost = now - record.pulled_at, record.charged
+    took_ms = took_ms > 0 and took_ms or 0
+    if is_timed then
+      cost = took_ms / record.together
+      cost = cost > 1 and cost or 1
+      mean_cost = mean_cost == 0 and cost or 0.95 * mean_cost + 0.05 * cost
+    end
+    if cost ~= record.charged or ruled[i] then
+      count = count + 1
+      touched[count], costs[count] = record, cost
+    end
+    note(kind, record.id, record.name, record.attempt, took_ms)
+  end
+  read_facets_of(touched)
+  for i = 1, count do
+    local record = touched[i]
+    local facet = facet_named[record.name]
+    local rule = rule_of[facet]
+    if rule then
+      rule.held, rule.is_changed = math.max(rule.held - 1, 0), true
+    end
+    if costs[i] ~= record.charged then
+      pay(facet, record, costs[i])
+    end
+  end
+end
+
+-- The records of those messages that are still in the hands of whoever names the right attempt, and which those are.
 local function still_held(ids, attempts)
-  local mine, seen, count = {}, {}, 0
+  local mine, at, seen, count = {}, {}, {}, 0
   if #ids == 0 then
-    return mine
+    return mine, at
   end
   local records = redis.call("HMGET", tried, unpack(ids))
   local ends = not are_all_held(ids) and redis.call("ZMSCORE", pending, unpack(ids))
@@ -177,12 +221,11 @@ local function still_held(ids, attempts)
       local record = unpack_record(id, records[i])
       if record.attempt == attempts[i] then
         count = count + 1
-        seen[id], record.at, mine[count] = true, i, record
+        seen[id], at[count], mine[count] = true, i, record
       end
     end
   end
-  read_facets_of(mine)
-  return mine
+  return mine, at
 end
 
 -- Write down what happened, and wake whoever waits if there is something to serve that was not there before.

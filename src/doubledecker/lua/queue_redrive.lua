@@ -16,14 +16,16 @@ for _, id in ipairs(ids) do
     redis.call("HDEL", dead, id)
     redis.call("ZREM", dead_index, id)
     redis.call("HSET", data, id, message)
-    redis.call("HSET", tried, id, pack_record(attempts, 1, attempts, 0, 0, name))
+    local record = {attempt = attempts, together = 1, forgiven = attempts, pulled_at = 0, charged = 0, tag = 0}
+    record.name = name
+    redis.call("HSET", tried, id, pack_record(record))
     give_back(id, name)
     note("redriven", id, name, 0, 0)
     came[#came + 1] = id
   end
 end
 return_all()
-seat_all(all_known())
+seat_all(all_moved())
 save()
 conclude()
 return came

@@ -17,7 +17,8 @@ end
 
 -- Whether the rule of a facet lets it be served now.
 local function can_serve(facet)
-  return next_of[facet] <= now and not is_blocked(facet)
+  local rule = rule_of[facet]
+  return not rule or (rule.next_at <= now and not is_blocked(facet))
 end
 
 -- Whether a facet has more than what was taken. One in the ring has something, so this is only asked before another turn.
@@ -44,9 +45,10 @@ local function serve(facet, cost)
   if rule then
     step = cost / rule.weight
     local every_ms = rule.every_ms
-    next_of[facet] = every_ms > 0 and math.max(next_of[facet], now - LATE_MS_MAX) + every_ms or 0
+    rule.next_at = every_ms > 0 and math.max(rule.next_at, now - LATE_MS_MAX) + every_ms or 0
+    rule.held, rule.is_changed = rule.held + 1, true
   end
-  tag_of[facet], held_of[facet], taken_of[facet] = v + step, held_of[facet] + 1, (taken_of[facet] or 0) + 1
+  tag_of[facet], taken_of[facet] = v + step, (taken_of[facet] or 0) + 1
   is_changed[facet], stood_at[facet] = true, false
   return step
 end

@@ -1,6 +1,7 @@
 """Facets of queues, in each partition: their rules, and how they and their queue stand."""
 
 import struct
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -9,11 +10,15 @@ import msgspec
 
 from doubledecker.model.queue import Queue, Rule
 from doubledecker.store.partitions import Partition
+from doubledecker.store.queues import RECORD
 from doubledecker.store.scripts import Encoded, Packable, load
 
-# How a facet stands, as it is kept: tag, messages in flight, mean cost, next time, whether its line has a tail. The
-# line's head follows; see lua/queue_lines.lua.
-FACET = struct.Struct("<dddd?")
+# How a facet stands, as it is kept: tag, mean cost, whether its line has a tail. The line's head follows; see
+# lua/queue_lines.lua.
+FACET = struct.Struct("<dd?")
+_PAGE = 1_000
+# Weight, messages in flight at most, milliseconds between messages, 1 when paused; then messages in flight, next time.
+_KeptRule = tuple[float, int, float, int, int, float]
 _RULE = load("queue_rule")
 
 
@@ -105,6 +110,7 @@ async def facets(partition: Partition, queue: Queue, tenants: Sequence[str]) -> 
         ]
     )
     tails = await partition.commands([["LLEN", partition.key(f"queue:new:{queue.name}:{name}")] for name in tenants])
+    held = await in_flight(partition, queue)
     rows = zip(
         tenants,
         cast("list[bytes | None]", kept),
@@ -117,7 +123,7 @@ async def facets(partition: Partition, queue: Queue, tenants: Sequence[str]) -> 
         FacetView(
             tenant,
             waiting=len(head(record)) + tail,
-            in_flight=int(FACET.unpack_from(record)[1]) if record else 0,
+            in_flight=held[tenant],
             oldest_id=head(record)[0] if head(record) else "",
             rule=_rule(rule),
             is_served=tag is not None,
@@ -126,8 +132,23 @@ async def facets(partition: Partition, queue: Queue, tenants: Sequence[str]) -> 
     ]
 
 
+async def in_flight(partition: Partition, queue: Queue) -> Counter[str]:
+    """How many messages of each tenant are in consumers' hands; only of those with rules is that number kept."""
+    ids = cast("list[bytes]", await partition.command("ZRANGE", partition.key(f"queue:pending:{queue.name}"), 0, -1))
+    return await owners(partition, queue.name, ids)
+
+
+async def owners(partition: Partition, name: str, ids: Sequence[bytes]) -> Counter[str]:
+    """Whose these messages are that were pulled once, and how many each has."""
+    found: Counter[str] = Counter()
+    for start in range(0, len(ids), _PAGE):
+        records = await partition.command("HMGET", partition.key(f"queue:tried:{name}"), *ids[start : start + _PAGE])
+        found.update(record[RECORD.size :].decode() for record in cast("list[bytes | None]", records) if record)
+    return found
+
+
 def _rule(kept: bytes | None) -> Rule:
     if kept is None:
         return Rule()
-    weight, concurrency, every_ms, is_paused = msgspec.msgpack.decode(kept, type=tuple[float, int, float, int])
+    weight, concurrency, every_ms, is_paused, *_ = msgspec.msgpack.decode(kept, type=_KeptRule)
     return Rule(weight, concurrency, round(1000 / every_ms, 6) if every_ms else 0.0, bool(is_paused))

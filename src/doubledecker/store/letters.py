@@ -9,7 +9,7 @@ import msgspec
 from doubledecker.model.queue import Queue
 from doubledecker.store import facets
 from doubledecker.store.partitions import Partition
-from doubledecker.store.queues import RECORD, ids_of
+from doubledecker.store.queues import ids_of
 from doubledecker.store.scripts import Encoded, load
 
 _PAGE = 500
@@ -90,11 +90,7 @@ async def tenants(partition: Partition, name: str) -> list[str]:
     commands.append(["ZRANGE", partition.key(f"queue:scheduled:{name}"), 0, -1])
     *places, delayed = cast("list[list[bytes]]", await partition.commands(commands))
     found = {tenant.decode() for place in places for tenant in place}
-    for start in range(0, len(delayed), _PAGE):
-        page = delayed[start : start + _PAGE]
-        records = await partition.command("HMGET", partition.key(f"queue:tried:{name}"), *page)
-        found |= {record[RECORD.size :].decode() for record in cast("list[bytes | None]", records) if record}
-    return sorted(found)
+    return sorted(found.union(await facets.owners(partition, name, delayed)))
 
 
 async def names_held(partition: Partition) -> set[str]:

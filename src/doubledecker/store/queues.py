@@ -22,8 +22,8 @@ BELL_S = 5.0
 _DUE_MAX = 50
 
 # How the record of a message that was pulled begins, before its facet's name: attempt, messages pulled together,
-# attempts that do not count, time of the pull, cost charged.
-RECORD = struct.Struct("<IIIdd")
+# attempts that do not count, time of the pull, cost charged, the facet's tag then.
+RECORD = struct.Struct("<IIIddd")
 # Ids, attempts, tenants, events and tries, a column each; then wait, end of leases, least tag, mean cost, facets.
 _PullReply = tuple[list[bytes], list[int], list[bytes], list[bytes], list[int], int, int, bytes, bytes, int]
 
