@@ -63,7 +63,6 @@ class QueueModel:
     ring: dict[str, float] = field(default_factory=dict)
     parked: dict[str, float] = field(default_factory=dict)
     wake: dict[str, float] = field(default_factory=dict)
-    idle: dict[str, float] = field(default_factory=dict)
 
     @property
     def data(self) -> set[int]:
@@ -196,7 +195,7 @@ class QueueModel:
         facet = self.facets.get(tenant, Facet())
         self._stand_up(tenant)
         if not self.lines.get(tenant):
-            self._rest(tenant, facet, now)
+            self._rest(tenant, now)
         elif self._is_blocked(tenant):
             self.parked[tenant] = facet.tag
         elif self._next_at(tenant) > now:
@@ -206,14 +205,11 @@ class QueueModel:
 
     def _unseat(self, tenant: str, now: int) -> None:
         self._stand_up(tenant)
-        if tenant in self.facets or self._next_at(tenant) > now:
-            self._rest(tenant, self.facets.get(tenant, Facet()), now)
+        self._rest(tenant, now)
 
-    def _rest(self, tenant: str, facet: Facet, now: int) -> None:
+    def _rest(self, tenant: str, now: int) -> None:
         if self._next_at(tenant) > now:
             self.wake[tenant] = self._next_at(tenant)
-        else:
-            self.idle[tenant] = facet.tag
 
     def _stand_up(self, tenant: str) -> None:
         for place in (self.ring, self.parked, self.wake):
@@ -310,15 +306,14 @@ class QueueModel:
             self.scheduled.pop(id_, None)
 
     def _clean(self, *, is_alone: bool) -> None:
-        past = sorted((tag, tenant) for tenant, tag in self.idle.items() if tag <= self.v)[:DUE_MAX]
-        for _, tenant in past:
-            del self.idle[tenant]
-            facet = self.facets.get(tenant, Facet())
-            if not self.lines.get(tenant) and facet.tag <= self.v:
-                self.facets.pop(tenant, None)
         if is_alone and not (self.pending or self.ring or self.parked or self.wake):
             self.facets.clear()
-            self.idle.clear()
+
+    def forget(self, tenants: Iterable[str]) -> None:
+        """A pull may forget those that have nothing waiting, and whose tags virtual time has passed."""
+        for tenant in tenants:
+            assert not self.lines.get(tenant)
+            assert self.facets.pop(tenant).tag <= self.v
 
 
 def _due(scores: Mapping[int, int], now: int) -> list[int]:

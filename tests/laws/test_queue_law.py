@@ -26,7 +26,7 @@ from laws.queue_model import Facet, QueueModel, Ruled, Tried
 from laws.world import AGE_MS, World, hold_law, law
 
 TENANTS = ("ann", "bob", "cy", "facets")
-PLACES = ("ring", "parked", "wake", "idle")
+PLACES = ("ring", "parked", "wake")
 # What may stay when all is done: counters, journals, bells, and the shape of the store.
 STAYS = {"queue:state:law", "queues:index", "queues:bell", "journal", "journal:events", "journal:settlements", "layout"}
 STAYS |= {"topic:widgets", "counters"}
@@ -141,12 +141,20 @@ class QueueMachine(RuleBasedStateMachine):
         self.check_wait(pulled.wait_ms, before)
         assert pulled.head == min(self.model.ring.values(), default=None)
         assert pulled.facets == len(self.model.ring)
+        self.check_forgotten()
         lost = [m for m in self.held if (number(m.id), m.attempt) not in self.model_holds()]
         self.late += lost
         self.held = [m for m in self.held if m not in lost] + list(pulled.messages)
 
     def model_holds(self) -> set[tuple[int, int]]:
         return {(id_, self.model.tried[id_].attempt) for id_ in self.model.pending}
+
+    def check_forgotten(self) -> None:
+        """Nobody is remembered longer than virtual time asks for."""
+        keys = ["HKEYS", "queue:facets:law"], ["ZRANGE", "queue:idle:law", "-inf", self.model.v, "BYSCORE"]
+        kept, past = self.world.ask(self.at, *keys)
+        assert past == []
+        self.model.forget(self.model.facets.keys() - {name.decode() for name in kept})
 
     def check_caps(self, tenants: set[str]) -> None:
         in_flight = Counter(self.model.owner[id_] for id_ in self.model.pending)
@@ -291,7 +299,9 @@ class QueueMachine(RuleBasedStateMachine):
             assert bool(tail) == (tenant in kept and FACET.unpack_from(kept[tenant])[2])
             assert not tail or facets.head(kept[tenant]), "a tail without a head"
         places = self.world.ask(self.at, *(["ZRANGE", f"queue:{name}:law", 0, -1] for name in PLACES))
-        ring, parked, wake, idle = ([name.decode() for name in members] for members in places)
+        ring, parked, wake = ([name.decode() for name in members] for members in places)
+        [resting] = self.world.ask(self.at, ["ZRANGE", "queue:idle:law", 0, -1, "WITHSCORES"])
+        idle = [(names.decode().split(), float(tag)) for names, tag in zip(resting[0::2], resting[1::2], strict=True)]
         pending, scheduled = self.world.ask(
             self.at, ["ZRANGE", "queue:pending:law", 0, -1], ["ZRANGE", "queue:scheduled:law", 0, -1]
         )
@@ -307,7 +317,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.world.run(facets.in_flight(self.at, self.queue)) == in_flight
         for tenant in TENANTS:
             assert tenant not in self.model.rules or self.model.rules[tenant].held == in_flight[tenant]
-            assert tenant not in kept or waiting[tenant] or tenant in {*idle, *wake}, "a leak"
+            if tenant in kept and not waiting[tenant] and tenant not in wake:
+                ends = [tag for names, tag in idle if tenant in names]
+                assert self.model.facets[tenant].tag <= max(ends), "a leak"
         counts = Counter({name: int(value) for name, value in state.items()})
         [dead] = self.world.ask(self.at, ["HLEN", "queue:dead:law"])
         assert dead == counts["dead"] - counts["redriven"]

@@ -16,7 +16,8 @@
 -- key  ring       queue:ring:<queue>        zset    facets that can be served, by tag
 -- key  parked     queue:parked:<queue>      zset    facets that cannot, by tag
 -- key  wake       queue:wake:<queue>        zset    facets that can be served later, by when
--- key  idle       queue:idle:<queue>        zset    facets that have nothing, by tag, until virtual time has passed it
+-- key  idle       queue:idle:<queue>        zset    facets that have nothing waiting: those that came to it together, with
+--                                                   spaces between, by their greatest tag, until virtual time has passed it
 -- keys line       queue:new:<of_queue>:<facet>  list  tails of lines: ids of waiting messages, next one first
 -- arg  queue      text  the queue's name
 -- arg  charge     text  what serving costs: `time` it took, or `count` of messages
@@ -153,7 +154,7 @@ end
 -- Put facets where they belong now. Most have no rules, and can only be in the ring or nowhere. Whoever comes back
 -- stands a little before all that wait for their turn: it is served next, and pays as of now.
 local function seat_all(some)
-  local standing, resting, leaving, ruled, count = {}, {}, {}, {}, 0
+  local standing, resting, leaving, ruled, count, last_tag = {}, {}, {}, {}, 0, 0
   for i = 1, #some do
     local facet = some[i]
     if rule_of[facet] then
@@ -169,15 +170,15 @@ local function seat_all(some)
       if taken_of[facet] then
         leaving[#leaving + 1] = name_of[facet]
       end
-      resting[#resting + 1] = tag_of[facet]
       resting[#resting + 1] = name_of[facet]
+      last_tag = tag_of[facet] > last_tag and tag_of[facet] or last_tag
     end
   end
   if #leaving > 0 then
     redis.call("ZREM", ring, unpack(leaving))
   end
   if #resting > 0 then
-    redis.call("ZADD", idle, unpack(resting))
+    redis.call("ZADD", idle, last_tag, table.concat(resting, " "))
   end
   if count > 0 then
     ring_added = ring_added + redis.call("ZADD", ring, unpack(standing))

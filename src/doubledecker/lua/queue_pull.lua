@@ -15,6 +15,9 @@
 -- arg  due_max       int   how much of what is due comes back in one call
 -- returns            {ids, attempts, facets, messages, tries, wait in ms or -1, end of leases, least tag, mean cost, facets in the ring}
 
+-- So many facets, or a few more, are looked at in one call whether they can be forgotten.
+local FORGOTTEN_MAX = 200
+
 local function due(zset)
   return redis.call("ZRANGE", zset, "-inf", now, "BYSCORE", "LIMIT", 0, due_max)
 end
@@ -115,17 +118,26 @@ local function lease(turns, charges)
   return {ids, attempts, names, texts, tries}
 end
 
--- Forget facets that have nothing waiting, and owe nothing: virtual time has passed their tags.
+-- Forget facets that have nothing waiting, and owe nothing: virtual time has passed their tags. One whose tag has moved
+-- on since is named again where it belongs.
 local function forget_idle()
   local past = redis.call("ZRANGE", idle, "-inf", v, "BYSCORE", "LIMIT", 0, due_max)
-  if #past == 0 then
+  local names, seen, gone = {}, {}, {}
+  for i = 1, #past do
+    if #names < FORGOTTEN_MAX then
+      seen[i] = past[i]
+      for name in string.gmatch(past[i], "%S+") do
+        names[#names + 1] = name
+      end
+    end
+  end
+  if #seen == 0 then
     return
   end
-  redis.call("ZREM", idle, unpack(past))
-  local gone = {}
-  for i, facet in ipairs(read_all(past)) do
+  redis.call("ZREM", idle, unpack(seen))
+  for i, facet in ipairs(read_all(names)) do
     if tag_of[facet] <= v and head_of[facet] == "" then
-      gone[#gone + 1] = past[i]
+      gone[#gone + 1] = names[i]
     end
   end
   if #gone > 0 then
