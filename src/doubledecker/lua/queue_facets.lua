@@ -36,7 +36,8 @@ local ring_added = 0
 -- put there. Only some have a rule, were changed, or had messages taken from their lines by this call: how many.
 local facet_named, facet_count = {}, 0
 local name_of, tag_of, mean_of, stood_at = {}, {}, {}, {}
-local head_of, has_tail = {}, {}
+-- The head of its line is what `text_of` holds from `head_at` on: to cut it out each time would cost more.
+local text_of, head_at, has_tail = {}, {}, {}
 local rule_of, is_changed, taken_of = {}, {}, {}
 
 local function unpack_rule(packed)
@@ -66,7 +67,9 @@ local function read_all(names)
     if not facet then
       facet = facet_count + 1
       facet_count, facet_named[name], name_of[facet] = facet, facet, name
-      tag_of[facet], mean_of[facet], has_tail[facet], head_of[facet] = unpack_facet(packed[i])
+      local text = packed[i] or NO_FACET
+      tag_of[facet], mean_of[facet], has_tail[facet] = unpack_from(FACET, text)
+      text_of[facet], head_at[facet] = text, HEAD_AT
       stood_at[facet] = tag_of[facet]
       if ruled[i] then
         rule_of[facet] = unpack_rule(ruled[i])
@@ -75,6 +78,18 @@ local function read_all(names)
     some[i] = facet
   end
   return some
+end
+
+local function head_of(facet)
+  return cut(text_of[facet], head_at[facet])
+end
+
+local function set_head(facet, head)
+  text_of[facet], head_at[facet] = head, 1
+end
+
+local function is_waiting(facet)
+  return head_at[facet] <= #text_of[facet]
 end
 
 local function facet_of(name)
@@ -96,9 +111,9 @@ end
 local function save()
   local words, count = {}, 0
   for facet = 1, facet_count do
-    if is_changed[facet] then
+    if taken_of[facet] or is_changed[facet] then
       words[count + 1] = name_of[facet]
-      words[count + 2] = pack(FACET_AND_HEAD, tag_of[facet], mean_of[facet], has_tail[facet], head_of[facet])
+      words[count + 2] = pack(FACET_AND_HEAD, tag_of[facet], mean_of[facet], has_tail[facet], head_of(facet))
       count = count + 2
     end
     if rule_of[facet] and rule_of[facet].is_changed then
@@ -117,12 +132,12 @@ end
 
 -- Where a facet with a rule belongs now, and its score there.
 local function place_of(facet)
-  local is_waiting, next_at = head_of[facet] ~= "", rule_of[facet].next_at
-  if is_waiting and is_blocked(facet) then
+  local next_at = rule_of[facet].next_at
+  if is_waiting(facet) and is_blocked(facet) then
     return parked, tag_of[facet]
   elseif next_at > now then
     return wake, next_at
-  elseif is_waiting then
+  elseif is_waiting(facet) then
     return ring, tag_of[facet] >= v and tag_of[facet] or v - 1
   end
   return idle, tag_of[facet]
@@ -159,7 +174,7 @@ local function seat_all(some)
     local facet = some[i]
     if rule_of[facet] then
       ruled[#ruled + 1] = facet
-    elseif head_of[facet] ~= "" then
+    elseif is_waiting(facet) then
       local tag = tag_of[facet]
       local score = tag >= v and tag or v - 1
       if score ~= stood_at[facet] then

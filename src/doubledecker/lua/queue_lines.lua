@@ -8,6 +8,7 @@
 -- (MessagePack would take three times as long.)
 local FACET = "<ddB"
 local FACET_AND_HEAD, HEAD_AT = FACET .. "c0", struct.size(FACET) + 1
+local NO_FACET = struct.pack(FACET_AND_HEAD, 0, 0, 0, "")
 -- So many ids come to the head together: many enough that the tail is rarely asked, few enough to be written each time.
 local HEAD_SIZE = 8
 
@@ -15,9 +16,7 @@ local HEAD_SIZE = 8
 local pack, unpack_from, cut = struct.pack, struct.unpack, string.sub
 
 local function unpack_facet(packed)
-  if not packed then
-    return 0, 0, 0, ""
-  end
+  packed = packed or NO_FACET
   local tag, mean, has_tail = unpack_from(FACET, packed)
   return tag, mean, has_tail, cut(packed, HEAD_AT)
 end

@@ -63,18 +63,19 @@ end
 -- The next message of a facet whose turn it is; those of several turns leave the line together.
 local find, ids_of, turn_of = string.find, {}, {}
 local function next_id(facet)
-  local taken, head = taken_of[facet], head_of[facet]
-  local gap = taken == 1 and find(head, " ", 1, true)
+  local taken, text, at = taken_of[facet], text_of[facet], head_at[facet]
+  local gap = taken == 1 and find(text, " ", at, true)
   if gap then
-    head_of[facet] = cut(head, gap + 1)
-    return cut(head, 1, gap - 1)
+    head_at[facet] = gap + 1
+    return cut(text, at, gap - 1)
   elseif taken == 1 and has_tail[facet] == 0 then
-    head_of[facet] = ""
-    return head ~= "" and head
+    head_at[facet] = #text + 1
+    return at <= #text and cut(text, at)
   end
   if not ids_of[facet] then
-    local tail = line_prefix .. name_of[facet]
-    ids_of[facet], head_of[facet], has_tail[facet] = take(head, has_tail[facet], tail, taken)
+    local tail, head = line_prefix .. name_of[facet]
+    ids_of[facet], head, has_tail[facet] = take(cut(text, at), has_tail[facet], tail, taken)
+    set_head(facet, head)
   end
   turn_of[facet] = (turn_of[facet] or 0) + 1
   return ids_of[facet][turn_of[facet]]
@@ -83,13 +84,13 @@ end
 -- Lease messages to the consumer; what it gets, as columns.
 local function lease(turns, charges)
   local ids, attempts, names, tries = {}, {}, {}, {}
-  local costs, tags, count = {}, {}, 0
+  local count = 0
   for i = 1, #turns do
     local facet = turns[i]
     local id = next_id(facet)
     if id then
       count = count + 1
-      ids[count], names[count], costs[count], tags[count] = id, name_of[facet], charges[i], tag_of[facet]
+      ids[count], names[count], turns[count], charges[count] = id, name_of[facet], facet, charges[i]
     elseif rule_of[facet] then
       -- Its line is shorter than it can be: somebody else removed it.
       rule_of[facet].held = rule_of[facet].held - 1
@@ -110,7 +111,7 @@ local function lease(turns, charges)
     attempts[i], tries[i] = attempt, attempt - forgiven
     leases[2 * i - 1], leases[2 * i] = lease_end, id
     records[2 * i - 1] = id
-    records[2 * i] = pack(RECORD_AND_NAME, attempt, count, forgiven, now, costs[i], tags[i], name)
+    records[2 * i] = pack(RECORD_AND_NAME, attempt, count, forgiven, now, charges[i], tag_of[turns[i]], name)
     note("pulled", id, name, attempt, 0)
   end
   redis.call("ZADD", pending, unpack(leases))
@@ -136,7 +137,7 @@ local function forget_idle()
   end
   redis.call("ZREM", idle, unpack(seen))
   for i, facet in ipairs(read_all(names)) do
-    if tag_of[facet] <= v and head_of[facet] == "" then
+    if tag_of[facet] <= v and not is_waiting(facet) then
       gone[#gone + 1] = names[i]
     end
   end

@@ -10,9 +10,9 @@
 -- returns       how many were destroyed
 
 local purged = facet_of(facet)
-local gone, head, tail = take(head_of[purged], has_tail[purged], line(queue, facet), most)
-head_of[purged], has_tail[purged], is_changed[purged] = head, tail, #gone > 0
-taken_of[purged] = #gone > 0 and #gone or nil
+local gone, head, tail = take(head_of(purged), has_tail[purged], line(queue, facet), most)
+set_head(purged, head)
+has_tail[purged], taken_of[purged] = tail, #gone > 0 and #gone or nil
 for _, id in ipairs(delayed) do
   local record = redis.call("HGET", tried, id)
   if record and unpack_record(id, record).name == facet and redis.call("ZREM", scheduled, id) == 1 then

@@ -90,7 +90,7 @@ local function return_all()
   read_all(names)
   for name, ids in pairs(backs) do
     local facet, tail = facet_of(name), line_prefix .. name
-    local front = ids_in(head_of[facet])
+    local front = ids_in(head_of(facet))
     local last = has_tail[facet] == 1 and number_of(front[#front]) or math.huge
     for _, id in ipairs(ids) do
       if number_of(id) < last then
@@ -108,7 +108,7 @@ local function return_all()
       redis.call("LPUSH", tail, unpack(behind))
       has_tail[facet] = 1
     end
-    head_of[facet] = table.concat(front, " ")
+    set_head(facet, table.concat(front, " "))
     stood_at[facet], is_changed[facet] = false, true
   end
 end

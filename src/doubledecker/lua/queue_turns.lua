@@ -23,7 +23,7 @@ end
 
 -- Whether a facet has more than what was taken. One in the ring has something, so this is only asked before another turn.
 local function has_more(facet)
-  waiting_of[facet] = waiting_of[facet] or length_of(head_of[facet], has_tail[facet], line_prefix .. name_of[facet])
+  waiting_of[facet] = waiting_of[facet] or length_of(head_of(facet), has_tail[facet], line_prefix .. name_of[facet])
   return taken_of[facet] < waiting_of[facet]
 end
 
@@ -49,7 +49,6 @@ local function serve(facet, cost)
     rule.held, rule.is_changed = rule.held + 1, true
   end
   tag_of[facet], taken_of[facet] = v + step, (taken_of[facet] or 0) + 1
-  is_changed[facet], stood_at[facet] = true, false
   return step
 end
 
