@@ -32,10 +32,9 @@ local line_prefix = line(queue, "")
 local ring_added = 0
 
 -- A facet that was read is a number, and what is known of it stands in columns, which cost less to make than a table
--- for each. `stood_at` is where it stands in the ring, or would; false if it must be
--- put there. Only some have a rule, were changed, or had messages taken from their lines by this call: how many.
+-- for each. Only some have a rule, got another tag or another line, or were served by this call: how many times.
 local facet_named, facet_count = {}, 0
-local name_of, tag_of, mean_of, stood_at = {}, {}, {}, {}
+local name_of, tag_of, mean_of = {}, {}, {}
 -- The head of its line is what `text_of` holds from `head_at` on: to cut it out each time would cost more.
 local text_of, head_at, has_tail = {}, {}, {}
 local rule_of, is_changed, taken_of = {}, {}, {}
@@ -70,7 +69,6 @@ local function read_all(names)
       local text = packed[i] or NO_FACET
       tag_of[facet], mean_of[facet], has_tail[facet] = unpack_from(FACET, text)
       text_of[facet], head_at[facet] = text, HEAD_AT
-      stood_at[facet] = tag_of[facet]
       if ruled[i] then
         rule_of[facet] = unpack_rule(ruled[i])
       end
@@ -100,7 +98,7 @@ end
 local function all_moved()
   local some, count = {}, 0
   for facet = 1, facet_count do
-    if rule_of[facet] or tag_of[facet] ~= stood_at[facet] then
+    if rule_of[facet] or is_changed[facet] then
       count = count + 1
       some[count] = facet
     end
@@ -168,19 +166,16 @@ end
 
 -- Put facets where they belong now. Most have no rules, and can only be in the ring or nowhere. Whoever comes back
 -- stands a little before all that wait for their turn: it is served next, and pays as of now.
-local function seat_all(some)
+local function seat_all(some, some_count)
   local standing, resting, leaving, ruled, count, last_tag = {}, {}, {}, {}, 0, 0
-  for i = 1, #some do
+  for i = 1, some_count or #some do
     local facet = some[i]
     if rule_of[facet] then
       ruled[#ruled + 1] = facet
     elseif is_waiting(facet) then
       local tag = tag_of[facet]
-      local score = tag >= v and tag or v - 1
-      if score ~= stood_at[facet] then
-        standing[count + 1], standing[count + 2] = score, name_of[facet]
-        count = count + 2
-      end
+      standing[count + 1], standing[count + 2] = tag >= v and tag or v - 1, name_of[facet]
+      count = count + 2
     else
       if taken_of[facet] then
         leaving[#leaving + 1] = name_of[facet]

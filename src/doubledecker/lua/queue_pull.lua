@@ -161,9 +161,10 @@ end
 
 bring_back_due()
 v = math.max(v, tonumber(floor))
-local turns, charges, moved, steps = take_turns(line_up())
+local standing = line_up()
+local turns, charges, visited, steps = take_turns(standing)
 local columns = lease(turns, charges)
-seat_all(moved)
+seat_all(standing, visited)
 save()
 forget_idle()
 -- When nobody is left to be compared with, nobody has had more than another.

@@ -109,7 +109,7 @@ local function return_all()
       has_tail[facet] = 1
     end
     set_head(facet, table.concat(front, " "))
-    stood_at[facet], is_changed[facet] = false, true
+    is_changed[facet] = true
   end
 end
 

@@ -62,10 +62,10 @@ local function stand_again(again, last, facet)
   again[at + 1] = facet
 end
 
--- Whose turn it is, one after the other, and what each is charged; all facets whose place may have changed; and how far
--- all were moved on.
+-- Whose turn it is, one after the other, and what each is charged; how many of those who stand came to their turn; and
+-- how far all were moved on.
 local function take_turns(standing)
-  local turns, charges, moved, again = {}, {}, {}, {}
+  local turns, charges, again = {}, {}, {}
   local visited, first, last, served, steps = 0, 1, 0, 0, 0
   while served < most do
     local facet, other = standing[visited + 1], again[first]
@@ -73,7 +73,6 @@ local function take_turns(standing)
       facet, again[first], first = other, false, first + 1
     elseif facet then
       visited = visited + 1
-      moved[visited] = facet
     else
       break
     end
@@ -89,5 +88,5 @@ local function take_turns(standing)
       end
     end
   end
-  return turns, charges, moved, steps
+  return turns, charges, visited, steps
 end
