@@ -13,6 +13,7 @@ from doubledecker.model.queue import Queue, Rule
 
 DUE_MAX = 50
 LATE_MS_MAX = 50
+TOOK_MS_MIN = 0.5
 
 
 @dataclass(frozen=True)
@@ -264,19 +265,20 @@ class QueueModel:
     def _let_go(self, id_: int, kind: str, took_ms: int) -> bool:
         """Whether its facet is touched: it has a rule, or pays something else than was charged."""
         record = self.tried[id_]
-        tenant, cost = record.tenant, record.charged
+        tenant, took_each, cost = record.tenant, 0.0, record.charged
         ruled = self.rules.get(tenant, Ruled())
         del self.pending[id_]
         self.counters[kind] += 1
         if self.queue.charge == "time":
-            cost = max(1.0, took_ms / record.together)
-            self.mean = 0.95 * self.mean + 0.05 * cost if self.mean else cost
+            took_each = (took_ms or TOOK_MS_MIN) / record.together
+            cost = max(1.0, took_each)
+            self.mean = 0.95 * self.mean + 0.05 * took_each if self.mean else took_each
         if tenant in self.rules:
             self.rules[tenant] = replace(ruled, held=ruled.held - 1)
         if cost != record.charged:
             facet = self.facets.get(tenant, Facet())
             tag = (facet.tag or record.tag) + (cost - record.charged) / ruled.rule.weight
-            self.facets[tenant] = Facet(tag, 0.8 * facet.mean + 0.2 * cost if facet.mean else cost)
+            self.facets[tenant] = Facet(tag, 0.8 * facet.mean + 0.2 * took_each if facet.mean else took_each)
         return tenant in self.rules or cost != record.charged
 
     def _return(self, id_: int, due: int | None) -> bool:

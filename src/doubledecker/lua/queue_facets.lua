@@ -78,6 +78,11 @@ local function read_all(names)
   return some
 end
 
+-- What a message costs that takes so long; those that take less than a millisecond are all alike.
+local function cost_of(took_ms)
+  return took_ms > 1 and took_ms or 1
+end
+
 local function head_of(facet)
   return cut(text_of[facet], head_at[facet])
 end

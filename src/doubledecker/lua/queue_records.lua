@@ -18,6 +18,9 @@ local RECORD_AND_NAME, NAME_AT = RECORD .. "c0", struct.size(RECORD) + 1
 -- Below this many it costs less to ask for each than to find out whether all are alike.
 local ASKED_TOGETHER_MIN = 8
 
+-- The clock tells milliseconds; what took less than one took something.
+local TOOK_MS_MIN = 0.5
+
 local notes = {}
 local noted_attempt, noted_ms, noted
 local backs = {}
@@ -165,30 +168,29 @@ local function are_ruled(records)
 end
 
 -- A facet pays what a message really cost. One that was forgotten meanwhile owed nothing beyond its tag at the pull.
-local function pay(facet, record, cost)
+local function pay(facet, record, took_each)
   local tag, mean, rule = tag_of[facet], mean_of[facet], rule_of[facet]
   tag = tag > 0 and tag or record.tag
-  tag_of[facet] = tag + (cost - record.charged) / (rule and rule.weight or 1)
-  mean_of[facet] = mean == 0 and cost or 0.8 * mean + 0.2 * cost
+  tag_of[facet] = tag + (cost_of(took_each) - record.charged) / (rule and rule.weight or 1)
+  mean_of[facet] = mean == 0 and took_each or 0.8 * mean + 0.2 * took_each
   is_changed[facet] = true
 end
 
 -- Messages left consumers' hands. Where a message cost what was charged, as quick ones do, and no rule counts what is in
 -- flight, its facet need not be looked at; with many tenants that would cost as much as all the rest.
 local function let_go(kind, records)
-  local ruled, touched, costs, count = are_ruled(records), {}, {}, 0
+  local ruled, touched, took, count = are_ruled(records), {}, {}, 0
   for i = 1, #records do
     local record = records[i]
-    local took_ms, cost = now - record.pulled_at, record.charged
+    local took_ms, took_each = now - record.pulled_at, record.charged
     took_ms = took_ms > 0 and took_ms or 0
     if is_timed then
-      cost = took_ms / record.together
-      cost = cost > 1 and cost or 1
-      mean_cost = mean_cost == 0 and cost or 0.95 * mean_cost + 0.05 * cost
+      took_each = (took_ms > 0 and took_ms or TOOK_MS_MIN) / record.together
+      mean_cost = mean_cost == 0 and took_each or 0.95 * mean_cost + 0.05 * took_each
     end
-    if cost ~= record.charged or ruled[i] then
+    if ruled[i] or cost_of(took_each) ~= record.charged then
       count = count + 1
-      touched[count], costs[count] = record, cost
+      touched[count], took[count] = record, took_each
     end
     note(kind, record.id, record.name, record.attempt, took_ms)
   end
@@ -200,8 +202,8 @@ local function let_go(kind, records)
     if rule then
       rule.held, rule.is_changed = math.max(rule.held - 1, 0), true
     end
-    if costs[i] ~= record.charged then
-      pay(facet, record, costs[i])
+    if cost_of(took[i]) ~= record.charged then
+      pay(facet, record, took[i])
     end
   end
 end

@@ -27,14 +27,11 @@ local function has_more(facet)
   return taken_of[facet] < waiting_of[facet]
 end
 
-local function cost_of(facet)
-  if not is_timed then
-    return 1
-  end
-  -- Of one whose costs are not known yet, the cost of the others is the best guess.
-  local cost = mean_of[facet]
-  cost = cost > 0 and cost or mean_cost
-  return cost > 1 and cost or 1
+-- What the next message of a facet is charged. Of one whose costs are not known yet, those of the others are the best
+-- guess.
+local function charge_of(facet)
+  local mean = mean_of[facet]
+  return is_timed and cost_of(mean > 0 and mean or mean_cost) or 1
 end
 
 local function serve(facet, cost)
@@ -77,7 +74,7 @@ local function take_turns(standing)
       break
     end
     if not rule_of[facet] or can_serve(facet) then
-      local cost = cost_of(facet)
+      local cost = charge_of(facet)
       served, steps = served + 1, steps + serve(facet, cost)
       turns[served], charges[served] = facet, cost
       -- Back in line only if this call may come to it again: with many facets, others are served before.
