@@ -1,5 +1,6 @@
 """Many tenants and many messages in one call, which the scripts ask about together and not one by one."""
 
+from doubledecker.model.queue import Rule
 from doubledecker.store import events, facets, letters
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partitions
@@ -97,3 +98,42 @@ async def test_a_tenant_whose_events_go_different_ways_in_one_call_has_one_line(
         assert [id_ for id_, _ in await letters.peek(plain.home, queue, "ann", most=100)] == ids
         assert [id_ for id_, _ in await letters.peek(plain.home, queue, "ann", most=3)] == ids[:3]
         assert [message.id for message in await drain(quiet_rings(plain), queue, most=7)] == ids
+
+
+async def test_quick_messages_of_many_tenants_are_acked_without_a_look_at_their_facets(plain: Partitions):
+    queue, rings = a_queue(charge="count"), quiet_rings(plain)
+    await push(plain, queue, [*TENANTS, *WITH_MORE])
+    key, idle = plain.home.key("queue:facets:work"), plain.home.key("queue:idle:work")
+    first = await rings.pull(queue, most=100)
+    before = await plain.home.command("HGETALL", key), await plain.home.command("ZRANGE", idle, 0, -1, "WITHSCORES")
+    assert [row.in_flight for row in await facets.facets(plain.home, queue, TENANTS)] == [1] * 100
+
+    assert len(await rings.ack(queue, held(first.messages))) == 100
+    after = await plain.home.command("HGETALL", key), await plain.home.command("ZRANGE", idle, 0, -1, "WITHSCORES")
+    assert after == before
+    assert [row.in_flight for row in await facets.facets(plain.home, queue, TENANTS)] == [0] * 100
+
+
+async def test_many_tenants_that_have_nothing_are_all_forgotten_while_another_is_served(plain: Partitions):
+    queue, rings = a_queue(charge="count"), quiet_rings(plain)
+    await push(plain, queue, ["busy"] * 100)
+    await push(plain, queue, [f"once-{n}" for n in range(1_000)])
+    served = await drain(rings, queue, most=90, count_max=1_020)
+    assert shares_of(served)["busy"] == 20
+    await drain(rings, queue, most=5, count_max=50)
+
+    assert await plain.home.command("HKEYS", plain.home.key("queue:facets:work")) == [b"busy"]
+    assert await members(plain, "queue:idle:work") == set()
+
+
+async def test_a_cap_counts_what_was_in_flight_before_it(plain: Partitions):
+    queue, rings = a_queue(), quiet_rings(plain)
+    await push(plain, queue, [*["ann"] * 1_500, *["bob"] * 700])
+    in_hand = [message for _ in range(10) for message in (await rings.pull(queue, most=200)).messages]
+    of_ann = [message for message in in_hand if message.tenant == "ann"]
+    await facets.set_rule(plain.home, queue, "ann", Rule(concurrency=len(of_ann)))
+    rest = await rings.pull(queue, most=200)
+    assert (len(of_ann), rest.messages) == (1_300, ())
+
+    await rings.ack(queue, held(of_ann[:3]))
+    assert shares_of((await rings.pull(queue, most=200)).messages) == {"ann": 3}
