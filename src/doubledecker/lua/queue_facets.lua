@@ -116,11 +116,15 @@ local function save()
   for facet = 1, facet_count do
     if taken_of[facet] or is_changed[facet] then
       words[count + 1] = name_of[facet]
-      words[count + 2] = pack(FACET_AND_HEAD, tag_of[facet], mean_of[facet], has_tail[facet], head_of(facet))
+      words[count + 2] = pack(
+        FACET_AND_HEAD, tag_of[facet], mean_of[facet], has_tail[facet], cut(text_of[facet], head_at[facet])
+      )
       count = count + 2
     end
-    if rule_of[facet] and rule_of[facet].is_changed then
-      write_rule(name_of[facet], rule_of[facet])
+  end
+  for facet, rule in pairs(rule_of) do
+    if rule.is_changed then
+      write_rule(name_of[facet], rule)
     end
   end
   if count > 0 then
@@ -177,7 +181,7 @@ local function seat_all(some, some_count)
     local facet = some[i]
     if rule_of[facet] then
       ruled[#ruled + 1] = facet
-    elseif is_waiting(facet) then
+    elseif head_at[facet] <= #text_of[facet] then
       local tag = tag_of[facet]
       standing[count + 1], standing[count + 2] = tag >= v and tag or v - 1, name_of[facet]
       count = count + 2
