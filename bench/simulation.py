@@ -5,8 +5,8 @@ Ours passes two stages with all their counters; SimPy's is the shortest program 
 of one node. They take turns; the time is that of the processor.
 
 Theory: the mean wait before service, and the share that is turned away when there are but a few places to wait. Both
-depend steeply on the load; a million customers bring a load that is off by some tenths of a per cent, which alone makes
-one per cent of the wait. So theory is asked for the load that chance has brought.
+depend steeply on the load; a million customers a worker bring a load that is off by some tenths of a per cent, which
+alone makes one per cent of the wait. So theory is asked for the load that chance has brought.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ _THEORY_CUSTOMERS = 1_000_000
 class System:
     """A queueing system of the textbooks: so many workers, and places to wait if they are bounded.
 
-    Its load is one at which chance moves the result of a million customers by a third of what is allowed: a long queue
-    takes long to forget, and where few are turned away few can be counted.
+    Its load is one at which chance moves the result of a million customers a worker by a third of what is allowed: a
+    long queue takes long to forget, and where few wait or are turned away few can be counted.
     """
 
     name: str
@@ -72,7 +72,7 @@ async def measure(scale: Scale) -> dict[str, float]:
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
         loop = asyncio.get_running_loop()
         figures = await loop.run_in_executor(processes, _rates, _TURNS if is_full else 1)
-        runs = [loop.run_in_executor(processes, _play, system, customers, seed) for system in SYSTEMS]
+        runs = [loop.run_in_executor(processes, _play, system, customers * system.workers, seed) for system in SYSTEMS]
         for system, (found, expected) in zip(SYSTEMS, await asyncio.gather(*runs), strict=True):
             figures[f"theory.{system.name}"] = found
             figures[f"theory.{system.name}_expected"] = expected
