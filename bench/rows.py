@@ -219,9 +219,9 @@ TABLES = (
     ),
     Table(
         "Rehearsal against theory",
-        "1 000 000 customers a server at load 0.6, or 0.9 where some are turned away; service takes 1 on average; with "
-        "other chance in each repetition. The floor is what queueing theory says of the load that chance brought. How far a "
-        "run is off is chance.",
+        "1 000 000 customers a server at load 0.6, or 0.9 where some are turned away; service takes 1 on average; "
+        "with other chance in each repetition. The floor is what queueing theory says of the load that chance "
+        "brought. How far a run is off is chance.",
         (
             Row("one server: mean wait", "theory.mm1_wait", "", "theory.mm1_wait_expected"),
             Row("off by", "theory.mm1_wait_off_percent", "%", aim=Aim(most=2)),
