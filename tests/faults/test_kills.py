@@ -86,7 +86,7 @@ async def test_no_accepted_event_is_lost_when_valkey_is_killed(shape: str, tmp_p
 async def kill_under_load(ground: Ground, fleet: Fleet, kill: Callable[[], Awaitable[None]]) -> None:
     """Publish without pause, kill at random moments, then wait for the rest and compare."""
     ledger = Ledger()
-    async with aiohttp.ClientSession() as http, Receiver() as steady, Receiver(plan=_flaky) as flaky:
+    async with aiohttp.ClientSession() as http, Receiver(delay_s=0.02) as steady, Receiver(plan=_flaky) as flaky:
         secret = await _prepared(http, fleet, steady, flaky)
         partitions = await wait_for(
             ground.topology.url, namespace="rm:", count=ground.topology.partitions, patience_s=9
