@@ -5,11 +5,13 @@ import asyncio
 import pytest
 
 from conftest import Topology
+from doubledecker.assembly import build
 from doubledecker.bus import registry
 from doubledecker.model.event import Kind
 from doubledecker.model.job import MAIN
-from doubledecker.store import jobs
+from doubledecker.store import jobs, subscribers
 from doubledecker.worker import process
+from doubledecker.worker.monitor import Monitor
 from harness import TestBus, a_bus, an_event, within
 from receiver import Receiver
 
@@ -29,6 +31,32 @@ async def test_a_backlog_is_delivered_in_order_and_a_batch_takes_few_calls(one: 
         assert receiver.ids == ids
         assert receiver.in_flight_max == 1
         assert await _calls(bus) - before < 300 * CALLS_MAX
+
+
+async def test_who_was_taken_first_is_parked_before_others_are_parked_without_asking(one: Topology):
+    """A lock that was just released looks free, and a job that was just taken has not come to it: order was lost."""
+    async with (
+        a_bus(one, workers=0) as bus,
+        build.open_bus(bus.settings) as own,
+        build.open_chains(bus.settings) as chains,
+    ):
+        home, token = own.partitions.home, await bus.token("s")
+        await bus.subscribe(token, "http://127.0.0.1:9/", "widgets", timeout=0, max=1, concurrency=1)
+        await bus.publish(await bus.token("publisher"), [an_event(n) for n in range(6)])
+        await own.registry.refresh()
+        deliverer = process.make_worker(bus.settings, own, chains, Monitor([]))._deliverer
+        [subscriber] = own.registry.snapshot.subscribers.values()
+        await subscribers.enter(home, subscriber, slot="other", lease_ms=60_000, partition=0, is_retry=False)
+        first, *rest = (await jobs.take(home, {MAIN: [f"slot-{n}" for n in range(6)]}, process="p")).taken
+        await deliverer.deliver(first)
+        delivering = [asyncio.create_task(deliverer.deliver(taken)) for taken in rest]
+
+        busy = await deliverer.busy()
+
+        parked = await home.command("LRANGE", home.key(f"jobs:parked:main:{subscriber.token}"), 0, -1)
+        assert busy == [subscriber.token]
+        assert parked == [taken.packed for taken in reversed([first, *rest])]
+        await asyncio.gather(*delivering)
 
 
 async def test_a_worker_that_stops_goes_on_to_nothing_and_leaves_no_place_taken(one: Topology):

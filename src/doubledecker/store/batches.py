@@ -31,10 +31,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Next(Taken):
-    """A job that a slot went on to after another, so many times in a row; its batch is open, unless it is gone."""
+    """A job that a slot went on to after another; its batch is open, unless it is gone."""
 
     batch: Batch | None = None
-    run: int = 1
 
 
 @dataclass(frozen=True)
@@ -157,8 +156,7 @@ async def _drop(
 def _next(taken: Taken, packed: bytes, parts: Sequence[bytes]) -> Next:
     job = Job.decode(packed)
     batch = _batch(job.args[0], parts)
-    run = taken.run + 1 if isinstance(taken, Next) else 1
-    return Next(taken.partition, taken.queue, taken.slot, job, packed, is_called=True, batch=batch, run=run)
+    return Next(taken.partition, taken.queue, taken.slot, job, packed, is_called=True, run=taken.run + 1, batch=batch)
 
 
 def _batch(bid: str, parts: Sequence[bytes]) -> Batch | None:

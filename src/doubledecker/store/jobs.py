@@ -27,7 +27,10 @@ _SCRUB, _PARK, _UNPARK = load("job_scrub"), load("job_park"), load("job_unpark")
 
 @dataclass(frozen=True)
 class Taken:
-    """A job in a slot's hands: what is needed to settle it; `is_called` says that it was parked and put back."""
+    """A job in a slot's hands: what is needed to settle it; `is_called` says that it was parked and put back.
+
+    `run` counts the jobs that the slot has gone on to in a row, keeping its place, this one included.
+    """
 
     partition: Partition
     queue: str
@@ -35,6 +38,7 @@ class Taken:
     job: Job
     packed: bytes
     is_called: bool = False
+    run: int = 0
 
 
 @dataclass(frozen=True)

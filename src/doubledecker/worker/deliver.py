@@ -102,7 +102,7 @@ class Deliverer:
 
     async def _may_call(self, taken: Taken, subscriber: Subscriber) -> bool:
         """Get past the subscriber's chain and get a place, or settle the job: put off, parked or done."""
-        if isinstance(taken, Next) and taken.run > 0:
+        if taken.run > 0:
             return True
         try:
             self._chains.check(subscriber)
@@ -213,7 +213,7 @@ class Deliverer:
         )
         counts = _counts(batch, outcome, dialled_at)
         if isinstance(what, Delivered):
-            goes_on = (taken.run if isinstance(taken, Next) else 0) < self._run_max
+            goes_on = taken.run < self._run_max
             return await batches.delivered(taken, batch, attempt=attempt, counts=counts, goes_on=goes_on)
         return await batches.retry(taken, batch, delay_ms=what.delay_ms, attempt=attempt, counts=counts)
 
