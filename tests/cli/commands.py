@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from doubledecker.store import embedded
+from doubledecker.store import embedded, ports
 
 COMMAND = [sys.executable, "-m", "doubledecker"]
 
@@ -129,7 +129,7 @@ class Up:
 @contextmanager
 def an_up(data: Path, *arguments: str, with_pipeline: bool = False, **changes: str) -> Iterator[Up]:
     """A bus that is ready; ended with the block, if the test did not end it."""
-    running = Up(data, embedded.free_port(), *arguments, with_pipeline=with_pipeline, **changes)
+    running = Up(data, ports.free_port(), *arguments, with_pipeline=with_pipeline, **changes)
     try:
         running.until_ready()
         yield running

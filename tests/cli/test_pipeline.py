@@ -7,7 +7,7 @@ import pytest
 from deltalake import DeltaTable
 
 from cli.commands import Up, an_up, run, until
-from doubledecker.store import embedded
+from doubledecker.store import ports
 
 
 def state_of(data: Path) -> dict:
@@ -115,7 +115,7 @@ def test_a_missing_spark_says_what_to_install(tmp_path: Path):
         "import importlib.util as u\nfound = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'pyspark' else found(name, *rest)\n"
     )
-    url = f"redis://127.0.0.1:{embedded.free_port()}/0"
+    url = f"redis://127.0.0.1:{ports.free_port()}/0"
     answer = run("pipeline", "run", PYTHONPATH=str(tmp_path), DOUBLEDECKER_REDIS_URL=url)
 
     assert answer.returncode == 1

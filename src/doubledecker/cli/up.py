@@ -29,7 +29,7 @@ from doubledecker.cli import folder, live, pipeline
 from doubledecker.cli.board import Board
 from doubledecker.cli.keep import ChildLife, Command, Kept, ValkeyLife
 from doubledecker.errors import SettingInvalid
-from doubledecker.store import embedded
+from doubledecker.store import ports
 from doubledecker.store.embedded import EmbeddedServer
 
 # Together with the worker's own shutdown time, five seconds unless set, a stop ends within ten.
@@ -61,7 +61,7 @@ def up(*, port: int | None, data: Path, with_demo: bool, with_pipeline: bool) ->
     settings = reading.read(os.environ)
     log.configure(level="error", as_json=settings.log_json)
     wanted = settings.port if port is None else port
-    settings = replace(settings, port=wanted or embedded.free_port())
+    settings = replace(settings, port=wanted or ports.free_port())
     _check_port(settings)
     folder.prepare(data)
     console = Console()
