@@ -13,7 +13,7 @@ from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import RECORD
 from doubledecker.store.scripts import Encoded, Packable, load
 
-# How a facet stands, as it is kept: tag, mean cost, whether its line has a tail. The line's head follows; see
+# How a facet stands, as it is kept: tag, mean cost, whether its line may have a tail. The line's head follows; see
 # lua/queue_lines.lua.
 FACET = struct.Struct("<dd?")
 _PAGE = 1_000
