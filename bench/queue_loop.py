@@ -32,18 +32,19 @@ async def main() -> None:
         committing = asyncio.create_task(bus.publisher.run())
         token = await bus.registry.create_token("bench", "bench--secret", now_ms=0)
         figures: dict[str, float] = {}
-        for facets in (10, 1_000, 100_000):
+        if facets := counts.get("facets"):
             figures |= await _rates(bus, token.id, facets, counts)
-        figures |= await _noisy_neighbour(bus, token.id, counts["noisy"])
+        else:
+            figures |= await _noisy_neighbour(bus, token.id, counts["noisy"])
         committing.cancel()
     print(json.dumps(figures), flush=True)
 
 
 async def _rates(bus: Bus, publisher: str, facets: int, counts: dict[str, int]) -> dict[str, float]:
-    topic = "facets_" + "_" * len(str(facets))
-    queue = Queue(f"facets-{facets}", "", (f".*:{topic}:.*",))
+    topic = "facets"
+    queue = Queue("facets", "", (f".*:{topic}:.*",))
     await bus.registry.register_queue(queue, caller=_ROOT)
-    messages = max(facets, counts["singles"] + counts["batched"])
+    messages = counts["messages"]
     started_s = time.perf_counter()
     await _push(bus, publisher, topic, [f"t{n % facets}" for n in range(messages)])
     pushed_s = time.perf_counter() - started_s

@@ -12,22 +12,31 @@ from bench.bus import ROOT_KEY, a_bus, a_server
 from bench.scale import Scale
 
 _START_S_MAX = 30.0
+_FACETS = (10, 1_000, 100_000)
 
 
 async def measure(scale: Scale) -> dict[str, float]:
-    counts = {"singles": scale.singles // 2, "batched": scale.backlog // 2, "noisy": scale.backlog}
+    counts = {"singles": scale.singles // 2, "batched": scale.backlog // 2, "messages": max(_FACETS)}
+    figures = await _looped({"noisy": scale.backlog}, scale)
+    for facets in _FACETS:
+        figures |= await _looped({"facets": facets, **counts}, scale)
+    few = figures[f"queues.{_FACETS[0]}.batched_per_s"]
+    return {
+        **figures,
+        **{f"queues.{facets}.cost": few / figures[f"queues.{facets}.batched_per_s"] for facets in _FACETS[1:]},
+        "queues.handled.redis_per_s": await _handled("redis", scale),
+        "queues.handled.http_per_s": await _handled("http", scale),
+    }
+
+
+async def _looped(counts: dict[str, int], scale: Scale) -> dict[str, float]:
+    """What one process measures on a server of its own: as many messages for few tenants as for many."""
     async with a_server() as server:
         environment = {"BENCH_REDIS_URL": server.url}
         words = ("bench.queue_loop", json.dumps(counts))
         async with children.started(*words, environment=environment) as loop:
             figures: dict[str, float] = json.loads(await loop.line(within_s=_START_S_MAX + 10 * scale.patience_s))
-    many, few = figures["queues.100000.batched_per_s"], figures["queues.10.batched_per_s"]
-    return {
-        **figures,
-        "queues.cost_of_facets": few / many,
-        "queues.handled.redis_per_s": await _handled("redis", scale),
-        "queues.handled.http_per_s": await _handled("http", scale),
-    }
+            return figures
 
 
 async def _handled(how: str, scale: Scale) -> float:
