@@ -15,6 +15,7 @@ import doubledecker
 from bench import floors, simulation, stages
 from bench.bus import a_server
 from bench.peers import PEERS
+from doubledecker.store import memory
 
 
 async def facts() -> dict[str, str]:
@@ -52,4 +53,5 @@ def _found(path: str, name: str) -> str:
 async def _valkey_version() -> str:
     async with a_server() as server, Redis.from_url(server.url) as redis:
         about = await redis.info("server")
-        return str(about.get("valkey_version", about["redis_version"]))
+        allocator = "jemalloc" if memory.jemalloc() else "the C library's allocator"
+        return f"{about.get('valkey_version', about['redis_version'])}, on {allocator}"

@@ -132,23 +132,6 @@ async def test_it_keeps_everything_and_evicts_nothing(tmp_path, durable, fsync):
     assert found == expected
 
 
-def environment_of(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/environ").read_text().split("\0")
-
-
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="only Linux tells another process's environment")
-@pytest.mark.parametrize("own", [None, "glibc.malloc.tcache_count=9"])
-async def test_it_has_its_memory_habits_unless_the_user_has_others(tmp_path, monkeypatch, own):
-    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    if own:
-        monkeypatch.setenv("GLIBC_TUNABLES", own)
-    async with a_server(tmp_path) as server:
-        words = environment_of(server.pid)
-        expected = own or embedded.MEMORY_HABITS["GLIBC_TUNABLES"]
-        assert f"GLIBC_TUNABLES={expected}" in words
-        assert f"HOME={os.environ['HOME']}" in words
-
-
 async def test_a_terminals_signals_do_not_reach_it(tmp_path):
     async with a_server(tmp_path) as server:
         assert os.getsid(server.pid) != os.getsid(0)

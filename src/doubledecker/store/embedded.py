@@ -31,7 +31,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 
 from doubledecker.errors import DataOwned, ServerUnfit
-from doubledecker.store import flush, tether
+from doubledecker.store import flush, memory, tether
 from doubledecker.store.ports import LOOPBACK, free_port
 
 SOCKET_PATH_BYTES_MAX = 103  # macOS has 104 with the closing zero, Linux 108
@@ -42,8 +42,6 @@ PING_WAIT_S = 1.0
 SILENCE_S_MAX = 60.0  # while loading it answers between chunks of 2 MiB; a silent minute is a server that hangs
 STOP_WAIT_S = 10.0  # as long as Valkey itself gives a shutdown
 LOG_TAIL_BYTES = 2_000  # some twenty lines, the last of which say why it ended
-# glibc keeps seven pieces of a size at hand, and a script frees thousands: a pull from many tenants gains a tenth.
-MEMORY_HABITS = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=2000"}
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ class EmbeddedServer:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**MEMORY_HABITS, **os.environ},
+                env=memory.environment(),
                 pass_fds=(self._lock_fd,),
                 start_new_session=True,
             )
