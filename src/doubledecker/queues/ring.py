@@ -11,28 +11,24 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from doubledecker.errors import BusAway
 from doubledecker.model.queue import Queue
 from doubledecker.queues.bell import Bell
+from doubledecker.queues.gather import Acks, Pull, Pulls
 from doubledecker.queues.shares import Standing, divide, virtual_time
 from doubledecker.store import queues
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Message, Named, Returned
+from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Held, Message, Named, Returned
 
 # A partition may turn out to have less than was asked of it; after these rounds the rest waits for the next pull.
 _ROUNDS_MAX = 4
 # However soon something is due, time passes between two looks; and however late, another consumer's lease may have
 # begun since the last look, and end before.
 _WAIT_S_MIN, _WAIT_S_MAX = 0.001, 1.0
+# From here on a message costs as little in a call of its own as in one that is shared.
+_LARGE = 50
 
 _N = TypeVar("_N", bound=Named)
-
-
-@dataclass(frozen=True)
-class Pull:
-    """Messages, and how long until more may be due (None: nobody knows; wait for the bell)."""
-
-    messages: tuple[Message, ...]
-    wait_ms: int | None
 
 
 class Patience:
@@ -63,15 +59,16 @@ class Rings:
         self._partitions = partitions
         self._bell = bell
         self._courses: dict[str, _Course] = {}
+        self._pulls = Pulls(self._pull, self._give_back)
+        self._acks = Acks()
 
     async def pull(self, queue: Queue, *, most: int, lease_ms: int | None = None) -> Pull:
         """Take up to `most` messages (200 at the most) under a lease."""
         lease_ms = lease_ms or queue.lease_ms
-        most = min(most, PULL_MAX)
-        if len(self._partitions.all) == 1:
-            pulled = await queues.pull(self._partitions.home, queue, most=most, lease_ms=lease_ms)
-            return Pull(pulled.messages, pulled.wait_ms)
-        return await self._pull_all(queue, most, lease_ms)
+        # What a message took is divided by those pulled in the same call, as if all were one consumer's.
+        if 0 < most < _LARGE and queue.charge == "count":
+            return await self._pulls.pull(queue, most, lease_ms)
+        return await self._pull(queue, min(most, PULL_MAX), lease_ms)
 
     async def pull_waiting(
         self,
@@ -100,6 +97,8 @@ class Rings:
 
     async def ack(self, queue: Queue, held: Sequence[Named]) -> list[str]:
         """End messages; returns the ids that were still the caller's."""
+        if len(held) < _LARGE:
+            return await self._settle(held, lambda at, part: self._acks.ack(at, queue, part))
         return await self._settle(held, lambda at, part: queues.ack(at, queue, part))
 
     async def nack(
@@ -121,6 +120,17 @@ class Rings:
 
         kept = await self._settle(held, call)
         return min(ends, default=0), kept
+
+    async def _pull(self, queue: Queue, most: int, lease_ms: int) -> Pull:
+        if len(self._partitions.all) == 1:
+            pulled = await queues.pull(self._partitions.home, queue, most=most, lease_ms=lease_ms)
+            return Pull(pulled.messages, pulled.wait_ms)
+        return await self._pull_all(queue, most, lease_ms)
+
+    async def _give_back(self, queue: Queue, messages: Sequence[Message]) -> None:
+        """Nobody was there to get them: others need not wait for the lease to end, and nothing was tried."""
+        with contextlib.suppress(BusAway):  # then their leases end by themselves
+            await self.nack(queue, [Held(message.id, message.attempt, is_spared=True) for message in messages])
 
     async def _pull_all(self, queue: Queue, most: int, lease_ms: int) -> Pull:
         course = self._courses.setdefault(queue.name, _Course([Standing()] * len(self._partitions.all)))
@@ -171,11 +181,10 @@ class Rings:
             index, dash, _ = each.id.partition("-")
             if dash and index.isdecimal() and int(index) < len(self._partitions.all):
                 by_partition[int(index)].append(each)
-        replies = await asyncio.gather(
-            *(
-                call(self._partitions.all[index], part[start : start + SETTLE_MAX])
-                for index, part in by_partition.items()
-                for start in range(0, len(part), SETTLE_MAX)
-            )
-        )
+        calls = [
+            call(self._partitions.all[index], part[start : start + SETTLE_MAX])
+            for index, part in by_partition.items()
+            for start in range(0, len(part), SETTLE_MAX)
+        ]
+        replies = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         return [id_ for reply in replies for id_ in reply]

@@ -7,7 +7,7 @@ from msgspec import Raw
 from starlette.responses import Response
 
 from doubledecker.model.queue import Queue, Rule
-from doubledecker.queues.ring import Pull
+from doubledecker.queues.gather import Pull
 from doubledecker.queues.view import Facet, QueueView
 from doubledecker.store.letters import Letter
 
