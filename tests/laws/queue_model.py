@@ -120,7 +120,15 @@ class QueueModel:
     # What a consumer does.
 
     def pull(
-        self, most: int, lease_ms: int, *, now: int, took: Mapping[int, int], floor: float, is_alone: bool
+        self,
+        most: int,
+        lease_ms: int,
+        *,
+        portions: Sequence[int],
+        now: int,
+        took: Mapping[int, int],
+        floor: float,
+        is_alone: bool,
     ) -> list[tuple[int, int, str]]:
         """What is served, in order, as number, attempt and tenant."""
         self._come_back(now, took)
@@ -134,7 +142,12 @@ class QueueModel:
             if left and not self._is_blocked(tenant) and self._next_at(tenant) <= now:
                 tag = self.facets[tenant].tag
                 standing.insert(bisect_right([at for at, _ in standing], tag), (tag, tenant))
-        messages = [self._lease(*each, len(served), now, lease_ms) for each in served]
+        sizes: list[int] = []
+        for portion in (*portions, len(served)):
+            size = min(portion, len(served) - len(sizes))
+            sizes += [size] * size
+        pairs = zip(served, sizes, strict=True)
+        messages = [self._lease(*each, together, now, lease_ms) for each, together in pairs]
         for tenant in {tenant for tenant, _ in served}:
             self.seat(tenant, now)
         self._clean(is_alone=is_alone)

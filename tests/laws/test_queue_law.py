@@ -122,19 +122,19 @@ class QueueMachine(RuleBasedStateMachine):
         return self.world.run(events.publish(self.at, offers, version=0, limits=PublishLimits(), wholes=wholes))
 
     @rule(
-        most=st.sampled_from([0, 1, 2, 3, 10, 100]),
+        portions=st.sampled_from([[0], [1], [2], [3], [10], [100], [1, 1, 1], [2, 1, 3], [1, 9, 40]]),
         ages=st.integers(1, 2),
         ahead=st.sampled_from([-1.0, -1.0, -1.0, 0.0, 2.5]),
         is_alone=st.booleans(),
     )
-    def pull(self, most: int, ages: int, ahead: float, is_alone: bool) -> None:
+    def pull(self, portions: list[int], ages: int, ahead: float, is_alone: bool) -> None:
         self.world.tick()
         floor = max(0.0, self.model.v + ahead)
-        before = self.now()
-        pulling = queues.pull(self.at, self.queue, most=most, lease_ms=ages * AGE_MS, floor=floor, is_alone=is_alone)
-        pulled = self.world.run(pulling)
-        now = pulled.messages[0].lease_until - ages * AGE_MS if pulled.messages else self.now()
-        expected = self.model.pull(most, ages * AGE_MS, now=now, took=self.took(), floor=floor, is_alone=is_alone)
+        before, most, lease_ms = self.now(), sum(portions), ages * AGE_MS
+        asked = {"portions": portions, "floor": floor, "is_alone": is_alone}
+        pulled = self.world.run(queues.pull(self.at, self.queue, most=most, lease_ms=lease_ms, **asked))
+        now = pulled.messages[0].lease_until - lease_ms if pulled.messages else self.now()
+        expected = self.model.pull(most, lease_ms, now=now, took=self.took(), **asked)
 
         assert [(number(m.id), m.attempt, m.tenant) for m in pulled.messages] == expected
         self.check_caps({message.tenant for message in pulled.messages})
@@ -365,6 +365,6 @@ def test_a_fair_queue_is_at_all_times_as_the_model_says(one: Topology):
 def test_the_model_serves_in_turn_on_its_own():
     model = QueueModel(Queue("law", "", (".*",), charge="count"))
     model.push([tenant for tenant in ("ann", "bob", "cy") for _ in range(3)], now=0)
-    served = [model.pull(1, 1000, now=0, took={}, floor=0.0, is_alone=True)[0][2] for _ in range(9)]
+    served = [model.pull(1, 1000, portions=[], now=0, took={}, floor=0.0, is_alone=True)[0][2] for _ in range(9)]
 
     assert [tenant for tenant, _ in groupby(served)] == ["ann", "bob", "cy"] * 3

@@ -13,6 +13,7 @@
 -- arg  floor         text  virtual time of the queue over all partitions: no facet is served as if it were earlier
 -- arg  is_alone      int   1 when no other partition has anything to serve
 -- arg  due_max       int   how much of what is due comes back in one call
+-- arg  portions      pack  how many each of several consumers asked for, in the order they are served; empty: all is one's
 -- returns            {ids, attempts, facets, messages, tries, wait in ms or -1, end of leases, least tag, mean cost, facets in the ring}
 
 -- So many facets, or a few more, are looked at in one call whether they can be forgotten.
@@ -102,8 +103,15 @@ local function lease(turns, charges)
   local texts = redis.call("HMGET", data, unpack(ids))
   local before = are_all_held(ids) and {} or redis.call("HMGET", tried, unpack(ids))
   local leases, records, lease_end = {}, {}, string.format("%d", now + lease_ms)
+  -- A consumer's messages share its time, and only its own.
+  local consumer, together, upto = 0, 0, 0
   for i = 1, count do
     local id, name, attempt, forgiven = ids[i], names[i], 1, 0
+    if i > upto then
+      consumer = consumer + 1
+      together = math.min(portions[consumer] or count, count - upto)
+      upto = upto + together
+    end
     if before[i] then
       local record = unpack_record(id, before[i])
       attempt, forgiven = record.attempt + 1, record.forgiven
@@ -111,7 +119,7 @@ local function lease(turns, charges)
     attempts[i], tries[i] = attempt, attempt - forgiven
     leases[2 * i - 1], leases[2 * i] = lease_end, id
     records[2 * i - 1] = id
-    records[2 * i] = pack(RECORD_AND_NAME, attempt, count, forgiven, now, charges[i], tag_of[turns[i]], name)
+    records[2 * i] = pack(RECORD_AND_NAME, attempt, together, forgiven, now, charges[i], tag_of[turns[i]], name)
     note("pulled", id, name, attempt, 0)
   end
   redis.call("ZADD", pending, unpack(leases))

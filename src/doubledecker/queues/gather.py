@@ -4,7 +4,8 @@ A call costs the server some 50 µs before it has looked at a message, and a mes
 such call of a kind under way for a queue, and what is asked meanwhile goes together in the next, as in group commit.
 Nobody waits while none is under way; the busier the consumers are, the more of them share a call.
 
-Whoever asked first is served first, and gets no more than it asked for. A call that fails fails for all who share it.
+Whoever asked first is served first, and gets no more than it asked for. The script is told who asked for how many, so
+that time is charged as if each had pulled alone. A call that fails fails for all who share it.
 
 A call is nobody's own: a caller that goes away, because it was cancelled, leaves it to the others. What was pulled for
 one who has gone is for those who wait for the next call, and the rest is given back: no lease has to end for it. What
@@ -101,7 +102,7 @@ class Pulls(_Gathering[_Same, int, Pull]):
 
     def __init__(
         self,
-        pull: Callable[[Queue, int, int], Awaitable[Pull]],
+        pull: Callable[[Queue, Sequence[int], int], Awaitable[Pull]],
         give_back: Callable[[Queue, Sequence[Message]], Coroutine[Any, Any, None]],
     ) -> None:
         super().__init__()
@@ -131,7 +132,7 @@ class Pulls(_Gathering[_Same, int, Pull]):
 
     async def _serve(self, key: _Same, asks: list[_AskPull]) -> None:
         queue, lease_ms = key
-        left = await self._pull(queue, sum(most for most, _ in asks), lease_ms)
+        left = await self._pull(queue, [most for most, _ in asks], lease_ms)
         for ask in asks:
             left = _served(ask, left)
         self._pass_on(key, left)

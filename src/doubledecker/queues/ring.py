@@ -65,10 +65,9 @@ class Rings:
     async def pull(self, queue: Queue, *, most: int, lease_ms: int | None = None) -> Pull:
         """Take up to `most` messages (200 at the most) under a lease."""
         lease_ms = lease_ms or queue.lease_ms
-        # What a message took is divided by those pulled in the same call, as if all were one consumer's.
-        if 0 < most < _LARGE and queue.charge == "count":
+        if 0 < most < _LARGE:
             return await self._pulls.pull(queue, most, lease_ms)
-        return await self._pull(queue, min(most, PULL_MAX), lease_ms)
+        return await self._pull(queue, [min(most, PULL_MAX)], lease_ms)
 
     async def pull_waiting(
         self,
@@ -121,18 +120,20 @@ class Rings:
         kept = await self._settle(held, call)
         return min(ends, default=0), kept
 
-    async def _pull(self, queue: Queue, most: int, lease_ms: int) -> Pull:
+    async def _pull(self, queue: Queue, portions: Sequence[int], lease_ms: int) -> Pull:
         if len(self._partitions.all) == 1:
-            pulled = await queues.pull(self._partitions.home, queue, most=most, lease_ms=lease_ms)
+            home, most = self._partitions.home, sum(portions)
+            pulled = await queues.pull(home, queue, most=most, lease_ms=lease_ms, portions=portions)
             return Pull(pulled.messages, pulled.wait_ms)
-        return await self._pull_all(queue, most, lease_ms)
+        return await self._pull_all(queue, portions, lease_ms)
 
     async def _give_back(self, queue: Queue, messages: Sequence[Message]) -> None:
         """Nobody was there to get them: others need not wait for the lease to end, and nothing was tried."""
         with contextlib.suppress(BusAway):  # then their leases end by themselves
             await self.nack(queue, [Held(message.id, message.attempt, is_spared=True) for message in messages])
 
-    async def _pull_all(self, queue: Queue, most: int, lease_ms: int) -> Pull:
+    async def _pull_all(self, queue: Queue, portions: Sequence[int], lease_ms: int) -> Pull:
+        most = sum(portions)
         course = self._courses.setdefault(queue.name, _Course([Standing()] * len(self._partitions.all)))
         messages: list[Message] = []
         wait_ms: int | None = None
@@ -140,14 +141,14 @@ class Rings:
             left = most - len(messages)
             # Half by what was known, half by what is seen then: a tenant woken meanwhile is served by this pull.
             shares = divide(left if i else left // 2, course.standings, floor=course.virtual_time)
-            found, wait_ms = await self._visit(queue, course, shares, lease_ms)
+            found, wait_ms = await self._visit(queue, course, shares, portions, lease_ms)
             messages += found
             if len(messages) >= most or all(standing.head is None for standing in course.standings):
                 break
         return Pull(tuple(messages), wait_ms)
 
     async def _visit(
-        self, queue: Queue, course: _Course, shares: Sequence[int], lease_ms: int
+        self, queue: Queue, course: _Course, shares: Sequence[int], portions: Sequence[int], lease_ms: int
     ) -> tuple[list[Message], int | None]:
         """Pull its share from every partition, also when that is nothing: each learns how far the others are."""
         busy = {i for i, standing in enumerate(course.standings) if standing.head is not None}
@@ -158,6 +159,7 @@ class Rings:
                     queue,
                     most=share,
                     lease_ms=lease_ms,
+                    portions=portions,
                     floor=course.virtual_time,
                     is_alone=busy <= {partition.index},
                 )

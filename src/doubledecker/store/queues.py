@@ -84,11 +84,20 @@ class Held:
 
 
 async def pull(
-    partition: Partition, queue: Queue, *, most: int, lease_ms: int, floor: float = 0.0, is_alone: bool = True
+    partition: Partition,
+    queue: Queue,
+    *,
+    most: int,
+    lease_ms: int,
+    portions: Sequence[int] = (),
+    floor: float = 0.0,
+    is_alone: bool = True,
 ) -> Pulled:
     """Take up to `most` messages under a lease; with 0 only what is due comes back.
 
-    `floor` is how far the queue is over all partitions, `is_alone` whether no other has anything to serve.
+    `portions` are what each of several consumers asked for, in the order in which they are served: time is charged to
+    each by itself. `floor` is how far the queue is over all partitions, `is_alone` whether no other has anything to
+    serve.
     """
     reply = await partition.run(
         _PULL,
@@ -100,6 +109,7 @@ async def pull(
         floor=repr(floor),
         is_alone=int(is_alone),
         due_max=_DUE_MAX,
+        portions=portions,
     )
     *columns, wait_ms, until, head, cost, facets = cast("_PullReply", reply)
     messages = tuple(
