@@ -60,9 +60,18 @@ async def open_(partition: Partition, bid: str, *, token: str) -> Batch | None:
 
 
 async def delivered(
-    taken: Taken, batch: Batch, *, attempt: bytes, counts: Mapping[str, int], goes_on: bool = False
+    taken: Taken,
+    batch: Batch,
+    *,
+    attempt: bytes,
+    counts: Mapping[str, int],
+    goes_on: bool = False,
+    yields: bool = False,
 ) -> Settled:
-    """Delete a delivered batch and its job, journal the attempt; go on to the next job parked for the subscriber."""
+    """Delete a delivered batch and its job, journal the attempt; go on to the next job parked for the subscriber.
+
+    One that yields goes on only if no job of another subscriber waits in the partition to be taken for the first time.
+    """
     reply = await taken.partition.run(
         _DELIVERED,
         queue=taken.queue,
@@ -73,6 +82,7 @@ async def delivered(
         attempt=attempt,
         counts=list(counts.items()),
         goes_on=int(goes_on),
+        yields=int(yields),
     )
     is_ours, journal_bytes, packed, parts = cast("tuple[int, int, bytes, list[bytes]]", reply)
     return Settled(is_ours == 1, journal_bytes, _next(taken, packed, parts) if packed else None)

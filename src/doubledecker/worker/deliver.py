@@ -13,6 +13,7 @@ it with the next job; the place ends by itself.
 
 import asyncio
 import random
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -34,8 +35,10 @@ from doubledecker.store.subscribers import Entry, Left
 
 _log = log.get("worker")
 
-# Jobs that a slot goes on to without asking what else waits: retries, and parked jobs of other partitions.
+# Jobs that a slot goes on to without asking what else waits: retries, and jobs of others and of other partitions.
 _RUN_MAX = 16
+# So many when no slot is free and another subscriber's job waits for one: still a little more than three calls a batch.
+_RUN_MAX_CROWDED = 4
 # Subscribers for whom jobs are parked without asking; more would make every call to take a long one.
 _BUSY_MAX = 100
 
@@ -62,6 +65,8 @@ class Deliverer:
         self._doors: dict[str, asyncio.Lock] = {}
         self._busy: set[str] = set()
         self._run_max = _RUN_MAX
+        self._calls: Counter[str] = Counter()
+        self._is_crowded = False
 
     async def deliver(self, taken: Taken) -> Taken | None:
         """Deliver a batch; returns the job that the slot has next, if it got one."""
@@ -74,7 +79,13 @@ class Deliverer:
             await jobs.ack(taken)
         elif may_call:
             batch = taken.batch if isinstance(taken, Next) else await batches.open_(taken.partition, bid, token=token)
-            return await self._call(taken, subscriber, batch)
+            self._calls[token] += 1
+            if self._is_crowded and self._calls[token] >= subscriber.concurrency:
+                self._busy.add(token)
+            try:
+                return await self._call(taken, subscriber, batch)
+            finally:
+                self._calls[token] -= 1
         return None
 
     async def busy(self) -> list[str]:
@@ -95,6 +106,14 @@ class Deliverer:
         """Say that jobs were parked because of `busy`."""
         if subscriber := self._registry.snapshot.subscribers.get(token):
             await self.wait(partition, subscriber)
+
+    def count(self, free: int) -> None:
+        """Hear how many slots the last look for jobs left free; with none the worker is crowded, and others may wait.
+
+        Then a subscriber with all the calls that it may have is busy without being asked, so that what comes for it is
+        parked and does not stand before those others; and it stays so until places are heard to be free.
+        """
+        self._is_crowded = free == 0
 
     def wind_down(self) -> None:
         """Let slots go on to no other job."""
@@ -125,7 +144,7 @@ class Deliverer:
         home, token = self._partitions.home, subscriber.token
         await jobs.park(taken, token=token)
         invited = await subscribers.wait(home, subscriber, partition=taken.partition.index)
-        await subscribers.uninvite(home, token, invited)
+        await subscribers.uninvite(home, token, invited.count)
 
     async def _enter(self, taken: Taken, subscriber: Subscriber) -> bool:
         """Get a place among the calls to the subscriber, or settle the job: parked, or done when there is nobody."""
@@ -149,10 +168,13 @@ class Deliverer:
     async def wait(self, partition: Partition, subscriber: Subscriber) -> None:
         """Say that jobs are parked, and put some back if places became free before that was known."""
         invited = await subscribers.wait(self._partitions.home, subscriber, partition=partition.index)
-        if invited > 0:
-            self._busy.discard(subscriber.token)
-            moved, _ = await jobs.unpark(partition, subscriber.token, room=invited)
-            await subscribers.uninvite(self._partitions.home, subscriber.token, invited - moved)
+        if invited.count > 0:
+            room, total = invited.count, invited.total
+            unparked = await jobs.unpark(partition, subscriber.token, room=room, called_max=total)
+            await subscribers.uninvite(self._partitions.home, subscriber.token, unparked.spare)
+            # If neither, those that were put back before have their places kept anew: there is none for others.
+            if unparked.moved + unparked.spare > 0:
+                self._busy.discard(subscriber.token)
 
     async def _subscriber(self, token: str) -> Subscriber | None:
         """The subscriber as this process knows it; one that it does not know may be new."""
@@ -214,7 +236,8 @@ class Deliverer:
         counts = _counts(batch, outcome, dialled_at)
         if isinstance(what, Delivered):
             goes_on = taken.run < self._run_max
-            return await batches.delivered(taken, batch, attempt=attempt, counts=counts, goes_on=goes_on)
+            yields = taken.run >= _RUN_MAX_CROWDED and self._is_crowded
+            return await batches.delivered(taken, batch, attempt=attempt, counts=counts, goes_on=goes_on, yields=yields)
         return await batches.retry(taken, batch, delay_ms=what.delay_ms, attempt=attempt, counts=counts)
 
     async def _leave(
@@ -235,9 +258,9 @@ class Deliverer:
             _log.warning("subscriber.failing", subscriber=subscriber.token, callback=subscriber.callback)
         if left.failures_before > 0 and left.failures == 0:
             _log.info("subscriber.recovered", subscriber=subscriber.token, failures=left.failures_before)
-        if not left.waiting:
+        if not left.waiting and not self._is_crowded:
             self._busy.discard(subscriber.token)
-        if left.invited > 0:
+        if left.invited.count > 0:
             # After a run of this partition the next one's turn comes.
             count = len(self._partitions.all)
             where = sorted(left.waiting, key=lambda each: (each.partition - taken.partition.index - 1) % count)
