@@ -210,17 +210,18 @@ class JobsMachine(RuleBasedStateMachine):
             self.expect_bell(model, must_ring=len(kept.instant) == 1)
 
     @precondition(lambda self: any(t.queue != AUX for model in self.models for t in model.held.values()))
-    @rule(data=st.data(), goes_on=st.booleans(), yields=st.booleans())
-    def deliver(self, data: st.DataObject, goes_on: bool, yields: bool) -> None:
+    @rule(data=st.data(), places=st.integers(0, 2), yields=st.booleans())
+    def deliver(self, data: st.DataObject, places: int, yields: bool) -> None:
         """A slot that goes on has the next job that is parked for the subscriber, retries before first tries."""
         model, taken = self.one_held(data, is_batch=True)
-        settled = self.world.run(_delivered(taken, goes_on=goes_on, yields=yields))
+        settled = self.world.run(_delivered(taken, places=places, yields=yields))
 
         assert settled.is_ours
         token = taken.job.args[1]
         kept = model.queues[taken.queue]
         del kept.pending[taken.slot]
         line = kept.parked[token]
+        goes_on = model.called_for(token) < places
         if yields and kept.instant and Job.decode(kept.instant[-1]).args[1] != token:
             goes_on = False
         if not goes_on or not line or (taken.queue == MAIN and model.queues[RETRY].parked[token]):
@@ -414,14 +415,14 @@ class JobsMachine(RuleBasedStateMachine):
         model.bell = last
 
 
-async def _delivered(taken: Taken, *, goes_on: bool, yields: bool = False) -> Settled:
+async def _delivered(taken: Taken, *, places: int, yields: bool = False) -> Settled:
     bid, token = taken.job.args if taken.queue != AUX else ("none", "ann")
     batch = Batch(bid, token, 0, 0, ())
-    return await batches.delivered(taken, batch, attempt=b"{}", counts={}, goes_on=goes_on, yields=yields)
+    return await batches.delivered(taken, batch, attempt=b"{}", counts={}, places=places, yields=yields)
 
 
 async def _is_delivered(taken: Taken) -> bool:
-    return (await _delivered(taken, goes_on=True)).is_ours
+    return (await _delivered(taken, places=4)).is_ours
 
 
 def _expected_take(

@@ -65,12 +65,13 @@ async def delivered(
     *,
     attempt: bytes,
     counts: Mapping[str, int],
-    goes_on: bool = False,
+    places: int = 0,
     yields: bool = False,
 ) -> Settled:
     """Delete a delivered batch and its job, journal the attempt; go on to the next job parked for the subscriber.
 
-    One that yields goes on only if no job of another subscriber waits in the partition to be taken for the first time.
+    It does if the subscriber may have more calls than jobs that were put back wait to be taken: with one place, none is
+    overtaken. One that yields goes on only if no other subscriber's job waits in the partition for its first try.
     """
     reply = await taken.partition.run(
         _DELIVERED,
@@ -81,7 +82,7 @@ async def delivered(
         token=batch.token,
         attempt=attempt,
         counts=list(counts.items()),
-        goes_on=int(goes_on),
+        places=places,
         yields=int(yields),
     )
     is_ours, journal_bytes, packed, parts = cast("tuple[int, int, bytes, list[bytes]]", reply)

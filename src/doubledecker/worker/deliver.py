@@ -37,7 +37,7 @@ _log = log.get("worker")
 
 # Jobs that a slot goes on to without asking what else waits: retries, and jobs of others and of other partitions.
 _RUN_MAX = 16
-# So many when no slot is free and another subscriber's job waits for one: still a little more than three calls a batch.
+# So many when no slot is free and another subscriber's job waits: a little more than three calls a batch.
 _RUN_MAX_CROWDED = 4
 # Subscribers for whom jobs are parked without asking; more would make every call to take a long one.
 _BUSY_MAX = 100
@@ -110,8 +110,8 @@ class Deliverer:
     def count(self, free: int) -> None:
         """Hear how many slots the last look for jobs left free; with none the worker is crowded, and others may wait.
 
-        Then a subscriber with all the calls that it may have is busy without being asked, so that what comes for it is
-        parked and does not stand before those others; and it stays so until places are heard to be free.
+        Then a subscriber with all its calls under way is busy without being asked, so that what comes for it is parked
+        and does not stand before those others; and it stays so until places are heard to be free.
         """
         self._is_crowded = free == 0
 
@@ -162,19 +162,25 @@ class Deliverer:
         elif entry is not Entry.GO:
             self._busy.add(subscriber.token)
             await jobs.park(taken, token=subscriber.token)
-            await self.wait(taken.partition, subscriber)
+            await self._wait(taken.partition, subscriber)
         return entry is Entry.GO
 
     async def wait(self, partition: Partition, subscriber: Subscriber) -> None:
         """Say that jobs are parked, and put some back if places became free before that was known."""
+        # One that was put back and has just been taken asks first, or its place might be given to another.
+        await asyncio.sleep(0)
+        async with self._doors.setdefault(subscriber.token, asyncio.Lock()):
+            await self._wait(partition, subscriber)
+
+    async def _wait(self, partition: Partition, subscriber: Subscriber) -> None:
         invited = await subscribers.wait(self._partitions.home, subscriber, partition=partition.index)
         if invited.count > 0:
-            room, total = invited.count, invited.total
-            unparked = await jobs.unpark(partition, subscriber.token, room=room, called_max=total)
-            await subscribers.uninvite(self._partitions.home, subscriber.token, unparked.spare)
+            token = subscriber.token
+            unparked = await jobs.unpark(partition, token, room=invited.count, called_max=invited.total)
+            await subscribers.uninvite(self._partitions.home, token, unparked.spare)
             # If neither, those that were put back before have their places kept anew: there is none for others.
             if unparked.moved + unparked.spare > 0:
-                self._busy.discard(subscriber.token)
+                self._busy.discard(token)
 
     async def _subscriber(self, token: str) -> Subscriber | None:
         """The subscriber as this process knows it; one that it does not know may be new."""
@@ -205,7 +211,7 @@ class Deliverer:
             backoff=self._rules.backoff,
             chance=random.random(),  # noqa: S311 - jitter, not a secret
         )
-        settled = await self._carry_out(what, taken, batch, outcome, dialled_at)
+        settled = await self._carry_out(what, taken, subscriber, batch, outcome, dialled_at)
         points = self._rules.heal_points if outcome.is_delivered else -self._rules.damage_points
         delay_ms = 0 if isinstance(what, Delivered) else what.delay_ms
         _log_attempt(taken, batch, outcome, delay_ms)
@@ -219,12 +225,12 @@ class Deliverer:
         )
         if settled.journal_bytes > self._rules.journal_bytes_max:
             await journal.trim(taken.partition, "attempts", bytes_max=self._rules.journal_bytes_max)
-        if settled.after is None or left.has_place:
-            return settled.after
         # Without its place, as when there are fewer now, it asks again like any job that was put back.
-        return replace(settled.after, run=0)
+        return settled.after if settled.after is None or left.has_place else replace(settled.after, run=0)
 
-    async def _carry_out(self, what: Verdict, taken: Taken, batch: Batch, outcome: Outcome, dialled_at: int) -> Settled:
+    async def _carry_out(
+        self, what: Verdict, taken: Taken, subscriber: Subscriber, batch: Batch, outcome: Outcome, dialled_at: int
+    ) -> Settled:
         attempt = record.entry(
             outcome,
             batch=batch.bid,
@@ -235,9 +241,9 @@ class Deliverer:
         )
         counts = _counts(batch, outcome, dialled_at)
         if isinstance(what, Delivered):
-            goes_on = taken.run < self._run_max
+            places = subscriber.concurrency if taken.run < self._run_max else 0
             yields = taken.run >= _RUN_MAX_CROWDED and self._is_crowded
-            return await batches.delivered(taken, batch, attempt=attempt, counts=counts, goes_on=goes_on, yields=yields)
+            return await batches.delivered(taken, batch, attempt=attempt, counts=counts, places=places, yields=yields)
         return await batches.retry(taken, batch, delay_ms=what.delay_ms, attempt=attempt, counts=counts)
 
     async def _leave(

@@ -3,7 +3,7 @@
 1. Free slots are offered to each partition in turn; the script fills as many as it has jobs for, and says how long to
    wait for the next deadline.
 2. Each taken job runs in a task of its own, which may go on to a next job that it got for the slot by itself. The slot
-   is free again when the task ends.
+   is free again when the task ends; after a job that was parked and put back it is *sated*, and prefers others.
 3. With nothing to take, the fetcher sleeps until the deadline by its own timer, until the bell rings, or until a slot
    becomes free with work left over.
 
