@@ -70,7 +70,8 @@ LATER = frozenset(
         "replay:pace:{rid}",
         "replay:ledger:{rid}",
         "journal:gaps",
-        "jobs:called",
+        "jobs:called:{q}",
+        "jobs:called:index",
         "invitations:{token}",
     )
 )
@@ -337,7 +338,7 @@ def _check(key: Found, row: Row) -> None:
         assert key.value[2].isdigit()
         assert all(b"\n" not in line and msgspec.json.decode(line)["id"] for line in key.value[3:])
     if row.pattern.startswith(
-        ("jobs:index", "jobs:instant", "jobs:scheduled", "jobs:pending:{q}:", "jobs:parked:{q}:")
+        ("jobs:index", "jobs:instant", "jobs:called:{q}", "jobs:scheduled", "jobs:pending:{q}:", "jobs:parked:{q}:")
     ):
         for member in key.value:
             _check_job(member[0] if key.type == "zset" else member)

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from conftest import Topology
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import subscribers
-from doubledecker.store.subscribers import Entry, Left, Waiting
+from doubledecker.store.subscribers import Entry, Invited, Left, Waiting
 from laws.world import AGE_MS, World, a_world, hold_law, law, pairs
 
 SLOTS = ("s1", "s2", "s3", "s4", "s5")
@@ -89,15 +89,18 @@ class HoldsMachine(RuleBasedStateMachine):
 
     @rule(partition=st.integers(0, 2))
     def wait(self, partition: int) -> None:
-        room = self.world.run(subscribers.wait(self.home, SUBSCRIBER, partition=partition))
+        invited = self.world.run(subscribers.wait(self.home, SUBSCRIBER, partition=partition))
         if self.model is None:
-            assert room == 0
+            assert invited == Invited(0, 0)
             return
         self.expire()
         [mark] = self.world.ask(self.home, ["HGET", "waiting:ann", partition])
         assert mark.decode() != self.model.waiting.get(partition)
         self.model.waiting[partition] = mark.decode()
-        assert room == (0 if self.model.failures else self.invite())
+        if self.model.failures:
+            assert invited == Invited(0, 0)
+        else:
+            assert invited == Invited(self.invite(), len(self.model.invitations))
 
     def expected_entry(self, *, is_retry: bool, must_queue: bool) -> Entry:
         assert self.model is not None
@@ -136,7 +139,7 @@ class HoldsMachine(RuleBasedStateMachine):
             )
         )
         if self.model is None:
-            assert left == Left(0, 0, has_place=False, invited=0, waiting=())
+            assert left == Left(0, 0, has_place=False, invited=Invited(0, 0), waiting=())
             return
         self.expire()
         failures_before = self.model.failures
@@ -155,7 +158,7 @@ class HoldsMachine(RuleBasedStateMachine):
         invited = self.invite(places) if waiting and not self.model.failures else 0
         assert left.failures_before == failures_before
         assert left.failures == self.model.failures
-        assert left.invited == invited
+        assert left.invited == Invited(invited, len(self.model.invitations))
         assert {each.partition: each.mark for each in left.waiting} == waiting
         if points < 0:
             condition = self.world.run(subscribers.conditions(self.home, ["ann"], now_ms=before_ms))["ann"]
@@ -247,4 +250,4 @@ def test_a_hold_that_has_ended_does_not_count_against_the_free_places(topology: 
         world.pass_ages(INVITE_AGES)
         left = world.run(subscribers.leave(home, SUBSCRIBER, slot="alive", points=1))
 
-        assert left.invited == SUBSCRIBER.concurrency
+        assert left.invited.count == SUBSCRIBER.concurrency

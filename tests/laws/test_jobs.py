@@ -12,7 +12,7 @@ from conftest import Topology
 from doubledecker.model.job import AUX, MAIN, RETRY, Job
 from doubledecker.store import batches, jobs
 from doubledecker.store.batches import Batch, Settled
-from doubledecker.store.jobs import Taken
+from doubledecker.store.jobs import Taken, Unparked
 from doubledecker.store.partitions import Partition
 from laws.world import AGE_MS, World, a_world, hold_law, law, pairs, strings
 
@@ -35,10 +35,11 @@ some_slots = st.sampled_from([["s1"], ["s2", "s3"], ["aux", "s1"], ["aux", "s1",
 
 @dataclass
 class Queue:
-    """One queue as it should be; `instant` has the next job last."""
+    """One queue as it should be; `instant`, and `called` for those that were put back, have the next job last."""
 
     scheduled: dict[bytes, int] = field(default_factory=dict)
     instant: list[bytes] = field(default_factory=list)
+    called: list[bytes] = field(default_factory=list)
     pending: dict[str, bytes] = field(default_factory=dict)
     parked: dict[str, list[bytes]] = field(default_factory=lambda: {token: [] for token in TOKENS})
     holders: set[str] = field(default_factory=set)
@@ -47,7 +48,7 @@ class Queue:
     def places(self) -> list[bytes]:
         """Every job of the queue, once for each place that it is in."""
         parked = [job for line in self.parked.values() for job in line]
-        return [*self.scheduled, *self.instant, *self.pending.values(), *parked]
+        return [*self.scheduled, *self.instant, *self.called, *self.pending.values(), *parked]
 
 
 @dataclass
@@ -60,9 +61,11 @@ class Model:
     beats: dict[str, int] = field(default_factory=dict)
     held: dict[str, Taken] = field(default_factory=dict)
     late: list[Taken] = field(default_factory=list)
-    called: set[bytes] = field(default_factory=set)
     owner: str | None = None
     bell: bytes = b""
+
+    def called_for(self, token: str) -> int:
+        return sum(Job.decode(job).args[1] == token for queue in (RETRY, MAIN) for job in self.queues[queue].called)
 
 
 class JobsMachine(RuleBasedStateMachine):
@@ -132,22 +135,33 @@ class JobsMachine(RuleBasedStateMachine):
             kept.instant.insert(0, packed)
         self.expect_bell(model, must_ring=is_added and len(kept.instant) == 1)
 
-    @rule(index=some_partition, slots=some_slots, process=st.sampled_from(["p1", "p2"]), busy=some_tokens)
-    def take(self, index: int, slots: list[str], process: str, busy: tuple[str, ...] = ()) -> None:
+    @rule(
+        index=some_partition,
+        slots=some_slots,
+        process=st.sampled_from(["p1", "p2"]),
+        busy=some_tokens,
+        sated=st.sampled_from([(), ("s1", "s3"), ("s1", "s2", "s3")]),
+    )
+    def take(
+        self,
+        index: int,
+        slots: list[str],
+        process: str,
+        busy: tuple[str, ...] = (),
+        sated: tuple[str, ...] = (),
+    ) -> None:
         """Slots that hold a job ask again, as they do when a reply was lost: they get the same one."""
         model = self.at(index)
         offers = {queue: [slot for slot in SLOTS[queue] if slot in slots] for queue in QUEUES}
         offers = {queue: offered for queue, offered in offers.items() if offered}
         before = self.now(model)
-        take = self.world.run(jobs.take(model.partition, offers, process=process, busy=busy))
+        take = self.world.run(jobs.take(model.partition, offers, process=process, busy=busy, sated=sated))
         after = self.now(model)
 
-        expected, parked_for = _expected_take(model, offers, busy, now=before)
-        assert sorted((t.slot, t.queue, t.packed) for t in take.taken) == sorted(expected)
+        expected, parked_for = _expected_take(model, offers, busy, sated, now=before)
+        assert sorted((t.slot, t.queue, t.packed, t.is_called) for t in take.taken) == sorted(expected)
         assert sorted(take.parked_for) == sorted(parked_for)
         for taken in take.taken:
-            assert taken.is_called == (taken.packed in model.called)
-            model.called.discard(taken.packed)
             model.held[taken.slot] = taken
             model.queues[taken.queue].holders.add(taken.slot)
         heads = [score for queue in offers for score in model.queues[queue].scheduled.values()]
@@ -196,17 +210,20 @@ class JobsMachine(RuleBasedStateMachine):
             self.expect_bell(model, must_ring=len(kept.instant) == 1)
 
     @precondition(lambda self: any(t.queue != AUX for model in self.models for t in model.held.values()))
-    @rule(data=st.data(), goes_on=st.booleans())
-    def deliver(self, data: st.DataObject, goes_on: bool) -> None:
+    @rule(data=st.data(), places=st.integers(0, 2), yields=st.booleans())
+    def deliver(self, data: st.DataObject, places: int, yields: bool) -> None:
         """A slot that goes on has the next job that is parked for the subscriber, retries before first tries."""
         model, taken = self.one_held(data, is_batch=True)
-        settled = self.world.run(_delivered(taken, goes_on=goes_on))
+        settled = self.world.run(_delivered(taken, places=places, yields=yields))
 
         assert settled.is_ours
         token = taken.job.args[1]
         kept = model.queues[taken.queue]
         del kept.pending[taken.slot]
         line = kept.parked[token]
+        goes_on = model.called_for(token) < places
+        if yields and kept.instant and Job.decode(kept.instant[-1]).args[1] != token:
+            goes_on = False
         if not goes_on or not line or (taken.queue == MAIN and model.queues[RETRY].parked[token]):
             assert settled.after is None
             return
@@ -233,13 +250,20 @@ class JobsMachine(RuleBasedStateMachine):
         index=some_partition,
         token=st.sampled_from(TOKENS),
         room=st.integers(0, 3),
+        called_max=st.integers(0, 4),
         queues=st.sampled_from([(RETRY, MAIN), (MAIN, RETRY), (RETRY,), (MAIN,)]),
         is_probe=st.booleans(),
     )
-    def unpark(self, index: int, token: str, room: int, queues: tuple[str, ...], is_probe: bool) -> None:
+    def unpark(
+        self, index: int, token: str, room: int, called_max: int, queues: tuple[str, ...], is_probe: bool
+    ) -> None:
+        """No more are put back than would have `called_max` of them stand in line."""
         model = self.at(index)
-        moved, left = self.world.run(jobs.unpark(model.partition, token, room=room, queues=queues, is_probe=is_probe))
+        unparked = self.world.run(
+            jobs.unpark(model.partition, token, room=room, called_max=called_max, queues=queues, is_probe=is_probe)
+        )
 
+        room = max(0, min(room, called_max - model.called_for(token)))
         expected = 0
         must_ring = False
         for queue in queues:
@@ -248,12 +272,11 @@ class JobsMachine(RuleBasedStateMachine):
             chosen = line[len(line) - count :]
             del line[len(line) - count :]
             expected += count
-            into = model.queues[RETRY if is_probe else queue].instant
+            into = model.queues[RETRY if is_probe else queue].called
             must_ring = must_ring or (bool(chosen) and not into)
-            into.extend(chosen)
-            model.called.update(chosen)
-        assert moved == expected
-        assert left == sum(len(model.queues[queue].parked[token]) for queue in (RETRY, MAIN))
+            into[:0] = chosen
+        parked = sum(len(model.queues[queue].parked[token]) for queue in (RETRY, MAIN))
+        assert unparked == Unparked(expected, room - expected, parked + model.called_for(token))
         self.expect_bell(model, must_ring=must_ring)
 
     @rule(index=some_partition, token=st.sampled_from(TOKENS), room=st.integers(1, 3), is_probe=st.booleans())
@@ -262,7 +285,7 @@ class JobsMachine(RuleBasedStateMachine):
         model = self.at(index)
         for slot in [slot for slot, taken in model.held.items() if taken.queue != AUX]:
             self.park_one(model, model.held.pop(slot))
-        self.unpark(index, token, room, (RETRY, MAIN), is_probe)
+        self.unpark(index, token, room, 4, (RETRY, MAIN), is_probe)
 
     @rule(index=some_partition, slots=some_slots)
     def beat(self, index: int, slots: list[str]) -> None:
@@ -335,17 +358,24 @@ class JobsMachine(RuleBasedStateMachine):
             self.check_queue(model, queue, kept)
         holders = [slot for kept in model.queues.values() for slot in kept.pending]
         assert len(holders) == len(set(holders)), "a slot holds two jobs"
-        [index] = self.world.ask(model.partition, ["SMEMBERS", "jobs:parked:index"])
+        index, called = self.world.ask(
+            model.partition, ["SMEMBERS", "jobs:parked:index"], ["HGETALL", "jobs:called:index"]
+        )
         parked = {token for kept in model.queues.values() for token, line in kept.parked.items() if line}
         assert set(strings(index)) == parked
+        counts = {token: model.called_for(token) for token in TOKENS}
+        assert dict(zip(called[0::2], map(int, called[1::2]), strict=True)) == {
+            token.encode(): count for token, count in counts.items() if count
+        }
 
     def check_queue(self, model: Model, queue: str, kept: Queue) -> None:
         slots = SLOTS[queue]
-        index, scheduled, instant, holders, *lists = self.world.ask(
+        index, scheduled, instant, called, holders, *lists = self.world.ask(
             model.partition,
             ["SMEMBERS", f"jobs:index:{queue}"],
             ["ZRANGE", f"jobs:scheduled:{queue}", 0, -1, "WITHSCORES"],
             ["LRANGE", f"jobs:instant:{queue}", 0, -1],
+            ["LRANGE", f"jobs:called:{queue}", 0, -1],
             ["SMEMBERS", f"jobs:pending:index:{queue}"],
             *(["LRANGE", f"jobs:pending:{queue}:{slot}", 0, -1] for slot in slots),
             *(["LRANGE", f"jobs:parked:{queue}:{token}", 0, -1] for token in TOKENS),
@@ -354,6 +384,7 @@ class JobsMachine(RuleBasedStateMachine):
         assert set(index) == set(kept.places)
         assert pairs(scheduled) == kept.scheduled
         assert instant == kept.instant
+        assert called == kept.called
         assert set(strings(holders)) == kept.holders
         assert lists[: len(slots)] == [[kept.pending[slot]] if slot in kept.pending else [] for slot in slots]
         assert lists[len(slots) :] == [kept.parked[token] for token in TOKENS]
@@ -384,22 +415,23 @@ class JobsMachine(RuleBasedStateMachine):
         model.bell = last
 
 
-async def _delivered(taken: Taken, *, goes_on: bool) -> Settled:
+async def _delivered(taken: Taken, *, places: int, yields: bool = False) -> Settled:
     bid, token = taken.job.args if taken.queue != AUX else ("none", "ann")
-    return await batches.delivered(taken, Batch(bid, token, 0, 0, ()), attempt=b"{}", counts={}, goes_on=goes_on)
+    batch = Batch(bid, token, 0, 0, ())
+    return await batches.delivered(taken, batch, attempt=b"{}", counts={}, places=places, yields=yields)
 
 
 async def _is_delivered(taken: Taken) -> bool:
-    return (await _delivered(taken, goes_on=True)).is_ours
+    return (await _delivered(taken, places=4)).is_ours
 
 
 def _expected_take(
-    model: Model, offers: dict[str, list[str]], busy: tuple[str, ...], *, now: int
-) -> tuple[list[tuple[str, str, bytes]], set[str]]:
+    model: Model, offers: dict[str, list[str]], busy: tuple[str, ...], sated: tuple[str, ...], *, now: int
+) -> tuple[list[tuple[str, str, bytes, bool]], set[str]]:
     """Move jobs in the model as a call to take should; say what it gives, and whose first tries it parks."""
-    parked_for = set()
+    parked_for: set[str] = set()
     given = {
-        slot: (queue, model.queues[queue].pending[slot])
+        slot: (queue, model.queues[queue].pending[slot], False)
         for queue, slots in offers.items()
         for slot in slots
         if slot in model.queues[queue].pending
@@ -410,17 +442,27 @@ def _expected_take(
         for _, packed in due:
             del kept.scheduled[packed]
             kept.instant.insert(0, packed)
-        for slot in slots:
-            while slot not in given and kept.instant:
-                packed = kept.instant.pop()
-                token = Job.decode(packed).args[1] if queue == MAIN else ""
-                if token in busy and packed not in model.called:
-                    kept.parked[token].insert(0, packed)
-                    parked_for.add(token)
-                else:
-                    kept.pending[slot] = packed
-                    given[slot] = (queue, packed)
-    return [(slot, queue, packed) for slot, (queue, packed) in given.items()], parked_for
+        for slot in [slot for slot in slots if slot not in given]:
+            if kept.called and slot not in sated:
+                given[slot] = (queue, kept.called.pop(), True)
+            elif (packed := _next_uncalled(kept, busy if queue == MAIN else (), parked_for)) is not None:
+                given[slot] = (queue, packed, False)
+            elif kept.called:
+                given[slot] = (queue, kept.called.pop(), True)
+            if slot in given:
+                kept.pending[slot] = given[slot][1]
+    return [(slot, *what) for slot, what in given.items()], parked_for
+
+
+def _next_uncalled(kept: Queue, busy: tuple[str, ...], parked_for: set[str]) -> bytes | None:
+    while kept.instant:
+        packed = kept.instant.pop()
+        token = Job.decode(packed).args[1] if busy else ""
+        if token not in busy:
+            return packed
+        kept.parked[token].insert(0, packed)
+        parked_for.add(token)
+    return None
 
 
 def test_each_job_is_in_exactly_one_place_and_none_is_lost(topology: Topology):

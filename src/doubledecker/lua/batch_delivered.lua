@@ -1,12 +1,15 @@
 -- Settle a delivered batch: its job, the batch, every count of it, and the journal, together.
 --
--- The slot may go on with the next job that is parked for the subscriber, unless a retry is there to be preferred.
+-- The slot may go on with the next job that is parked for the subscriber, unless a retry is there to be preferred, or
+-- as many that were put back stand in line as may be called, or another's job waits and it is time to yield.
 --
 -- uses batch_opening
 -- key pending           jobs:pending:<queue>:<slot>  list    the job that the slot holds
 -- key job_index         jobs:index:<queue>           set     jobs in any state
 -- key parked_index      jobs:parked:index            set     subscribers with jobs set aside
 -- keys parked           jobs:parked:<in_queue>:<of_token>  list  jobs set aside, next one last
+-- keys instant          jobs:instant:<in_queue>      list    jobs to run now, next one last
+-- key called_index      jobs:called:index            hash    how many jobs were put back and not taken yet, by subscriber
 -- key batch             batch:<bid>                  list    token, creation time, attempts, then messages
 -- key index             batches:index                zset    all batches by creation time
 -- key token_index       batches:index:<token>        zset    one subscriber's batches by creation time
@@ -22,7 +25,8 @@
 -- arg token     text  the subscriber
 -- arg attempt   text  the attempt as JSON, for the journal
 -- arg counts    pack  pairs of a counter and how much to add
--- arg goes_on   int   1 when the slot wants the next job
+-- arg places    int   how many calls the subscriber may have, when the slot wants the next job; 0 when not
+-- arg yields    int   1 when it does only if nobody else's waits
 -- returns       {1 or 0 when the slot no longer held the job and nothing was changed, attempt journal's bytes, next job or "", its batch}
 
 if redis.call("LREM", pending, 1, job) == 0 then
@@ -43,8 +47,13 @@ for _, count in ipairs(counts) do
   redis.call("HINCRBY", counters, count[1], count[2])
 end
 redis.call("XADD", journal_attempts, "*", "attempt", attempt)
+local goes_on = places > 0 and tonumber(redis.call("HGET", called_index, token) or 0) < places
+if goes_on and yields == 1 then
+  local first = redis.call("LINDEX", instant(queue), -1)
+  goes_on = not first or cmsgpack.unpack(first)[2][2] == token
+end
 local after
-if goes_on == 1 and (queue == "retry" or redis.call("LLEN", parked("retry", token)) == 0) then
+if goes_on and (queue == "retry" or redis.call("LLEN", parked("retry", token)) == 0) then
   after = redis.call("LMOVE", parked(queue, token), pending, "RIGHT", "LEFT")
 end
 if after and redis.call("EXISTS", parked("retry", token), parked("main", token)) == 0 then

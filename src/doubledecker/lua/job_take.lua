@@ -12,19 +12,19 @@
 -- arg  lag_ms     int   how much longer to wait than the owner of the deadline
 -- arg  due_max    int   how many due jobs to promote in one call
 -- now
--- returns         {milliseconds to wait or -1, {slot, queue, job, 1 if it was parked before, slot, …}, {whose jobs were parked, …}}
+-- returns         {milliseconds to wait or -1, {slot, queue, job, 1 if it was put back, slot, …}, {whose jobs were parked, …}}
 
 local taken = {}
 local has_job = {}
 local earliest
 
-local function note(queue, slot, job)
+local function note(queue, slot, job, is_called)
   if job then
     has_job[slot] = true
     taken[#taken + 1] = slot
     taken[#taken + 1] = queue
     taken[#taken + 1] = job
-    taken[#taken + 1] = redis.call("SREM", called, job)
+    taken[#taken + 1] = is_called
   end
   return job
 end
@@ -32,7 +32,7 @@ end
 -- All that is held comes first, whatever its queue: a slot that held one job must not be given a second.
 for _, offer in ipairs(offers) do
   for _, slot in ipairs(offer[2]) do
-    note(offer[1], slot, redis.call("LINDEX", pending(offer[1], slot), 0))
+    note(offer[1], slot, redis.call("LINDEX", pending(offer[1], slot), 0), 0)
   end
 end
 

@@ -15,13 +15,13 @@
 -- arg uid          text  to tell these invitations from others
 -- arg lease_ms     int   how long a place that is kept lasts; 0 to free it
 -- now
--- returns          {failures in a row before, failures in a row now, 1 if the place is kept, invited, {partition with parked jobs, mark, …}}
+-- returns          {failures in a row before, failures in a row now, 1 if the place is kept, invited, all invitations now, {partition with parked jobs, mark, …}}
 
 redis.call("ZREMRANGEBYSCORE", holds, "-inf", now)
 redis.call("ZREMRANGEBYSCORE", invitations, "-inf", now)
 if redis.call("EXISTS", subscriber) == 0 then
   redis.call("ZREM", holds, slot)
-  return {0, 0, 0, 0, {}}
+  return {0, 0, 0, 0, 0, {}}
 end
 local before = tonumber(redis.call("HGET", subscriber, "failures") or 0)
 local failures = before
@@ -49,4 +49,4 @@ if failures == 0 and #parked > 0 then
     redis.call("ZADD", invitations, now + invite_ms, uid .. i)
   end
 end
-return {before, failures, is_kept and 1 or 0, invited, parked}
+return {before, failures, is_kept and 1 or 0, invited, redis.call("ZCARD", invitations), parked}

@@ -9,14 +9,14 @@
 -- arg invite_ms    int  how long an invitation lasts
 -- arg uid          text  to tell this parking, and these invitations, from others
 -- now
--- returns          how many parked jobs are invited back; none while it is failing
+-- returns          {how many parked jobs are invited back, all invitations now}; none while it is failing
 
 if redis.call("EXISTS", subscriber) == 0 then
-  return 0
+  return {0, 0}
 end
 redis.call("HSET", waiting, partition, uid)
 if tonumber(redis.call("HGET", subscriber, "failures") or 0) > 0 then
-  return 0
+  return {0, 0}
 end
 redis.call("ZREMRANGEBYSCORE", holds, "-inf", now)
 redis.call("ZREMRANGEBYSCORE", invitations, "-inf", now)
@@ -24,4 +24,4 @@ local free = math.max(0, concurrency - redis.call("ZCARD", holds) - redis.call("
 for i = 1, free do
   redis.call("ZADD", invitations, now + invite_ms, uid .. i)
 end
-return free
+return {free, redis.call("ZCARD", invitations)}

@@ -259,7 +259,7 @@ class Poster:
             _log.warning("subscriber.failing", subscriber=token, callback=self._subscriber.callback)
         if left.failures_before > 0 and left.failures == 0:
             _log.info("subscriber.recovered", subscriber=token, failures=left.failures_before)
-        if left.invited > 0:
+        if left.invited.count > 0:
             await parking.unpark(self._bus, token, left.waiting, invited=left.invited)
 
     def _end(self, why: str) -> None:

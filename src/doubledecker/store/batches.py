@@ -60,9 +60,19 @@ async def open_(partition: Partition, bid: str, *, token: str) -> Batch | None:
 
 
 async def delivered(
-    taken: Taken, batch: Batch, *, attempt: bytes, counts: Mapping[str, int], goes_on: bool = False
+    taken: Taken,
+    batch: Batch,
+    *,
+    attempt: bytes,
+    counts: Mapping[str, int],
+    places: int = 0,
+    yields: bool = False,
 ) -> Settled:
-    """Delete a delivered batch and its job, journal the attempt; go on to the next job parked for the subscriber."""
+    """Delete a delivered batch and its job, journal the attempt; go on to the next job parked for the subscriber.
+
+    It does if the subscriber may have more calls than jobs that were put back wait to be taken: with one place, none is
+    overtaken. One that yields goes on only if no other subscriber's job waits in the partition for its first try.
+    """
     reply = await taken.partition.run(
         _DELIVERED,
         queue=taken.queue,
@@ -72,7 +82,8 @@ async def delivered(
         token=batch.token,
         attempt=attempt,
         counts=list(counts.items()),
-        goes_on=int(goes_on),
+        places=places,
+        yields=int(yields),
     )
     is_ours, journal_bytes, packed, parts = cast("tuple[int, int, bytes, list[bytes]]", reply)
     return Settled(is_ours == 1, journal_bytes, _next(taken, packed, parts) if packed else None)

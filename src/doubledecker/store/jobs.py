@@ -20,6 +20,8 @@ LAG_MS = 30
 # Jobs parked by one call that looks for something else: well under a millisecond of the server's time.
 PARK_MAX = 200
 BELL_S = 5.0
+# For jobs that are put back though no place is kept for them.
+_ANY = 2**31
 
 _PUSH, _TAKE, _ACK, _NACK = load("job_push"), load("job_take"), load("job_ack"), load("job_nack")
 _SCRUB, _PARK, _UNPARK = load("job_scrub"), load("job_park"), load("job_unpark")
@@ -50,6 +52,15 @@ class Take:
     parked_for: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Unparked:
+    """How many jobs were put back, how many more might have been, and how many wait: parked, or not taken yet."""
+
+    moved: int
+    spare: int
+    left: int
+
+
 async def push(partition: Partition, queue: str, job: Job, *, delay_ms: int = 0, every_ms: int = 0) -> bool:
     """Add a job unless it is there already; a recurring one at most once every `every_ms`."""
     reply = await partition.run(_PUSH, queue=queue, job=job.encode(), delay_ms=delay_ms, every_ms=every_ms)
@@ -57,9 +68,17 @@ async def push(partition: Partition, queue: str, job: Job, *, delay_ms: int = 0,
 
 
 async def take(
-    partition: Partition, offers: Mapping[str, Sequence[str]], *, process: str, busy: Sequence[str] = ()
+    partition: Partition,
+    offers: Mapping[str, Sequence[str]],
+    *,
+    process: str,
+    busy: Sequence[str] = (),
+    sated: Sequence[str] = (),
 ) -> Take:
-    """Give each free slot a job from the queues it is offered to, in their order; park first tries for the busy."""
+    """Give each free slot a job from the queues it is offered to, in their order; park first tries for the busy.
+
+    Jobs that were parked and put back go first, save for the sated: slots that have just served one of them.
+    """
     reply = await partition.run(
         _TAKE,
         offers=[[queue, list(slots)] for queue, slots in offers.items() if slots],
@@ -67,6 +86,7 @@ async def take(
         lag_ms=LAG_MS + random.randrange(LAG_MS),  # noqa: S311 - spreads load, protects nothing
         due_max=DUE_MAX,
         busy=list(busy),
+        sated=list(sated),
         park_max=PARK_MAX,
     )
     wait_ms, flat, parked_for = cast("tuple[int, list[bytes], list[bytes]]", reply)
@@ -103,12 +123,19 @@ async def park(taken: Taken, *, token: str) -> bool:
 
 
 async def unpark(
-    partition: Partition, token: str, *, room: int, queues: Sequence[str] = (RETRY, MAIN), is_probe: bool = False
-) -> tuple[int, int]:
-    """Put parked jobs of a subscriber back, oldest first; says how many, and how many are left."""
-    reply = await partition.run(_UNPARK, token=token, room=room, queues=list(queues), is_probe=int(is_probe))
-    moved, left = cast("tuple[int, int]", reply)
-    return moved, left
+    partition: Partition,
+    token: str,
+    *,
+    room: int,
+    called_max: int = _ANY,
+    queues: Sequence[str] = (RETRY, MAIN),
+    is_probe: bool = False,
+) -> Unparked:
+    """Put parked jobs of a subscriber back, oldest first, until so many at most wait to be taken."""
+    reply = await partition.run(
+        _UNPARK, token=token, room=room, called_max=called_max, queues=list(queues), is_probe=int(is_probe)
+    )
+    return Unparked(*cast("tuple[int, int, int]", reply))
 
 
 async def parked_tokens(partition: Partition, *, count: int) -> list[str]:
@@ -158,13 +185,16 @@ async def sign_off(partition: Partition, slots: Sequence[str]) -> None:
 
 
 async def counts(partition: Partition) -> dict[tuple[str, str], int]:
-    """How many jobs there are, by queue and state."""
-    shape = [(queue, state) for queue in (MAIN, RETRY, AUX) for state in ("scheduled", "instant", "index")]
-    words = {"scheduled": "ZCARD", "instant": "LLEN", "index": "SCARD"}
+    """How many jobs there are, by queue and state; those that were parked and put back are instant."""
+    words = {"scheduled": "ZCARD", "instant": "LLEN", "called": "LLEN", "index": "SCARD"}
+    shape = [(queue, state) for queue in (MAIN, RETRY, AUX) for state in words]
     replies = await partition.commands(
         [[words[state], partition.key(f"jobs:{state}:{queue}")] for queue, state in shape]
     )
-    return dict(zip(shape, cast("list[int]", replies), strict=True))
+    found = dict(zip(shape, cast("list[int]", replies), strict=True))
+    for queue in (MAIN, RETRY, AUX):
+        found[queue, "instant"] += found.pop((queue, "called"))
+    return found
 
 
 async def due(partition: Partition, *, now_ms: int) -> int:
@@ -172,6 +202,7 @@ async def due(partition: Partition, *, now_ms: int) -> int:
     commands: list[list[str | int]] = []
     for queue in (MAIN, RETRY):
         commands.append(["LLEN", partition.key(f"jobs:instant:{queue}")])
+        commands.append(["LLEN", partition.key(f"jobs:called:{queue}")])
         commands.append(["ZCOUNT", partition.key(f"jobs:scheduled:{queue}"), "-inf", now_ms])
     return sum(cast("list[int]", await partition.commands(commands)))
 

@@ -43,13 +43,21 @@ class Waiting:
 
 
 @dataclass(frozen=True)
+class Invited:
+    """How many parked jobs were invited to free places just now, and how many invitations there are in all."""
+
+    count: int
+    total: int
+
+
+@dataclass(frozen=True)
 class Left:
-    """How a subscriber stands after a call to it ended; so many parked jobs are invited to its free places."""
+    """How a subscriber stands after a call to it ended; parked jobs are invited to its free places."""
 
     failures_before: int
     failures: int
     has_place: bool
-    invited: int
+    invited: Invited
     waiting: tuple[Waiting, ...]
 
 
@@ -120,7 +128,7 @@ async def enter(
     return Entry(cast("bytes", reply).decode())
 
 
-async def wait(home: Partition, subscriber: Subscriber, *, partition: int) -> int:
+async def wait(home: Partition, subscriber: Subscriber, *, partition: int) -> Invited:
     """Note that jobs are parked in a partition; returns how many are invited back, as places became free meanwhile."""
     reply = await home.run(
         _WAIT,
@@ -130,7 +138,7 @@ async def wait(home: Partition, subscriber: Subscriber, *, partition: int) -> in
         invite_ms=INVITE_MS,
         uid=uid(),
     )
-    return cast("int", reply)
+    return Invited(*cast("tuple[int, int]", reply))
 
 
 async def uninvite(home: Partition, token: str, count: int) -> None:
@@ -162,10 +170,10 @@ async def leave(
         uid=uid(),
         lease_ms=lease_ms,
     )
-    before, failures, is_kept, invited, flat = cast("tuple[int, int, int, int, list[bytes]]", reply)
+    before, failures, is_kept, invited, total, flat = cast("tuple[int, int, int, int, int, list[bytes]]", reply)
     pairs = zip(flat[0::2], flat[1::2], strict=True)
     waiting = tuple(Waiting(int(partition), mark.decode()) for partition, mark in pairs)
-    return Left(before, failures, is_kept == 1, invited, waiting)
+    return Left(before, failures, is_kept == 1, Invited(invited, total), waiting)
 
 
 async def end_holds(home: Partition, token: str, *, alive: Container[str]) -> int:

@@ -13,6 +13,7 @@ it with the next job; the place ends by itself.
 
 import asyncio
 import random
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -34,8 +35,10 @@ from doubledecker.store.subscribers import Entry, Left
 
 _log = log.get("worker")
 
-# Jobs that a slot goes on to without asking what else waits: retries, and parked jobs of other partitions.
+# Jobs that a slot goes on to without asking what else waits: retries, and jobs of others and of other partitions.
 _RUN_MAX = 16
+# So many when no slot is free and another subscriber's job waits: a little more than three calls a batch.
+_RUN_MAX_CROWDED = 4
 # Subscribers for whom jobs are parked without asking; more would make every call to take a long one.
 _BUSY_MAX = 100
 
@@ -62,6 +65,8 @@ class Deliverer:
         self._doors: dict[str, asyncio.Lock] = {}
         self._busy: set[str] = set()
         self._run_max = _RUN_MAX
+        self._calls: Counter[str] = Counter()
+        self._is_crowded = False
 
     async def deliver(self, taken: Taken) -> Taken | None:
         """Deliver a batch; returns the job that the slot has next, if it got one."""
@@ -74,7 +79,13 @@ class Deliverer:
             await jobs.ack(taken)
         elif may_call:
             batch = taken.batch if isinstance(taken, Next) else await batches.open_(taken.partition, bid, token=token)
-            return await self._call(taken, subscriber, batch)
+            self._calls[token] += 1
+            if self._is_crowded and self._calls[token] >= subscriber.concurrency:
+                self._busy.add(token)
+            try:
+                return await self._call(taken, subscriber, batch)
+            finally:
+                self._calls[token] -= 1
         return None
 
     async def busy(self) -> list[str]:
@@ -95,6 +106,14 @@ class Deliverer:
         """Say that jobs were parked because of `busy`."""
         if subscriber := self._registry.snapshot.subscribers.get(token):
             await self.wait(partition, subscriber)
+
+    def count(self, free: int) -> None:
+        """Hear how many slots the last look for jobs left free; with none the worker is crowded, and others may wait.
+
+        Then a subscriber with all its calls under way is busy without being asked, so that what comes for it is parked
+        and does not stand before those others; and it stays so until places are heard to be free.
+        """
+        self._is_crowded = free == 0
 
     def wind_down(self) -> None:
         """Let slots go on to no other job."""
@@ -125,7 +144,7 @@ class Deliverer:
         home, token = self._partitions.home, subscriber.token
         await jobs.park(taken, token=token)
         invited = await subscribers.wait(home, subscriber, partition=taken.partition.index)
-        await subscribers.uninvite(home, token, invited)
+        await subscribers.uninvite(home, token, invited.count)
 
     async def _enter(self, taken: Taken, subscriber: Subscriber) -> bool:
         """Get a place among the calls to the subscriber, or settle the job: parked, or done when there is nobody."""
@@ -143,16 +162,25 @@ class Deliverer:
         elif entry is not Entry.GO:
             self._busy.add(subscriber.token)
             await jobs.park(taken, token=subscriber.token)
-            await self.wait(taken.partition, subscriber)
+            await self._wait(taken.partition, subscriber)
         return entry is Entry.GO
 
     async def wait(self, partition: Partition, subscriber: Subscriber) -> None:
         """Say that jobs are parked, and put some back if places became free before that was known."""
+        # One that was put back and has just been taken asks first, or its place might be given to another.
+        await asyncio.sleep(0)
+        async with self._doors.setdefault(subscriber.token, asyncio.Lock()):
+            await self._wait(partition, subscriber)
+
+    async def _wait(self, partition: Partition, subscriber: Subscriber) -> None:
         invited = await subscribers.wait(self._partitions.home, subscriber, partition=partition.index)
-        if invited > 0:
-            self._busy.discard(subscriber.token)
-            moved, _ = await jobs.unpark(partition, subscriber.token, room=invited)
-            await subscribers.uninvite(self._partitions.home, subscriber.token, invited - moved)
+        if invited.count > 0:
+            token = subscriber.token
+            unparked = await jobs.unpark(partition, token, room=invited.count, called_max=invited.total)
+            await subscribers.uninvite(self._partitions.home, token, unparked.spare)
+            # If neither, those that were put back before have their places kept anew: there is none for others.
+            if unparked.moved + unparked.spare > 0:
+                self._busy.discard(token)
 
     async def _subscriber(self, token: str) -> Subscriber | None:
         """The subscriber as this process knows it; one that it does not know may be new."""
@@ -183,7 +211,7 @@ class Deliverer:
             backoff=self._rules.backoff,
             chance=random.random(),  # noqa: S311 - jitter, not a secret
         )
-        settled = await self._carry_out(what, taken, batch, outcome, dialled_at)
+        settled = await self._carry_out(what, taken, subscriber, batch, outcome, dialled_at)
         points = self._rules.heal_points if outcome.is_delivered else -self._rules.damage_points
         delay_ms = 0 if isinstance(what, Delivered) else what.delay_ms
         _log_attempt(taken, batch, outcome, delay_ms)
@@ -197,12 +225,12 @@ class Deliverer:
         )
         if settled.journal_bytes > self._rules.journal_bytes_max:
             await journal.trim(taken.partition, "attempts", bytes_max=self._rules.journal_bytes_max)
-        if settled.after is None or left.has_place:
-            return settled.after
         # Without its place, as when there are fewer now, it asks again like any job that was put back.
-        return replace(settled.after, run=0)
+        return settled.after if settled.after is None or left.has_place else replace(settled.after, run=0)
 
-    async def _carry_out(self, what: Verdict, taken: Taken, batch: Batch, outcome: Outcome, dialled_at: int) -> Settled:
+    async def _carry_out(
+        self, what: Verdict, taken: Taken, subscriber: Subscriber, batch: Batch, outcome: Outcome, dialled_at: int
+    ) -> Settled:
         attempt = record.entry(
             outcome,
             batch=batch.bid,
@@ -213,8 +241,9 @@ class Deliverer:
         )
         counts = _counts(batch, outcome, dialled_at)
         if isinstance(what, Delivered):
-            goes_on = taken.run < self._run_max
-            return await batches.delivered(taken, batch, attempt=attempt, counts=counts, goes_on=goes_on)
+            places = subscriber.concurrency if taken.run < self._run_max else 0
+            yields = taken.run >= _RUN_MAX_CROWDED and self._is_crowded
+            return await batches.delivered(taken, batch, attempt=attempt, counts=counts, places=places, yields=yields)
         return await batches.retry(taken, batch, delay_ms=what.delay_ms, attempt=attempt, counts=counts)
 
     async def _leave(
@@ -235,9 +264,9 @@ class Deliverer:
             _log.warning("subscriber.failing", subscriber=subscriber.token, callback=subscriber.callback)
         if left.failures_before > 0 and left.failures == 0:
             _log.info("subscriber.recovered", subscriber=subscriber.token, failures=left.failures_before)
-        if not left.waiting:
+        if not left.waiting and not self._is_crowded:
             self._busy.discard(subscriber.token)
-        if left.invited > 0:
+        if left.invited.count > 0:
             # After a run of this partition the next one's turn comes.
             count = len(self._partitions.all)
             where = sorted(left.waiting, key=lambda each: (each.partition - taken.partition.index - 1) % count)

@@ -3,7 +3,7 @@
 1. Free slots are offered to each partition in turn; the script fills as many as it has jobs for, and says how long to
    wait for the next deadline.
 2. Each taken job runs in a task of its own, which may go on to a next job that it got for the slot by itself. The slot
-   is free again when the task ends.
+   is free again when the task ends; after a job that was parked and put back it is *sated*, and prefers others.
 3. With nothing to take, the fetcher sleeps until the deadline by its own timer, until the bell rings, or until a slot
    becomes free with work left over.
 
@@ -42,6 +42,7 @@ class Fetcher:
         sleep_s_max: float,
         busy: Callable[[], Awaitable[Sequence[str]]] | None = None,
         announce: Callable[[Partition, str], Awaitable[None]] | None = None,
+        count: Callable[[int], None] | None = None,
     ) -> None:
         self._partitions = partitions
         self._queues = queues
@@ -50,7 +51,9 @@ class Fetcher:
         self._sleep_s_max = sleep_s_max
         self._busy = busy
         self._announce = announce
+        self._count = count
         self._free = {slot for slots in queues.values() for slot in slots}
+        self._sated: set[str] = set()
         self._doubts: dict[str, Partition] = {}
         self._running: dict[asyncio.Task[None], Taken] = {}
         self._is_wanted = asyncio.Event()
@@ -65,8 +68,8 @@ class Fetcher:
         turn = 0
         while not self._is_stopping:
             self._is_wanted.clear()
+            turn += bool(self._free)
             wait_s = await self._round(turn)
-            turn += 1
             await self._sleep(wait_s)
 
     async def stop(self, *, patience_s: float) -> None:
@@ -92,8 +95,10 @@ class Fetcher:
             offers = self._offers(partition)
             if not offers:
                 continue
+            free = frozenset(self._free)
+            sated = tuple(free & self._sated)
             try:
-                take = await jobs.take(partition, offers, process=self._process, busy=busy)
+                take = await jobs.take(partition, offers, process=self._process, busy=busy, sated=sated)
             except BusAway as error:
                 _log.warning("jobs.unreachable", partition=partition.index, error=str(error))
                 self._doubt(partition, offers)
@@ -104,6 +109,8 @@ class Fetcher:
                 self._doubts.pop(slot, None)
             for taken in take.taken:
                 self._start(taken)
+            if self._count:
+                self._count(len(free & self._free))  # not those that became free meanwhile
             if take.parked_for or len(take.taken) >= min(len(slots) for slots in offers.values() if slots):
                 wait_s = 0.0  # there may be more
             await self._say(partition, take.parked_for)
@@ -143,6 +150,10 @@ class Fetcher:
     def _finished(self, task: "asyncio.Task[None]") -> None:
         taken = self._running.pop(task)
         self._free.add(taken.slot)
+        if taken.is_called:
+            self._sated.add(taken.slot)
+        else:
+            self._sated.discard(taken.slot)
         self.wake()
 
     async def _run_jobs(self, taken: Taken) -> None:

@@ -130,6 +130,7 @@ class Worker:
             sleep_s_max=rhythm.sleep_s_max,
             busy=deliverer.busy,
             announce=deliverer.announce,
+            count=deliverer.count,
         )
         self._aux = Fetcher(
             partitions, {AUX: [aux_slot]}, chores.run, process=f"{process}:aux", sleep_s_max=rhythm.sleep_s_max
