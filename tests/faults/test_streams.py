@@ -15,9 +15,10 @@ import msgspec
 import pytest
 
 from conftest import Topology
+from doubledecker.errors import BusAway
 from doubledecker.store import journal
 from doubledecker.store.embedded import EmbeddedServer
-from doubledecker.store.partitions import Partitions, wait_for
+from doubledecker.store.partitions import Partition, Partitions, wait_for
 from faults.test_kills import a_ground
 from harness import ROOT_KEY, an_event, basic, until_ready
 from processes import Fleet
@@ -124,13 +125,22 @@ async def _kill_valkey(servers: tuple[EmbeddedServer, ...]) -> None:
     await victim.restart()
 
 
+async def _page(partition: Partition, after: str) -> list[journal.Entry]:
+    """A cluster may be down for a moment after the node that was killed is back."""
+    while True:
+        try:
+            return await journal.read(partition, "events", after=after, count=1000)
+        except BusAway:
+            await asyncio.sleep(0.1)
+
+
 async def _journaled(topology: Topology) -> dict[str, str]:
     """Every event in the journals with its tenant, in order: accepted, or written though the answer was lost."""
     partitions: Partitions = await wait_for(topology.url, namespace="rm:", count=topology.partitions, patience_s=9)
     found: dict[str, str] = {}
     for partition in partitions.all:
         after = "0-0"
-        while entries := await journal.read(partition, "events", after=after, count=1000):
+        while entries := await _page(partition, after):
             lines = [line for entry in entries for _, value in entry.fields for line in value.split(b"\n")]
             found |= {event["id"]: event["tenant"] for event in map(msgspec.json.decode, lines)}
             after = entries[-1].id

@@ -44,7 +44,8 @@ async def test_a_newcomer_to_any_partition_does_not_wait_until_backlogs_have_end
         await bus.publish(publisher, [an_event(n, topic="gadgets", tenant=f"n{n}") for n in range(6)])
         await quick.until_events(6, within_s=30)
 
-        assert slow.attempts < 8 * 120 * 3 // 4
+        # Those that have places free are served as they come, so how many are before it is a matter of chance.
+        assert slow.attempts < 8 * 120 - SLOTS
 
 
 async def test_every_backlog_has_its_turn(one: Topology):
