@@ -31,7 +31,6 @@ async def test_a_newcomer_does_not_wait_until_backlogs_have_ended(one: Topology,
         await quick.until_attempts(1, within_s=30)
 
         assert slow.attempts - before <= BEFORE_MAX
-        assert slow.in_flight_max == SLOTS
 
 
 async def test_a_newcomer_to_any_partition_does_not_wait_until_backlogs_have_ended(topology: Topology):
@@ -58,8 +57,8 @@ async def test_every_backlog_has_its_turn(one: Topology):
             await receiver.until_events(8 * 60, within_s=30)
             stop.set()
 
-    first_half = receiver.events[: 8 * 60 // 2]
-    assert len({event["topic"] for event in first_half}) == 8
+    until_two_might_have_ended = receiver.events[: 2 * 60]
+    assert len({event["topic"] for event in until_two_might_have_ended}) > 2
 
 
 async def test_a_job_that_waits_for_its_turn_longer_than_its_place_is_kept_is_not_overtaken(
