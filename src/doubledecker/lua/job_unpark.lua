@@ -3,17 +3,17 @@
 -- No more of them stand in that line than there are places kept: one that waits for its turn longer than its place was
 -- kept has got one again, rather than another job beside it, which might overtake it.
 --
--- key  index      jobs:parked:index                 set     subscribers with jobs set aside
+-- key  index         jobs:parked:index               set     subscribers with jobs set aside
 -- key  called_index  jobs:called:index               hash    how many jobs were put back and not taken yet, by subscriber
--- key  bell       jobs:bell                         stream  rung when there is something to take or to wait for
--- keys parked     jobs:parked:<queue>:<of_token>    list    jobs set aside, next one last
--- keys called     jobs:called:<queue>               list    jobs that were parked and put back, next one last
--- keys job_index  jobs:index:<queue>                set     jobs in any state
--- arg  token      text  the subscriber
--- arg  room       int   how many at most
--- arg  called_max  int  how many may stand in line then
--- arg  queues     pack  where from, in order of preference
--- arg  is_probe   int   1 to take first tries as retries: the subscriber is failing and needs a try
+-- key  bell          jobs:bell                       stream  rung when there is something to take or to wait for
+-- keys parked        jobs:parked:<queue>:<of_token>  list    jobs set aside, next one last
+-- keys called        jobs:called:<queue>             list    jobs that were parked and put back, next one last
+-- keys job_index     jobs:index:<queue>              set     jobs in any state
+-- arg  token       text  the subscriber
+-- arg  room        int   how many at most
+-- arg  called_max  int   how many may stand in line then
+-- arg  queues      pack  where from, in order of preference
+-- arg  is_probe    int   1 to take first tries as retries: the subscriber is failing and needs a try
 -- returns         {jobs put back, how many more could have been, jobs that wait for it: parked, or put back and not taken yet}
 
 local before = tonumber(redis.call("HGET", called_index, token) or 0)
