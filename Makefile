@@ -66,8 +66,8 @@ lock: .venv/.uv
 	$(COMPILE) requirements/uv.in --output-file requirements/uv.txt
 	$(COMPILE) pyproject.toml --output-file requirements/run.txt
 	$(COMPILE) pyproject.toml --extra spark --constraint requirements/run.txt --output-file requirements/spark.txt
-	$(COMPILE) pyproject.toml --extra plots --extra spark --group dev --constraint requirements/spark.txt requirements/uv.in --output-file requirements/dev.txt
-	$(COMPILE) pyproject.toml --extra plots --extra spark --group dev --group bench --constraint requirements/dev.txt requirements/uv.in --output-file requirements/bench.txt
+	$(COMPILE) pyproject.toml --all-extras --group dev --constraint requirements/spark.txt requirements/uv.in --output-file requirements/dev.txt
+	$(COMPILE) pyproject.toml --all-extras --group dev --group bench --constraint requirements/dev.txt requirements/uv.in --output-file requirements/bench.txt
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

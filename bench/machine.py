@@ -53,5 +53,5 @@ def _found(path: str, name: str) -> str:
 async def _valkey_version() -> str:
     async with a_server() as server, Redis.from_url(server.url) as redis:
         about = await redis.info("server")
-        allocator = "jemalloc" if memory.jemalloc() else "the C library's allocator"
-        return f"{about.get('valkey_version', about['redis_version'])}, on {allocator}"
+        allocator = "jemalloc" if memory.jemalloc() else "oneTBB's" if memory.tbb() else "the C library's"
+        return f"{about.get('valkey_version', about['redis_version'])}, allocator: {allocator}"
