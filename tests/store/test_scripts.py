@@ -18,7 +18,10 @@ KEYWORDS = frozenset(
     )
 )
 GLOBALS = frozenset(
-    ("redis", "cmsgpack", "struct", "table", "string", "math", "tonumber", "tostring", "ipairs", "pairs", "unpack")
+    (
+        *("redis", "cmsgpack", "struct", "table", "string", "math"),
+        *("type", "tonumber", "tostring", "ipairs", "pairs", "unpack"),
+    )
 )
 # These are one atom each, and longer than any other (STYLE.md).
 LONG = ("event_publish", "queue_pull")

@@ -173,15 +173,14 @@ for _, lane in ipairs(plan.lanes) do
   end
 end
 
+local function text_of(i)
+  return not left_out[i] and message(i)
+end
 for _, part in ipairs(plan.queues) do
-  local texts = fresh(part[2])
-  if #texts > 0 then
-    for _, queue in ipairs(part[3]) do
-      push(queue[1], part[1], texts, queue[2], queue[3])
-    end
+  for _, queue in ipairs(part[1]) do
+    push(queue[1], queue[2], queue[3], part[2], part[3], text_of)
   end
 end
-end_pushing()
 
 for _, part in ipairs(plan.later) do
   if not left_out[part[1]] then

@@ -18,6 +18,8 @@
 
 -- So many words are gathered for one command.
 local WORDS_MAX = 1000
+-- A message's id: partition and number.
+local ID = "%s-%d"
 
 local function waiting_in(queue, facet)
   local _, _, has_tail, head = unpack_facet(redis.call("HGET", queue_facets(queue), facet))
@@ -49,27 +51,22 @@ local function take_room(facet, at, by, took)
   end
 end
 
--- What is known of the queues that this call feeds: sequence, virtual time and length, read once. What is new in them
--- is gathered by facet, and written together.
-local fed = {}
-
-local function standing_of(queue)
-  if not fed[queue] then
-    local kept = redis.call("HMGET", queue_state(queue), "sequence", "v")
-    local sequence, v = tonumber(kept[1] or 0), tonumber(kept[2] or 0)
-    fed[queue] = {
-      sequence = sequence, v = v, length = redis.call("HLEN", queue_data(queue)), words = {}, names = {}, ids = {},
-    }
-  end
-  return fed[queue]
+-- What is known of a queue that this call feeds. What is new in it is gathered, and written together: ids and texts in
+-- turns, facet by facet, and how many each facet gets.
+local function standing_of(queue, most, facet_most)
+  local kept = redis.call("HMGET", queue_state(queue), "sequence", "v")
+  return {
+    queue = queue, most = most, facet_most = facet_most, length = redis.call("HLEN", queue_data(queue)),
+    sequence = tonumber(kept[1] or 0), v = tonumber(kept[2] or 0), words = {}, size = 0, names = {}, counts = {},
+  }
 end
 
 -- Put facets that had nothing where they belong: they are served next, unless they have had more than their share, or
 -- may not be.
-local function seat(queue, names, kept)
+local function seat(queue, v, names, kept)
   local has_rules = redis.call("EXISTS", queue_rules(queue)) == 1
   local rules = has_rules and redis.call("HMGET", queue_rules(queue), unpack(names)) or {}
-  local v, seats, count = fed[queue].v, {}, 0
+  local seats, count = {}, 0
   for i = 1, #names do
     local name, rule = names[i], rules[i]
     local tag = unpack_facet(kept[i])
@@ -110,60 +107,62 @@ end
 
 -- How many of a facet's messages are too many. A bound that was lowered is reached little by little, so that no call
 -- does much more than its own.
-local function over_of(queue, facet, head, has_tail, count)
-  local standing = fed[queue]
+local function over_of(standing, head, has_tail, line, count)
   local over = standing.most > 0 and standing.length - standing.most or 0
   if over > 0 or standing.facet_most > 0 then
-    local waiting = length_of(head, has_tail, queue_line(queue, facet))
+    local waiting = length_of(head, has_tail, line)
     over = math.max(over, standing.facet_most > 0 and waiting - standing.facet_most or 0)
     over = math.min(over, waiting, count + 1000)
   end
   return over
 end
 
-local function drop(queue, gone)
-  fed[queue].length = fed[queue].length - #gone
+local function drop(standing, gone)
+  local queue = standing.queue
+  standing.length = standing.length - #gone
   redis.call("HDEL", queue_data(queue), unpack(gone))
   redis.call("HDEL", queue_tried(queue), unpack(gone))
   redis.call("HINCRBY", queue_state(queue), "dropped", #gone)
   redis.call("HINCRBY", counters, "queue.dropped:queue=" .. queue, #gone)
 end
 
--- Put new messages behind those that wait, dropping the oldest where there are too many.
+-- Put a facet's new messages behind those that wait, dropping the oldest where there are too many.
 -- Returns the facet's new record, unless it stays the same, and whether it had nothing before.
-local function join(queue, facet, kept)
-  local standing, ids = fed[queue], fed[queue].ids[facet]
+local function join(standing, facet, kept, ids)
+  local line = queue_line(standing.queue, facet)
   local tag, mean, had_tail, former = unpack_facet(kept)
-  local head, has_tail = ids[1], had_tail
-  if #ids > 1 or former ~= "" then
-    head, has_tail = lengthen(former, had_tail, queue_line(queue, facet), ids)
-  end
+  local head, has_tail = lengthen(former, had_tail, line, ids)
   standing.length = standing.length + #ids
-  local over = over_of(queue, facet, head, has_tail, #ids)
+  local over = over_of(standing, head, has_tail, line, #ids)
   if over > 0 then
     local gone
-    gone, head, has_tail = take(head, has_tail, queue_line(queue, facet), over)
-    drop(queue, gone)
+    gone, head, has_tail = take(head, has_tail, line, over)
+    drop(standing, gone)
   end
   if head == "" then
-    unseat(queue, facet, kept)
+    unseat(standing.queue, facet, kept)
   end
   if (head ~= former or has_tail ~= had_tail) and (kept or head ~= "") then
     return pack(FACET_AND_HEAD, tag, mean, has_tail, head), former == "" and head ~= ""
   end
 end
 
-local function write(queue)
-  local standing, records, woken, kept_of_woken = fed[queue], {}, {}, {}
-  local names = standing.names
+local function write(standing)
+  local queue, words, names, counts = standing.queue, standing.words, standing.names, standing.counts
   if #names == 0 then
     return
   end
-  redis.call("HSET", queue_data(queue), unpack(standing.words))
+  redis.call("HSET", queue_data(queue), unpack(words))
   local kept = redis.call("HMGET", queue_facets(queue), unpack(names))
-  local count, woken_count = 0, 0
+  local records, woken, kept_of_woken = {}, {}, {}
+  local count, woken_count, at = 0, 0, 1
   for i = 1, #names do
-    local record, is_woken = join(queue, names[i], kept[i])
+    local ids = {}
+    for n = 1, counts[i] do
+      ids[n] = words[at]
+      at = at + 2
+    end
+    local record, is_woken = join(standing, names[i], kept[i], ids)
     if record then
       records[count + 1], records[count + 2] = names[i], record
       count = count + 2
@@ -177,32 +176,43 @@ local function write(queue)
     redis.call("HSET", queue_facets(queue), unpack(records))
   end
   if woken_count > 0 then
-    seat(queue, woken, kept_of_woken)
+    seat(queue, standing.v, woken, kept_of_woken)
   end
-  standing.words, standing.names, standing.ids = {}, {}, {}
+  redis.call("HSET", queue_state(queue), "sequence", string.format("%d", standing.sequence))
+  standing.words, standing.size, standing.names, standing.counts = {}, 0, {}, {}
 end
 
-local function push(queue, facet, texts, most, facet_most)
-  local standing = standing_of(queue)
-  if standing.sequence == 0 then
+-- Gather a facet's events, one number or several; `text_of` has none for one that is left out.
+local function gather(standing, facet, numbers, text_of)
+  local words, size, sequence = standing.words, standing.size, standing.sequence
+  local is_one = type(numbers) == "number"
+  for n = 1, is_one and 1 or #numbers do
+    local text = text_of(is_one and numbers or numbers[n])
+    if text then
+      sequence = sequence + 1
+      words[size + 1], words[size + 2] = string.format(ID, plan.partition, sequence), text
+      size = size + 2
+    end
+  end
+  if sequence > standing.sequence then
+    local count = #standing.names + 1
+    standing.names[count], standing.counts[count] = facet, sequence - standing.sequence
+    standing.sequence, standing.size = sequence, size
+  end
+end
+
+-- Put events on a queue: facets, and the numbers of what each gets.
+local function push(queue, most, facet_most, facets, numbers, text_of)
+  local standing = standing_of(queue, most, facet_most)
+  local is_new = standing.sequence == 0
+  for i = 1, #facets do
+    gather(standing, facets[i], numbers[i], text_of)
+    if standing.size >= WORDS_MAX then
+      write(standing)
+    end
+  end
+  write(standing)
+  if is_new and standing.sequence > 0 then
     redis.call("SADD", queue_index, queue)
-  end
-  if standing.ids[facet] or #standing.words >= WORDS_MAX then
-    write(queue)
-  end
-  local ids, words, count = {}, standing.words, #standing.words
-  for i = 1, #texts do
-    ids[i] = string.format("%s-%d", plan.partition, standing.sequence + i)
-    words[count + 2 * i - 1], words[count + 2 * i] = ids[i], texts[i]
-  end
-  standing.sequence, standing.most, standing.facet_most = standing.sequence + #texts, most, facet_most
-  standing.names[#standing.names + 1], standing.ids[facet] = facet, ids
-end
-
--- Write what is left of what was gathered.
-local function end_pushing()
-  for queue, standing in pairs(fed) do
-    write(queue)
-    redis.call("HSET", queue_state(queue), "sequence", string.format("%d", standing.sequence))
   end
 end

@@ -45,13 +45,18 @@ class Registry:
     _by_topic: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict)
     _matcher: Matcher = field(default_factory=Matcher)
     _routes: dict[Kind, Route] = field(default_factory=dict)
+    # Routes to the same queues share the tuple of them, so that a group of events is told apart by it quickly.
+    _together: dict[tuple[str, ...], tuple[Queue, ...]] = field(default_factory=dict)
 
     def route(self, kind: Kind) -> Route:
         """Where events of this kind go; subscribers of the bulk tier get them from the lake."""
         route = self._routes.get(kind)
         if route is None:
             names = self._matcher.match(kind.routing_key) if self.queues else ()
-            route = Route(kind, self._by_topic.get(kind.topic, ()), tuple(self.queues[name] for name in names))
+            queues = self._together.get(names)
+            if queues is None:
+                queues = self._together[names] = tuple(self.queues[name] for name in names)
+            route = Route(kind, self._by_topic.get(kind.topic, ()), queues)
             if len(self._routes) >= _ROUTES_MAX:
                 self._routes.clear()
             self._routes[kind] = route
@@ -65,7 +70,7 @@ class Registry:
 
     def put_queue(self, name: str, queue: Queue | None) -> None:
         """Take over a changed queue, or forget a deleted one."""
-        self._routes.clear()
+        self._forget_routes()
         self.queues.pop(name, None)
         if queue is not None:
             self.queues[name] = queue
@@ -73,7 +78,7 @@ class Registry:
 
     def put_queues(self, queues: Iterable[Queue]) -> None:
         """Take over all queues at once."""
-        self._routes.clear()
+        self._forget_routes()
         self.queues = {queue.name: queue for queue in queues}
         self._matcher.put_all({queue.name: queue.patterns for queue in self.queues.values()})
 
@@ -100,8 +105,12 @@ class Registry:
         if token is not None:
             self.tokens[id_] = token
 
-    def _reindex(self, topics: set[str]) -> None:
+    def _forget_routes(self) -> None:
         self._routes.clear()
+        self._together.clear()
+
+    def _reindex(self, topics: set[str]) -> None:
+        self._forget_routes()
         found: dict[str, list[Subscriber]] = {topic: [] for topic in topics}
         for subscriber in self.subscribers.values():
             if subscriber.is_bulk:

@@ -76,7 +76,7 @@ def plain_rows(
 
 
 def _kinds(texts: Mapping[str, pa.Array]) -> list[Kind]:
-    codes, distinct = _distinct([texts[name] for name in Kind._fields if name in texts])
+    codes, distinct = _distinct([texts[name] for name in Kind.__struct_fields__ if name in texts])
     kinds = [Kind(topic, type_, (*tenant, None)[0] or parsing.DEFAULT_TENANT) for topic, type_, *tenant in distinct]
     return [kinds[code] for code in codes.to_pylist()]
 

@@ -2,12 +2,14 @@
 
 By index into the events it says: `publishers` whose each is (for the journal) and `topics`, where a name alone has them
 all; `ids` given by publishers (to tell repeats), `lanes` of events with the receivers that get exactly those, `queues`
-that get exactly the same events of a tenant, `bounds` of queues that refuse rather than drop and the events `bounded`
-by them, `later` for events with too many receivers for one call, and `uids` enough for every batch that may be opened.
+that get exactly the same events, with these by tenant, `bounds` of queues that refuse rather than drop and the events
+`bounded` by them, `later` for events with too many receivers for one call, and `uids` enough for every batch that may
+be opened.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -20,6 +22,10 @@ from doubledecker.store.scripts import Packable
 # Measured: beyond these one call holds the server for more than a few milliseconds.
 WRITES_MAX = 2000
 BYTES_MAX = 1_048_576
+
+# A tenant and numbers of its events, in order.
+_Line = tuple[str, list[int]]
+_Lines = dict[str, list[int]]
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
@@ -110,41 +116,59 @@ def _batched(routes: Mapping[Route, list[int]], offers: Sequence[Offer]) -> dict
 
 def _queued(routes: Mapping[Route, list[int]]) -> dict[str, Packable]:
     """What goes on queues, tenant by tenant, and the bounds of those that refuse."""
-    # By name: a queue's hash is made of all its fields.
-    queues: dict[str, Queue] = {}
-    lines: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for route, at in routes.items():
-        for queue in route.queues:
-            queues[queue.name] = queue
-            lines[route.kind.tenant, queue.name] += at
-    if not queues:
+    feeds = _feeds(routes)
+    if not feeds:
         return {"queues": [], "bounds": [], "bounded": []}
+    return {"queues": [_fed(queues, lines) for queues, lines in feeds], **_bounds(feeds)}
+
+
+def _feeds(routes: Mapping[Route, list[int]]) -> list[tuple[list[Queue], _Lines]]:
+    """Queues that get exactly the same events, with those events; every queue once."""
+    # By identity, as kinds with the same queues share them, and a queue's hash would be made of all its fields.
+    parts: dict[int, tuple[tuple[Queue, ...], list[_Line]]] = {}
+    for route, at in routes.items():
+        if route.queues:
+            parts.setdefault(id(route.queues), (route.queues, []))[1].append((route.kind.tenant, at))
+    feeds: dict[str, tuple[Queue, list[int]]] = {}
+    for number, (queues, _) in parts.items():
+        for queue in queues:
+            feeds.setdefault(queue.name, (queue, []))[1].append(number)
+    fed: dict[tuple[int, ...], list[Queue]] = defaultdict(list)
+    for queue, numbers in feeds.values():
+        fed[tuple(numbers)].append(queue)
+    return [(queues, _joined(parts[number][1] for number in numbers)) for numbers, queues in fed.items()]
+
+
+def _joined(parts: Iterable[list[_Line]]) -> _Lines:
+    lines: _Lines = defaultdict(list)
+    for tenant, at in chain.from_iterable(parts):
+        lines[tenant] += at
     for at in lines.values():
         at.sort()
-    return {"queues": _lines(lines, queues), **_bounds(lines, queues)}
+    return lines
 
 
-def _lines(lines: Mapping[tuple[str, str], list[int]], queues: Mapping[str, Queue]) -> list[Packable]:
-    """Tenants, with the queues that get exactly the same of their events, and those events, in order."""
-    found: dict[tuple[str, tuple[int, ...]], list[Packable]] = defaultdict(list)
-    for (tenant, name), at in lines.items():
-        found[tenant, tuple(at)].append(_bounded(queues[name]))
-    return [[tenant, at, to] for (tenant, at), to in found.items()]
+def _fed(queues: Sequence[Queue], lines: _Lines) -> list[Packable]:
+    """Queues, tenants, and of each tenant the one event or the list of them."""
+    return [
+        [_bounded(queue) for queue in queues],
+        list(lines),
+        [at[0] if len(at) == 1 else at for at in lines.values()],
+    ]
 
 
-def _bounds(lines: Mapping[tuple[str, str], list[int]], queues: Mapping[str, Queue]) -> dict[str, Packable]:
+def _bounds(feeds: Sequence[tuple[list[Queue], _Lines]]) -> dict[str, Packable]:
     """The bounds of queues that refuse when they are full, and the events that these may refuse, in order."""
-    refusing = [queue for queue in queues.values() if queue.refuses]
-    numbers = {queue.name: number for number, queue in enumerate(refusing, 1)}
+    bounds: list[Packable] = []
     bounded: dict[int, tuple[str, list[int]]] = {}
-    for (tenant, name), at in lines.items():
-        if name in numbers:
-            for i in at:
-                bounded.setdefault(i, (tenant, []))[1].append(numbers[name])
-    return {
-        "bounds": [[queue.name, queue.max_length, queue.facet_max_length] for queue in refusing],
-        "bounded": [[i, *bounded[i]] for i in sorted(bounded)],
-    }
+    for queues, lines in feeds:
+        for queue in queues:
+            if queue.refuses:
+                bounds.append([queue.name, queue.max_length, queue.facet_max_length])
+                for tenant, at in lines.items():
+                    for i in at:
+                        bounded.setdefault(i, (tenant, []))[1].append(len(bounds))
+    return {"bounds": bounds, "bounded": [[i, *bounded[i]] for i in sorted(bounded)]}
 
 
 def _bounded(queue: Queue) -> Packable:
