@@ -16,16 +16,25 @@ _FACETS = (10, 1_000, 100_000)
 
 
 async def measure(scale: Scale) -> dict[str, float]:
-    counts = {"singles": scale.singles // 2, "batched": scale.backlog // 2, "messages": max(_FACETS)}
+    counts = {"singles": scale.singles, "batched": scale.backlog // 2, "messages": max(_FACETS)}
     figures = await _looped({"noisy": scale.backlog}, scale)
     for facets in _FACETS:
         figures |= await _looped({"facets": facets, **counts}, scale)
-    few = figures[f"queues.{_FACETS[0]}.batched_per_s"]
     return {
         **figures,
-        **{f"queues.{facets}.cost": few / figures[f"queues.{facets}.batched_per_s"] for facets in _FACETS[1:]},
+        **_costs(figures),
         "queues.handled.redis_per_s": await _handled("redis", scale),
         "queues.handled.http_per_s": await _handled("http", scale),
+    }
+
+
+def _costs(figures: dict[str, float]) -> dict[str, float]:
+    """How many times as long everything takes with many tenants as with few."""
+    few, *many = _FACETS
+    return {
+        f"queues.{facets}.{how}.cost": figures[f"queues.{few}.{how}_per_s"] / figures[f"queues.{facets}.{how}_per_s"]
+        for facets in many
+        for how in ("pushed.single", "pushed.batched", "pulled.single", "pulled.batched")
     }
 
 
