@@ -11,7 +11,7 @@ local FACET_AND_HEAD, HEAD_AT = FACET .. "c0", struct.size(FACET) + 1
 local NO_FACET = struct.pack(FACET_AND_HEAD, 0, 0, 0, "")
 -- So many ids come to the head together: many enough that the tail is rarely asked, few enough to be written each time.
 local HEAD_SIZE = 8
--- A head of this length takes no further one: so that a tenant with few messages has no list, whenever they come.
+-- A shorter head takes a few more when there is no tail: so a tenant with few messages has none, whenever they come.
 local HEAD_BYTES = 64
 
 -- What is done for each facet or message asks for these once: a global is looked up by its name each time.
@@ -42,8 +42,8 @@ local function lengthen(head, has_tail, tail, ids)
   local first = 1
   if head == "" then
     head, first = table.concat(ids, " ", 1, math.min(#ids, HEAD_SIZE)), HEAD_SIZE + 1
-  elseif has_tail == 0 and #ids == 1 and #head < HEAD_BYTES then
-    return head .. " " .. ids[1], 0
+  elseif has_tail == 0 and #ids <= HEAD_SIZE and #head < HEAD_BYTES then
+    return head .. " " .. table.concat(ids, " "), 0
   end
   if first <= #ids then
     redis.call("RPUSH", tail, unpack(ids, first))
