@@ -280,6 +280,16 @@ class TestWhatItHolds:
             assert (await ask(bus, secret, "POST", "/queues/jobs/dead/purge", {}))["messages"] == 3
             await ask(bus, secret, "GET", f"/queues/jobs/dead/{letter['id']}", status=404)
 
+    async def test_who_has_the_most_waiting_is_shown_also_among_many(self, topology: Topology):
+        async with a_bus(topology) as bus:
+            secret = await bus.token("consumer")
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            await bus.publish(secret, [an_event(n, tenant=f"t{n}") for n in range(150)])
+            await bus.publish(secret, [an_event(n, tenant="zzz") for n in range(5)])
+            shown = await ask(bus, secret, "GET", "/queues/jobs")
+            assert [(row["tenant"], row["waiting"]) for row in shown["facets"][:1]] == [("zzz", 5)]
+            assert len(shown["facets"]) == 100
+
     async def test_a_purge_counts_first_and_takes_only_the_tenants(self, topology: Topology):
         async with a_bus(topology) as bus:
             secret = await bus.token("consumer")
@@ -291,6 +301,18 @@ class TestWhatItHolds:
             assert counted == {"messages": 3, "dry_run": True}
             assert (await ask(bus, secret, "POST", "/queues/jobs/purge", {"tenant": "t1"}))["messages"] == 3
             assert {each["tenant"] for each in await pull(bus, secret, max=10)} == {"t0", "t2"}
+
+    async def test_a_purge_counts_what_comes_back_later_as_it_destroys_it(self, topology: Topology):
+        async with a_bus(topology) as bus:
+            secret = await bus.token("consumer")
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            await bus.publish(secret, [an_event(n, tenant=f"t{n % 2}") for n in range(6)])
+            pulled = [{"id": each["id"], "attempt": each["attempt"]} for each in await pull(bus, secret, max=4)]
+            await ask(bus, secret, "POST", "/queues/jobs/nack", {"messages": pulled, "delay_ms": 60_000})
+            counted = await ask(bus, secret, "POST", "/queues/jobs/purge", {"tenant": "t1", "dry_run": True})
+            assert counted == {"messages": 3, "dry_run": True}
+            assert (await ask(bus, secret, "POST", "/queues/jobs/purge", {"tenant": "t1"}))["messages"] == 3
+            assert (await ask(bus, secret, "POST", "/queues/jobs/purge", {"dry_run": True}))["messages"] == 3
 
     async def test_a_queue_that_holds_messages_is_deleted_only_when_asked_to_discard_them(self, topology: Topology):
         async with a_bus(topology) as bus:

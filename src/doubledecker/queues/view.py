@@ -38,6 +38,10 @@ class QueueView:
     counters: dict[str, int]
 
 
+# The line of each has to be asked for its length.
+_LOOKED_AT_MAX = 1_000
+
+
 class _Timed(msgspec.Struct, gc=False):
     """The only part of a stored message that a view looks at."""
 
@@ -66,8 +70,8 @@ async def look(partitions: Partitions, queue: Queue) -> QueueView:
 
 
 async def look_at_facets(partitions: Partitions, queue: Queue, *, most: int) -> list[Facet]:
-    """Tenants that have something waiting or a rule, those with the most waiting first."""
-    found = await asyncio.gather(*(_facets(partition, queue, most) for partition in partitions.all))
+    """Tenants that have something waiting or a rule, those with the most waiting first; of very many, of the next."""
+    found = await asyncio.gather(*(_facets(partition, queue, _LOOKED_AT_MAX) for partition in partitions.all))
     return sorted(_joined([row for part in found for row in part]), key=lambda facet: -facet.waiting)[:most]
 
 

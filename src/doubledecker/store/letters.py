@@ -63,12 +63,19 @@ async def purge(partition: Partition, queue: Queue, tenant: str) -> int:
     for _ in range(0, line.waiting, _PAGE):
         total += await _purge(partition, queue, tenant, [])
     at, start = partition.key(f"queue:scheduled:{queue.name}"), 0
-    while delayed := ids_of(await partition.command("ZRANGE", at, start, start + _PAGE - 1)):
-        gone = await _purge(partition, queue, tenant, delayed)
+    while later := ids_of(await partition.command("ZRANGE", at, start, start + _PAGE - 1)):
+        gone = await _purge(partition, queue, tenant, later)
         # What stays comes before the next page, what went does not.
-        start += len(delayed) - gone
+        start += len(later) - gone
         total += gone
     return total
+
+
+async def delayed(partition: Partition, queue: Queue, tenant: str) -> int:
+    """How many messages of a tenant come back later."""
+    at = partition.key(f"queue:scheduled:{queue.name}")
+    ids = cast("list[bytes]", await partition.command("ZRANGE", at, 0, -1))
+    return (await facets.owners(partition, queue.name, ids))[tenant]
 
 
 async def destroy(partition: Partition, name: str) -> None:
@@ -88,9 +95,9 @@ async def tenants(partition: Partition, name: str) -> list[str]:
     ]
     commands.append(["HKEYS", partition.key(f"queue:facets:{name}")])
     commands.append(["ZRANGE", partition.key(f"queue:scheduled:{name}"), 0, -1])
-    *places, delayed = cast("list[list[bytes]]", await partition.commands(commands))
+    *places, later = cast("list[list[bytes]]", await partition.commands(commands))
     found = {tenant.decode() for place in places for tenant in place}
-    return sorted(found.union(await facets.owners(partition, name, delayed)))
+    return sorted(found.union(await facets.owners(partition, name, later)))
 
 
 async def names_held(partition: Partition) -> set[str]:
@@ -147,9 +154,9 @@ async def settle(partition: Partition, queue: Queue, ids: Sequence[str], *, is_r
     return total
 
 
-async def _purge(partition: Partition, queue: Queue, tenant: str, delayed: Sequence[str]) -> int:
+async def _purge(partition: Partition, queue: Queue, tenant: str, later: Sequence[str]) -> int:
     reply = await partition.run(
-        _PURGE, queue=queue.name, charge=queue.charge, facet=tenant, most=0 if delayed else _PAGE, delayed=list(delayed)
+        _PURGE, queue=queue.name, charge=queue.charge, facet=tenant, most=0 if later else _PAGE, delayed=list(later)
     )
     return cast("int", reply)
 

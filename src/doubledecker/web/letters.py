@@ -90,7 +90,8 @@ class Letters:
 
     async def _count_waiting(self, queue: Queue, tenant: str | None) -> int:
         if tenant is not None:
-            return (await view.look_at_facet(self._partitions, queue, tenant)).waiting
+            waiting = (await view.look_at_facet(self._partitions, queue, tenant)).waiting
+            return waiting + sum([await letters.delayed(each, queue, tenant) for each in self._partitions.all])
         seen = await view.look(self._partitions, queue)
         return seen.waiting + seen.delayed
 
