@@ -60,6 +60,27 @@ def test_messages_are_pulled_and_acked(bus: Up, jobs: str):
     assert (shown(bus, jobs)["in_flight"], shown(bus, jobs)["counters"]["acked"]) == (1, 2)
 
 
+def test_a_look_takes_nothing(bus: Up, jobs: str):
+    seen = queue(bus, "peek", jobs, "--tenant", "acme")
+    cut = queue(bus, "peek", jobs, "--tenant", "acme", "--limit", "1", "--json")
+    nothing = queue(bus, "peek", jobs)
+
+    assert [json.loads(line)["data"]["n"] for line in seen.stdout.splitlines()] == [0, 1]
+    assert [json.loads(line)["tenant"] for line in cut.stdout.splitlines()] == ["acme"]
+    assert (nothing.returncode, nothing.stderr) == (0, f"Nothing of default waits in {jobs}\n")
+    assert shown(bus, jobs)["waiting"] == 3
+
+
+def test_a_queue_with_a_callback_is_registered_in_full(bus: Up):
+    asked = {"callback": "https://mail.example/", "uuid": "key", "timeout": 50}
+    asked |= {"max": 7, "max_bytes": 99, "concurrency": 2}
+    words = [word for name, value in asked.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    made = queue(bus, "register", "pushed", "none:none:none", *words)
+
+    assert made.returncode == 0, made.stderr
+    assert shown(bus, "pushed").items() >= asked.items()
+
+
 def test_a_facet_is_ruled_and_freed(bus: Up, jobs: str):
     ruled = queue(bus, "facet", jobs, "acme", "--weight", "3", "--concurrency", "2", "--rate", "5", "--pause")
     seen = queue(bus, "facet", jobs, "acme").stdout.splitlines()[1]

@@ -32,12 +32,20 @@ def queue() -> None:
 @click.option("--facet-max-length", type=int, help="How many of one tenant; 0 for no bound")
 @click.option("--overflow", type=click.Choice(["drop_oldest", "refuse"]), help="What a full queue does")
 @click.option("--owner", metavar="ID", help="Whose queue it is, a token's id; root alone may say so")
-@click.option("--callback", metavar="URL", help="Where its messages are pushed")
+@click.option("--callback", metavar="URL", help="Where its messages are pushed; the next five are for this alone")
+@click.option("--uuid", metavar="TEXT", help="What the receiver is authenticated with; the queue's name if left out")
+@click.option("--max", "max", type=int, help="How many messages are pushed together at most")
+@click.option("--max-bytes", type=int, help="How many bytes of them")
+@click.option("--timeout", type=int, help="How many milliseconds the first of them waits for others")
+@click.option("--concurrency", type=int, help="How many calls to the receiver at a time")
 @options.as_caller
 def register(
     name: str, patterns: tuple[str, ...], bus: str | None, data: Path, secret: str | None, **asked: str | int | None
 ) -> None:
-    """Create or replace a queue for all events whose tenant:topic:type matches a PATTERN in full."""
+    """Create or replace a queue for all events whose tenant:topic:type matches a PATTERN in full.
+
+    What is not said gets its default, also when the queue was there before.
+    """
     _desk(bus, data, secret).register(name, patterns, asked)
 
 
@@ -70,6 +78,17 @@ def pull(
 ) -> None:
     """Take messages and print their events."""
     _desk(bus, data, secret).pull(name, most=most, wait_ms=wait_ms, is_acked=ack, as_json=as_json)
+
+
+@queue.command()
+@click.argument("name")
+@click.option("--tenant", default="default", show_default=True, help="Whose")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=10, help="How many at most  [default: 10]")
+@options.as_json
+@options.as_caller
+def peek(name: str, tenant: str, limit: int, bus: str | None, data: Path, secret: str | None, *, as_json: bool) -> None:
+    """Look at a tenant's next messages, without taking them."""
+    _desk(bus, data, secret).peek(name, tenant=tenant, limit=limit, as_json=as_json)
 
 
 @queue.command()

@@ -28,6 +28,16 @@ class _Pulls(msgspec.Struct):
     messages: list[_Pulled]
 
 
+class _Peeked(msgspec.Struct):
+    id: str
+    tenant: str
+    event: Raw
+
+
+class _Peeks(msgspec.Struct):
+    messages: list[_Peeked]
+
+
 class _Settled(msgspec.Struct):
     ids: list[str]
     lost: list[str]
@@ -100,6 +110,15 @@ class Desk:
             settled = msgspec.json.decode(self._remote.post(f"{_path(name)}/ack", {"messages": named}), type=_Settled)
             lost = f"; {len(settled.lost)} had to be left to others" if settled.lost else ""
             click.echo(f"Acked {len(settled.ids)}{lost}", err=True)
+
+    def peek(self, name: str, *, tenant: str, limit: int, as_json: bool) -> None:
+        """Print a tenant's next messages, and leave them where they are."""
+        answer = self._remote.get(f"{_path(name)}/messages?limit={limit}&tenant={quote(tenant, safe='')}")
+        messages = msgspec.json.decode(answer, type=_Peeks).messages
+        for each in messages:
+            click.echo(msgspec.json.encode(each) if as_json else bytes(each.event))
+        if not messages:
+            click.echo(f"Nothing of {tenant} waits in {name}", err=True)
 
     def facet(self, name: str, tenant: str, *, paused: bool | None, **bounds: str | float | None) -> None:
         """Change a facet, or show it."""
