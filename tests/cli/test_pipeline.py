@@ -82,13 +82,15 @@ def test_up_brings_the_pipeline_up_and_events_land(data_dir: Path):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_one_pass_ends_by_itself_and_another_lake_is_refused(data_dir: Path, tmp_path: Path):
+    link = tmp_path / "link"
+    link.symlink_to(data_dir)
     with an_up(data_dir, "--no-demo") as up:
         secret = run("token", "create", "shop", "--bus", up.url, "--data", str(data_dir)).stdout.split()[-1]
         assert up.post("/events", secret, [{"topic": "orders", "type": "create"} for _ in range(50)]) == 202
         first = run("pipeline", "run", "--once", "--data", str(data_dir), within_s=240)
         state = state_of(data_dir)
         report = run("report", "--data", str(data_dir), within_s=60)
-        found = run("events", "--json", "--topic", "orders", "--limit", "7", "--data", str(data_dir), within_s=240)
+        found = run("events", "--json", "--topic", "orders", "--limit", "7", "--data", str(link), within_s=240)
         wrong = run("events", "--where", "nonsense(", "--data", str(data_dir), within_s=240)
         other = run("pipeline", "run", "--once", "--data", str(data_dir), "--lake", str(tmp_path / "other"))
 

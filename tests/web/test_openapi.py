@@ -31,6 +31,7 @@ REQUESTS = [
     ("root", "GET", "/api_tokens", "", None, {}, 200),
     ("root", "POST", "/api_tokens", "", {"name": "new"}, {}, 201),
     ("root", "POST", "/api_tokens", "", {"name": "new", "token": "chosen"}, {}, 201),
+    ("root", "POST", "/api_tokens", "", {"name": "another", "token": "chosen"}, {}, 409),
     ("root", "POST", "/api_tokens", "", {"name": "Bad"}, {}, 400),
     ("root", "POST", "/api_tokens", "", {"name": LARGE}, {}, 413),
     ("root", "DELETE", "/api_tokens/{name}", "chosen", None, {}, 204),

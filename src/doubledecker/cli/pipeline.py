@@ -54,7 +54,8 @@ def find(data: Path | None, lake: str | None) -> tuple[Settings, str]:
         raise SparkUnfit(_MISSING)
     settings = showing.find(None, data)
     root = lake or settings.lake or str((data or folder.DEFAULT) / "lake")
-    return settings, root if "://" in root else str(Path(root).absolute())
+    # Resolved: Spark compares the lake's path with those of its files, which are.
+    return settings, root if "://" in root else str(Path(root).resolve())
 
 
 def run(*, data: Path | None, lake: str | None, master: str | None, is_once: bool, takes_over: bool) -> None:

@@ -117,7 +117,7 @@ _PATHS: dict[str, dict[str, Schema]] = {
         "post": operation(
             "Make a client token, as root",
             {201: ok("The token with its secret, shown this once", json_of(ref("TokenMade")))},
-            *(403, 429),
+            *(403, 409, 429),
             body=body_of(json_of(ref("TokenWanted"))),
         ),
     },
