@@ -1,6 +1,8 @@
 """Subscribe to a topic and print what arrives, with nothing but the standard library.
 
 BUS=http://127.0.0.1:17890 TOKEN=<a client's token> python examples/receive.py
+
+Its callback is plain http on this machine: start the bus with DOUBLEDECKER_PRIVATE_CALLBACKS=true, or with its demo.
 """
 
 import base64
@@ -21,7 +23,7 @@ class Callback(BaseHTTPRequestHandler):
             self.send_error(401)
             return
         for event in json.loads(self.rfile.read(int(self.headers["Content-Length"]))):
-            print(event["topic"], event["type"], event["url"], flush=True)
+            print(event["topic"], event["type"], event.get("url", ""), flush=True)
         self.send_response(204)
         self.end_headers()
 
