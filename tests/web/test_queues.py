@@ -266,6 +266,9 @@ class TestWhatItHolds:
             assert listed["count"] == 4
             letter = listed["messages"][0]
             assert (letter["attempts"], letter["why"]) == (1, "no such customer")
+            assert (await ask(bus, secret, "GET", "/queues/jobs/dead?tenant=t2"))["count"] == 1
+            twice = {"ids": [letter["id"]] * 2, "dry_run": True}
+            assert (await ask(bus, secret, "POST", "/queues/jobs/dead/redrive", twice))["messages"] == 1
             assert await ask(bus, secret, "GET", f"/queues/jobs/dead/{letter['id']}") == letter
             [found] = (await ask(bus, secret, "GET", "/queues/jobs/dead?tenant=t2"))["messages"]
             counted = await ask(bus, secret, "POST", "/queues/jobs/dead/redrive", {"tenant": "t2", "dry_run": True})
@@ -301,6 +304,15 @@ class TestWhatItHolds:
             assert counted == {"messages": 3, "dry_run": True}
             assert (await ask(bus, secret, "POST", "/queues/jobs/purge", {"tenant": "t1"}))["messages"] == 3
             assert {each["tenant"] for each in await pull(bus, secret, max=10)} == {"t0", "t2"}
+
+    async def test_a_purge_of_what_waits_takes_no_ids(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            secret = await bus.token("consumer")
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            await bus.publish(secret, [an_event(1)])
+            answer = await ask(bus, secret, "POST", "/queues/jobs/purge", {"ids": ["0-9"]}, status=400)
+            assert "`ids`" in answer["detail"]
+            assert (await ask(bus, secret, "GET", "/queues/jobs"))["waiting"] == 1
 
     async def test_a_purge_counts_what_comes_back_later_as_it_destroys_it(self, topology: Topology):
         async with a_bus(topology) as bus:

@@ -8,8 +8,12 @@ from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.bus.verdict import Backoff
 from doubledecker.delivery.chains import Chains
+from doubledecker.model.queue import Queue
+from doubledecker.model.token import Caller
+from doubledecker.queues import view
 from doubledecker.store import batches, chains, counters, jobs
 from doubledecker.store.chains import ChainState
+from doubledecker.store.queues import Held
 from doubledecker.store.subscribers import Condition
 from doubledecker.worker.chores import ChoreRules, Chores, queues_to_try
 from doubledecker.worker.deliver import Deliverer, DeliveryRules
@@ -128,6 +132,29 @@ async def test_what_a_process_told_of_its_chains_is_forgotten_long_after_its_dea
         await _chores(bus, memory_bytes_max=0).scrub()
         assert await chains.silent(home, silent_ms_max=0) == []
         assert (await counters.read(home))["delivery.rejected:stage=x"] == 7
+
+
+async def test_what_is_due_in_a_queue_comes_back_though_nobody_pulls(topology: Topology):
+    queue = Queue("jobs", "", (".*",), attempts_max=1)
+    async with a_bus(topology, workers=0) as bus, build.open_bus(quick_settings(topology)) as other:
+        secret = await bus.token("publisher")
+        await other.registry.register_queue(queue, caller=Caller("", "root", is_root=True))
+        await bus.publish(secret, [an_event(n, tenant=f"t{n}") for n in range(6)])
+        delayed = (await other.rings.pull(queue, most=3, lease_ms=1_000)).messages
+        spared = [Held(message.id, message.attempt, 1_000, is_spared=True) for message in delayed]
+        await other.rings.nack(queue, spared, why="later")
+        assert len((await other.rings.pull(queue, most=3, lease_ms=1_000)).messages) == 3
+        await _chores(other, memory_bytes_max=0).bring_back()
+        assert _standing(await view.look(other.partitions, queue)) == (0, 3, 3, 0)
+
+        for partition in other.partitions.all:
+            partition.shift_ms = 3_000
+        await _chores(other, memory_bytes_max=0).bring_back()
+        assert _standing(await view.look(other.partitions, queue)) == (3, 0, 0, 3)
+
+
+def _standing(seen: view.QueueView) -> tuple[int, int, int, int]:
+    return seen.waiting, seen.in_flight, seen.delayed, seen.dead
 
 
 def _chores(bus: build.Bus, *, memory_bytes_max: int) -> Chores:

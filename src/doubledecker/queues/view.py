@@ -104,6 +104,17 @@ async def find_letters(
     return found
 
 
+async def count_letters(partitions: Partitions, queue: Queue, *, tenant: str | None) -> int:
+    """How many dead letters there are, of all or of one tenant."""
+    if tenant is None:
+        return (await look(partitions, queue)).dead
+    count = 0
+    for partition in partitions.all:
+        async for letter in letters.each(partition, queue, None):
+            count += letter.tenant == tenant
+    return count
+
+
 async def _facets(partition: Partition, queue: Queue, most: int) -> list[tuple[FacetView, int | None]]:
     return await _with_age(partition, queue, await facets.names(partition, queue, most=most))
 

@@ -121,6 +121,15 @@ async def pull(
     return Pulled(messages, None if wait_ms < 0 else wait_ms, float(head) if head else None, float(cost), facets)
 
 
+async def overdue(partition: Partition, names: Sequence[str], *, by_ms: int) -> list[str]:
+    """Those of the queues that hold something due for so long; whoever pulls would have brought it back."""
+    places = [partition.key(f"queue:{place}:{name}") for name in names for place in ("pending", "scheduled")]
+    firsts = await partition.commands([["ZRANGE", place, 0, 0, "WITHSCORES"] for place in places])
+    until = await partition.time_ms() - by_ms
+    due = [bool(first) and float(first[1]) <= until for first in cast("list[list[bytes]]", firsts)]
+    return [name for name, *both in zip(names, due[0::2], due[1::2], strict=True) if any(both)]
+
+
 async def ack(partition: Partition, queue: Queue, held: Sequence[Named]) -> list[str]:
     """End messages; returns the ids that were still the caller's."""
     reply = await partition.run(

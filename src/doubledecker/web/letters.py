@@ -40,7 +40,7 @@ class Letters:
     async def purge(self, request: Request, caller: Caller) -> Response:
         """Destroy waiting messages, of one tenant or of all, or only count them."""
         queue = await self._queue(request, caller)
-        asked = queue_bodies.choose(await self._body(request))
+        asked = queue_bodies.purge(await self._body(request))
         if asked.dry_run:
             return queue_shapes.json({"messages": await self._count_waiting(queue, asked.tenant), "dry_run": True})
         total = 0
@@ -57,7 +57,7 @@ class Letters:
         tenant = request.query_params.get("tenant")
         found = await view.find_letters(self._partitions, queue, tenant=tenant, most=most)
         rows = [letter for part in found.values() for letter in part]
-        count = (await view.look(self._partitions, queue)).dead
+        count = await view.count_letters(self._partitions, queue, tenant=tenant)
         return queue_shapes.json({"count": count, "messages": [queue_shapes.letter(row) for row in rows]})
 
     async def show_dead(self, request: Request, caller: Caller) -> Response:

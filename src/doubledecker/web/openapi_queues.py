@@ -86,7 +86,7 @@ PATHS: dict[str, dict[str, Schema]] = {
     "/queues/{name}/messages": {
         "get": _get("Look at a tenant's next messages without taking them", "Peeked", _TENANT, _LIMIT)
     },
-    "/queues/{name}/purge": {"post": _post("Destroy waiting messages, or count them", "Chosen", "Counted")},
+    "/queues/{name}/purge": {"post": _post("Destroy waiting messages, or count them", "Purge", "Counted")},
     "/queues/{name}/dead": {"get": _get("Dead letters, oldest first", "DeadLetters", _TENANT, _LIMIT)},
     "/queues/{name}/dead/{id}": {"get": _get("One dead letter", "DeadLetter", _LETTER)},
     "/queues/{name}/dead/redrive": {"post": _post("Bring dead letters back, or count them", "Chosen", "Counted")},

@@ -48,15 +48,20 @@ class SettleBody(msgspec.Struct, forbid_unknown_fields=True):
         ]
 
 
-class ChooseBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What is to be purged or redriven: everything, one tenant's, or dead letters by id."""
+class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What is to be purged of what waits: everything, or one tenant's."""
 
     tenant: str | None = None
-    ids: list[str] | None = None
     dry_run: bool = False
 
 
-_Body = TypeVar("_Body", PullBody, SettleBody, ChooseBody)
+class ChooseBody(PurgeBody, forbid_unknown_fields=True):
+    """Which dead letters are to be redriven or purged: all, one tenant's, or some by id."""
+
+    ids: list[str] | None = None
+
+
+_Body = TypeVar("_Body", PullBody, SettleBody, PurgeBody, ChooseBody)
 
 
 def pull(body: bytes) -> PullBody:
@@ -81,11 +86,18 @@ def settle(body: bytes) -> SettleBody:
     return asked
 
 
+def purge(body: bytes) -> PurgeBody:
+    """What a purge of waiting messages is about; an empty body is about everything."""
+    return _decode(body or b"{}", PurgeBody)
+
+
 def choose(body: bytes) -> ChooseBody:
-    """What a purge or a redrive is about; an empty body is about everything."""
+    """Which dead letters are meant, each once; an empty body means all."""
     asked = _decode(body or b"{}", ChooseBody)
     if asked.ids is not None and len(asked.ids) > LIST_MAX:
         raise BadRequest(f"{len(asked.ids)} ids; at most {LIST_MAX} in one request")
+    if asked.ids is not None:
+        asked.ids = list(dict.fromkeys(asked.ids))
     return asked
 
 

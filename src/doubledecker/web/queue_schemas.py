@@ -142,10 +142,16 @@ SETTLED = record(
     ["ids", "lost"],
     {"ids": {**_IDS, "description": "Were still the caller's"}, "lost": _IDS, "lease_until": _COUNT},
 )
+PURGE = record(
+    [],
+    {"tenant": or_null(_TEXT), "dry_run": _DRY_RUN},
+    description="Everything, or one tenant's.",
+    examples=[{"dry_run": True}, {"tenant": "acme"}],
+)
 CHOSEN = record(
     [],
     {"tenant": or_null(_TEXT), "ids": {"type": ["array", "null"], "items": _TEXT}, "dry_run": _DRY_RUN},
-    description="Everything, or one tenant's, or dead letters by id.",
+    description="All dead letters, or one tenant's, or some by id.",
     examples=[{"dry_run": True}, {"tenant": "acme"}, {"ids": ["0-1"]}],
 )
 COUNTED = record(["messages", "dry_run"], {"messages": _COUNT, "dry_run": {"type": "boolean"}})
@@ -182,6 +188,7 @@ ALL: dict[str, Schema] = {
     "Held": HELD,
     "Settled": SETTLED,
     "Chosen": CHOSEN,
+    "Purge": PURGE,
     "Counted": COUNTED,
     "Peeked": PEEKED,
     "DeadLetter": LETTER,

@@ -8,7 +8,19 @@ from doubledecker.bus import overview
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import RetryLater
 from doubledecker.model.job import AUX, MAIN, RETRY
-from doubledecker.store import batches, chains, counters, events, jobs, journal, letters, offers, registry, subscribers
+from doubledecker.store import (
+    batches,
+    chains,
+    counters,
+    events,
+    jobs,
+    journal,
+    letters,
+    offers,
+    queues,
+    registry,
+    subscribers,
+)
 from doubledecker.store.batches import Lost
 from doubledecker.store.events import Accepted
 from doubledecker.store.jobs import Taken
@@ -24,6 +36,8 @@ _PASSES_MAX = 100
 _PARKED_MAX = 100
 # A failing subscriber whose scheduled retry never came is tried with another batch after this.
 _PROBE_MS = 10_000
+# What was due this long ago in a queue has no consumer who would have brought it back.
+_OVERDUE_MS = 1_000
 
 _log = log.get("worker")
 
@@ -60,6 +74,7 @@ class Chores:
             "autodrop": self.autodrop,
             "schedule": self.schedule,
             "sweep": self.sweep,
+            "return": self.bring_back,
         }
 
     async def run(self, taken: Taken) -> None:
@@ -130,6 +145,15 @@ class Chores:
                 if await subscribers.retire(partition, token):
                     _log.warning("subscriber.swept", partition=partition.index, subscriber=token)
             await self._sweep_queues(partition)
+
+    async def bring_back(self) -> None:
+        """Bring back what is due in queues that nobody pulls from: it shows as waiting, or as dead, and not as held."""
+        await self._live.refresh()
+        known = self._live.snapshot.queues
+        for partition in self._partitions.all:
+            held = sorted(known.keys() & await letters.names_held(partition))
+            for name in await queues.overdue(partition, held, by_ms=_OVERDUE_MS):
+                await queues.pull(partition, known[name], most=0, lease_ms=known[name].lease_ms, is_alone=False)
 
     async def _sweep_queues(self, partition: Partition) -> None:
         orphans = await letters.names_held(partition) - self._live.snapshot.queues.keys()

@@ -25,6 +25,7 @@ from doubledecker.worker.monitor import Adapter, Monitor, PrintAdapter, StatsdAd
 # Safety net for what a crash left behind; nothing that is on time waits for it.
 _SCHEDULE_S = 1.0
 _SWEEP_S = 30.0
+_RETURN_S = 5.0
 # What a call takes beyond its own deadline: loading, settling.
 _LEASE_MARGIN_S = 5
 # A third of the time after which a silent slot counts as dead, so that two beats may be lost.
@@ -82,6 +83,7 @@ def make_worker(settings: Settings, bus: Bus, receivers: Chains, monitor: Monito
             "autodrop": settings.autodrop_interval_s,
             "schedule": _SCHEDULE_S,
             "sweep": _SWEEP_S,
+            "return": _RETURN_S,
         },
     )
     deliverer = Deliverer(bus.partitions, bus.registry, receivers, delivery)
