@@ -4,6 +4,7 @@ BUS=http://127.0.0.1:17890 TOKEN=<a client's token> python examples/listen.py '*
 """
 
 import base64
+import contextlib
 import json
 import os
 import sys
@@ -54,6 +55,7 @@ def show(name: str, data: str) -> None:
 
 
 position = ""
-while True:
-    position = listen(position)
-    time.sleep(1)
+with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it
+    while True:
+        position = listen(position)
+        time.sleep(1)

@@ -6,6 +6,7 @@ Its callback is plain http on this machine: start the bus with DOUBLEDECKER_PRIV
 """
 
 import base64
+import contextlib
 import json
 import os
 import urllib.request
@@ -47,4 +48,5 @@ request = urllib.request.Request(  # noqa: S310 - the address is ours
 )
 urllib.request.urlopen(request, timeout=10).close()  # noqa: S310 - the same
 print("subscribed", flush=True)
-server.serve_forever()
+with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends it
+    server.serve_forever()
