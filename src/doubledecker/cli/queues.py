@@ -64,7 +64,8 @@ class Desk:
         kept = msgspec.json.decode(self._remote.put(_path(name), body), type=QueueView)
         click.echo(
             f"Queue {kept.name} of {kept.owner} gets what matches {' or '.join(kept.pattern)}; "
-            f"leases of {words.age(kept.lease_ms)}, {kept.attempts_max} attempts, charged by {kept.charge}",
+            f"leases of {words.age(kept.lease_ms)}, {kept.attempts_max} attempts, charged by {kept.charge}"
+            + (f"; pushed to {kept.callback}" if kept.callback else ""),
             err=True,
         )
 
@@ -92,6 +93,9 @@ class Desk:
         numbers = {**state, **{f"ever {kind}": count for kind, count in seen.counters.items()}}
         rows = [["patterns", " ".join(seen.pattern)], ["owner", seen.owner], ["lease", words.age(seen.lease_ms)]]
         rows += [["attempts", str(seen.attempts_max)], ["charge", seen.charge]]
+        if seen.callback and seen.health is not None:
+            fares = f"{words.health(seen.health)} {seen.health}, {_many(seen.failures, 'failure')} in a row"
+            rows += [["pushed to", seen.callback], ["its health", fares]]
         table.show([f"queue {seen.name}", ""], rows + [[label, f"{count:,}"] for label, count in numbers.items()])
         click.echo()
         titles = ["tenant", "waiting", "in flight", "oldest", "share", "", "rules"]

@@ -20,7 +20,7 @@ class FacetView(msgspec.Struct, frozen=True):
 
 
 class QueueView(msgspec.Struct, frozen=True):
-    """A queue as it stands; facets are there when one queue was asked for."""
+    """A queue as it stands; facets, and how its callback fares, are there when one queue was asked for."""
 
     name: str
     owner: str
@@ -39,6 +39,8 @@ class QueueView(msgspec.Struct, frozen=True):
     counters: dict[str, int] = {}
     facets: tuple[FacetView, ...] = ()
     callback: str = ""
+    health: int | None = None
+    failures: int = 0
 
 
 class Rule(msgspec.Struct, frozen=True):
