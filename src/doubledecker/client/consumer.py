@@ -13,6 +13,7 @@ from doubledecker.client.blocking import BlockingMessage
 from doubledecker.client.errors import ClientError
 from doubledecker.client.holding import PULL_S_MAX, Holding, Rules, holding
 from doubledecker.client.message import Back, Message, Source
+from doubledecker.client.net import Net
 from doubledecker.client.pausing import Backoff
 from doubledecker.client.slots import Slots, TaskSlots, ThreadSlots, Verdicts
 
@@ -151,19 +152,22 @@ class Consumer:
     async def _run_one(self, handler: _Handler, stop: asyncio.Event) -> None:
         rules = handler.rules
         async with holding(self._source, rules) as held:
-            slots = self._slots(handler, held)
+            net = Net(self.name)
+            slots = self._slots(handler, held, net)
             held.intake.on_arrival = slots.wake
             slots.start()
             slots.wake()
-            stopping = asyncio.create_task(stop.wait())
+            stopping, tearing = asyncio.create_task(stop.wait()), asyncio.create_task(net.torn())
             try:
-                await held.until_over(stopping)
+                await held.until_over(stopping, tearing)
                 held.intake.stop()
                 await self._finish(held, rules)
             finally:
                 stopping.cancel()
+                tearing.cancel()
                 await slots.end()
         held.check()
+        net.check()
 
     async def _finish(self, held: Holding, rules: Rules) -> None:
         """Let what is in hand be worked off, for as long as the grace lasts."""
@@ -176,14 +180,14 @@ class Consumer:
                 return
             await asyncio.sleep(min(left_s, 0.01))
 
-    def _slots(self, handler: _Handler, held: Holding) -> Slots:
+    def _slots(self, handler: _Handler, held: Holding, net: Net) -> Slots:
         verdicts = Verdicts(self.name, held.hand, handler.rules.backoff)
         concurrency = handler.rules.concurrency
         if handler.is_async:
             work = cast("Callable[[Message], Awaitable[object]]", handler.work)
-            return TaskSlots(held.intake, held.hand, verdicts, work, concurrency=concurrency)
+            return TaskSlots(held.intake, held.hand, verdicts, work, net, concurrency=concurrency)
         plain = cast("Callable[[BlockingMessage], object]", handler.work)
-        return ThreadSlots(held.intake, held.hand, verdicts, plain, concurrency=concurrency)
+        return ThreadSlots(held.intake, held.hand, verdicts, plain, net, concurrency=concurrency)
 
 
 async def run_together(runs: Sequence[Coroutine[object, object, None]], stop: asyncio.Event) -> None:

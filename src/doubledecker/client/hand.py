@@ -57,16 +57,18 @@ class Hand:
 
     def nack(self, message: Message, *, delay_ms: int, why: str) -> None:
         """Have it given back with the next call."""
-        message.is_settled = True
         # Within the bus's bounds: it would refuse the whole call, and with it what others give back.
         delay_ms = min(max(0, delay_ms), DELAY_S_MAX * 1000)
-        self._backs[why[:_WHY_LENGTH_MAX], False].append(Back(message.id, message.attempt, delay_ms))
+        reason = str(why)[:_WHY_LENGTH_MAX]
+        message.is_settled = True
+        self._backs[reason, False].append(Back(message.id, message.attempt, delay_ms))
         self._note()
 
     def reject(self, message: Message, *, why: str) -> None:
         """Have it buried with the next call."""
+        reason = str(why)[:_WHY_LENGTH_MAX]
         message.is_settled = True
-        self._backs[why[:_WHY_LENGTH_MAX], True].append(Back(message.id, message.attempt))
+        self._backs[reason, True].append(Back(message.id, message.attempt))
         self._note()
 
     async def settle_ack(self, message: Message) -> bool:

@@ -45,9 +45,9 @@ class Holding:
         """Whether no more messages come, or none can be settled."""
         return self.pulling.done() or self.settling.done()
 
-    async def until_over(self, other: "asyncio.Task[bool]") -> None:
-        """Wait until it is over, or the other thing has happened."""
-        await asyncio.wait([self.pulling, self.settling, other], return_when=asyncio.FIRST_COMPLETED)
+    async def until_over(self, *others: "asyncio.Task[bool]") -> None:
+        """Wait until it is over, or one of the other things has happened."""
+        await asyncio.wait([self.pulling, self.settling, *others], return_when=asyncio.FIRST_COMPLETED)
 
     def check(self) -> None:
         """Raise what ended it, if something did."""

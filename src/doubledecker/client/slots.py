@@ -17,10 +17,13 @@ from doubledecker.client.errors import Reject, RetryLater
 from doubledecker.client.hand import Hand
 from doubledecker.client.intake import Intake
 from doubledecker.client.message import Message
+from doubledecker.client.net import Net
 from doubledecker.client.pausing import Backoff
 
 # After this long a slot that never waits lets pulls and acks have their turn.
 _TURN_S = 0.002
+# When not even the backoff can be asked.
+_AGAIN_MS = 1_000
 _WHY_STOPPED = "the consumer stopped"
 
 _log = logging.getLogger("doubledecker.client")
@@ -45,14 +48,23 @@ class Verdicts:
         self._backoff = backoff
 
     def failed(self, message: Message, error: BaseException) -> None:
-        """Give it back for later, or for good; what the handler settled itself stays settled."""
+        """Give it back for later, or for good, whatever the error is; what the handler settled itself stays settled."""
+        try:
+            self._judge(message, error)
+        except Exception as trouble:  # noqa: BLE001 - the user's classes
+            # A verdict or a backoff of the user's own class may lack what ours have.
+            _log.warning("message.failed queue=%s message=%s", self._name, message.id, exc_info=trouble)
+            if not message.is_settled:
+                self._hand.nack(message, delay_ms=_AGAIN_MS, why=_text_of(error))
+
+    def _judge(self, message: Message, error: BaseException) -> None:
         if isinstance(error, RetryLater | Reject):
             if message.is_settled:
                 return
             if isinstance(error, Reject):
-                self._hand.reject(message, why=error.why)
+                self._hand.reject(message, why=_text(error.why))
             else:
-                self._hand.nack(message, delay_ms=round(error.delay_s * 1000), why=error.why)
+                self._hand.nack(message, delay_ms=round(error.delay_s * 1000), why=_text(error.why))
             return
         delay_s = self._backoff.delay_s(message.attempt)
         _log.warning(
@@ -65,7 +77,26 @@ class Verdicts:
             exc_info=error,
         )
         if not message.is_settled:
-            self._hand.nack(message, delay_ms=round(delay_s * 1000), why=f"{type(error).__name__}: {error}")
+            self._hand.nack(message, delay_ms=round(delay_s * 1000), why=_text_of(error))
+
+
+def _text_of(error: BaseException) -> str:
+    """An error as a reason, also one that cannot say what it is."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:  # noqa: BLE001 - the same
+        return name
+
+
+def _text(why: object) -> str:
+    """A reason as text; who raises `Reject(error)` means what the error says."""
+    if isinstance(why, BaseException):
+        return _text_of(why)
+    try:
+        return str(why)
+    except Exception:  # noqa: BLE001 - the same
+        return type(why).__name__
 
 
 class TaskSlots:
@@ -77,6 +108,7 @@ class TaskSlots:
         hand: Hand,
         verdicts: Verdicts,
         work: Callable[[Message], Awaitable[object]],
+        net: Net,
         *,
         concurrency: int,
     ) -> None:
@@ -84,12 +116,16 @@ class TaskSlots:
         self._hand = hand
         self._verdicts = verdicts
         self._work = work
+        self._net = net
+        self._is_ending = False
         self._concurrency = concurrency
         self._idle: deque[asyncio.Future[None]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(self._slot()) for _ in range(self._concurrency)]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
 
     def wake(self, count: int = 1) -> None:
         """Wake one slot, then two, then four: the first may be through with everything before the others are up."""
@@ -103,9 +139,15 @@ class TaskSlots:
 
     async def end(self) -> None:
         """Interrupt what is still at work, and give it back."""
+        self._is_ending = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not self._is_ending:
+            error = asyncio.CancelledError("somebody cancelled its task") if task.cancelled() else task.exception()
+            self._net.tear(error or RuntimeError("it returned"))
 
     async def _slot(self) -> None:
         intake, ready = self._intake, self._intake.ready
@@ -115,9 +157,11 @@ class TaskSlots:
             turn_ends_s = now_s() + _TURN_S
             while ready:
                 message = intake.start_one(now_s())
-                await self._handle(message)
-                ended_s = now_s()
-                intake.finish_one(ended_s)
+                try:
+                    await self._handle(message)
+                finally:
+                    ended_s = now_s()
+                    intake.finish_one(ended_s)
                 if ended_s > turn_ends_s:
                     await asyncio.sleep(0)
                     turn_ends_s = now_s() + _TURN_S
@@ -136,7 +180,12 @@ class TaskSlots:
                 raise
             # Somebody cancelled what the handler was waiting for; that is a failure like others.
             self._verdicts.failed(message, error)
-        except Exception as error:  # noqa: BLE001 - the edge of a handler
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                # Ctrl-C came while the handler ran: it is for the program.
+                if not message.is_settled:
+                    self._hand.nack(message, delay_ms=0, why=_WHY_STOPPED)
+                raise
             self._verdicts.failed(message, error)
         else:
             if not message.is_settled:
@@ -152,6 +201,7 @@ class ThreadSlots:
         hand: Hand,
         verdicts: Verdicts,
         work: Callable[[BlockingMessage], object],
+        net: Net,
         *,
         concurrency: int,
     ) -> None:
@@ -159,6 +209,7 @@ class ThreadSlots:
         self._hand = hand
         self._verdicts = verdicts
         self._work = work
+        self._net = net
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[Message | None] = SimpleQueue()
         self._done: deque[tuple[Message, BaseException | None]] = deque()
@@ -189,6 +240,12 @@ class ThreadSlots:
                 self._hand.nack(message, delay_ms=0, why=_WHY_STOPPED)
 
     def _slot(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:  # noqa: BLE001 - the net's
+            self._loop.call_soon_threadsafe(self._net.tear, error)
+
+    def _serve(self) -> None:
         while (message := self._inbox.get()) is not None:
             failure = self._attempt(message)
             self._done.append((message, failure))
@@ -200,10 +257,10 @@ class ThreadSlots:
                     return  # the loop has ended; what we had was given back
 
     def _attempt(self, message: Message) -> BaseException | None:
-        """Call the function; says how it failed. One that exits ends its message, not the thread."""
+        """Call the function; says how it failed. Whatever it raises ends its message, not the thread."""
         try:
             outcome = self._work(BlockingMessage(message, self._loop))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the same
+        except BaseException as error:  # noqa: BLE001 - no signal is raised in a thread
             return error
         if asyncio.iscoroutine(outcome):
             outcome.close()
