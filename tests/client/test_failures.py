@@ -1,13 +1,14 @@
 """Handlers that fail in odd ways: whatever they raise, their message is given back and the slot goes on."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from client.consuming import Place, a_place, is_empty
 from conftest import Topology
-from doubledecker.client import Backoff, BlockingMessage, ClientError, Message, Reject, RetryLater
+from doubledecker.client import AsyncBus, Backoff, BlockingMessage, Bus, ClientError, Message, Reject, RetryLater
 
 AT_ONCE = Backoff(base_s=0.01, cap_s=0.02)
 
@@ -115,6 +116,44 @@ async def test_a_runner_that_is_cancelled_is(source: str, one: Topology):
             with pytest.raises(asyncio.CancelledError):
                 await running
         await place.until(lambda view: view.waiting == 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"concurrency": 0}, "concurrency is 0; it must be a whole number, and the least is 1"),
+        ({"concurrency": 1.5}, "concurrency is 1.5; it must be a whole number"),
+        ({"lease_ms": -1}, "lease_ms is -1; it must be a whole number from 100 to 43200000"),
+        ({"lease_ms": 500.5}, "lease_ms is 500.5; it must be a whole number"),
+        ({"work_s_max": -1}, "work_s_max is -1; it must be a number of seconds"),
+        ({"work_s_max": float("inf")}, "work_s_max is inf; it must be a number of seconds"),
+        ({"grace_s": "5"}, "grace_s is '5'; it must be a number of seconds"),
+        ({"backoff": 5}, r"backoff is 5; it must be a Backoff, like Backoff\("),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_when_the_handler_is_made(options: dict[str, Any], says: str):
+    for bus in (AsyncBus("http://127.0.0.1:1", "x"), Bus("http://127.0.0.1:1", "x")):
+        with pytest.raises(ValueError, match=says):
+            bus.queue("jobs").handler(**options)
+
+
+def test_a_backoff_that_cannot_be_is_refused():
+    for spans in (("a", 1), (1, -1), (float("nan"), 1)):
+        with pytest.raises(ValueError, match="it must be a number of seconds, 0 or more"):
+            Backoff(*spans)  # type: ignore[arg-type]
+
+
+def test_a_decorator_without_parentheses_or_on_a_generator_says_so():
+    def work(_message: Message) -> None: ...
+
+    def parts(_message: Message) -> Iterator[int]:
+        yield 1
+
+    for bus in (AsyncBus("http://127.0.0.1:1", "x"), Bus("http://127.0.0.1:1", "x")):
+        with pytest.raises(TypeError, match=r"with parentheses: @queue.handler\(\)"):
+            bus.queue("jobs").handler(work)
+        with pytest.raises(TypeError, match="without `yield`"):
+            bus.queue("jobs").handler()(parts)
 
 
 def _raise(place: Place, error: Callable[[], BaseException], *, is_async: bool) -> None:

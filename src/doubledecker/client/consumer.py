@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Never, TypeVar, cast
 
 from doubledecker.client.blocking import BlockingMessage
 from doubledecker.client.errors import ClientError
@@ -103,7 +103,7 @@ class Consumer:
 
     def handler(
         self,
-        *,
+        *misplaced: Never,
         concurrency: int = Rules.concurrency,
         lease_ms: int | None = None,
         work_s_max: float = Rules.work_s_max,
@@ -115,11 +115,12 @@ class Consumer:
         It may be async, or plain: then it runs in threads. A message is acked when it returns, and given back when it
         raises. `work_s_max` is how long a lease is extended; `grace_s` how long a stop waits for what is at work.
         """
-        if concurrency < 1:
-            raise ValueError(f"concurrency is {concurrency}; the least is 1")
+        if misplaced:
+            raise TypeError("decorate a handler with parentheses: @queue.handler(), or @queue.handler(concurrency=…)")
         rules = Rules(concurrency, lease_ms, work_s_max, grace_s, backoff)
 
         def register(work: _W) -> _W:
+            _check_work(work)
             is_async = inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
                 getattr(work, "__call__", None)  # noqa: B004 - an object may have an async __call__
             )
@@ -218,6 +219,11 @@ async def _has_ready(held: Holding) -> bool:
             held.check()
             return False
     return True
+
+
+def _check_work(work: object) -> None:
+    if not callable(work) or inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work):
+        raise TypeError(f"the handler is {work!r}; it must be a function, async or plain, without `yield`")
 
 
 def _settled(messages: Sequence[Message], lost: set[str]) -> list[Message]:

@@ -10,7 +10,7 @@ from doubledecker.client.hand import Hand
 from doubledecker.client.heartbeat import Heartbeat
 from doubledecker.client.intake import Intake
 from doubledecker.client.message import Source, Terms
-from doubledecker.client.pausing import Backoff, Pauses
+from doubledecker.client.pausing import Backoff, Pauses, check_seconds
 
 # What is settled last may have to wait for a bus that is just restarting; beyond that the leases end by themselves.
 _SETTLE_S_MAX = 5.0
@@ -18,6 +18,8 @@ _SETTLE_S_MAX = 5.0
 PULL_S_MAX = 3.0
 _WHY_UNSTARTED = "not started"
 _BACKOFF = Backoff()
+# As the bus has them; it would refuse the first pull only.
+_LEASE_MS_MIN, _LEASE_MS_MAX = 100, 12 * 3_600_000
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,18 @@ class Rules:
     work_s_max: float = 3_600.0
     grace_s: float = 10.0
     backoff: Backoff = _BACKOFF
+
+    def __post_init__(self) -> None:
+        if not _is_whole(self.concurrency) or self.concurrency < 1:
+            raise ValueError(f"concurrency is {self.concurrency!r}; it must be a whole number, and the least is 1")
+        lease_ms = self.lease_ms
+        if lease_ms is not None and (not _is_whole(lease_ms) or not _LEASE_MS_MIN <= lease_ms <= _LEASE_MS_MAX):
+            bounds = f"from {_LEASE_MS_MIN} to {_LEASE_MS_MAX}, or None for the queue's own"
+            raise ValueError(f"lease_ms is {lease_ms!r}; it must be a whole number {bounds}")
+        check_seconds("work_s_max", self.work_s_max)
+        check_seconds("grace_s", self.grace_s)
+        if not isinstance(self.backoff, Backoff):
+            raise ValueError(f"backoff is {self.backoff!r}; it must be a Backoff, like Backoff(base_s=1, cap_s=300)")  # noqa: TRY004 - all options alike
 
 
 @dataclass(frozen=True)
@@ -101,3 +115,7 @@ async def _terms(source: Source) -> Terms:
             return await source.terms()
         except BusAway:
             await asyncio.sleep(pauses.next_s())
+
+
+def _is_whole(seen: object) -> bool:
+    return isinstance(seen, int) and not isinstance(seen, bool)

@@ -1,5 +1,6 @@
 """How long to wait before trying again: longer each time, and never at the same moment as others."""
 
+import math
 import random
 from dataclasses import dataclass, field
 
@@ -24,8 +25,18 @@ class Backoff:
     base_s: float = 1.0
     cap_s: float = 300.0
 
+    def __post_init__(self) -> None:
+        check_seconds("base_s", self.base_s)
+        check_seconds("cap_s", self.cap_s)
+
     def delay_s(self, attempt: int) -> float:
         """From half to the whole of the span, by chance, so that what failed together does not return together."""
         # Beyond 2^30 the cap has long been reached; floats would overflow.
         span_s = min(self.cap_s, self.base_s * 2.0 ** min(attempt - 1, 30))
         return span_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+
+
+def check_seconds(name: str, seen: object) -> None:
+    """Raise ValueError unless it is a span of time; asked when it is given, because its use is far from there."""
+    if not isinstance(seen, int | float) or isinstance(seen, bool) or not math.isfinite(seen) or seen < 0:
+        raise ValueError(f"{name} is {seen!r}; it must be a number of seconds, 0 or more")

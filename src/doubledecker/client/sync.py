@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar, Unpack, cast
+from typing import Any, Never, Self, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -154,7 +154,7 @@ class Queue:
 
     def handler(
         self,
-        *,
+        *misplaced: Never,
         concurrency: int = Rules.concurrency,
         lease_ms: int | None = None,
         work_s_max: float = Rules.work_s_max,
@@ -163,7 +163,12 @@ class Queue:
     ) -> Callable[[_W], _W]:
         """Have `Bus.run` call the decorated function with each message, in so many threads."""
         return self._queue.handler(
-            concurrency=concurrency, lease_ms=lease_ms, work_s_max=work_s_max, grace_s=grace_s, backoff=backoff
+            *misplaced,
+            concurrency=concurrency,
+            lease_ms=lease_ms,
+            work_s_max=work_s_max,
+            grace_s=grace_s,
+            backoff=backoff,
         )
 
     def peek(self, tenant: str = "default", *, limit: int = 100) -> list[Waiting]:
