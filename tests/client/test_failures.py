@@ -81,6 +81,27 @@ async def test_a_reason_that_is_no_text_settles_all_the_same(one: Topology):
         assert {letter.why for letter in await place.queue.dead()} == {"x"}
 
 
+async def test_a_reason_that_cannot_be_encoded_is_mended_and_unsettles_nobody(source: str, one: Topology):
+    async with a_place(source, one) as place:
+        attempts: list[int] = []
+
+        @place.consumer.handler(concurrency=5)
+        async def work(message: Message) -> None:
+            attempts.append(message.attempt)
+            if message.event.data["n"] == 0:
+                raise Reject("no file \udcff")
+
+        await place.publish(10)
+        async with place.running():
+            view = await place.until(lambda view: view.dead == 1 and is_empty(view))
+        await place.publish(1)
+        [message] = await place.consumer.pull()
+        await place.consumer.reject([message], "by hand \udcff")
+
+        assert (attempts, view.counters["acked"]) == ([1] * 10, 9)
+        assert [letter.why for letter in await place.queue.dead()] == ["no file ?", "by hand ?"]
+
+
 async def test_a_slot_that_dies_ends_the_runner(one: Topology):
     async with a_place("http", one) as place:
 

@@ -12,7 +12,7 @@ from typing import Never, TypeVar, cast
 from doubledecker.client.blocking import BlockingMessage
 from doubledecker.client.errors import ClientError
 from doubledecker.client.holding import PULL_S_MAX, Holding, Rules, holding
-from doubledecker.client.message import Back, Message, Source
+from doubledecker.client.message import Back, Message, Source, encodable
 from doubledecker.client.net import Net
 from doubledecker.client.pausing import Backoff
 from doubledecker.client.slots import Slots, TaskSlots, ThreadSlots, Verdicts
@@ -55,12 +55,12 @@ class Consumer:
         """Give messages back; returns those that were no longer ours."""
         delay_ms = round(delay_s * 1000)
         backs = [Back(message.id, message.attempt, delay_ms) for message in messages]
-        return _settled(messages, await self._source.nack(backs, why=why))
+        return _settled(messages, await self._source.nack(backs, why=encodable(why)))
 
     async def reject(self, messages: Sequence[Message], why: str = "rejected") -> list[Message]:
         """Send messages to the dead letters; returns those that were no longer ours."""
         backs = [Back(message.id, message.attempt) for message in messages]
-        return _settled(messages, await self._source.reject(backs, why=why))
+        return _settled(messages, await self._source.reject(backs, why=encodable(why)))
 
     async def extend(self, messages: Sequence[Message], lease_ms: int | None = None) -> list[Message]:
         """Hold messages for another lease; returns those that were no longer ours."""

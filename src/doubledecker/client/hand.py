@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from doubledecker.client.errors import DELAY_S_MAX, BusAway, Refused
 from doubledecker.client.heartbeat import Heartbeat
-from doubledecker.client.message import Back, Message, Source
+from doubledecker.client.message import Back, Message, Source, encodable
 from doubledecker.client.pausing import Pauses
 
 # What one call settles at most.
@@ -59,14 +59,14 @@ class Hand:
         """Have it given back with the next call."""
         # Within the bus's bounds: it would refuse the whole call, and with it what others give back.
         delay_ms = min(max(0, delay_ms), DELAY_S_MAX * 1000)
-        reason = str(why)[:_WHY_LENGTH_MAX]
+        reason = encodable(why)[:_WHY_LENGTH_MAX]
         message.is_settled = True
         self._backs[reason, False].append(Back(message.id, message.attempt, delay_ms))
         self._note()
 
     def reject(self, message: Message, *, why: str) -> None:
         """Have it buried with the next call."""
-        reason = str(why)[:_WHY_LENGTH_MAX]
+        reason = encodable(why)[:_WHY_LENGTH_MAX]
         message.is_settled = True
         self._backs[reason, True].append(Back(message.id, message.attempt))
         self._note()

@@ -90,6 +90,11 @@ class Back(msgspec.Struct, frozen=True, gc=False):
     delay_ms: int = 0
 
 
+def encodable(why: object) -> str:
+    """A reason that can be sent; what is no character, as in the name of a file, becomes a question mark."""
+    return str(why).encode(errors="replace").decode()
+
+
 class Pulse(msgspec.Struct, frozen=True):
     """How to start the process that extends leases: its command, and the first line that it is told."""
 
