@@ -49,6 +49,18 @@ class Hand:
             message.belong_to(self)
         self._heartbeat.add(messages)
 
+    async def keep(self, messages: Sequence[Message], *, lease_ms: int | None) -> list[Message]:
+        """Extend leases that may be over; returns what is ours. The rest belongs to whoever gets it next."""
+        try:
+            lost = await self._source.extend(messages, lease_ms=lease_ms)
+        except BusAway as error:
+            _log.warning("pull.failed queue=%s error=%s", self._source.name, error)
+            lost = {message.id for message in messages}
+        if lost:
+            _log.warning("leases.missed queue=%s messages=%s", self._source.name, " ".join(sorted(lost)))
+            self._heartbeat.remove(lost)
+        return [message for message in messages if message.id not in lost]
+
     def ack(self, message: Message) -> None:
         """Have it acked with the next call."""
         message.is_settled = True

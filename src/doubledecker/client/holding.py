@@ -83,6 +83,7 @@ async def holding(source: Source, rules: Rules) -> AsyncIterator[Holding]:
         hand,
         concurrency=rules.concurrency,
         lease_ms=rules.lease_ms,
+        lease_s=lease_ms / 1000,
         # Giving back counts as an attempt: with a single one, what was pulled ahead and not started would be lost.
         is_ahead=terms.attempts_max > 1,
     )

@@ -26,6 +26,8 @@ _AHEAD_S = 0.03
 _AHEAD_MAX = 400
 # With so many messages waiting to be settled it is the bus that is slow; more would not help.
 _UNSETTLED_MAX = 4_000
+# Of a lease; whoever asked for messages longer ago than this asks once more, whether they are ours.
+_FRESH_SHARE = 0.5
 
 _log = logging.getLogger("doubledecker.client")
 
@@ -33,7 +35,9 @@ _log = logging.getLogger("doubledecker.client")
 class Intake:
     """Messages that were pulled and not started yet, and the task that pulls them."""
 
-    def __init__(self, source: Source, hand: Hand, *, concurrency: int, lease_ms: int | None, is_ahead: bool) -> None:
+    def __init__(
+        self, source: Source, hand: Hand, *, concurrency: int, lease_ms: int | None, lease_s: float, is_ahead: bool
+    ) -> None:
         self.ready: deque[Message] = deque()
         self.running = 0
         self.on_arrival: Callable[[], None] = _nobody_waits
@@ -41,6 +45,7 @@ class Intake:
         self._hand = hand
         self._concurrency = concurrency
         self._lease_ms = lease_ms
+        self._fresh_s = lease_s * _FRESH_SHARE
         self._is_ahead = is_ahead
         self._low = 0
         self._room = asyncio.Event()
@@ -85,6 +90,7 @@ class Intake:
                 self._room.clear()
                 await self._room.wait()
                 continue
+            asked_s = loop.time()
             try:
                 messages = await self._source.pull(most=most, wait_ms=WAIT_MS, lease_ms=self._lease_ms)
             except BusAway as error:
@@ -93,9 +99,21 @@ class Intake:
                 continue
             pauses = Pauses()
             if messages:
-                self._hand.take(messages, loop.time())
-                self.ready.extend(messages)
-                self.on_arrival()
+                await self._admit(messages, asked_s, loop.time())
+
+    async def _admit(self, messages: list[Message], asked_s: float, now_s: float) -> None:
+        """Take what is ours in hand.
+
+        Their leases began after we had asked, but when exactly only the bus knows: the pull may have waited there, or
+        the answer here, while a handler blocked the loop. So when a lease may be over, the bus is asked. The heartbeat
+        has them before: what is ours when the bus looks stays ours, however late we hear of it.
+        """
+        self._hand.take(messages, now_s)
+        if now_s - asked_s > self._fresh_s:
+            messages = await self._hand.keep(messages, lease_ms=self._lease_ms)
+        if messages:
+            self.ready.extend(messages)
+            self.on_arrival()
 
     def _most(self, now_s: float) -> int:
         """How many messages to ask for now."""
