@@ -13,6 +13,7 @@ from doubledecker.client.errors import (
     Conflict,
     EventsRefused,
     Forbidden,
+    NotABus,
     NotFound,
     Refusal,
     Refused,
@@ -96,6 +97,8 @@ class Calls:
                 method, self.url + path, data=content, headers=headers, timeout=limit
             ) as response:
                 answer = await response.read()
+        except aiohttp.ClientResponseError as error:
+            raise NotABus(f"what answers at {self.url} does not speak HTTP as a bus does: {error.message}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise BusAway(f"no bus answers at {self.url} ({str(error) or type(error).__name__})") from error
         if response.status >= _BAD:
@@ -110,11 +113,11 @@ def path(*words: str, **query: object) -> str:
 
 
 def decode(answer: bytes, kind: type[T]) -> T:
-    """The answer as a value; empty ones are for those who expect none. Raises BusAway when no bus wrote it."""
+    """The answer as a value; empty ones are for those who expect none. Raises NotABus when no bus wrote it."""
     try:
         return msgspec.json.decode(answer or b"null", type=kind)
     except msgspec.DecodeError as error:
-        raise BusAway(f"what answers is not a bus, or another version of it: {error}") from error
+        raise NotABus(f"what answers is not a bus, or another version of it: {error}") from error
 
 
 def given(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from typing import Never, TypeVar, cast
 
 from doubledecker.client.blocking import BlockingMessage
 from doubledecker.client.errors import ClientError
-from doubledecker.client.holding import PULL_S_MAX, Holding, Rules, holding
-from doubledecker.client.message import Back, Message, Source, encodable
+from doubledecker.client.holding import PULL_S_MAX, Holding, Rules, asked, holding
+from doubledecker.client.message import Back, Message, Source, Terms, encodable
 from doubledecker.client.net import Net
 from doubledecker.client.pausing import Backoff
 from doubledecker.client.slots import Slots, TaskSlots, ThreadSlots, Verdicts
@@ -86,7 +86,7 @@ class Consumer:
         """
         rules = Rules(concurrency=1, lease_ms=lease_ms, work_s_max=work_s_max)
         loop = asyncio.get_running_loop()
-        async with holding(self._source, rules) as held:
+        async with holding(self._source, rules, await asked(self._source)) as held:
             while await _has_ready(held):
                 message = held.intake.start_one(loop.time())
                 is_left = True
@@ -152,7 +152,10 @@ class Consumer:
 
     async def _run_one(self, handler: _Handler, stop: asyncio.Event) -> None:
         rules = handler.rules
-        async with holding(self._source, rules) as held:
+        terms = await self._terms(stop)
+        if terms is None:
+            return
+        async with holding(self._source, rules, terms) as held:
             net = Net(self.name)
             slots = self._slots(handler, held, net)
             held.intake.on_arrival = slots.wake
@@ -169,6 +172,17 @@ class Consumer:
                 await slots.end()
         held.check()
         net.check()
+
+    async def _terms(self, stop: asyncio.Event) -> Terms | None:
+        """What the bus says of the queue; None when we are stopped before it does."""
+        asking, stopping = asyncio.create_task(asked(self._source)), asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([asking, stopping], return_when=asyncio.FIRST_COMPLETED)
+            return asking.result() if asking.done() else None
+        finally:
+            asking.cancel()
+            stopping.cancel()
+            await asyncio.gather(asking, stopping, return_exceptions=True)
 
     async def _finish(self, held: Holding, rules: Rules) -> None:
         """Let what is in hand be worked off, for as long as the grace lasts."""

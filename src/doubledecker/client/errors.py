@@ -2,6 +2,7 @@
 
 ClientError
 ├── BusAway              no answer, or one that says "not now": what was asked may or may not have happened
+│   └── NotABus          something else answers at that address, or another version of the bus
 ├── Refused              the bus answered with a 4xx, and nothing has changed; carries its status
 │   ├── Unauthenticated  401  the bus does not know this token
 │   ├── Forbidden        403  it knows the token, but this is not its business
@@ -26,6 +27,10 @@ class ClientError(Exception):
 
 class BusAway(ClientError):
     """The bus did not answer, or could not do it now; what was asked may or may not have happened."""
+
+
+class NotABus(BusAway):
+    """What answers does not answer as a bus does; the address is wrong, or the version."""
 
 
 class HeartbeatFailed(ClientError):

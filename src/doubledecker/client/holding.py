@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from doubledecker.client.errors import BusAway
+from doubledecker.client.errors import BusAway, NotABus
 from doubledecker.client.hand import Hand
 from doubledecker.client.heartbeat import Heartbeat
 from doubledecker.client.intake import Intake
@@ -20,6 +21,8 @@ _WHY_UNSTARTED = "not started"
 _BACKOFF = Backoff()
 # As the bus has them; it would refuse the first pull only.
 _LEASE_MS_MIN, _LEASE_MS_MAX = 100, 12 * 3_600_000
+
+_log = logging.getLogger("doubledecker.client")
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,8 @@ class Holding:
 
 
 @contextlib.asynccontextmanager
-async def holding(source: Source, rules: Rules) -> AsyncIterator[Holding]:
+async def holding(source: Source, rules: Rules, terms: Terms) -> AsyncIterator[Holding]:
     """Pull and settle while the block runs. Then what was not started is given back, and the rest settled."""
-    terms = await _terms(source)
     lease_ms = rules.lease_ms or terms.lease_ms
     heartbeat = Heartbeat(source.pulse(), lease_ms=lease_ms, work_s_max=rules.work_s_max)
     await heartbeat.start()
@@ -108,14 +110,24 @@ async def holding(source: Source, rules: Rules) -> AsyncIterator[Holding]:
             await asyncio.gather(pulling, settling, return_exceptions=True)
 
 
-async def _terms(source: Source) -> Terms:
-    """Ask the bus about the queue, until it answers."""
+async def asked(source: Source) -> Terms:
+    """Ask the bus about the queue, until it answers; raises what it refuses, and NotABus when it is none."""
     pauses = Pauses()
+    is_said = False
     while True:
         try:
-            return await source.terms()
-        except BusAway:
+            terms = await source.terms()
+        except NotABus:
+            raise
+        except BusAway as error:
+            if not is_said:
+                _log.warning("bus.away queue=%s error=%s", source.name, error)
+                is_said = True
             await asyncio.sleep(pauses.next_s())
+        else:
+            if is_said:
+                _log.warning("bus.back queue=%s", source.name)
+            return terms
 
 
 def _is_whole(seen: object) -> bool:

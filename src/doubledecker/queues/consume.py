@@ -13,8 +13,10 @@ Whoever can reach the bus's Redis can do everything with it: there are no tokens
 
 import asyncio
 import contextlib
+import logging
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -32,8 +34,11 @@ from doubledecker.store.queues import Named
 
 _NAMESPACE = "rm:"
 _PATIENCE_S = 30.0
+# Longer than a Redis that is there takes to answer.
+_QUIET_S = 1.0
 _NOT_FOUND = 404
 
+_log = logging.getLogger("doubledecker.client")
 _event = msgspec.json.Decoder(Event).decode
 
 
@@ -61,8 +66,12 @@ class LocalBus:
 
 @contextlib.asynccontextmanager
 async def connected(url: str, *, namespace: str = _NAMESPACE, partitions: int = 1) -> AsyncIterator[LocalBus]:
-    """A bus by its Redis; the namespace and the number of partitions are those of its settings."""
-    parts = await store.wait_for(url, namespace=namespace, count=partitions, patience_s=_PATIENCE_S)
+    """A bus by its Redis; the namespace and the number of partitions are those of its settings.
+
+    A Redis that is away is waited for, half a minute; then BusAway is raised.
+    """
+    with _translated(), _said(url):
+        parts = await store.wait_for(url, namespace=namespace, count=partitions, patience_s=_PATIENCE_S)
     bell = Bell(parts)
     listening = asyncio.create_task(bell.run())
     try:
@@ -141,6 +150,23 @@ async def _registered(partitions: Partitions, name: str) -> Queue:
 def _lost(messages: Sequence[Named], kept: Sequence[str]) -> set[str]:
     """Those that were no longer ours; mostly none, so that counting is enough."""
     return set() if len(kept) == len(messages) else {message.id for message in messages}.difference(kept)
+
+
+@contextlib.contextmanager
+def _said(url: str) -> Iterator[None]:
+    """Log that we wait, when it takes a while, and when that is over."""
+    parts = urlsplit(url)
+    # Not the whole of it: there may be a password.
+    where = f"{parts.hostname}:{parts.port}" if parts.hostname else parts.path
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    saying = loop.call_later(_QUIET_S, _log.warning, "bus.away redis=%s", where)
+    try:
+        yield
+    finally:
+        saying.cancel()
+    if loop.time() - began_s > _QUIET_S:
+        _log.warning("bus.back redis=%s", where)
 
 
 @contextlib.contextmanager
