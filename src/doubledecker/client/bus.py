@@ -75,7 +75,12 @@ class AsyncBus:
         await self.close()
 
     async def close(self) -> None:
-        """Hang up; the next call connects anew."""
+        """Leave the loops and runs under way, giving back what they have in hand, and hang up.
+
+        The next call connects anew.
+        """
+        for queue in self._queues.values():
+            await queue.leave()
         await self._calls.close()
 
     async def publish(self, topic: str, type: str, **options: Unpack[EventOptions]) -> str:  # noqa: A002

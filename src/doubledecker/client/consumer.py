@@ -12,12 +12,11 @@ from typing import Never, TypeVar, cast
 from doubledecker.client.blocking import BlockingMessage
 from doubledecker.client.errors import ClientError
 from doubledecker.client.holding import PULL_S_MAX, Holding, Rules, asked, holding
+from doubledecker.client.looping import Loop
 from doubledecker.client.message import Back, Message, Source, Terms, encodable
 from doubledecker.client.net import Net
 from doubledecker.client.pausing import Backoff
 from doubledecker.client.slots import Slots, TaskSlots, ThreadSlots, Verdicts
-
-_WHY_LEFT = "the loop was left"
 
 Work = Callable[[Message], Awaitable[object]] | Callable[[BlockingMessage], object]
 _W = TypeVar("_W", bound=Callable[..., object])
@@ -38,6 +37,8 @@ class Consumer:
         self._source = source
         self._handlers: list[_Handler] = []
         self._stop: asyncio.Event | None = None
+        self._loops: set[Loop] = set()
+        self._runs: set[asyncio.Task[object]] = set()
 
     async def pull(self, max: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None) -> list[Message]:  # noqa: A002
         """Take up to `max` messages, waiting up to `wait_ms` for the first. Their leases are yours to extend."""
@@ -84,22 +85,14 @@ class Consumer:
         A message is acked when the loop asks for the next one. A loop that is left, by an exception or otherwise, gives
         its message back, to be delivered again after the backoff; `await message.ack()` before a `break` keeps it done.
         """
-        rules = Rules(concurrency=1, lease_ms=lease_ms, work_s_max=work_s_max)
-        loop = asyncio.get_running_loop()
-        async with holding(self._source, rules, await asked(self._source)) as held:
-            while await _has_ready(held):
-                message = held.intake.start_one(loop.time())
-                is_left = True
-                try:
-                    yield message
-                    is_left = False
-                finally:
-                    held.intake.finish_one(loop.time())
-                    if not message.is_settled and is_left:
-                        delay_ms = round(backoff.delay_s(message.attempt) * 1000)
-                        held.hand.nack(message, delay_ms=delay_ms, why=_WHY_LEFT)
-                    elif not message.is_settled:
-                        held.hand.ack(message)
+        loop = Loop(self._source, Rules(concurrency=1, lease_ms=lease_ms, work_s_max=work_s_max, backoff=backoff))
+        self._loops.add(loop)
+        try:
+            while (message := await loop.next()) is not None:
+                yield message
+        finally:
+            await loop.leave()
+            self._loops.discard(loop)
 
     def handler(
         self,
@@ -148,7 +141,25 @@ class Consumer:
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Call the handlers until the event is set."""
-        await run_together([self._run_one(each, stop) for each in self._handlers], stop)
+        run = asyncio.current_task()
+        assert run is not None
+        self._runs.add(run)
+        try:
+            await run_together([self._run_one(each, stop) for each in self._handlers], stop)
+        finally:
+            self._runs.discard(run)
+
+    async def leave(self) -> None:
+        """End loops and runs that are under way, and give back what they have in hand; for whoever hangs up next."""
+        for loop in list(self._loops):
+            await loop.leave()
+        runs = self._runs - {asyncio.current_task()}
+        for run in runs:
+            # Who cancelled it before must not be cut short.
+            if not run.cancelling():
+                run.cancel()
+        if runs:
+            await asyncio.wait(runs)
 
     async def _run_one(self, handler: _Handler, stop: asyncio.Event) -> None:
         rules = handler.rules
@@ -215,24 +226,9 @@ async def run_together(runs: Sequence[Coroutine[object, object, None]], stop: as
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     for task in tasks:
         task.result()
-
-
-async def _has_ready(held: Holding) -> bool:
-    """Wait for a message; raises what ended the pulling, if something did."""
-    while not held.intake.ready:
-        arrived = asyncio.Event()
-        held.intake.on_arrival = arrived.set
-        waiting = asyncio.create_task(arrived.wait())
-        try:
-            await held.until_over(waiting)
-        finally:
-            waiting.cancel()
-        if held.is_over and not held.intake.ready:
-            held.check()
-            return False
-    return True
 
 
 def _check_work(work: object) -> None:

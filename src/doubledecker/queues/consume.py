@@ -50,6 +50,7 @@ class LocalBus:
         self._rings = rings
         self._url = url
         self._namespace = namespace
+        self._consumers: list[Consumer] = []
 
     async def queue(self, name: str) -> Consumer:
         """A registered queue; raises NotFound when there is none of that name."""
@@ -61,7 +62,14 @@ class LocalBus:
             "partitions": len(self._partitions.all),
             "queue": msgspec.to_builtins(queue),
         }
-        return Consumer(RedisSource(self._partitions, self._rings, queue, greeting))
+        consumer = Consumer(RedisSource(self._partitions, self._rings, queue, greeting))
+        self._consumers.append(consumer)
+        return consumer
+
+    async def leave(self) -> None:
+        """End what goes on, and give back what is in hand."""
+        for consumer in self._consumers:
+            await consumer.leave()
 
 
 @contextlib.asynccontextmanager
@@ -74,9 +82,11 @@ async def connected(url: str, *, namespace: str = _NAMESPACE, partitions: int = 
         parts = await store.wait_for(url, namespace=namespace, count=partitions, patience_s=_PATIENCE_S)
     bell = Bell(parts)
     listening = asyncio.create_task(bell.run())
+    bus = LocalBus(parts, Rings(parts, bell), url=url, namespace=namespace)
     try:
-        yield LocalBus(parts, Rings(parts, bell), url=url, namespace=namespace)
+        yield bus
     finally:
+        await bus.leave()
         listening.cancel()
         await asyncio.wait([listening])
         await parts.close()
