@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -57,3 +58,24 @@ async def test_a_loop_that_is_left_gives_its_message_back_before_the_bus_is_clos
 
         assert complaints == []
         assert (view.in_flight, view.delayed + view.waiting, view.counters["nacked"]) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("after_s", [0.2, 1.5])
+@pytest.mark.parametrize("how", ["run", "run-plain"])
+async def test_a_second_interrupt_ends_a_runner_at_once(one: Topology, how: str, after_s: float):
+    async with a_place("http", one) as place:
+        await place.publish(1)
+        async with _begun(place, how) as process:
+            process.send_signal(signal.SIGINT)
+            # At first a pull is under way; later the grace is all that is waited for.
+            await asyncio.sleep(after_s)
+            assert process.returncode is None
+            began_s = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            complaints = await _complaints(process)
+            took_s = time.monotonic() - began_s
+        view = await place.queue.get()
+
+        assert complaints == []
+        assert took_s < 4, "less than settling may take"
+        assert (view.in_flight, view.delayed + view.waiting) == (0, 1)

@@ -6,6 +6,9 @@ from typing import Any, TypeVar
 
 from doubledecker.client.message import Event, Message
 
+# A task that does not end when cancelled is not waited for.
+_END_S_MAX = 5.0
+
 T = TypeVar("T")
 
 
@@ -17,6 +20,15 @@ def wait_for(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T
     finally:
         # After Ctrl-C nobody wants the outcome any more; one that is there cannot be cancelled.
         outcome.cancel()
+
+
+async def end_others() -> None:
+    """End what else the loop does, so that it can be closed."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=_END_S_MAX)
 
 
 class BlockingMessage:

@@ -100,9 +100,10 @@ async def holding(source: Source, rules: Rules, terms: Terms) -> AsyncIterator[H
             await asyncio.wait([pulling], timeout=PULL_S_MAX)
             for message in intake.ready:
                 hand.nack(message, delay_ms=0, why=_WHY_UNSTARTED)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SETTLE_S_MAX):
-                    await hand.settled()
+            # After a second Ctrl-C nobody settles any more; the heartbeat gives back what is left.
+            settled = asyncio.create_task(hand.settled())
+            await asyncio.wait([settled, settling], timeout=_SETTLE_S_MAX, return_when=asyncio.FIRST_COMPLETED)
+            settled.cancel()
         finally:
             pulling.cancel()
             settling.cancel()

@@ -13,7 +13,7 @@ from typing import Any, Never, Self, TypeVar, Unpack, cast
 
 import msgspec
 
-from doubledecker.client.blocking import BlockingMessage, wait_for
+from doubledecker.client.blocking import BlockingMessage, end_others, wait_for
 from doubledecker.client.bus import (
     PATIENCE_S,
     AsyncBus,
@@ -60,6 +60,7 @@ class _Portal:
             loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
         if loop is not None and thread is not None:
             wait_for(loop.shutdown_asyncgens(), loop)
+            wait_for(end_others(), loop)
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
