@@ -6,7 +6,9 @@ from client.consuming import a_place
 from conftest import Topology
 from doubledecker.client import (
     AsyncBus,
+    Bus,
     BusAway,
+    ClientError,
     Conflict,
     EventsRefused,
     Forbidden,
@@ -106,6 +108,26 @@ async def test_an_address_where_no_bus_is_says_so():
     async with Receiver() as receiver, AsyncBus(receiver.url, "x") as bus:
         with pytest.raises(NotFound, match="answered 404, not as a bus does; check the address"):
             await bus.publish("jobs", "run")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+async def test_a_number_that_json_does_not_have_is_refused_and_null_is_not(one: Topology, number: float):
+    async with a_place("http", one) as place, AsyncBus(place.bus.url, place.publisher) as bus:
+        with pytest.raises(ClientError, match="NaN or infinite; JSON has neither"):
+            await bus.publish("jobs", "run", data={"prices": [1.5, {"net": number}]})
+        with pytest.raises(ClientError, match="NaN or infinite"):
+            await bus.publish_many([{"topic": "jobs", "type": "run", "data": number}])
+        await bus.publish("jobs", "run", data={"price": None, "text": "null"})
+
+        [peeked] = await place.queue.peek()
+        assert peeked.event.data == {"price": None, "text": "null"}
+
+
+def test_a_token_with_a_control_character_is_refused_at_once():
+    for kind in (AsyncBus, Bus):
+        with pytest.raises(ClientError, match="the token has a control character") as refused:
+            kind("http://127.0.0.1:1", "sesame\n")
+        assert "sesame" not in str(refused.value)
 
 
 def test_every_name_of_the_client_is_there():

@@ -1,6 +1,7 @@
 """HTTP calls to the bus: an answer, or an error of the client's own tree."""
 
 import asyncio
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -10,6 +11,7 @@ import msgspec
 
 from doubledecker.client.errors import (
     BusAway,
+    ClientError,
     Conflict,
     EventsRefused,
     Forbidden,
@@ -24,6 +26,7 @@ from doubledecker.client.pausing import Pauses
 # Beyond what the bus itself may take; a call that waits on purpose has that much more.
 _ANSWER_S_MAX = 10.0
 _BAD, _FAILED = 400, 500
+_SPACE, _DELETE = 0x20, 0x7F
 _KINDS: Mapping[int, type[Refused]] = {401: Unauthenticated, 403: Forbidden, 404: NotFound, 409: Conflict}
 
 T = TypeVar("T")
@@ -44,6 +47,8 @@ class Calls:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"the bus is {url!r}; it must be a URL like http://127.0.0.1:17890")
+        if any(ord(sign) < _SPACE or ord(sign) == _DELETE for sign in token):
+            raise ClientError("the token has a control character, and no token has; was it read with its end of line?")
         self.url = url.rstrip("/")
         self.token = token
         self._patience_s = patience_s
@@ -90,7 +95,7 @@ class Calls:
             self._session = aiohttp.ClientSession(
                 headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
             )
-        content = None if body is None else msgspec.json.encode(body)
+        content = None if body is None else _encoded(body)
         limit = aiohttp.ClientTimeout(total=_ANSWER_S_MAX + wait_s)
         try:
             async with self._session.request(
@@ -118,6 +123,24 @@ def decode(answer: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(answer or b"null", type=kind)
     except msgspec.DecodeError as error:
         raise NotABus(f"what answers is not a bus, or another version of it: {error}") from error
+
+
+def _encoded(body: object) -> bytes:
+    """A body as JSON; raises ClientError for a number that JSON does not have."""
+    content = msgspec.json.encode(body)
+    # What is no number would be written as null, without a word.
+    if b"null" in content and _has_no_number(msgspec.to_builtins(body)):
+        raise ClientError("a number is NaN or infinite; JSON has neither: send null, or a text, in its place")
+    return content
+
+
+def _has_no_number(value: object) -> bool:
+    """Whether NaN or an infinity is anywhere in it."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(_has_no_number(each) for each in value.values())
+    return isinstance(value, list | tuple | set | frozenset) and any(_has_no_number(each) for each in value)
 
 
 def given(fields: Mapping[str, Any]) -> dict[str, Any]:
