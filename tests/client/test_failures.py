@@ -136,7 +136,9 @@ async def test_a_runner_that_is_cancelled_is(source: str, one: Topology):
         async with asyncio.timeout(10):
             with pytest.raises(asyncio.CancelledError):
                 await running
-        await place.until(lambda view: view.waiting == 1)
+        view = await place.queue.get()
+
+        assert (view.in_flight, view.waiting) == (0, 1), "given back before run() ends"
 
 
 @pytest.mark.parametrize(
