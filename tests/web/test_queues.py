@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from conftest import Topology
-from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
+from harness import ROOT_KEY, TestBus, a_bus, an_event, basic, within
 
 
 async def ask(
@@ -203,6 +203,65 @@ class TestPulling:
 
             assert answer["ids"] == []
             assert len(answer["lost"]) == 6
+
+
+class TestRightsDuringAWait:
+    async def test_a_token_revoked_during_the_wait_gets_nothing(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            mine, waiting = await self._waiting(bus, status=401)
+            await ask(bus, ROOT_KEY, "DELETE", f"/api_tokens/{mine}", status=204)
+            await bus.publish(await bus.token("shop"), [an_event(1)])
+
+            assert "revoked" in (await within(waiting, 5))["detail"]
+            assert len(await pull(bus, ROOT_KEY)) == 1
+
+    async def test_a_queue_made_anew_by_another_is_not_the_waiting_ones(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            mine, waiting = await self._waiting(bus, status=403)
+            other = await bus.token("other")
+            await ask(bus, mine, "DELETE", "/queues/jobs", status=204)
+            await ask(bus, other, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            await bus.publish(other, [an_event(1)])
+
+            assert "another client" in (await within(waiting, 5))["detail"]
+            assert len(await pull(bus, other)) == 1
+
+    async def test_a_queue_that_root_gave_away_is_not_the_waiting_ones(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            _, waiting = await self._waiting(bus, status=403)
+            other = await bus.token("other")
+            [owner] = [each["token"] for each in await bus.get("/api_tokens") if each["name"] == "other"]
+            await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": ".*", "owner": owner})
+            await bus.publish(other, [an_event(1)])
+
+            assert "another client" in (await within(waiting, 5))["detail"]
+            assert len(await pull(bus, other)) == 1
+
+    async def test_the_end_of_a_queue_ends_the_wait_soon(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            mine, waiting = await self._waiting(bus, status=404)
+            await ask(bus, mine, "DELETE", "/queues/jobs", status=204)
+
+            assert "no queue named" in (await within(waiting, 5))["detail"]
+
+    async def test_the_terms_are_those_of_the_queue_as_it_is_when_a_message_comes(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            mine, waiting = await self._waiting(bus, status=200)
+            await ask(bus, mine, "PUT", "/queues/jobs", {"pattern": ".*", "lease_ms": 3_600_000})
+            await bus.publish(mine, [an_event(1)])
+
+            [message] = (await within(waiting, 5))["messages"]
+            assert message["lease_until"] > time.time() * 1000 + 3_000_000
+
+    async def _waiting(self, bus: TestBus, *, status: int) -> tuple[str, "asyncio.Task[dict]"]:
+        """A client whose pull really waits, for much longer than the test, and will be answered so."""
+        secret = await bus.token("consumer")
+        await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+        asked = {"wait_ms": 30_000}
+        waiting = asyncio.create_task(ask(bus, secret, "POST", "/queues/jobs/pull", asked, status=status))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        return secret, waiting
 
 
 class TestFacets:

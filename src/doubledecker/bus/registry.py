@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from doubledecker import log
-from doubledecker.errors import BusAway, Conflict, Forbidden, NotFound, TooMany
+from doubledecker.errors import BusAway, Conflict, Forbidden, NotFound, TooMany, Unauthenticated
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.queue import Queue
@@ -146,11 +146,13 @@ class LiveRegistry:
         """A queue that the caller may use; one that this process does not know may be new."""
         if name not in self.snapshot.queues:
             await self.refresh()
-        queue = self.snapshot.queues.get(name)
-        if queue is None:
-            raise NotFound(f"no queue named {name[:80]!r}")
-        check_owner(queue, caller)
-        return queue
+        return self._queue(name, caller)
+
+    def queue_still(self, name: str, *, caller: Caller) -> Queue:
+        """A queue as it is now, for one who has been waiting; raises what a new request of theirs would get."""
+        if not caller.is_root and caller.id not in self.snapshot.tokens:
+            raise Unauthenticated("this token was revoked during the wait")
+        return self._queue(name, caller)
 
     async def delete_queue(self, name: str) -> None:
         """Forget a queue; what it holds is destroyed by whoever asked, or by the sweep."""
@@ -161,6 +163,13 @@ class LiveRegistry:
         await self.refresh()
         rows = await registry.topics(self._partitions)
         return [(name, self._name_of(owner), events) for name, owner, events in rows]
+
+    def _queue(self, name: str, caller: Caller) -> Queue:
+        queue = self.snapshot.queues.get(name)
+        if queue is None:
+            raise NotFound(f"no queue named {name[:80]!r}")
+        check_owner(queue, caller)
+        return queue
 
     def _name_of(self, id_: str) -> str:
         token = self.snapshot.tokens.get(id_)

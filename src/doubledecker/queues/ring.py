@@ -77,14 +77,19 @@ class Rings:
         wait_ms: int,
         lease_ms: int | None = None,
         patience: Patience | None = None,
+        look_again: Callable[[], Queue] | None = None,
     ) -> Pull:
-        """Take messages, or wait up to `wait_ms` for the first; end the patience rather than cancel it."""
+        """Take messages, or wait up to `wait_ms` for the first; end the patience rather than cancel it.
+
+        What may change during a wait is looked at again before anything is taken; whatever that raises ends the wait.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         patience = patience or Patience()
         with self._bell.waiting(queue.name, patience.rung) as rung:
             while True:
                 rung.clear()
+                queue = look_again() if look_again else queue
                 pull = await self.pull(queue, most=most, lease_ms=lease_ms)
                 left_s = deadline - loop.time()
                 if pull.messages or left_s <= 0 or patience.is_over or self._bell.is_stopped:

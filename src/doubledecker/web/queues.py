@@ -1,6 +1,7 @@
 """The routes of queues: registering them, pulling and settling messages, ruling facets."""
 
 import asyncio
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -100,10 +101,17 @@ class Queues:
             return queue_shapes.json(queue_shapes.pulled(pull))
         patience = Patience()
         leaving = asyncio.create_task(_end_when_gone(patience, request))
-        pull = await self._rings.pull_waiting(
-            queue, most=asked.max, wait_ms=asked.wait_ms, lease_ms=asked.lease_ms, patience=patience
-        )
-        leaving.cancel()
+        try:
+            pull = await self._rings.pull_waiting(
+                queue,
+                most=asked.max,
+                wait_ms=asked.wait_ms,
+                lease_ms=asked.lease_ms,
+                patience=patience,
+                look_again=partial(self._registry.queue_still, queue.name, caller=caller),
+            )
+        finally:
+            leaving.cancel()
         if patience.is_over and pull.messages:
             # Nobody is there to get them: others need not wait for the lease to end, and nothing was tried.
             unseen = [Held(message.id, message.attempt, is_spared=True) for message in pull.messages]
