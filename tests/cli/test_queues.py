@@ -60,6 +60,14 @@ def test_messages_are_pulled_and_acked(bus: Up, jobs: str):
     assert (shown(bus, jobs)["in_flight"], shown(bus, jobs)["counters"]["acked"]) == (1, 2)
 
 
+def test_a_pull_waits_for_longer_than_other_answers_may_take(bus: Up):
+    """It was given up after 10 s, as if there were no bus."""
+    assert queue(bus, "register", "quiet", "none:none:none").returncode == 0
+    waited = queue(bus, "pull", "quiet", "--wait-ms", "10500")
+
+    assert (waited.returncode, waited.stderr) == (0, "There is nothing to pull\n")
+
+
 def test_a_look_takes_nothing(bus: Up, jobs: str):
     seen = queue(bus, "peek", jobs, "--tenant", "acme")
     cut = queue(bus, "peek", jobs, "--tenant", "acme", "--limit", "1", "--json")

@@ -33,8 +33,9 @@ class Remote:
     def get(self, path: str) -> bytes:
         return self._ask("GET", path)
 
-    def post(self, path: str, value: object) -> bytes:
-        return self._ask("POST", path, msgspec.json.encode(value))
+    def post(self, path: str, value: object, *, wait_ms: int = 0) -> bytes:
+        """The answer; one that the bus was asked to wait with may take so much longer."""
+        return self._ask("POST", path, msgspec.json.encode(value), answer_s_max=_ANSWER_S_MAX + wait_ms / 1000)
 
     def put(self, path: str, value: object) -> bytes:
         return self._ask("PUT", path, msgspec.json.encode(value))
@@ -58,8 +59,8 @@ class Remote:
         finally:
             connection.close()
 
-    def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
-        connection, prefix = _connection(self.url, _ANSWER_S_MAX)
+    def _ask(self, method: str, path: str, body: bytes | None = None, *, answer_s_max: float = _ANSWER_S_MAX) -> bytes:
+        connection, prefix = _connection(self.url, answer_s_max)
         try:
             response = self._send(connection, method, prefix + path, body, {"Content-Type": "application/json"})
             answer = response.read()

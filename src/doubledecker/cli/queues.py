@@ -103,7 +103,7 @@ class Desk:
 
     def pull(self, name: str, *, most: int, wait_ms: int, is_acked: bool, as_json: bool) -> None:
         """Take messages and print them; acked only when they are out."""
-        answer = self._remote.post(f"{_path(name)}/pull", {"max": most, "wait_ms": wait_ms})
+        answer = self._remote.post(f"{_path(name)}/pull", {"max": most, "wait_ms": wait_ms}, wait_ms=wait_ms)
         messages = msgspec.json.decode(answer, type=_Pulls).messages
         for each in messages:
             click.echo(msgspec.json.encode(each) if as_json else bytes(each.event))
