@@ -51,6 +51,7 @@ def test_routemaster_s_names_are_aliases_and_ours_win(name: str, alias: str):
         ("METRIC_ADAPTERS", "graphite", "print, prometheus, statsd"),
         ("LOG_LEVEL", "loud", "debug, info, warning, error"),
         ("NAMESPACE", "{x}", "braces"),
+        ("LAKE_RETENTION_TOPICS", "orders=" + "9" * 5000, "in days"),
         ("PROT", "1", "no setting DOUBLEDECKER_PROT"),
     ],
 )

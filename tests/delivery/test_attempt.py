@@ -89,6 +89,8 @@ def test_retry_after_is_seconds_or_a_date_and_nonsense_is_ignored():
     assert _retry_after("7") == 7_000
     assert _retry_after("Fri, 31 Dec 1999 23:59:59 GMT") == 0
     assert _retry_after("soon") is None
+    assert _retry_after("Mon, 99999999999999 Nov 2026 00:00:00 GMT") is None
+    assert _retry_after("9" * 5000) == 10**12
     assert _retry_after(None) is None
 
 

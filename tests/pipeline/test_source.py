@@ -265,6 +265,7 @@ async def test_a_journal_without_columns_of_its_own_is_given_as_it_is(spark: Spa
     [
         ({"tpoic": "orders"}, "there is no option 'tpoic'; there are failOnDataLoss, from"),
         ({"rowsPerBatch": "many"}, "it must be a whole number"),
+        ({"rowsPerBatch": "9" * 5000}, "it must be a whole number"),
         ({"failOnDataLoss": "maybe"}, "it must be true or false"),
         ({"journal": "attempts", "topic": "orders"}, "has no topic; leave the option out"),
         ({"to": "tomorrow"}, "it must be earliest, latest"),

@@ -37,7 +37,21 @@ def test_values_are_numbers_ranges_and_a_few_words(text: str, values: tuple[obje
     assert grid.parse(text).values == values
 
 
-@pytest.mark.parametrize("text", ["retry.attempts", "=5", "a=", "a=x", "a=5..1", "a=1..5..0", "a=1..99999", "a=1,,2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "retry.attempts",
+        "=5",
+        "a=",
+        "a=x",
+        "a=5..1",
+        "a=1..5..0",
+        "a=1..99999",
+        "a=1..99999999999",
+        "a=1.." + "9" * 5000,
+        "a=1,,2",
+    ],
+)
 def test_what_is_no_setting_is_refused(text: str):
     with pytest.raises(ScenarioInvalid, match=text.replace(".", r"\.")):
         grid.parse(text)

@@ -9,6 +9,8 @@ import pytest
 from conftest import Topology
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic, within
 
+_STRANGE_IDS = ("", "x", "7-1", "0-1", "-1-1", "0-x", "9" * 5000 + "-1")
+
 
 async def ask(
     bus: TestBus, secret: str, method: str, path: str, body: object = None, *, status: int = 200
@@ -198,11 +200,11 @@ class TestPulling:
     async def test_ids_that_are_none_are_lost_not_errors(self, one: Topology):
         async with a_bus(one, workers=0) as bus:
             await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
-            body = {"messages": [{"id": id_, "attempt": 1} for id_ in ("", "x", "7-1", "0-1", "-1-1", "0-x")]}
+            body = {"messages": [{"id": id_, "attempt": 1} for id_ in _STRANGE_IDS]}
             answer = await ask(bus, ROOT_KEY, "POST", "/queues/jobs/ack", body)
 
             assert answer["ids"] == []
-            assert len(answer["lost"]) == 6
+            assert len(answer["lost"]) == len(_STRANGE_IDS)
 
 
 class TestRightsDuringAWait:
@@ -313,6 +315,17 @@ class TestFacets:
 
 
 class TestWhatItHolds:
+    @pytest.mark.parametrize("number", ["0", "1001", "many", "9" * 5000])
+    @pytest.mark.parametrize("path", ["?facets=", "/dead?limit=", "/messages?limit="])
+    async def test_a_limit_that_is_none_is_400(self, one: Topology, path: str, number: str):
+        """One of thousands of digits was 500."""
+        async with a_bus(one, workers=0) as bus:
+            await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+            answer = await ask(bus, ROOT_KEY, "GET", f"/queues/jobs{path}{number}", status=400)
+
+            assert answer["detail"].startswith(path.strip("=").partition("?")[2])
+            assert "it must be from 1 to 1000" in answer["detail"]
+
     async def test_dead_letters_are_listed_looked_at_redriven_and_purged(self, topology: Topology):
         async with a_bus(topology) as bus:
             secret = await bus.token("consumer")

@@ -3,6 +3,7 @@
 Each is `DOUBLEDECKER_<NAME>`; the names that Routemaster used are accepted too. docs/operations.md lists them all.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 
@@ -28,6 +29,9 @@ ALIASES = {
     "scaling_deadline_ms": "ROUTEMASTER_SCALING_DEADLINE",
 }
 ADAPTERS = ("print", "prometheus", "statsd")
+_PORT = re.compile(r"[0-9]{1,5}")
+# Up to some three centuries.
+_DAYS = re.compile(r"[0-9]{1,5}")
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ class Settings:
     def topics_kept_days(self) -> dict[str, int]:
         """For how long the lake keeps the events of topics that have a rule of their own."""
         pairs = [part.partition("=") for part in self.lake_retention_topics.split(",") if part.strip()]
-        if not all(days.strip().isdecimal() for _, _, days in pairs):
+        if not all(_DAYS.fullmatch(days.strip()) for _, _, days in pairs):
             seen = self.lake_retention_topics
             raise SettingInvalid(f"{PREFIX}LAKE_RETENTION_TOPICS is {seen!r}; write it in days, like orders=30,pages=7")
         return {topic.strip(): int(days) for topic, _, days in pairs}
@@ -137,7 +141,7 @@ class Settings:
             _one_of("metric_adapters", adapter, ADAPTERS)
         if not self.namespace or "{" in self.namespace or "}" in self.namespace:
             raise SettingInvalid(f"{PREFIX}NAMESPACE is {self.namespace!r}; it must not be empty nor have braces")
-        if "statsd" in self.adapters and not self.statsd_address.rpartition(":")[2].isdigit():
+        if "statsd" in self.adapters and not _PORT.fullmatch(self.statsd_address.rpartition(":")[2]):
             raise SettingInvalid(f"{PREFIX}STATSD_ADDRESS is {self.statsd_address!r}; it must be host:port")
 
 

@@ -23,6 +23,8 @@ _BODY_BYTES_MAX = 65_536
 _ANSWER_BYTES_MAX = 2_097_152
 _BODY_S_MAX = 1.0
 _OK = range(200, 300)
+# Of a number in a header; Python refuses to read thousands.
+_DIGITS_MAX = 20
 _PLAIN: Mapping[str, str] = {}
 
 
@@ -108,9 +110,9 @@ def _retry_after(value: str | None) -> int | None:
     if value is None:
         return None
     if value.strip().isdecimal():
-        return min(int(value), 10**9) * 1000
+        return min(int(value.strip()[:_DIGITS_MAX]), 10**9) * 1000
     try:
         at = email.utils.parsedate_to_datetime(value)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     return max(0, round(at.timestamp() * 1000) - clock.now_ms())

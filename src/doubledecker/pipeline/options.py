@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ WRITE = ("publisher", "refusedTable", "source", "writeId")
 ACCESS = ("redisUrl", "namespace", "partitions")
 # What Spark itself passes on.
 _SPARKS = frozenset({"path", "checkpointlocation", "queryname", "triggertype", "outputmode"})
+_COUNT = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,8 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _count(name: str, text: str) -> int:
-    if not text.isdigit():
-        raise BadRequest(f"{name} is {text[:80]!r}; it must be a whole number")
+    if not _COUNT.fullmatch(text):
+        raise BadRequest(f"{name} is {text[:80]!r}; it must be a whole number of at most 9 digits")
     return int(text)
 
 

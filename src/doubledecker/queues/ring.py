@@ -58,6 +58,8 @@ class Rings:
     def __init__(self, partitions: Partitions, bell: Bell) -> None:
         self._partitions = partitions
         self._bell = bell
+        # As they are written in ids, which are anyone's text: not every number in there can be read.
+        self._indexes = {str(partition.index): partition.index for partition in partitions.all}
         self._courses: dict[str, _Course] = {}
         self._pulls = Pulls(self._pull, self._give_back)
         self._acks = Acks()
@@ -186,8 +188,8 @@ class Rings:
         by_partition: dict[int, list[_N]] = defaultdict(list)
         for each in held:
             index, dash, _ = each.id.partition("-")
-            if dash and index.isdecimal() and int(index) < len(self._partitions.all):
-                by_partition[int(index)].append(each)
+            if dash and index in self._indexes:
+                by_partition[self._indexes[index]].append(each)
         calls = [
             call(self._partitions.all[index], part[start : start + SETTLE_MAX])
             for index, part in by_partition.items()

@@ -101,12 +101,13 @@ def choose(body: bytes) -> ChooseBody:
     return asked
 
 
-def limit(value: str | None, *, default: int = 100) -> int:
+def limit(value: str | None, *, name: str = "limit", default: int = 100) -> int:
     """How many rows a list has at most."""
     if value is None:
         return default
-    if not value.isdecimal() or not 1 <= int(value) <= LIST_MAX:
-        raise BadRequest(f"limit is {value[:80]!r}; it must be from 1 to {LIST_MAX}")
+    # Python refuses to read thousands of digits.
+    if not value.isdecimal() or len(value) > len(str(LIST_MAX)) or not 1 <= int(value) <= LIST_MAX:
+        raise BadRequest(f"{name} is {value[:80]!r}; it must be from 1 to {LIST_MAX}")
     return int(value)
 
 

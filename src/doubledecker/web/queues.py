@@ -66,7 +66,7 @@ class Queues:
     async def show(self, request: Request, caller: Caller) -> Response:
         """One queue with its facets, those with the most waiting first."""
         queue = await self._queue(request, caller)
-        most = queue_bodies.limit(request.query_params.get("facets"), default=_FACETS_MAX)
+        most = queue_bodies.limit(request.query_params.get("facets"), name="facets", default=_FACETS_MAX)
         rows = await view.look_at_facets(self._partitions, queue, most=most)
         now_ms = clock.now_ms()
         ages = [now_ms - row.oldest_at for row in rows if row.oldest_at is not None]

@@ -24,7 +24,7 @@ from doubledecker.stages.stage import Stage
 Value = float | bool | None
 Settings = tuple[tuple[str, Value], ...]
 
-_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(\d+))?")
+_RANGE = re.compile(r"(-?\d{1,12})\.\.(-?\d{1,12})(?:\.\.(\d{1,12}))?")
 _WORDS: dict[str, Value] = {"none": None, "true": True, "false": False}
 # A grid larger than this is more likely a slip than a wish.
 _VALUES_MAX = 10_000
@@ -44,9 +44,7 @@ def parse(text: str) -> Axis:
     if not equals or not path or not right:
         raise ScenarioInvalid(f"{text!r} is no setting; write it as retry.attempts=1..5 or timeout=0.5,1,2")
     values = [value for part in right.split(",") for value in _values(part.strip(), text)]
-    if len(values) > _VALUES_MAX:
-        raise ScenarioInvalid(f"{text!r} has {len(values)} values; at most {_VALUES_MAX} are tried")
-    return Axis(path.strip(), tuple(values))
+    return Axis(path.strip(), tuple(_few(values, text)))
 
 
 def points(axes: Sequence[Axis]) -> list[Settings]:
@@ -130,7 +128,7 @@ def _values(part: str, text: str) -> Sequence[Value]:
         low, high, step = int(match[1]), int(match[2]), int(match[3] or 1)
         if low > high or step == 0:
             raise ScenarioInvalid(f"{text!r}: the range {part} is empty; write the smaller number first")
-        return range(low, high + 1, step)
+        return _few(range(low, high + 1, step), text)
     if part in _WORDS:
         return [_WORDS[part]]
     try:
@@ -143,3 +141,10 @@ def _values(part: str, text: str) -> Sequence[Value]:
         raise ScenarioInvalid(
             f"{text!r}: {part!r} is no value; write numbers, a range as 1..5, none, true or false"
         ) from None
+
+
+def _few(values: Sequence[Value], text: str) -> Sequence[Value]:
+    """The values, unless they are too many; a range is asked before it is made a list of."""
+    if len(values) > _VALUES_MAX:
+        raise ScenarioInvalid(f"{text!r} has {len(values)} values; at most {_VALUES_MAX} are tried")
+    return values
