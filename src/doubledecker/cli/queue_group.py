@@ -94,7 +94,7 @@ def peek(name: str, tenant: str, limit: int, bus: str | None, data: Path, secret
 @queue.command()
 @click.argument("name")
 @click.argument("tenant")
-@click.option("--weight", type=float, help="Its part of the service beside others'")
+@click.option("--weight", metavar="N", help="Its part of the service beside others'")
 @click.option("--concurrency", metavar="N|none", help="Messages in consumers' hands at most")
 @click.option("--rate", metavar="N|none", help="Messages a second at most")
 @click.option("--pause/--resume", "paused", default=None, help="Serve nothing of it; serve it again")
@@ -107,7 +107,7 @@ def facet(
     secret: str | None,
     *,
     paused: bool | None,
-    **bounds: str | float | None,
+    **bounds: str | None,
 ) -> None:
     """Change what holds for a tenant, or show it when nothing is to be changed."""
     _desk(bus, data, secret).facet(name, tenant, paused=paused, **bounds)

@@ -1,5 +1,6 @@
 """What the commands of `doubledecker queue` do, over HTTP. Counts come before anything is destroyed."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -12,6 +13,9 @@ from msgspec import Raw
 from doubledecker.cli import clients, table, words
 from doubledecker.cli.calls import Remote
 from doubledecker.client.views import DeadLetters, FacetView, QueueView, Rule
+from doubledecker.model.queue import HELD_MAX, RATE_MAX, RATE_MIN, WEIGHT_MAX, WEIGHT_MIN
+
+_Kind = type[int] | type[float]
 
 _BAR_LENGTH = 20
 _NO_BOUND = "none"
@@ -124,13 +128,13 @@ class Desk:
         if not messages:
             click.echo(f"Nothing of {tenant} waits in {name}", err=True)
 
-    def facet(self, name: str, tenant: str, *, paused: bool | None, **bounds: str | float | None) -> None:
+    def facet(self, name: str, tenant: str, *, paused: bool | None, **bounds: str | None) -> None:
         """Change a facet, or show it."""
         at = f"{_path(name)}/facets/{quote(tenant, safe='')}"
         changes: dict[str, object] = {
-            "weight": bounds["weight"],
-            "concurrency": _bound("concurrency", bounds["concurrency"], int),
-            "rate_per_s": _bound("rate", bounds["rate"], float),
+            "weight": _number("weight", bounds["weight"], float, WEIGHT_MIN, WEIGHT_MAX),
+            "concurrency": _bound("concurrency", bounds["concurrency"], int, 1, HELD_MAX),
+            "rate_per_s": _bound("rate", bounds["rate"], float, RATE_MIN, RATE_MAX),
             "paused": paused,
         }
         given = {field: value for field, value in changes.items() if value is not None}
@@ -226,11 +230,18 @@ def _rules(rule: Rule | FacetView) -> str:
     return ", ".join(parts)
 
 
-def _bound(name: str, text: str | float | None, kind: type[int] | type[float]) -> str | float | None:
+def _bound(name: str, text: str | None, kind: _Kind, least: float, most: float) -> str | float | None:
     """A number, `none`, or None when nothing was said; raises a usage error otherwise."""
-    if text is None or text == _NO_BOUND:
-        return text
-    try:
-        return kind(text)
-    except ValueError:
-        raise click.UsageError(f"--{name} is {text!r}; it must be a number, or {_NO_BOUND} for no bound") from None
+    return text if text == _NO_BOUND else _number(name, text, kind, least, most, f", or {_NO_BOUND} for no bound")
+
+
+def _number(name: str, text: str | None, kind: _Kind, least: float, most: float, otherwise: str = "") -> float | None:
+    """A number in its range; NaN and infinity are in none, and JSON would make null of them, which ends a bound."""
+    if text is None:
+        return None
+    with contextlib.suppress(ValueError):
+        value = kind(text)
+        if least <= value <= most:
+            return value
+    noun = "a whole number" if kind is int else "a number"
+    raise click.UsageError(f"--{name} is {text[:80]!r}; it must be {noun} from {least:g} to {most:.0f}{otherwise}")
