@@ -67,7 +67,23 @@ def test_a_redis_url_that_is_none_is_one_line():
     answer = run("status", "--url", "gopher://nowhere")
 
     assert answer.returncode == 1
-    assert answer.stderr.startswith("doubledecker: cannot use this Redis URL")
+    assert answer.stderr.startswith("doubledecker: cannot use the Redis URL 'gopher://nowhere'")
+
+
+@pytest.mark.parametrize("command", ["web", "worker", "watch", "status", "pipeline status", "pipeline run", "up"])
+@pytest.mark.parametrize("url", ["bogus", "me:secret@bogus", "redis://me:secret@h:port"])
+def test_a_setting_that_is_no_redis_url_is_one_line(tmp_path: Path, command: str, url: str):
+    folder = ["--data", str(tmp_path)] if command == "up" else []
+    answer = run(
+        *command.split(), *folder, DOUBLEDECKER_REDIS_URL=url, DOUBLEDECKER_ROOT_KEY="key", DOUBLEDECKER_PORT="0"
+    )
+
+    assert answer.returncode == 1
+    assert answer.stdout == ""
+    [line] = answer.stderr.splitlines()
+    assert line.startswith("doubledecker: cannot use the Redis URL")
+    assert "DOUBLEDECKER_REDIS_URL" in line
+    assert "secret" not in line
 
 
 def test_two_places_to_look_are_a_usage_error(tmp_path: Path):

@@ -21,7 +21,7 @@ from doubledecker.cli import status as showing
 from doubledecker.errors import BusAway, SettingInvalid, SparkUnfit
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.step import StepReport
-from doubledecker.store import extents, journal, pipeline
+from doubledecker.store import extents, journal, nodes, pipeline
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.pipeline import PipelineState
 
@@ -61,6 +61,7 @@ def find(data: Path | None, lake: str | None) -> tuple[Settings, str]:
 def run(*, data: Path | None, lake: str | None, master: str | None, is_once: bool, takes_over: bool) -> None:
     """Run the pipeline until it is stopped, or once until there is no more."""
     settings, where = find(data, lake)
+    nodes.check_url(settings.redis_url)
     settings = replace(settings, spark_master=master or settings.spark_master)
     log.configure(level=settings.log_level, as_json=settings.log_json)
     wanted = _read_sources(settings, data)
@@ -119,8 +120,6 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
         state, lags = asyncio.run(_look(settings))
     except BusAway as error:
         raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data or --url") from error
-    except ValueError as error:
-        raise SettingInvalid(f"cannot use this Redis URL: {error}") from error
     if as_json:
         click.echo(json.dumps(_as_json(state, lags)))
         return

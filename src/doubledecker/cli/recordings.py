@@ -93,8 +93,6 @@ async def _from_journal(url: str | None) -> list[_Row]:
         )
     except BusAway as error:
         raise BusAway(f"{error}; say where the journal is with --journal") from error
-    except ValueError as error:
-        raise SettingInvalid(f"cannot use this Redis URL: {error}") from error
     try:
         return [row for partition in partitions.all for row in await _rows(partition)]
     finally:

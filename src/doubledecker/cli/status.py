@@ -15,7 +15,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.bus import overview
 from doubledecker.bus.overview import Overview, SubscriberView
 from doubledecker.cli import folder, table, trail, words
-from doubledecker.errors import BusAway, SettingInvalid
+from doubledecker.errors import BusAway
 
 _START = "start one with `doubledecker pipeline run`"
 _NAMED_MAX = 5  # what fits a line
@@ -50,8 +50,6 @@ def _look(settings: Settings) -> Overview:
         return asyncio.run(_read(settings))
     except BusAway as error:
         raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data or --url") from error
-    except ValueError as error:
-        raise SettingInvalid(f"cannot use this Redis URL: {error}") from error
 
 
 async def _read(settings: Settings) -> Overview:

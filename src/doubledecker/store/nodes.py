@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, MovedError, NoScriptError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from doubledecker.errors import BusAway, BusSilent
+from doubledecker.errors import BusAway, BusSilent, SettingInvalid
 from doubledecker.store.line import Line, Reply, open_line
 from doubledecker.store.scripts import Encoded
 
@@ -36,10 +36,7 @@ class Node:
     def __init__(self, url: str, guard: Guard | None = None) -> None:
         self.url = url
         self.call = guard(_shown(url), self._call) if guard else self._call
-        retry = Retry(NoBackoff(), 0)
-        self._pool = redis.ConnectionPool.from_url(
-            url, protocol=2, retry=retry, socket_connect_timeout=ANSWER_S_MAX, socket_timeout=None
-        )
+        self._pool = _pool(url)
         self._line: Line | None = None
         self._idle: list[redis.Connection] = []
         self._opening = asyncio.Lock()
@@ -208,7 +205,24 @@ class Nodes:
         raise failure
 
 
+def check_url(url: str) -> None:
+    """Raise SettingInvalid unless it is a Redis URL, before anything is begun that would need one."""
+    _pool(url)
+
+
+def _pool(url: str) -> redis.ConnectionPool:
+    try:
+        return redis.ConnectionPool.from_url(
+            url, protocol=2, retry=Retry(NoBackoff(), 0), socket_connect_timeout=ANSWER_S_MAX, socket_timeout=None
+        )
+    except ValueError as error:
+        raise SettingInvalid(
+            f"cannot use the Redis URL {_shown(url)[:80]!r}; DOUBLEDECKER_REDIS_URL, or what was passed in its place, "
+            "must be like redis://127.0.0.1:6379/0, or begin with rediss:// or unix://"
+        ) from error
+
+
 def _shown(url: str) -> str:
     """The address without the password."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
