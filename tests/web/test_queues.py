@@ -96,6 +96,19 @@ class TestRegistering:
             assert changed["owner"].startswith("mine-")
             await ask(bus, mine, "GET", "/queues/jobs")
 
+    @pytest.mark.parametrize("owner", ["shopp-12345678", "mine", "x" * 100_000])
+    async def test_root_gives_a_queue_to_clients_that_there_are(self, one: Topology, owner: str):
+        async with a_bus(one, workers=0) as bus:
+            await bus.token("mine")
+            [mine] = [each["token"] for each in await bus.get("/api_tokens")]
+            asked = {"pattern": ".*", "owner": owner}
+            refused = await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", asked, status=400)
+            given = await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {**asked, "owner": mine}, status=201)
+            taken = await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {**asked, "owner": "root"})
+
+            assert refused["detail"] == f"owner is {owner[:80]!r}; no client has that id, GET /api_tokens lists them"
+            assert (given["owner"], taken["owner"]) == (mine, "root")
+
     async def test_an_unknown_queue_is_404_everywhere(self, one: Topology):
         async with a_bus(one, workers=0) as bus:
             for method, path in [("GET", ""), ("DELETE", ""), ("POST", "/pull"), ("POST", "/ack"), ("GET", "/dead")]:

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import msgspec
 
 from doubledecker import log
-from doubledecker.errors import BusAway, Conflict, Forbidden, NotFound, TooMany, Unauthenticated
+from doubledecker.errors import BadRequest, BusAway, Conflict, Forbidden, NotFound, TooMany, Unauthenticated
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber, Subscription
-from doubledecker.model.token import Caller, Token
+from doubledecker.model.token import ROOT_NAME, Caller, Token
 from doubledecker.store import bulk, registry, subscribers
 from doubledecker.store.partitions import Partitions
 
@@ -126,13 +126,16 @@ class LiveRegistry:
         await self._spread(version)
 
     async def register_queue(self, queue: Queue, *, caller: Caller) -> bool:
-        """Create or replace a queue; says whether it is new."""
+        """Create or replace a queue; says whether it is new. Root may name its owner, or leave it as it was."""
+        named = queue.owner if caller.is_root else ""
         for _ in range(_TRIES_MAX):
             await self.refresh()
+            if named not in {"", ROOT_NAME} and named not in self.snapshot.tokens:
+                raise BadRequest(f"owner is {named[:80]!r}; no client has that id, GET /api_tokens lists them")
             former = self.snapshot.queues.get(queue.name)
             if former is not None:
                 check_owner(former, caller)
-                if caller.is_root and not queue.owner:
+                if caller.is_root and not named:
                     queue = msgspec.structs.replace(queue, owner=former.owner)
             version = await registry.save_queue(self._partitions.home, queue, former=former)
             if version < 0:
