@@ -1,6 +1,7 @@
 """Tokens, publishing and status against a running bus."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,20 @@ def test_a_token_is_made_listed_and_revoked(bus: Up):
     assert secret not in "".join(listed)
     assert (revoked.returncode, revoked.stdout) == (0, "")
     assert id_ not in ids(bus)
+
+
+def test_the_bus_of_a_folder_is_found_by_all_commands_alike(bus: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Tokens were made at the default address, wherever the folder's bus was."""
+    created = run("token", "create", "found", "--data", str(bus.data))
+    (tmp_path / ".data").symlink_to(bus.data)
+    monkeypatch.chdir(tmp_path)
+    listed = run("token", "list")
+    published = run("publish", "found", "create", "--token", created.stdout.strip())
+    queues = run("queue", "list")
+
+    assert created.stdout.startswith("found--"), created.stderr
+    assert "\tfound\t" in listed.stdout, listed.stderr
+    assert (published.returncode, queues.returncode) == (0, 0), published.stderr + queues.stderr
 
 
 def test_revoking_asks_first(bus: Up):

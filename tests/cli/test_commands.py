@@ -47,8 +47,10 @@ def test_status_of_a_redis_that_is_not_there_is_exit_code_3():
     assert answer.stderr.endswith("start a bus with `doubledecker up`, or pass its --data or --url\n")
 
 
-def test_status_of_a_folder_without_a_bus_is_exit_code_3(tmp_path: Path):
-    answer = run("status", "--data", str(tmp_path))
+@pytest.mark.parametrize("command", ["status", "token list", "token create shop", "queue list", "tail"])
+def test_a_folder_without_a_bus_is_exit_code_3(tmp_path: Path, command: str):
+    """Some asked whatever bus was at the default address."""
+    answer = run(*command.split(), "--data", str(tmp_path), DOUBLEDECKER_ROOT_KEY="key")
 
     assert (answer.returncode, answer.stdout) == (3, "")
     assert answer.stderr == (
@@ -57,7 +59,7 @@ def test_status_of_a_folder_without_a_bus_is_exit_code_3(tmp_path: Path):
 
 
 def test_a_missing_root_key_says_where_one_is_looked_for(tmp_path: Path):
-    answer = run("token", "list", "--data", str(tmp_path))
+    answer = run("token", "list", "--data", str(tmp_path), "--bus", "http://127.0.0.1:1")
 
     assert answer.returncode == 1
     assert answer.stderr.startswith(f"doubledecker: no root key: {tmp_path}/root.key: No such file")

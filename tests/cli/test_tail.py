@@ -145,7 +145,7 @@ def test_a_tail_that_cannot_be_says_why(bus: Up, arguments: list[str], exit_code
 
 
 def test_without_a_folder_and_a_token_it_says_what_is_missing(tmp_path: Path):
-    answer = run("tail", "--data", str(tmp_path / "none"))
+    answer = run("tail", "--data", str(tmp_path / "none"), "--bus", "http://127.0.0.1:1")
 
     assert answer.returncode == 1
     assert "no root key" in answer.stderr

@@ -10,8 +10,8 @@ from doubledecker.cli.errand_group import erase, replay, replays
 from doubledecker.cli.options import FOLDER as _FOLDER
 from doubledecker.cli.options import as_caller as _as_caller
 from doubledecker.cli.options import as_json as _json
+from doubledecker.cli.options import as_root as _as_root
 from doubledecker.cli.options import at_bus as _bus
-from doubledecker.cli.options import in_folder as _data
 from doubledecker.cli.queue_group import queue
 from doubledecker.cli.simulate import simulate
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
@@ -188,9 +188,8 @@ def token() -> None:
 
 @token.command()
 @click.argument("name")
-@_bus
-@_data
-def create(name: str, bus: str, data: Path) -> None:
+@_as_root
+def create(name: str, bus: str | None, data: Path | None) -> None:
     """Make a client and print its secret, this once."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
@@ -198,10 +197,9 @@ def create(name: str, bus: str, data: Path) -> None:
 
 
 @token.command("list")
-@_bus
-@_data
+@_as_root
 @_json
-def list_(bus: str, data: Path, *, as_json: bool) -> None:
+def list_(bus: str | None, data: Path | None, *, as_json: bool) -> None:
     """List the clients."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
@@ -211,9 +209,8 @@ def list_(bus: str, data: Path, *, as_json: bool) -> None:
 @token.command()
 @click.argument("id")
 @click.option("--yes", is_flag=True, help="Do not ask")
-@_bus
-@_data
-def revoke(id: str, bus: str, data: Path, *, yes: bool) -> None:  # noqa: A002 - click shows the argument's name
+@_as_root
+def revoke(id: str, bus: str | None, data: Path | None, *, yes: bool) -> None:  # noqa: A002 - click shows the argument's name
     """Forget a client; its subscriber ends with it."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
@@ -229,7 +226,7 @@ def revoke(id: str, bus: str, data: Path, *, yes: bool) -> None:  # noqa: A002 -
 @click.option("--key", help="Events with the same key keep their order")
 @click.option("--token", "secret", envvar="BUS_TOKEN", metavar="SECRET", help="Who publishes  [env: BUS_TOKEN]")
 @_bus
-def publish(bus: str, secret: str | None, data: str | None, **fields: str | None) -> None:
+def publish(bus: str | None, secret: str | None, data: str | None, **fields: str | None) -> None:
     """Publish one event and print its id."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
@@ -257,7 +254,14 @@ cli.add_command(simulate)
 @_as_caller
 @_json
 def _tail(
-    pattern: str, start: str, count: int | None, secret: str | None, bus: str | None, data: Path, *, as_json: bool
+    pattern: str,
+    start: str,
+    count: int | None,
+    secret: str | None,
+    bus: str | None,
+    data: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Show events as they are published; PATTERN is a glob on tenant:topic:type, like '*:page:*'."""
     from doubledecker.cli import clients, tail  # noqa: PLC0415 - only what the command needs

@@ -28,17 +28,17 @@ class _Accepted(msgspec.Struct):
     ids: list[str]
 
 
-def create_token(bus: str, data: Path, name: str) -> None:
+def create_token(bus: str | None, data: Path | None, name: str) -> None:
     """Print the secret, this once."""
-    answer = _as_root(bus, data).post("/api_tokens", {"name": name})
+    answer = as_caller(bus, data).post("/api_tokens", {"name": name})
     created = msgspec.json.decode(answer, type=_Created)
     click.echo(f"Made {created.id}. Its secret is shown this once:", err=True)
     click.echo(created.token)
 
 
-def list_tokens(bus: str, data: Path, *, as_json: bool) -> None:
+def list_tokens(bus: str | None, data: Path | None, *, as_json: bool) -> None:
     """Print names and ids."""
-    rows = _tokens(_as_root(bus, data))
+    rows = _tokens(as_caller(bus, data))
     if as_json:
         click.echo(json.dumps([{"id": row.token, "name": row.name, "created_at": row.created_at} for row in rows]))
         return
@@ -48,9 +48,9 @@ def list_tokens(bus: str, data: Path, *, as_json: bool) -> None:
         click.echo("There are no tokens; make one with `doubledecker token create NAME`", err=True)
 
 
-def revoke_token(bus: str, data: Path, id_: str, *, is_sure: bool) -> None:
+def revoke_token(bus: str | None, data: Path | None, id_: str, *, is_sure: bool) -> None:
     """Forget one client."""
-    remote = _as_root(bus, data)
+    remote = as_caller(bus, data)
     if all(row.token != id_ for row in _tokens(remote)):
         raise NotFound(f"no token with the id {id_!r}; `doubledecker token list` shows them")
     if not is_sure:
@@ -69,20 +69,16 @@ def parse_data(text: str) -> msgspec.Raw:
     return msgspec.Raw(text.encode())
 
 
-def publish(bus: str, token: str, event: dict[str, object]) -> None:
+def publish(bus: str | None, token: str, event: dict[str, object]) -> None:
     """Publish one event and print its id."""
-    accepted = msgspec.json.decode(Remote(bus, token).post("/events", event), type=_Accepted)
+    accepted = msgspec.json.decode(as_caller(bus, None, token).post("/events", event), type=_Accepted)
     click.echo(accepted.ids[0])
 
 
-def as_caller(bus: str | None, data: Path, secret: str | None) -> Remote:
+def as_caller(bus: str | None, data: Path | None, secret: str | None = None) -> Remote:
     """The bus that is named, or that of the folder; with the key of whoever asks, or the root key."""
     where = bus or folder.find_bus(data) or BUS_URL
-    return Remote(where, secret) if secret else _as_root(where, data)
-
-
-def _as_root(bus: str, data: Path) -> Remote:
-    return Remote(bus, reading.read(os.environ).root_key or folder.read_root_key(data))
+    return Remote(where, secret or reading.read(os.environ).root_key or folder.read_root_key(data or folder.DEFAULT))
 
 
 def _tokens(remote: Remote) -> list[_Listed]:

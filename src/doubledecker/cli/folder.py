@@ -72,20 +72,24 @@ def announced(folder: Path, name: str, url: str) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
-def find_bus(folder: Path) -> str:
-    """The address of the bus that runs on a folder; empty when none does."""
-    path = folder / BUS_URL
-    return path.read_text().strip() if path.exists() else ""
+def find_bus(folder: Path | None) -> str | None:
+    """The address of the bus that runs on a folder; None when none runs on the default one, and none was named."""
+    return _announced(folder, BUS_URL)
 
 
 def find(settings: Settings, folder: Path | None, *, is_url_set: bool) -> Settings:
     """Settings that lead to the bus of a folder if one is named, to the set URL, or to that of the default folder."""
     if folder is None and is_url_set:
         return settings
-    path = (folder or DEFAULT) / REDIS_URL
+    url = _announced(folder, REDIS_URL)
+    return replace(settings, redis_url=url) if url else settings
+
+
+def _announced(folder: Path | None, name: str) -> str | None:
+    """What a running `up` says in a folder; raises BusAway when none runs on one that was named."""
     try:
-        return replace(settings, redis_url=path.read_text().strip())
+        return ((folder or DEFAULT) / name).read_text().strip()
     except OSError as error:
         if folder is None:
-            return settings
+            return None
         raise BusAway(f"no bus runs on {folder}; start one with `doubledecker up --data {folder}`") from error

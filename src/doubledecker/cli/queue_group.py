@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from doubledecker.cli.queues import Desk
 
 
-def _desk(bus: str | None, data: Path, secret: str | None) -> "Desk":
+def _desk(bus: str | None, data: Path | None, secret: str | None) -> "Desk":
     from doubledecker.cli import queues  # noqa: PLC0415 - only what the command needs
 
     return queues.Desk.at(bus, data, secret)
@@ -40,7 +40,12 @@ def queue() -> None:
 @click.option("--concurrency", type=int, help="How many calls to the receiver at a time")
 @options.as_caller
 def register(
-    name: str, patterns: tuple[str, ...], bus: str | None, data: Path, secret: str | None, **asked: str | int | None
+    name: str,
+    patterns: tuple[str, ...],
+    bus: str | None,
+    data: Path | None,
+    secret: str | None,
+    **asked: str | int | None,
 ) -> None:
     """Create or replace a queue for all events whose tenant:topic:type matches a PATTERN in full.
 
@@ -52,7 +57,7 @@ def register(
 @queue.command("list")
 @options.as_json
 @options.as_caller
-def list_(bus: str | None, data: Path, secret: str | None, *, as_json: bool) -> None:
+def list_(bus: str | None, data: Path | None, secret: str | None, *, as_json: bool) -> None:
     """List queues and what they hold."""
     _desk(bus, data, secret).list_(as_json=as_json)
 
@@ -61,7 +66,7 @@ def list_(bus: str | None, data: Path, secret: str | None, *, as_json: bool) -> 
 @click.argument("name")
 @options.as_json
 @options.as_caller
-def show(name: str, bus: str | None, data: Path, secret: str | None, *, as_json: bool) -> None:
+def show(name: str, bus: str | None, data: Path | None, secret: str | None, *, as_json: bool) -> None:
     """Show a queue with its facets and their shares."""
     _desk(bus, data, secret).show(name, as_json=as_json)
 
@@ -74,7 +79,15 @@ def show(name: str, bus: str | None, data: Path, secret: str | None, *, as_json:
 @options.as_json
 @options.as_caller
 def pull(
-    name: str, most: int, wait_ms: int, bus: str | None, data: Path, secret: str | None, *, ack: bool, as_json: bool
+    name: str,
+    most: int,
+    wait_ms: int,
+    bus: str | None,
+    data: Path | None,
+    secret: str | None,
+    *,
+    ack: bool,
+    as_json: bool,
 ) -> None:
     """Take messages and print their events."""
     _desk(bus, data, secret).pull(name, most=most, wait_ms=wait_ms, is_acked=ack, as_json=as_json)
@@ -86,7 +99,9 @@ def pull(
 @click.option("--limit", type=click.IntRange(1, 1_000), default=10, help="How many at most  [default: 10]")
 @options.as_json
 @options.as_caller
-def peek(name: str, tenant: str, limit: int, bus: str | None, data: Path, secret: str | None, *, as_json: bool) -> None:
+def peek(
+    name: str, tenant: str, limit: int, bus: str | None, data: Path | None, secret: str | None, *, as_json: bool
+) -> None:
     """Look at a tenant's next messages, without taking them."""
     _desk(bus, data, secret).peek(name, tenant=tenant, limit=limit, as_json=as_json)
 
@@ -103,7 +118,7 @@ def facet(
     name: str,
     tenant: str,
     bus: str | None,
-    data: Path,
+    data: Path | None,
     secret: str | None,
     *,
     paused: bool | None,
@@ -120,7 +135,7 @@ def facet(
 @options.as_json
 @options.as_caller
 def dead(
-    name: str, tenant: str | None, limit: int, bus: str | None, data: Path, secret: str | None, *, as_json: bool
+    name: str, tenant: str | None, limit: int, bus: str | None, data: Path | None, secret: str | None, *, as_json: bool
 ) -> None:
     """List dead letters, oldest first."""
     _desk(bus, data, secret).dead(name, tenant=tenant, limit=limit, as_json=as_json)
@@ -133,7 +148,14 @@ def dead(
 @options.is_sure
 @options.as_caller
 def redrive(
-    name: str, ids: tuple[str, ...], tenant: str | None, bus: str | None, data: Path, secret: str | None, *, yes: bool
+    name: str,
+    ids: tuple[str, ...],
+    tenant: str | None,
+    bus: str | None,
+    data: Path | None,
+    secret: str | None,
+    *,
+    yes: bool,
 ) -> None:
     """Bring dead letters back to their lines, all or some, as if never tried."""
     _desk(bus, data, secret).redrive(name, ids=ids, tenant=tenant, is_sure=yes)
@@ -146,7 +168,7 @@ def redrive(
 @options.is_sure
 @options.as_caller
 def purge(
-    name: str, tenant: str | None, bus: str | None, data: Path, secret: str | None, *, is_dead: bool, yes: bool
+    name: str, tenant: str | None, bus: str | None, data: Path | None, secret: str | None, *, is_dead: bool, yes: bool
 ) -> None:
     """Destroy what waits, or dead letters; what consumers have in hand is left to them."""
     _desk(bus, data, secret).purge(name, tenant=tenant, is_dead=is_dead, is_sure=yes)
@@ -156,6 +178,6 @@ def purge(
 @click.argument("name")
 @options.is_sure
 @options.as_caller
-def delete(name: str, bus: str | None, data: Path, secret: str | None, *, yes: bool) -> None:
+def delete(name: str, bus: str | None, data: Path | None, secret: str | None, *, yes: bool) -> None:
     """Forget a queue, and all it holds."""
     _desk(bus, data, secret).delete(name, is_sure=yes)

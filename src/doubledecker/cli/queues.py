@@ -58,7 +58,7 @@ class Desk:
         self._remote = remote
 
     @classmethod
-    def at(cls, bus: str | None, data: Path, secret: str | None) -> Self:
+    def at(cls, bus: str | None, data: Path | None, secret: str | None) -> Self:
         """The bus that is named, or that of the folder; as the client with this secret, or as root."""
         return cls(clients.as_caller(bus, data, secret))
 
