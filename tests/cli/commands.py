@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -34,6 +35,31 @@ def run(*arguments: str, stdin: str = "", within_s: float = 30.0, **changes: str
         timeout=within_s,
         check=False,
     )
+
+
+def run_on_a_terminal(*arguments: str) -> str:
+    """What a command shows on a terminal without colours."""
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        env=environment(COLUMNS="100", TERM="xterm", NO_COLOR="1"),
+        stdin=child,
+        stdout=child,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(child)
+    shown = b""
+    while True:
+        try:
+            part = os.read(parent, 65_536)
+        except OSError:  # how Linux tells that the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(parent)
+    assert process.wait(30) == 0
+    return shown.decode()
 
 
 def until(holds: Callable[[], object], *, within_s: float = 15.0) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cli.commands import Up, run
+from cli.commands import Up, run, run_on_a_terminal
 
 
 def queue(bus: Up, *arguments: str, stdin: str = "", **changes: str):
@@ -120,10 +120,20 @@ def test_dead_letters_are_listed_redriven_and_purged(bus: Up, jobs: str):
     assert none.stderr == f"There is no dead letter in {jobs}\n"
 
 
-def _kill_one(bus: Up, name: str) -> None:
+def test_a_row_stays_a_row_whatever_a_consumer_wrote(bus: Up, jobs: str):
+    _kill_one(bus, jobs, why="two\nlines\tand \x1b]0;a title\x07 \u009b31m")
+    [_, row] = queue(bus, "dead", jobs).stdout.splitlines()
+    shown = run_on_a_terminal("queue", "dead", jobs, "--data", str(bus.data))
+
+    assert row.split("\t")[4:] == ["two�lines�and �]0;a title� �31m"]
+    assert "two�lines�and" in " ".join(shown.split())
+    assert "\x1b]0" not in shown
+
+
+def _kill_one(bus: Up, name: str, why: str = "no such customer") -> None:
     """With a single attempt, a message that is given back is dead."""
     [row] = [json.loads(line) for line in queue(bus, "pull", name, "--json").stdout.splitlines()]
-    body = {"messages": [{"id": row["id"], "attempt": row["attempt"]}], "why": "no such customer"}
+    body = {"messages": [{"id": row["id"], "attempt": row["attempt"]}], "why": why}
     assert bus.post(f"/queues/{name}/nack", bus.root_key, body) == 200
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands import COMMAND, children, environment, is_running, run, until
+from cli.commands import COMMAND, children, environment, is_running, run, run_on_a_terminal, until
 
 GUARD = """
 title = "A guarded service"
@@ -181,42 +180,18 @@ def test_without_matplotlib_a_png_says_how_to_get_it(guard: str, tmp_path: Path)
 
 
 def test_on_a_terminal_it_draws_there_and_needs_nothing_for_it(guard: str):
-    shown = _on_a_terminal("simulate", guard, "--jobs", "1")
+    shown = run_on_a_terminal("simulate", guard, "--jobs", "1")
 
     assert "A guarded service" in shown
     assert "latency, s" in shown
     assert "circuits not closed" in shown
     assert re.search("[\u2801-\u28ff]{10}", shown)
-    assert "\u28c0" not in _on_a_terminal("simulate", guard, "--jobs", "1", "--no-terminal")
+    assert "\u28c0" not in run_on_a_terminal("simulate", guard, "--jobs", "1", "--no-terminal")
 
 
 def test_piped_it_draws_only_when_told(guard: str):
     assert "circuits not closed" not in _simulate(guard).stdout
     assert "circuits not closed" in _simulate(guard, "--terminal").stdout
-
-
-def _on_a_terminal(*arguments: str) -> str:
-    parent, child = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, *arguments],
-        env=environment(COLUMNS="100", TERM="xterm", NO_COLOR="1"),
-        stdin=child,
-        stdout=child,
-        stderr=subprocess.DEVNULL,
-    )
-    os.close(child)
-    shown = b""
-    while True:
-        try:
-            part = os.read(parent, 65_536)
-        except OSError:  # how Linux tells that the other end is closed
-            break
-        if not part:
-            break
-        shown += part
-    os.close(parent)
-    assert process.wait(30) == 0
-    return shown.decode()
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from doubledecker.cli import words
+
 
 def show(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print the rows; numbers to the right."""
     console = Console()
+    rows = [[words.printable(cell) for cell in row] for row in rows]
     if not console.is_terminal:
         for row in (titles, *rows):
             click.echo("\t".join(row))

@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from doubledecker.cli import words
 from doubledecker.cli.calls import Remote
 from doubledecker.errors import BusAway, Refused
 
@@ -153,7 +154,7 @@ class _Table:
             row.append(getattr(event, name).ljust(width), style=style)
         for rest in (event.key, event.url, bytes(event.data).decode()):
             if rest:
-                row.append(f"  {_printable(rest)}", style="dim")
+                row.append(f"  {words.printable(rest)}", style="dim")
         self._console.print(row, no_wrap=True, overflow="ellipsis", crop=True)
 
 
@@ -162,11 +163,6 @@ def _moment(at_ms: int) -> str:
         return time.strftime("%H:%M:%S", time.localtime(at_ms / 1000)) + f".{at_ms % 1000:03}"
     except (OverflowError, ValueError, OSError):
         return str(at_ms)  # a publisher's timestamp may lie beyond any calendar
-
-
-def _printable(text: str) -> str:
-    """Without what would command the terminal: an event's text is anyone's."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def _say(message: str) -> None:

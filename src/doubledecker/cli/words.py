@@ -1,4 +1,4 @@
-"""Numbers in words: how ages, rates, sizes, health and names are written, the same in the live view and in status."""
+"""Numbers in words: how ages, rates, sizes, health and names are written, the same in every command."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -51,6 +51,11 @@ def size(count: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= _KIB
     return f"{amount:.1f} GiB"
+
+
+def printable(text: str) -> str:
+    """Without what would command a terminal, or break a row: the text of events and of consumers is anyone's."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def names(tokens: Sequence[str]) -> dict[str, str]:
