@@ -224,8 +224,10 @@ def parse(parameters: Sequence[tuple[str, str]], headers: Mapping[str, str]) -> 
     """What the query and the headers ask for; raises BadRequest with what is allowed."""
     names = [name for name, _ in parameters]
     for name in names:
-        if name not in _PARAMETERS or names.count(name) > 1:
-            raise BadRequest(f"the query has {name[:80]!r}; it may have each of {', '.join(_PARAMETERS)}, once")
+        if name not in _PARAMETERS:
+            raise BadRequest(f"the query has {name[:80]!r}; its parameters are {', '.join(_PARAMETERS)}")
+        if names.count(name) > 1:
+            raise BadRequest(f"the query has {name!r} {names.count(name)} times; say it once")
     asked = dict(parameters)
     if asked.get("strict", "0") not in {"0", "1"}:
         raise BadRequest(f"strict is {asked['strict'][:80]!r}; it must be 0 or 1")
