@@ -48,7 +48,7 @@ ODD: dict[str, list[str | int | None]] = {
         ),
         *("https://x/?q", "https://x\x7f", "https://" + "x" * 1017, "https://x\n", "https://x/\u00a0"),
     ],
-    "tenant": ["", "two words", "a" * 65],
+    "tenant": ["", "two words", "a" * 65, ".", "..", "..."],
     "key": ["", "ä", "a" * 65, 'a"', "k1\n"],
     "id": ["", "has space", 'a"b', "a\\b", "x" * 129, "é", "mine\n"],
     "timestamp": [-1, 2**53 + 1],

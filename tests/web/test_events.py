@@ -107,6 +107,8 @@ BAD = [
     ({"type": "x" * 65}, "[A-Za-z0-9_.-]{1,64}"),
     ({"tenant": ""}, "tenant is ''"),
     ({"tenant": "a:b"}, "tenant is 'a:b'"),
+    ({"tenant": "."}, "neither . nor .."),
+    ({"tenant": ".."}, "neither . nor .."),
     ({"key": "x" * 65}, "key is "),
     ({"id": ""}, "1 to 128 printable"),
     ({"id": "a b"}, "1 to 128 printable"),

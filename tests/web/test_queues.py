@@ -5,6 +5,7 @@ import time
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from conftest import Topology
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic, within
@@ -71,11 +72,25 @@ class TestRegistering:
             assert said in answer["detail"]
             assert await ask(bus, secret, "GET", "/queues") == []
 
-    async def test_a_bad_name_is_400(self, one: Topology):
+    @pytest.mark.parametrize("name", ["Bad%20Name", "%2E", "%2e%2e"])
+    async def test_a_bad_name_is_400(self, one: Topology, name: str):
         async with a_bus(one, workers=0) as bus:
-            answer = await ask(bus, ROOT_KEY, "PUT", "/queues/Bad%20Name", {"pattern": "a"}, status=400)
+            url = URL(f"{bus.url}/queues/{name}", encoded=True)
+            async with bus.http.put(url, json={"pattern": "a"}, headers=basic(ROOT_KEY)) as response:
+                detail = (await response.json())["detail"]
 
-            assert "[a-z0-9_.-]{1,64}" in answer["detail"]
+            assert response.status == 400
+            assert "[a-z0-9_.-]{1,64}, and be neither . nor .." in detail
+
+    async def test_a_tenant_whose_facet_no_url_could_name_is_400(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": "a"}, status=201)
+            url = URL(f"{bus.url}/queues/jobs/facets/%2e%2e", encoded=True)
+            async with bus.http.patch(url, json={"weight": 2}, headers=basic(ROOT_KEY)) as response:
+                detail = (await response.json())["detail"]
+
+            assert response.status == 400
+            assert "tenant is '..'" in detail
 
     async def test_a_queue_is_its_owners_and_roots_alone(self, one: Topology):
         async with a_bus(one, workers=0) as bus:

@@ -16,6 +16,8 @@ from doubledecker.errors import BadRequest, TooLarge
 
 TOPIC = re.compile(r"[a-z_]{1,64}")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# Whatever handles URLs takes these for steps in a path, so that nothing with such a name could be asked for.
+STEPS = (".", "..")
 ROUTEMASTER_TYPES = frozenset({"create", "update", "delete", "noop"})
 DEFAULT_TENANT = "default"
 NAME_LENGTH_MAX = 64
@@ -192,7 +194,7 @@ def _decode(decoder: "msgspec.json.Decoder[_Form]", body: bytes | Raw) -> _Form:
 
 def check_tenant(name: str) -> None:
     """Raise BadRequest unless the name can be a tenant's."""
-    _checked_name("tenant", name)
+    _checked_tenant(name)
 
 
 def check_key(name: str) -> None:
@@ -202,6 +204,8 @@ def check_key(name: str) -> None:
 
 def _checked_tenant(tenant: str | None) -> str:
     name = _checked_name("tenant", tenant)
+    if name in STEPS:
+        raise BadRequest(f"tenant is {name!r}; it must match {NAME.pattern}, and be neither . nor ..")
     # The constant itself, not an equal string: the encoder leaves out what is identical to the default.
     return DEFAULT_TENANT if name in {"", DEFAULT_TENANT} else name
 

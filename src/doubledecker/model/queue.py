@@ -7,6 +7,7 @@ import msgspec
 
 from doubledecker.errors import BadRequest
 from doubledecker.model import subscriber as subscribing
+from doubledecker.model.event import STEPS
 from doubledecker.model.matching import check_pattern
 from doubledecker.model.subscriber import Subscriber
 
@@ -100,8 +101,8 @@ class _RuleAsked(msgspec.Struct, forbid_unknown_fields=True):
 
 def check_name(name: str) -> None:
     """Raise BadRequest unless it can be a queue's name."""
-    if not NAME.fullmatch(name):
-        raise BadRequest(f"the queue is {name[:80]!r}; a name must match {NAME.pattern}")
+    if not NAME.fullmatch(name) or name in STEPS:
+        raise BadRequest(f"the queue is {name[:80]!r}; a name must match {NAME.pattern}, and be neither . nor ..")
 
 
 def parse(body: bytes, *, name: str, owner: str, is_root: bool, is_private_allowed: bool) -> Queue:

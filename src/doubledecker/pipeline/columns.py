@@ -28,9 +28,11 @@ _OPTIONAL = ("url", "data", "tenant", "key", "traceparent")
 _HOLES = tuple(name for name in Event.__struct_fields__ if name in {*_OPTIONAL, "t", "id"})
 # Printable ASCII, but for the two characters that JSON escapes.
 _UNESCAPED = r"[!#-\[\]-~]*"
+# None of parsing.STEPS; RE2 cannot say exactly that, and what has nothing but dots is looked at by itself.
+_NO_STEP = r".*[^.].*"
 _PATTERNS = {
     "url": (parsing.URL.pattern, _UNESCAPED),
-    "tenant": (parsing.NAME.pattern,),
+    "tenant": (parsing.NAME.pattern, _NO_STEP),
     "key": (parsing.NAME.pattern,),
     "id": (parsing.EVENT_ID.pattern, _UNESCAPED),
     "traceparent": (parsing.TRACEPARENT.pattern,),

@@ -2,7 +2,7 @@
 
 from doubledecker.web import queue_bodies, queue_schemas
 from doubledecker.web.operations import body_of, json_of, list_of, ok, operation
-from doubledecker.web.schemas import Schema, matching, ref
+from doubledecker.web.schemas import TENANT, Schema, matching, ref
 
 
 def _in_path(name: str, description: str, schema: Schema, example: str) -> Schema:
@@ -21,9 +21,9 @@ def _in_query(name: str, description: str, schema: Schema) -> Schema:
 
 
 _QUEUE = _in_path("name", "The queue", queue_schemas.NAME, "jobs")
-_TENANT_PART = _in_path("tenant", "The tenant", queue_schemas.TENANT, "acme")
+_TENANT_PART = _in_path("tenant", "The tenant", TENANT, "acme")
 _LETTER = _in_path("id", "The dead letter's id", {"type": "string"}, "0-1")
-_TENANT = _in_query("tenant", "Of this tenant alone", queue_schemas.TENANT)
+_TENANT = _in_query("tenant", "Of this tenant alone", TENANT)
 _LIMIT = _in_query("limit", f"Rows, at most {queue_bodies.LIST_MAX}", matching("[0-9]{1,4}", default="100"))
 _FACETS = _in_query("facets", f"Facets shown, at most {queue_bodies.LIST_MAX}", matching("[0-9]{1,4}", default="100"))
 _DISCARD = _in_query("discard", "1 destroys what the queue holds", {"type": "string", "enum": ["0", "1"]})

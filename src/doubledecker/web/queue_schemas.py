@@ -1,12 +1,11 @@
 """The shapes of queues in the API, as JSON Schema with examples; see schemas.py."""
 
-from doubledecker.model import event, queue
+from doubledecker.model import queue
 from doubledecker.store.queues import PULL_MAX, SETTLE_MAX
 from doubledecker.web import queue_bodies, schemas
-from doubledecker.web.schemas import Schema, matching, or_null, record, whole
+from doubledecker.web.schemas import NO_STEP, TENANT, Schema, matching, or_null, record, whole
 
-NAME = matching(queue.NAME.pattern)
-TENANT = matching(event.NAME.pattern)
+NAME = matching(queue.NAME.pattern, **NO_STEP)
 _TEXT: Schema = {"type": "string"}
 _COUNT = whole(0)
 _IDS: Schema = {"type": "array", "items": _TEXT}

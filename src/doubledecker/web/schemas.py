@@ -51,6 +51,8 @@ def or_null(schema: Schema) -> Schema:
 
 TOPIC_NAME = matching(event.TOPIC.pattern)
 _NAME = matching(event.NAME.pattern)
+NO_STEP: Schema = {"not": {"enum": list(event.STEPS)}}
+TENANT = {**_NAME, **NO_STEP}
 _TOKEN = matching(token.PATTERN.pattern)
 _URL = matching(event.URL.pattern, maxLength=event.URL_LENGTH_MAX, description="https, without query or fragment")
 _TIMESTAMP = or_null(whole(0, event.TIMESTAMP_MS_MAX, description="Milliseconds since 1970; null or absent is now"))
@@ -76,7 +78,7 @@ EVENT = record(
         "topic": TOPIC_NAME,
         "type": _NAME,
         "url": or_null(_URL),
-        "tenant": or_null({**_NAME, "description": f"Absent means `{event.DEFAULT_TENANT}`"}),
+        "tenant": or_null({**TENANT, "description": f"Absent means `{event.DEFAULT_TENANT}`"}),
         "key": or_null({**_NAME, "description": "Events of one key stay in order"}),
         "id": or_null(matching(event.EVENT_ID.pattern, description="Told by publisher and id, a repeat is dropped")),
         "timestamp": _TIMESTAMP,
