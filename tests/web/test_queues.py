@@ -448,7 +448,12 @@ class TestFullQueues:
             answer = await ask(bus, secret, "POST", "/events", [an_event(n) for n in range(3)], status=202)
 
             assert len(answer["ids"]) == 2
-            assert answer["refused"] == [{"index": 2, "why": "queue 'jobs' is full, and set to refuse"}]
+            [refused] = answer["refused"]
+            assert refused["index"] == 2
+            assert refused["why"] == (
+                "queue 'jobs' is full, and set to refuse; consume or purge what it holds, raise its max_length or "
+                "facet_max_length, or let it drop the oldest (overflow)"
+            )
             await ask(bus, secret, "POST", "/events", an_event(4), status=429)
             await ask(bus, secret, "POST", "/events?all=1", [an_event(5), an_event(6)], status=429)
             topic = {"type": "create", "url": "https://example.org/1"}

@@ -63,7 +63,7 @@ class Publisher:
         waits = [self._commit(index, part, is_whole=is_whole) for index, part in drafts.items()]
         full = [await waits[0]] if len(waits) == 1 else await asyncio.gather(*waits)
         for part in full:
-            refused |= {i: QueueFull(f"queue {queue!r} is full, and set to refuse") for i, queue in part.items()}
+            refused |= {i: _full(queue) for i, queue in part.items()}
         return refused
 
     async def _check_whole(self, publisher: str, offered: Sequence[tuple[Event, bool]]) -> None:
@@ -92,3 +92,10 @@ class Publisher:
 
 def _refusal(topic: str) -> Forbidden:
     return Forbidden(f"topic {topic!r} belongs to another client")
+
+
+def _full(queue: str) -> QueueFull:
+    return QueueFull(
+        f"queue {queue!r} is full, and set to refuse; consume or purge what it holds, raise its max_length or "
+        "facet_max_length, or let it drop the oldest (overflow)"
+    )
