@@ -50,6 +50,8 @@ class TestRegistering:
             ({"pattern": "(a"}, "missing )"),
             ({"pattern": r"(a)\1"}, "back-references"),
             ({"pattern": "(?=a)"}, "look-around"),
+            ({"pattern": ""}, "the pattern is empty"),
+            ({"pattern": ["a", ""]}, "the pattern is empty"),
             ({"pattern": "a" * 513}, "512"),
             ({"pattern": "[a-z]{1,1000}"}, "too large"),
             ({"pattern": []}, "from 1 to 20"),

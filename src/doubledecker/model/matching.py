@@ -25,6 +25,8 @@ _LOG_MAX = 10_000
 
 def check_pattern(pattern: str) -> None:
     """Raise BadRequest unless the pattern compiles, and is of a reasonable size."""
+    if not pattern:
+        raise BadRequest("the pattern is empty, and matches no tenant:topic:type; write one like .*:page:.*")
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise BadRequest(f"a pattern of {len(pattern)} characters; at most {PATTERN_LENGTH_MAX} are allowed")
     try:

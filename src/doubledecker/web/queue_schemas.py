@@ -9,7 +9,7 @@ NAME = matching(queue.NAME.pattern, **NO_STEP)
 _TEXT: Schema = {"type": "string"}
 _COUNT = whole(0)
 _IDS: Schema = {"type": "array", "items": _TEXT}
-_PATTERN: Schema = {"type": "string", "description": "RE2, on the whole of `tenant:topic:type`"}
+_PATTERN: Schema = {"type": "string", "minLength": 1, "description": "RE2, on the whole of `tenant:topic:type`"}
 _EVENT: Schema = {"type": "object", "description": "The event, as it is delivered"}
 _DRY_RUN: Schema = {"type": "boolean", "default": False, "description": "Only count"}
 
