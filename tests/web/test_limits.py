@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from structlog.testing import capture_logs
 
 from conftest import Topology
 from harness import TestBus, a_bus, an_event
@@ -255,3 +256,15 @@ def an_event_for(path: str, **fields: object) -> dict[str, object]:
     """A good event in the shape that the route takes."""
     event = an_event(1, **fields)
     return event if path == "/events" else {name: value for name, value in event.items() if name != "topic"}
+
+
+async def test_a_malformed_request_is_a_line_of_our_log(one: Topology, caplog: pytest.LogCaptureFixture):
+    """The server that we use wrote one of its own, without time and level."""
+    async with a_bus(one, workers=0) as bus:
+        with capture_logs() as logs:
+            status, _, _ = await ask_raw(bus, b"nonsense\r\n\r\n")
+
+    assert status == 400
+    [line] = [each for each in logs if each["event"] == "head.refused"]
+    assert (line["log_level"], line["status"], line["client"]) == ("info", 400, "127.0.0.1")
+    assert [each.message for each in caplog.records if each.name.startswith("uvicorn")] == []

@@ -22,6 +22,8 @@ from typing import cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from doubledecker import log
+
 HEAD_S_MAX = 10.0  # a head is one or two packets; even a lost packet is sent again well within this
 HEAD_BYTES_MAX = 32 * 1024  # as nginx has it by default, in four buffers
 CONNECTIONS_MAX = 2_000  # each holds some 20 KB
@@ -32,6 +34,8 @@ HEADERS_MAX = 100  # as Apache has it by default; our clients send about ten
 LINGER_S = 2.0
 # The name under which an app finds how to cut its connection.
 ABORT = "doubledecker.abort"
+
+_log = log.get("web")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         self._is_over = True
+        _log.info("head.refused", status=refusal.status, why=refusal.detail, client=self.client and self.client[0])
         cycle = self.cycle
         if not _is_answering(cycle):
             self._answer(refusal)

@@ -107,6 +107,8 @@ def _config(app: App, settings: Settings) -> uvicorn.Config:
         ),
         lifespan="off",
         log_config=None,
+        # What it warns of is what a client sent: that has a line of ours (web/protocol.py), with time and level.
+        log_level="error",
         access_log=False,
         server_header=False,
         proxy_headers=False,
