@@ -199,8 +199,8 @@ async def test_a_queue_that_moves_is_served_at_its_new_address(one: Topology):
             await latter.until_events(1)
             attempts = former.attempts
 
-        # The first waits out its own delay, which it was given before the move.
-        assert latter.ids == second
+        # The first waits out its own delay, which it was given before the move: up to a minute, but chance decides.
+        assert latter.ids in (second, first + second)
         assert attempts == 1
         assert former.attempted == [first]
 
