@@ -52,11 +52,8 @@ def _drained(size: int, aim: Aim | None = None, peers: tuple[str, ...] = ()) -> 
     )
 
 
-_FLAT = Aim(most=1.3)
-
-
 def _flowing(facets: int) -> tuple[Row, ...]:
-    key, named = f"queues.{facets}", f"{facets:,} tenants".replace(",", "\N{NO-BREAK SPACE}")
+    key, named = f"queues.{facets}", _tenants(facets)
     return (
         Row(f"{named}: pushed one by one", f"{key}.pushed.single_per_s", "/s"),
         Row(f"{named}: pushed a hundred at a time", f"{key}.pushed.batched_per_s", "/s", "floor.valkey.lpush_per_s"),
@@ -66,7 +63,7 @@ def _flowing(facets: int) -> tuple[Row, ...]:
 
 
 def _costing(facets: int) -> tuple[Row, ...]:
-    key, named = f"queues.{facets}", f"{facets:,} tenants, times that at 10".replace(",", "\N{NO-BREAK SPACE}")
+    key, named = f"queues.{facets}", f"{_tenants(facets)}, times that at 10"
     return (
         Row(f"time to push one by one at {named}", f"{key}.pushed.single.cost", "times", aim=_FLAT),
         Row(f"time to push a hundred at {named}", f"{key}.pushed.batched.cost", "times"),
@@ -75,6 +72,12 @@ def _costing(facets: int) -> tuple[Row, ...]:
     )
 
 
+def _tenants(count: int) -> str:
+    return f"{count:,} tenants".replace(",", "\N{NO-BREAK SPACE}")
+
+
+_FLAT = Aim(most=1.3)
+_DONE = tuple(f"{peer}.noop.done_per_s" for peer in ("rq", "dramatiq", "celery", "taskiq", "bullmq"))
 _BARE = "guarded.bare_us"
 _GUARDS = ("asyncio", "tenacity", "stamina", "aiobreaker", "aiolimiter", "hyx")
 _SINGLE, _ARRAY = "floor.http.single", "floor.http.array"
@@ -260,15 +263,10 @@ TABLES = (
                 "a handler that does nothing, on Valkey: jobs",
                 "queues.handled.redis_per_s",
                 "/s",
-                peers=tuple(f"{peer}.noop.done_per_s" for peer in ("rq", "dramatiq", "celery", "taskiq", "bullmq")),
+                peers=_DONE,
                 aim=Aim(least=15_000),
             ),
-            Row(
-                "a handler that does nothing, over HTTP: jobs",
-                "queues.handled.http_per_s",
-                "/s",
-                peers=tuple(f"{peer}.noop.done_per_s" for peer in ("rq", "dramatiq", "celery", "taskiq", "bullmq")),
-            ),
+            Row("a handler that does nothing, over HTTP: jobs", "queues.handled.http_per_s", "/s", peers=_DONE),
             Row("the last message of a quiet tenant is served as number", "queues.noisy.last_position", ""),
             Row("Jain index of the first 1000 served", "queues.noisy.jain", "", aim=Aim(least=0.99)),
         ),

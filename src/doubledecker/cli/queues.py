@@ -109,8 +109,7 @@ class Desk:
         """Take messages and print them; acked only when they are out."""
         answer = self._remote.post(f"{_path(name)}/pull", {"max": most, "wait_ms": wait_ms}, wait_ms=wait_ms)
         messages = msgspec.json.decode(answer, type=_Pulls).messages
-        for each in messages:
-            click.echo(msgspec.json.encode(each) if as_json else bytes(each.event))
+        _print(messages, as_json=as_json)
         if not messages:
             click.echo("There is nothing to pull", err=True)
         elif is_acked:
@@ -123,8 +122,7 @@ class Desk:
         """Print a tenant's next messages, and leave them where they are."""
         answer = self._remote.get(f"{_path(name)}/messages?limit={limit}&tenant={quote(tenant, safe='')}")
         messages = msgspec.json.decode(answer, type=_Peeks).messages
-        for each in messages:
-            click.echo(msgspec.json.encode(each) if as_json else bytes(each.event))
+        _print(messages, as_json=as_json)
         if not messages:
             click.echo(f"Nothing of {tenant} waits in {name}", err=True)
 
@@ -202,6 +200,12 @@ class Desk:
             click.confirm(f"{doing} {_many(found, noun)} {where}?", abort=True, err=True)
         count = msgspec.json.decode(self._remote.post(at, asked), type=_Count).messages
         click.echo(f"{_many(count, noun)} {where} {done}", err=True)
+
+
+def _print(messages: Sequence[_Pulled] | Sequence[_Peeked], *, as_json: bool) -> None:
+    """A line each: the event, or the message with it."""
+    for each in messages:
+        click.echo(msgspec.json.encode(each) if as_json else bytes(each.event))
 
 
 def _many(count: int, noun: str) -> str:

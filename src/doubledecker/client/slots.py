@@ -180,6 +180,7 @@ class TaskSlots:
                 raise
             # Somebody cancelled what the handler was waiting for; that is a failure like others.
             self._verdicts.failed(message, error)
+        # Also what is no Exception, as GeneratorExit: it would end the slot, and nobody would handle its share.
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 # Ctrl-C came while the handler ran: it is for the program.
