@@ -19,10 +19,10 @@ KINDS = st.builds(
 )
 
 
-def planned(kinds: list[Kind]) -> dict:
+def planned(kinds: list[Kind], publisher: str = "ann") -> dict:
     registry = Registry()
     registry.put_queues(QUEUES)
-    return plan([Offer(registry.route(kind), b"{}", "ann") for kind in kinds])
+    return plan([Offer(registry.route(kind), b"{}", publisher) for kind in kinds])
 
 
 def matches(queue: str, kind: Kind) -> bool:
@@ -51,9 +51,22 @@ def test_what_may_be_refused_is_asked_of_every_queue_that_refuses_in_order_of_th
     made = planned(kinds)
     names = [name for name, *_ in made["bounds"]]
 
-    asked = [(i, tenant, {names[number - 1] for number in numbers}) for i, tenant, numbers in made["bounded"]]
+    asked = [(i, tenant, {names[number - 1] for number in numbers}) for i, tenant, numbers, _ in made["bounded"]]
 
     assert asked == [
         (i, kind.tenant, {queue.name for queue in QUEUES if queue.refuses and matches(queue.name, kind)})
+        for i, kind in enumerate(kinds, 1)
+    ]
+
+
+@given(st.lists(KINDS, max_size=12))
+def test_a_queue_may_keep_out_the_events_of_others_than_its_owner_but_refuses_none(kinds):
+    made = planned(kinds, publisher="bob")
+    names = [name for name, *_ in made["bounds"]]
+
+    asked = [(i, numbers, {names[at - 1] for at in skipping}) for i, _, numbers, skipping in made["bounded"]]
+
+    assert asked == [
+        (i, [], {queue.name for queue in QUEUES if queue.refuses and matches(queue.name, kind)})
         for i, kind in enumerate(kinds, 1)
     ]

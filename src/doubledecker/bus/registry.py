@@ -130,14 +130,18 @@ class LiveRegistry:
         named = queue.owner if caller.is_root else ""
         for _ in range(_TRIES_MAX):
             await self.refresh()
-            if named not in {"", ROOT_NAME} and named not in self.snapshot.tokens:
-                raise BadRequest(f"owner is {named[:80]!r}; no client has that id, GET /api_tokens lists them")
+            self._check_clients("owner", [named] if named not in {"", ROOT_NAME} else [])
+            self._check_clients("refuse_clients", queue.refuse_clients or ())
             former = self.snapshot.queues.get(queue.name)
             if former is not None:
                 check_owner(former, caller)
                 if caller.is_root and not named:
                     queue = msgspec.structs.replace(queue, owner=former.owner)
-            version = await registry.save_queue(self._partitions.home, queue, former=former)
+            wanted = queue
+            if wanted.refuse_clients is None:
+                named_before = former.refuse_clients if former else None
+                wanted = msgspec.structs.replace(queue, refuse_clients=named_before or ())
+            version = await registry.save_queue(self._partitions.home, wanted, former=former)
             if version < 0:
                 raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")
             if version > 0:
@@ -166,6 +170,11 @@ class LiveRegistry:
         await self.refresh()
         rows = await registry.topics(self._partitions)
         return [(name, self._name_of(owner), events) for name, owner, events in rows]
+
+    def _check_clients(self, field: str, ids: Sequence[str]) -> None:
+        for id_ in ids:
+            if id_ not in self.snapshot.tokens:
+                raise BadRequest(f"{field} is {id_[:80]!r}; no client has that id, GET /api_tokens lists them")
 
     def _queue(self, name: str, caller: Caller) -> Queue:
         queue = self.snapshot.queues.get(name)

@@ -32,6 +32,13 @@ def queue() -> None:
 @click.option("--facet-max-length", type=int, help="How many of one tenant; 0 for no bound")
 @click.option("--overflow", type=click.Choice(["drop_oldest", "refuse"]), help="What a full queue does")
 @click.option("--owner", metavar="ID", help="Whose queue it is, a token's id; root alone may say so")
+@click.option(
+    "--refuse-client",
+    "refuse_clients",
+    metavar="ID",
+    multiple=True,
+    help="A further client whose events it may refuse, besides its owner; root alone may say so",
+)
 @click.option("--callback", metavar="URL", help="Where its messages are pushed; the next five are for this alone")
 @click.option("--uuid", metavar="TEXT", help="What the receiver is authenticated with; the queue's name if left out")
 @click.option("--max", "max", type=int, help="How many messages are pushed together at most")
@@ -45,7 +52,7 @@ def register(
     bus: str | None,
     data: Path | None,
     secret: str | None,
-    **asked: str | int | None,
+    **asked: str | int | tuple[str, ...] | None,
 ) -> None:
     """Create or replace a queue for all events whose tenant:topic:type matches a PATTERN in full.
 

@@ -62,9 +62,12 @@ class Desk:
         """The bus that is named, or that of the folder; as the client with this secret, or as root."""
         return cls(clients.as_caller(bus, data, secret))
 
-    def register(self, name: str, patterns: Sequence[str], asked: Mapping[str, str | int | None]) -> None:
+    def register(
+        self, name: str, patterns: Sequence[str], asked: Mapping[str, str | int | tuple[str, ...] | None]
+    ) -> None:
         """Create or replace a queue."""
-        body = {"pattern": list(patterns), **{field: value for field, value in asked.items() if value is not None}}
+        given = {field: value for field, value in asked.items() if value not in {None, ()}}
+        body = {"pattern": list(patterns), **given}
         kept = msgspec.json.decode(self._remote.put(_path(name), body), type=QueueView)
         click.echo(
             f"Queue {kept.name} of {kept.owner} gets what matches {' or '.join(kept.pattern)}; "

@@ -26,6 +26,7 @@ class QueueOptions(TypedDict, total=False):
     facet_max_length: int
     overflow: str
     owner: str
+    refuse_clients: list[str]
     callback: str
     uuid: str
     timeout: int

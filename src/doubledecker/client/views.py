@@ -31,6 +31,7 @@ class QueueView(msgspec.Struct, frozen=True):
     max_length: int
     facet_max_length: int
     overflow: str
+    refuse_clients: tuple[str, ...] = ()
     waiting: int = 0
     in_flight: int = 0
     delayed: int = 0

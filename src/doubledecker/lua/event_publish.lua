@@ -2,7 +2,7 @@
 --
 -- Nothing is written when the caller's registry is old or the journal is full. Otherwise each event that is not a
 -- repeat, nor refused because a queue is full, goes to the journal, to its topic's counters, to the current batch of
--- every receiver, and to its facet's line in every queue that matches; full batches are promoted, each new batch gets
+-- every receiver, and to its facet's line in every queue that matches, but for full ones that may not refuse it; full batches are promoted, each new batch gets
 -- its job, and whoever waits for a queue that was empty is woken. An event with more receivers than one call may write is kept aside with
 -- their names, and an aux job calls this script again, a slice of receivers at a time, until none is left.
 --
@@ -79,12 +79,19 @@ for _, whole in ipairs(plan.wholes) do
 end
 
 for _, part in ipairs(plan.bounded) do
-  local i, facet, at = part[1], part[2], part[3]
+  local i, facet, at, skippable = part[1], part[2], part[3], part[4]
   local whole = whole_of[i]
   if not left_out[i] and not (whole and whole.queue) then
     local queue = full_queue(facet, at)
     if not queue then
       take_room(facet, at, 1, whole and whole.took)
+      for _, b in ipairs(skippable) do
+        if full_queue(facet, {b}) then
+          skip(plan.bounds[b][1], i)
+        else
+          take_room(facet, {b}, 1, whole and whole.took)
+        end
+      end
     elseif whole then
       whole.queue = queue
       for _, taken in ipairs(whole.took) do
@@ -173,11 +180,15 @@ for _, lane in ipairs(plan.lanes) do
   end
 end
 
-local function text_of(i)
-  return not left_out[i] and message(i)
+for queue, events in pairs(skipped) do
+  note_skipped(queue, events, left_out)
 end
 for _, part in ipairs(plan.queues) do
   for _, queue in ipairs(part[1]) do
+    local skipping = skipped[queue[1]]
+    local function text_of(i)
+      return not left_out[i] and not (skipping and skipping[i]) and message(i)
+    end
     push(queue[1], queue[2], queue[3], part[2], part[3], text_of)
   end
 end

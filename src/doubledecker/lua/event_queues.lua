@@ -51,6 +51,24 @@ local function take_room(facet, at, by, took)
   end
 end
 
+-- Events that do not enter a full queue, by queue: it turns new ones away, and may not refuse those of this publisher.
+local skipped = {}
+local function skip(queue, i)
+  skipped[queue] = skipped[queue] or {}
+  skipped[queue][i] = true
+end
+
+local function note_skipped(queue, events, left_out)
+  local count = 0
+  for i in pairs(events) do
+    count = count + (left_out[i] and 0 or 1)
+  end
+  if count > 0 then
+    redis.call("HINCRBY", queue_state(queue), "skipped", count)
+    redis.call("HINCRBY", counters, "queue.skipped:queue=" .. queue, count)
+  end
+end
+
 -- What is known of a queue that this call feeds. What is new in it is gathered, and written together: ids and texts in
 -- turns, facet by facet, and how many each facet gets.
 local function standing_of(queue, most, facet_most)

@@ -10,6 +10,7 @@ from doubledecker.model import subscriber as subscribing
 from doubledecker.model.event import STEPS
 from doubledecker.model.matching import check_pattern
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.token import ROOT_NAME
 
 NAME = re.compile(r"[a-z0-9_.-]{1,64}")
 PATTERNS_MAX = 20
@@ -19,6 +20,7 @@ LENGTH_MAX = 100_000_000
 WEIGHT_MIN, WEIGHT_MAX = 0.01, 1_000.0
 RATE_MIN, RATE_MAX = 0.001, 1_000_000.0
 HELD_MAX = 100_000
+REFUSE_CLIENTS_MAX = 100
 CHARGES = ("time", "count")
 OVERFLOWS = ("drop_oldest", "refuse")
 
@@ -42,11 +44,26 @@ class Queue(msgspec.Struct, frozen=True, omit_defaults=True):
     max_events: int = 100
     max_bytes: int = 1_048_576
     concurrency: int = 4
+    # Further clients whose events the queue may refuse; None in a record of version 0.1.0, which had no such list.
+    refuse_clients: tuple[str, ...] | None = None
 
     @property
     def refuses(self) -> bool:
-        """Whether an event that finds it full is refused; otherwise the oldest of its facet goes."""
+        """Whether a full queue turns new events away; otherwise the oldest of the same facet goes."""
         return self.overflow == "refuse"
+
+    @property
+    def is_roots(self) -> bool:
+        """Whether root owns it."""
+        return self.owner in {"", ROOT_NAME}
+
+    def may_refuse(self, publisher: str) -> bool:
+        """Whether this client's publish may be refused because the queue is full.
+
+        Only the owner's own, those of clients that root has named, and for root's queues everybody's: otherwise one
+        client could stop another from publishing. Other events do not enter a full queue that refuses.
+        """
+        return self.refuses and (self.is_roots or publisher == self.owner or publisher in (self.refuse_clients or ()))
 
     @property
     def receiver(self) -> Subscriber:
@@ -82,6 +99,7 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
     facet_max_length: int = 0
     overflow: str = "drop_oldest"
     owner: str | None = None
+    refuse_clients: list[str] | None = None
     callback: str | None = None
     uuid: str | None = None
     timeout: int = 500
@@ -114,6 +132,8 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, is_private_allow
         raise BadRequest(f"not a queue: {error}") from error
     if asked.owner is not None and not is_root:
         raise BadRequest("owner can be set by root alone; without it the queue is yours")
+    if asked.refuse_clients is not None and not is_root:
+        raise BadRequest("refuse_clients can be set by root alone; without it the queue may refuse your own events")
     _check_ranges(asked)
     subscribing.check_receiver(asked, is_private_allowed=is_private_allowed)
     return Queue(
@@ -132,6 +152,7 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, is_private_allow
         max_events=asked.max,
         max_bytes=asked.max_bytes,
         concurrency=asked.concurrency,
+        refuse_clients=None if asked.refuse_clients is None else _refuse_clients(asked.refuse_clients),
     )
 
 
@@ -159,6 +180,12 @@ def _patterns(asked: str | list[str]) -> tuple[str, ...]:
     for pattern in patterns:
         check_pattern(pattern)
     return tuple(patterns)
+
+
+def _refuse_clients(asked: list[str]) -> tuple[str, ...]:
+    if len(asked) > REFUSE_CLIENTS_MAX:
+        raise BadRequest(f"refuse_clients names {len(asked)} clients; at most {REFUSE_CLIENTS_MAX} are allowed")
+    return tuple(sorted(set(asked)))
 
 
 def _check_ranges(asked: _Asked) -> None:

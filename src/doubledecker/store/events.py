@@ -93,14 +93,15 @@ async def fan_out(
     message: bytes,
     receivers: Sequence[Subscriber],
     queues: Sequence[Queue],
+    publisher: str,
     taken: int,
     version: int,
 ) -> PublishReply:
     """Write one wide event to the next receivers; `taken` names leave the list, which had `left` before."""
-    tenant = _TENANT.decode(message).tenant
+    tenant = _STORED.decode(message).tenant
     plan: dict[str, Packable] = {
         **_NOTHING,
-        **offering.plan_part(Route(Kind("", "", tenant), tuple(receivers), tuple(queues)), message),
+        **offering.plan_part(Route(Kind("", "", tenant), tuple(receivers), tuple(queues)), message, publisher),
         "fanout": [fid, left + 1, taken],
     }
     return await _call(partition, [message], plan, version, PublishLimits())
@@ -136,13 +137,19 @@ _NOTHING: dict[str, Packable] = {
 _PAST = {name: value for name, value in _NOTHING.items() if name not in {"lanes", "queues"}}
 
 
-class _Tenanted(msgspec.Struct, gc=False):
+class _Stored(msgspec.Struct, gc=False):
     """The only part of a stored message that fanning out looks at."""
 
+    topic: str
     tenant: str = DEFAULT_TENANT
 
 
-_TENANT = msgspec.json.Decoder(_Tenanted)
+_STORED = msgspec.json.Decoder(_Stored)
+
+
+def topic_of(message: bytes) -> str:
+    """The topic of a stored message."""
+    return _STORED.decode(message).topic
 
 
 async def _call(

@@ -2,14 +2,15 @@
 
 By index into the events it says: `publishers` whose each is (for the journal) and `topics`, where a name alone has them
 all; `ids` given by publishers (to tell repeats), `lanes` of events with the receivers that get exactly those, `queues`
-that get exactly the same events, with these by tenant, `bounds` of queues that refuse rather than drop and the events
-`bounded` by them, `later` for events with too many receivers for one call, and `uids` enough for every batch that may
-be opened.
+that get exactly the same events, with these by tenant, `bounds` of queues that turn new events away when they are full
+and the events `bounded` by them, `later` for events with too many receivers for one call, and `uids` enough for every
+batch that may be opened.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from typing import cast
 
 import msgspec
 
@@ -26,6 +27,8 @@ BYTES_MAX = 1_048_576
 # A tenant and numbers of its events, in order.
 _Line = tuple[str, list[int]]
 _Lines = dict[str, list[int]]
+# An event's number and tenant, then by their numbers the bounds that refuse it and those that keep it out of a queue.
+_Bounded = tuple[int, str, list[int], list[int]]
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
@@ -76,15 +79,22 @@ def plan(offers: Sequence[Offer]) -> dict[str, Packable]:
         "ids": ids,
         "given": list(publishers) if ids else [],
         **_batched(routes, offers),
-        **_queued(routes),
+        **_queued(routes, [offer.publisher for offer in offers]),
         "later": later,
     }
 
 
-def plan_part(route: Route, message: bytes) -> dict[str, Packable]:
-    """One event, accepted before, for a part of its receivers: no bound refuses it any more."""
+def plan_part(route: Route, message: bytes, publisher: str) -> dict[str, Packable]:
+    """One event, accepted before, for some of its receivers.
+
+    Nothing refuses it any more, but a full queue that could not have refused it does not take it.
+    """
     routes = {route: [1]}
-    return {**_batched(routes, [Offer(route, message, "")]), "queues": _queued(routes)["queues"]}
+    queued = _queued(routes, [publisher])
+    bounded: list[Packable] = [
+        [i, tenant, [], skipping] for i, tenant, _, skipping in cast("list[_Bounded]", queued["bounded"])
+    ]
+    return {**_batched(routes, [Offer(route, message, publisher)]), **queued, "bounded": bounded}
 
 
 def _publishers(offers: Sequence[Offer]) -> dict[str, list[int]]:
@@ -114,12 +124,12 @@ def _batched(routes: Mapping[Route, list[int]], offers: Sequence[Offer]) -> dict
     return {"lanes": [[at, [_receiver(each) for each in to]] for at, to in lanes], "uids": uids(batches)}
 
 
-def _queued(routes: Mapping[Route, list[int]]) -> dict[str, Packable]:
-    """What goes on queues, tenant by tenant, and the bounds of those that refuse."""
+def _queued(routes: Mapping[Route, list[int]], publishers: Sequence[str]) -> dict[str, Packable]:
+    """What goes on queues, tenant by tenant, and the bounds of those that refuse; publishers by event."""
     feeds = _feeds(routes)
     if not feeds:
         return {"queues": [], "bounds": [], "bounded": []}
-    return {"queues": [_fed(queues, lines) for queues, lines in feeds], **_bounds(feeds)}
+    return {"queues": [_fed(queues, lines) for queues, lines in feeds], **_bounds(feeds, publishers)}
 
 
 def _feeds(routes: Mapping[Route, list[int]]) -> list[tuple[list[Queue], _Lines]]:
@@ -157,18 +167,22 @@ def _fed(queues: Sequence[Queue], lines: _Lines) -> list[Packable]:
     ]
 
 
-def _bounds(feeds: Sequence[tuple[list[Queue], _Lines]]) -> dict[str, Packable]:
-    """The bounds of queues that refuse when they are full, and the events that these may refuse, in order."""
+def _bounds(feeds: Sequence[tuple[list[Queue], _Lines]], publishers: Sequence[str]) -> dict[str, Packable]:
+    """The bounds of queues that refuse when they are full, and the events that these bounds hold for, in order.
+
+    Of each event: its tenant, the bounds that refuse it, and the bounds that only keep it out of their queue.
+    """
     bounds: list[Packable] = []
-    bounded: dict[int, tuple[str, list[int]]] = {}
+    bounded: dict[int, _Bounded] = {}
     for queues, lines in feeds:
         for queue in queues:
             if queue.refuses:
                 bounds.append([queue.name, queue.max_length, queue.facet_max_length])
                 for tenant, at in lines.items():
                     for i in at:
-                        bounded.setdefault(i, (tenant, []))[1].append(len(bounds))
-    return {"bounds": bounds, "bounded": [[i, *bounded[i]] for i in sorted(bounded)]}
+                        _, _, refusing, skipping = bounded.setdefault(i, (i, tenant, [], []))
+                        (refusing if queue.may_refuse(publishers[i - 1]) else skipping).append(len(bounds))
+    return {"bounds": bounds, "bounded": [list(bounded[i]) for i in sorted(bounded)]}
 
 
 def _bounded(queue: Queue) -> Packable:

@@ -24,6 +24,8 @@ _HELP = {
     "delivery.rejected": "Calls that a chain did not let through, by stage; nothing was sent",
     "delivery.events": "Events in delivery attempts",
     "delivery.time": "Milliseconds spent in delivery attempts",
+    "queue.dropped": "Messages that a full queue dropped",
+    "queue.skipped": "Events that did not enter a full queue, which may not refuse their publisher",
     "notifications.missed": "Events that listeners on Redis channels were not told of",
     "streams.dropped": "Streams that the bus ended, by reason",
     "latency.batches.first_attempt": "From a batch's first event accepted to its first attempt",

@@ -32,6 +32,14 @@ WANTED = record(
         "pattern": {"oneOf": [_PATTERN, {"type": "array", "items": _PATTERN, "minItems": 1}]},
         **_SETTINGS,
         "owner": or_null({**_TEXT, "description": "A token's id; for root alone"}),
+        "refuse_clients": or_null(
+            {
+                "type": "array",
+                "items": _TEXT,
+                "maxItems": queue.REFUSE_CLIENTS_MAX,
+                "description": "Ids of further clients whose events it may refuse when full; for root alone",
+            }
+        ),
         **_RECEIVER,
     },
     description="What is absent has its default. With a callback, `doubledecker watch` pushes what the queue holds.",
@@ -46,11 +54,12 @@ _DEFINED: dict[str, Schema] = {
     "owner": {**_TEXT, "description": "A token's id, or root"},
     "pattern": {"type": "array", "items": _TEXT},
     **_SETTINGS,
+    "refuse_clients": _IDS,
     "callback": _TEXT,
     "uuid": _TEXT,
     **dict.fromkeys(("timeout", "max", "max_bytes", "concurrency"), _COUNT),
 }
-_ALWAYS = ["name", "owner", "pattern", *_SETTINGS]
+_ALWAYS = ["name", "owner", "pattern", *_SETTINGS, "refuse_clients"]
 DEFINED = record(_ALWAYS, _DEFINED)
 
 RULE = record(

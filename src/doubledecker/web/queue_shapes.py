@@ -11,7 +11,7 @@ from doubledecker.queues.gather import Pull
 from doubledecker.queues.view import Facet, QueueView
 from doubledecker.store.letters import Letter
 
-_COUNTED = ("pulled", "acked", "nacked", "expired", "dead", "dropped", "purged", "redriven")
+_COUNTED = ("pulled", "acked", "nacked", "expired", "dead", "dropped", "skipped", "purged", "redriven")
 
 
 class _Pulled(msgspec.Struct):
@@ -40,6 +40,7 @@ def definition(queue: Queue) -> dict[str, object]:
         "max_length": queue.max_length,
         "facet_max_length": queue.facet_max_length,
         "overflow": queue.overflow,
+        "refuse_clients": list(queue.refuse_clients or ()),
     }
     if queue.callback:
         shown |= {

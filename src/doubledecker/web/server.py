@@ -62,6 +62,7 @@ async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) 
             serving = tasks.create_task(server.serve([listener]))
             host, port = listener.getsockname()[:2]
             _log.info("web.started", host=host, port=port)
+            _log_limited_queues(bus)
             await stop.wait()
             bus.bell.stop()
             feed.stop()
@@ -71,6 +72,19 @@ async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) 
             for task in background:
                 task.cancel()
     _log.info("web.stopped")
+
+
+def _log_limited_queues(bus: Bus) -> None:
+    """Name the queues of version 0.1.0 that could refuse every client's events, and no longer can."""
+    for queue in bus.registry.snapshot.queues.values():
+        if queue.refuses and queue.refuse_clients is None and not queue.is_roots:
+            _log.warning(
+                "queue.refusal_limited",
+                queue=queue.name,
+                owner=queue.owner,
+                detail="when full it refuses its owner's events only, others' do not enter it; "
+                "root may name further clients with refuse_clients",
+            )
 
 
 def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App:

@@ -186,6 +186,7 @@ class Chores:
             message, tokens, left = rest
             share = tokens[-max(1, min(offers.WRITES_MAX, offers.BYTES_MAX // len(message))) :]
             snapshot = self._live.snapshot
+            [owner] = await registry.topic_owners(self._partitions.home, [events.topic_of(message)])
             reply = await events.fan_out(
                 partition,
                 fid,
@@ -193,6 +194,7 @@ class Chores:
                 message=message,
                 receivers=[snapshot.subscribers[token] for token in share if token in snapshot.subscribers],
                 queues=[snapshot.queues[name[1:]] for name in share if name[1:] in snapshot.queues and name[0] == "@"],
+                publisher=owner or "",
                 taken=len(share),
                 version=snapshot.version,
             )
