@@ -4,9 +4,10 @@ import json
 from collections.abc import Sequence
 from random import Random
 
+from doubledecker.lake import marks, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.uid import event_id
-from doubledecker.pipeline import files, lake, landing, rows
+from doubledecker.pipeline import files, landing
 from doubledecker.pipeline.measures import OUTCOMES, SETTLEMENTS
 from doubledecker.store.journal import Entry
 
@@ -17,7 +18,7 @@ def land(root: str, name: str, entries: Sequence[Entry], *, partition: int = 0) 
     """Commit entries as one round of landing does."""
     table = landing.table_of(root, name)
     batch = rows.to_batch(rows.layout(name), entries, partition=partition)
-    table.commit(table.open(), list(files.write(table, [batch])), lake.reaches({partition: last(entries)}))
+    table.commit(table.open(), list(files.write(table, [batch])), marks.reaches({partition: last(entries)}))
 
 
 def last(entries: Sequence[Entry]) -> EntryId:

@@ -13,7 +13,9 @@ import pytest
 
 import recount
 from cli.commands import children
-from doubledecker.pipeline import lake, landing, measures
+from doubledecker.lake import marks
+from doubledecker.model.entry_id import EntryId
+from doubledecker.pipeline import landing, measures
 from doubledecker.pipeline.measures import SPANS
 from doubledecker.store import measures as told
 from doubledecker.store import pipeline
@@ -26,12 +28,12 @@ PARTITIONS = 3
 KILLS = 2
 
 
-def measured(ground: Ground) -> dict[int, lake.EntryId]:
-    return lake.landed(measures.table_of(str(ground.lake), "events").open(), PARTITIONS)
+def measured(ground: Ground) -> dict[int, EntryId]:
+    return marks.landed(measures.table_of(str(ground.lake), "events").open(), PARTITIONS)
 
 
-def landed(ground: Ground) -> dict[int, lake.EntryId]:
-    return lake.landed(landing.table_of(str(ground.lake), "events").open(), PARTITIONS)
+def landed(ground: Ground) -> dict[int, EntryId]:
+    return marks.landed(landing.table_of(str(ground.lake), "events").open(), PARTITIONS)
 
 
 async def until_measuring(ground: Ground) -> None:

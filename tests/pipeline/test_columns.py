@@ -10,8 +10,9 @@ from pyspark.sql import SparkSession
 
 from conftest import Topology
 from doubledecker.errors import LakeUnfit
+from doubledecker.lake import marks, rows
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import files, frames, lake, landing, rows, search
+from doubledecker.pipeline import files, frames, landing, search
 from doubledecker.pipeline.lake import Table
 from doubledecker.pipeline.search import Wanted
 from doubledecker.store.journal import Entry
@@ -29,7 +30,7 @@ def an_old_table(root: str) -> None:
     old = Table(now.uri, pa.schema([column for column in now.schema if column.name not in NEW]), now.partition_by)
     entries = [Entry(f"{1_794_740_000_000 + n}-0", (("p", LINE % (n, n)),)) for n in range(5)]
     batch = rows.to_batch(rows.layout("events"), entries, partition=0)
-    old.commit(old.open(), list(files.write(old, [batch])), lake.reaches({0: EntryId.parse(entries[-1].id)}))
+    old.commit(old.open(), list(files.write(old, [batch])), marks.reaches({0: EntryId.parse(entries[-1].id)}))
 
 
 def columns_of(root: str) -> set[str]:
@@ -48,7 +49,7 @@ def test_an_older_table_gets_what_it_lacks_and_keeps_what_it_has(tmp_path: Path)
     assert columns_of(str(tmp_path)) == before | NEW
     assert sorted(row["id"] for row in found) == [f"old-{n}" for n in range(5)]
     assert {(row["replay"], row["replay_of"]) for row in found} == {(None, None)}
-    assert lake.landed(opened, 1) == {0: EntryId(1_794_740_000_004, 0)}
+    assert marks.landed(opened, 1) == {0: EntryId(1_794_740_000_004, 0)}
     assert DeltaTable(f"{tmp_path}/events").version() == version, "the second time there is nothing to add"
 
 

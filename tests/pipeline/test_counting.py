@@ -6,7 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as columns
 
-from doubledecker.pipeline import counting, rows, sketches
+from doubledecker.lake import rows
+from doubledecker.pipeline import counting, sketches
 from doubledecker.pipeline.measures import MEASURES
 
 pytestmark = pytest.mark.slow

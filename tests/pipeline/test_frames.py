@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from doubledecker.pipeline import files, frames, landing, rows
+from doubledecker.lake import rows
+from doubledecker.pipeline import files, frames, landing
 from doubledecker.pipeline.lake import Table
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

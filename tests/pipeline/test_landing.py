@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from conftest import Topology
 from doubledecker.errors import ArchiveTaken, LakeUnfit
+from doubledecker.lake import marks
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import lake, landing, reading
 from doubledecker.pipeline.reading import Slice
@@ -135,10 +136,10 @@ async def test_of_two_that_land_the_same_range_one_commits(spark: SparkSession, 
         for opened in both:
             written = await asyncio.to_thread(landing._write, spark, mine.access, "events", table, slices)
             if opened is both[0]:
-                table.commit(opened, written, lake.reaches(landing._ends(slices)))
+                table.commit(opened, written, marks.reaches(landing._ends(slices)))
             else:
                 with pytest.raises(CommitFailedError):
-                    table.commit(opened, written, lake.reaches(landing._ends(slices)))
+                    table.commit(opened, written, marks.reaches(landing._ends(slices)))
 
     assert mine.ids == feed.ids
 

@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 import recount
 from conftest import Topology
-from doubledecker.pipeline import counting, frames, lake, landing, latest, measures, measuring, sketches, summing
+from doubledecker.lake import marks
+from doubledecker.pipeline import counting, frames, landing, latest, measures, measuring, sketches, summing
 from doubledecker.pipeline.measures import MEASURES, SPANS
 from doubledecker.store import measures as told
 from feed import a_feed
@@ -133,12 +134,12 @@ def test_of_two_that_measure_the_same_one_commits(spark: SparkSession, tmp_path:
     traffic.land(root, "events", partition=0, entries=100)
     source, table = landing.table_of(root, "events"), measures.table_of(root, "events")
     slower = table.open()
-    stretch = measuring.plan(lake.landed(slower, 1), lake.landed(source.open(), 1), source.open())
+    stretch = measuring.plan(marks.landed(slower, 1), marks.landed(source.open(), 1), source.open())
     written = measuring._write_spans(spark, table, MEASURES["events"], frames.landed(spark, source, source.open()))
     measuring.measure(spark, root, "events", partitions=1)
 
     with pytest.raises(CommitFailedError):
-        table.commit(slower, written, lake.reaches(stretch.upto))
+        table.commit(slower, written, marks.reaches(stretch.upto))
     check_events(root)
 
 
@@ -184,7 +185,7 @@ def test_what_was_erased_before_it_was_measured_is_not_counted(spark: SparkSessi
 
     assert (done.rows, done.has_more) == (0, False)
     assert everything_of(root, "events") == {}
-    assert lake.landed(DeltaTable(f"{root}/events"), 1) == lake.landed(measures.table_of(root, "events").open(), 1)
+    assert marks.landed(DeltaTable(f"{root}/events"), 1) == marks.landed(measures.table_of(root, "events").open(), 1)
 
 
 def test_parts_about_the_same_are_folded_to_one_row(spark: SparkSession, tmp_path: Path):
@@ -291,7 +292,7 @@ async def test_what_has_not_landed_yet_holds_the_watermark_back(spark: SparkSess
         await feed.publish(30)
         await mine.land()
         await asyncio.to_thread(measure_all, spark, mine.root, partitions=1)
-        reached = lake.landed(mine.table(), 1)[0]
+        reached = marks.landed(mine.table(), 1)[0]
         await feed.publish(30)
         await asyncio.to_thread(latest.tell, mine.access, mine.root)
         found = await told.read(feed.bus.partitions.home)
@@ -351,10 +352,10 @@ def test_the_first_round_reads_only_what_is_new(spark: SparkSession, tmp_path: P
     for _ in range(4):
         traffic.land(root, "events", partition=0, entries=300)
     source = landing.table_of(root, "events")
-    done = lake.landed(source.open(), 1)
+    done = marks.landed(source.open(), 1)
     traffic.land(root, "events", partition=0, entries=5)
     opened = source.open()
-    stretch = measuring.plan(done, lake.landed(opened, 1), opened)
+    stretch = measuring.plan(done, marks.landed(opened, 1), opened)
     frame = frames.landed(spark, source, opened, since=stretch.since, until=stretch.until)
     fresh = measuring.only(frame, stretch)
 

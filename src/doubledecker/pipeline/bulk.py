@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
+from doubledecker.lake import marks
 from doubledecker.model import moment
 from doubledecker.model.routing import Registry
 from doubledecker.model.strand import Reach, Strand
@@ -127,7 +128,7 @@ class Bulk:
 
     def _start(self, found: list[Standing], opened: DeltaTable) -> bool:
         """Serve those who are due, who waited longest first; says whether someone has to wait for a core."""
-        landed = lake.landed(opened, self.settings.partitions)
+        landed = marks.landed(opened, self.settings.partitions)
         parts = lake.parts(opened)
         is_left = False
         for whose in sorted(found, key=lambda each: self._served_at.get(each.subscriber.token, 0.0)):

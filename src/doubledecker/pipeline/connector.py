@@ -16,7 +16,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from doubledecker.errors import BadRequest
-from doubledecker.pipeline import options, rows, sink
+from doubledecker.lake import rows
+from doubledecker.pipeline import options, sink
 from doubledecker.pipeline.options import ReadOptions
 from doubledecker.pipeline.sink import BusStreamWriter, BusWriter, SinkPlan
 from doubledecker.pipeline.source import JournalReader, JournalStreamReader

@@ -23,11 +23,12 @@ from pyspark.sql import functions as columns
 
 from doubledecker import clock, log
 from doubledecker.errors import LakeUnfit
+from doubledecker.lake import marks
 from doubledecker.model import errand as views
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.errand import Counts, Errand
-from doubledecker.pipeline import lake, landing, reading, rewriting, search, tombstones
+from doubledecker.pipeline import landing, reading, rewriting, search, tombstones
 from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.steps import Round
 from doubledecker.store import errands
@@ -98,7 +99,7 @@ class Eraser:
 
     def _has_landed(self, erasure: Erasure) -> bool:
         """Whether all events that were accepted before the tombstone are in the table."""
-        reached = lake.landed(landing.table_of(self.ground.root, "events").open(), self.ground.access.partitions)
+        reached = marks.landed(landing.table_of(self.ground.root, "events").open(), self.ground.access.partitions)
         return search.has_landed(self.ground, "events", reached, moment.from_ms(erasure.before_ms))
 
     async def _all(self) -> list[Errand]:

@@ -21,8 +21,8 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
+from doubledecker.lake.rows import ddl
 from doubledecker.pipeline.lake import Part, Table, WrittenFile, is_local
-from doubledecker.pipeline.rows import ddl
 
 # A row group: large enough to compress well, small enough to hold.
 _CHUNK_ROWS = 131_072

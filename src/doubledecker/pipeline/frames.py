@@ -7,7 +7,8 @@ from deltalake import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as columns
 
-from doubledecker.pipeline import lake, rows
+from doubledecker.lake import rows
+from doubledecker.pipeline import lake
 from doubledecker.pipeline.lake import Part, Table
 
 

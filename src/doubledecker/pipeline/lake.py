@@ -1,8 +1,8 @@
 """The lake: Delta tables that hold what the journals held, for good.
 
 A table says itself how far it has come: every commit carries, by partition of the bus, the last entry that is in it
-(Delta's application transactions). So landing resumes from the table alone, and of two processes that land the same
-range only one can commit. An entry's id does not fit one number, so it takes two: milliseconds and number.
+(lake/marks.py). So landing resumes from the table alone, and of two processes that land the same range only one can
+commit.
 """
 
 import json
@@ -21,10 +21,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from doubledecker.errors import LakeUnfit
-from doubledecker.model.entry_id import EntryId
 
-# When something was, as every table has it.
-MOMENT = pa.timestamp("us", tz="UTC")
 # Others commit every few seconds at most, and a commit takes milliseconds.
 _TRIES = 20
 
@@ -170,15 +167,6 @@ def _shown(column: Field) -> str:
     return str(getattr(column.type, "type", column.type))
 
 
-def landed(table: DeltaTable, partitions: int) -> dict[int, EntryId]:
-    """The last entry of each partition that is in the table."""
-    found = {}
-    for index in range(partitions):
-        ms, seq = (table.transaction_version(name) for name in _names(index))
-        found[index] = EntryId(ms or 0, seq or 0)
-    return found
-
-
 def parts(table: DeltaTable) -> list[Part]:
     """The files of a table, by its log; no data is read."""
     return [_part(add) for add in pa.table(table.get_add_actions(flatten=True)).to_pylist()]
@@ -213,15 +201,6 @@ def total(sizes: Iterable[TableSize]) -> TableSize:
 
 def is_local(uri: str) -> bool:
     return "://" not in uri
-
-
-def reaches(ends: Mapping[int, EntryId]) -> dict[str, int]:
-    """The marks that say how far a table has come."""
-    return {name: value for index, end in ends.items() for name, value in zip(_names(index), end, strict=True)}
-
-
-def _names(index: int) -> tuple[str, str]:
-    return f"journal:{index}:ms", f"journal:{index}:seq"
 
 
 def _added(file: WrittenFile, *, is_new: bool) -> AddAction:

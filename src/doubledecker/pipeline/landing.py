@@ -18,8 +18,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from doubledecker.errors import ArchiveTaken
+from doubledecker.lake import marks, rows
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import files, lake, reading, rows, session
+from doubledecker.pipeline import files, lake, reading, session
 from doubledecker.pipeline.lake import Table, TableSize, WrittenFile
 from doubledecker.pipeline.reading import Access, Slice
 from doubledecker.store import journal
@@ -76,13 +77,13 @@ def land(spark: SparkSession, access: Access, root: str, name: str, *, archive: 
     """Land what a journal has now, as much as one commit takes."""
     table = table_of(root, name)
     opened = table.open()
-    begin = lake.landed(opened, access.partitions)
+    begin = marks.landed(opened, access.partitions)
     extents = asyncio.run(reading.extents(access, name, begin))
     slices = plan(begin, extents, cores=session.cores(spark))
     if slices:
         written = _write(spark, access, name, table, slices)
         ends = _ends(slices)
-        table.commit(opened, written, lake.reaches(ends))
+        table.commit(opened, written, marks.reaches(ends))
         opened.update_incremental()
     else:
         written, ends = [], {}

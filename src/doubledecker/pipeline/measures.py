@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from doubledecker.lake.rows import MOMENT
 from doubledecker.model.outcome import Kind
-from doubledecker.pipeline.lake import MOMENT, Table
+from doubledecker.pipeline.lake import Table
 
 SPANS = ("minute", "hour")
 OUTCOMES = tuple(kind.value for kind in Kind)

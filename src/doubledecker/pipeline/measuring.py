@@ -1,7 +1,7 @@
 """Measure: what has landed since the last round is counted, and added to the tables of measures, each row once.
 
 1. The table of measures says how far it has come, and its source how far that reaches: by partition of the bus, the
-   last entry (lake.py). What lies between is new; it is found by place and time, whatever file it is in now.
+   last entry (lake/marks.py). What lies between is new; it is found by place and time, whatever file it is in now.
 2. Tasks count it by minute, add minutes up to hours, and write both to files, which nobody sees yet.
 3. The driver commits the files together with how far the table now reaches.
 
@@ -24,9 +24,10 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as columns
 
+from doubledecker.lake import marks, rows
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import counting, files, frames, lake, landing, measures, rows, session
+from doubledecker.pipeline import counting, files, frames, lake, landing, measures, session
 from doubledecker.pipeline.lake import Part, Table, TableSize, WrittenFile
 from doubledecker.pipeline.measures import Measure
 
@@ -62,16 +63,16 @@ def measure(spark: SparkSession, root: str, name: str, *, partitions: int) -> Me
     wanted = measures.MEASURES[name]
     source, table = landing.table_of(root, wanted.source), measures.table_of(root, name)
     landed, opened = source.open(), table.open()
-    reached, done = lake.landed(landed, partitions), lake.landed(opened, partitions)
+    reached, done = marks.landed(landed, partitions), marks.landed(opened, partitions)
     found = plan(done, reached, landed)
     written: list[WrittenFile] = []
     if found is not None:
         fresh = only(frames.landed(spark, source, landed, since=found.since, until=found.until), found)
         written = _write_spans(spark, table, wanted, fresh)
-        table.commit(opened, written, lake.reaches(found.upto))
+        table.commit(opened, written, marks.reaches(found.upto))
         opened.update_incremental()
     fold(spark, table, opened, wanted)
-    has_more = any(reached[index] > end for index, end in lake.landed(opened, partitions).items())
+    has_more = any(reached[index] > end for index, end in marks.landed(opened, partitions).items())
     return Measured(sum(file.rows for file in written), has_more, lake.size(opened))
 
 

@@ -14,10 +14,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as columns
 
 from doubledecker.assembly.settings import Settings
+from doubledecker.lake import rows
 from doubledecker.model.position import Place
 from doubledecker.model.strand import STRANDS, Reach, Strand
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.pipeline import batching, frames, poster, rows
+from doubledecker.pipeline import batching, frames, poster
 
 # After this a task begins no further batch, so that others get its core; the next round goes on from the ledger.
 ROUND_S = 10.0

@@ -8,8 +8,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from doubledecker import clock
+from doubledecker.lake.rows import MOMENT
 from doubledecker.pipeline import files
-from doubledecker.pipeline.lake import MOMENT, Table, WrittenFile
+from doubledecker.pipeline.lake import Table, WrittenFile
 
 _SCHEMA = pa.schema(
     [

@@ -25,12 +25,13 @@ from pyspark.sql import functions as columns
 from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
 from doubledecker.errors import Refused
+from doubledecker.lake import rows
 from doubledecker.model import errand as views
 from doubledecker.model import moment
 from doubledecker.model.errand import Errand
 from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.model.replay import Replay
-from doubledecker.pipeline import directing, frames, reading, resending, rows, search, session, targets
+from doubledecker.pipeline import directing, frames, reading, resending, search, session, targets
 from doubledecker.pipeline.resending import Work
 from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.steps import Round

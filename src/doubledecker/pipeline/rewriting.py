@@ -8,9 +8,10 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as columns
 
 from doubledecker.errors import LakeUnfit
+from doubledecker.lake import rows
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
-from doubledecker.pipeline import files, lake, landing, rows
+from doubledecker.pipeline import files, lake, landing
 from doubledecker.pipeline.lake import Part, Table, WrittenFile
 from doubledecker.pipeline.search import Ground
 

@@ -17,9 +17,10 @@ from pyspark.sql import functions as columns
 from pyspark.sql.types import TimestampType
 
 from doubledecker.errors import BadRequest, JournalTrimmed
+from doubledecker.lake import marks, rows
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import connector, frames, lake, landing, reading, rows, tombstones
+from doubledecker.pipeline import connector, frames, landing, reading, tombstones
 from doubledecker.pipeline.reading import Access
 
 # Landing commits every few seconds at most; a search that meets it this often in a row has another trouble.
@@ -70,7 +71,7 @@ def everything(ground: Ground, name: str, *, since: datetime | None = None, unti
     """All rows of a journal, landed and not yet, as one DataFrame; of events, those that were not erased."""
     table = landing.table_of(ground.root, name)
     opened = table.open()
-    reached = lake.landed(opened, ground.access.partitions)
+    reached = marks.landed(opened, ground.access.partitions)
     names = rows.layout(name).schema.names
     whole = frames.landed(ground.spark, table, opened, since=since, until=until).select(names)
     if until is None or not has_landed(ground, name, reached, until):

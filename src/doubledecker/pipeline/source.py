@@ -27,8 +27,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from doubledecker.errors import JournalTrimmed
+from doubledecker.lake import rows
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import options, reading, rows
+from doubledecker.pipeline import options, reading
 from doubledecker.pipeline.options import ReadOptions
 from doubledecker.pipeline.reading import Slice
 from doubledecker.store.extents import Extent

@@ -10,10 +10,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as columns
 
+from doubledecker.lake.rows import MOMENT
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
 from doubledecker.pipeline import files
-from doubledecker.pipeline.lake import MOMENT, Table
+from doubledecker.pipeline.lake import Table
 
 _SCHEMA = pa.schema(
     [

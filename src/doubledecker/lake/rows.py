@@ -15,9 +15,10 @@ from msgspec import Raw
 
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.event import DEFAULT_TENANT
-from doubledecker.pipeline.lake import MOMENT
 from doubledecker.store.journal import Attempt, Entry
 
+# When something was, as every table has it.
+MOMENT = pa.timestamp("us", tz="UTC")
 _PLACE = (("partition", pa.int32()), ("entry", pa.string()), ("line", pa.int32()), ("at", MOMENT))
 # Arrow's types as Spark's DDL and as Delta names them.
 _DDL = {

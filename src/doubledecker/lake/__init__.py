@@ -1,0 +1,1 @@
+"""The lake without Spark: its rows, how far its tables have come, and reads that touch few files."""
