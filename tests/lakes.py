@@ -1,9 +1,11 @@
 """A lake in a folder of a test, landed to when the test says so."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -38,6 +40,17 @@ class Lake:
     @property
     def ids(self) -> list[str]:
         return sorted(str(row["id"]) for row in self.rows())
+
+
+def named_in_log(table: DeltaTable) -> set[str]:
+    """The columns that a table's log has any value or count of, in its commits and in its checkpoints."""
+    log = Path(table.table_uri.removeprefix("file://")) / "_delta_log"
+    lines = [json.loads(line) for path in log.glob("*.json") for line in path.read_text().splitlines()]
+    adds = [line["add"] for line in lines if "add" in line]
+    for path in log.glob("*.parquet"):
+        adds += [add for add in pq.read_table(path, columns=["add"])["add"].to_pylist() if add]
+    known = [json.loads(add["stats"]) for add in adds]
+    return {name for stats in known for part in stats.values() if isinstance(part, dict) for name in part}
 
 
 async def a_lake(spark: SparkSession, feed: Feed, folder: Path) -> Lake:

@@ -24,6 +24,9 @@ from doubledecker.errors import LakeUnfit
 
 # Others commit every few seconds at most, and a commit takes milliseconds.
 _TRIES = 20
+# Our files have statistics of `at` alone, so that the log names no id, tenant or key. Without this property delta-rs
+# takes every other column for one that is null throughout, and a filter on it finds no rows.
+PROPERTIES = {"delta.dataSkippingStatsColumns": "at"}
 
 
 @dataclass(frozen=True)
@@ -84,20 +87,40 @@ class Table:
         return pa.schema([column for column in self.schema if column.name != "date"])
 
     def open(self) -> DeltaTable:
-        """The table as it is now, made when there is none; one that an older version made gets the columns it lacks.
+        """The table as it is now, made when there is none; one of an older version gets today's columns and properties.
 
         Rows written before a column was there have null in it. Raises LakeUnfit when a column is of another type.
         """
         try:
             if not DeltaTable.is_deltatable(self.uri):
-                DeltaTable.create(self.uri, schema=self.schema, mode="ignore", partition_by=list(self.partition_by))
-            opened = DeltaTable(self.uri)
-            lacking = self._lacking(opened)
-            if lacking:
-                opened.alter.add_columns(lacking)
+                self._create()
+            return self._upgraded()
         except (DeltaError, OSError) as error:
             raise LakeUnfit(f"cannot open the lake's table {self.uri}: {error}; set DOUBLEDECKER_LAKE") from error
-        return opened
+
+    def _create(self) -> None:
+        folders = list(self.partition_by)
+        DeltaTable.create(
+            self.uri, schema=self.schema, mode="ignore", partition_by=folders, configuration=dict(PROPERTIES)
+        )
+
+    def _upgraded(self) -> DeltaTable:
+        """The table with all columns and properties; another process may upgrade it at the same moment."""
+        for left in reversed(range(_TRIES)):
+            opened = DeltaTable(self.uri)
+            lacking = self._lacking(opened)
+            has = opened.metadata().configuration
+            try:
+                if lacking:
+                    opened.alter.add_columns(lacking)
+                if any(has.get(name) != value for name, value in PROPERTIES.items()):
+                    opened.alter.set_table_properties(dict(PROPERTIES))
+            except CommitFailedError:
+                if not left:
+                    raise
+            else:
+                return opened
+        raise AssertionError("the last try returns or raises")
 
     def _lacking(self, opened: DeltaTable) -> list[Field]:
         """The columns that the table does not have yet."""
