@@ -21,11 +21,11 @@ def _short(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=_short)
-def test_a_file_opens_with_a_sentence_and_is_at_most_300_lines(path: Path):
+def test_a_file_opens_with_a_sentence_and_is_at_most_500_lines(path: Path):
     text = path.read_text()
 
     assert ast.get_docstring(ast.parse(text)), "the first line says what the file holds"
-    assert text.count("\n") <= 300
+    assert text.count("\n") <= 500
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=_short)
