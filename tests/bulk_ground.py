@@ -14,7 +14,7 @@ from doubledecker.pipeline import landing
 from doubledecker.pipeline.bulk import Bulk
 from doubledecker.pipeline.reading import Access
 from doubledecker.store import bulk
-from harness import TestBus, a_bus, basic
+from harness import ROOT_KEY, TestBus, a_bus, basic
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Ground:
             assert response.status == 204, await response.text()
 
     async def metrics(self) -> str:
-        async with self.bus.http.get(f"{self.bus.url}/metrics") as response:
+        async with self.bus.http.get(f"{self.bus.url}/metrics", headers=basic(ROOT_KEY)) as response:
             return await response.text()
 
     async def land(self) -> None:

@@ -118,11 +118,22 @@ class QueueFull(Refused):
 
 
 class BusAway(DoubledeckerError):
-    """Redis did not answer; what was asked may or may not have been written."""
+    """Redis did not answer; what was asked may or may not have been written.
+
+    The message is for operators, and may name addresses and lines of scripts; clients of the bus get `detail`.
+    """
+
+    detail = "Redis refused a command; the log of the bus says which"
+
+    def __init__(self, message: str, *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail or self.detail
 
 
 class BusSilent(BusAway):
     """No connection, or no reply in time: the server itself is away, not only unable to do this."""
+
+    detail = "Redis does not answer"
 
 
 class JournalFull(DoubledeckerError):

@@ -2,12 +2,15 @@
 
 import asyncio
 import json as codec
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import redis.asyncio as redis
 from multidict import CIMultiDictProxy
 
-from harness import ROOT_KEY, TestBus
+from doubledecker.web import server
+from harness import ROOT_KEY, TestBus, until_ready
 
 PROBLEM = "application/problem+json"
 
@@ -73,6 +76,21 @@ async def ask_raw(bus: TestBus, text: bytes, *, within_s: float = 5.0) -> tuple[
     head, _, body = received.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     return int(first.split(" ")[1]), {k.lower(): v for k, _, v in (line.partition(": ") for line in lines)}, body
+
+
+@asynccontextmanager
+async def another_web(bus: TestBus) -> AsyncIterator[str]:
+    """A second web server on the same store; yields its address."""
+    stop = asyncio.Event()
+    with server.bind("127.0.0.1", 0) as listener:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(server.run(bus.settings, listener, stop))
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            await until_ready(bus.http, url, path="/livez")
+            try:
+                yield url
+            finally:
+                stop.set()
 
 
 async def everything(bus: TestBus) -> dict[bytes, tuple[bytes, bool]]:

@@ -37,7 +37,7 @@ RESTRICTED = [
     ("DELETE", "/subscriber/topics/orders", None, 403, 204),
     ("DELETE", "/subscriber", None, 403, 204),
 ]
-PUBLIC = ["/health", "/health/ping", "/livez", "/version", "/openapi.json", "/metrics"]
+PUBLIC = ["/health", "/health/ping", "/livez", "/version", "/openapi.json"]
 
 
 async def test_each_route_is_for_root_or_clients_or_both_and_never_for_strangers(one: Topology):
@@ -62,8 +62,10 @@ async def test_a_public_route_asks_nobody_who_they_are(one: Topology):
             assert (await ask(bus, "GET", path, "unknown--token")).status == 200, path
 
 
-async def test_metrics_need_a_token_when_they_are_not_public(one: Topology):
-    async with a_bus(one, workers=0, metrics_public=False) as bus:
+async def test_metrics_need_a_token_unless_they_are_made_public(one: Topology):
+    async with a_bus(one, workers=0, metrics_public=True) as bus:
+        assert (await ask(bus, "GET", "/metrics", None)).status == 200
+    async with a_bus(one, workers=0) as bus:
         client = await bus.token("client")
 
         assert (await ask(bus, "GET", "/metrics", None)).status == 401

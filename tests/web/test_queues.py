@@ -1,7 +1,10 @@
 """Queues over HTTP: registering, pulling, settling, ruling facets, dead letters; who may; what bad input gets."""
 
 import asyncio
+import json
 import time
+from dataclasses import replace
+from uuid import UUID
 
 import aiohttp
 import pytest
@@ -9,6 +12,7 @@ from yarl import URL
 
 from conftest import Topology
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic, within
+from web.asking import another_web
 
 _STRANGE_IDS = ("", "x", "7-1", "0-1", "-1-1", "0-x", "9" * 5000 + "-1")
 
@@ -73,6 +77,43 @@ class TestRegistering:
 
             assert said in answer["detail"]
             assert await ask(bus, secret, "GET", "/queues") == []
+
+    async def test_a_uuid_is_random_unless_given_stays_and_is_shown_to_the_owner_alone(self, one: Topology):
+        """It was the queue's name: whoever knew it could post to the callback as the bus does."""
+        wanted = {"pattern": ".*:jobs:.*", "callback": "https://jobs.example/"}
+        async with a_bus(one, workers=0) as bus:
+            secret = await bus.token("consumer")
+            first = await ask(bus, secret, "PUT", "/queues/jobs", wanted, status=201)
+            again = await ask(bus, secret, "PUT", "/queues/jobs", wanted)
+            silent = await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*:jobs:.*"})
+            back = await ask(bus, secret, "PUT", "/queues/jobs", wanted)
+            mine = await ask(bus, secret, "GET", "/queues/jobs")
+            [listed] = await ask(bus, ROOT_KEY, "GET", "/queues")
+            as_root = await ask(bus, ROOT_KEY, "PUT", "/queues/own", wanted, status=201)
+            given = await ask(bus, secret, "PUT", "/queues/jobs", {**wanted, "uuid": "mine"})
+
+            assert UUID(first["uuid"]).version == 4
+            assert "uuid" not in silent
+            assert {each["uuid"] for each in (first, again, back, mine)} == {first["uuid"]}
+            assert ("uuid" in listed, listed["uuid_set"]) == (False, True)
+            assert as_root["uuid"] not in {first["uuid"], "own"}
+            assert given["uuid"] == "mine"
+
+    async def test_a_uuid_that_is_the_queue_s_name_stays(self, one: Topology):
+        """Version 0.1.0 kept none, and the name was the credential."""
+        async with a_bus(one, workers=0) as bus:
+            secret = await bus.token("consumer")
+            wanted = {"pattern": ".*:jobs:.*", "callback": "https://jobs.example/"}
+            await ask(bus, secret, "PUT", "/queues/jobs", wanted, status=201)
+            home = bus.partitions.home
+            record = json.loads(await home.command("HGET", home.key("queues"), "jobs"))
+            del record["uuid"]
+            await home.command("HSET", home.key("queues"), "jobs", json.dumps(record, separators=(",", ":")))
+            async with another_web(bus) as url:
+                old = replace(bus, url=url)
+                again = await ask(old, secret, "PUT", "/queues/jobs", {**wanted, "max": 7})
+
+            assert (again["uuid"], again["uuid_set"], again["max"]) == ("jobs", False, 7)
 
     @pytest.mark.parametrize("name", ["Bad%20Name", "%2E", "%2e%2e"])
     async def test_a_bad_name_is_400(self, one: Topology, name: str):

@@ -1,10 +1,13 @@
 """Subscribers: one a client, created and replaced by `POST /subscription`, seen by the client and by root."""
 
+from uuid import UUID
+
 import pytest
+from structlog.testing import capture_logs
 
 from conftest import Topology
 from harness import a_bus, an_event
-from web.asking import ask, everything
+from web.asking import another_web, ask, everything
 
 CALLBACK = "https://mail.example/events"
 LEAST = {"topics": ["orders"], "callback": CALLBACK}
@@ -17,14 +20,16 @@ async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(one: Topol
         answer = await ask(bus, "POST", path, made["token"], json=LEAST)
 
         assert answer.status == 204
-        assert await bus.get("/subscriptions", made["token"]) == [
+        [row] = await bus.get("/subscriptions", made["token"])
+        assert [row | {"uuid": ""}] == [
             {
                 "subscriber": made["id"],
                 "callback": CALLBACK,
                 "max_events": 100,
                 "timeout": 500,
                 "topics": ["orders"],
-                "uuid": made["id"],
+                "uuid": "",
+                "uuid_set": True,
                 "events": {"sent": 0, "queued": 0, "oldest": 0},
                 "max_bytes": 1_048_576,
                 "concurrency": 4,
@@ -34,6 +39,42 @@ async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(one: Topol
                 "last_attempted_at": None,
             }
         ]
+
+
+async def test_a_uuid_is_random_unless_given_stays_and_is_shown_to_its_owner_alone(one: Topology):
+    """It was the token's id, which every client sees: whoever knew it could post to the callback as the bus does."""
+    async with a_bus(one, workers=0) as bus:
+        mail, web = await bus.token("mail"), await bus.token("web")
+        seen = set()
+        for _ in range(2):
+            await bus.subscribe(mail, CALLBACK, "orders")
+            seen |= {row["uuid"] for row in await bus.get("/subscribers", mail)}
+        await bus.subscribe(web, CALLBACK, "orders")
+        [other] = await bus.get("/subscribers", web)
+        as_root = await ask(bus, "GET", "/subscribers")
+        metrics = await ask(bus, "GET", "/metrics")
+
+        [uuid] = seen
+        assert UUID(uuid).version == 4
+        assert uuid != other["uuid"]
+        assert [(set(row) & {"uuid"}, row["uuid_set"]) for row in as_root.json] == [(set(), True)] * 2
+        assert uuid.encode() not in as_root.body + metrics.body
+
+
+async def test_a_uuid_that_is_the_public_id_stays_and_is_warned_of_at_start(one: Topology):
+    """Version 0.1.0 made such ones."""
+    async with a_bus(one, workers=0) as bus:
+        mail = (await ask(bus, "POST", "/api_tokens", json={"name": "mail"})).json
+        home = bus.partitions.home
+        await bus.subscribe(mail["token"], CALLBACK, "orders")
+        await home.command("HSET", home.key(f"subscriber:{mail['id']}"), "uuid", mail["id"])
+        with capture_logs() as logs:
+            async with another_web(bus) as url:
+                await ask(bus, "POST", "/subscription", mail["token"], json=LEAST, url=url)
+                [row] = (await ask(bus, "GET", "/subscribers", mail["token"], url=url)).json
+
+        assert (row["uuid"], row["uuid_set"]) == (mail["id"], False)
+        assert [line["subscriber"] for line in logs if line["event"] == "subscriber.forgeable"] == [mail["id"]]
 
 
 async def test_a_second_post_replaces_the_topics_and_keeps_the_fields_that_are_absent_or_null(one: Topology):

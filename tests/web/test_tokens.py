@@ -2,14 +2,12 @@
 
 import asyncio
 import re
-from contextlib import asynccontextmanager
 
 import pytest
 
 from conftest import Topology
-from doubledecker.web import server
-from harness import ROOT_KEY, a_bus, an_event, until_ready
-from web.asking import ask, everything, journal
+from harness import ROOT_KEY, a_bus, an_event
+from web.asking import another_web, ask, everything, journal
 
 
 async def test_without_any_token_the_list_is_empty_and_says_204(one: Topology):
@@ -164,21 +162,6 @@ async def test_a_new_token_is_known_to_another_web_process_at_once(one: Topology
             async with asyncio.timeout(1):
                 while (await ask(bus, "GET", "/pulse", secret, url=other_url)).status != 204:
                     await asyncio.sleep(0.02)
-
-
-@asynccontextmanager
-async def another_web(bus):
-    """A second web server on the same store."""
-    stop = asyncio.Event()
-    with server.bind("127.0.0.1", 0) as listener:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(server.run(bus.settings, listener, stop))
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            await until_ready(bus.http, url, path="/livez")
-            try:
-                yield url
-            finally:
-                stop.set()
 
 
 async def _values(partition, key: bytes) -> list[bytes]:

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from conftest import Topology
 from doubledecker.store import chains, jobs
 from doubledecker.store.chains import ChainState
-from harness import TestBus, a_bus, an_event
+from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
 from receiver import Receiver
 from worker.test_deliver import _until
 
@@ -105,14 +105,14 @@ async def _attempts(bus: TestBus) -> list[int]:
 
 
 async def _rejected(bus: TestBus) -> int:
-    async with bus.http.get(f"{bus.url}/metrics") as response:
+    async with bus.http.get(f"{bus.url}/metrics", headers=basic(ROOT_KEY)) as response:
         families = {f.name: f for f in text_string_to_metric_families(await response.text())}
     family = families.get("doubledecker_delivery_rejected")
     return sum(sample.value for sample in family.samples) if family else 0
 
 
 async def _metrics(bus: TestBus) -> dict[tuple[str, str], float]:
-    async with bus.http.get(f"{bus.url}/metrics") as response:
+    async with bus.http.get(f"{bus.url}/metrics", headers=basic(ROOT_KEY)) as response:
         families = {f.name: f for f in text_string_to_metric_families(await response.text())}
     samples = families["doubledecker_chain_circuits"].samples
     return {(s.labels["subscriber"].rpartition("-")[0], s.labels["state"]): s.value for s in samples}

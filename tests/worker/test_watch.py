@@ -6,7 +6,7 @@ import msgspec
 
 from conftest import Topology
 from doubledecker.store import journal
-from harness import a_bus, an_event
+from harness import ROOT_KEY, a_bus, an_event, basic
 from processes import free_port
 from receiver import Receiver
 from watching import a_queue, counters, forget, look, register, until_empty, watching
@@ -276,7 +276,7 @@ async def test_attempts_are_journaled_counted_and_shown(topology: Topology):
         async with watching(bus.settings):
             await receiver.until_events(5)
             await until_empty(bus.partitions, queue)
-            async with bus.http.get(f"{bus.url}/metrics") as response:
+            async with bus.http.get(f"{bus.url}/metrics", headers=basic(ROOT_KEY)) as response:
                 metrics = await response.text()
         entries = await journal.read(bus.partitions.home, "attempts")
         attempts = [msgspec.json.decode(text, type=journal.Attempt) for entry in entries for _, text in entry.fields]

@@ -47,7 +47,7 @@ class Settings:
     port: int = 17890
     root_key: str = ""
     private_callbacks: bool = False
-    metrics_public: bool = True
+    metrics_public: bool = False
     # what a request may be
     max_event_data_bytes: int = 65_536
     event_depth_max: int = 64
@@ -85,6 +85,7 @@ class Settings:
     stream_stall_s: float = 30.0
     # the pipeline
     lake: str = ""
+    lake_shared: bool = False
     sources: str = ""
     pipeline_interval_s: float = 2.0
     measure_interval_s: float = 30.0

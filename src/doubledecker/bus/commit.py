@@ -151,7 +151,8 @@ class Committer:
                     break
                 await self._registry.refresh()
             else:
-                raise BusAway("the registry changes faster than events can be published")
+                why = "the registry changes faster than events can be published"
+                raise BusAway(why, detail=why)
             if reply.outcome is Accepted.FULL:
                 raise JournalFull(
                     f"the journal holds its {self._bound.bytes_max} bytes, and none of it is archived yet"

@@ -11,6 +11,7 @@ import msgspec
 
 from doubledecker import log
 from doubledecker.errors import BadRequest, BusAway, Conflict, Forbidden, NotFound, TooMany, Unauthenticated
+from doubledecker.model import queue as queueing
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.queue import Queue
@@ -93,7 +94,7 @@ class LiveRegistry:
         """Create or replace the subscriber of a token."""
         await self.refresh()
         former = self.snapshot.subscribers.get(token)
-        subscriber = subscribing.merge(asked, token=token, former=former, fallback_uuid=token)
+        subscriber = subscribing.merge(asked, token=token, former=former)
         if subscriber.is_bulk:
             beginning = await bulk.beginning(self._partitions, subscriber.topics)
             await self._spread(await subscribers.save(self._partitions.home, subscriber, beginning))
@@ -137,10 +138,10 @@ class LiveRegistry:
                 check_owner(former, caller)
                 if caller.is_root and not named:
                     queue = msgspec.structs.replace(queue, owner=former.owner)
-            wanted = queue
+            wanted = queueing.with_uuid(queue, former)
             if wanted.refuse_clients is None:
                 named_before = former.refuse_clients if former else None
-                wanted = msgspec.structs.replace(queue, refuse_clients=named_before or ())
+                wanted = msgspec.structs.replace(wanted, refuse_clients=named_before or ())
             version = await registry.save_queue(self._partitions.home, wanted, former=former)
             if version < 0:
                 raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")

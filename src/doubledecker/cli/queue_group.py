@@ -40,7 +40,7 @@ def queue() -> None:
     help="A further client whose events it may refuse, besides its owner; root alone may say so",
 )
 @click.option("--callback", metavar="URL", help="Where its messages are pushed; the next five are for this alone")
-@click.option("--uuid", metavar="TEXT", help="What the receiver is authenticated with; the queue's name if left out")
+@click.option("--uuid", metavar="TEXT", help="The user name that deliveries carry; a random one if left out")
 @click.option("--max", "max", type=int, help="How many messages are pushed together at most")
 @click.option("--max-bytes", type=int, help="How many bytes of them")
 @click.option("--timeout", type=int, help="How many milliseconds the first of them waits for others")

@@ -72,7 +72,8 @@ class Desk:
         click.echo(
             f"Queue {kept.name} of {kept.owner} gets what matches {' or '.join(kept.pattern)}; "
             f"leases of {words.age(kept.lease_ms)}, {kept.attempts_max} attempts, charged by {kept.charge}"
-            + (f"; pushed to {kept.callback}" if kept.callback else ""),
+            + (f"; pushed to {kept.callback}" if kept.callback else "")
+            + (f" with the user name {kept.uuid}" if kept.uuid and not asked.get("uuid") else ""),
             err=True,
         )
 

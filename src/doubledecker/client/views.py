@@ -40,6 +40,7 @@ class QueueView(msgspec.Struct, frozen=True):
     counters: dict[str, int] = {}
     facets: tuple[FacetView, ...] = ()
     callback: str = ""
+    uuid: str = ""
     health: int | None = None
     failures: int = 0
 

@@ -71,6 +71,7 @@ class Queue(msgspec.Struct, frozen=True, omit_defaults=True):
         return Subscriber(
             token=f"@{self.name}",
             callback=self.callback,
+            # Version 0.1.0 kept none when none was given, and showed the name; receivers know it by that.
             uuid=self.uuid or self.name,
             timeout_ms=self.timeout_ms,
             max_events=self.max_events,
@@ -154,6 +155,15 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, is_private_allow
         concurrency=asked.concurrency,
         refuse_clients=None if asked.refuse_clients is None else _refuse_clients(asked.refuse_clients),
     )
+
+
+def with_uuid(queue: Queue, former: Queue | None) -> Queue:
+    """The queue with the uuid it was given, or else the former one, or else, if it has a callback, a random one."""
+    if queue.uuid:
+        return queue
+    if former is not None and (former.uuid or former.callback):
+        return msgspec.structs.replace(queue, uuid=former.uuid)
+    return msgspec.structs.replace(queue, uuid=subscribing.make_uuid()) if queue.callback else queue
 
 
 def parse_rule(body: bytes, former: Rule) -> Rule:

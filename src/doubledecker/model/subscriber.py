@@ -1,6 +1,7 @@
 """Subscribers: push receivers, what they ask for, and within which limits."""
 
 import re
+import uuid as uuids
 from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -35,6 +36,11 @@ class Subscriber:
     max_bytes: int = 1_048_576
     concurrency: int = 4
     tier: str = "live"
+
+    @property
+    def has_secret_uuid(self) -> bool:
+        """Whether others cannot know its uuid: version 0.1.0 took the public id when none was given."""
+        return self.uuid != self.token.removeprefix("@")
 
     @property
     def is_bulk(self) -> bool:
@@ -100,9 +106,14 @@ def check_receiver(asked: Receiving, *, is_private_allowed: bool) -> None:
     _check_range("concurrency", asked.concurrency, 1, CONCURRENCY_MAX)
 
 
-def merge(asked: Subscription, *, token: str, former: Subscriber | None, fallback_uuid: str) -> Subscriber:
-    """The subscriber that results from what is asked and what was there before."""
-    start = former or Subscriber(token=token, callback=asked.callback, uuid=fallback_uuid)
+def make_uuid() -> str:
+    """A credential for deliveries that nobody can guess."""
+    return str(uuids.uuid4())
+
+
+def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subscriber:
+    """The subscriber that results from what is asked and what was there before; a new one gets a random uuid."""
+    start = former or Subscriber(token=token, callback=asked.callback, uuid=make_uuid())
     return Subscriber(
         token=token,
         callback=asked.callback,

@@ -1,11 +1,13 @@
 """The ASGI application: which route, who asks, and what every error looks like."""
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from doubledecker import log
-from doubledecker.errors import DoubledeckerError, NotFound, Refused, Unauthenticated
+from doubledecker.errors import BusAway, BusSilent, DoubledeckerError, NotFound, Refused, Unauthenticated
 from doubledecker.model.token import Caller
 from doubledecker.web import problem
 from doubledecker.web.authentication import Authenticator
@@ -18,6 +20,8 @@ from doubledecker.web.routes import Routes
 from doubledecker.web.stream import Streaming
 from doubledecker.web.table import ByMethod, Route, Table
 
+# A Redis that refuses everything must not fill the log.
+_LOG_S = 1.0
 _NOBODY = Caller(id="", name="")
 
 _log = log.get("web")
@@ -39,6 +43,7 @@ class App:
         metrics_public: bool,
     ) -> None:
         self._authenticator = authenticator
+        self._log_from_s = 0.0
         self.table = Table(
             {
                 **_bus_table(publishing, routes, streaming, metrics_public=metrics_public),
@@ -55,11 +60,19 @@ class App:
         except Unauthenticated as error:
             answer = problem.response(error, self._authenticator.challenges(stale=error.stale))
         except DoubledeckerError as error:
+            self._log_refusal_of_redis(error)
             answer = problem.response(error)
         except Exception:  # noqa: BLE001 - the edge of a request: the client gets an answer, the log the traceback
             _log.exception("request.failed", method=scope["method"], path=scope["path"])
             answer = problem.plain(500, "Internal error", "this is a bug; the server's log has the details")
         await answer(scope, receive, send)
+
+    def _log_refusal_of_redis(self, error: DoubledeckerError) -> None:
+        """Log why Redis refused a command: the client is not told. A silent Redis has lines of its own."""
+        now_s = asyncio.get_running_loop().time()
+        if isinstance(error, BusAway) and not isinstance(error, BusSilent) and now_s >= self._log_from_s:
+            self._log_from_s = now_s + _LOG_S
+            _log.warning("redis.refused", error=str(error))
 
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         path: str = scope["path"]

@@ -129,7 +129,8 @@ class Feed:
                 while not self._is_at(wanted):
                     await self._has_moved.wait()
         except TimeoutError as error:
-            raise BusAway("the journal could not be read in time") from error
+            why = "the journal could not be read in time"
+            raise BusAway(why, detail=why) from error
 
     def stop(self) -> None:
         """End all streams, and every one that is opened from now on."""

@@ -139,7 +139,7 @@ _PATHS: dict[str, dict[str, Schema]] = {
     "/openapi.json": {"get": operation("This document", {200: ok("OpenAPI 3.1", json_of({"type": "object"}))}, who=())},
     "/metrics": {
         "get": operation(
-            "Metrics for Prometheus; public unless `metrics_public` is off",
+            "Metrics for Prometheus; without a token only where `metrics_public` is set",
             {200: ok("Text exposition", _METRICS)},
             who=[{}, *ANY_SCHEME],
         )

@@ -18,7 +18,8 @@ def response(error: DoubledeckerError, headers: Sequence[tuple[str, str]] = ()) 
         waiting = [("Retry-After", _RETRY_AFTER_S)] if isinstance(error, QueueFull) else []
         return plain(error.status, error.title, error.detail, [*headers, *closing, *waiting])
     if isinstance(error, BusAway | JournalFull):
-        return plain(503, "Service unavailable", str(error), [*headers, ("Retry-After", _RETRY_AFTER_S)])
+        detail = error.detail if isinstance(error, BusAway) else str(error)
+        return plain(503, "Service unavailable", detail, [*headers, ("Retry-After", _RETRY_AFTER_S)])
     raise error
 
 

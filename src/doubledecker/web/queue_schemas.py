@@ -56,7 +56,8 @@ _DEFINED: dict[str, Schema] = {
     **_SETTINGS,
     "refuse_clients": _IDS,
     "callback": _TEXT,
-    "uuid": _TEXT,
+    "uuid": {**_TEXT, "description": "The user name that deliveries carry; shown to the owner alone"},
+    "uuid_set": schemas.UUID_SET,
     **dict.fromkeys(("timeout", "max", "max_bytes", "concurrency"), _COUNT),
 }
 _ALWAYS = ["name", "owner", "pattern", *_SETTINGS, "refuse_clients"]

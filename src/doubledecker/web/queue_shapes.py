@@ -7,6 +7,7 @@ from msgspec import Raw
 from starlette.responses import Response
 
 from doubledecker.model.queue import Queue, Rule
+from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.queues.gather import Pull
 from doubledecker.queues.view import Facet, QueueView
 from doubledecker.store.letters import Letter
@@ -28,8 +29,8 @@ def json(value: object, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
 
 
-def definition(queue: Queue) -> dict[str, object]:
-    """A queue as it was registered."""
+def definition(queue: Queue, caller: Caller) -> dict[str, object]:
+    """A queue as it was registered; its uuid is shown to its owner alone."""
     shown: dict[str, object] = {
         "name": queue.name,
         "owner": queue.owner or "root",
@@ -45,19 +46,21 @@ def definition(queue: Queue) -> dict[str, object]:
     if queue.callback:
         shown |= {
             "callback": queue.callback,
-            "uuid": queue.receiver.uuid,
+            "uuid_set": queue.receiver.has_secret_uuid,
             "timeout": queue.timeout_ms,
             "max": queue.max_events,
             "max_bytes": queue.max_bytes,
             "concurrency": queue.concurrency,
         }
+        if (queue.owner or ROOT_NAME) == caller.id:
+            shown["uuid"] = queue.receiver.uuid
     return shown
 
 
-def numbers(seen: QueueView) -> dict[str, object]:
+def numbers(seen: QueueView, caller: Caller) -> dict[str, object]:
     """A queue with what it holds."""
     return {
-        **definition(seen.queue),
+        **definition(seen.queue, caller),
         "waiting": seen.waiting,
         "in_flight": seen.in_flight,
         "delayed": seen.delayed,

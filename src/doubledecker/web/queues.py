@@ -54,14 +54,15 @@ class Queues:
         )
         is_new = await self._registry.register_queue(queue, caller=caller)
         kept = await self._registry.queue(queue.name, caller=caller)
-        return queue_shapes.json(queue_shapes.definition(kept), status=201 if is_new else 200)
+        return queue_shapes.json(queue_shapes.definition(kept, caller), status=201 if is_new else 200)
 
     async def list_(self, _request: Request, caller: Caller) -> Response:
         """All for root, its own for a client."""
         await self._registry.refresh()
         known = sorted(self._registry.snapshot.queues.values(), key=lambda queue: queue.name)
         seen = [queue for queue in known if caller.is_root or queue.owner == caller.id]
-        return queue_shapes.json([queue_shapes.numbers(await view.look(self._partitions, queue)) for queue in seen])
+        views = [await view.look(self._partitions, queue) for queue in seen]
+        return queue_shapes.json([queue_shapes.numbers(each, caller) for each in views])
 
     async def show(self, request: Request, caller: Caller) -> Response:
         """One queue with its facets, those with the most waiting first."""
@@ -70,7 +71,7 @@ class Queues:
         rows = await view.look_at_facets(self._partitions, queue, most=most)
         now_ms = clock.now_ms()
         ages = [now_ms - row.oldest_at for row in rows if row.oldest_at is not None]
-        shown = queue_shapes.numbers(await view.look(self._partitions, queue))
+        shown = queue_shapes.numbers(await view.look(self._partitions, queue), caller)
         shown |= {"oldest": max(0, *ages, 0), "facets": [queue_shapes.facet(row, now_ms) for row in rows]}
         if queue.callback:
             token = queue.receiver.token

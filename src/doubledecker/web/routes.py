@@ -88,7 +88,7 @@ class Routes:
             if not all(await asyncio.gather(*alive)):
                 checks["worker"] = "no worker has been alive in the last 15 s; start one with `doubledecker worker`"
         except BusAway as error:
-            checks = {"redis": str(error), "worker": "unknown"}
+            checks = {"redis": error.detail, "worker": "unknown"}
         if set(checks.values()) == {"ok"}:
             return _json({"status": "ready", "checks": checks})
         wrong = "; ".join(f"{name}: {state}" for name, state in checks.items() if state != "ok")
@@ -171,7 +171,7 @@ class Routes:
         seen = [subscriber for subscriber in known if caller.is_root or subscriber.token == caller.id]
         now_ms = clock.now_ms()
         rows = await overview.look_at(self._partitions, seen, now_ms=now_ms)
-        return _json([_subscriber(row, now_ms) for row in rows])
+        return _json([_subscriber(row, caller, now_ms) for row in rows])
 
     async def _ping(self) -> None:
         await asyncio.gather(*(partition.command("PING") for partition in self._partitions.all))
@@ -180,15 +180,18 @@ class Routes:
         return await bodies.read(request.scope, request.receive, self._rules.body)
 
 
-def _subscriber(view: SubscriberView, now_ms: int) -> dict[str, object]:
+def _subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> dict[str, object]:
+    """A subscriber as it is listed; its uuid is shown to its owner alone."""
     subscriber = view.subscriber
+    own = {"uuid": subscriber.uuid} if subscriber.token == caller.id else {}
     return {
         "subscriber": subscriber.token,
         "callback": subscriber.callback,
         "max_events": subscriber.max_events,
         "timeout": subscriber.timeout_ms,
         "topics": list(subscriber.topics),
-        "uuid": subscriber.uuid,
+        **own,
+        "uuid_set": subscriber.has_secret_uuid,
         "events": {
             "sent": view.sent,
             "queued": view.events,

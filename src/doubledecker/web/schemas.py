@@ -156,9 +156,14 @@ SUBSCRIPTION = record(
     ],
 )
 
+UUID_SET: Schema = {
+    "type": "boolean",
+    "description": "Whether it is one that others cannot know; false where version 0.1.0 took the public id",
+}
+
 SUBSCRIBER = record(
     [
-        *("subscriber", "callback", "max_events", "timeout", "topics", "uuid", "events"),
+        *("subscriber", "callback", "max_events", "timeout", "topics", "uuid_set", "events"),
         *("max_bytes", "concurrency", "tier", "health", "failures", "last_attempted_at"),
     ],
     {
@@ -167,7 +172,8 @@ SUBSCRIBER = record(
         "max_events": whole(1, subscriber.EVENTS_MAX),
         "timeout": whole(0, subscriber.TIMEOUT_MS_MAX),
         "topics": {"type": "array", "items": TOPIC_NAME, "uniqueItems": True},
-        "uuid": {"type": "string"},
+        "uuid": {"type": "string", "description": "The user name that deliveries carry; shown to its owner alone"},
+        "uuid_set": UUID_SET,
         "events": record(
             ["sent", "queued", "oldest"],
             {
@@ -191,6 +197,7 @@ SUBSCRIBER = record(
             "timeout": 500,
             "topics": ["orders"],
             "uuid": "s3cret",
+            "uuid_set": True,
             "events": {"sent": 12, "queued": 3, "oldest": 240},
             "max_bytes": 1048576,
             "concurrency": 4,

@@ -14,6 +14,7 @@ from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.errands import Errands
 from doubledecker.model.event import EventLimits
+from doubledecker.model.routing import Registry
 from doubledecker.web.app import App
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import BodyLimits
@@ -54,6 +55,7 @@ async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) 
     """Serve until `stop` is set; then answer what is under way."""
     guard = RedisGuard(open_s=settings.redis_open_s)
     async with build.open_bus(settings, guard=guard) as bus:
+        _warn_of_public_uuids(bus.registry.snapshot)
         feed = Feed(bus.partitions, listeners_max=settings.streams_max)
         server = _Server(_config(make_app(settings, bus, feed, guard), settings))
         async with asyncio.TaskGroup() as tasks:
@@ -85,6 +87,13 @@ def _log_limited_queues(bus: Bus) -> None:
                 detail="when full it refuses its owner's events only, others' do not enter it; "
                 "root may name further clients with refuse_clients",
             )
+
+
+def _warn_of_public_uuids(registry: Registry) -> None:
+    """Name the receivers whose deliveries others can forge; version 0.1.0 gave them their public id as their uuid."""
+    for receiver in registry.pushed_to.values():
+        if not receiver.has_secret_uuid:
+            _log.warning("subscriber.forgeable", subscriber=receiver.token)
 
 
 def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App:
