@@ -16,8 +16,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import click
+
 from doubledecker.assembly.settings import Settings
 from doubledecker.errors import BusAway, SettingInvalid
+from doubledecker.store import private
 
 DEFAULT = Path(".data")
 ROOT_KEY = "root.key"
@@ -26,11 +29,13 @@ BUS_URL = "bus.url"
 
 
 def prepare(folder: Path) -> None:
-    """Make it, for us alone; raises SettingInvalid when that is not possible."""
+    """Make it, for us alone, also when it was there; raises SettingInvalid when that is not possible."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        is_closed = private.keep(folder, marks=(ROOT_KEY, "valkey.lock"))
     except OSError as error:
         raise SettingInvalid(f"cannot keep data in {folder}: {error.strerror}; pass another --data") from error
+    if not is_closed:
+        click.echo(f"Others can enter {folder}, where all data is; close it with `chmod 700 {folder}`", err=True)
 
 
 def make_root_key(folder: Path) -> str:

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from msgspec import structs
 from pyspark.sql import SparkSession
@@ -21,7 +22,7 @@ from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.session import SessionPlan
 from doubledecker.pipeline.sources import Sources
 from doubledecker.pipeline.steps import Keeper
-from doubledecker.store import pipeline
+from doubledecker.store import pipeline, private
 from doubledecker.store.partitions import Partition
 
 BEAT_S = 2.0
@@ -46,6 +47,8 @@ def run(
     teller = Teller(access, RunReport("starting", began_at, began_at, settings.spark_master, root))
     stop = stop or threading.Event()
     with teller.telling():
+        if not settings.lake_shared:
+            _close(root)
         archive = _prepare(access, root, sources, takes_over=takes_over)
         spark = session.open_session(SessionPlan(master=settings.spark_master))
         with _closing(spark, stop), _stopped_by_signals(stop):
@@ -103,6 +106,16 @@ class Teller:
 
         with contextlib.suppress(BusAway):
             asyncio.run(send())
+
+
+def _close(root: str) -> None:
+    """Keep the lake for our user alone, where it is a folder."""
+    if not lake.is_local(root):
+        return
+    # A path that cannot be a lake is told of by the table that is not opened there.
+    with contextlib.suppress(OSError):
+        if not private.keep(Path(root), marks=landing.TABLES):
+            _log.warning("lake.exposed", lake=root)
 
 
 def _prepare(access: Access, root: str, sources: Sources, *, takes_over: bool) -> str:

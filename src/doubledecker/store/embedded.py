@@ -31,7 +31,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 
 from doubledecker.errors import DataOwned, ServerUnfit
-from doubledecker.store import flush, memory, tether
+from doubledecker.store import flush, memory, private, tether
 from doubledecker.store.ports import LOOPBACK, free_port
 
 SOCKET_PATH_BYTES_MAX = 103  # macOS has 104 with the closing zero, Linux 108
@@ -179,7 +179,7 @@ def _binary() -> Path:
 
 
 def _prepared(data: Path) -> Path:
-    (data / "valkey").mkdir(mode=0o700, parents=True, exist_ok=True)
+    private.keep(data / "valkey", marks=("appendonlydir", "valkey.log"))
     return data.resolve()
 
 
