@@ -23,12 +23,14 @@ async def loop(url: str, secret: str, how: str) -> None:
             await asyncio.sleep(60)
 
 
-async def run(url: str, secret: str) -> None:
+async def run(url: str, secret: str, how: str) -> None:
     async with AsyncBus(url, secret) as bus:
 
         @bus.queue("jobs").handler(grace_s=30)
         async def work(_message: Message) -> None:
             begun()
+            if how == "run-blocked":
+                time.sleep(60)  # noqa: ASYNC251 - it blocks the loop on purpose
             await asyncio.sleep(60)
 
         await bus.run()
@@ -54,8 +56,8 @@ def loop_plain(url: str, secret: str) -> None:
 
 if __name__ == "__main__":
     url, secret, how = sys.argv[1:]
-    if how == "run":
-        asyncio.run(run(url, secret))
+    if how in {"run", "run-blocked"}:
+        asyncio.run(run(url, secret, how))
     elif how == "run-plain":
         run_plain(url, secret)
     elif how == "raise-plain":

@@ -19,7 +19,7 @@ COMPLAINTS = ("Unclosed", "never retrieved", "Task was destroyed", "never awaite
 
 
 @asynccontextmanager
-async def _begun(place: Place, how: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def begun(place: Place, how: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """The program, once it has a message in hand."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -50,7 +50,7 @@ async def _complaints(process: asyncio.subprocess.Process) -> list[str]:
 async def test_a_loop_that_is_left_gives_its_message_back_before_the_bus_is_closed(one: Topology, how: str):
     async with a_place("http", one) as place:
         await place.publish(1)
-        async with _begun(place, how) as process:
+        async with begun(place, how) as process:
             if how == "interrupt":
                 process.send_signal(signal.SIGINT)
             complaints = await _complaints(process)
@@ -65,7 +65,7 @@ async def test_a_loop_that_is_left_gives_its_message_back_before_the_bus_is_clos
 async def test_a_second_interrupt_ends_a_runner_at_once(one: Topology, how: str, after_s: float):
     async with a_place("http", one) as place:
         await place.publish(1)
-        async with _begun(place, how) as process:
+        async with begun(place, how) as process:
             process.send_signal(signal.SIGINT)
             # At first a pull is under way; later the grace is all that is waited for.
             await asyncio.sleep(after_s)

@@ -11,7 +11,8 @@ from typing import Never, TypeVar, cast
 
 from doubledecker.client.blocking import BlockingMessage
 from doubledecker.client.errors import ClientError
-from doubledecker.client.holding import PULL_S_MAX, Holding, Rules, asked, holding
+from doubledecker.client.hand import PULL_S_MAX
+from doubledecker.client.holding import Holding, Rules, asked, holding
 from doubledecker.client.looping import Loop
 from doubledecker.client.message import Back, Message, Source, Terms, encodable
 from doubledecker.client.net import Net
@@ -52,10 +53,12 @@ class Consumer:
         lost = await self._source.ack(messages)
         return _settled(messages, lost)
 
-    async def nack(self, messages: Sequence[Message], delay_s: float = 0.0, why: str = "given back") -> list[Message]:
-        """Give messages back; returns those that were no longer ours."""
+    async def nack(
+        self, messages: Sequence[Message], delay_s: float = 0.0, why: str = "given back", *, attempted: bool = True
+    ) -> list[Message]:
+        """Give messages back; returns those that were no longer ours. What was not attempted does not count."""
         delay_ms = round(delay_s * 1000)
-        backs = [Back(message.id, message.attempt, delay_ms) for message in messages]
+        backs = [Back(message.id, message.attempt, delay_ms, attempted) for message in messages]
         return _settled(messages, await self._source.nack(backs, why=encodable(why)))
 
     async def reject(self, messages: Sequence[Message], why: str = "rejected") -> list[Message]:
@@ -175,11 +178,13 @@ class Consumer:
             stopping, tearing = asyncio.create_task(stop.wait()), asyncio.create_task(net.torn())
             try:
                 await held.until_over(stopping, tearing)
-                held.intake.stop()
+                held.stop()
                 await self._finish(held, rules)
             finally:
                 stopping.cancel()
                 tearing.cancel()
+                # Also when we are cancelled: a pull under way must not bring back what the slots give back.
+                held.stop()
                 await slots.end()
         held.check()
         net.check()

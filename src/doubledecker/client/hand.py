@@ -6,10 +6,12 @@ stays in hand, and its lease is extended; while the bus is away the calls are re
 """
 
 import asyncio
+import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from doubledecker.client.beating import Pair
 from doubledecker.client.errors import DELAY_S_MAX, BusAway, Refused
 from doubledecker.client.heartbeat import Heartbeat
 from doubledecker.client.message import Back, Message, Source, encodable
@@ -19,6 +21,9 @@ from doubledecker.client.pausing import Pauses
 SETTLE_MAX = 1_000
 # The bus keeps the reason with the dead letter, no longer than this.
 _WHY_LENGTH_MAX = 200
+# A pull that is under way brings messages within its wait; one that takes longer has lost its bus.
+PULL_S_MAX = 3.0
+WHY_UNSTARTED = "not started"
 
 _log = logging.getLogger("doubledecker.client")
 
@@ -31,10 +36,12 @@ class Hand:
         self._heartbeat = heartbeat
         self._acks: list[Message] = []
         self._backs: dict[tuple[str, bool], list[Back]] = defaultdict(list)
+        self._numbers = itertools.count(1)
+        self._last_pull: asyncio.Task[None] | None = None
         self._work = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
-        self._waiting: dict[str, asyncio.Future[bool]] = {}
+        self._waiting: dict[Pair, asyncio.Future[bool]] = {}
         self._unsettled = 0
 
     @property
@@ -46,11 +53,17 @@ class Hand:
         """Messages came in hand."""
         for message in messages:
             message.arrived_s = now_s
+            message.number = next(self._numbers)
             message.belong_to(self)
         self._heartbeat.add(messages)
 
+    def begin(self, message: Message) -> None:
+        """Its handler is called next: from here on it counts as attempted, whatever becomes of us."""
+        message.is_begun = True
+        self._heartbeat.begin(message.number)
+
     async def keep(self, messages: Sequence[Message], *, lease_ms: int | None) -> list[Message]:
-        """Extend leases that may be over; returns what is ours. The rest belongs to whoever gets it next."""
+        """Extend leases that may be over; returns what is ours. The bus hears that the rest was not attempted."""
         try:
             lost = await self._source.extend(messages, lease_ms=lease_ms)
         except BusAway as error:
@@ -58,8 +71,14 @@ class Hand:
             lost = {message.id for message in messages}
         if lost:
             _log.warning("leases.missed queue=%s messages=%s", self._source.name, " ".join(sorted(lost)))
-            self._heartbeat.remove(lost)
+        for message in messages:
+            if message.id in lost:
+                self.nack(message, delay_ms=0, why=WHY_UNSTARTED)
         return [message for message in messages if message.id not in lost]
+
+    def stop_after(self, last_pull: "asyncio.Task[None]") -> None:
+        """Give nothing back while our own last pull is under way: it would bring it here again."""
+        self._last_pull = last_pull
 
     def ack(self, message: Message) -> None:
         """Have it acked with the next call."""
@@ -68,12 +87,12 @@ class Hand:
         self._note()
 
     def nack(self, message: Message, *, delay_ms: int, why: str) -> None:
-        """Have it given back with the next call."""
+        """Have it given back with the next call; one that never began was not attempted."""
         # Within the bus's bounds: it would refuse the whole call, and with it what others give back.
         delay_ms = min(max(0, delay_ms), DELAY_S_MAX * 1000)
         reason = encodable(why)[:_WHY_LENGTH_MAX]
         message.is_settled = True
-        self._backs[reason, False].append(Back(message.id, message.attempt, delay_ms))
+        self._backs[reason, False].append(Back(message.id, message.attempt, delay_ms, message.is_begun))
         self._note()
 
     def reject(self, message: Message, *, why: str) -> None:
@@ -114,7 +133,9 @@ class Hand:
     async def _settle_next(self) -> None:
         if self._acks:
             part, self._acks = self._acks[:SETTLE_MAX], self._acks[SETTLE_MAX:]
-            await self._settle([message.id for message in part], lambda: self._source.ack(part))
+            await self._settle([(message.id, message.attempt) for message in part], lambda: self._source.ack(part))
+        if self._backs and self._last_pull is not None:
+            await asyncio.wait([self._last_pull], timeout=PULL_S_MAX)
         if self._backs:
             (why, is_rejected), backs = self._backs.popitem()
             for start in range(0, len(backs), SETTLE_MAX):
@@ -132,14 +153,17 @@ class Hand:
 
     async def _outcome(self, message: Message) -> bool:
         outcome: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting[message.id] = outcome
+        self._waiting[message.id, message.attempt] = outcome
         return await outcome
 
     async def _give_back(self, backs: Sequence[Back], why: str, *, is_rejected: bool) -> None:
         call = self._source.reject if is_rejected else self._source.nack
-        await self._settle([back.id for back in backs], lambda: call(backs, why=why))
+        unbegun = {back.id for back in backs if not back.attempted}
+        await self._settle([(back.id, back.attempt) for back in backs], lambda: call(backs, why=why), unbegun)
 
-    async def _settle(self, ids: list[str], call: Callable[[], Awaitable[set[str]]]) -> None:
+    async def _settle(
+        self, pairs: list[Pair], call: Callable[[], Awaitable[set[str]]], unbegun: Collection[str] = ()
+    ) -> None:
         """Call until the bus answers; whoever waits for one of these hears whether it was still ours."""
         pauses = Pauses()
         while True:
@@ -147,19 +171,19 @@ class Hand:
                 lost = await call()
                 break
             except BusAway as error:
-                _log.warning("settling.delayed queue=%s messages=%d error=%s", self._source.name, len(ids), error)
+                _log.warning("settling.delayed queue=%s messages=%d error=%s", self._source.name, len(pairs), error)
                 await asyncio.sleep(pauses.next_s())
             except Refused as error:
-                _log.warning("settling.refused queue=%s messages=%d error=%s", self._source.name, len(ids), error)
-                lost = set(ids)
+                _log.warning("settling.refused queue=%s messages=%d error=%s", self._source.name, len(pairs), error)
+                lost = {id_ for id_, _ in pairs}
                 break
-        if lost:
+        if handled := lost.difference(unbegun):
             # They were handled, and will be again: by the time of the call their leases had ended.
-            _log.warning("leases.lost queue=%s messages=%s", self._source.name, " ".join(sorted(lost)))
-        self._heartbeat.remove(ids)
-        self._unsettled -= len(ids)
+            _log.warning("leases.lost queue=%s messages=%s", self._source.name, " ".join(sorted(handled)))
+        self._heartbeat.remove(pairs)
+        self._unsettled -= len(pairs)
         if self._waiting:
-            for id_ in ids:
-                outcome = self._waiting.pop(id_, None)
+            for pair in pairs:
+                outcome = self._waiting.pop(pair, None)
                 if outcome is not None and not outcome.done():
-                    outcome.set_result(id_ not in lost)
+                    outcome.set_result(pair[0] not in lost)

@@ -1,13 +1,15 @@
 """The consumer's side of the heartbeat: starts the process of client/beating.py and tells it what is in hand."""
 
 import asyncio
+import mmap
 import os
 import subprocess
+import tempfile
 from collections.abc import Collection, Sequence
 
 import msgspec
 
-from doubledecker.client.beating import READY
+from doubledecker.client.beating import MARK, READY, Pair
 from doubledecker.client.errors import HeartbeatFailed
 from doubledecker.client.message import Message, Pulse
 
@@ -24,11 +26,17 @@ class Heartbeat:
 
     def __init__(self, pulse: Pulse, *, lease_ms: int, work_s_max: float) -> None:
         self._command = list(pulse.command)
-        self._greeting = _encode({**pulse.greeting, "lease_ms": lease_ms, "work_s_max": work_s_max}) + b"\n"
+        self._terms = {**pulse.greeting, "lease_ms": lease_ms, "work_s_max": work_s_max}
         self._process: subprocess.Popen[bytes] | None = None
         self._unsaid = bytearray()
-        self._held: dict[str, int] = {}
+        # Numbers in order of arrival, by message and attempt: a message that was lost may come again.
+        self._held: dict[Pair, int] = {}
         self._look: asyncio.TimerHandle | None = None
+        self._begun = 0
+        # Memory that both processes see: the mark is right at every moment, also when we are killed, and costs no call.
+        self._mark_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with us
+        self._mark_file.truncate(MARK.size)
+        self._mark = mmap.mmap(self._mark_file.fileno(), MARK.size)
 
     async def start(self) -> None:
         """Start the process, and wait until it is ready."""
@@ -46,17 +54,23 @@ class Heartbeat:
 
     def add(self, messages: Sequence[Message]) -> None:
         """Tell of messages that came in hand; done when this returns, before any handler can hold us up."""
-        words: list[str | int] = []
+        words: list[tuple[str, int, int]] = []
         for message in messages:
-            words += (message.id, message.attempt)
-            self._held[message.id] = message.attempt
+            words.append((message.id, message.attempt, message.number))
+            self._held[message.id, message.attempt] = message.number
         self._say(b"+" + _encode(words) + b"\n")
 
-    def remove(self, ids: Collection[str]) -> None:
+    def begin(self, number: int) -> None:
+        """Mark that the handler of this message, and of all that arrived before it, is called."""
+        if number > self._begun:
+            self._begun = number
+            MARK.pack_into(self._mark, 0, number)
+
+    def remove(self, pairs: Collection[Pair]) -> None:
         """Tell of messages that are settled."""
-        for id_ in ids:
-            self._held.pop(id_, None)
-        self._say(b"-" + _encode(ids) + b"\n")
+        for pair in pairs:
+            self._held.pop(pair, None)
+        self._say(b"-" + _encode(pairs) + b"\n")
 
     async def close(self) -> None:
         """End the process; what was not removed is given back by it."""
@@ -75,19 +89,28 @@ class Heartbeat:
             process.wait()
         finally:
             process.stdout.close()
+            self._mark.close()
+            self._mark_file.close()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         """Start the process, and tell it everything."""
         # A group of its own: what a terminal signals is for us, and this has to outlive our last words.
+        mark = self._mark_file.fileno()
         self._process = process = subprocess.Popen(  # noqa: S603 - our own command
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0, bufsize=0
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0,
+            bufsize=0,
+            pass_fds=(mark,),
         )
         assert process.stdin is not None
         # Whatever state it is in, it must not hold us up.
         os.set_blocking(process.stdin.fileno(), False)
-        words = [word for pair in self._held.items() for word in pair]
+        words = [(*pair, number) for pair, number in self._held.items()]
         self._unsaid = bytearray()
-        self._say(self._greeting + (b"+" + _encode(words) + b"\n" if words else b""))
+        greeting = _encode({**self._terms, "mark": mark}) + b"\n"
+        self._say(greeting + (b"+" + _encode(words) + b"\n" if words else b""))
         return process
 
     def _say(self, line: bytes) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from doubledecker.client.errors import BusAway, NotABus
-from doubledecker.client.hand import Hand
+from doubledecker.client.hand import PULL_S_MAX, WHY_UNSTARTED, Hand
 from doubledecker.client.heartbeat import Heartbeat
 from doubledecker.client.intake import Intake
 from doubledecker.client.message import Source, Terms
@@ -15,9 +15,6 @@ from doubledecker.client.pausing import Backoff, Pauses, check_seconds
 
 # What is settled last may have to wait for a bus that is just restarting; beyond that the leases end by themselves.
 _SETTLE_S_MAX = 5.0
-# A pull that is under way brings messages within its wait; one that takes longer has lost its bus.
-PULL_S_MAX = 3.0
-_WHY_UNSTARTED = "not started"
 _BACKOFF = Backoff()
 # As the bus has them; it would refuse the first pull only.
 _LEASE_MS_MIN, _LEASE_MS_MAX = 100, 12 * 3_600_000
@@ -62,6 +59,11 @@ class Holding:
         """Whether no more messages come, or none can be settled."""
         return self.pulling.done() or self.settling.done()
 
+    def stop(self) -> None:
+        """Pull no more; what is given back waits for the pull under way to end."""
+        self.intake.stop()
+        self.hand.stop_after(self.pulling)
+
     async def until_over(self, *others: "asyncio.Task[bool]") -> None:
         """Wait until it is over, or one of the other things has happened."""
         await asyncio.wait([self.pulling, self.settling, *others], return_when=asyncio.FIRST_COMPLETED)
@@ -86,20 +88,21 @@ async def holding(source: Source, rules: Rules, terms: Terms) -> AsyncIterator[H
         concurrency=rules.concurrency,
         lease_ms=rules.lease_ms,
         lease_s=lease_ms / 1000,
-        # Giving back counts as an attempt: with a single one, what was pulled ahead and not started would be lost.
+        # When the whole machine fails, the leases of what it had pulled ahead end, and that counts as an attempt.
         is_ahead=terms.attempts_max > 1,
     )
     # No TaskGroup: `messages()` is a generator, and may be closed by another task than the one that began it.
     settling = asyncio.create_task(hand.run())
     pulling = asyncio.create_task(intake.run())
+    held = Holding(intake, hand, pulling, settling)
     try:
-        yield Holding(intake, hand, pulling, settling)
+        yield held
     finally:
-        intake.stop()
+        held.stop()
         try:
             await asyncio.wait([pulling], timeout=PULL_S_MAX)
             for message in intake.ready:
-                hand.nack(message, delay_ms=0, why=_WHY_UNSTARTED)
+                hand.nack(message, delay_ms=0, why=WHY_UNSTARTED)
             # After a second Ctrl-C nobody settles any more; the heartbeat gives back what is left.
             settled = asyncio.create_task(hand.settled())
             await asyncio.wait([settled, settling], timeout=_SETTLE_S_MAX, return_when=asyncio.FIRST_COMPLETED)

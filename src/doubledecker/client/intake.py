@@ -18,7 +18,7 @@ from doubledecker.client.pausing import Pauses
 # What one pull brings at most; the bus has the same bound.
 PULL_MAX = 200
 # How long a pull waits for a message. A stop may have to wait that long too: a pull that is abandoned may still take
-# messages, and giving them back counts as an attempt.
+# messages, and nobody would give them back before their leases end.
 WAIT_MS = 1_000
 # What is pulled ahead will be started within this time...
 _AHEAD_S = 0.03

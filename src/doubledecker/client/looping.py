@@ -37,6 +37,7 @@ class Loop:
         if not await _has_ready(held) or self._is_left:
             return None
         self._message = held.intake.start_one(asyncio.get_running_loop().time())
+        held.hand.begin(self._message)
         return self._message
 
     async def leave(self) -> None:
@@ -47,6 +48,7 @@ class Loop:
             if held is None:
                 return
             try:
+                held.stop()
                 self._end(held)
             finally:
                 await self._stack.aclose()

@@ -38,7 +38,18 @@ class Settler(Protocol):
 class Message:
     """One message under a lease; `attempt` says how often it has been delivered, this time included."""
 
-    __slots__ = ("_settler", "arrived_s", "attempt", "event", "id", "is_settled", "lease_until", "tenant")
+    __slots__ = (
+        "_settler",
+        "arrived_s",
+        "attempt",
+        "event",
+        "id",
+        "is_begun",
+        "is_settled",
+        "lease_until",
+        "number",
+        "tenant",
+    )
 
     def __init__(self, id_: str, attempt: int, tenant: str, event: Event, lease_until: int) -> None:
         self.id = id_
@@ -47,6 +58,10 @@ class Message:
         self.event = event
         self.lease_until = lease_until
         self.is_settled = False
+        # Whether its handler was called; what never began was not attempted.
+        self.is_begun = False
+        # Messages of one runner are counted in the order in which they arrive, and begin in that order.
+        self.number = 0
         self.arrived_s = 0.0
         self._settler: Settler | None = None
 
@@ -82,12 +97,13 @@ class Terms(msgspec.Struct, frozen=True):
     attempts_max: int
 
 
-class Back(msgspec.Struct, frozen=True, gc=False):
-    """A message to give back."""
+class Back(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A message to give back; one that was not attempted has its attempt taken off the count."""
 
     id: str
     attempt: int
     delay_ms: int = 0
+    attempted: bool = True
 
 
 def encodable(why: object) -> str:

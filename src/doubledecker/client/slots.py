@@ -5,16 +5,17 @@ turn of the loop, and many of them are acked together.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from doubledecker.client.blocking import BlockingMessage
 from doubledecker.client.errors import Reject, RetryLater
-from doubledecker.client.hand import Hand
+from doubledecker.client.hand import WHY_UNSTARTED, Hand
 from doubledecker.client.intake import Intake
 from doubledecker.client.message import Message
 from doubledecker.client.net import Net
@@ -150,13 +151,14 @@ class TaskSlots:
             self._net.tear(error or RuntimeError("it returned"))
 
     async def _slot(self) -> None:
-        intake, ready = self._intake, self._intake.ready
+        intake, ready, begin = self._intake, self._intake.ready, self._hand.begin
         loop = asyncio.get_running_loop()
         now_s = loop.time
         while True:
             turn_ends_s = now_s() + _TURN_S
             while ready:
                 message = intake.start_one(now_s())
+                begin(message)
                 try:
                     await self._handle(message)
                 finally:
@@ -217,7 +219,9 @@ class ThreadSlots:
         self._is_told = False
         # A thread that is done finds its next message in the inbox, without waiting for the loop.
         self._inbox_max = 2 * concurrency
-        self._at_work: dict[str, Message] = {}
+        self._at_work: set[Message] = set()
+        self._is_ending = False
+        self._begin_lock = threading.Lock()
         self._threads = [threading.Thread(target=self._slot, daemon=True) for _ in range(concurrency)]
 
     def start(self) -> None:
@@ -226,19 +230,33 @@ class ThreadSlots:
 
     def wake(self) -> None:
         intake = self._intake
-        while intake.ready and intake.running < self._inbox_max:
+        while intake.ready and intake.running < self._inbox_max and not self._is_ending:
             message = intake.start_one(self._loop.time())
-            self._at_work[message.id] = message
+            self._at_work.add(message)
             self._inbox.put(message)
 
     async def end(self) -> None:
         """Give back what is still at work. A thread cannot be interrupted: its message may be handled twice."""
+        self._is_ending = True
+        unbegun = self._emptied()
         for _ in self._threads:
             self._inbox.put(None)
         self._collect()
-        for message in self._at_work.values():
+        for message in unbegun:
+            self._hand.nack(message, delay_ms=0, why=WHY_UNSTARTED)
+        for message in self._at_work.difference(unbegun):
             if not message.is_settled:
+                # A thread has it, and may be about to begin.
+                message.is_begun = True
                 self._hand.nack(message, delay_ms=0, why=_WHY_STOPPED)
+
+    def _emptied(self) -> list[Message]:
+        """What no thread has taken yet, and none will."""
+        left: list[Message] = []
+        with contextlib.suppress(Empty):
+            while (message := self._inbox.get_nowait()) is not None:
+                left.append(message)
+        return left
 
     def _slot(self) -> None:
         try:
@@ -259,6 +277,8 @@ class ThreadSlots:
 
     def _attempt(self, message: Message) -> BaseException | None:
         """Call the function; says how it failed. Whatever it raises ends its message, not the thread."""
+        with self._begin_lock:
+            self._hand.begin(message)
         try:
             outcome = self._work(BlockingMessage(message, self._loop))
         except BaseException as error:  # noqa: BLE001 - no signal is raised in a thread
@@ -274,8 +294,7 @@ class ThreadSlots:
         now_s = self._loop.time()
         while self._done:
             message, failure = self._done.popleft()
-            if self._at_work.pop(message.id, None) is None:
-                continue
+            self._at_work.discard(message)
             self._intake.finish_one(now_s)
             if failure is not None:
                 self._verdicts.failed(message, failure)

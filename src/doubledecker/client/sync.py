@@ -120,10 +120,16 @@ class Queue:
         return _those(messages, self._portal.call(self._queue.ack(_held(messages))))
 
     def nack(
-        self, messages: Sequence[BlockingMessage], delay_s: float = 0.0, why: str = "given back"
+        self,
+        messages: Sequence[BlockingMessage],
+        delay_s: float = 0.0,
+        why: str = "given back",
+        *,
+        attempted: bool = True,
     ) -> list[BlockingMessage]:
-        """Give messages back; returns those that were no longer ours."""
-        return _those(messages, self._portal.call(self._queue.nack(_held(messages), delay_s, why)))
+        """Give messages back; returns those that were no longer ours. What was not attempted does not count."""
+        lost = self._portal.call(self._queue.nack(_held(messages), delay_s, why, attempted=attempted))
+        return _those(messages, lost)
 
     def reject(self, messages: Sequence[BlockingMessage], why: str = "rejected") -> list[BlockingMessage]:
         """Send messages to the dead letters; returns those that were no longer ours."""

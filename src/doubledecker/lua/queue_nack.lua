@@ -19,7 +19,7 @@ for i, record in ipairs(records) do
   local id, delay_ms = record.id, delays[at[i]]
   given[i] = id
   if spared[at[i]] == 1 then
-    record.forgiven = record.forgiven + 1
+    record.forgiven, record.together = record.forgiven + 1, 0
     redis.call("HSET", tried, id, pack_record(record))
   end
   if is_spent(record, attempts_max) then

@@ -33,7 +33,7 @@ local function bring_back_expired()
   let_go("expired", records)
   for _, record in ipairs(records) do
     if is_spent(record, attempts_max) then
-      bury(record, "the lease of attempt " .. record.attempt .. " ended")
+      bury(record, lease_ended(record.attempt))
     else
       give_back(record.id, record.name)
     end

@@ -11,8 +11,8 @@
 -- key  settled    journal:settlements       stream  what became of messages, for the measures of fairness
 -- key  bell       queues:bell               stream  rung with a queue's name when it has something to serve again
 
--- Attempt, messages pulled together, attempts that do not count, time of the pull, cost charged, the facet's tag then;
--- and the facet's name.
+-- Attempt, messages pulled together (0 once the attempt does not count), attempts that do not count, time of the pull,
+-- cost charged, the facet's tag then; and the facet's name.
 local RECORD = "<I4I4I4ddd"
 local RECORD_AND_NAME, NAME_AT = RECORD .. "c0", struct.size(RECORD) + 1
 -- Below this many it costs less to ask for each than to find out whether all are alike.
@@ -134,6 +134,11 @@ local function note(kind, id, name, attempt, ms)
   end
   local count = lines.count + 1
   lines.count, lines[count] = count, id .. " " .. name .. noted
+end
+
+-- Why a message dies whose last lease ended.
+local function lease_ended(attempt)
+  return "the lease of attempt " .. attempt .. " ended"
 end
 
 local function bury(record, why)

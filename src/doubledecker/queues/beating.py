@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from doubledecker.client.beating import CRASH_DELAY_MS, WHY_CRASHED, Pair, beat
+from doubledecker.client.beating import CRASH_DELAY_MS, WHY_CRASHED, WHY_UNBEGUN, Pair, beat
 from doubledecker.errors import BusAway
 from doubledecker.model.queue import Queue
 from doubledecker.queues.bell import Bell
@@ -41,10 +41,11 @@ class RedisLease:
         except BusAway as error:
             raise OSError(str(error)) from error
 
-    def give_back(self, held: list[Pair]) -> None:
-        named = [Held(id_, attempt, CRASH_DELAY_MS) for id_, attempt in held]
+    def give_back(self, held: list[Pair], *, attempted: bool) -> None:
+        delay_ms, why = (CRASH_DELAY_MS, WHY_CRASHED) if attempted else (0, WHY_UNBEGUN)
+        named = [Held(id_, attempt, delay_ms, is_spared=not attempted) for id_, attempt in held]
         try:
-            self._runner.run(self._rings.nack(self._queue, named, why=WHY_CRASHED))
+            self._runner.run(self._rings.nack(self._queue, named, why=why))
         except BusAway as error:
             raise OSError(str(error)) from error
 

@@ -30,7 +30,7 @@ from doubledecker.queues.ring import Patience, Rings
 from doubledecker.store import partitions as store
 from doubledecker.store import registry
 from doubledecker.store.partitions import Partitions
-from doubledecker.store.queues import Named
+from doubledecker.store.queues import Held, Named
 
 _NAMESPACE = "rm:"
 _PATIENCE_S = 30.0
@@ -132,8 +132,9 @@ class RedisSource:
         return _lost(messages, kept)
 
     async def nack(self, backs: Sequence[Back], *, why: str) -> set[str]:
+        held = [Held(back.id, back.attempt, back.delay_ms, is_spared=not back.attempted) for back in backs]
         with _translated():
-            kept = await self._rings.nack(self._queue, backs, why=why)
+            kept = await self._rings.nack(self._queue, held, why=why)
         return _lost(backs, kept)
 
     async def reject(self, backs: Sequence[Back], *, why: str) -> set[str]:

@@ -28,6 +28,7 @@ RECORD = struct.Struct("<IIIddd")
 _PullReply = tuple[list[bytes], list[int], list[bytes], list[bytes], list[int], int, int, bytes, bytes, int]
 
 _PULL, _ACK, _NACK, _EXTEND = load("queue_pull"), load("queue_ack"), load("queue_nack"), load("queue_extend")
+_SPARE = load("queue_spare")
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Returned(Named, Protocol):
 
 @dataclass(frozen=True)
 class Held:
-    """A message that a consumer names, as values; one that is spared comes back without the attempt being counted."""
+    """A message that a consumer names, as values; the attempt of one that is spared does not count."""
 
     id: str
     attempt: int
@@ -145,7 +146,10 @@ async def ack(partition: Partition, queue: Queue, held: Sequence[Named]) -> list
 async def nack(
     partition: Partition, queue: Queue, held: Sequence[Returned], *, why: str, is_rejected: bool = False
 ) -> list[str]:
-    """Give messages back, each after its delay, or to the dead letters; returns those that were still the caller's."""
+    """Give messages back, each after its delay, or to the dead letters; returns those that were still the caller's.
+
+    Of a spared one whose lease had ended before, the attempt that this cost is taken back.
+    """
     reply = await partition.run(
         _NACK,
         queue=queue.name,
@@ -158,7 +162,23 @@ async def nack(
         attempts_max=0 if is_rejected else queue.attempts_max,
         why=why,
     )
-    return ids_of(reply)
+    kept = ids_of(reply)
+    if len(kept) < len(held) and not is_rejected:
+        lost = [each for each in held if isinstance(each, Held) and each.is_spared and each.id not in kept]
+        await _spare(partition, queue, lost)
+    return kept
+
+
+async def _spare(partition: Partition, queue: Queue, lost: Sequence[Held]) -> None:
+    if lost:
+        await partition.run(
+            _SPARE,
+            queue=queue.name,
+            charge=queue.charge,
+            ids=[each.id for each in lost],
+            attempts=[each.attempt for each in lost],
+            attempts_max=queue.attempts_max,
+        )
 
 
 async def extend(partition: Partition, queue: Queue, held: Sequence[Named], *, lease_ms: int) -> tuple[int, list[str]]:

@@ -28,6 +28,8 @@ class _Named(msgspec.Struct, forbid_unknown_fields=True):
     id: str
     attempt: int
     delay_ms: int | None = None
+    # Of a nack alone: a message whose work never began was not attempted.
+    attempted: bool = True
 
 
 class SettleBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,7 +45,12 @@ class SettleBody(msgspec.Struct, forbid_unknown_fields=True):
     @property
     def held(self) -> list[Held]:
         return [
-            Held(each.id, each.attempt, self.delay_ms if each.delay_ms is None else each.delay_ms)
+            Held(
+                each.id,
+                each.attempt,
+                self.delay_ms if each.delay_ms is None else each.delay_ms,
+                is_spared=not each.attempted,
+            )
             for each in self.messages
         ]
 

@@ -131,7 +131,16 @@ PULLED = record(
 )
 _HELD = record(
     ["id", "attempt"],
-    {"id": _TEXT, "attempt": {"type": "integer"}, "delay_ms": or_null(whole(0, queue_bodies.DELAY_MS_MAX))},
+    {
+        "id": _TEXT,
+        "attempt": {"type": "integer"},
+        "delay_ms": or_null(whole(0, queue_bodies.DELAY_MS_MAX)),
+        "attempted": {
+            "type": "boolean",
+            "default": True,
+            "description": "For nack: false when its work never began; then the attempt does not count",
+        },
+    },
 )
 HELD = record(
     ["messages"],
