@@ -11,6 +11,7 @@ DoubledeckerError
 │   ├── Gone                 410  it was there, and is no more
 │   ├── TooLarge             413
 │   ├── TooMany              429  a limit on how many things of a kind may be kept
+│   │   └── QuotaExceeded    429  a client would have more of something than its share
 │   └── QueueFull            429  a queue that refuses rather than drops has no room
 ├── BusAway                  503  Redis did not answer; nothing is known to be written
 │   └── BusSilent            503  there was no connection to it, or no reply in time
@@ -108,6 +109,19 @@ class TooMany(Refused):
 
     status = 429
     title = "Too many"
+
+
+class QuotaExceeded(TooMany):
+    """A client would have more of something than its quota allows; names the bound, its value and its setting."""
+
+    title = "Quota exceeded"
+
+    def __init__(self, bound: str, most: int, wanted: int, *, noun: str, remedy: str) -> None:
+        setting = f"DOUBLEDECKER_{bound.upper()}"
+        super().__init__(f"that would make {wanted} {noun}, and at most {most} are allowed ({setting}); {remedy}")
+        self.bound = bound
+        self.most = most
+        self.wanted = wanted
 
 
 class QueueFull(Refused):

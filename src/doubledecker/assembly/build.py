@@ -1,8 +1,8 @@
 """From settings to working objects: connections, registry, publisher, chains; made here, and closed here."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, fields
 
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.commit import JournalBound
@@ -12,6 +12,7 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.attempt import Dialer, DialLimits
 from doubledecker.delivery.chains import ChainRules, Chains
 from doubledecker.errors import ServerUnfit
+from doubledecker.model.quota import Quotas
 from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Rings
 from doubledecker.store import partitions as store
@@ -48,13 +49,19 @@ async def open_bus(
     try:
         if settings.durable and not await partitions.is_durable():
             raise ServerUnfit("DOUBLEDECKER_DURABLE is set, but the server does not run with `appendfsync always`")
-        registry = LiveRegistry(partitions)
+        registry = LiveRegistry(partitions, quotas(settings))
         await registry.refresh()
         bell = Bell(partitions)
         publisher = Publisher(partitions, registry, journal_bound(settings), Notify(settings.notify))
-        yield Bus(partitions, registry, publisher, bell, Rings(partitions, bell))
+        with closing(registry):
+            yield Bus(partitions, registry, publisher, bell, Rings(partitions, bell))
     finally:
         await partitions.close()
+
+
+def quotas(settings: Settings) -> Quotas:
+    """What a client may have."""
+    return Quotas(**{bound.name: getattr(settings, bound.name) for bound in fields(Quotas)})
 
 
 def journal_bound(settings: Settings) -> JournalBound:

@@ -57,6 +57,10 @@ class Settings:
     head_s_max: float = 10.0
     head_bytes_max: int = 32_768
     connections_max: int = 2_000
+    # what a client may have
+    client_queues_max: int = 1_000
+    client_pattern_steps_max: int = 10_000
+    pattern_steps_max: int = 100_000
     # delivering
     worker_threads: int = 100
     connect_timeout_s: float = 2.0
@@ -158,6 +162,9 @@ _LEAST = {
     "head_s_max": 0.1,
     "head_bytes_max": 1_024,
     "connections_max": 1,
+    "client_queues_max": 0,
+    "client_pattern_steps_max": 0,
+    "pattern_steps_max": 0,
     "worker_threads": 1,
     "connect_timeout_s": 0.01,
     "delivery_timeout_s": 0.01,

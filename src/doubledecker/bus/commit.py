@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 
 import msgspec
 
@@ -136,6 +136,7 @@ class Committer:
         group = Group()
         try:
             for _ in range(_STALE_MAX):
+                await self._learn_anew()
                 group = self._gather()
                 if not group.offers:
                     return self._settle(group)
@@ -165,6 +166,15 @@ class Committer:
         if reply.journal_bytes > self._bound.bytes_max:
             await self._trim()
         return None
+
+    async def _learn_anew(self) -> None:
+        """Match the next drafts with the patterns that changed since they came."""
+        version = self._registry.snapshot.version
+        waiting = (unit for unit in islice(self._units, offers.WRITES_MAX) if unit.version != version)
+        left = (islice(unit.drafts, unit.written, None) for unit in waiting)
+        kinds = {draft.kind for draft in islice(chain.from_iterable(left), offers.WRITES_MAX)}
+        if kinds:
+            await self._registry.learn(kinds)
 
     def _gather(self) -> Group:
         """The next group, in order of arrival; nothing is taken off the line yet."""

@@ -119,7 +119,9 @@ class FencedPublisher:
         """One call with as many rows as it may carry."""
         some = list(islice(self._waiting, offers.WRITES_MAX))
         topics = list(dict.fromkeys(row.kind.topic for row in some))
-        call = self._gather(some, await self._registry.owners(topics, publisher=self._publisher))
+        owners = await self._registry.owners(topics, publisher=self._publisher)
+        await self._registry.learn({row.kind for row in some})
+        call = self._gather(some, owners)
         fence = Fence(self._task, self._batch, self._rows, self._rows + call.rows, call.digest.hexdigest())
         reply = await events.publish(
             self._partition,

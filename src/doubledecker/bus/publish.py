@@ -60,6 +60,7 @@ class Publisher:
                 drafts.setdefault(self._partitions.of(draft.kind, event.key).index, []).append(draft)
             else:
                 refused[i] = _refusal(event.topic)
+        await self._registry.learn({draft.kind for part in drafts.values() for draft in part})
         waits = [self._commit(index, part, is_whole=is_whole) for index, part in drafts.items()]
         full = [await waits[0]] if len(waits) == 1 else await asyncio.gather(*waits)
         for part in full:
@@ -73,6 +74,7 @@ class Publisher:
         for event, _ in offered:
             draft = Draft(event.kind, encode(event), publisher)
             drafts.setdefault(self._partitions.of(draft.kind, event.key).index, []).append(draft)
+        await self._registry.learn({draft.kind for part in drafts.values() for draft in part})
         for part in drafts.values():
             check_whole(part, self._registry.snapshot)
 

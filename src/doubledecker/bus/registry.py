@@ -5,16 +5,20 @@ revoked token is refused everywhere within a second.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from doubledecker import log
+from doubledecker.bus.searching import Searcher
 from doubledecker.errors import BadRequest, BusAway, Conflict, Forbidden, NotFound, TooMany, Unauthenticated
 from doubledecker.model import queue as queueing
+from doubledecker.model import quota
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
+from doubledecker.model.event import Kind
 from doubledecker.model.queue import Queue
+from doubledecker.model.quota import Quotas
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.model.token import ROOT_NAME, Caller, Token
@@ -31,9 +35,13 @@ _log = log.get("registry")
 class LiveRegistry:
     """The snapshot that routing reads, kept fresh."""
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: Partitions, quotas: Quotas | None = None) -> None:
         self._partitions = partitions
+        self._quotas = quotas or Quotas()
         self._lock = asyncio.Lock()
+        # One registration at a time: a quota is checked against what there is.
+        self._registering = asyncio.Lock()
+        self._searcher = Searcher()
         self.snapshot = Registry()
 
     async def refresh(self) -> None:
@@ -49,6 +57,17 @@ class LiveRegistry:
             except BusAway as error:
                 _log.warning("registry.unreachable", error=str(error))
             await asyncio.sleep(FOLLOW_S)
+
+    async def learn(self, kinds: Iterable[Kind]) -> None:
+        """Match the patterns of all queues with kinds that are new, so that routing them later takes no time."""
+        search = self.snapshot.search(kinds)
+        if search is not None:
+            await self._searcher.run(search)
+            self.snapshot.take(search)
+
+    def close(self) -> None:
+        """End what runs beside the event loop."""
+        self._searcher.close()
 
     async def owners(self, names: Sequence[str], *, publisher: str) -> dict[str, str]:
         """Whose each topic is; those without an owner become the publisher's."""
@@ -128,27 +147,8 @@ class LiveRegistry:
 
     async def register_queue(self, queue: Queue, *, caller: Caller) -> bool:
         """Create or replace a queue; says whether it is new. Root may name its owner, or leave it as it was."""
-        named = queue.owner if caller.is_root else ""
-        for _ in range(_TRIES_MAX):
-            await self.refresh()
-            self._check_clients("owner", [named] if named not in {"", ROOT_NAME} else [])
-            self._check_clients("refuse_clients", queue.refuse_clients or ())
-            former = self.snapshot.queues.get(queue.name)
-            if former is not None:
-                check_owner(former, caller)
-                if caller.is_root and not named:
-                    queue = msgspec.structs.replace(queue, owner=former.owner)
-            wanted = queueing.with_uuid(queue, former)
-            if wanted.refuse_clients is None:
-                named_before = former.refuse_clients if former else None
-                wanted = msgspec.structs.replace(wanted, refuse_clients=named_before or ())
-            version = await registry.save_queue(self._partitions.home, wanted, former=former)
-            if version < 0:
-                raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")
-            if version > 0:
-                await self._spread(version)
-                return former is None
-        raise Conflict(f"queue {queue.name!r} is being changed by others at the same time; try again")
+        async with self._registering:
+            return await self._register_queue(queue, caller)
 
     async def queue(self, name: str, *, caller: Caller) -> Queue:
         """A queue that the caller may use; one that this process does not know may be new."""
@@ -171,6 +171,31 @@ class LiveRegistry:
         await self.refresh()
         rows = await registry.topics(self._partitions)
         return [(name, self._name_of(owner), events) for name, owner, events in rows]
+
+    async def _register_queue(self, queue: Queue, caller: Caller) -> bool:
+        named = queue.owner if caller.is_root else ""
+        for _ in range(_TRIES_MAX):
+            await self.refresh()
+            self._check_clients("owner", [named] if named not in {"", ROOT_NAME} else [])
+            self._check_clients("refuse_clients", queue.refuse_clients or ())
+            former = self.snapshot.queues.get(queue.name)
+            if former is not None:
+                check_owner(former, caller)
+                if caller.is_root and not named:
+                    queue = msgspec.structs.replace(queue, owner=former.owner)
+            wanted = queueing.with_uuid(queue, former)
+            if wanted.refuse_clients is None:
+                named_before = former.refuse_clients if former else None
+                wanted = msgspec.structs.replace(wanted, refuse_clients=named_before or ())
+            if not caller.is_root:
+                quota.check_queue(self._quotas, wanted, self.snapshot.queues)
+            version = await registry.save_queue(self._partitions.home, wanted, former=former)
+            if version < 0:
+                raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")
+            if version > 0:
+                await self._spread(version)
+                return former is None
+        raise Conflict(f"queue {queue.name!r} is being changed by others at the same time; try again")
 
     def _check_clients(self, field: str, ids: Sequence[str]) -> None:
         for id_ in ids:

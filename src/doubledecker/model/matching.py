@@ -1,26 +1,40 @@
 """Matching: which queues an event goes to, by their patterns on its routing key `tenant:topic:type`.
 
-RE2 matches in time linear in the key, whatever the pattern. Patterns are compiled together in *shelves*, so that one
-pass over the key tests a hundred of them; a change compiles one shelf anew. Answers are remembered by key; after a
-change, a remembered answer is only tested against what changed since.
+RE2 matches in time linear in the key and in the size of the compiled pattern, its steps. Patterns are compiled together
+in *shelves*, so that one pass over the key tests many of them; a change compiles one shelf anew. A pattern that needs
+many states makes every match of its shelf costly, so a client with many steps has shelves of its own, and the others
+share shelves that are bounded in steps: what one client registers slows down one shelf. The same pattern of several
+queues of a client is compiled and counted once.
+
+Answers are remembered by key; after a change, a remembered answer is only tested against what changed since. What has
+to be matched can be had as a search, in pieces of one key on one shelf, so that the caller decides where it is run.
 """
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import re2
 
 from doubledecker.errors import BadRequest
+from doubledecker.model.cache import ScanResistantCache
 
 PATTERN_LENGTH_MAX = 512
 # In instructions of the compiled pattern: `[a-z]{1,64}:page:.*` has about 150.
 PROGRAM_MAX = 500
-_SHELF_MAX = 100
-# Room for the states of a whole shelf: one that ran out of it would miss matches without a word.
-_SHELF_BYTES = 1 << 27
-_KEYS_MAX = 100_000
+# Measured: at most 3 ns for each step and character, so 1.2 ms for a key of 194 characters.
+SHELF_STEPS = 2_000
+# A client with fewer steps shares shelves.
+SHARED_STEPS = 200
+# Room for some hundred states of the largest shelf; with more there is nothing to win.
+_SHELF_BYTES = 1 << 21
+_KEYS_NEW_MAX, _KEYS_KEPT_MAX = 20_000, 80_000
 # More changes than this since an answer, and it is made from the start.
 _CHANGES_MAX = 50
 _LOG_MAX = 10_000
+# Matches every key. A set that runs out of memory says that nothing matches, not even this.
+_ANYTHING = "(?s).*"
 
 
 def check_pattern(pattern: str) -> None:
@@ -30,7 +44,7 @@ def check_pattern(pattern: str) -> None:
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise BadRequest(f"a pattern of {len(pattern)} characters; at most {PATTERN_LENGTH_MAX} are allowed")
     try:
-        size = re2.compile(pattern, _options(1 << 20)).programsize
+        size = steps_of(pattern)
     except re2.error as error:
         said = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
         raise BadRequest(
@@ -43,103 +57,258 @@ def check_pattern(pattern: str) -> None:
         )
 
 
+@functools.lru_cache(maxsize=20_000)
+def steps_of(pattern: str) -> int:
+    """The size of a pattern when compiled; raises re2.error when it does not compile."""
+    return int(re2.compile(pattern, _options(1 << 20)).programsize)
+
+
+@dataclass
+class Lookup:
+    """A key that is being matched: the shelves to test it on, and the names found so far."""
+
+    key: str
+    sets: tuple["NamedSet", ...]
+    names: set[str]
+
+
+@dataclass(frozen=True)
+class Search:
+    """What has to be matched for some keys; run every piece, in any thread, then give it back to the matcher."""
+
+    lookups: tuple[Lookup, ...]
+    # How many changes the matcher had seen, and how often it had forgotten them.
+    seen: tuple[int, int]
+
+    def pieces(self) -> Iterator[tuple[Lookup, "NamedSet"]]:
+        """Each key with each set of patterns that it has to be tested on."""
+        return ((lookup, patterns) for lookup in self.lookups for patterns in lookup.sets)
+
+
+class PatternSet:
+    """Patterns that are matched together, compiled when first needed."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = tuple(patterns)
+        self._compiled: re2.Set | None = None
+        # What a match takes, as whoever runs it has measured.
+        self.took_s = 0.0
+
+    def match(self, key: str) -> list[int]:
+        """Which of the patterns match the whole key."""
+        if self._compiled is None:
+            self._compiled = self._compile()
+        found = self._compiled.Match(key) or ()
+        if len(self._patterns) not in found:
+            # Out of memory: one by one RE2 has a slower way that needs little.
+            matched = (re2.compile(pattern, _options(1 << 20)).fullmatch(key) for pattern in self._patterns)
+            return [i for i, match in enumerate(matched) if match]
+        return [i for i in found if i < len(self._patterns)]
+
+    def _compile(self) -> re2.Set:
+        compiled = re2.Set.FullMatchSet(_options(_SHELF_BYTES))
+        for pattern in self._patterns:
+            compiled.Add(pattern)
+        compiled.Add(_ANYTHING)
+        compiled.Compile()
+        return compiled
+
+
+@dataclass(frozen=True, eq=False)
+class NamedSet:
+    """A set of patterns with the names that have each; it never changes, so a search ends as it began."""
+
+    patterns: PatternSet
+    names: tuple[tuple[str, ...], ...]
+
+    def match(self, key: str) -> set[str]:
+        """The names with a pattern that matches the whole key."""
+        return {name for i in self.patterns.match(key) for name in self.names[i]}
+
+
+@dataclass(eq=False)
+class _Shelf:
+    """Names by their owner and pattern; `home` is the owner whose they all are, or None if it is shared."""
+
+    home: str | None
+    names: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    steps: int = 0
+    _patterns: PatternSet | None = None
+    _set: NamedSet | None = None
+
+    def add(self, owner: str, pattern: str, names: Iterable[str]) -> None:
+        if (owner, pattern) not in self.names:
+            self.names[owner, pattern] = set()
+            self.steps += steps_of(pattern)
+            self._patterns = None
+        self.names[owner, pattern].update(names)
+        self._set = None
+
+    def discard(self, owner: str, pattern: str, name: str) -> bool:
+        """Take a name off; says whether it was the last that had this pattern."""
+        names = self.names[owner, pattern]
+        names.discard(name)
+        self._set = None
+        if not names:
+            self.remove(owner, pattern)
+        return not names
+
+    def remove(self, owner: str, pattern: str) -> set[str]:
+        """Take a pattern off, and return the names that had it."""
+        self.steps -= steps_of(pattern)
+        self._patterns = self._set = None
+        return self.names.pop((owner, pattern))
+
+    @property
+    def set(self) -> NamedSet:
+        """What is on it now."""
+        if self._patterns is None:
+            self._patterns = PatternSet([pattern for _, pattern in self.names])
+        if self._set is None:
+            self._set = NamedSet(self._patterns, tuple(map(tuple, self.names.values())))
+        return self._set
+
+
 class Matcher:
     """Named patterns, and who matches what."""
 
     def __init__(self) -> None:
-        self._patterns: dict[str, Sequence[str]] = {}
-        self._shelves: list[_Shelf] = []
-        self._shelf_of: dict[str, _Shelf] = {}
-        self._answers: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._named: dict[str, tuple[str, Sequence[str]]] = {}
+        # By owner: its patterns, each with the shelf that it is on.
+        self._placed: dict[str, dict[str, _Shelf]] = defaultdict(dict)
+        self._steps: Counter[str] = Counter()
+        self._shelves: dict[str | None, list[_Shelf]] = defaultdict(list)
+        self._answers: ScanResistantCache[str, tuple[int, tuple[str, ...]]] = ScanResistantCache(
+            new_max=_KEYS_NEW_MAX, kept_max=_KEYS_KEPT_MAX
+        )
         self._changed: list[str] = []
+        self._forgotten = 0
 
-    def put(self, name: str, patterns: Sequence[str] | None) -> None:
-        """Take over a name's patterns, or forget it."""
-        if self._patterns.get(name) == patterns:
+    def put(self, name: str, patterns: Sequence[str] | None, owner: str = "") -> None:
+        """Take over a name's patterns and owner, or forget it."""
+        wanted = None if patterns is None else (owner, patterns)
+        former = self._named.pop(name, None)
+        if wanted is not None:
+            self._named[name] = wanted
+        if former == wanted:
             return
-        if len(self._changed) >= _LOG_MAX:
-            self._changed.clear()
-            self._answers.clear()
-        self._changed.append(name)
-        former = self._shelf_of.pop(name, None)
+        self._note_change(name)
         if former is not None:
-            former.remove(name)
-        self._patterns.pop(name, None)
-        if patterns is not None:
-            self._patterns[name] = patterns
-            self._shelf_of[name] = shelf = self._shelf_with_room(len(patterns))
-            shelf.add(name, patterns)
+            self._remove(name, *former)
+        if wanted is not None:
+            self._add(name, *wanted)
 
-    def put_all(self, named: dict[str, Sequence[str]]) -> None:
-        """Take over all at once."""
-        for name in [name for name in self._patterns if name not in named]:
+    def put_all(self, named: dict[str, tuple[str, Sequence[str]]]) -> None:
+        """Take over all at once: owner and patterns by name."""
+        for name in [name for name in self._named if name not in named]:
             self.put(name, None)
-        for name, patterns in named.items():
-            self.put(name, patterns)
+        for name, (owner, patterns) in named.items():
+            self.put(name, patterns, owner)
+
+    def steps(self, owner: str) -> int:
+        """How large an owner's patterns are together; the same pattern counts once."""
+        return self._steps[owner]
+
+    @property
+    def steps_total(self) -> int:
+        """How large all patterns are together."""
+        return self._steps.total()
 
     def match(self, key: str) -> tuple[str, ...]:
         """The names with a pattern that matches the whole key, in order."""
         known = self._answers.get(key)
-        now = len(self._changed)
-        if known is not None and known[0] == now:
+        if known is not None and known[0] == len(self._changed):
             return known[1]
-        if known is not None and now - known[0] <= _CHANGES_MAX:
-            names = self._retest(key, known[1], self._changed[known[0] :])
-        else:
-            names = {name for shelf in self._shelves for name in shelf.match(key)}
-        answer = tuple(sorted(names))
-        if len(self._answers) >= _KEYS_MAX:
+        search = self.search([key])
+        for lookup, patterns in search.pieces():
+            lookup.names |= patterns.match(lookup.key)
+        self.take(search)
+        return tuple(sorted(search.lookups[0].names))
+
+    def knows(self, key: str) -> bool:
+        """Whether the answer is remembered, and nothing has changed since."""
+        known = self._answers.get(key)
+        return known is not None and known[0] == len(self._changed)
+
+    def search(self, keys: Iterable[str]) -> Search:
+        """What it takes to know who matches these keys."""
+        return Search(tuple(map(self._lookup, keys)), (len(self._changed), self._forgotten))
+
+    def take(self, search: Search) -> None:
+        """Remember what a search has found; what changed meanwhile is tested when the key comes again."""
+        changes, forgotten = search.seen
+        if forgotten == self._forgotten:
+            for lookup in search.lookups:
+                self._answers.put(lookup.key, (changes, tuple(sorted(lookup.names))))
+
+    def _lookup(self, key: str) -> Lookup:
+        known = self._answers.get(key)
+        if known is None or len(self._changed) - known[0] > _CHANGES_MAX:
+            return Lookup(key, tuple(shelf.set for shelves in self._shelves.values() for shelf in shelves), set())
+        changed = set(self._changed[known[0] :])
+        placed = (self._placed[owner][pattern] for owner, patterns in self._still(changed) for pattern in patterns)
+        shelves = {id(shelf): shelf for shelf in placed}
+        return Lookup(key, tuple(shelf.set for shelf in shelves.values()), set(known[1]) - changed)
+
+    def _still(self, names: Iterable[str]) -> Iterator[tuple[str, Sequence[str]]]:
+        return (self._named[name] for name in names if name in self._named)
+
+    def _note_change(self, name: str) -> None:
+        if len(self._changed) >= _LOG_MAX:
+            self._changed.clear()
             self._answers.clear()
-        self._answers[key] = (now, answer)
-        return answer
+            self._forgotten += 1
+        self._changed.append(name)
 
-    def _retest(self, key: str, before: tuple[str, ...], changed: Iterable[str]) -> set[str]:
-        names = set(before)
-        for name in set(changed):
-            names.discard(name)
-            shelf = self._shelf_of.get(name)
-            if shelf is not None and name in shelf.match(key):
-                names.add(name)
-        return names
+    def _add(self, name: str, owner: str, patterns: Sequence[str]) -> None:
+        placed = self._placed[owner]
+        home = self._home_of(owner)
+        self._steps[owner] += sum(steps_of(pattern) for pattern in set(patterns) if pattern not in placed)
+        for pattern in patterns:
+            if pattern in placed:
+                placed[pattern].add(owner, pattern, [name])
+            else:
+                self._place(owner, pattern, [name])
+        self._move(owner, home)
 
-    def _shelf_with_room(self, count: int) -> "_Shelf":
-        for shelf in self._shelves:
-            if shelf.size + count <= _SHELF_MAX:
+    def _remove(self, name: str, owner: str, patterns: Sequence[str]) -> None:
+        home = self._home_of(owner)
+        for pattern in set(patterns):
+            shelf = self._placed[owner][pattern]
+            if shelf.discard(owner, pattern, name):
+                del self._placed[owner][pattern]
+                self._steps[owner] -= steps_of(pattern)
+                self._drop_if_empty(shelf)
+        self._move(owner, home)
+
+    def _move(self, owner: str, former: str | None) -> None:
+        """Give an owner shelves of its own once it has many steps, or let it share again."""
+        if self._home_of(owner) == former:
+            return
+        for pattern, shelf in list(self._placed[owner].items()):
+            if shelf.home == former:
+                names = shelf.remove(owner, pattern)
+                self._drop_if_empty(shelf)
+                self._place(owner, pattern, names)
+
+    def _home_of(self, owner: str) -> str | None:
+        return owner if self._steps[owner] > SHARED_STEPS else None
+
+    def _place(self, owner: str, pattern: str, names: Iterable[str]) -> None:
+        shelf = self._shelf_with_room(self._home_of(owner), steps_of(pattern))
+        shelf.add(owner, pattern, names)
+        self._placed[owner][pattern] = shelf
+
+    def _shelf_with_room(self, home: str | None, steps: int) -> _Shelf:
+        for shelf in reversed(self._shelves[home]):
+            if shelf.steps + steps <= SHELF_STEPS:
                 return shelf
-        self._shelves.append(_Shelf())
-        return self._shelves[-1]
+        self._shelves[home].append(_Shelf(home))
+        return self._shelves[home][-1]
 
-
-class _Shelf:
-    """Patterns that are matched together; compiled when first needed after a change."""
-
-    def __init__(self) -> None:
-        self._named: dict[str, Sequence[str]] = {}
-        self._names: list[str] = []
-        self._compiled: re2.Set | None = None
-        self.size = 0
-
-    def add(self, name: str, patterns: Sequence[str]) -> None:
-        self._named[name] = patterns
-        self.size += len(patterns)
-        self._compiled = None
-
-    def remove(self, name: str) -> None:
-        self.size -= len(self._named.pop(name))
-        self._compiled = None
-
-    def match(self, key: str) -> set[str]:
-        if not self._named:
-            return set()
-        if self._compiled is None:
-            self._compiled = re2.Set.FullMatchSet(_options(_SHELF_BYTES))
-            pairs = [(name, pattern) for name, patterns in self._named.items() for pattern in patterns]
-            self._names = [name for name, _ in pairs]
-            for _, pattern in pairs:
-                self._compiled.Add(pattern)
-            self._compiled.Compile()
-        # Without any match it returns None, not an empty list.
-        return {self._names[i] for i in self._compiled.Match(key) or ()}
+    def _drop_if_empty(self, shelf: _Shelf) -> None:
+        if not shelf.names:
+            self._shelves[shelf.home].remove(shelf)
 
 
 def _options(bytes_max: int) -> re2.Options:

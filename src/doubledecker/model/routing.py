@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from doubledecker.model.cache import ScanResistantCache
 from doubledecker.model.event import Kind
-from doubledecker.model.matching import Matcher
+from doubledecker.model.matching import Matcher, Search
 from doubledecker.model.queue import Queue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
 
 # Kinds whose routes are kept: the same come again and again, but a publisher may have any number of tenants.
-_ROUTES_MAX = 10_000
+_ROUTES_NEW_MAX, _ROUTES_KEPT_MAX = 2_000, 10_000
 
 
 class Route(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -44,7 +45,9 @@ class Registry:
     owners: dict[str, str] = field(default_factory=dict)
     _by_topic: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict)
     _matcher: Matcher = field(default_factory=Matcher)
-    _routes: dict[Kind, Route] = field(default_factory=dict)
+    _routes: ScanResistantCache[Kind, Route] = field(
+        default_factory=lambda: ScanResistantCache(new_max=_ROUTES_NEW_MAX, kept_max=_ROUTES_KEPT_MAX)
+    )
     # Routes to the same queues share the tuple of them, so that a group of events is told apart by it quickly.
     _together: dict[tuple[str, ...], tuple[Queue, ...]] = field(default_factory=dict)
 
@@ -57,10 +60,29 @@ class Registry:
             if queues is None:
                 queues = self._together[names] = tuple(self.queues[name] for name in names)
             route = Route(kind, self._by_topic.get(kind.topic, ()), queues)
-            if len(self._routes) >= _ROUTES_MAX:
-                self._routes.clear()
-            self._routes[kind] = route
+            self._routes.put(kind, route)
         return route
+
+    def search(self, kinds: Iterable[Kind]) -> Search | None:
+        """What has to be matched before `route` can answer for these kinds at once; None when it is nothing."""
+        if not self.queues:
+            return None
+        unknown = [kind.routing_key for kind in kinds if self._routes.get(kind) is None]
+        keys = [key for key in unknown if not self._matcher.knows(key)]
+        return self._matcher.search(keys) if keys else None
+
+    def take(self, search: Search) -> None:
+        """Remember what a search has found."""
+        self._matcher.take(search)
+
+    def steps(self, owner: str) -> int:
+        """How large the patterns of an owner's queues are together."""
+        return self._matcher.steps(owner)
+
+    @property
+    def steps_total(self) -> int:
+        """How large the patterns of all queues are together."""
+        return self._matcher.steps_total
 
     @property
     def pushed_to(self) -> dict[str, Subscriber]:
@@ -74,13 +96,13 @@ class Registry:
         self.queues.pop(name, None)
         if queue is not None:
             self.queues[name] = queue
-        self._matcher.put(name, queue.patterns if queue else None)
+        self._matcher.put(name, queue.patterns if queue else None, queue.owner if queue else "")
 
     def put_queues(self, queues: Iterable[Queue]) -> None:
         """Take over all queues at once."""
         self._forget_routes()
         self.queues = {queue.name: queue for queue in queues}
-        self._matcher.put_all({queue.name: queue.patterns for queue in self.queues.values()})
+        self._matcher.put_all({queue.name: (queue.owner, queue.patterns) for queue in self.queues.values()})
 
     def with_name(self, name: str) -> list[Token]:
         """The tokens with this name; a name may be shared."""

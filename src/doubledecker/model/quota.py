@@ -1,0 +1,56 @@
+"""Quotas: how much one client may have, so that no client can take what the others need. Pure checks.
+
+Every bound is a setting of the same name; 0 is no bound. Root is exempt.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from doubledecker.errors import QuotaExceeded
+from doubledecker.model.matching import steps_of
+from doubledecker.model.queue import Queue
+
+
+@dataclass(frozen=True)
+class Quotas:
+    """The bounds of a client, and those of all clients together."""
+
+    client_queues_max: int = 1_000
+    client_pattern_steps_max: int = 10_000
+    pattern_steps_max: int = 100_000
+
+    def check(self, bound: str, wanted: int, *, noun: str, remedy: str) -> None:
+        """Raise QuotaExceeded when more is wanted than a bound allows."""
+        most: int = getattr(self, bound)
+        if 0 < most < wanted:
+            raise QuotaExceeded(bound, most, wanted, noun=noun, remedy=remedy)
+
+
+def check_queue(quotas: Quotas, queue: Queue, queues: Mapping[str, Queue]) -> None:
+    """Raise QuotaExceeded when its owner may not have this queue; one that asks for no more than it has always may."""
+    others = [other for other in queues.values() if other.name != queue.name]
+    former = queues.get(queue.name)
+    own = [other for other in others if other.owner == queue.owner]
+    if former is None:
+        quotas.check(
+            "client_queues_max",
+            len(own) + 1,
+            noun="queues of this client",
+            remedy="delete some, or give several patterns to one",
+        )
+    steps = _steps([*own, queue])
+    more = steps - _steps([*own, former] if former else own)
+    if more > 0:
+        noun, remedy = "steps of compiled patterns", "delete queues, or write shorter patterns with fewer repetitions"
+        quotas.check("client_pattern_steps_max", steps, noun=f"{noun} of this client", remedy=remedy)
+        quotas.check("pattern_steps_max", _total(queues) + more, noun=f"{noun} of all clients", remedy=remedy)
+
+
+def _steps(queues: Iterable[Queue]) -> int:
+    """How large the patterns of one owner's queues are; the same pattern is compiled once."""
+    return sum(map(steps_of, {pattern for queue in queues for pattern in queue.patterns}))
+
+
+def _total(queues: Mapping[str, Queue]) -> int:
+    by_owner = {(queue.owner, pattern) for queue in queues.values() for pattern in queue.patterns}
+    return sum(steps_of(pattern) for _, pattern in by_owner)
