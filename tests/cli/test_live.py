@@ -209,3 +209,11 @@ def shown_until(terminal: int, *wanted: bytes) -> bytes:
 
 def plain(shown: bytes) -> bytes:
     return re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", shown)
+
+
+@pytest.mark.parametrize(
+    ("points", "failures", "word"),
+    [(100, 0, "healthy"), (84, 20, "failing"), (0, 1, "failing"), (30, 0, "recovering"), (80, 0, "healthy")],
+)
+def test_the_word_for_health_shows_the_present(points: int, failures: int, word: str):
+    assert words.health(points, failures=failures) == word

@@ -15,7 +15,7 @@ _SPARK_MAX = trail.KEPT_S
 # All lines but the rows of subscribers, processes and messages: head, numbers, two headings, gaps, foot.
 _FIXED_LINES = 13
 _ROWS_MIN = 2
-_COLOURS = {"healthy": "green", "strained": "yellow", "failing": "red"}
+_COLOURS = {"healthy": "green", "recovering": "yellow", "failing": "red"}
 _STATE_COLOURS = {State.RUNNING: "green", State.RESTARTING: "red"}
 
 
@@ -96,7 +96,7 @@ def _subscribers(board: Board, last: Overview, rows_max: int) -> RenderableType:
     # Those in need first; the others keep the order of their names, so that rows do not jump about.
     shown = last.subscribers
     if len(shown) > rows_max:
-        shown = tuple(sorted(shown, key=lambda view: view.condition.health)[: rows_max - 1])
+        shown = tuple(sorted(shown, key=_need)[: rows_max - 1])
     for view in shown:
         sent = board.trail.rate(trail.sent_to(view.subscriber.token))
         table.add_row(*_subscriber(view, names[view.subscriber.token], sent))
@@ -107,9 +107,14 @@ def _subscribers(board: Board, last: Overview, rows_max: int) -> RenderableType:
     return table
 
 
+def _need(view: SubscriberView) -> tuple[bool, int]:
+    """Those that fail now come first, then those with the fewest points."""
+    return view.condition.failures == 0, view.condition.health
+
+
 def _subscriber(view: SubscriberView, name: str, sent: float) -> list[str | Text]:
     condition = view.condition
-    word = words.health(condition.health)
+    word = words.health(condition.health, failures=condition.failures)
     health = Text(f"{word} {condition.health:3}", style=_COLOURS[word])
     failures = Text(str(condition.failures), style="red" if condition.failures else "")
     return [f" {name}", health, f"{view.events:,}", str(condition.calls), failures, words.rate(sent)]
@@ -127,5 +132,5 @@ def _table(first: str, *others: str) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
     table.add_column(f" {first}", width=18, no_wrap=True, overflow="ellipsis")
     for title in others:
-        table.add_column(title, width=12 if title in {"health", "state"} else 10, justify="right", no_wrap=True)
+        table.add_column(title, width=14 if title in {"health", "state"} else 10, justify="right", no_wrap=True)
     return table

@@ -102,7 +102,7 @@ class Desk:
         rows = [["patterns", " ".join(seen.pattern)], ["owner", seen.owner], ["lease", words.age(seen.lease_ms)]]
         rows += [["attempts", str(seen.attempts_max)], ["charge", seen.charge]]
         if seen.callback and seen.health is not None:
-            fares = f"{words.health(seen.health)} {seen.health}, {_many(seen.failures, 'failure')} in a row"
+            fares = f"{words.health(seen.health, failures=seen.failures)} {seen.health}, {_many(seen.failures, 'failure')} in a row"
             rows += [["pushed to", seen.callback], ["its health", fares]]
         table.show([f"queue {seen.name}", ""], rows + [[label, f"{count:,}"] for label, count in numbers.items()])
         click.echo()

@@ -76,7 +76,8 @@ def _row(each: SubscriberView, now_ms: int) -> list[str]:
     numbers = (condition.health, each.events, condition.calls, condition.failures, each.sent)
     points, *others = (f"{number:,}" for number in numbers)
     age = words.age(_age_ms(each.oldest_at, now_ms))
-    return [each.subscriber.token, each.subscriber.tier, words.health(condition.health), points, *others, age]
+    state = words.health(condition.health, failures=condition.failures)
+    return [each.subscriber.token, each.subscriber.tier, state, points, *others, age]
 
 
 def _as_json(view: Overview) -> dict[str, object]:
@@ -101,6 +102,7 @@ def _subscriber_as_json(each: SubscriberView, now_ms: int) -> dict[str, object]:
         "callback": each.subscriber.callback,
         "topics": list(each.subscriber.topics),
         "tier": each.subscriber.tier,
+        "state": words.health(each.condition.health, failures=each.condition.failures),
         "health": each.condition.health,
         "failures": each.condition.failures,
         "in_flight": each.condition.calls,

@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import isinf
 
-# Health goes from 0 to 100; a subscriber gains or loses a point or two with each attempt.
-_HEALTHY, _STRAINED = 80, 40
+# Points go from 0 to 100, one or two an attempt, so below this there were ten failures or more of late.
+_HEALTHY_POINTS_MIN = 80
 _MS, _MINUTE_S, _HOUR_S = 1000, 60, 3600
 _KIB = 1024
 _FEW = 10
 
 
-def health(points: int) -> str:
-    """A health score as a word."""
-    if points >= _HEALTHY:
-        return "healthy"
-    return "strained" if points >= _STRAINED else "failing"
+def health(points: int, *, failures: int) -> str:
+    """A receiver's present state: the last attempt decides whether it is failing, the points whether it has recovered."""
+    if failures:
+        return "failing"
+    return "healthy" if points >= _HEALTHY_POINTS_MIN else "recovering"
 
 
 def age(ms: float | None) -> str:
