@@ -46,12 +46,13 @@ LEFT_OUT = (
 
 
 class Receiver(http.server.ThreadingHTTPServer):
-    """Answers 204 below /ok, never below /hang, and 500 elsewhere; keeps the ids that it took."""
+    """Answers 204 below /ok while `is_taking`, never below /hang, and 500 elsewhere; keeps the ids that it took."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Callback)
         self.taken: dict[str, list[str]] = {}
         self.asked: list[str] = []
+        self.is_taking = True
         self.daemon_threads = True
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -65,7 +66,7 @@ class _Callback(http.server.BaseHTTPRequestHandler):
         self.server.asked.append(self.path)
         if self.path.startswith("/hang"):
             threading.Event().wait()
-        is_ok = self.path.startswith("/ok")
+        is_ok = self.path.startswith("/ok") and self.server.is_taking
         if is_ok:
             self.server.taken.setdefault(self.path, []).extend(event["id"] for event in json.loads(body))
         self.send_response(204 if is_ok else 500)
@@ -230,6 +231,8 @@ def subscribe(bus: Bus, callbacks: dict[str, str]) -> None:
 
 def leave_waiting(bus: Bus, receiver: Receiver) -> dict[str, object]:
     """Without a pipeline, and with receivers that fail: what waits, in every state; then the kill."""
+    # For a second after the change a worker may still call the former callback.
+    receiver.is_taking = False
     subscribe(
         bus,
         {
