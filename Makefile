@@ -1,6 +1,8 @@
 # Two commands matter: `make demo` runs the product, `make test` proves it.
 PYTHON ?= python3
 BIN := .venv/bin
+# As pip does, uv trusts the certificates that the system trusts: behind a proxy of one's own there are no others.
+export UV_SYSTEM_CERTS ?= true
 # Tests run side by side; two at least, so that isolation is always put to the test. Who is done takes over from others.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 2 ] && echo $$n || echo 2)
 

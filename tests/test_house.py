@@ -1,7 +1,11 @@
 """House rules that no linter knows."""
 
 import ast
+import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
@@ -86,3 +90,19 @@ def test_every_log_line_is_in_the_operations_page():
     }
 
     assert {name for name in lines if f"`{name}`" not in page} == set()
+
+
+def test_uv_trusts_the_certificates_of_the_system():
+    printed = subprocess.run(["make", "-pn", "help"], cwd=ROOT, env={"PATH": os.environ["PATH"]}, capture_output=True)
+
+    assert b"\nUV_SYSTEM_CERTS = true\n" in printed.stdout
+
+
+def test_the_package_says_who_made_it_and_its_page_needs_nothing_beside_it():
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "metadata"], cwd=ROOT, capture_output=True, check=True, text=True
+    )
+    metadata = json.loads(built.stdout)
+
+    assert {"authors", "classifiers", "keywords", "urls", "license", "readme"} <= {*metadata}
+    assert re.findall(r"\]\((?!https://)", metadata["readme"]["text"]) == []
