@@ -36,7 +36,7 @@ setup: .venv/.dev
 	@touch $@
 
 demo: setup
-	$(BIN)/doubledecker up
+	$(BIN)/doubledecker up --data .demo
 
 test: check
 	$(BIN)/pytest -n $(JOBS) --dist worksteal

@@ -93,7 +93,9 @@ def test_every_log_line_is_in_the_operations_page():
 
 
 def test_uv_trusts_the_certificates_of_the_system():
-    printed = subprocess.run(["make", "-pn", "help"], cwd=ROOT, env={"PATH": os.environ["PATH"]}, capture_output=True)
+    printed = subprocess.run(
+        ["make", "-pn", "help"], cwd=ROOT, env={"PATH": os.environ["PATH"]}, capture_output=True, check=True
+    )
 
     assert b"\nUV_SYSTEM_CERTS = true\n" in printed.stdout
 

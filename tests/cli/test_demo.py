@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands import Up, an_up, until
+from cli.commands import Up, an_up, run, until
 
 
 def sent(up: Up) -> dict[str, int]:
@@ -26,6 +26,38 @@ def test_events_flow_to_all_four_receivers_and_again_after_the_demo_was_killed(d
         exit_code = up.end()
 
     named = {token if token.startswith("@") else token.rpartition("-")[0] for token in before}
-    assert named == {"billing", "search", "mailer", "@partners"}
+    assert named == {"demo-billing", "demo-search", "demo-mailer", "@demo-partners"}
     assert after.keys() == before.keys()
     assert exit_code == 0
+
+
+@pytest.mark.slow
+def test_a_demo_that_stopped_leaves_no_receiver_behind(data_dir: Path):
+    with an_up(data_dir) as up:
+        until(lambda: len(sent(up)) == 4, within_s=40)
+        up.end()
+
+    # Without this the next start would look for what a killed demo left.
+    (data_dir / "demo").unlink()
+    with an_up(data_dir, "--no-demo") as up:
+        assert sent(up) == {}
+
+
+@pytest.mark.slow
+def test_what_a_killed_demo_left_is_removed_by_the_next_start_without_one(data_dir: Path):
+    with an_up(data_dir) as up:
+        until(lambda: len(sent(up)) == 4, within_s=40)
+        up.end(signal.SIGKILL)
+
+    with an_up(data_dir, "--no-demo") as up:
+        until(lambda: sent(up) == {})
+        until(lambda: not (data_dir / "demo").exists())
+
+
+@pytest.mark.slow
+def test_a_newcomer_may_use_the_names_of_the_readme_beside_a_demo(data_dir: Path):
+    with an_up(data_dir) as up:
+        until(lambda: len(sent(up)) == 4, within_s=40)
+        shop = run("token", "create", "shop", "--bus", up.url, "--data", str(data_dir)).stdout.strip()
+
+        assert up.post("/events", shop, [{"topic": "orders", "type": "paid"}]) == 202

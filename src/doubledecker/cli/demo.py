@@ -1,7 +1,9 @@
 """The demo: a shop that publishes, and four receivers of different character, against a running bus.
 
-Its tokens are derived from the root key, so that a demo that is started again is the same clients as before, at new
-addresses.
+Clients, topics and the queue have names that begin with `demo`, so that they are nobody else's. Tokens are derived from
+the root key: a demo that is started again is the same clients as before, at new addresses. When it stops, it
+unsubscribes its receivers, so that the bus does not retry addresses where nothing listens; `unsubscribe` does so for
+one that was killed.
 """
 
 import asyncio
@@ -18,14 +20,16 @@ from doubledecker.cli import demo_traffic as traffic
 from doubledecker.cli.board import is_ready, url_of
 from doubledecker.cli.demo_receivers import Receiver
 from doubledecker.cli.processes import load, until_stopped
-from doubledecker.errors import BusAway, Refused, Unauthenticated
+from doubledecker.errors import BusAway, NotFound, Refused, Unauthenticated
 
-PUBLISHER = "shop"
+PUBLISHER = "demo-shop"
 _GLANCE_S = 0.2
 _ANSWER_S_MAX = 5.0
+# Less than the grace that `up` gives the demo before it is killed.
+_UNSUBSCRIBE_S_MAX = 0.8
 # A bus that was away is asked again after this, and after twice as long each time, up to the second number.
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.5, 5.0
-_BAD, _UNAUTHENTICATED, _FAILED = 400, 401, 500
+_BAD, _UNAUTHENTICATED, _MISSING, _FAILED = 400, 401, 404, 500
 
 _log = log.get("demo")
 
@@ -45,6 +49,18 @@ async def _until(stop: asyncio.Event, settings: Settings) -> None:
     for task in (running, stopping):
         task.cancel()
     await asyncio.gather(running, stopping, return_exceptions=True)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_UNSUBSCRIBE_S_MAX):
+            await unsubscribe(settings)
+
+
+async def unsubscribe(settings: Settings) -> None:
+    """End the subscriptions and the queue of this or a former demo; a bus that is away, or never had one, is left."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S_MAX)) as http:
+        bus = _Bus(http, url_of(settings), settings.root_key)
+        with contextlib.suppress(BusAway, Unauthenticated):
+            await bus.until_ready()
+            await bus.sign_off(receivers.cast())
 
 
 async def _run(settings: Settings) -> None:
@@ -88,11 +104,18 @@ class _Bus:
             await self._send(method, path, self._secret(receiver.name), receiver.asked())
         _log.info("demo.subscribed", subscribers=[receiver.name for receiver in started])
 
+    async def sign_off(self, stopped: Sequence[Receiver]) -> None:
+        """End what the receivers asked for; what waited for them is deleted with it."""
+        for receiver in stopped:
+            path = f"/queues/{receiver.name}?discard=1" if receiver.pattern else "/subscriber"
+            with contextlib.suppress(NotFound):
+                await self._send("DELETE", path, self._secret(receiver.name), None)
+
     async def publish(self, events: list[dict[str, object]]) -> None:
         await self._send("POST", "/events", self._secret(PUBLISHER), events)
 
     def _secret(self, name: str) -> str:
-        return f"demo-{name}--{hmac.digest(self._root_key.encode(), name.encode(), 'sha256').hex()[:32]}"
+        return f"{name}--{hmac.digest(self._root_key.encode(), name.encode(), 'sha256').hex()[:32]}"
 
     async def _send(self, method: str, path: str, secret: str, body: object) -> None:
         headers = {"Authorization": f"Bearer {secret}"}
@@ -107,4 +130,6 @@ class _Bus:
 def _failure(status: int, text: str) -> BusAway | Refused:
     if status >= _FAILED:
         return BusAway(text)
-    return Unauthenticated(text) if status == _UNAUTHENTICATED else Refused(text)
+    if status == _UNAUTHENTICATED:
+        return Unauthenticated(text)
+    return NotFound(text) if status == _MISSING else Refused(text)

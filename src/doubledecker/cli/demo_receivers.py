@@ -22,10 +22,12 @@ Mood = Callable[[], Awaitable[int]]
 def cast() -> list["Receiver"]:
     """The four of them, not yet started."""
     return [
-        Receiver("billing", _quick, topics=("orders", "invoices"), timeout_ms=200, max_events=100),
-        Receiver("search", _slow, topics=("orders", "customers"), timeout_ms=500, max_events=50),
-        Receiver("mailer", Moody().answer, topics=("customers", "invoices"), timeout_ms=500, max_events=100),
-        Receiver("partners", _slow, pattern=".*:(orders|invoices):create", timeout_ms=200, max_events=20),
+        Receiver("demo-billing", _quick, topics=("demo_orders", "demo_invoices"), timeout_ms=200, max_events=100),
+        Receiver("demo-search", _slow, topics=("demo_orders", "demo_customers"), timeout_ms=500, max_events=50),
+        Receiver(
+            "demo-mailer", Moody().answer, topics=("demo_customers", "demo_invoices"), timeout_ms=500, max_events=100
+        ),
+        Receiver("demo-partners", _slow, pattern=".*:demo_(orders|invoices):create", timeout_ms=200, max_events=20),
     ]
 
 

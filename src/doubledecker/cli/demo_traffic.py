@@ -6,7 +6,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 TENANTS = {"acme": 50, "globex": 25, "initech": 14, "umbrella": 8, "hooli": 3}
-TOPICS = {"orders": 5, "customers": 3, "invoices": 2}
+TOPICS = {"demo_orders": 5, "demo_customers": 3, "demo_invoices": 2}
 TYPES = {"create": 3, "update": 6, "delete": 1}
 _MEAN_PER_S, _SWING_PER_S, _PERIOD_S = 200.0, 120.0, 45.0
 _TICK_S = 0.1

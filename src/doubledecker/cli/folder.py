@@ -3,6 +3,7 @@
     root.key     made once, when no key is set; readable by its owner alone
     redis.url    where the embedded server of a running `up` listens
     bus.url      where its HTTP API does
+    demo         there since a demo ran on this data
     logs/        what the processes said while the live view was shown
 
 Besides these it holds what store/embedded.py names.
@@ -26,6 +27,7 @@ DEFAULT = Path(".data")
 ROOT_KEY = "root.key"
 REDIS_URL = "redis.url"
 BUS_URL = "bus.url"
+DEMO = "demo"
 
 
 def prepare(folder: Path) -> None:

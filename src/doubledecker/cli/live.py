@@ -130,7 +130,7 @@ def _processes(kept: list[Kept]) -> RenderableType:
 
 def _table(first: str, *others: str) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", pad_edge=False)
-    table.add_column(f" {first}", width=18, no_wrap=True, overflow="ellipsis")
+    table.add_column(f" {first}", width=20, no_wrap=True, overflow="ellipsis")
     for title in others:
         table.add_column(title, width=14 if title in {"health", "state"} else 10, justify="right", no_wrap=True)
     return table

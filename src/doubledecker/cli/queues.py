@@ -97,12 +97,13 @@ class Desk:
             click.echo(answer)
             return
         seen = msgspec.json.decode(answer, type=QueueView)
-        state = {"waiting": seen.waiting, "in flight": seen.in_flight, "delayed": seen.delayed, "dead": seen.dead}
-        numbers = {**state, **{f"ever {kind}": count for kind, count in seen.counters.items()}}
+        held = {"waiting": seen.waiting, "in flight": seen.in_flight, "delayed": seen.delayed, "dead": seen.dead}
+        numbers = {**held, **{f"ever {kind}": count for kind, count in seen.counters.items()}}
         rows = [["patterns", " ".join(seen.pattern)], ["owner", seen.owner], ["lease", words.age(seen.lease_ms)]]
         rows += [["attempts", str(seen.attempts_max)], ["charge", seen.charge]]
         if seen.callback and seen.health is not None:
-            fares = f"{words.health(seen.health, failures=seen.failures)} {seen.health}, {_many(seen.failures, 'failure')} in a row"
+            state = words.health(seen.health, failures=seen.failures)
+            fares = f"{state} {seen.health}, {_many(seen.failures, 'failure')} in a row"
             rows += [["pushed to", seen.callback], ["its health", fares]]
         table.show([f"queue {seen.name}", ""], rows + [[label, f"{count:,}"] for label, count in numbers.items()])
         click.echo()

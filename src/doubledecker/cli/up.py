@@ -25,7 +25,7 @@ from doubledecker.assembly import build
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import PREFIX, Settings
 from doubledecker.cli import board as boards
-from doubledecker.cli import folder, live, pipeline
+from doubledecker.cli import demo, folder, live, pipeline
 from doubledecker.cli.board import Board
 from doubledecker.cli.keep import ChildLife, Command, Kept, ValkeyLife
 from doubledecker.errors import SettingInvalid
@@ -128,6 +128,7 @@ class _Up:
                 tasks.create_task(boards.follow(self._board, settings)),
                 tasks.create_task(boards.follow_readiness(self._board, self._say_ready)),
                 tasks.create_task(self._show()),
+                tasks.create_task(self._unsubscribe_former_demo(settings)),
             ]
             try:
                 await self._stop.wait()
@@ -138,6 +139,15 @@ class _Up:
                 await asyncio.gather(_stop_in_turn(rest), *beside)
                 for task in watching:
                     task.cancel()
+
+    async def _unsubscribe_former_demo(self, settings: Settings) -> None:
+        """End what a demo that was killed left behind, so that nothing is retried where nobody listens."""
+        trace = self._plan.data / folder.DEMO
+        if self._plan.with_demo:
+            trace.touch()
+        elif trace.exists():
+            await demo.unsubscribe(settings)
+            trace.unlink(missing_ok=True)
 
     def _children(self, settings: Settings) -> list[Kept]:
         """In the order of their start, which is the reverse of that of their end."""

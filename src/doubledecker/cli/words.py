@@ -13,7 +13,7 @@ _FEW = 10
 
 
 def health(points: int, *, failures: int) -> str:
-    """A receiver's present state: the last attempt decides whether it is failing, the points whether it has recovered."""
+    """A receiver's present state: `failing` by its last attempt; else `recovering` or `healthy`, by its points."""
     if failures:
         return "failing"
     return "healthy" if points >= _HEALTHY_POINTS_MIN else "recovering"
