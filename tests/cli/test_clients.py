@@ -12,6 +12,10 @@ def token(bus: Up, *arguments: str, stdin: str = ""):
     return run("token", *arguments, "--bus", bus.url, "--data", str(bus.data), stdin=stdin)
 
 
+def topic(bus: Up, *arguments: str, stdin: str = ""):
+    return run("topic", *arguments, "--bus", bus.url, "--data", str(bus.data), stdin=stdin)
+
+
 def ids(bus: Up) -> list[str]:
     return [row["id"] for row in json.loads(token(bus, "list", "--json").stdout)]
 
@@ -27,7 +31,7 @@ def test_a_token_is_made_listed_and_revoked(bus: Up):
     revoked = token(bus, "revoke", id_, "--yes")
 
     assert secret.startswith("letters--")
-    assert listed[0] == "id\tname\tcreated"
+    assert listed[0] == "id\tname\tcreated\tformer secret"
     assert any(line.startswith(f"{id_}\tletters\t") for line in listed)
     assert secret not in "".join(listed)
     assert (revoked.returncode, revoked.stdout) == (0, "")
@@ -46,6 +50,41 @@ def test_the_bus_of_a_folder_is_found_by_all_commands_alike(bus: Up, tmp_path: P
     assert created.stdout.startswith("found--"), created.stderr
     assert "\tfound\t" in listed.stdout, listed.stderr
     assert (published.returncode, queues.returncode) == (0, 0), published.stderr + queues.stderr
+
+
+def test_a_token_is_rotated_and_its_former_secret_shown_to_work(bus: Up):
+    made = token(bus, "create", "turned")
+    id_ = made.stderr.split()[1].rstrip(".")
+    rotated = token(bus, "rotate", id_, "--overlap-s", "3600")
+    during = run("publish", "turned", "create", "--token", made.stdout.strip(), "--bus", bus.url)
+    listed = next(line for line in token(bus, "list").stdout.splitlines() if line.startswith(id_))
+    ended = token(bus, "rotate", id_, "--overlap-s", "0")
+    after = [
+        run("publish", "turned", "create", "--token", each.stdout.strip(), "--bus", bus.url) for each in (made, ended)
+    ]
+
+    assert rotated.stdout.startswith("turned--")
+    assert f"Rotated {id_}. Its former secret works until " in rotated.stderr
+    assert "until 2" in listed
+    assert "no longer works" in ended.stderr
+    assert (during.returncode, [answer.returncode for answer in after]) == (0, [4, 0])
+
+
+def test_a_topic_is_listed_given_and_deleted(bus: Up):
+    first, second = a_secret(bus, "giver"), a_secret(bus, "heir")
+    heir = next(each for each in ids(bus) if each.startswith("heir-"))
+    run("publish", "gifts", "create", "--token", first, "--bus", bus.url)
+    given = topic(bus, "give", "gifts", heir)
+    by_heir = run("publish", "gifts", "create", "--token", second, "--bus", bus.url)
+    listed = topic(bus, "list").stdout.splitlines()
+    kept = topic(bus, "delete", "gifts", stdin="n\n")
+    deleted = topic(bus, "delete", "gifts", "--yes")
+    wrong = topic(bus, "give", "gifts", heir)
+
+    assert (given.returncode, by_heir.returncode, deleted.returncode) == (0, 0, 0), given.stderr
+    assert "gifts\their\t2" in listed
+    assert (kept.returncode, "Delete topic gifts? 0 subscriptions to it end" in kept.stderr) == (1, True)
+    assert (wrong.returncode, wrong.stderr) == (4, "doubledecker: no topic named 'gifts'\n")
 
 
 def test_revoking_asks_first(bus: Up):

@@ -76,15 +76,16 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(name=some_name, is_crash=is_crash)
     def save_token(self, name: str, is_crash: bool) -> None:
-        token = tokens.make(name, "secret", now_ms=next(self.numbers))
-        self.finish(self.world.run(registry.save_token(self.world.partitions.home, token)), is_crash=is_crash)
+        token = tokens.make(name, name, "secret", now_ms=next(self.numbers))
+        home = self.world.partitions.home
+        assert self.world.run(registry.save_token(home, token, seen=self.version + 1)) == -1
+        self.finish(self.world.run(registry.save_token(home, token, seen=self.version)), is_crash=is_crash)
         self.tokens[token.id] = token
 
     @rule(name=some_name, is_crash=is_crash)
     def delete_token(self, name: str, is_crash: bool) -> None:
-        id_ = tokens.make(name, "secret", now_ms=0).id
-        version = self.world.run(registry.delete_token(self.world.partitions.home, id_))
-        assert (version > 0) == (self.tokens.pop(id_, None) is not None)
+        version = self.world.run(registry.delete_token(self.world.partitions.home, name))
+        assert (version > 0) == (self.tokens.pop(name, None) is not None)
         self.finish(version, is_crash=is_crash)
 
     @rule(which=st.integers(0, 1), names=some_topics, publisher=some_name)
@@ -101,7 +102,8 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(name=some_topic, publisher=st.sampled_from(["", *NAMES]), is_crash=is_crash)
     def delete_topic(self, name: str, publisher: str, is_crash: bool) -> None:
-        version = self.world.run(registry.delete_topic(self.world.partitions.home, name, publisher=publisher))
+        home = self.world.partitions.home
+        version, ended = self.world.run(registry.delete_topic(home, name, publisher=publisher))
         owner = self.owners.get(name)
         if owner is None:
             assert version == 0
@@ -109,9 +111,23 @@ class RegistryMachine(RuleBasedStateMachine):
             assert version == -1
         else:
             del self.owners[name]
-            for subscriber in [s.token for s in self.subscribers.values() if name in s.topics]:
+            subscribed = [s.token for s in self.subscribers.values() if name in s.topics]
+            for subscriber in subscribed:
                 self.leave(subscriber, name)
             assert version > 0
+            assert ended == len(subscribed)
+        self.finish(max(0, version), is_crash=is_crash)
+
+    @rule(name=some_topic, to=some_name, is_crash=is_crash)
+    def give_topic(self, name: str, to: str, is_crash: bool) -> None:
+        version = self.world.run(registry.give_topic(self.world.partitions.home, name, to=to))
+        if name not in self.owners:
+            assert version == 0
+        elif to not in self.tokens:
+            assert version == -1
+        else:
+            assert version > 0
+            self.owners[name] = to
         self.finish(max(0, version), is_crash=is_crash)
 
     @rule(which=st.integers(0, 1))

@@ -54,7 +54,7 @@ def test_a_job_is_messagepack_of_its_name_and_arguments():
 
 
 def test_a_token_is_kept_as_hashes_and_known_by_its_id():
-    token = tokens.make("shop", "shop--secret", now_ms=1)
+    token = tokens.make(tokens.make_id("shop"), "shop", "shop--secret", now_ms=1)
 
     assert re.fullmatch(r"shop-[0-9a-f]{8}", token.id)
     assert "secret" not in msgspec.json.encode(token).decode()

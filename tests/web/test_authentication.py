@@ -268,12 +268,13 @@ def answered(nonce: str, method: str, uri: str, *, user: str, secret: str, count
     }
 
 
-async def ask_by_digest(bus: TestBus, method: str, path: str, *, user: str, secret: str, json: object = None) -> Answer:
+async def ask_by_digest(
+    bus: TestBus, method: str, path: str, *, user: str, secret: str, json: object = None, url: str | None = None
+) -> Answer:
     """Answer the server's challenge."""
-    nonce = nonce_of(await ask(bus, method, path, None, json=json))
-    return await ask(
-        bus, method, path, None, json=json, headers=answered(nonce, method, path, user=user, secret=secret)
-    )
+    nonce = nonce_of(await ask(bus, method, path, None, json=json, url=url))
+    headers = answered(nonce, method, path, user=user, secret=secret)
+    return await ask(bus, method, path, None, json=json, headers=headers, url=url)
 
 
 async def curl(*arguments: str) -> str:

@@ -5,7 +5,7 @@ import pytest
 from conftest import Topology
 from doubledecker import clock
 from harness import ROOT_KEY, a_bus, an_event
-from web.asking import ask, journal
+from web.asking import another_web, ask, everything, journal
 
 EVENT = {"type": "create", "url": "https://shop.example/orders/1"}
 
@@ -205,3 +205,64 @@ async def test_deleting_a_topic_of_another_is_403_and_an_unknown_one_404(one: To
         assert unknown.status == 404
         assert unknown.detail == "no topic named 'ordrs'"
         assert len(await bus.get("/topics")) == 1
+
+
+async def test_a_topic_is_given_to_another_client_with_its_subscriptions_and_its_count(topology: Topology):
+    async with a_bus(topology, workers=0) as bus:
+        shop, mail = await bus.token("shop"), await bus.token("mail")
+        heir = (await ask(bus, "POST", "/api_tokens", json={"name": "heir"})).json
+        await bus.subscribe(mail, "https://mail.example/", "orders")
+        await bus.publish(shop, [an_event(1, topic="orders")])
+        given = await ask(bus, "POST", "/topics/orders/give", json={"to": heir["id"]})
+        refused = await ask(bus, "POST", "/topics/orders", shop, json=EVENT)
+        await bus.publish(heir["token"], [an_event(2, topic="orders")])
+
+        assert given.status == 204
+        assert (refused.status, (await ask(bus, "DELETE", "/topics/orders", shop)).status) == (403, 403)
+        assert await bus.get("/topics") == [{"name": "orders", "publisher": "heir", "events": 2}]
+        [row] = await bus.get("/subscribers", mail)
+        assert (row["topics"], row["events"]["queued"]) == (["orders"], 2)
+
+
+async def test_a_topic_is_given_by_root_alone_and_to_a_client_alone(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        made = (await ask(bus, "POST", "/api_tokens", json={"name": "shop"})).json
+        await ask(bus, "POST", "/topics/orders", made["token"], json=EVENT)
+        before = await everything(bus)
+        for body in ({"to": "nobody-00000000"}, {"to": "root"}, {"to": ""}, {"to": 1}, {}, {"to": made["id"], "x": 1}):
+            assert (await ask(bus, "POST", "/topics/orders/give", json=body)).status == 400, body
+
+        assert (await ask(bus, "POST", "/topics/orders/give", made["token"], json={"to": made["id"]})).status == 403
+        assert (await ask(bus, "POST", "/topics/letters/give", json={"to": made["id"]})).status == 404
+        assert await everything(bus) == before
+
+
+@pytest.mark.parametrize("query", ["", "?all=1"])
+async def test_an_event_that_is_on_its_way_when_the_topic_changes_hands_is_refused(one: Topology, query: str):
+    """The other web process has a copy in which the topic is still its first owner's."""
+    async with a_bus(one, workers=0) as bus, another_web(bus) as url:
+        shop = await bus.token("shop")
+        heir = (await ask(bus, "POST", "/api_tokens", json={"name": "heir"})).json
+        own, given = an_event(1, topic="letters"), an_event(2, topic="orders")
+        first = await ask(bus, "POST", "/events", shop, json=[own, given], url=url)
+        await ask(bus, "POST", "/topics/orders/give", json={"to": heir["id"]})
+        second = await ask(bus, "POST", f"/events{query}", shop, json=[own, given], url=url)
+
+        topics = [event["topic"] for event in (await journal(bus))[2:]]
+        assert (first.status, second.status) == (202, 403 if query else 202)
+        assert topics == ([] if query else ["letters"])
+        if not query:
+            assert [each["index"] for each in second.json["refused"]] == [1]
+
+
+async def test_deleting_a_topic_says_how_many_subscriptions_it_ends(one: Topology):
+    """In a header: an original client takes 204 alone for success."""
+    async with a_bus(one, workers=0) as bus:
+        shop, mail, web = [await bus.token(name) for name in ("shop", "mail", "web")]
+        await bus.publish(shop, [an_event(1, topic="orders"), an_event(1, topic="letters")])
+        for secret in (mail, web):
+            await bus.subscribe(secret, "https://mail.example/", "orders", "other")
+        ended = [await ask(bus, "DELETE", f"/topics/{name}", shop) for name in ("orders", "letters")]
+
+        assert [answer.status for answer in ended] == [204, 204]
+        assert [answer.headers["Ended-Subscriptions"] for answer in ended] == ["2", "0"]

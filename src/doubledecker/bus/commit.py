@@ -115,7 +115,7 @@ class Committer:
     async def submit(self, drafts: Sequence[Draft], *, is_whole: bool) -> tuple[list[Draft], dict[int, str]]:
         """Wait until the drafts are written.
 
-        Returns those whose topic was deleted before they could be, and which full queue refused which, by their index.
+        Returns those whose topic was deleted or given away before, and which full queue refused which, by their index.
         """
         done = asyncio.get_running_loop().create_future()
         unit = _Unit(drafts, done, is_whole, self._registry.snapshot.version)
@@ -251,6 +251,9 @@ def _recheck(unit: _Unit, snapshot: Registry) -> None:
     if left and left[0].publisher not in snapshot.tokens:
         unit.finish(Unauthenticated("the token was revoked"))
         left = []
-    unit.disowned += [draft for draft in left if snapshot.owners.get(draft.kind.topic) != draft.publisher]
-    kept = [draft for draft in left if snapshot.owners.get(draft.kind.topic) == draft.publisher]
+    is_owned = [snapshot.owners.get(draft.kind.topic) == draft.publisher for draft in left]
+    if unit.is_whole and not all(is_owned):
+        is_owned = [False] * len(left)
+    unit.disowned += [draft for draft, is_kept in zip(left, is_owned, strict=True) if not is_kept]
+    kept = [draft for draft, is_kept in zip(left, is_owned, strict=True) if is_kept]
     unit.drafts = [*unit.drafts[: unit.written], *kept]

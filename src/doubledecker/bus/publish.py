@@ -62,9 +62,8 @@ class Publisher:
                 refused[i] = _refusal(event.topic)
         await self._registry.learn({draft.kind for part in drafts.values() for draft in part})
         waits = [self._commit(index, part, is_whole=is_whole) for index, part in drafts.items()]
-        full = [await waits[0]] if len(waits) == 1 else await asyncio.gather(*waits)
-        for part in full:
-            refused |= {i: _full(queue) for i, queue in part.items()}
+        for part in [await waits[0]] if len(waits) == 1 else await asyncio.gather(*waits):
+            refused |= part
         return refused
 
     async def _check_whole(self, publisher: str, offered: Sequence[tuple[Event, bool]]) -> None:
@@ -78,17 +77,23 @@ class Publisher:
         for part in drafts.values():
             check_whole(part, self._registry.snapshot)
 
-    async def _commit(self, index: int, drafts: Sequence[Draft], *, is_whole: bool) -> dict[int, str]:
-        """Commit drafts; those whose topic was deleted meanwhile are claimed anew and committed again.
+    async def _commit(self, index: int, drafts: Sequence[Draft], *, is_whole: bool) -> dict[int, Refused]:
+        """Commit drafts; returns which were refused, and why.
 
-        Returns which full queue refused which.
+        Topics that were deleted meanwhile are claimed anew; those that are another client's now are refused.
         """
-        refused: dict[int, str] = {}
+        refused: dict[int, Refused] = {}
         while drafts:
             drafts, full = await self._committers[index].submit(drafts, is_whole=is_whole)
-            refused |= full
+            refused |= {i: _full(queue) for i, queue in full.items()}
             if drafts:
-                await self._registry.owners(sorted({d.kind.topic for d in drafts}), publisher=drafts[0].publisher)
+                topics = sorted({draft.kind.topic for draft in drafts})
+                owners = await self._registry.owners(topics, publisher=drafts[0].publisher)
+                foreign = [draft for draft in drafts if owners[draft.kind.topic] != draft.publisher]
+                refused |= {draft.index: _refusal(draft.kind.topic) for draft in foreign}
+                drafts = [draft for draft in drafts if draft.index not in refused]
+                if is_whole and foreign:
+                    return {draft.index: _refusal(foreign[0].kind.topic) for draft in [*foreign, *drafts]}
         return refused
 
 

@@ -5,11 +5,12 @@ revoked token is refused everywhere within a second.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
 
-from doubledecker import log
+from doubledecker import clock, log
 from doubledecker.bus.searching import Searcher
 from doubledecker.errors import BadRequest, BusAway, Conflict, Forbidden, NotFound, TooMany, Unauthenticated
 from doubledecker.model import queue as queueing
@@ -26,8 +27,8 @@ from doubledecker.store import bulk, registry, subscribers
 from doubledecker.store.partitions import Partitions
 
 FOLLOW_S = 0.5
-# Two who change the same queue at once take turns; more tries than this are a quarrel.
-_TRIES_MAX = 5
+# Two who change the same thing at once take turns; more tries than this are a quarrel.
+_TRIES_MAX = 20
 
 _log = log.get("registry")
 
@@ -42,6 +43,7 @@ class LiveRegistry:
         # One registration at a time: a quota is checked against what there is.
         self._registering = asyncio.Lock()
         self._searcher = Searcher()
+        self._token_lock = asyncio.Lock()
         self.snapshot = Registry()
 
     async def refresh(self) -> None:
@@ -90,24 +92,52 @@ class LiveRegistry:
 
     async def create_token(self, name: str, secret: str, *, now_ms: int) -> Token:
         """Add a client; the same name and secret again is the same token."""
-        token = tokens.make(name, secret, now_ms=now_ms)
+
+        def wanted() -> Token:
+            found = self.snapshot.with_secret(tokens.hash_secret(secret), now_ms)
+            if found is not None and found.name != name:
+                raise Conflict("another client has this token already; choose another, or let one be made")
+            fresh = iter(partial(tokens.make_id, name), None)
+            id_ = next(each for each in fresh if each not in self.snapshot.tokens)
+            return found or tokens.make(id_, name, secret, now_ms=now_ms)
+
+        return await self._save_token(wanted)
+
+    async def token(self, id_or_secret: str, *, now_ms: int) -> Token:
+        """A client's token, given its id or a secret that works."""
         await self.refresh()
-        if any(other.hash == token.hash and other.id != token.id for other in self.snapshot.tokens.values()):
-            raise Conflict("another client has this token already; choose another, or let one be made")
-        version = await registry.save_token(self._partitions.home, token)
-        if version == 0:
-            raise TooMany(f"there are {registry.TOKENS_MAX} tokens already; delete some first")
-        await self._spread(version)
+        token = self._token(id_or_secret, now_ms)
+        if token is None:
+            raise NotFound("no client has this token; GET /api_tokens lists their ids")
         return token
 
-    async def revoke_token(self, id_or_secret: str) -> None:
-        """Forget a client, given its id or its secret; its subscriber ends with it."""
+    async def rotate_token(self, id_: str, secret: str, *, overlap_s: int, now_ms: int) -> Token:
+        """Replace a client's secret; the former one works until the overlap ends."""
+
+        def wanted() -> Token:
+            token = self.snapshot.tokens.get(id_)
+            if token is None:
+                raise NotFound(f"no token with the id {id_!r}; it was revoked meanwhile")
+            other = self.snapshot.with_secret(tokens.hash_secret(secret), now_ms)
+            if other is not None and other.id != token.id:
+                raise Conflict("another client has this token already; choose another, or let one be made")
+            return tokens.rotate(token, secret, overlap_s=overlap_s, now_ms=now_ms)
+
+        return await self._save_token(wanted)
+
+    async def revoke_token(self, id_or_secret: str, *, now_ms: int) -> None:
+        """Forget a client, given its id or a secret that works; its subscriber ends with it."""
         await self.refresh()
-        hashed = tokens.hash_secret(id_or_secret)
-        found = [t.id for t in self.snapshot.tokens.values() if id_or_secret == t.id or hashed == t.hash]
-        for id_ in found:
-            await self._end_subscriber(id_)
-            await self._spread(await registry.delete_token(self._partitions.home, id_))
+        token = self._token(id_or_secret, now_ms)
+        if token is not None:
+            await self._end_subscriber(token.id)
+            await self._spread(await registry.delete_token(self._partitions.home, token.id))
+
+    def is_known(self, caller: Caller, *, now_ms: int) -> bool:
+        """Whether a caller who was identified before would be again: its token may be gone, or its secret replaced."""
+        token = self.snapshot.tokens.get(caller.id)
+        is_current = token is not None and (not caller.secret_hash or token.accepts(caller.secret_hash, now_ms))
+        return caller.is_root or is_current
 
     async def subscribe(self, token: str, asked: Subscription) -> Subscriber:
         """Create or replace the subscriber of a token."""
@@ -134,15 +164,25 @@ class LiveRegistry:
             raise NotFound(f"not subscribed to {name!r}")
         await self._spread(version)
 
-    async def delete_topic(self, name: str, *, publisher: str) -> None:
-        """Forget a topic; `publisher` is empty for root."""
-        version = await registry.delete_topic(self._partitions.home, name, publisher=publisher)
+    async def delete_topic(self, name: str, *, publisher: str) -> int:
+        """Forget a topic; `publisher` is empty for root. Returns how many subscriptions ended."""
+        version, ended = await registry.delete_topic(self._partitions.home, name, publisher=publisher)
         if version == 0:
             raise NotFound(f"no topic named {name!r}")
         if version < 0:
             raise Forbidden(f"topic {name!r} belongs to another client")
         for partition in self._partitions.all[1:]:
             await partition.command("DEL", partition.key(f"topic:{name}"))
+        await self._spread(version)
+        return ended
+
+    async def give_topic(self, name: str, *, to: str) -> None:
+        """Make another client the owner of a topic; what was published stays, and so do the subscriptions."""
+        version = await registry.give_topic(self._partitions.home, name, to=to)
+        if version == 0:
+            raise NotFound(f"no topic named {name[:80]!r}")
+        if version < 0:
+            raise BadRequest(f"to is {to[:80]!r}; no client has that id, GET /api_tokens lists them")
         await self._spread(version)
 
     async def register_queue(self, queue: Queue, *, caller: Caller) -> bool:
@@ -158,8 +198,8 @@ class LiveRegistry:
 
     def queue_still(self, name: str, *, caller: Caller) -> Queue:
         """A queue as it is now, for one who has been waiting; raises what a new request of theirs would get."""
-        if not caller.is_root and caller.id not in self.snapshot.tokens:
-            raise Unauthenticated("this token was revoked during the wait")
+        if not self.is_known(caller, now_ms=clock.now_ms()):
+            raise Unauthenticated("this token was revoked or replaced during the wait")
         return self._queue(name, caller)
 
     async def delete_queue(self, name: str) -> None:
@@ -201,6 +241,26 @@ class LiveRegistry:
         for id_ in ids:
             if id_ not in self.snapshot.tokens:
                 raise BadRequest(f"{field} is {id_[:80]!r}; no client has that id, GET /api_tokens lists them")
+
+    async def _save_token(self, decide: Callable[[], Token]) -> Token:
+        """Save what is decided by the copy of the registry, again with a newer copy if it was old."""
+        async with self._token_lock:
+            for _ in range(_TRIES_MAX):
+                await self.refresh()
+                token = decide()
+                if self.snapshot.tokens.get(token.id) == token:
+                    return token
+                version = await registry.save_token(self._partitions.home, token, seen=self.snapshot.version)
+                if version == 0:
+                    raise TooMany(f"there are {registry.TOKENS_MAX} tokens already; delete some first")
+                if version > 0:
+                    await self._spread(version)
+                    return token
+        raise Conflict("the registry is being changed by others at the same time; try again")
+
+    def _token(self, id_or_secret: str, now_ms: int) -> Token | None:
+        found = self.snapshot.tokens.get(id_or_secret)
+        return found or self.snapshot.with_secret(tokens.hash_secret(id_or_secret), now_ms)
 
     def _queue(self, name: str, caller: Caller) -> Queue:
         queue = self.snapshot.queues.get(name)

@@ -14,6 +14,7 @@ from doubledecker.cli.options import as_root as _as_root
 from doubledecker.cli.options import at_bus as _bus
 from doubledecker.cli.queue_group import queue
 from doubledecker.cli.simulate import simulate
+from doubledecker.cli.topic_group import topic
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
 
 # Exit codes: 0 ok, 1 failed, 2 usage (click's own), 3 unreachable, 4 refused.
@@ -183,7 +184,7 @@ def _pipeline_status(url: str | None, data: Path | None, *, as_json: bool) -> No
 
 @cli.group()
 def token() -> None:
-    """Make, list and revoke the tokens of clients."""
+    """Make, list, rotate and revoke the tokens of clients."""
 
 
 @token.command()
@@ -204,6 +205,23 @@ def list_(bus: str | None, data: Path | None, *, as_json: bool) -> None:
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
     clients.list_tokens(bus, data, as_json=as_json)
+
+
+@token.command()
+@click.argument("id")
+@click.option(
+    "--overlap-s",
+    type=click.IntRange(0, 30 * 86_400),
+    default=86_400,
+    show_default=True,
+    help="How long the former secret works too; 0 ends it at once",
+)
+@_as_root
+def rotate(id: str, overlap_s: int, bus: str | None, data: Path | None) -> None:  # noqa: A002 - click shows its name
+    """Replace a client's secret and print the new one, this once; the client keeps its id and all that it owns."""
+    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+
+    clients.rotate_token(bus, data, id, overlap_s=overlap_s)
 
 
 @token.command()
@@ -239,6 +257,7 @@ def publish(bus: str | None, secret: str | None, data: str | None, **fields: str
 
 
 cli.add_command(queue)
+cli.add_command(topic)
 cli.add_command(replay)
 cli.add_command(replays)
 cli.add_command(erase)

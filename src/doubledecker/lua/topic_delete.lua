@@ -9,16 +9,17 @@
 -- keys bulk      bulk:<token>        hash  how far bulk delivery to a subscriber has come
 -- arg  name      text  the topic
 -- arg  publisher text  who asks; empty for root, who may always
--- returns        the registry's new version, 0 when there is no such topic, -1 when it is another's
+-- returns        {the registry's new version, subscriptions that ended}; version 0: no such topic, -1: it is another's
 
 if redis.call("SISMEMBER", topics, name) == 0 then
-  return 0
+  return {0, 0}
 end
 if publisher ~= "" and redis.call("HGET", topic, "publisher") ~= publisher then
-  return -1
+  return {-1, 0}
 end
 local version = redis.call("HINCRBY", registry, "version", 1)
-for _, token in ipairs(redis.call("SMEMBERS", of_topic)) do
+local subscribed = redis.call("SMEMBERS", of_topic)
+for _, token in ipairs(subscribed) do
   redis.call("SREM", of_token(token), name)
   redis.call("HDEL", bulk(token), "topic:" .. name, "passed:" .. name)
   redis.call("ZADD", changes, version, "subscriber " .. token)
@@ -26,4 +27,4 @@ end
 redis.call("SREM", topics, name)
 redis.call("DEL", topic, of_topic)
 redis.call("ZADD", changes, version, "topic " .. name)
-return version
+return {version, #subscribed}

@@ -108,6 +108,10 @@ class Registry:
         """The tokens with this name; a name may be shared."""
         return [token for token in self.tokens.values() if token.name == name]
 
+    def with_secret(self, secret_hash: str, now_ms: int) -> Token | None:
+        """The token that this secret is of, now."""
+        return next((token for token in self.tokens.values() if token.accepts(secret_hash, now_ms)), None)
+
     def put_subscriber(self, token: str, subscriber: Subscriber | None) -> None:
         """Take over a changed subscriber, or forget a deleted one."""
         former = self.subscribers.pop(token, None)

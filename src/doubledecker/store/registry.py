@@ -26,7 +26,7 @@ QUEUES_MAX = 10_000
 
 _CHANGES, _COPY = load("registry_changes"), load("registry_copy")
 _TOKEN_SAVE, _TOKEN_DELETE = load("token_save"), load("token_delete")
-_CLAIM, _TOPIC_DELETE = load("topic_claim"), load("topic_delete")
+_CLAIM, _TOPIC_DELETE, _TOPIC_GIVE = load("topic_claim"), load("topic_delete"), load("topic_give")
 _QUEUE_SAVE, _QUEUE_DELETE = load("queue_save"), load("queue_delete")
 
 
@@ -53,10 +53,13 @@ async def copy_version(partitions: Partitions, to: int) -> None:
     await asyncio.gather(*(partition.run(_COPY, version=to) for partition in partitions.all[1:]))
 
 
-async def save_token(home: Partition, token: Token) -> int:
-    """Add a token; returns the registry's new version, or 0 when there are too many."""
+async def save_token(home: Partition, token: Token, *, seen: int) -> int:
+    """Add or change a token, decided by a copy of the registry at version `seen`.
+
+    Returns the new version, 0 when there are too many tokens, -1 when the registry has changed since.
+    """
     record = msgspec.json.encode(token)
-    return cast("int", await home.run(_TOKEN_SAVE, id=token.id, record=record, most=TOKENS_MAX))
+    return cast("int", await home.run(_TOKEN_SAVE, id=token.id, record=record, seen=seen, most=TOKENS_MAX))
 
 
 async def delete_token(home: Partition, id_: str) -> int:
@@ -76,9 +79,18 @@ async def topic_owners(home: Partition, names: Sequence[str]) -> list[str | None
     return [cast("bytes", owner).decode() if owner else None for owner in replies]
 
 
-async def delete_topic(home: Partition, name: str, *, publisher: str) -> int:
-    """Forget a topic; returns the new version, 0 when unknown, -1 when it is not the publisher's (empty: root)."""
-    return cast("int", await home.run(_TOPIC_DELETE, name=name, publisher=publisher))
+async def delete_topic(home: Partition, name: str, *, publisher: str) -> tuple[int, int]:
+    """Forget a topic; returns the new version and how many subscriptions ended.
+
+    The version is 0 when the topic is unknown, -1 when it is not the publisher's (empty: root).
+    """
+    version, ended = cast("tuple[int, int]", await home.run(_TOPIC_DELETE, name=name, publisher=publisher))
+    return version, ended
+
+
+async def give_topic(home: Partition, name: str, *, to: str) -> int:
+    """Make another client a topic's owner; returns the new version, 0 when it has no owner, -1 for no such client."""
+    return cast("int", await home.run(_TOPIC_GIVE, name=name, to=to))
 
 
 async def save_queue(home: Partition, queue: Queue, *, former: Queue | None) -> int:

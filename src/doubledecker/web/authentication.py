@@ -10,6 +10,7 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from doubledecker import clock
 from doubledecker.bus.registry import LiveRegistry
@@ -27,6 +28,13 @@ _WRONG = "unknown token; send it as the user of Basic, as Bearer, or answer the 
 _ROOT = Caller(id=ROOT_NAME, name=ROOT_NAME, is_root=True)
 
 
+class _Known(NamedTuple):
+    """Whose a secret is, and until when; 0 is without an end."""
+
+    caller: Caller
+    until: int = 0
+
+
 class Authenticator:
     """Turns an Authorization header into a caller."""
 
@@ -39,7 +47,7 @@ class Authenticator:
         self._nonce_key = hmac.digest(root_key.encode() or tokens.make_secret("").encode(), b"nonce", "sha256")
         self._cache: dict[bytes, Caller] = {}
         self._cache_version = -1
-        self._by_hash: dict[str, Caller] = {}
+        self._by_hash: dict[str, _Known] = {}
         self._refreshed_at = 0.0
 
     async def identify(self, header: bytes | None, *, method: str, target: str) -> Caller:
@@ -63,27 +71,41 @@ class Authenticator:
         if not secrets:
             raise Unauthenticated(_WRONG if header else "this needs a token")
         hashes = [hashlib.sha256(secret).hexdigest() for secret in secrets]
-        caller = self._known(hashes)
-        if caller is None and await self._refreshed():
-            caller = self._known(hashes)
-        if caller is None:
+        known = self._known(hashes)
+        if known is None and await self._refreshed():
+            known = self._known(hashes)
+        if known is None:
             raise Unauthenticated(_WRONG)
-        if len(self._cache) < _CACHE_MAX:
-            self._cache[header] = caller
-        return caller
+        # A former secret ends by time, which the cache knows nothing of.
+        if known.until == 0 and len(self._cache) < _CACHE_MAX:
+            self._cache[header] = known.caller
+        return known.caller
 
-    def _known(self, hashes: Sequence[str]) -> Caller | None:
+    def _known(self, hashes: Sequence[str]) -> "_Known | None":
         if any(hmac.compare_digest(hashed, self._root_hash) for hashed in hashes):
-            return _ROOT
-        return next((self._by_hash[hashed] for hashed in hashes if hashed in self._by_hash), None)
+            return _Known(_ROOT)
+        found = next((self._by_hash[hashed] for hashed in hashes if hashed in self._by_hash), None)
+        return found if found is not None and (found.until == 0 or clock.now_ms() < found.until) else None
 
     async def _by_digest(self, header: str, method: str, target: str) -> Caller:
         credentials = digest.parse(header)
         if credentials is None:
             raise Unauthenticated("the Digest answer is malformed; SHA-256 with qop=auth is spoken here")
+        caller = self._proven(credentials, method, target)
+        if caller is None and await self._refreshed():
+            caller = self._proven(credentials, method, target)
+        if caller is None:
+            raise Unauthenticated(_WRONG)
+        is_new = await requests.use_nonce(
+            self._partitions.home, nonce=credentials.nonce, count=credentials.count, lifetime_ms=digest.COUNTS_KEPT_MS
+        )
+        if not is_new:
+            raise Unauthenticated("this nonce count was used before")
+        return caller
+
+    def _proven(self, credentials: digest.Credentials, method: str, target: str) -> Caller | None:
+        """Who has answered the challenge, as far as this process knows."""
         callers = self._candidates(credentials.user)
-        if not callers and await self._refreshed():
-            callers = self._candidates(credentials.user)
         checked = digest.check(
             credentials,
             method=method,
@@ -94,25 +116,27 @@ class Authenticator:
         )
         if checked.verdict is digest.Verdict.STALE:
             raise Unauthenticated("the nonce is too old; answer the new one", stale=True)
-        if checked.verdict is not digest.Verdict.OK or checked.ha1 is None:
-            raise Unauthenticated(_WRONG)
-        is_new = await requests.use_nonce(
-            self._partitions.home, nonce=credentials.nonce, count=credentials.count, lifetime_ms=digest.COUNTS_KEPT_MS
-        )
-        if not is_new:
-            raise Unauthenticated("this nonce count was used before")
-        return callers[checked.ha1]
+        return callers[checked.ha1] if checked.verdict is digest.Verdict.OK and checked.ha1 is not None else None
 
     def _candidates(self, user: str) -> dict[str, Caller]:
-        """The possible callers by what Digest proves; a name may be shared."""
-        found = {t.ha1: Caller(t.id, t.name) for t in self._registry.snapshot.with_name(user)}
+        """The possible callers by what Digest proves; a name may be shared, and a token may have former secrets."""
+        found = {
+            secret.ha1: Caller(token.id, token.name, secret_hash=secret.hash)
+            for token in self._registry.snapshot.with_name(user)
+            for secret in token.secrets(clock.now_ms())
+        }
         if user == ROOT_NAME and self._root_ha1:
             found[self._root_ha1] = _ROOT
         return found
 
     def _reindex(self) -> None:
         snapshot = self._registry.snapshot
-        self._by_hash = {token.hash: Caller(token.id, token.name) for token in snapshot.tokens.values()}
+        now_ms = clock.now_ms()
+        self._by_hash = {
+            secret.hash: _Known(Caller(token.id, token.name, secret_hash=secret.hash), secret.until)
+            for token in snapshot.tokens.values()
+            for secret in token.secrets(now_ms)
+        }
         self._cache.clear()
         self._cache_version = snapshot.version
 

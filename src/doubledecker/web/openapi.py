@@ -64,6 +64,12 @@ _EVENTS_BODY: Schema = body_of(
 )
 
 _NO_CONTENT = {204: ok("Done")}
+_ENDED: Schema = {
+    "Ended-Subscriptions": {
+        "description": "How many subscriptions ended",
+        "schema": {"type": "string", "pattern": "^[0-9]+$"},
+    }
+}
 _SUBSCRIBE = operation(
     "Create or replace this client's subscriber", _NO_CONTENT, 403, body=body_of(json_of(ref("Subscription")))
 )
@@ -92,11 +98,20 @@ _PATHS: dict[str, dict[str, Schema]] = {
             body=body_of(json_of(ref("TopicEvent"))),
         ),
         "delete": operation(
-            "Forget a topic, as its owner or root; the subscriptions to it end",
-            _NO_CONTENT,
+            "Forget a topic, as its owner or root; the subscriptions to it end, and its name is free",
+            {204: {**ok("Done"), "headers": _ENDED}},
             *(403, 404),
             parameters=[_TOPIC],
         ),
+    },
+    "/topics/{name}/give": {
+        "post": operation(
+            "Make another client the owner of a topic, as root; its subscriptions and its count stay",
+            _NO_CONTENT,
+            *(403, 404),
+            parameters=[_TOPIC],
+            body=body_of(json_of(ref("Gift"))),
+        )
     },
     "/subscription": {"post": _SUBSCRIBE},
     "/subscriptions": {"get": _SUBSCRIBERS},
@@ -127,6 +142,15 @@ _PATHS: dict[str, dict[str, Schema]] = {
             _NO_CONTENT,
             403,
             parameters=[_TOKEN],
+        )
+    },
+    "/api_tokens/{name}/rotate": {
+        "post": operation(
+            "Replace a token's secret, as root; its id stays, and all secrets work until the overlap ends",
+            {200: ok("The token with its new secret, shown this once", json_of(ref("TokenRotated")))},
+            *(403, 404, 409, 429),
+            parameters=[_TOKEN],
+            body=body_of(json_of(ref("Rotation"))),
         )
     },
     "/pulse": {"get": operation("204 when Redis answers", _NO_CONTENT)},

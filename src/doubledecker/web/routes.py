@@ -13,10 +13,10 @@ from doubledecker import __version__, clock, log
 from doubledecker.bus import overview
 from doubledecker.bus.overview import ALIVE_MS, SubscriberView
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import BusAway
+from doubledecker.errors import BadRequest, BusAway
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
-from doubledecker.model.token import Caller
+from doubledecker.model.token import Caller, Token
 from doubledecker.queues import view as queue_view
 from doubledecker.stages import Bound
 from doubledecker.store import jobs, pipeline
@@ -118,7 +118,7 @@ class Routes:
         rows = sorted(self._registry.snapshot.tokens.values(), key=lambda token: (token.name, token.id))
         if not rows:
             return Response(status_code=204)
-        return _json([{"name": t.name, "token": t.id, "created_at": t.created_at} for t in rows])
+        return _json([_token(row) for row in rows])
 
     async def create_token(self, request: Request, caller: Caller) -> Response:
         """201 with the secret, this once."""
@@ -131,16 +131,34 @@ class Routes:
     async def delete_token(self, request: Request, caller: Caller) -> Response:
         """204 always; its subscriber ends with it."""
         require_root(caller)
-        await self._registry.revoke_token(request.path_params["name"])
+        await self._registry.revoke_token(request.path_params["name"], now_ms=clock.now_ms())
         return Response(status_code=204)
+
+    async def rotate_token(self, request: Request, caller: Caller) -> Response:
+        """200 with the new secret, this once."""
+        require_root(caller)
+        asked = tokens.parse_rotation(await self._body(request))
+        now_ms = clock.now_ms()
+        token = await self._registry.token(request.path_params["name"], now_ms=now_ms)
+        secret = asked.token or tokens.make_secret(token.name)
+        token = await self._registry.rotate_token(token.id, secret, overlap_s=asked.overlap_s, now_ms=now_ms)
+        return _json({"name": token.name, "token": secret, "id": token.id, "former_until": token.former_until})
 
     async def list_topics(self, _request: Request, _caller: Caller) -> Response:
         rows = await self._registry.topics()
         return _json([{"name": name, "publisher": owner, "events": events} for name, owner, events in rows])
 
     async def delete_topic(self, request: Request, caller: Caller) -> Response:
+        """204, and in a header how many subscriptions ended; the original's clients want no body."""
         publisher = "" if caller.is_root else caller.id
-        await self._registry.delete_topic(request.path_params["name"], publisher=publisher)
+        ended = await self._registry.delete_topic(request.path_params["name"], publisher=publisher)
+        return Response(status_code=204, headers={"Ended-Subscriptions": str(ended)})
+
+    async def give_topic(self, request: Request, caller: Caller) -> Response:
+        """Root alone: a client could fill up what another may own."""
+        require_root(caller)
+        to = _new_owner(await self._body(request))
+        await self._registry.give_topic(request.path_params["name"], to=to)
         return Response(status_code=204)
 
     async def subscribe(self, request: Request, caller: Caller) -> Response:
@@ -178,6 +196,30 @@ class Routes:
 
     async def _body(self, request: Request) -> bytes:
         return await bodies.read(request.scope, request.receive, self._rules.body)
+
+
+class _Gift(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of `POST /topics/:name/give`."""
+
+    to: str
+
+
+def _new_owner(body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=_Gift).to
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f'expected {{"to": the token id of the new owner}}: {error}') from error
+
+
+def _token(token: Token) -> dict[str, object]:
+    """A token as it is listed."""
+    return {
+        "name": token.name,
+        "token": token.id,
+        "created_at": token.created_at,
+        "rotated_at": token.rotated_at or None,
+        "former_until": token.former_until,
+    }
 
 
 def _subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> dict[str, object]:

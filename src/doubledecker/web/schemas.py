@@ -231,10 +231,59 @@ TOKEN_MADE = record(
     examples=[{"name": "shop", "token": "shop--2f1c0d9e8b7a6f5e4d3c2b1a09f8e7d6", "id": "shop-1a2b3c4d"}],
 )
 
+_FORMER_UNTIL = or_null({**_COUNT, "description": "When the last former secret ends, or ended; null for none"})
+
 TOKEN_LISTED = record(
-    ["name", "token", "created_at"],
-    {"name": _TOKEN, "token": {"type": "string", "description": "The public id"}, "created_at": _COUNT},
-    examples=[{"name": "shop", "token": "shop-1a2b3c4d", "created_at": 1700000000000}],
+    ["name", "token", "created_at", "rotated_at", "former_until"],
+    {
+        "name": _TOKEN,
+        "token": {"type": "string", "description": "The public id"},
+        "created_at": _COUNT,
+        "rotated_at": or_null({**_COUNT, "description": "When its secret was replaced last"}),
+        "former_until": _FORMER_UNTIL,
+    },
+    examples=[
+        {
+            "name": "shop",
+            "token": "shop-1a2b3c4d",
+            "created_at": 1700000000000,
+            "rotated_at": None,
+            "former_until": None,
+        }
+    ],
+)
+
+ROTATION = record(
+    [],
+    {
+        "token": or_null({**_TOKEN, "description": "The new secret, to choose it oneself"}),
+        "overlap_s": whole(0, token.OVERLAP_S_MAX, description="How long former secrets work; a day if absent"),
+    },
+    examples=[{}, {"overlap_s": 3600}, {"token": "shop--9f2d11", "overlap_s": 0}],
+)
+
+TOKEN_ROTATED = record(
+    ["name", "token", "id", "former_until"],
+    {
+        "name": _TOKEN,
+        "token": {**_TOKEN, "description": "The new secret, shown this once"},
+        "id": {"type": "string"},
+        "former_until": _FORMER_UNTIL,
+    },
+    examples=[
+        {
+            "name": "shop",
+            "token": "shop--2f1c0d9e8b7a6f5e4d3c2b1a09f8e7d6",
+            "id": "shop-1a2b3c4d",
+            "former_until": 1700086400000,
+        }
+    ],
+)
+
+GIFT = record(
+    ["to"],
+    {"to": {"type": "string", "description": "The token id of the new owner"}},
+    examples=[{"to": "shop-1a2b3c4d"}],
 )
 
 PROBLEM = record(
@@ -277,6 +326,9 @@ ALL: dict[str, Schema] = {
     "TokenWanted": TOKEN_WANTED,
     "TokenMade": TOKEN_MADE,
     "TokenListed": TOKEN_LISTED,
+    "Rotation": ROTATION,
+    "TokenRotated": TOKEN_ROTATED,
+    "Gift": GIFT,
     "Problem": PROBLEM,
     "Status": STATUS,
     "Alive": ALIVE,

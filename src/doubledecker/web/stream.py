@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from doubledecker import log
+from doubledecker import clock, log
 from doubledecker.bus import telemetry
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BadRequest, BusAway, Gone
@@ -111,14 +111,14 @@ class Streaming:
         at = position.render(start.places)
         yield sse.opening(at) + b"".join(sse.gap(at, gap) for gap in start.gaps)
         past = Past(self._partitions, self._feed, listener, start.places)
-        clock = asyncio.get_running_loop().time
-        spoke_at = clock()
+        loop_time = asyncio.get_running_loop().time
+        spoke_at = loop_time()
         async for frames in past.read():
             if not self._is_welcome(listener, caller):
                 return
-            if frames or clock() - spoke_at > self._rules.heartbeat_s:
+            if frames or loop_time() - spoke_at > self._rules.heartbeat_s:
                 yield frames or sse.heartbeat(past.position)
-                spoke_at = clock()
+                spoke_at = loop_time()
         if past.position != at:
             yield sse.heartbeat(past.position)
         while True:
@@ -128,7 +128,7 @@ class Streaming:
             yield frames or sse.heartbeat(position.render(self._feed.places))
 
     def _is_welcome(self, listener: Listener, caller: Caller) -> bool:
-        if not caller.is_root and caller.id not in self._registry.snapshot.tokens:
+        if not self._registry.is_known(caller, now_ms=clock.now_ms()):
             listener.drop(Reason.REVOKED)
         return listener.end is None
 

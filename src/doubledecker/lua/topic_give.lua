@@ -1,0 +1,21 @@
+-- Make another client the owner of a topic; its subscriptions and its count stay.
+--
+-- key registry  registry          hash  version
+-- key changes   registry:changes  zset  what changed, by version
+-- key topics    topics            set   all topic names
+-- key tokens    api_tokens        hash  tokens as JSON, by id
+-- key topic     topic:<name>      hash  publisher, counter, last_event
+-- arg name      text  the topic
+-- arg to        text  the token id of its new owner
+-- returns       the registry's new version, 0 when there is no such topic, -1 when there is no such client
+
+if redis.call("SISMEMBER", topics, name) == 0 then
+  return 0
+end
+if redis.call("HEXISTS", tokens, to) == 0 then
+  return -1
+end
+redis.call("HSET", topic, "publisher", to)
+local version = redis.call("HINCRBY", registry, "version", 1)
+redis.call("ZADD", changes, version, "topic " .. name)
+return version
