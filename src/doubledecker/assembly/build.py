@@ -1,5 +1,6 @@
 """From settings to working objects: connections, registry, publisher, chains; made here, and closed here."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, fields
@@ -36,15 +37,23 @@ class Bus:
 
 @asynccontextmanager
 async def open_bus(
-    settings: Settings, *, patience_s: float = PATIENCE_S, guard: Guard | None = None
+    settings: Settings,
+    *,
+    patience_s: float = PATIENCE_S,
+    guard: Guard | None = None,
+    stop: asyncio.Event | None = None,
 ) -> AsyncIterator[Bus]:
-    """A connected bus with a fresh registry; closed on the way out. Its calls to Redis go through the guard."""
+    """A connected bus with a fresh registry; closed on the way out. Its calls to Redis go through the guard.
+
+    With `stop` it logs that it waits for Redis, and ends the wait when that is set.
+    """
     partitions = await store.wait_for(
         settings.redis_url,
         namespace=settings.namespace,
         count=settings.partitions,
         patience_s=patience_s,
         guard=guard,
+        stop=stop,
     )
     try:
         if settings.durable and not await partitions.is_durable():

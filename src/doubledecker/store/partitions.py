@@ -14,11 +14,14 @@ from typing import cast
 
 from redis.exceptions import NoScriptError
 
+from doubledecker import log
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.event import DEFAULT_TENANT, Kind
 from doubledecker.store.line import Reply
 from doubledecker.store.nodes import ANSWER_S_MAX, Guard, Nodes
 from doubledecker.store.scripts import Encoded, Script, Value
+
+_log = log.get("store")
 
 SLOTS = 16_384
 _LAYOUT = "layout"
@@ -145,17 +148,34 @@ class Partitions:
 
 
 async def wait_for(
-    url: str, *, namespace: str, count: int, patience_s: float, guard: Guard | None = None
+    url: str,
+    *,
+    namespace: str,
+    count: int,
+    patience_s: float,
+    guard: Guard | None = None,
+    stop: asyncio.Event | None = None,
 ) -> Partitions:
-    """Connect, trying again while the server is away, as it is while it starts."""
+    """Connect, trying again while the server is away, as it is while it starts.
+
+    A process that serves passes its stop event: it then logs that it waits, and waits no longer than until it is set.
+    """
     deadline = asyncio.get_running_loop().time() + patience_s
+    is_waiting = False
     while True:
         try:
-            return await Partitions.connect(url, namespace=namespace, count=count, guard=guard)
-        except BusAway:
-            if asyncio.get_running_loop().time() >= deadline:
+            connected = await Partitions.connect(url, namespace=namespace, count=count, guard=guard)
+        except BusAway as error:
+            if asyncio.get_running_loop().time() >= deadline or (stop is not None and stop.is_set()):
                 raise
+            if stop is not None and not is_waiting:
+                is_waiting = True
+                _log.warning("redis.awaited", error=str(error), patience_s=patience_s)
             await asyncio.sleep(min(ANSWER_S_MAX, 0.1))
+        else:
+            if is_waiting:
+                _log.info("redis.reached")
+            return connected
 
 
 def slot(key: str) -> int:

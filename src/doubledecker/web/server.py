@@ -15,6 +15,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.bus.errands import Errands
 from doubledecker.model.event import EventLimits
 from doubledecker.model.routing import Registry
+from doubledecker.web import waiting
 from doubledecker.web.app import App
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import BodyLimits
@@ -52,16 +53,29 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set; then answer what is under way."""
+    """Serve until `stop` is set; then answer what is under way. Until Redis is reached, only /livez is 200."""
+    server = _Server(_config(settings))
+    serving = asyncio.create_task(server.serve([listener]))
+    serving.add_done_callback(lambda _: stop.set())
+    try:
+        await _serve_bus(settings, listener, server, stop, serving)
+    finally:
+        server.should_exit = True
+        await serving
+    _log.info("web.stopped")
+
+
+async def _serve_bus(
+    settings: Settings, listener: socket.socket, server: "_Server", stop: asyncio.Event, serving: "asyncio.Task[None]"
+) -> None:
     guard = RedisGuard(open_s=settings.redis_open_s)
-    async with build.open_bus(settings, guard=guard) as bus:
+    async with build.open_bus(settings, guard=guard, stop=stop) as bus:
         _warn_of_public_uuids(bus.registry.snapshot)
         feed = Feed(bus.partitions, listeners_max=settings.streams_max)
-        server = _Server(_config(make_app(settings, bus, feed, guard), settings))
         async with asyncio.TaskGroup() as tasks:
             endless = (bus.registry.follow(), bus.publisher.run(), bus.bell.run(), feed.run())
             background = [tasks.create_task(part) for part in endless]
-            serving = tasks.create_task(server.serve([listener]))
+            server.serve_with(make_app(settings, bus, feed, guard))
             host, port = listener.getsockname()[:2]
             _log.info("web.started", host=host, port=port)
             _log_limited_queues(bus)
@@ -73,7 +87,6 @@ async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) 
             await bus.publisher.finish()
             for task in background:
                 task.cancel()
-    _log.info("web.stopped")
 
 
 def _log_limited_queues(bus: Bus) -> None:
@@ -120,9 +133,9 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App
     )
 
 
-def _config(app: App, settings: Settings) -> uvicorn.Config:
+def _config(settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
-        app,
+        waiting.app,
         http=guarded(
             head_s_max=settings.head_s_max,
             head_bytes_max=settings.head_bytes_max,
@@ -143,6 +156,12 @@ def _config(app: App, settings: Settings) -> uvicorn.Config:
 
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers: the command owns the signals."""
+
+    def serve_with(self, app: App) -> None:
+        """Answer from now on with this; connections ask for the application when they are made."""
+        if not self.config.loaded:
+            self.config.load()
+        self.config.loaded_app = app
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

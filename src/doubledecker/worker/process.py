@@ -51,7 +51,7 @@ class Rhythm:
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Work until `stop` is set."""
-    async with build.open_bus(settings) as bus, build.open_chains(settings) as receivers:
+    async with build.open_bus(settings, stop=stop) as bus, build.open_chains(settings) as receivers:
         with contextlib.closing(Monitor(_adapters(settings))) as monitor:
             await make_worker(settings, bus, receivers, monitor).run(stop)
 

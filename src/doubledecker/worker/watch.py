@@ -42,7 +42,7 @@ class _Served:
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Watch until `stop` is set."""
-    async with build.open_bus(settings) as bus, build.open_chains(settings) as receivers:
+    async with build.open_bus(settings, stop=stop) as bus, build.open_chains(settings) as receivers:
         await make_watch(settings, bus, receivers).run(stop)
 
 

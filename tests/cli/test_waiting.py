@@ -1,0 +1,55 @@
+"""Processes that start before their Redis: they say that they wait, and stop when told."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from conftest import Topology
+from doubledecker.store.embedded import EmbeddedServer
+from harness import until_ready
+from processes import Fleet, Process, free_port
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", ["web", "worker", "watch"])
+async def test_a_process_reports_that_it_waits_for_redis_and_stops_when_told(tmp_path: Path, name: str):
+    process = _fleet(free_port(), tmp_path, name)
+    await process.start()
+    await _until_logged(process, "redis.awaited")
+
+    await process.stop()
+
+    assert "Traceback" not in process.log
+    assert "Redis at redis://127.0.0.1" in process.log
+
+
+async def test_web_is_alive_but_not_ready_while_it_waits_and_serves_once_redis_is_there(tmp_path: Path):
+    port = free_port()
+    fleet = Fleet(Topology("one", f"redis://127.0.0.1:{port}/0", 1, ()), tmp_path, workers=1)
+    async with fleet, aiohttp.ClientSession() as http:
+        await until_ready(http, fleet.url, path="/livez", within_s=60)
+        async with http.get(f"{fleet.url}/topics") as early:
+            problem = json.loads(await early.text())
+        server = await EmbeddedServer.start(tmp_path / "data", port=port)
+        await until_ready(http, fleet.url, within_s=60)
+        await server.stop()
+
+    assert (early.status, early.headers["Retry-After"]) == (503, "1")
+    assert "waits for Redis" in problem["detail"]
+
+
+def _fleet(redis_port: int, logs: Path, name: str) -> Process:
+    fleet = Fleet(
+        Topology("one", f"redis://127.0.0.1:{redis_port}/0", 1, ()), logs, workers=1, watches=1, log_json="true"
+    )
+    return {"web": fleet.web, "worker": fleet.workers[0], "watch": fleet.watches[0]}[name]
+
+
+async def _until_logged(process: Process, event: str) -> None:
+    async with asyncio.timeout(30):
+        while event not in process.log:
+            await asyncio.sleep(0.05)
