@@ -99,7 +99,7 @@ async def a_bus(topology: Topology, *, workers: int = 1, **changes: object) -> A
                 tasks.create_task(process.run(settings, stop))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             async with aiohttp.ClientSession() as http, build.open_bus(settings) as bus:
-                await until_ready(http, url, path="/readyz" if workers else "/livez")
+                await until_ready(http, url, path="/readyz" if workers else "/version")
                 try:
                     yield TestBus(url, http, bus.partitions, settings)
                 finally:

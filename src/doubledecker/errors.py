@@ -5,6 +5,7 @@ DoubledeckerError
 │   ├── BadRequest           400  the input is wrong, and the message says what is allowed
 │   ├── Unauthenticated      401  no token, or one we do not know
 │   ├── Forbidden            403  a known token, but not its business
+│   │   └── TopicOwned       403  the topic belongs to another client
 │   ├── NotFound             404
 │   ├── RequestTimedOut      408  the body came too slowly
 │   ├── Conflict             409  the same idempotency key with another body
@@ -30,6 +31,8 @@ DoubledeckerError
 │   └── JavaUnfit            no Java that Spark can use
 └── SettingInvalid           a setting does not parse or is out of range
 """
+
+from typing import Self
 
 
 class DoubledeckerError(Exception):
@@ -67,6 +70,17 @@ class Forbidden(Refused):
 
     status = 403
     title = "Forbidden"
+
+
+class TopicOwned(Forbidden):
+    """The topic belongs to another client, whose public id the message names."""
+
+    def __init__(self, topic: str, owner: str) -> None:
+        super().__init__(f"topic {topic!r} belongs to another client, {owner!r}")
+        self.topic, self.owner = topic, owner
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        return type(self), (self.topic, self.owner)
 
 
 class NotFound(Refused):

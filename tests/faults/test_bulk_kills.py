@@ -27,7 +27,7 @@ MAX, CONCURRENCY = 50, 4
 
 async def subscribe(ground: Ground, url: str) -> None:
     async with aiohttp.ClientSession() as http:
-        await until_ready(http, ground.fleet.url, path="/livez")
+        await until_ready(http, ground.fleet.url, path="/version")
         async with http.post(
             f"{ground.fleet.url}/api_tokens", json={"name": "mail"}, headers=basic(ROOT_KEY)
         ) as answer:

@@ -109,7 +109,7 @@ def _environment() -> dict[str, str]:
 async def a_world(topology: Topology, logs: Path, **options: int) -> AsyncIterator[World]:
     await topology.clear()
     async with Fleet(topology, logs, workers=0) as fleet, aiohttp.ClientSession() as http:
-        await until_ready(http, fleet.url, path="/livez")
+        await until_ready(http, fleet.url, path="/version")
         headers = {"Authorization": f"Bearer {ROOT_KEY}"}
         async with http.post(f"{fleet.url}/api_tokens", json={"name": "us"}, headers=headers) as answer:
             secret = (await answer.json())["token"]

@@ -79,7 +79,7 @@ async def publishing(ground: Ground, *, pause_s: float = 0.02) -> AsyncIterator[
     """Publish again and again while the block runs; at its end every request has been answered."""
     over = asyncio.Event()
     async with aiohttp.ClientSession() as http:
-        await until_ready(http, ground.fleet.url, path="/livez")
+        await until_ready(http, ground.fleet.url, path="/version")
         body, root = {"name": "shop"}, basic(ROOT_KEY)
         async with http.post(f"{ground.fleet.url}/api_tokens", json=body, headers=root) as answer:
             secret = str((await answer.json())["token"])

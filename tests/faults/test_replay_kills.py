@@ -68,7 +68,7 @@ async def test_every_event_is_sent_once_and_in_order_though_the_pipeline_is_kill
     settings |= {"replay_backlog_max": 10 * EVENTS}
     partial = []
     async with Fleet(topology, tmp_path, workers=0, **settings) as fleet, aiohttp.ClientSession() as http:
-        await until_ready(http, fleet.url, path="/livez")
+        await until_ready(http, fleet.url, path="/version")
         partitions = await wait_for(server.url, namespace="rm:", count=3, patience_s=9)
         ids = await a_past(http, fleet.url)
         body = {"to_queue": "late", "rate": 600}

@@ -49,7 +49,7 @@ async def test_streams_resume_exactly_when_a_process_is_killed(shape: str, victi
         Fleet(ground.topology, tmp_path, workers=0) as fleet,
         aiohttp.ClientSession() as http,
     ):
-        await until_ready(http, fleet.url, path="/livez")
+        await until_ready(http, fleet.url, path="/version")
         secret = await _token(http, fleet.url)
         async with a_stream(fleet.url, secret) as stream:
             listeners = [Heard(stream.last_id) for _ in range(3)]

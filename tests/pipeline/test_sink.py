@@ -173,7 +173,7 @@ async def test_refused_rows_go_to_the_side_table_once(spark: SparkSession, one: 
     assert {event.topic for event in found} == {"orders"}
     assert len(found) == 50
     assert len(refused) == 50
-    assert {row["why"] for row in refused} == {"topic 'users' belongs to another client"}
+    assert {row["why"] for row in refused} == {f"topic 'users' belongs to another client, {other.id!r}"}
     assert {row["query"] for row in refused} == {"w"}
     assert '"topic": "users"' in refused[0]["row"]
 

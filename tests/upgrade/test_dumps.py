@@ -74,7 +74,7 @@ async def opened(data: Path, *, workers: int = 1) -> AsyncIterator[Opened]:
             Fleet(topology, data.parent, workers=workers, watches=workers, worker_dead_s=1, backoff_cap_ms=500)
         )
         http = await held.enter_async_context(aiohttp.ClientSession())
-        await until_ready(http, fleet.url, path="/readyz" if workers else "/livez", within_s=60)
+        await until_ready(http, fleet.url, path="/readyz" if workers else "/version", within_s=60)
         facts = json.loads((data / "facts.json").read_text())
         yield Opened(fleet.url, http, facts, fleet.environment, data)
 

@@ -86,7 +86,7 @@ async def another_web(bus: TestBus) -> AsyncIterator[str]:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(server.run(bus.settings, listener, stop))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            await until_ready(bus.http, url, path="/livez")
+            await until_ready(bus.http, url, path="/version")
             try:
                 yield url
             finally:

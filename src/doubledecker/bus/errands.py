@@ -8,7 +8,7 @@ import msgspec
 from msgspec import structs
 
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import BadRequest, Conflict, Forbidden, NotFound
+from doubledecker.errors import BadRequest, Conflict, Forbidden, NotFound, TopicOwned
 from doubledecker.model import erasure as erasing
 from doubledecker.model import replay as replaying
 from doubledecker.model.erasure import ErasureAsked
@@ -74,7 +74,7 @@ class Errands:
             return structs.replace(replay, name=self._subscriber(replay.name, caller))
         [owner] = await registry.topic_owners(self._home, [replay.name])
         if not caller.is_root and owner not in {None, caller.id}:
-            raise Forbidden(f"topic {replay.name!r} belongs to another client")
+            raise TopicOwned(replay.name, owner)
         if owner is None and caller.is_root:
             raise NotFound(f"no topic named {replay.name!r}; whoever publishes on it first owns it, and root cannot")
         if owner is None:

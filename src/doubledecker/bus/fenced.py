@@ -17,7 +17,7 @@ import msgspec
 from doubledecker.bus.commit import Group, JournalBound
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import BusAway, JournalFull, OrderChanged, Unauthenticated
+from doubledecker.errors import BusAway, JournalFull, OrderChanged, TopicOwned, Unauthenticated
 from doubledecker.model.event import Kind
 from doubledecker.store import events, fences, journal, offers
 from doubledecker.store.events import Accepted, PublishLimits, PublishReply
@@ -150,7 +150,7 @@ class FencedPublisher:
         publisher, snapshot = self._publisher, self._registry.snapshot
         for row in some:
             if owners[row.kind.topic] != publisher:
-                call.refused[row.index] = f"topic {row.kind.topic!r} belongs to another client"
+                call.refused[row.index] = TopicOwned(row.kind.topic, owners[row.kind.topic]).detail
             elif call.group.take(Offer(snapshot.route(row.kind), row.message, publisher, row.id)):
                 call.indexes.append(row.index)
             else:

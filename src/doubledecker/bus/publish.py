@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from doubledecker.bus.commit import Committer, Draft, JournalBound, check_whole
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import Forbidden, QueueFull, Refused
+from doubledecker.errors import QueueFull, Refused, TopicOwned
 from doubledecker.model.event import Event, encode
 from doubledecker.store.partitions import Partitions
 
@@ -49,7 +49,8 @@ class Publisher:
         if is_whole:
             foreign = await self._registry.foreign(topics, publisher=publisher)
             if foreign:
-                return {i: _refusal(event.topic) for i, (event, _) in enumerate(offered) if event.topic in foreign}
+                named = ((i, event.topic) for i, (event, _) in enumerate(offered) if event.topic in foreign)
+                return {i: TopicOwned(topic, foreign[topic]) for i, topic in named}
             await self._check_whole(publisher, offered)
         owners = await self._registry.owners(topics, publisher=publisher)
         refused: dict[int, Refused] = {}
@@ -59,7 +60,7 @@ class Publisher:
                 draft = Draft(event.kind, encode(event), publisher, event.id if is_id_given else "", i)
                 drafts.setdefault(self._partitions.of(draft.kind, event.key).index, []).append(draft)
             else:
-                refused[i] = _refusal(event.topic)
+                refused[i] = TopicOwned(event.topic, owners[event.topic])
         await self._registry.learn({draft.kind for part in drafts.values() for draft in part})
         waits = [self._commit(index, part, is_whole=is_whole) for index, part in drafts.items()]
         for part in [await waits[0]] if len(waits) == 1 else await asyncio.gather(*waits):
@@ -90,15 +91,12 @@ class Publisher:
                 topics = sorted({draft.kind.topic for draft in drafts})
                 owners = await self._registry.owners(topics, publisher=drafts[0].publisher)
                 foreign = [draft for draft in drafts if owners[draft.kind.topic] != draft.publisher]
-                refused |= {draft.index: _refusal(draft.kind.topic) for draft in foreign}
+                whys = [TopicOwned(draft.kind.topic, owners[draft.kind.topic]) for draft in foreign]
+                refused |= {draft.index: why for draft, why in zip(foreign, whys, strict=True)}
                 drafts = [draft for draft in drafts if draft.index not in refused]
                 if is_whole and foreign:
-                    return {draft.index: _refusal(foreign[0].kind.topic) for draft in [*foreign, *drafts]}
+                    return {draft.index: whys[0] for draft in [*foreign, *drafts]}
         return refused
-
-
-def _refusal(topic: str) -> Forbidden:
-    return Forbidden(f"topic {topic!r} belongs to another client")
 
 
 def _full(queue: str) -> QueueFull:

@@ -12,7 +12,7 @@ import msgspec
 
 from doubledecker import clock, log
 from doubledecker.bus.searching import Searcher
-from doubledecker.errors import BadRequest, BusAway, Conflict, Forbidden, NotFound, TooMany, Unauthenticated
+from doubledecker.errors import BadRequest, BusAway, Conflict, Forbidden, NotFound, TooMany, TopicOwned, Unauthenticated
 from doubledecker.model import queue as queueing
 from doubledecker.model import quota
 from doubledecker.model import subscriber as subscribing
@@ -85,10 +85,10 @@ class LiveRegistry:
             known.update(found)
         return {**known, **found}
 
-    async def foreign(self, names: Sequence[str], *, publisher: str) -> list[str]:
-        """Those of the topics that another client owns; claims nothing."""
+    async def foreign(self, names: Sequence[str], *, publisher: str) -> dict[str, str]:
+        """Those of the topics that another client owns, with their owners; claims nothing."""
         owners = await registry.topic_owners(self._partitions.home, names)
-        return [name for name, owner in zip(names, owners, strict=True) if owner not in {None, publisher}]
+        return {name: owner for name, owner in zip(names, owners, strict=True) if owner not in {None, publisher}}
 
     async def create_token(self, name: str, secret: str, *, now_ms: int) -> Token:
         """Add a client; the same name and secret again is the same token."""
@@ -170,7 +170,8 @@ class LiveRegistry:
         if version == 0:
             raise NotFound(f"no topic named {name!r}")
         if version < 0:
-            raise Forbidden(f"topic {name!r} belongs to another client")
+            foreign = await self.foreign([name], publisher=publisher)
+            raise TopicOwned(name, foreign.get(name, "one that has left"))
         for partition in self._partitions.all[1:]:
             await partition.command("DEL", partition.key(f"topic:{name}"))
         await self._spread(version)

@@ -120,7 +120,7 @@ PUBLISHED = record(
     examples=[
         {
             "ids": ["0190a5c8-6f3e-7c1a-9d2b-3f4e5a6b7c8d"],
-            "refused": [{"index": 1, "why": "topic 'orders' belongs to another client"}],
+            "refused": [{"index": 1, "why": "topic 'orders' belongs to another client, 'shop-0a1b2c3d'"}],
         }
     ],
 )

@@ -10,9 +10,10 @@ _DETAIL = "the bus is starting and waits for Redis; its log says for which serve
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """The application until the bus is open."""
+    """The application until the bus is open; the next request comes on a connection that has the real one."""
     if scope["path"] == "/livez":
         answer = Response(msgspec.json.encode({"status": "alive"}), media_type="application/json")
     else:
-        answer = problem.plain(503, "Not ready", _DETAIL, [("Retry-After", "1"), ("Connection", "close")])
+        answer = problem.plain(503, "Not ready", _DETAIL, [("Retry-After", "1")])
+    answer.headers["Connection"] = "close"
     await answer(scope, receive, send)
