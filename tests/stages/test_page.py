@@ -1,18 +1,22 @@
-"""The page about stages tells the truth."""
+"""The pages about stages tell the truth."""
 
 import doctest
 import re
 from pathlib import Path
 
+import pytest
+
 from doubledecker import stages
 
-PAGE = Path(__file__).parents[2] / "docs" / "stages.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "stages.md"
 
 
-def test_every_example_on_the_page_gives_what_it_says():
+@pytest.mark.parametrize("page", [PAGE, DOCS / "coming-from.md"], ids=lambda page: page.name)
+def test_every_example_on_the_page_gives_what_it_says(page: Path):
     # The fences of a code block are no part of its output.
-    words = PAGE.read_text().replace("```", "")
-    example = doctest.DocTestParser().get_doctest(words, {}, "stages.md", str(PAGE), 0)
+    words = page.read_text().replace("```", "")
+    example = doctest.DocTestParser().get_doctest(words, {}, page.name, str(page), 0)
     runner = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL)
 
     assert runner.run(example).failed == 0
