@@ -1,33 +1,38 @@
-"""uvicorn's HTTP protocol with bounds on the request head, so that no client holds a connection or memory.
+"""uvicorn's HTTP protocol with bounds on what a connection may send, so that no client holds memory or time.
 
-Two ideas keep it nearly free on the fast path:
+Three ideas keep it nearly free on the fast path:
 
-1. Waiting. A connection waits for its client when it has just been opened, or when bytes have come and no
+1. One request at a time. uvicorn parses every pipelined request of a read at once and queues them without a bound.
+   Here the bytes after a complete request stay unparsed, and the connection is not read, until that request is
+   answered and the client has taken the answers before it. Bytes are fed to the parser in pieces, cut so that the
+   last byte of a request is always the last of a piece: at the declared length of a body, and after each empty line
+   elsewhere, since an empty line ends every head and every chunked body. A cut too many does no harm.
+2. Waiting. A connection waits for its client when it has just been opened, or when bytes have come and no
    request is being answered. A complete head ends the wait. The clock is read only when a read leaves the
    connection waiting, and one timer a connection looks at it: it fires no later than the wait's end, and sets
    itself again only while there is a wait. A client whose requests come whole never sets it after the first.
-2. Framing. All bytes but a body's are framing: request line, headers, chunk sizes, trailers. The parser keeps
+3. Framing. All bytes but a body's are framing: request line, headers, chunk sizes, trailers. The parser keeps
    what it has not finished, so framing may run to `head_bytes_max` before a head is complete or body comes.
-   Longer reads are fed in pieces of what is left. A head that starts in the middle of a piece is counted from
-   the next piece on: it may reach twice the bound, but the end of a body never counts against it.
 
 An idle connection between requests stays uvicorn's business (`timeout_keep_alive`), a slow body the app's.
 """
 
 import asyncio
-import json
-from dataclasses import dataclass
 from typing import cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from doubledecker import log
+from doubledecker.web import head
+from doubledecker.web.head import Refusal
 
 HEAD_S_MAX = 10.0  # a head is one or two packets; even a lost packet is sent again well within this
 HEAD_BYTES_MAX = 32 * 1024  # as nginx has it by default, in four buffers
 CONNECTIONS_MAX = 2_000  # each holds some 20 KB
 HEADERS_MAX = 100  # as Apache has it by default; our clients send about ten
+UNREAD_S_MAX = 60.0  # as nginx has it (send_timeout): a client that takes nothing for so long is not there
 
 # How long a refused client may go on sending before the connection is torn down. Closing at once would reset
 # the connection under the client, which then often sees no answer at all.
@@ -35,30 +40,10 @@ LINGER_S = 2.0
 # The name under which an app finds how to cut its connection.
 ABORT = "doubledecker.abort"
 
+_NEWLINE = b"\r\n"
+_EMPTY_LINE = b"\r\n\r\n"
+
 _log = log.get("web")
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An answer given before there is a request to hand to the app, as problem details (RFC 9457)."""
-
-    title: str
-    status: int
-    detail: str
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-
-    def render(self, default_headers: list[tuple[bytes, bytes]]) -> bytes:
-        problem = {"type": "about:blank", "title": self.title, "status": self.status, "detail": self.detail}
-        body = json.dumps(problem).encode()
-        headers = [
-            *default_headers,
-            (b"content-type", b"application/problem+json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"connection", b"close"),
-            *self.headers,
-        ]
-        lines = [b"%s: %s\r\n" % header for header in headers]
-        return b"".join([STATUS_LINE[self.status], *lines, b"\r\n", body])
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -68,67 +53,121 @@ class GuardedProtocol(HttpToolsProtocol):
     head_bytes_max: int = HEAD_BYTES_MAX
     headers_max: int = HEADERS_MAX
     connections_max: int = CONNECTIONS_MAX
+    unread_s_max: float = UNREAD_S_MAX
 
+    _unparsed: bytes = b""
+    _parsed_to: int = 0
+    _body_left: int = 0
     _framing_bytes: int = 0
     _waiting_since_s: float | None = None
     _timer: asyncio.TimerHandle | None = None
+    _unread_timer: asyncio.TimerHandle | None = None
     _refusal: Refusal | None = None
     _is_over: bool = False
     _is_surplus: bool = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
+        self.flow = self._flow = _Flow(transport)
         # Decided once, so that those who came first are served, however many come after.
         self._is_surplus = len(self.connections) > self.connections_max
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_over = True
+        self._end()
         self._disarm()
+        self._stop_unread_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
             return
-        if len(data) > self.head_bytes_max - self._framing_bytes:
-            self._receive_in_pieces(data)
-            return
-        self._framing_bytes += len(data)
-        super().data_received(data)
-        if not _is_answering(self.cycle):
-            self._wait()
+        self._unparsed = self._unparsed[self._parsed_to :] + data if self._unparsed else data
+        self._parsed_to = 0
+        self._parse()
 
     def on_headers_complete(self) -> None:
         self._framing_bytes = 0
         self._waiting_since_s = None
-        if len(self.headers) > self.headers_max:
-            self._refusal = _too_many(len(self.headers), headers_max=self.headers_max)
-            # The parser stops at an error and uvicorn then calls send_400_response.
+        self._refusal = self._refuse_head()
+        if self._refusal is not None:
+            # The parser stops at an error, and `_feed` then answers with the refusal.
             raise httptools.HttpParserError(self._refusal.detail)
-        if self._is_surplus:
-            self._refusal = _too_busy(len(self.connections), connections_max=self.connections_max)
-            raise httptools.HttpParserError(self._refusal.detail)
+        self._body_left = head.body_bytes(self.headers)
         super().on_headers_complete()
         # For an answer without end: closing waits for the client to read what is under way, and it may never do so.
         self.scope["extensions"] = {ABORT: {"call": self.transport.abort}}
+        # The parser reports trailers as headers. They go to a list that nobody reads: a trailer authenticates no one.
+        self.headers = []
 
     def on_body(self, body: bytes) -> None:
         self._framing_bytes = 0
         super().on_body(body)
 
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(self._refusal or Refusal("Bad request", 400, msg))
+    def on_message_complete(self) -> None:
+        self._framing_bytes = 0
+        super().on_message_complete()
 
-    def _receive_in_pieces(self, data: bytes) -> None:
-        start = 0
-        while start < len(data) and not self._is_over:
-            room = self.head_bytes_max - self._framing_bytes
-            if room == 0:
-                seen = self._framing_bytes + len(data) - start
-                self._refuse(_too_long(seen, head_bytes_max=self.head_bytes_max))
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._unparsed:
+            self._parse()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(self.unread_s_max, self._cut_unread)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_unread_timer()
+        if self._unparsed:
+            self._parse()
+
+    def _refuse_head(self) -> Refusal | None:
+        if len(self.headers) > self.headers_max:
+            return head.too_many(len(self.headers), headers_max=self.headers_max)
+        if self._is_surplus:
+            return head.too_busy(len(self.connections), connections_max=self.connections_max)
+        version, is_upgrade = self.parser.get_http_version(), self.parser.should_upgrade()
+        return head.refuse(self.headers, version=version, is_upgrade=is_upgrade)
+
+    def _parse(self) -> None:
+        """Feed the parser what has come, until a whole request is being answered."""
+        while self._parsed_to < len(self._unparsed):
+            if self.flow.write_paused or _is_whole(self.cycle):
+                self._flow.hold()
                 return
-            self.data_received(data[start : start + room])
-            start += room
+            start = self._parsed_to
+            self._parsed_to = end = self._piece_end(start)
+            if end == start:
+                seen = self._framing_bytes + len(self._unparsed) - start
+                self._refuse(head.too_long(seen, head_bytes_max=self.head_bytes_max))
+                return
+            self._feed(memoryview(self._unparsed)[start:end])
+        self._unparsed, self._parsed_to = b"", 0
+        self._flow.release()
+        if not _is_answering(self.cycle):
+            self._wait()
+
+    def _piece_end(self, start: int) -> int:
+        """Where to cut, so that no request ends inside the piece; at `start` itself when the framing is too long."""
+        if self._body_left:
+            end = min(start + self._body_left, len(self._unparsed))
+            self._body_left -= end - start
+            return end
+        room = self.head_bytes_max - self._framing_bytes
+        end = min(_framing_end(self._unparsed, start), start + room)
+        self._framing_bytes += end - start
+        return end
+
+    def _feed(self, piece: memoryview) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            return  # an upgrade is an offer, and none is taken here: the request is answered as it is
+        except httptools.HttpParserError as error:
+            self._refuse(self._refusal or head.malformed(str(error.__context__ or error)))
 
     def _wait(self) -> None:
         if self._waiting_since_s is None and not self._is_over:
@@ -152,23 +191,35 @@ class GuardedProtocol(HttpToolsProtocol):
         if left_s > 0:
             self._arm(left_s)
         elif _is_head_open(self.scope, self.cycle):
-            self._refuse(_too_slow(self._framing_bytes, head_s_max=self.head_s_max))
+            self._refuse(head.too_slow(self._framing_bytes, head_s_max=self.head_s_max))
         else:
             # The client has not begun a request. A browser's spare connection would take a 408 for the answer
             # to the request it is about to send.
-            self._is_over = True
+            self._end()
             self.transport.close()
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _stop_unread_timer(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+    def _cut_unread(self) -> None:
+        self._unread_timer = None
+        _log.info("answer.unread", waited_s=self.unread_s_max, client=self.client and self.client[0])
+        self._end()
+        self.transport.abort()
+
+    def _end(self) -> None:
         self._is_over = True
+        self._unparsed, self._parsed_to = b"", 0
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._end()
         _log.info("head.refused", status=refusal.status, why=refusal.detail, client=self.client and self.client[0])
         cycle = self.cycle
         if not _is_answering(cycle):
             self._answer(refusal)
-        elif not cycle.more_body:
-            # The fault is in what follows a good request: that one still gets its answer, and then the end.
-            cycle.keep_alive = False
-        elif cycle.response_started or self.pipeline:
+        elif cycle.response_started:
             self.transport.abort()
         else:
             cycle.disconnected = True
@@ -177,6 +228,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _answer(self, refusal: Refusal) -> None:
         self._disarm()
+        self._flow.release()
         self.transport.write(refusal.render(self.server_state.default_headers))
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -185,12 +237,32 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
+class _Flow(FlowControl):
+    """uvicorn's flow control, which resumes reading whenever an app asks for more; not while bytes are held back."""
+
+    _is_held = False
+
+    def hold(self) -> None:
+        self._is_held = True
+        self.pause_reading()
+
+    def release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self._is_held:
+            super().resume_reading()
+
+
 def guarded(
     *,
     head_s_max: float = HEAD_S_MAX,
     head_bytes_max: int = HEAD_BYTES_MAX,
     headers_max: int = HEADERS_MAX,
     connections_max: int = CONNECTIONS_MAX,
+    unread_s_max: float = UNREAD_S_MAX,
 ) -> type[HttpToolsProtocol]:
     """The protocol class with these bounds, for uvicorn's `http` setting."""
     bounds = {
@@ -198,8 +270,17 @@ def guarded(
         "head_bytes_max": head_bytes_max,
         "headers_max": headers_max,
         "connections_max": connections_max,
+        "unread_s_max": unread_s_max,
     }
     return cast("type[HttpToolsProtocol]", type("GuardedProtocol", (GuardedProtocol,), bounds))
+
+
+def _framing_end(received: bytes, start: int) -> int:
+    """Just after the next empty line, or the end of what was received."""
+    # The first bytes may end an empty line that began with the last bytes of the piece before.
+    mark = b"\n" if received[start] in _NEWLINE else _EMPTY_LINE
+    found = received.find(mark, start)
+    return len(received) if found < 0 else found + len(mark)
 
 
 # uvicorn types `cycle` and `scope` as always there, yet both are None until the first request.
@@ -209,27 +290,11 @@ def _is_answering(cycle: RequestResponseCycle | None) -> bool:
     return cycle is not None and not cycle.response_complete
 
 
+def _is_whole(cycle: RequestResponseCycle | None) -> bool:
+    """Whether a request has come to its end and is being answered."""
+    return cycle is not None and not cycle.response_complete and not cycle.more_body
+
+
 def _is_head_open(scope: object | None, cycle: RequestResponseCycle | None) -> bool:
     # A request has its scope from the first byte, and its cycle from the end of the head.
     return scope is not None and (cycle is None or cycle.scope is not scope)
-
-
-def _too_slow(seen_bytes: int, *, head_s_max: float) -> Refusal:
-    detail = f"{seen_bytes} bytes of a request head came, and no end of it; {head_s_max:g} s are allowed"
-    return Refusal("Request timeout", 408, detail)
-
-
-def _too_long(seen_bytes: int, *, head_bytes_max: int) -> Refusal:
-    detail = f"{seen_bytes} bytes came without the end of the headers; at most {head_bytes_max} are allowed"
-    return Refusal("Request header fields too large", 431, detail)
-
-
-def _too_many(seen: int, *, headers_max: int) -> Refusal:
-    detail = f"the request has {seen} headers; at most {headers_max} are allowed"
-    return Refusal("Request header fields too large", 431, detail)
-
-
-def _too_busy(seen: int, *, connections_max: int) -> Refusal:
-    # uvicorn's own limit would answer as plain text, and counts the connection that asks against itself.
-    detail = f"{seen} connections are open; at most {connections_max} are served"
-    return Refusal("Service unavailable", 503, detail, ((b"retry-after", b"1"),))

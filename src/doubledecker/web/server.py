@@ -22,7 +22,7 @@ from doubledecker.web.body import BodyLimits
 from doubledecker.web.errands import ErrandRoutes
 from doubledecker.web.feed import Feed
 from doubledecker.web.letters import Letters
-from doubledecker.web.protocol import guarded
+from doubledecker.web.protocol import UNREAD_S_MAX, guarded
 from doubledecker.web.publishing import Publishing, PublishRules
 from doubledecker.web.queues import Queues
 from doubledecker.web.routes import RouteRules, Routes
@@ -140,7 +140,10 @@ def _config(settings: Settings) -> uvicorn.Config:
             head_s_max=settings.head_s_max,
             head_bytes_max=settings.head_bytes_max,
             connections_max=settings.connections_max,
+            # A stream that is not read has a bound of its own, which comes first and says why it ends.
+            unread_s_max=max(UNREAD_S_MAX, 2 * settings.stream_stall_s),
         ),
+        ws="none",
         lifespan="off",
         log_config=None,
         # What it warns of is what a client sent: that has a line of ours (web/protocol.py), with time and level.
