@@ -4,6 +4,7 @@ import msgspec
 
 from doubledecker.errors import BadRequest
 from doubledecker.model import event as events
+from doubledecker.model import json_body
 
 
 class Erasure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -25,12 +26,12 @@ class ErasureAsked(msgspec.Struct, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
+_ASKED = msgspec.json.Decoder(ErasureAsked)
+
+
 def parse(body: bytes) -> ErasureAsked:
     """A checked request; raises BadRequest with what was seen and what is allowed."""
-    try:
-        return msgspec.json.decode(body, type=ErasureAsked)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"not an erasure: {error}") from error
+    return json_body.decode(_ASKED, body, what="an erasure")
 
 
 def plan(asked: ErasureAsked, *, now_ms: int) -> Erasure:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from doubledecker.errors import BadRequest
+from doubledecker.model import json_body
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model.event import STEPS
 from doubledecker.model.matching import check_pattern
@@ -118,6 +119,10 @@ class _RuleAsked(msgspec.Struct, forbid_unknown_fields=True):
     paused: bool | msgspec.UnsetType = msgspec.UNSET
 
 
+_ASKED = msgspec.json.Decoder(_Asked)
+_RULE_ASKED = msgspec.json.Decoder(_RuleAsked)
+
+
 def check_name(name: str) -> None:
     """Raise BadRequest unless it can be a queue's name."""
     if not NAME.fullmatch(name) or name in STEPS:
@@ -127,10 +132,7 @@ def check_name(name: str) -> None:
 def parse(body: bytes, *, name: str, owner: str, is_root: bool, is_private_allowed: bool) -> Queue:
     """A checked queue; raises BadRequest with what was seen and what is allowed."""
     check_name(name)
-    try:
-        asked = msgspec.json.decode(body, type=_Asked)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"not a queue: {error}") from error
+    asked = json_body.decode(_ASKED, body, what="a queue")
     if asked.owner is not None and not is_root:
         raise BadRequest("owner can be set by root alone; without it the queue is yours")
     if asked.refuse_clients is not None and not is_root:
@@ -168,10 +170,7 @@ def with_uuid(queue: Queue, former: Queue | None) -> Queue:
 
 def parse_rule(body: bytes, former: Rule) -> Rule:
     """The rule that results from what is asked and what was there before."""
-    try:
-        asked = msgspec.json.decode(body, type=_RuleAsked)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"not a facet's rule: {error}") from error
+    asked = json_body.decode(_RULE_ASKED, body, what="a facet's rule")
     given = {field: getattr(asked, field) for field in asked.__struct_fields__}
     changes = {field: value for field, value in given.items() if value is not msgspec.UNSET}
     _check("weight", changes, WEIGHT_MIN, WEIGHT_MAX)

@@ -6,7 +6,7 @@ import msgspec
 
 from doubledecker.errors import BadRequest
 from doubledecker.model import event as events
-from doubledecker.model import moment
+from doubledecker.model import json_body, moment
 
 TARGETS = ("subscriber", "queue", "topic")
 RATE_MAX = 1_000_000
@@ -50,12 +50,12 @@ class ReplayAsked(msgspec.Struct, forbid_unknown_fields=True, rename={"start": "
     dry_run: bool = False
 
 
+_ASKED = msgspec.json.Decoder(ReplayAsked)
+
+
 def parse(body: bytes) -> ReplayAsked:
     """A checked request; raises BadRequest with what was seen and what is allowed."""
-    try:
-        return msgspec.json.decode(body, type=ReplayAsked)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"not a replay: {error}") from error
+    return json_body.decode(_ASKED, body, what="a replay")
 
 
 def plan(asked: ReplayAsked, *, now_ms: int, rate: int) -> Replay:

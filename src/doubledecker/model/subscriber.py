@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from doubledecker.errors import BadRequest
+from doubledecker.model import json_body
 from doubledecker.model.event import check_topic
 
 TIMEOUT_MS_MAX = 3_600_000
@@ -78,12 +79,12 @@ class Receiving(Protocol):
     def concurrency(self) -> int | None: ...
 
 
+_ASKED = msgspec.json.Decoder(Subscription)
+
+
 def parse(body: bytes, *, is_private_allowed: bool) -> Subscription:
     """A checked subscription; raises BadRequest with what was seen and what is allowed."""
-    try:
-        asked = msgspec.json.decode(body, type=Subscription)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"not a subscription: {error}") from error
+    asked = json_body.decode(_ASKED, body, what="a subscription")
     if len(asked.topics) > TOPICS_MAX:
         raise BadRequest(f"{len(asked.topics)} topics; at most {TOPICS_MAX} are allowed")
     for topic in asked.topics:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from doubledecker.errors import BadRequest, TooMany
+from doubledecker.model import json_body
 
 PATTERN = re.compile(r"[a-z0-9:_-]{1,64}")
 REALM = "doubledecker"
@@ -74,10 +75,7 @@ class Rotation(msgspec.Struct, forbid_unknown_fields=True):
 
 def parse_request(body: bytes) -> tuple[str, str | None]:
     """The name, and the secret if the caller chose one, of `POST /api_tokens`."""
-    try:
-        asked = msgspec.json.decode(body, type=_Asked)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f'expected {{"name": …, "token": …?}}: {error}') from error
+    asked = json_body.decode(_ASKED, body, what='a token, like {"name": …, "token": …?}')
     _check("name", asked.name)
     _check("token", asked.token)
     return asked.name, asked.token
@@ -85,10 +83,7 @@ def parse_request(body: bytes) -> tuple[str, str | None]:
 
 def parse_rotation(body: bytes) -> Rotation:
     """A checked rotation; an empty body asks for the defaults."""
-    try:
-        asked = msgspec.json.decode(body or b"{}", type=Rotation)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f'expected {{"token": …?, "overlap_s": …?}}: {error}') from error
+    asked = json_body.decode(_ROTATION, body or b"{}", what='a rotation, like {"token": …?, "overlap_s": …?}')
     _check("token", asked.token)
     if not 0 <= asked.overlap_s <= OVERLAP_S_MAX:
         raise BadRequest(f"overlap_s is {asked.overlap_s}; it must be from 0 to {OVERLAP_S_MAX}")
@@ -147,3 +142,7 @@ def ha1(user: str, secret: str) -> str:
 class _Asked(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     token: str | None = None
+
+
+_ASKED = msgspec.json.Decoder(_Asked)
+_ROTATION = msgspec.json.Decoder(Rotation)

@@ -1,16 +1,17 @@
 """The bodies of requests about queues, checked."""
 
-from typing import TypeVar
-
 import msgspec
 
 from doubledecker.errors import BadRequest
+from doubledecker.model import json_body
 from doubledecker.model.queue import LEASE_MS_MAX, LEASE_MS_MIN
 from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Held
 
 WAIT_MS_MAX = 30_000
 DELAY_MS_MAX = 30 * 86_400_000
 WHY_LENGTH_MAX = 200
+# 2^53 - 1: Redis' scripts count in doubles, and beyond it two attempts would be equal.
+ATTEMPT_MAX = 9_007_199_254_740_991
 LIST_MAX = 1_000
 
 
@@ -68,12 +69,15 @@ class ChooseBody(PurgeBody, forbid_unknown_fields=True):
     ids: list[str] | None = None
 
 
-_Body = TypeVar("_Body", PullBody, SettleBody, PurgeBody, ChooseBody)
+_PULL = msgspec.json.Decoder(PullBody)
+_SETTLE = msgspec.json.Decoder(SettleBody)
+_PURGE = msgspec.json.Decoder(PurgeBody)
+_CHOOSE = msgspec.json.Decoder(ChooseBody)
 
 
 def pull(body: bytes) -> PullBody:
     """A checked pull; an empty body asks for one message, now."""
-    asked = _decode(body or b"{}", PullBody)
+    asked = json_body.decode(_PULL, body or b"{}", what="a pull")
     _check("max", asked.max, 1, PULL_MAX)
     _check("wait_ms", asked.wait_ms, 0, WAIT_MS_MAX)
     _check("lease_ms", asked.lease_ms, LEASE_MS_MIN, LEASE_MS_MAX)
@@ -82,12 +86,14 @@ def pull(body: bytes) -> PullBody:
 
 def settle(body: bytes) -> SettleBody:
     """A checked list of messages that the consumer holds."""
-    asked = _decode(body, SettleBody)
+    asked = json_body.decode(_SETTLE, body, what="a list of messages")
     if len(asked.messages) > SETTLE_MAX:
         raise BadRequest(f"{len(asked.messages)} messages; at most {SETTLE_MAX} are settled in one request")
     _check("lease_ms", asked.lease_ms, LEASE_MS_MIN, LEASE_MS_MAX)
-    for held in asked.held:
-        _check("delay_ms", held.delay_ms, 0, DELAY_MS_MAX)
+    _check("delay_ms", asked.delay_ms, 0, DELAY_MS_MAX)
+    for message in asked.messages:
+        _check("attempt", message.attempt, 0, ATTEMPT_MAX)
+        _check("delay_ms", message.delay_ms, 0, DELAY_MS_MAX)
     if len(asked.why) > WHY_LENGTH_MAX:
         raise BadRequest(f"why has {len(asked.why)} characters; at most {WHY_LENGTH_MAX} are kept")
     return asked
@@ -95,12 +101,12 @@ def settle(body: bytes) -> SettleBody:
 
 def purge(body: bytes) -> PurgeBody:
     """What a purge of waiting messages is about; an empty body is about everything."""
-    return _decode(body or b"{}", PurgeBody)
+    return json_body.decode(_PURGE, body or b"{}", what="a purge")
 
 
 def choose(body: bytes) -> ChooseBody:
     """Which dead letters are meant, each once; an empty body means all."""
-    asked = _decode(body or b"{}", ChooseBody)
+    asked = json_body.decode(_CHOOSE, body or b"{}", what="a choice of dead letters")
     if asked.ids is not None and len(asked.ids) > LIST_MAX:
         raise BadRequest(f"{len(asked.ids)} ids; at most {LIST_MAX} in one request")
     if asked.ids is not None:
@@ -116,13 +122,6 @@ def limit(value: str | None, *, name: str = "limit", default: int = 100) -> int:
     if not value.isdecimal() or len(value) > len(str(LIST_MAX)) or not 1 <= int(value) <= LIST_MAX:
         raise BadRequest(f"{name} is {value[:80]!r}; it must be from 1 to {LIST_MAX}")
     return int(value)
-
-
-def _decode(body: bytes, kind: type[_Body]) -> _Body:
-    try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is not what this route takes: {error}") from error
 
 
 def _check(field: str, value: int | None, least: int, most: int) -> None:

@@ -13,7 +13,8 @@ from doubledecker import __version__, clock, log
 from doubledecker.bus import overview
 from doubledecker.bus.overview import ALIVE_MS, SubscriberView
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import BadRequest, BusAway
+from doubledecker.errors import BusAway
+from doubledecker.model import json_body
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.token import Caller, Token
@@ -204,11 +205,11 @@ class _Gift(msgspec.Struct, forbid_unknown_fields=True):
     to: str
 
 
+_GIFT = msgspec.json.Decoder(_Gift)
+
+
 def _new_owner(body: bytes) -> str:
-    try:
-        return msgspec.json.decode(body, type=_Gift).to
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f'expected {{"to": the token id of the new owner}}: {error}') from error
+    return json_body.decode(_GIFT, body, what='a gift, like {"to": the token id of the new owner}').to
 
 
 def _token(token: Token) -> dict[str, object]:
