@@ -11,11 +11,14 @@ DoubledeckerError
 │   ├── Conflict             409  the same idempotency key with another body
 │   ├── Gone                 410  it was there, and is no more
 │   ├── TooLarge             413
+│   ├── UnknownMedia         415  a content type or an encoding that is not understood
 │   ├── TooMany              429  a limit on how many things of a kind may be kept
 │   │   └── QuotaExceeded    429  a client would have more of something than its share
+│   ├── TooManyAtOnce        429  more under way at the same time than one client may have
 │   └── QueueFull            429  a queue that refuses rather than drops has no room
 ├── BusAway                  503  Redis did not answer; nothing is known to be written
 │   └── BusSilent            503  there was no connection to it, or no reply in time
+├── Overloaded               503  the process has no room for the request now
 ├── JournalFull              503  the journal is at its bound and set to refuse
 ├── CallRejected             a receiver's chain did not let a call through; nothing was sent
 ├── RetryLater               a job asks to be run again after a delay
@@ -118,6 +121,17 @@ class TooLarge(Refused):
     title = "Too large"
 
 
+class UnknownMedia(Refused):
+    """A content type or encoding that is not understood; `accepted` is the encoding that is, where that was wrong."""
+
+    status = 415
+    title = "Unsupported media type"
+
+    def __init__(self, detail: str, *, accepted: str = "") -> None:
+        super().__init__(detail)
+        self.accepted = accepted
+
+
 class TooMany(Refused):
     """More things of a kind than may be kept."""
 
@@ -136,6 +150,13 @@ class QuotaExceeded(TooMany):
         self.bound = bound
         self.most = most
         self.wanted = wanted
+
+
+class TooManyAtOnce(Refused):
+    """More under way at the same time than one client may have; it may try again once some of it is done."""
+
+    status = 429
+    title = "Too many at once"
 
 
 class QueueFull(Refused):
@@ -162,6 +183,10 @@ class BusSilent(BusAway):
     """No connection, or no reply in time: the server itself is away, not only unable to do this."""
 
     detail = "Redis does not answer"
+
+
+class Overloaded(DoubledeckerError):
+    """The process has no room for the request now; nothing of it was done."""
 
 
 class JournalFull(DoubledeckerError):

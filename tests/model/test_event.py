@@ -1,6 +1,8 @@
 """Events: what is accepted, what is refused, and the bytes that travel."""
 
 import json
+import sys
+from contextlib import nullcontext
 
 import msgspec
 import pytest
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 
 from doubledecker.errors import BadRequest, Refused, TooLarge
 from doubledecker.model import event as parsing
-from doubledecker.model.event import Event, EventLimits, encode, parse_offered, parse_posted
+from doubledecker.model import json_body
+from doubledecker.model.event import Event, EventLimits, Offered, accept, encode, parse_offered, parse_posted
 
 LIMITS = EventLimits(data_bytes_max=1000, depth_max=8)
 
@@ -138,9 +141,57 @@ def test_data_arrives_as_it_was_sent(data: object):
 @given(st.binary(max_size=60))
 def test_whatever_is_sent_as_an_event_is_parsed_or_refused(body: bytes):
     try:
-        parsing.check_text(body)
+        json_body.check_text(body)
         event = parse_offered(body, id_="i", now_ms=1, limits=LIMITS)
     except Refused:
         return
 
     assert json.loads(encode(event))
+
+
+JSON = st.recursive(
+    st.text('[]{}"\\a', max_size=4) | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+)
+
+
+def depth(value: object) -> int:
+    parts = value if isinstance(value, list) else value.values() if isinstance(value, dict) else None
+    return 0 if parts is None else 1 + max(map(depth, parts), default=0)
+
+
+@given(JSON, st.integers(1, 6))
+def test_data_is_refused_exactly_when_it_nests_deeper_than_the_limit(value: object, depth_max: int):
+    event = Offered(topic="a", type="b", data=msgspec.Raw(json.dumps(value).encode()))
+    limits = EventLimits(data_bytes_max=1_000_000, depth_max=depth_max)
+    if depth(value) > depth_max:
+        with pytest.raises(BadRequest, match="nests deeper"):
+            accept(event, id_="i", now_ms=0, limits=limits)
+    else:
+        assert accept(event, id_="i", now_ms=0, limits=limits).id == "i"
+
+
+@pytest.mark.parametrize(
+    ("part", "is_deep"),
+    [(b"[]", False), (b'"\\"["', False), (b"[" * 63 + b"]" * 63, False), (b"[" * 64 + b"]" * 64, True)],
+)
+def test_the_depth_of_a_large_text_is_found_in_a_few_steps(part: bytes, is_deep: bool):
+    data = b"[" + b",".join([part] * (4_000_000 // len(part))) + b"]"
+    event = Offered(topic="a", type="b", data=msgspec.Raw(data))
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    def offer() -> None:
+        accept(event, id_="i", now_ms=0, limits=EventLimits(data_bytes_max=1 << 23, depth_max=64))
+
+    sys.setprofile(count)
+    try:
+        with pytest.raises(BadRequest, match="nests deeper") if is_deep else nullcontext():
+            offer()
+    finally:
+        sys.setprofile(None)
+
+    # A step for each bracket would be hundreds of thousands.
+    assert steps < 10_000

@@ -23,6 +23,8 @@ BODIES: dict[tuple[str, str], dict[str, object]] = {
     ("POST", "/subscription"): {"topics": ["a"], "callback": "https://x.example/", "uuid": "u", "timeout": 1, "max": 1},
     ("POST", "/subscriber"): {"topics": ["a"], "callback": "https://x.example/", "max_bytes": 1, "concurrency": 1},
     ("POST", "/api_tokens"): {"name": "n", "token": "t"},
+    ("POST", "/api_tokens/{name}/rotate"): {"token": "t", "overlap_s": 1},
+    ("POST", "/topics/{name}/give"): {"to": "x"},
     ("PUT", "/queues/{name}"): {"pattern": [".*"], "lease_ms": 5_000, "attempts_max": 3, "max_length": 9, "owner": "x"},
     ("POST", "/queues/{name}/pull"): {"max": 1, "wait_ms": 0, "lease_ms": 5_000},
     ("POST", "/queues/{name}/ack"): SETTLED,

@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import tracemalloc
+from contextlib import AsyncExitStack
 
 import pytest
 from structlog.testing import capture_logs
 
 from conftest import Topology
+from doubledecker.web.body import Room
 from harness import TestBus, a_bus, an_event
 from web.asking import PROBLEM, ask, ask_raw, everything, journal
 
@@ -268,3 +271,87 @@ async def test_a_malformed_request_is_a_line_of_our_log(one: Topology, caplog: p
     [line] = [each for each in logs if each["event"] == "head.refused"]
     assert (line["log_level"], line["status"], line["client"]) == ("info", 400, "127.0.0.1")
     assert [each.message for each in caplog.records if each.name.startswith("uvicorn")] == []
+
+
+async def test_an_array_of_millions_is_413_before_it_is_built(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        shop = await bus.token("shop")
+        body = b"[" + b",".join([b"[]"] * 2_000_000) + b"]"
+        tracemalloc.start()
+        try:
+            answer = await ask(bus, "POST", "/events", shop, body=body)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+        assert answer.status == 413
+        assert answer.detail == "more than 10000 events; so many are allowed in one request"
+        # The body and a few copies of it, but no two million objects of a hundred bytes.
+        assert peak_bytes < 10 * len(body)
+
+
+async def test_millions_of_empty_lines_are_413(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        headers = {"Content-Type": "application/x-ndjson"}
+        answer = await ask(bus, "POST", "/events", await bus.token("shop"), body=b"\n" * 2_000_000, headers=headers)
+
+        assert answer.status == 413
+        assert answer.detail == "2000001 lines; at most 20000 are allowed in one request"
+
+
+async def test_events_full_of_commas_are_published_up_to_the_bound(one: Topology):
+    async with a_bus(one, workers=0, events_per_request_max=3) as bus:
+        shop = await bus.token("shop")
+        events = [an_event(n, data=list(range(100))) for n in range(4)]
+        taken = await ask(bus, "POST", "/events", shop, json=events[:3])
+        refused = await ask(bus, "POST", "/events", shop, json=events)
+
+        assert (taken.status, len(taken.json["ids"])) == (202, 3)
+        assert refused.status == 413
+        assert len(await journal(bus)) == 3
+
+
+async def test_bodies_being_received_are_bounded_in_all_and_small_ones_always_served(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    size = 300_000
+    room = Room(1_000_000)
+    monkeypatch.setattr("doubledecker.web.server.Room", lambda _: room)
+    async with a_bus(one, workers=0) as bus, AsyncExitStack() as open_:
+        clients = [await bus.token(f"client-{n}") for n in range(4)]
+
+        async def begin(secret: str) -> tuple[int, str]:
+            """Send a body but for its last byte; the refusal if there is one, and 0 once the app has the body."""
+            head = a_head("/events", secret, f"Content-Length: {size}", "Connection: close")
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(bus.url.rpartition(":")[2]))
+            open_.callback(writer.close)
+            before = room.held_bytes
+            writer.write(head + b" " * (size - 1))
+            answering = asyncio.create_task(reader.readuntil(b"}"))
+            open_.callback(answering.cancel)
+            async with asyncio.timeout(10):
+                while not answering.done() and room.held_bytes < before + size - 1:
+                    await asyncio.sleep(0.005)
+            if not answering.done():
+                return 0, ""
+            head, _, body = (await answering).partition(b"\r\n\r\n")
+            return int(head.split(b" ")[1]), json.loads(body)["detail"]
+
+        assert (await begin(clients[0]))[0] == 0
+        status, detail = await begin(clients[0])
+        assert status == 429
+        assert "at most 500000 are allowed" in detail
+        assert (await begin(clients[1]))[0] == 0
+        assert (await begin(clients[2]))[0] == 0
+        status, detail = await begin(clients[3])
+        assert status == 503
+        assert "1000000 bytes are being received" in detail
+        assert (await ask(bus, "POST", "/events", clients[0], json=an_event(1))).status == 202
+
+        await open_.aclose()
+        async with asyncio.timeout(10):
+            while room.held_bytes:
+                await asyncio.sleep(0.005)
+        large = [an_event(n, topic="others", data="x" * 3000) for n in range(100)]
+        assert (await ask(bus, "POST", "/events", clients[3], json=large)).status == 202
+        assert room.held_bytes == 0

@@ -271,7 +271,7 @@ async def test_the_schema_and_the_server_refuse_the_same(
 async def test_every_answer_is_documented_and_every_documented_answer_is_given(
     one: Topology, monkeypatch: pytest.MonkeyPatch
 ):
-    async with a_bus(one, body_bytes_max=2000) as bus:
+    async with a_bus(one, body_bytes_max=2000, bodies_bytes_max=1024) as bus:
         given: set[tuple[str, str, str]] = set()
         last_ids: dict[str, str] = {}
 
@@ -299,6 +299,15 @@ async def test_every_answer_is_documented_and_every_documented_answer_is_given(
         for (method, path), operation in OPERATIONS.items():
             if operation["security"]:
                 assert await look("-", method, path, "a", None, {}) == 401
+        # Whoever was told that a body is too large came as far as the body.
+        askers = {(method, path): (who, name) for who, method, path, name, _, _, status in REQUESTS if status == 413}
+        with_body = {key: askers[key] for key, operation in OPERATIONS.items() if "requestBody" in operation}
+        for (method, path), (who, name) in with_body.items():
+            assert await look(who, method, path, name, {}, {"Content-Encoding": "gzip"}) == 415, path
+        with monkeypatch.context() as crowded:
+            crowded.setattr("doubledecker.web.body.UNCOUNTED_BYTES", 0)
+            for (method, path), (who, name) in with_body.items():
+                assert await look(who, method, path, name, {"why": "x" * 700}, {}) == 429, path
         monkeypatch.setattr("doubledecker.store.registry.TOKENS_MAX", 1)
         assert await look("root", "POST", "/api_tokens", "", {"name": "more"}, {}) == 429
         monkeypatch.setattr("doubledecker.store.errands.ACTIVE_MAX", 1)

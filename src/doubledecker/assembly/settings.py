@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 
 from doubledecker.errors import SettingInvalid
+from doubledecker.model.event import DEPTH_MAX
 
 PREFIX = "DOUBLEDECKER_"
 # Routemaster's names, where they differ from ours by more than the prefix.
@@ -53,6 +54,7 @@ class Settings:
     event_depth_max: int = 64
     events_per_request_max: int = 10_000
     body_bytes_max: int = 8_388_608
+    bodies_bytes_max: int = 268_435_456
     body_s_max: float = 10.0
     head_s_max: float = 10.0
     head_bytes_max: int = 32_768
@@ -158,6 +160,7 @@ _LEAST = {
     "event_depth_max": 1,
     "events_per_request_max": 1,
     "body_bytes_max": 1_024,
+    "bodies_bytes_max": 1_024,
     "body_s_max": 0.1,
     "head_s_max": 0.1,
     "head_bytes_max": 1_024,
@@ -202,6 +205,8 @@ _LEAST = {
 
 
 _MOST = {
+    "event_depth_max": DEPTH_MAX,
+    "events_per_request_max": 100_000,
     "breaker_calls": 10_000,
     "breaker_threshold": 1,
     # A receiver that is back should not wait for more than a minute to be found so.

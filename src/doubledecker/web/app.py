@@ -11,7 +11,7 @@ from doubledecker.errors import BusAway, BusSilent, DoubledeckerError, NotFound,
 from doubledecker.model.token import Caller
 from doubledecker.web import problem
 from doubledecker.web.authentication import Authenticator
-from doubledecker.web.body import header
+from doubledecker.web.body import CLIENT, Room, header
 from doubledecker.web.errands import ErrandRoutes
 from doubledecker.web.letters import Letters
 from doubledecker.web.publishing import Publishing
@@ -40,9 +40,11 @@ class App:
         streaming: Streaming,
         errands: ErrandRoutes,
         *,
+        room: Room,
         metrics_public: bool,
     ) -> None:
         self._authenticator = authenticator
+        self._room = room
         self._log_from_s = 0.0
         self.table = Table(
             {
@@ -65,6 +67,8 @@ class App:
         except Exception:  # noqa: BLE001 - the edge of a request: the client gets an answer, the log the traceback
             _log.exception("request.failed", method=scope["method"], path=scope["path"])
             answer = problem.plain(500, "Internal error", "this is a bug; the server's log has the details")
+        finally:
+            self._room.release(scope)
         await answer(scope, receive, send)
 
     def _log_refusal_of_redis(self, error: DoubledeckerError) -> None:
@@ -84,6 +88,7 @@ class App:
         if route is None:
             return _wrong_method(scope["method"], by_method)
         caller = _NOBODY if route.is_public else await self._identify(scope)
+        scope[CLIENT] = caller.id
         return await route.handler(Request(scope, receive), caller)
 
     async def _identify(self, scope: Scope) -> Caller:

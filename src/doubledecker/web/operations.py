@@ -19,13 +19,14 @@ _PROBLEMS = {
     409: "It contradicts something: an Idempotency-Key used for another request, a queue that still holds messages",
     410: "The journal no longer holds what follows that position, and strict=1 was asked for",
     413: "More bytes or more events than one request may carry",
-    415: "A content type that is not an event's",
-    429: "There are too many of these already, or a queue that refuses is full; try again after Retry-After",
+    415: "A Content-Encoding, or a content type of an event, that is not understood",
+    429: "There are too many of these already, a queue that refuses is full, or the bodies of this client's requests "
+    "take too much room; try again after Retry-After",
     431: "The request's head is too large",
-    503: "Redis is away, or there are too many connections; try again after Retry-After",
+    503: "Redis is away, or there are too many connections or bodies; try again after Retry-After",
 }
 _ALWAYS = (400, 408, 431, 503)
-_WITH_BODY = (413,)
+_WITH_BODY = (413, 415, 429)
 
 _CHALLENGES: Schema = {
     "WWW-Authenticate": {

@@ -5,7 +5,18 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from starlette.responses import Response
 
-from doubledecker.errors import BusAway, DoubledeckerError, JournalFull, QueueFull, Refused, RequestTimedOut, TooLarge
+from doubledecker.errors import (
+    BusAway,
+    DoubledeckerError,
+    JournalFull,
+    Overloaded,
+    QueueFull,
+    Refused,
+    RequestTimedOut,
+    TooLarge,
+    TooManyAtOnce,
+    UnknownMedia,
+)
 
 # Long enough for a restart of Redis, short enough that publishers do not pile up events.
 _RETRY_AFTER_S = "2"
@@ -15,9 +26,10 @@ def response(error: DoubledeckerError, headers: Sequence[tuple[str, str]] = ()) 
     """The answer to a request that failed; an error without an answer of its own is a bug, and raised again."""
     if isinstance(error, Refused):
         closing = [("Connection", "close")] if isinstance(error, TooLarge | RequestTimedOut) else []
-        waiting = [("Retry-After", _RETRY_AFTER_S)] if isinstance(error, QueueFull) else []
-        return plain(error.status, error.title, error.detail, [*headers, *closing, *waiting])
-    if isinstance(error, BusAway | JournalFull):
+        waiting = [("Retry-After", _RETRY_AFTER_S)] if isinstance(error, QueueFull | TooManyAtOnce) else []
+        taking = [("Accept-Encoding", error.accepted)] if isinstance(error, UnknownMedia) and error.accepted else []
+        return plain(error.status, error.title, error.detail, [*headers, *closing, *waiting, *taking])
+    if isinstance(error, BusAway | JournalFull | Overloaded):
         detail = error.detail if isinstance(error, BusAway) else str(error)
         return plain(503, "Service unavailable", detail, [*headers, ("Retry-After", _RETRY_AFTER_S)])
     raise error

@@ -18,7 +18,7 @@ from doubledecker.model.routing import Registry
 from doubledecker.web import waiting
 from doubledecker.web.app import App
 from doubledecker.web.authentication import Authenticator
-from doubledecker.web.body import BodyLimits
+from doubledecker.web.body import BodyLimits, Room
 from doubledecker.web.errands import ErrandRoutes
 from doubledecker.web.feed import Feed
 from doubledecker.web.letters import Letters
@@ -111,7 +111,7 @@ def _warn_of_public_uuids(registry: Registry) -> None:
 
 def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App:
     """The application for these settings."""
-    body = BodyLimits(settings.body_bytes_max, settings.body_s_max)
+    body = BodyLimits(settings.body_bytes_max, settings.body_s_max, Room(settings.bodies_bytes_max))
     event = EventLimits(settings.max_event_data_bytes, settings.event_depth_max)
     rules = PublishRules(body, event, settings.events_per_request_max)
     routes = RouteRules(
@@ -129,6 +129,7 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App
         Letters(bus.partitions, bus.registry, body),
         Streaming(bus.partitions, bus.registry, feed, stream),
         ErrandRoutes(Errands(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), body),
+        room=body.room,
         metrics_public=settings.metrics_public,
     )
 
