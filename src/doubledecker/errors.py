@@ -17,7 +17,8 @@ DoubledeckerError
 │   ├── TooManyAtOnce        429  more under way at the same time than one client may have
 │   └── QueueFull            429  a queue that refuses rather than drops has no room
 ├── BusAway                  503  Redis did not answer; nothing is known to be written
-│   └── BusSilent            503  there was no connection to it, or no reply in time
+│   ├── BusSilent            503  there was no connection to it, or no reply in time
+│   └── MemoryFull           503  its memory is full; nothing was written
 ├── Overloaded               503  the process has no room for the request now
 ├── JournalFull              503  the journal is at its bound and set to refuse
 ├── CallRejected             a receiver's chain did not let a call through; nothing was sent
@@ -183,6 +184,13 @@ class BusSilent(BusAway):
     """No connection, or no reply in time: the server itself is away, not only unable to do this."""
 
     detail = "Redis does not answer"
+
+
+class MemoryFull(BusAway):
+    """The server's memory is full, and what was asked would need more of it; nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("memory is full, so nothing was written; it is freed as receivers and consumers take events")
 
 
 class Overloaded(DoubledeckerError):

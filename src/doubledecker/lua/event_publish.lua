@@ -6,6 +6,7 @@
 -- its job, and whoever waits for a queue that was empty is woken. An event with more receivers than one call may write is kept aside with
 -- their names, and an aux job calls this script again, a slice of receivers at a time, until none is left.
 --
+-- deny-oom
 -- uses event_batches
 -- uses queue_lines
 -- uses event_queues

@@ -1,5 +1,6 @@
 -- Remember a request by its idempotency key, or say what is remembered of it.
 --
+-- deny-oom
 -- key kept       idempotency:<token>       hash  what is remembered, by key
 -- key ages       ages:<token>  zset  the keys by age
 -- arg key        text  the client's idempotency key

@@ -1,5 +1,6 @@
 -- Make a client the owner of topics that have none, and say whose each one is.
 --
+-- deny-oom
 -- key  topics     topics        set   all topic names
 -- keys topic      topic:<name>  hash  publisher, counter, last_event
 -- arg  publisher  text  who wants to publish

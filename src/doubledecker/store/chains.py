@@ -12,7 +12,6 @@ from typing import cast
 import msgspec
 
 from doubledecker.store.partitions import Partition
-from doubledecker.store.scripts import Encoded
 
 
 @dataclass(frozen=True)
@@ -37,9 +36,9 @@ async def tell(home: Partition, process: str, states: Sequence[ChainState], *, c
     """Replace what a process has told before, and add to the counters."""
     rows = [(state.subscriber, state.circuit, state.calls, state.queued) for state in states]
     told = msgspec.msgpack.encode(_Told(await home.time_ms(), rows))
-    commands: list[list[Encoded]] = [["HSET", home.key("chains"), process, told]]
-    commands += [["HINCRBY", home.key("counters"), name, by] for name, by in counts.items()]
-    await home.commands(commands)
+    await home.write("HSET", home.key("chains"), process, told)
+    for name, by in counts.items():
+        await home.write("HINCRBY", home.key("counters"), name, by)
 
 
 async def states(home: Partition, *, silent_ms_max: int) -> list[ChainState]:

@@ -21,7 +21,7 @@ async def take_growth(partition: Partition) -> dict[str, int]:
 
 async def add(partition: Partition, name: str, by: int) -> None:
     """Let one counter grow."""
-    await partition.command("HINCRBY", partition.key("counters"), name, by)
+    await partition.write("HINCRBY", partition.key("counters"), name, by)
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,7 @@ async def beat(partition: Partition, slots: Sequence[str]) -> None:
     """Say that these slots are alive, by the server's clock: hosts' clocks need not agree."""
     now_ms = await partition.time_ms()
     pairs = [word for slot in slots for word in (slot, now_ms)]
-    await partition.command("HSET", partition.key("workers"), *pairs)
+    await partition.write("HSET", partition.key("workers"), *pairs)
 
 
 async def beats(partition: Partition) -> dict[str, int]:

@@ -82,7 +82,7 @@ async def trim(partition: Partition, name: Name, *, bytes_max: int, is_forced: b
 
 async def register_archive(partition: Partition, archive: str) -> None:
     """Make this the archive whose word allows trimming."""
-    await partition.command("HSET", partition.key("journal"), "archive", archive)
+    await partition.write("HSET", partition.key("journal"), "archive", archive)
 
 
 async def unregister_archive(partition: Partition) -> None:

@@ -13,7 +13,7 @@ _decode = msgspec.json.Decoder(Summary).decode
 async def tell(home: Partition, *summaries: Summary) -> None:
     """Replace what was said of each summary's span."""
     fields = [word for each in summaries for word in (each.span, msgspec.json.encode(each))]
-    await home.command("HSET", home.key("measures"), *fields)
+    await home.write("HSET", home.key("measures"), *fields)
 
 
 async def read(home: Partition) -> dict[str, Summary]:

@@ -12,10 +12,10 @@ from typing import cast
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, MovedError, NoScriptError, RedisError
+from redis.exceptions import AuthenticationError, MovedError, NoScriptError, OutOfMemoryError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from doubledecker.errors import BusAway, BusSilent, SettingInvalid
+from doubledecker.errors import BusAway, BusSilent, MemoryFull, SettingInvalid
 from doubledecker.store.line import Line, Reply, open_line
 from doubledecker.store.scripts import Encoded
 
@@ -98,6 +98,8 @@ class Node:
         """What a caller hears: that the bus is away, unless it is something that the store can mend."""
         if isinstance(error, NoScriptError | MovedError):
             return error
+        if isinstance(error, OutOfMemoryError):
+            return MemoryFull()
         if isinstance(error, AuthenticationError):
             return BusAway(f"Redis refused the credentials of {_shown(self.url)}")
         kind = BusSilent if isinstance(error, RedisConnectionError | OSError) else BusAway

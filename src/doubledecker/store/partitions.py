@@ -19,12 +19,13 @@ from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.event import DEFAULT_TENANT, Kind
 from doubledecker.store.line import Reply
 from doubledecker.store.nodes import ANSWER_S_MAX, Guard, Nodes
-from doubledecker.store.scripts import Encoded, Script, Value
+from doubledecker.store.scripts import Encoded, Script, Value, load
 
 _log = log.get("store")
 
 SLOTS = 16_384
 _LAYOUT = "layout"
+_COMMAND = load("command_run")
 
 
 class Partition:
@@ -55,6 +56,10 @@ class Partition:
         """Run one plain command."""
         [reply] = await self._nodes.call(self._slot, [words])
         return reply
+
+    async def write(self, *words: Encoded) -> Reply:
+        """Run one plain command that writes a little, also when memory is full."""
+        return await self.run(_COMMAND, *words)
 
     async def commands(self, commands: Sequence[Sequence[Encoded]]) -> list[Reply]:
         """Run several plain commands in one round trip."""
@@ -138,8 +143,10 @@ class Partitions:
         """Refuse another number of partitions than the data was written with: events would be out of reach."""
         key = namespace + _LAYOUT
         at = slot(key)
-        await self._nodes.call(at, [["HSETNX", key, "partitions", len(self.all)]])
         [kept] = await self._nodes.call(at, [["HGET", key, "partitions"]])
+        # Written only when it is missing: a process must be able to start when memory is full.
+        if kept is None:
+            _, kept = await self._nodes.call(at, [["HSETNX", key, "partitions", len(self.all)], ["HGET", key, "partitions"]])
         if int(cast("bytes", kept)) != len(self.all):
             raise ServerUnfit(
                 f"this data has {int(cast('bytes', kept))} partitions, the settings say {len(self.all)}; "

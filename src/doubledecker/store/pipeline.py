@@ -23,12 +23,12 @@ class PipelineState:
 
 async def report_run(home: Partition, report: RunReport) -> None:
     """Say how the process fares."""
-    await home.command("HSET", home.key("pipeline"), _RUN, msgspec.json.encode(report))
+    await home.write("HSET", home.key("pipeline"), _RUN, msgspec.json.encode(report))
 
 
 async def report_step(home: Partition, name: str, report: StepReport) -> None:
     """Say how a step fares."""
-    await home.command("HSET", home.key("pipeline"), name, msgspec.json.encode(report))
+    await home.write("HSET", home.key("pipeline"), name, msgspec.json.encode(report))
 
 
 async def read(home: Partition) -> PipelineState:

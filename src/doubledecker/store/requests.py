@@ -20,7 +20,7 @@ async def claim_key(home: Partition, *, token: str, key: str, record: str) -> st
 
 async def update_key(home: Partition, *, token: str, key: str, record: str) -> None:
     """Replace what is remembered of a request."""
-    await home.command("HSET", home.key(f"idempotency:{token}"), key, record)
+    await home.write("HSET", home.key(f"idempotency:{token}"), key, record)
 
 
 async def forget_key(home: Partition, *, token: str, key: str) -> None:
@@ -32,5 +32,6 @@ async def forget_key(home: Partition, *, token: str, key: str) -> None:
 async def use_nonce(home: Partition, *, nonce: str, count: int, lifetime_ms: int) -> bool:
     """Mark a nonce count as used; False when it was used before."""
     key = home.key(f"nonce:{nonce}")
-    used, _ = await home.commands([["SETBIT", key, count, 1], ["PEXPIRE", key, lifetime_ms]])
+    used = await home.write("SETBIT", key, count, 1)
+    await home.command("PEXPIRE", key, lifetime_ms)
     return used == 0

@@ -7,10 +7,15 @@ A header line becomes a local of the script, so a body never says KEYS or ARGV:
     -- arg  limit     int                         a number; `text` is taken as it is, `pack` is MessagePack
     -- rest messages  text                        all further arguments, as a table
     -- now                                        milliseconds by the server's clock (tests shift it)
+    -- deny-oom                                   the server refuses it whole when its memory is full
     -- uses queue_facets                          what that file declares and defines is here too
     -- returns …
 
 A file whose first word is `part` is no step by itself, only used by others.
+
+Scripts run also when the server is at its `maxmemory`, so that what frees memory works then: pulling, settling,
+delivering, deleting. Those that take something in are marked `deny-oom`. Without either flag the server would refuse the
+first command that needs memory unless another one has written before it, which may leave a step half done.
 
 A caller gives values by name; a missing or an unknown one raises before anything is sent.
 """
@@ -31,6 +36,7 @@ Value = str | bytes | int | Sequence[Packable] | Mapping[str, Packable]
 Encoded = str | bytes | int
 
 _HEADER = re.compile(r"--\s?(?P<word>keys|key|arg|rest|now)\b(?:\s+(?P<name>[a-z_]+)\s+(?P<form>\S+))?")
+_DENY_OOM = re.compile(r"^-- deny-oom$", re.MULTILINE)
 _USES = re.compile(r"^-- uses (?P<part>[a-z_]+)$", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"<([a-z_]+)>")
 _READ = {"int": "tonumber(ARGV[{}])", "text": "ARGV[{}]", "pack": "cmsgpack.unpack(ARGV[{}])"}
@@ -92,7 +98,8 @@ def load(name: str) -> Script:
     parts = [read(part) for part in parts_of(body)]
     for part in reversed(parts):
         header = _joined(parse(part), header)
-    text = _prelude(header) + "".join(parts) + body
+    flags = "" if _DENY_OOM.search(body) else " flags=allow-oom"
+    text = f"#!lua{flags}\n" + _prelude(header) + "".join(parts) + body
     placeholders = frozenset(p for _, template in header.keys for p in _PLACEHOLDER.findall(template))
     # SHA-1 is how EVALSHA names a script; nothing is protected by it.
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()

@@ -9,7 +9,8 @@ async def beat(home: Partition, watcher: str, *, dead_ms: int) -> None:
     """Say that a watch process is alive, by the server's clock, and forget those that died long ago."""
     now_ms = await home.time_ms()
     key = home.key("watchers")
-    await home.commands([["ZADD", key, now_ms, watcher], ["ZREMRANGEBYSCORE", key, "-inf", now_ms - dead_ms]])
+    await home.write("ZADD", key, now_ms, watcher)
+    await home.command("ZREMRANGEBYSCORE", key, "-inf", now_ms - dead_ms)
 
 
 async def alive(home: Partition, *, silent_ms_max: int) -> int:

@@ -1,12 +1,12 @@
 """Chores: the jobs of the aux queue. Each does a bounded piece of work, and is safe to run twice."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from doubledecker import clock, log
 from doubledecker.bus import overview
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import RetryLater
+from doubledecker.errors import MemoryFull, RetryLater
 from doubledecker.model.job import AUX, MAIN, RETRY
 from doubledecker.store import (
     batches,
@@ -22,7 +22,7 @@ from doubledecker.store import (
     subscribers,
 )
 from doubledecker.store.batches import Lost
-from doubledecker.store.events import Accepted
+from doubledecker.store.events import Accepted, PublishReply
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
@@ -36,6 +36,8 @@ _PASSES_MAX = 100
 _PARKED_MAX = 100
 # A failing subscriber whose scheduled retry never came is tried with another batch after this.
 _PROBE_MS = 10_000
+# When memory is full, a wide event waits this long before its next receivers get it.
+_FULL_MS = 1_000
 # What was due this long ago in a queue has no consumer who would have brought it back.
 _OVERDUE_MS = 1_000
 
@@ -185,22 +187,31 @@ class Chores:
                 return
             message, tokens, left = rest
             share = tokens[-max(1, min(offers.WRITES_MAX, offers.BYTES_MAX // len(message))) :]
-            snapshot = self._live.snapshot
-            [owner] = await registry.topic_owners(self._partitions.home, [events.topic_of(message)])
-            reply = await events.fan_out(
-                partition,
-                fid,
-                left=left,
-                message=message,
-                receivers=[snapshot.subscribers[token] for token in share if token in snapshot.subscribers],
-                queues=[snapshot.queues[name[1:]] for name in share if name[1:] in snapshot.queues and name[0] == "@"],
-                publisher=owner or "",
-                taken=len(share),
-                version=snapshot.version,
-            )
+            try:
+                reply = await self._fan_out_to(partition, fid, message, share, left=left)
+            except MemoryFull:
+                # The slot must be free for what frees memory.
+                raise RetryLater(_FULL_MS) from None
             if reply.outcome is Accepted.STALE:
                 await self._live.refresh()
         raise RetryLater(1)
+
+    async def _fan_out_to(
+        self, partition: Partition, fid: str, message: bytes, share: Sequence[str], *, left: int
+    ) -> PublishReply:
+        snapshot = self._live.snapshot
+        [owner] = await registry.topic_owners(self._partitions.home, [events.topic_of(message)])
+        return await events.fan_out(
+            partition,
+            fid,
+            left=left,
+            message=message,
+            receivers=[snapshot.subscribers[token] for token in share if token in snapshot.subscribers],
+            queues=[snapshot.queues[name[1:]] for name in share if name[1:] in snapshot.queues and name[0] == "@"],
+            publisher=owner or "",
+            taken=len(share),
+            version=snapshot.version,
+        )
 
     async def _relieve(self, partitions: list[Partition]) -> None:
         for _ in range(_PASSES_MAX):
