@@ -189,8 +189,10 @@ class BusSilent(BusAway):
 class MemoryFull(BusAway):
     """The server's memory is full, and what was asked would need more of it; nothing was written."""
 
+    detail = "memory is full, so nothing was written; it is freed as receivers and consumers take events"
+
     def __init__(self) -> None:
-        super().__init__("memory is full, so nothing was written; it is freed as receivers and consumers take events")
+        super().__init__(self.detail)
 
 
 class Overloaded(DoubledeckerError):
@@ -199,6 +201,9 @@ class Overloaded(DoubledeckerError):
 
 class JournalFull(DoubledeckerError):
     """The journal is at its bound, and the settings say to refuse rather than to trim."""
+
+    def __init__(self) -> None:
+        super().__init__("the journal is full, and its archive has yet to read what it holds")
 
 
 class CallRejected(DoubledeckerError):

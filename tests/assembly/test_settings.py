@@ -31,8 +31,9 @@ def test_each_kind_of_value_is_parsed():
 
 @pytest.mark.parametrize(("name", "alias"), ALIASES.items())
 def test_routemaster_s_names_are_aliases_and_ours_win(name: str, alias: str):
-    value = {"redis_url": "redis://h:1/0", "root_key": "k", "ssl_verify": "false"}.get(name, "7")
-    other = {"redis_url": "redis://h:2/0", "root_key": "l", "ssl_verify": "true"}.get(name, "8")
+    large = {"redis_max_mem_bytes": ("70000000", "80000000")}
+    texts = {"redis_url": ("redis://h:1/0", "redis://h:2/0"), "root_key": ("k", "l"), "ssl_verify": ("false", "true")}
+    value, other = {**texts, **large}.get(name, ("7", "8"))
 
     assert getattr(read({alias: value}), name) == getattr(read({f"DOUBLEDECKER_{name.upper()}": value}), name)
     assert getattr(read({alias: value, f"DOUBLEDECKER_{name.upper()}": other}), name) != getattr(
@@ -51,6 +52,8 @@ def test_routemaster_s_names_are_aliases_and_ours_win(name: str, alias: str):
         ("METRIC_ADAPTERS", "graphite", "print, prometheus, statsd"),
         ("LOG_LEVEL", "loud", "debug, info, warning, error"),
         ("NAMESPACE", "{x}", "braces"),
+        ("REDIS_MEMORY_SHARE", "1.5", "most is 0.9"),
+        ("REDIS_MAX_MEM_BYTES", "16777216", "REDIS_MIN_FREE_BYTES keeps 16777216 of it free: nothing is left"),
         ("LAKE_RETENTION_TOPICS", "orders=" + "9" * 5000, "in days"),
         ("PROT", "1", "no setting DOUBLEDECKER_PROT"),
     ],

@@ -36,7 +36,7 @@ def a_look(at_s: float = 0, *, names: tuple[str, ...] = (), sent: int = 0, **cou
         counters=named,
         jobs={},
         slots_alive=1,
-        memory_bytes={},
+        memory=(),
         journal_bytes={},
         oldest_at=None,
     )

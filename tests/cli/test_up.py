@@ -10,7 +10,7 @@ import pytest
 
 from cli.commands import Up, an_up, children, is_running, run, until
 from conftest import Topology
-from doubledecker.store import embedded
+from doubledecker.store import embedded, maxmemory
 
 
 def a_token(up: Up, name: str = "shop") -> str:
@@ -74,6 +74,23 @@ def test_a_killed_valkey_is_restarted_and_nothing_is_forgotten(data_dir: Path):
 
     assert published >= 2
     assert "valkey was ended by SIGKILL; it is started again in 0.2 s\n" in up.err
+
+
+@pytest.mark.slow
+def test_its_valkey_may_use_a_share_of_the_machines_memory(data_dir: Path):
+    with an_up(data_dir, "--no-demo", DOUBLEDECKER_REDIS_MEMORY_SHARE="0.05") as up:
+        status = up.status()
+
+    assert status["memory_limit_bytes"] == int(maxmemory.machine_bytes() * 0.05)
+    assert status["memory"] == "ok"
+
+
+def test_a_limit_that_leaves_nothing_for_events_is_refused_at_start(data_dir: Path):
+    answer = run("up", "--data", str(data_dir), DOUBLEDECKER_REDIS_MAX_MEM_BYTES="1000000")
+
+    assert answer.returncode != 0
+    assert "DOUBLEDECKER_REDIS_MIN_FREE_BYTES keeps 16777216 of it free" in answer.stderr
+    assert "Traceback" not in answer.stderr
 
 
 @pytest.mark.slow

@@ -1,65 +1,18 @@
 """A server at its maxmemory: publishing is refused whole, and everything that frees memory works, down to empty."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from conftest import Topology
-from doubledecker.store import batches, jobs, journal, scripts
-from doubledecker.store.embedded import EmbeddedServer
-from doubledecker.worker import process
-from harness import TestBus, a_bus, an_event, basic, until_ready
+from doubledecker.store import batches, jobs, scripts
+from harness import a_bus, an_event
 from receiver import Receiver
+from small_memory import MAXMEMORY_BYTES, a_small_server, a_worker, ask, publish_until_full, pull, settle
 
-MAXMEMORY_BYTES = 8_000_000
-# Its scripts alone take more than a megabyte of a server.
-DATA = "x" * 10_000
-
-
-@asynccontextmanager
-async def a_small_server(directory: Path, *, maxmemory_bytes: int = MAXMEMORY_BYTES) -> AsyncIterator[Topology]:
-    server = await EmbeddedServer.start(directory, maxmemory_bytes=maxmemory_bytes)
-    try:
-        yield Topology("small", server.url, 1, (server.url,))
-    finally:
-        await server.stop()
-
-
-@asynccontextmanager
-async def a_worker(bus: TestBus) -> AsyncIterator[None]:
-    """A worker that begins when the bus is full already."""
-    stop = asyncio.Event()
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(process.run(bus.settings, stop))
-        try:
-            await until_ready(bus.http, bus.url)
-            yield
-        finally:
-            stop.set()
-
-
-async def ask(bus: TestBus, method: str, path: str, secret: str, body: object) -> tuple[int, Any, dict[str, str]]:
-    async with bus.http.request(method, bus.url + path, json=body, headers=basic(secret)) as response:
-        text = await response.read()
-        return response.status, await response.json() if text else None, dict(response.headers)
-
-
-async def publish_until_full(bus: TestBus, secret: str) -> list[str]:
-    """Publish until it is refused; returns the ids of what was accepted."""
-    accepted: list[str] = []
-    while True:
-        status, answer, headers = await ask(bus, "POST", "/events", secret, [an_event(len(accepted), data=DATA)])
-        if status == 503:
-            assert answer["detail"].startswith("memory is full")
-            assert int(headers["Retry-After"]) > 0
-            return accepted
-        assert status == 202, answer
-        accepted += answer["ids"]
+# Without a reserve, nothing is freed by autodrop before the server itself refuses.
+NO_RESERVE = {"redis_min_free_bytes": 0}
 
 
 async def keyspace(url: str) -> dict[bytes, bytes]:
@@ -68,8 +21,15 @@ async def keyspace(url: str) -> dict[bytes, bytes]:
         return {key: await client.dump(key) for key in await client.keys("*")}
 
 
-async def test_a_refused_publish_writes_nothing(data_dir: Path):
-    async with a_small_server(data_dir) as topology, a_bus(topology, workers=0) as bus:
+@pytest.mark.parametrize("who", ["server", "web"])
+async def test_a_refused_publish_writes_nothing(data_dir: Path, who: str):
+    """The server knows its maxmemory; a limit that only the settings name is kept by web."""
+    bytes_max = MAXMEMORY_BYTES if who == "server" else 0
+    limit = {"redis_max_mem_bytes": 0 if who == "server" else MAXMEMORY_BYTES, **NO_RESERVE}
+    async with (
+        a_small_server(data_dir, maxmemory_bytes=bytes_max) as topology,
+        a_bus(topology, workers=0, **limit) as bus,
+    ):
         publisher = await bus.token("publisher")
         await bus.subscribe(await bus.token("mail"), "http://127.0.0.1:9/", "widgets", timeout=3_600_000)
         await publish_until_full(bus, publisher)
@@ -84,7 +44,7 @@ async def test_a_refused_publish_writes_nothing(data_dir: Path):
 
 
 async def test_a_full_bus_is_drained_by_its_consumers(data_dir: Path):
-    async with a_small_server(data_dir) as topology, a_bus(topology, workers=0) as bus:
+    async with a_small_server(data_dir) as topology, a_bus(topology, workers=0, **NO_RESERVE) as bus:
         publisher = await bus.token("publisher")
         await ask(bus, "PUT", "/queues/jobs", publisher, {"pattern": ".*"})
         accepted = await publish_until_full(bus, publisher)
@@ -104,33 +64,40 @@ async def test_a_full_bus_is_drained_by_its_consumers(data_dir: Path):
 
 
 async def test_a_full_bus_is_drained_by_a_worker_and_publishing_goes_on(data_dir: Path):
-    async with a_small_server(data_dir) as topology, a_bus(topology, workers=0) as bus, Receiver() as receiver:
+    async with (
+        a_small_server(data_dir) as topology,
+        a_bus(topology, workers=0, **NO_RESERVE) as bus,
+        Receiver() as receiver,
+    ):
         publisher = await bus.token("publisher")
         await bus.subscribe(await bus.token("mail"), receiver.url, "widgets", timeout=0, max=5)
         accepted = await publish_until_full(bus, publisher)
 
         async with a_worker(bus):
-            await receiver.until_events(len(accepted))
-            async with asyncio.timeout(20):
+            await receiver.until(lambda: set(accepted) <= set(receiver.ids), within_s=30)
+            async with asyncio.timeout(30):
+                while await batches.oldest(bus.partitions.home) is not None:
+                    await asyncio.sleep(0.05)
                 while (await ask(bus, "POST", "/events", publisher, [an_event(-1)]))[0] != 202:
                     await asyncio.sleep(0.05)
 
-        assert set(accepted) <= set(receiver.ids)
-        assert await batches.oldest(bus.partitions.home) is None
-
 
 async def test_a_worker_lives_and_retries_while_memory_is_full(data_dir: Path):
-    async with a_small_server(data_dir) as topology, a_bus(topology, workers=0) as bus, Receiver() as receiver:
+    async with (
+        a_small_server(data_dir) as topology,
+        a_bus(topology, workers=0, **NO_RESERVE) as bus,
+        Receiver() as receiver,
+    ):
         publisher = await bus.token("publisher")
         await bus.subscribe(await bus.token("mail"), receiver.url, "widgets", timeout=0, max=5)
         accepted = await publish_until_full(bus, publisher)
         receiver.plan = lambda _: 500
 
         async with a_worker(bus):
-            await receiver.until_attempts(3)
+            await receiver.until_attempts(3, within_s=30)
             assert len(await jobs.alive(bus.partitions.home, silent_ms_max=60_000)) > 0
             receiver.plan = lambda _: 204
-            await receiver.until_events(len(accepted))
+            await receiver.until(lambda: set(accepted) <= set(receiver.ids), within_s=30)
 
         assert set(receiver.ids) == set(accepted)
 
@@ -141,17 +108,3 @@ def test_only_what_takes_something_in_is_refused_when_memory_is_full(name: str):
 
     takes_in = {"event_publish", "idempotency_claim", "topic_claim"}
     assert first_line == ("#!lua" if name in takes_in else "#!lua flags=allow-oom")
-
-
-async def pull(bus: TestBus, secret: str, *, most: int) -> list[dict[str, Any]]:
-    status, answer, _ = await ask(bus, "POST", "/queues/jobs/pull", secret, {"max": most})
-    assert status == 200, answer
-    return list(answer["messages"])
-
-
-async def settle(bus: TestBus, secret: str, how: str, held: list[dict[str, Any]], **fields: object) -> int:
-    """Settle messages; says how many of them were still the consumer's."""
-    named = [{"id": message["id"], "attempt": message["attempt"]} for message in held]
-    status, answer, _ = await ask(bus, "POST", f"/queues/jobs/{how}", secret, {"messages": named, **fields})
-    assert status == 200, answer
-    return len(answer["ids"])

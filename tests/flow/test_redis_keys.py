@@ -191,7 +191,7 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
         await journal.trim(partition, "events", bytes_max=1)
     async with a_worker(bus, redis_max_mem_bytes=1, redis_min_free_bytes=0):
         async with asyncio.timeout(10):
-            while any(key.name == "batches:index" for key in await keys_of(topology, bus.partitions)):
+            while not any(key.name == "memory" for key in await keys_of(topology, bus.partitions)):
                 await asyncio.sleep(0.05)
     return seen + await keys_of(topology, bus.partitions)
 

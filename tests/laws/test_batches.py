@@ -112,7 +112,10 @@ class Model:
         self.orphans |= {kept.job for kept in gone if kept.has_job}
         self.batches = [kept for kept in self.batches if kept not in gone]
         of = {kept.token: [each for each in gone if each.token == kept.token] for kept in gone}
-        return [Lost(token, len(lost), sum(len(each.messages) for each in lost)) for token, lost in of.items()]
+        return [
+            Lost(token, len(lost), sum(len(each.messages) for each in lost), sum(each.size for each in lost))
+            for token, lost in of.items()
+        ]
 
 
 class BatchesMachine(RuleBasedStateMachine):
@@ -306,19 +309,30 @@ class BatchesMachine(RuleBasedStateMachine):
         settled = self.world.run(self.settling(taken, batch, is_delivered=is_delivered, ages=1))
         assert not settled.is_ours
 
-    @rule(index=some_partition, most=st.integers(1, 3), bytes_enough=st.sampled_from([1, 50, 2**53]))
-    def autodrop(self, index: int, most: int, bytes_enough: int) -> None:
+    @rule(
+        index=some_partition,
+        token=st.sampled_from(list(BY_TOKEN)),
+        most=st.integers(1, 3),
+        bytes_enough=st.sampled_from([1, 50, 2**53]),
+    )
+    def autodrop(self, index: int, token: str, most: int, bytes_enough: int) -> None:
         model = self.at(index)
         gone: list[Kept] = []
-        for kept in sorted(model.batches, key=lambda kept: (kept.created_at, kept.bid))[:most]:
+        its_own = [kept for kept in model.batches if kept.token == token and not kept.is_retired]
+        for kept in sorted(its_own, key=lambda kept: (kept.created_at, kept.bid))[:most]:
             if sum(each.size for each in gone) < bytes_enough:
                 gone.append(kept)
         lost = self.world.run(
             batches.drop_oldest(
-                model.partition, batches_max=most, bytes_enough=bytes_enough, counter="events.autodropped"
+                model.partition,
+                token,
+                batches_max=most,
+                created_max=None,
+                bytes_enough=bytes_enough,
+                counter="events.autodropped",
             )
         )
-        assert lost == model.drop(gone)
+        assert [lost] == (model.drop(gone) or [Lost(token, 0, 0, 0)])
 
     @rule(index=some_partition, token=st.sampled_from(list(BY_TOKEN)))
     def retire(self, index: int, token: str) -> None:

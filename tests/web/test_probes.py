@@ -56,6 +56,7 @@ async def test_ready_means_that_a_worker_is_alive(topology: Topology):
         assert (await ask(bus, "GET", "/readyz", None)).json == {
             "status": "ready",
             "checks": {"redis": "ok", "worker": "ok"},
+            "memory": "ok",
         }
 
 

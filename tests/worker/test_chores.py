@@ -1,4 +1,4 @@
-"""Chores: autodrop, purge, wide events, telemetry."""
+"""Chores: purge, wide events, telemetry."""
 
 import asyncio
 import socket
@@ -15,6 +15,7 @@ from doubledecker.store import batches, chains, counters, jobs
 from doubledecker.store.chains import ChainState
 from doubledecker.store.queues import Held
 from doubledecker.store.subscribers import Condition
+from doubledecker.worker.autodrop import Autodrop
 from doubledecker.worker.chores import ChoreRules, Chores, queues_to_try
 from doubledecker.worker.deliver import Deliverer, DeliveryRules
 from doubledecker.worker.monitor import Monitor
@@ -22,41 +23,6 @@ from harness import a_bus, an_event, basic, quick_settings
 from receiver import Receiver
 
 DEAD_URL = "http://127.0.0.1:9/"
-
-
-async def test_autodrop_deletes_the_oldest_batches_until_memory_suffices(topology: Topology):
-    async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as other:
-        await bus.subscribe(await bus.token("s"), DEAD_URL, "widgets", timeout=3_600_000, max=1)
-        publisher = await bus.token("publisher")
-        for n in range(30):
-            await bus.publish(publisher, [an_event(n, tenant=f"t{n % 5}", data="x" * 20_000)])
-            # Of two batches of one millisecond, none is the older.
-            await asyncio.sleep(0.002)
-        used = [(await counters.memory(partition)).used_bytes for partition in bus.partitions.all]
-        chores = _chores(other, memory_bytes_max=max(used) - 100_000)
-
-        await chores.autodrop()
-
-        left = [await _urls(partition) for partition in bus.partitions.all]
-        dropped = 30 - sum(len(urls) for urls in left)
-        counts = [await counters.read(partition) for partition in bus.partitions.all]
-        counted = sum(v for part in counts for field, v in part.items() if field.startswith("events.autodropped:"))
-        assert 0 < dropped < 30
-        assert counted == dropped
-        if topology.name != "cluster":
-            # One server: the survivors are the youngest of all, whatever their partition.
-            assert sorted(n for urls in left for n in urls) == list(range(dropped, 30))
-
-
-async def test_autodrop_ends_when_nothing_is_left(one: Topology):
-    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as other:
-        await bus.subscribe(await bus.token("s"), DEAD_URL, "widgets", timeout=3_600_000, max=1)
-        await bus.publish(await bus.token("publisher"), [an_event(n) for n in range(250)])
-
-        await _chores(other, memory_bytes_max=1).autodrop()
-
-        assert await batches.oldest(bus.partitions.home) is None
-        assert (await batches.gauges(bus.partitions.home))[0].popitem()[1] == 0
 
 
 async def test_what_waited_for_a_subscriber_goes_with_it(topology: Topology):
@@ -125,11 +91,11 @@ async def test_what_a_process_told_of_its_chains_is_forgotten_long_after_its_dea
 
         home.shift_ms = 6_000
         assert await chains.states(home, silent_ms_max=5_000) == []
-        await _chores(bus, memory_bytes_max=0).scrub()
+        await _chores(bus).scrub()
         assert await chains.silent(home, silent_ms_max=5_000) == ["dead"]
 
         home.shift_ms = 11_000
-        await _chores(bus, memory_bytes_max=0).scrub()
+        await _chores(bus).scrub()
         assert await chains.silent(home, silent_ms_max=0) == []
         assert (await counters.read(home))["delivery.rejected:stage=x"] == 7
 
@@ -144,12 +110,12 @@ async def test_what_is_due_in_a_queue_comes_back_though_nobody_pulls(topology: T
         spared = [Held(message.id, message.attempt, 1_000, is_spared=True) for message in delayed]
         await other.rings.nack(queue, spared, why="later")
         assert len((await other.rings.pull(queue, most=3, lease_ms=1_000)).messages) == 3
-        await _chores(other, memory_bytes_max=0).bring_back()
+        await _chores(other).bring_back()
         assert _standing(await view.look(other.partitions, queue)) == (0, 3, 3, 0)
 
         for partition in other.partitions.all:
             partition.shift_ms = 3_000
-        await _chores(other, memory_bytes_max=0).bring_back()
+        await _chores(other).bring_back()
         assert _standing(await view.look(other.partitions, queue)) == (3, 0, 0, 3)
 
 
@@ -157,21 +123,12 @@ def _standing(seen: view.QueueView) -> tuple[int, int, int, int]:
     return seen.waiting, seen.in_flight, seen.delayed, seen.dead
 
 
-def _chores(bus: build.Bus, *, memory_bytes_max: int) -> Chores:
-    rules = ChoreRules(memory_bytes_max=memory_bytes_max, memory_bytes_free=0, dead_ms=1000, journal_bytes_max=2**30)
-    delivery = DeliveryRules(Backoff(), lease_ms=1000, heal_points=1, damage_points=2, journal_bytes_max=2**30)
+def _chores(bus: build.Bus) -> Chores:
+    delivery = DeliveryRules(Backoff(), lease_ms=1000, heal_points=1, damage_points=2)
     # None of these chores makes a call, so there are no chains.
     deliverer = Deliverer(bus.partitions, bus.registry, cast("Chains", None), delivery)
-    return Chores(bus.partitions, bus.registry, deliverer, Monitor([]), rules)
-
-
-async def _urls(partition) -> list[int]:
-    """The numbers of the events that still wait."""
-    found = []
-    for bid in await partition.command("ZRANGE", partition.key("batches:index"), 0, -1):
-        parts = await partition.command("LRANGE", partition.key(f"batch:{bid.decode()}"), 3, -1)
-        found += [int(part.split(b"example.org/")[1].split(b'"')[0]) for part in parts]
-    return found
+    autodrop = Autodrop(bus.partitions, bus.registry, bus.room.rules)
+    return Chores(bus.partitions, bus.registry, deliverer, Monitor([]), autodrop, ChoreRules(dead_ms=1000))
 
 
 def _add_datagrams(statsd: socket.socket, sums: dict[str, int]) -> None:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from doubledecker.bus.overview import Overview
+from doubledecker.bus.overview import Overview, ServerMemory
 from doubledecker.worker.monitor import Monitor, PrintAdapter
 
 VIEW = Overview(
@@ -13,7 +13,7 @@ VIEW = Overview(
     counters={},
     jobs={("main", "index"): 3, ("main", "instant"): 2},
     slots_alive=8,
-    memory_bytes={"a": 10, "b": 20},
+    memory=(ServerMemory("a", 10, 0, "ok"), ServerMemory("b", 20, 0, "ok")),
     journal_bytes={},
     oldest_at=None,
 )

@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, fields
 
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.commit import JournalBound
 from doubledecker.bus.notify import Notify
 from doubledecker.bus.publish import Publisher
 from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.relief import MemoryRules
+from doubledecker.bus.room import Room
 from doubledecker.delivery.attempt import Dialer, DialLimits
 from doubledecker.delivery.chains import ChainRules, Chains
 from doubledecker.errors import ServerUnfit
@@ -30,6 +31,7 @@ class Bus:
 
     partitions: Partitions
     registry: LiveRegistry
+    room: Room
     publisher: Publisher
     bell: Bell
     rings: Rings
@@ -61,9 +63,11 @@ async def open_bus(
         registry = LiveRegistry(partitions, quotas(settings))
         await registry.refresh()
         bell = Bell(partitions)
-        publisher = Publisher(partitions, registry, journal_bound(settings), Notify(settings.notify))
+        room = Room(partitions, memory_rules(settings))
+        await room.refresh()
+        publisher = Publisher(partitions, registry, room, Notify(settings.notify))
         with closing(registry):
-            yield Bus(partitions, registry, publisher, bell, Rings(partitions, bell))
+            yield Bus(partitions, registry, room, publisher, bell, Rings(partitions, bell))
     finally:
         await partitions.close()
 
@@ -73,9 +77,15 @@ def quotas(settings: Settings) -> Quotas:
     return Quotas(**{bound.name: getattr(settings, bound.name) for bound in fields(Quotas)})
 
 
-def journal_bound(settings: Settings) -> JournalBound:
-    """How large the event journal may become, and what happens then."""
-    return JournalBound(settings.journal_bytes_max, is_refusing=settings.journal_full == "refuse")
+def memory_rules(settings: Settings) -> MemoryRules:
+    """What the settings say of memory."""
+    return MemoryRules(
+        bytes_max=settings.redis_max_mem_bytes,
+        reserve_bytes=settings.redis_min_free_bytes,
+        journal_bytes_max=settings.journal_bytes_max,
+        journal_refuses=settings.journal_full == "refuse",
+        stalled_ms=round(settings.autodrop_after_s * 1000),
+    )
 
 
 @asynccontextmanager

@@ -79,9 +79,10 @@ class Settings:
     shutdown_s: float = 5.0
     watch_lease_s: float = 6.0
     # keeping
-    journal_bytes_max: int = 268_435_456
+    journal_bytes_max: int = 805_306_368
     journal_full: str = "trim"
     redis_max_mem_bytes: int = 0
+    redis_memory_share: float = 0.4
     redis_min_free_bytes: int = 16_777_216
     # listening
     notify: str = "heard"
@@ -104,7 +105,8 @@ class Settings:
     replay_backlog_max: int = 10_000
     # watching
     monitor_interval_s: float = 10.0
-    autodrop_interval_s: float = 5.0
+    autodrop_interval_s: float = 1.0
+    autodrop_after_s: float = 300.0
     scrub_interval_s: float = 5.0
     worker_dead_s: float = 15.0
     metric_adapters: str = "prometheus"
@@ -146,6 +148,11 @@ class Settings:
         assert self.topics_kept_days is not None
         for adapter in self.adapters:
             _one_of("metric_adapters", adapter, ADAPTERS)
+        if 0 < self.redis_max_mem_bytes <= self.redis_min_free_bytes:
+            raise SettingInvalid(
+                f"{PREFIX}REDIS_MAX_MEM_BYTES is {self.redis_max_mem_bytes}, and {PREFIX}REDIS_MIN_FREE_BYTES keeps "
+                f"{self.redis_min_free_bytes} of it free: nothing is left; raise the first or lower the other"
+            )
         if not self.namespace or "{" in self.namespace or "}" in self.namespace:
             raise SettingInvalid(f"{PREFIX}NAMESPACE is {self.namespace!r}; it must not be empty nor have braces")
         if "statsd" in self.adapters and not _PORT.fullmatch(self.statsd_address.rpartition(":")[2]):
@@ -183,6 +190,7 @@ _LEAST = {
     "watch_lease_s": 0.3,
     "journal_bytes_max": 1_024,
     "redis_max_mem_bytes": 0,
+    "redis_memory_share": 0.01,
     "redis_min_free_bytes": 0,
     "streams_max": 0,
     "stream_buffer_bytes": 1_024,
@@ -197,6 +205,7 @@ _LEAST = {
     "replay_backlog_max": 1,
     "monitor_interval_s": 0.1,
     "autodrop_interval_s": 0.1,
+    "autodrop_after_s": 0,
     "scrub_interval_s": 0.1,
     "worker_dead_s": 1,
     "scaling_threshold": 0,
@@ -212,6 +221,8 @@ _MOST = {
     # A receiver that is back should not wait for more than a minute to be found so.
     "breaker_open_s": 60,
     "redis_open_s": 60,
+    # The rest of the machine needs some too, and so does the server while it rewrites its file.
+    "redis_memory_share": 0.9,
 }
 
 

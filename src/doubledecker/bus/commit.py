@@ -6,6 +6,7 @@ changed and gathers again, with the new routing. If Redis fails, every request i
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +16,12 @@ import msgspec
 
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.room import Room
 from doubledecker.errors import BusAway, DoubledeckerError, JournalFull, TooLarge, Unauthenticated
 from doubledecker.model.event import Kind
 from doubledecker.model.routing import Registry
-from doubledecker.store import events, journal, offers
-from doubledecker.store.events import Accepted, PublishLimits
+from doubledecker.store import events, offers
+from doubledecker.store.events import Accepted
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 
@@ -39,14 +41,6 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     publisher: str
     id: str = ""
     index: int = 0
-
-
-@dataclass(frozen=True)
-class JournalBound:
-    """How much the journal may hold, and what happens when its archive is behind: cut it all the same, or refuse."""
-
-    bytes_max: int
-    is_refusing: bool = False
 
 
 @dataclass
@@ -103,12 +97,11 @@ def check_whole(drafts: Sequence[Draft], snapshot: Registry) -> None:
 class Committer:
     """Takes drafts from requests and writes them in groups."""
 
-    def __init__(self, partition: Partition, registry: LiveRegistry, bound: JournalBound, notifier: Notifier) -> None:
+    def __init__(self, partition: Partition, registry: LiveRegistry, room: Room, notifier: Notifier) -> None:
         self._partition = partition
         self._registry = registry
-        self._bound = bound
+        self._room = room
         self._notifier = notifier
-        self._limits = PublishLimits(journal_bytes_max=bound.bytes_max if bound.is_refusing else 0)
         self._units: deque[_Unit] = deque()
         self._has_work = asyncio.Event()
 
@@ -144,7 +137,7 @@ class Committer:
                     self._partition,
                     group.offers,
                     version=self._registry.snapshot.version,
-                    limits=self._limits,
+                    limits=await self._room.admit(self._partition),
                     wholes=group.wholes,
                     channels=self._notifier.channels(group.offers),
                 )
@@ -155,16 +148,15 @@ class Committer:
                 why = "the registry changes faster than events can be published"
                 raise BusAway(why, detail=why)
             if reply.outcome is Accepted.FULL:
-                raise JournalFull(
-                    f"the journal holds its {self._bound.bytes_max} bytes, and none of it is archived yet"
-                )
+                raise JournalFull
         except DoubledeckerError as error:
             return self._fail(group, error)
         _note_refused(group, reply.refused)
         self._settle(group)
         self._notifier.add(group.offers, reply)
-        if reply.journal_bytes > self._bound.bytes_max:
-            await self._trim()
+        # The next call meets the same absence, and says so to those who wait for it.
+        with contextlib.suppress(BusAway):
+            await self._room.tidy(self._partition, reply.journal_bytes)
         return None
 
     async def _learn_anew(self) -> None:
@@ -219,13 +211,6 @@ class Committer:
         for unit, _ in group.parts:
             self._units.popleft()
             unit.finish(error)
-
-    async def _trim(self) -> None:
-        try:
-            is_forced = not self._bound.is_refusing
-            await journal.trim(self._partition, "events", bytes_max=self._bound.bytes_max, is_forced=is_forced)
-        except BusAway:
-            return  # the next call meets the same absence, and says so to those who wait for it
 
 
 def offer_of(draft: Draft, snapshot: Registry) -> Offer:

@@ -14,13 +14,14 @@ from itertools import islice
 
 import msgspec
 
-from doubledecker.bus.commit import Group, JournalBound
+from doubledecker.bus.commit import Group
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.room import Room
 from doubledecker.errors import BusAway, JournalFull, OrderChanged, TopicOwned, Unauthenticated
 from doubledecker.model.event import Kind
-from doubledecker.store import events, fences, journal, offers
-from doubledecker.store.events import Accepted, PublishLimits, PublishReply
+from doubledecker.store import events, fences, offers
+from doubledecker.store.events import Accepted, PublishReply
 from doubledecker.store.fences import Fence, Reached
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
@@ -58,7 +59,7 @@ class FencedPublisher:
         self,
         partition: Partition,
         registry: LiveRegistry,
-        bound: JournalBound,
+        room: Room,
         notifier: Notifier,
         *,
         publisher: str,
@@ -67,9 +68,8 @@ class FencedPublisher:
     ) -> None:
         self._partition = partition
         self._registry = registry
-        self._bound = bound
+        self._room = room
         self._notifier = notifier
-        self._limits = PublishLimits(journal_bytes_max=bound.bytes_max if bound.is_refusing else 0)
         self._publisher = publisher
         self._task = task
         self._batch = batch
@@ -127,7 +127,7 @@ class FencedPublisher:
             self._partition,
             call.group.offers,
             version=self._registry.snapshot.version,
-            limits=self._limits,
+            limits=await self._room.admit(self._partition),
             channels=self._notifier.channels(call.group.offers),
             fence=fence,
         )
@@ -137,9 +137,7 @@ class FencedPublisher:
             case Accepted.FENCED:
                 self._reached = None
             case Accepted.FULL:
-                raise JournalFull(
-                    f"the journal holds its {self._bound.bytes_max} bytes, and none of it is archived yet"
-                )
+                raise JournalFull
             case _:
                 await self._registry.refresh()
                 if self._publisher not in self._registry.snapshot.tokens:
@@ -169,9 +167,7 @@ class FencedPublisher:
         self.tally.published += call.rows - len(call.refused)
         self.tally.refused |= call.refused
         self._notifier.add(call.group.offers, reply)
-        if reply.journal_bytes > self._bound.bytes_max:
-            is_forced = not self._bound.is_refusing
-            await journal.trim(self._partition, "events", bytes_max=self._bound.bytes_max, is_forced=is_forced)
+        await self._room.tidy(self._partition, reply.journal_bytes)
 
 
 async def persist(act: Callable[[], Awaitable[bool]], forget: Callable[[], None]) -> None:

@@ -2,12 +2,26 @@
 
 import asyncio
 from collections import Counter as Sum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from doubledecker.bus.telemetry import counter
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, bulk, chains, counters, jobs, journal, pipeline, queues, subscribers, watchers
+from doubledecker.store import (
+    batches,
+    bulk,
+    chains,
+    counters,
+    jobs,
+    journal,
+    memory,
+    pipeline,
+    queues,
+    subscribers,
+    watchers,
+)
 from doubledecker.store.chains import ChainState
+from doubledecker.store.memory import State
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
 
@@ -28,6 +42,16 @@ class SubscriberView:
 
 
 @dataclass(frozen=True)
+class ServerMemory:
+    """The memory of one server: used, allowed (0: nothing bounds it), and how it stands as workers last found it."""
+
+    server: str
+    used_bytes: int
+    limit_bytes: int
+    state: State
+
+
+@dataclass(frozen=True)
 class Overview:
     """The bus at one moment."""
 
@@ -36,7 +60,7 @@ class Overview:
     counters: dict[str, int]
     jobs: dict[tuple[str, str], int]
     slots_alive: int
-    memory_bytes: dict[str, int]
+    memory: tuple[ServerMemory, ...]
     journal_bytes: dict[str, int]
     oldest_at: int | None
     chains: tuple[ChainState, ...] = ()
@@ -48,6 +72,11 @@ class Overview:
         """The subscribers of the bulk tier, while no pipeline runs that would deliver to them."""
         bulk_tier = (view.subscriber for view in self.subscribers if view.subscriber.is_bulk)
         return [] if self.is_piped else [subscriber.token for subscriber in bulk_tier]
+
+    @property
+    def memory_state(self) -> State:
+        """How memory stands on the server that has least left."""
+        return worst(self.memory)
 
     @property
     def events_waiting(self) -> int:
@@ -76,12 +105,29 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
         jobs=dict(job_totals),
         slots_alive=len({slot for part in parts for slot in part.slots}),
         watches_alive=await watchers.alive(partitions.home, silent_ms_max=ALIVE_MS),
-        memory_bytes={part.server: part.memory_bytes for part in parts},
+        memory=tuple(await look_at_memory(partitions)),
         journal_bytes=dict(journal_totals),
         oldest_at=min((part.oldest_at for part in parts if part.oldest_at is not None), default=None),
         is_piped=run is not None and run.is_alive(now_ms),
         chains=tuple(await chains.states(partitions.home, silent_ms_max=ALIVE_MS)),
     )
+
+
+async def look_at_memory(partitions: Partitions) -> list[ServerMemory]:
+    """The memory of every server."""
+    found = []
+    for first, *_ in partitions.by_server():
+        usage, standing = await memory.usage(first), await memory.standing(first)
+        limit = standing.limit_bytes or usage.bytes_max
+        state = standing.state(await first.time_ms())
+        found.append(ServerMemory(first.server, usage.used_bytes, limit, state))
+    return found
+
+
+def worst(servers: Sequence[ServerMemory]) -> State:
+    """The state of the server that has least left."""
+    found = {each.state for each in servers}
+    return "full" if "full" in found else "short" if "short" in found else "ok"
 
 
 async def look_at(partitions: Partitions, known: list[Subscriber], *, now_ms: int) -> list[SubscriberView]:
@@ -121,11 +167,9 @@ async def look_at(partitions: Partitions, known: list[Subscriber], *, now_ms: in
 class _Part:
     """What one partition contributes."""
 
-    server: str
     counters: dict[str, int]
     jobs: dict[tuple[str, str], int]
     slots: frozenset[str]
-    memory_bytes: int
     journal_bytes: dict[str, int]
     oldest_at: int | None
 
@@ -133,11 +177,9 @@ class _Part:
 async def _part(partition: Partition) -> _Part:
     state = await journal.state(partition)
     return _Part(
-        server=partition.server,
         counters=await counters.read(partition),
         jobs=await jobs.counts(partition),
         slots=frozenset(await jobs.alive(partition, silent_ms_max=ALIVE_MS)),
-        memory_bytes=(await counters.memory(partition)).used_bytes,
-        journal_bytes={name: int(state.get(f"{name}_bytes", 0)) for name in ("events", "attempts", "settlements")},
+        journal_bytes={name: int(state.get(f"{name}_bytes", 0)) for name in journal.NAMES},
         oldest_at=await batches.oldest(partition),
     )

@@ -16,17 +16,18 @@ from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
-from doubledecker.bus.commit import Group, JournalBound
+from doubledecker.bus.commit import Group
 from doubledecker.bus.fenced import persist
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.room import Room
 from doubledecker.errors import JournalFull, NotFound
 from doubledecker.model.event import Event, encode
 from doubledecker.model.replay import Replay
 from doubledecker.model.routing import Registry, Route
 from doubledecker.model.uid import repeatable_event_id
-from doubledecker.store import errands, events, fences, journal
-from doubledecker.store.events import Accepted, PublishLimits, PublishReply
+from doubledecker.store import errands, events, fences
+from doubledecker.store.events import Accepted, PublishReply
 from doubledecker.store.fences import Fence, Reached
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
@@ -102,7 +103,7 @@ class TopicAim:
     partition: Partition
     replay: Replay
     id: str
-    bound: JournalBound
+    room: Room
     notifier: Notifier
 
     def offer(self, event: Event, snapshot: Registry) -> Offer:
@@ -114,16 +115,14 @@ class TopicAim:
         return Offer(snapshot.route(new.kind), encode(new), publisher)
 
     async def write(self, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
-        limits = PublishLimits(journal_bytes_max=self.bound.bytes_max if self.bound.is_refusing else 0)
+        limits = await self.room.admit(self.partition)
         channels = self.notifier.channels(offers)
         reply = await events.publish(
             self.partition, offers, version=version, limits=limits, channels=channels, fence=fence
         )
         if reply.outcome is Accepted.OK:
             self.notifier.add(offers, reply)
-            if reply.journal_bytes > self.bound.bytes_max:
-                is_forced = not self.bound.is_refusing
-                await journal.trim(self.partition, "events", bytes_max=self.bound.bytes_max, is_forced=is_forced)
+            await self.room.tidy(self.partition, reply.journal_bytes)
         return reply
 
 
@@ -188,7 +187,7 @@ class Sender:
             case Accepted.FENCED:
                 self._reached = None
             case Accepted.FULL:
-                raise JournalFull("the journal is full, and none of it is archived yet")
+                raise JournalFull
             case _:
                 await self._registry.refresh()
 

@@ -13,11 +13,15 @@ from doubledecker.assembly import build
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus import overview
-from doubledecker.bus.overview import Overview, SubscriberView
+from doubledecker.bus.overview import Overview, ServerMemory, SubscriberView
 from doubledecker.cli import folder, table, trail, words
 from doubledecker.errors import BusAway
 
 _START = "start one with `doubledecker pipeline run`"
+_MEMORY = {
+    "short": "journals are cut, and what may be dropped is dropped; docs/operations.md says in which order",
+    "full": "nothing is left that may be dropped, so publishing is refused at the limit",
+}
 _NAMED_MAX = 5  # what fits a line
 
 
@@ -33,6 +37,8 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     table.show(titles, [_row(each, view.at) for each in view.subscribers])
     if not view.subscribers:
         click.echo("There are no subscribers; a client makes one with POST /subscription", err=True)
+    if view.memory_state != "ok":
+        click.echo(f"Memory is {view.memory_state}: {_MEMORY[view.memory_state]}", err=True)
     if view.unserved:
         click.echo(f"No pipeline runs, so {_named(view.unserved)} of the bulk tier get nothing; {_START}", err=True)
 
@@ -58,7 +64,6 @@ async def _read(settings: Settings) -> Overview:
 
 
 def _totals(view: Overview) -> list[list[str]]:
-    memory = ", ".join(words.size(used) for used in view.memory_bytes.values())
     return [
         ["published", f"{trail.published(view):,}"],
         ["delivered", f"{trail.delivered(view):,}"],
@@ -66,9 +71,20 @@ def _totals(view: Overview) -> list[list[str]]:
         ["oldest", words.age(_age_ms(view.oldest_at, view.at))],
         ["worker slots", str(view.slots_alive)],
         ["watch processes", str(view.watches_alive)],
-        ["memory", memory],
+        ["memory", ", ".join(map(_memory, view.memory))],
+        ["dropped", f"{_dropped(view):,}"],
         ["journal", words.size(sum(view.journal_bytes.values()))],
     ]
+
+
+def _memory(server: ServerMemory) -> str:
+    used, limit = words.size(server.used_bytes), server.limit_bytes
+    return f"{used} of {words.size(limit)}" if limit else f"{used}, no limit"
+
+
+def _dropped(view: Overview) -> int:
+    """Events that were dropped because memory was short, or a queue full."""
+    return view.total("events.autodropped") + view.total("queue.dropped")
 
 
 def _row(each: SubscriberView, now_ms: int) -> list[str]:
@@ -90,7 +106,10 @@ def _as_json(view: Overview) -> dict[str, object]:
         "worker_slots": view.slots_alive,
         "watch_processes": view.watches_alive,
         "pipeline": view.is_piped,
-        "memory_bytes": sum(view.memory_bytes.values()),
+        "memory_bytes": sum(each.used_bytes for each in view.memory),
+        "memory_limit_bytes": sum(each.limit_bytes for each in view.memory),
+        "memory": view.memory_state,
+        "dropped": _dropped(view),
         "journal_bytes": view.journal_bytes,
         "subscribers": [_subscriber_as_json(each, view.at) for each in view.subscribers],
     }

@@ -25,11 +25,11 @@ from doubledecker.assembly import build
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import PREFIX, Settings
 from doubledecker.cli import board as boards
-from doubledecker.cli import demo, folder, live, pipeline
+from doubledecker.cli import demo, folder, live, pipeline, words
 from doubledecker.cli.board import Board
 from doubledecker.cli.keep import ChildLife, Command, Kept, ValkeyLife
 from doubledecker.errors import SettingInvalid
-from doubledecker.store import ports
+from doubledecker.store import maxmemory, ports
 from doubledecker.store.embedded import EmbeddedServer
 
 # Together with the worker's own shutdown time, five seconds unless set, a stop ends within ten.
@@ -101,7 +101,7 @@ class _Up:
         """Valkey, if it is ours to run, and a root key; the settings then lead to both."""
         plan, settings = self._plan, self._plan.settings
         if plan.is_embedded:
-            server = await EmbeddedServer.start(plan.data, durable=settings.durable)
+            server = await self._start_server()
             kept = Kept("valkey", ValkeyLife(server), say=self._say, grace_s=_VALKEY_GRACE_S)
             held.push_async_callback(kept.stop)
             held.enter_context(folder.announced(plan.data, folder.REDIS_URL, server.url))
@@ -112,8 +112,24 @@ class _Up:
         if not plan.is_key_set:
             settings = replace(settings, root_key=folder.make_root_key(plan.data))
         # A server that does not fit is told here, once, not by each child again and again.
-        async with build.open_bus(settings, patience_s=_PATIENCE_S):
+        async with build.open_bus(settings, patience_s=_PATIENCE_S) as bus:
+            bus.room.check()
             return settings
+
+    async def _start_server(self) -> EmbeddedServer:
+        """Valkey, with a bound on its memory: a full memory is then an answer, and not the end of a process."""
+        settings = self._plan.settings
+        asked = settings.redis_max_mem_bytes or int(maxmemory.machine_bytes() * settings.redis_memory_share)
+        server = await EmbeddedServer.start(
+            self._plan.data,
+            durable=settings.durable,
+            maxmemory_bytes=asked,
+            headroom_bytes=2 * settings.redis_min_free_bytes,
+        )
+        if server.maxmemory_bytes > asked:
+            allowed = words.size(server.maxmemory_bytes)
+            self._say(f"the data takes more than the {words.size(asked)} that Valkey may use; it may use {allowed}")
+        return server
 
     async def _serve(self, settings: Settings) -> None:
         _echo(f"Doubledecker is at {self._board.url}")

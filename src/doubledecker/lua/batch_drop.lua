@@ -15,7 +15,7 @@
 -- arg  created_max    int   only those created no later than this
 -- arg  bytes_enough   int   stop when this much payload is gone
 -- arg  counter        text  what to count the lost events as
--- returns             {subscriber, batches, events, subscriber, batches, events, …}
+-- returns             {subscriber, batches, events, bytes, subscriber, …}
 
 local lost = {}
 local order = {}
@@ -24,7 +24,8 @@ for _, bid in ipairs(redis.call("ZRANGE", from, "-inf", created_max, "BYSCORE", 
   if bytes >= bytes_enough then
     break
   end
-  bytes = bytes + tonumber(redis.call("HGET", sizes, bid) or 0)
+  local size = tonumber(redis.call("HGET", sizes, bid) or 0)
+  bytes = bytes + size
   local token = redis.call("LINDEX", batch(bid), 0)
   redis.call("ZREM", index, bid)
   redis.call("ZREM", from, bid)
@@ -35,10 +36,10 @@ for _, bid in ipairs(redis.call("ZRANGE", from, "-inf", created_max, "BYSCORE", 
     redis.call("SREM", current(token), bid)
     redis.call("ZREM", token_index(token), bid)
     if not lost[token] then
-      lost[token] = {0, 0}
+      lost[token] = {0, 0, 0}
       order[#order + 1] = token
     end
-    lost[token] = {lost[token][1] + 1, lost[token][2] + events}
+    lost[token] = {lost[token][1] + 1, lost[token][2] + events, lost[token][3] + size}
   end
 end
 local reply = {}
@@ -51,5 +52,6 @@ for _, token in ipairs(order) do
   reply[#reply + 1] = token
   reply[#reply + 1] = batches
   reply[#reply + 1] = events
+  reply[#reply + 1] = lost[token][3]
 end
 return reply

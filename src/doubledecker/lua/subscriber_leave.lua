@@ -2,7 +2,7 @@
 --
 -- Who goes on with the next job keeps its place, if it still has it, and if there are not fewer places than are taken.
 --
--- key subscriber   subscriber:<token>   hash  health_points, failures, last_attempted_at, retry_at
+-- key subscriber   subscriber:<token>   hash  health_points, failures, failing_since, last_attempted_at, retry_at
 -- key holds        holds:<token>        zset  slots that call it now, by when their hold ends
 -- key invitations  invitations:<token>  zset  places kept for jobs that were put back, by when that ends
 -- key waiting      waiting:<token>      hash  partitions with jobs set aside for it, and a mark of the last time
@@ -33,6 +33,9 @@ if points ~= 0 then
 end
 if points < 0 then
   redis.call("HSET", subscriber, "retry_at", now + delay_ms)
+  redis.call("HSETNX", subscriber, "failing_since", now)
+elseif points > 0 and before > 0 then
+  redis.call("HDEL", subscriber, "failing_since")
 end
 local parked = redis.call("HGETALL", waiting)
 local taken = redis.call("ZCARD", holds) + redis.call("ZCARD", invitations)

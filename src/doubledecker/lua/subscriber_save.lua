@@ -9,7 +9,7 @@
 -- key  in_bulk      bulk                 set   the subscribers that have the above
 -- keys of_topic     subscribers:<name>   set   a topic's subscribers
 -- arg  token        text  the subscriber
--- arg  fields       pack  field, value, field, value, …
+-- arg  fields       pack  field, value, field, value, …; the callback comes first
 -- arg  wanted       pack  the topics it wants from now on
 -- arg  strands      pack  field, value, … : where bulk delivery begins, if it did not run; empty for a live subscriber
 -- arg  starts       pack  topic, value, … : where each topic begins, if it was not wanted before
@@ -26,6 +26,10 @@ if #wanted > 0 then
   redis.call("SADD", topics, unpack(wanted))
 end
 redis.call("SADD", subscribers, token)
+-- Another address has not failed yet.
+if redis.call("HGET", subscriber, "callback") ~= fields[2] then
+  redis.call("HDEL", subscriber, "failing_since")
+end
 redis.call("HSET", subscriber, unpack(fields))
 redis.call("HSETNX", subscriber, "health_points", 100)
 

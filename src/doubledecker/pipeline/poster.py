@@ -32,7 +32,7 @@ from doubledecker.model.uid import uid
 from doubledecker.pipeline import reading
 from doubledecker.pipeline.batching import Line, Parcel, strands_in, to_rows
 from doubledecker.pipeline.reading import Access
-from doubledecker.store import bulk, journal, receivers, subscribers
+from doubledecker.store import bulk, receivers, subscribers
 from doubledecker.store.bulk import Settlement
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.receivers import Place
@@ -239,11 +239,9 @@ class Poster:
             attempt=parcel.entry(outcome, line=line, dialled_at=dialled_at),
             counts=parcel.counts(outcome, line=line, dialled_at=dialled_at),
         )
-        is_ours, size = await reading.patiently(partial(bulk.settle, home, self._posting.ledger, settled))
+        is_ours, _ = await reading.patiently(partial(bulk.settle, home, self._posting.ledger, settled))
         if is_ours:
             line.reach = reach
-        if size > self._posting.settings.journal_bytes_max:
-            await journal.trim(home, "attempts", bytes_max=self._posting.settings.journal_bytes_max)
         return is_ours
 
     async def _leave(self, slot: str, outcome: Outcome | None = None, delay_ms: int = 0) -> None:

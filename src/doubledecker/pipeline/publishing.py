@@ -90,10 +90,9 @@ async def notifying(bus: Bus, settings: Settings) -> AsyncIterator[list[Notifier
 
 
 def _publishers(bus: Bus, work: TaskWork, notifiers: Sequence[Notifier]) -> list[FencedPublisher]:
-    bound = build.journal_bound(work.settings)
     return [
         FencedPublisher(
-            partition, bus.registry, bound, notifier, publisher=work.publisher, task=work.name, batch=work.batch
+            partition, bus.registry, bus.room, notifier, publisher=work.publisher, task=work.name, batch=work.batch
         )
         for partition, notifier in zip(bus.partitions.all, notifiers, strict=True)
     ]

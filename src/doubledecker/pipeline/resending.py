@@ -70,9 +70,8 @@ async def _aiming(bus: Bus, work: Work) -> AsyncIterator[Aims]:
     if work.replay.target != "topic":
         yield lambda partition: ReceiverAim(partition, work.replay, work.id)
         return
-    bound = build.journal_bound(work.settings)
     async with publishing.notifying(bus, work.settings) as notifiers:
-        yield lambda partition: TopicAim(partition, work.replay, work.id, bound, notifiers[partition.index])
+        yield lambda partition: TopicAim(partition, work.replay, work.id, bus.room, notifiers[partition.index])
 
 
 def _by_lane(batch: pa.RecordBatch) -> dict[int, list[Past]]:

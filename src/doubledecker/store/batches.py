@@ -52,6 +52,7 @@ class Lost:
     token: str
     batches: int
     events: int
+    bytes: int
 
 
 async def open_(partition: Partition, bid: str, *, token: str) -> Batch | None:
@@ -107,10 +108,12 @@ async def retry(taken: Taken, batch: Batch, *, delay_ms: int, attempt: bytes, co
 
 
 async def drop_oldest(
-    partition: Partition, *, batches_max: int, created_max: int = _EVER, bytes_enough: int = _EVER, counter: str
-) -> list[Lost]:
-    """Delete the oldest batches, until one of the bounds is met; says what was lost."""
-    return await _drop(partition, "batches:index", batches_max, created_max, bytes_enough, counter)
+    partition: Partition, token: str, *, batches_max: int, created_max: int | None, bytes_enough: int, counter: str
+) -> Lost:
+    """Delete the oldest batches of a subscriber, until one of the bounds is met; returns what was lost."""
+    until = _EVER if created_max is None else created_max
+    lost = await _drop(partition, f"batches:index:{token}", batches_max, until, bytes_enough, counter)
+    return lost[0] if lost else Lost(token, 0, 0, 0)
 
 
 async def purge(partition: Partition, rid: str, *, batches_max: int, counter: str) -> int:
@@ -159,8 +162,8 @@ async def _drop(
     )
     flat = cast("list[bytes | int]", reply)
     return [
-        Lost(cast("bytes", who).decode(), cast("int", batches), cast("int", events))
-        for who, batches, events in zip(flat[0::3], flat[1::3], flat[2::3], strict=True)
+        Lost(cast("bytes", who).decode(), *cast("tuple[int, int, int]", numbers))
+        for who, *numbers in zip(flat[0::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
     ]
 
 

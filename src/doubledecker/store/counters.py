@@ -1,6 +1,5 @@
 """Telemetry counters: a hash of numbers that only grow, named `name:label=value,…`."""
 
-from dataclasses import dataclass
 from typing import cast
 
 from doubledecker.store.partitions import Partition
@@ -22,21 +21,6 @@ async def take_growth(partition: Partition) -> dict[str, int]:
 async def add(partition: Partition, name: str, by: int) -> None:
     """Let one counter grow."""
     await partition.write("HINCRBY", partition.key("counters"), name, by)
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes in use on a server, and how many it may use (0: any number)."""
-
-    used_bytes: int
-    bytes_max: int
-
-
-async def memory(partition: Partition) -> Memory:
-    """The memory of the server that holds the partition."""
-    info = cast("bytes", await partition.command("INFO", "memory")).decode()
-    fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
-    return Memory(int(fields["used_memory"]), int(fields["maxmemory"]))
 
 
 def _numbers(reply: object) -> dict[str, int]:

@@ -31,7 +31,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 
 from doubledecker.errors import DataOwned, ServerUnfit
-from doubledecker.store import flush, memory, private, tether
+from doubledecker.store import allocator, flush, private, tether
+from doubledecker.store.maxmemory import MemoryLimit
 from doubledecker.store.ports import LOOPBACK, free_port
 
 SOCKET_PATH_BYTES_MAX = 103  # macOS has 104 with the closing zero, Linux 108
@@ -67,8 +68,10 @@ class EmbeddedServer:
     Ctrl-C in the terminal does not stop it before those who use it.
     """
 
-    def __init__(self, place: _Place, *, command: Sequence[str], lock_fd: int) -> None:
+    def __init__(self, place: _Place, *, command: Sequence[str], lock_fd: int, limit: MemoryLimit) -> None:
         self.url = place.url
+        self.maxmemory_bytes = 0
+        self._limit = limit
         self._place = place
         self._command = tether.tethered(command)
         self._lock_fd = lock_fd
@@ -84,10 +87,12 @@ class EmbeddedServer:
         port: int | None = None,
         durable: bool = False,
         maxmemory_bytes: int = 0,
+        headroom_bytes: int = 0,
         extra: Sequence[str] = (),
     ) -> Self:
         """Own the data and serve it; returns when the server answers, however long it loads.
 
+        Its `maxmemory` is what is asked for (0: none), or what its data takes with the headroom, if that is more.
         It listens on a unix socket, or on `port` of the loopback address (0 takes a free one); `extra` is
         more arguments for valkey-server. Without `durable` a power cut may lose the last two seconds; the death
         of a process loses nothing (see `flush`). Raises DataOwned, or ServerUnfit with the end of the server's log.
@@ -99,8 +104,9 @@ class EmbeddedServer:
             holdings.callback(os.close, lock_fd)
             await _lock(lock_fd, data=data)
             place = _place(data, port=port, holdings=holdings)
-            settings = _settings(place, durable=durable, maxmemory_bytes=maxmemory_bytes)
-            server = cls(place, command=[str(binary), *settings, *extra], lock_fd=lock_fd)
+            command = [str(binary), *_settings(place, durable=durable), *extra]
+            limit = MemoryLimit(maxmemory_bytes, headroom_bytes)
+            server = cls(place, command=command, lock_fd=lock_fd, limit=limit)
             holdings.push_async_callback(server._end)
             await server.restart()
             if not durable:
@@ -128,11 +134,12 @@ class EmbeddedServer:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=memory.environment(),
+                env=allocator.environment(),
                 pass_fds=(self._lock_fd,),
                 start_new_session=True,
             )
         await _until_ready(self._process, place=self._place)
+        self.maxmemory_bytes = await self._limit.apply(self.url)
 
     async def stop(self) -> None:
         """End the server in good order, by force after ten seconds, and give up the data; safe to repeat.
@@ -240,7 +247,7 @@ def _socket_path(data: Path, *, holdings: contextlib.AsyncExitStack) -> Path:
     return Path(short) / "valkey.sock"
 
 
-def _settings(place: _Place, *, durable: bool, maxmemory_bytes: int) -> list[str]:
+def _settings(place: _Place, *, durable: bool) -> list[str]:
     settings = {
         "dir": str(place.directory),
         "logfile": str(place.log),
@@ -248,7 +255,6 @@ def _settings(place: _Place, *, durable: bool, maxmemory_bytes: int) -> list[str
         "appendfsync": "always" if durable else "no",
         "aof-load-truncated": "yes",  # a kill may cut the last write short, which was then never acknowledged
         "save": "",
-        "maxmemory": str(maxmemory_bytes),
         "maxmemory-policy": "noeviction",
         # Messages in flight are found by their ids: what is searched from its start must be short.
         **dict.fromkeys(("hash-max-listpack-entries", "zset-max-listpack-entries"), "32"),

@@ -77,7 +77,7 @@ async def look(partition: Partition, queue: Queue) -> QueueView:
     counters = {
         name.decode(): int(value)
         for name, value in zip(fields[0::2], fields[1::2], strict=True)
-        if name not in {b"v", b"mean"}
+        if name not in {b"v", b"mean", b"acked_at"}
     }
     return QueueView(*cast("tuple[int, int, int, int]", (length, in_flight, delayed, dead)), counters)
 

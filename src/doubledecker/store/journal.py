@@ -17,6 +17,7 @@ from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
 Name = Literal["events", "attempts", "settlements"]
+NAMES: tuple[Name, ...] = ("events", "attempts", "settlements")
 # Entries that one trimming call looks at: a few milliseconds of the server's time at most. Settlements are small.
 _TRIM_MAX = {"events": 100, "attempts": 100, "settlements": 1_000}
 # How long a reader waits on the server for the next entries.
@@ -87,7 +88,7 @@ async def register_archive(partition: Partition, archive: str) -> None:
 
 async def unregister_archive(partition: Partition) -> None:
     """Go back to trimming by the bound alone."""
-    confirmed = (f"{name}_confirmed" for name in _TRIM_MAX)
+    confirmed = (f"{name}_confirmed" for name in NAMES)
     await partition.command("HDEL", partition.key("journal"), "archive", *confirmed)
 
 

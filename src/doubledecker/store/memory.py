@@ -1,42 +1,87 @@
-"""How the embedded server gets its memory: with jemalloc, as Valkey's own builds do, or the next best that is there.
+"""The memory of the servers: how much is used and allowed, what queues take of it, whether it was short lately."""
 
-The server of the wheel is built on the C library's allocator. A script makes and frees thousands of small pieces in one
-call, and in a heap full of messages glibc takes a while to find room for each: measured, a pull and its ack take a
-tenth longer than with jemalloc when a queue has ten tenants, and a third longer when it has a thousand. Besides, it
-leaves more holes: the same messages take half as much memory again. The one of oneTBB, a wheel of the extra
-`allocator`, is near jemalloc in both.
-"""
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
 
-import os
-import sys
-from pathlib import Path
+from doubledecker.store.partitions import Partition
 
-# Where distributions put shared libraries: Debian and its kin, Fedora and its kin, Arch.
-FOLDERS = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib")
-# Where pip puts those of a wheel.
-ENVIRONMENT = Path(sys.prefix, "lib")
-_JEMALLOC = "libjemalloc.so.2"
-# The second takes the place of malloc, and needs the first.
-_TBB = ("libtbbmalloc.so.2", "libtbbmalloc_proxy.so.2")
-# The last resort: glibc keeps only seven freed pieces of a size at hand unless it is told to keep more.
-_GLIBC = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=2000"}
+State = Literal["ok", "short", "full"]
+_SHORT_MS = 60_000
+# Messages of a queue that are measured to estimate the rest.
+_SAMPLES = 10
 
 
-def environment() -> dict[str, str]:
-    """What the server is started with: our own environment, and its allocator unless that one names another."""
-    found = jemalloc() or tbb()
-    return {**_GLIBC, **({"LD_PRELOAD": ":".join(map(str, found))} if found else {}), **os.environ}
+@dataclass(frozen=True)
+class Usage:
+    """Bytes in use on a server, and its `maxmemory` (0: none)."""
+
+    used_bytes: int
+    bytes_max: int
 
 
-def jemalloc() -> list[Path]:
-    """The system's jemalloc, if it has one."""
-    if sys.platform != "linux":
-        return []
-    return [place for folder in FOLDERS for place in sorted(Path("/").glob(f"{folder[1:]}/{_JEMALLOC}"))][:1]
+@dataclass(frozen=True)
+class Standing:
+    """How a server stood when a worker last looked: its limit (0: none), and when it was last short.
+
+    It is full when it is short and nothing is left that may be freed.
+    """
+
+    at: int = 0
+    limit_bytes: int = 0
+    is_full: bool = False
+    short_at: int = 0
+
+    def state(self, now_ms: int) -> State:
+        """As a word; memory counts as short for a while after some was freed, or the word would change each second."""
+        if self.is_full:
+            return "full"
+        return "short" if now_ms - self.short_at < _SHORT_MS else "ok"
 
 
-def tbb() -> list[Path]:
-    """The libraries of the extra `allocator`, if this Python has it, and the loader can be told where."""
-    places = [ENVIRONMENT / name for name in _TBB]
-    is_told_apart = not any(sign in str(ENVIRONMENT) for sign in ": ")
-    return places if sys.platform == "linux" and is_told_apart and all(place.exists() for place in places) else []
+@dataclass(frozen=True)
+class QueueUsage:
+    """What the messages of a queue take in a partition, and when one was last acked (None: never, or not known)."""
+
+    bytes: int
+    acked: int
+    acked_at: int | None
+
+
+async def usage(partition: Partition) -> Usage:
+    """The memory of the server that holds the partition, as the server compares it with its `maxmemory`."""
+    info = cast("bytes", await partition.command("INFO", "memory")).decode()
+    fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    not_counted = int(fields.get("mem_not_counted_for_evict", 0))
+    return Usage(int(fields["used_memory"]) - not_counted, int(fields["maxmemory"]))
+
+
+async def of_queues(partition: Partition, names: Sequence[str]) -> dict[str, QueueUsage]:
+    """What queues take in a partition; an estimate from a few of their messages."""
+    commands: list[list[str | int]] = []
+    for name in names:
+        commands.append(["MEMORY", "USAGE", partition.key(f"queue:data:{name}"), "SAMPLES", _SAMPLES])
+        commands.append(["HMGET", partition.key(f"queue:state:{name}"), "acked", "acked_at"])
+    replies = await partition.commands(commands)
+    found = {}
+    for name, taken, state in zip(names, replies[0::2], replies[1::2], strict=True):
+        acked, acked_at = cast("tuple[bytes | None, bytes | None]", state)
+        found[name] = QueueUsage(cast("int", taken or 0), int(acked or 0), int(acked_at) if acked_at else None)
+    return found
+
+
+async def note(partition: Partition, standing: Standing) -> None:
+    """Write down how the server of a partition stands, for whoever looks."""
+    await partition.write(
+        "HSET",
+        partition.key("memory"),
+        *("at", standing.at, "limit_bytes", standing.limit_bytes),
+        *("is_full", int(standing.is_full), "short_at", standing.short_at),
+    )
+
+
+async def standing(partition: Partition) -> Standing:
+    """What was last written down."""
+    kept = await partition.command("HMGET", partition.key("memory"), "at", "limit_bytes", "is_full", "short_at")
+    at, limit_bytes, is_full, short_at = (int(value or 0) for value in cast("list[bytes | None]", kept))
+    return Standing(at, limit_bytes, is_full == 1, short_at)

@@ -116,6 +116,13 @@ class Partitions:
         anchor = kind.tenant if kind.tenant != DEFAULT_TENANT else key or kind.topic
         return self.all[zlib.crc32(anchor.encode()) % len(self.all)]
 
+    def by_server(self) -> list[list[Partition]]:
+        """The partitions of each server, which share its memory."""
+        found: dict[str, list[Partition]] = {}
+        for partition in self.all:
+            found.setdefault(partition.server, []).append(partition)
+        return list(found.values())
+
     async def is_durable(self) -> bool:
         """Whether every server has written to disk before it answers."""
         asked = [["CONFIG", "GET", word] for word in ("appendonly", "appendfsync")]
@@ -146,7 +153,8 @@ class Partitions:
         [kept] = await self._nodes.call(at, [["HGET", key, "partitions"]])
         # Written only when it is missing: a process must be able to start when memory is full.
         if kept is None:
-            _, kept = await self._nodes.call(at, [["HSETNX", key, "partitions", len(self.all)], ["HGET", key, "partitions"]])
+            first: list[Encoded] = ["HSETNX", key, "partitions", len(self.all)]
+            _, kept = await self._nodes.call(at, [first, ["HGET", key, "partitions"]])
         if int(cast("bytes", kept)) != len(self.all):
             raise ServerUnfit(
                 f"this data has {int(cast('bytes', kept))} partitions, the settings say {len(self.all)}; "

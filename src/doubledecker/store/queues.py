@@ -27,8 +27,11 @@ RECORD = struct.Struct("<IIIddd")
 # Ids, attempts, tenants, events and tries, a column each; then wait, end of leases, least tag, mean cost, facets.
 _PullReply = tuple[list[bytes], list[int], list[bytes], list[bytes], list[int], int, int, bytes, bytes, int]
 
+# Facets of each place that one dropping call looks at.
+_FACETS_MAX = 1_000
+
 _PULL, _ACK, _NACK, _EXTEND = load("queue_pull"), load("queue_ack"), load("queue_nack"), load("queue_extend")
-_SPARE = load("queue_spare")
+_DROP, _SPARE = load("queue_drop"), load("queue_spare")
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,20 @@ async def extend(partition: Partition, queue: Queue, held: Sequence[Named], *, l
     )
     until, ids = cast("tuple[int, list[bytes]]", reply)
     return until, ids_of(ids)
+
+
+async def drop_oldest(partition: Partition, queue: Queue, *, messages_max: int, bytes_enough: int) -> tuple[int, int]:
+    """Drop the oldest waiting messages, until one of the bounds is met; returns how many, and their bytes."""
+    reply = await partition.run(
+        _DROP,
+        queue=queue.name,
+        charge=queue.charge,
+        facets_max=_FACETS_MAX,
+        messages_max=messages_max,
+        bytes_enough=bytes_enough,
+    )
+    dropped, size = cast("tuple[int, int]", reply)
+    return dropped, size
 
 
 async def lengths(partition: Partition, tokens: Sequence[str]) -> dict[str, int]:

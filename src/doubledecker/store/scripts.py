@@ -14,8 +14,8 @@ A header line becomes a local of the script, so a body never says KEYS or ARGV:
 A file whose first word is `part` is no step by itself, only used by others.
 
 Scripts run also when the server is at its `maxmemory`, so that what frees memory works then: pulling, settling,
-delivering, deleting. Those that take something in are marked `deny-oom`. Without either flag the server would refuse the
-first command that needs memory unless another one has written before it, which may leave a step half done.
+delivering, deleting. Those that take something in are marked `deny-oom`, and refused before they begin. (Without flags
+the server would refuse a script at its first command that needs memory, unless another had written before.)
 
 A caller gives values by name; a missing or an unknown one raises before anything is sent.
 """

@@ -70,6 +70,8 @@ class Condition:
     failures: int = 0
     retry_at: int = 0
     calls: int = 0
+    # Since the first of the failures in a row; None while the last attempt was a success.
+    failing_since: int | None = None
 
 
 async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = NOWHERE) -> int:
@@ -258,4 +260,5 @@ def _condition(fields: dict[str, str], calls: int) -> Condition:
         failures=int(fields.get("failures", 0)),
         retry_at=int(fields.get("retry_at", 0)),
         calls=calls,
+        failing_since=int(fields["failing_since"]) if "failing_since" in fields else None,
     )

@@ -111,10 +111,7 @@ def _gauges(view: Overview) -> Iterator[Metric]:
     for (queue, state), count in sorted(view.jobs.items()):
         waiting.add_metric([queue, "total" if state == "index" else state], count)
     yield waiting
-    memory = GaugeMetricFamily("doubledecker_redis_used_bytes", "Memory in use, by server", labels=["server"])
-    for index, (_, used) in enumerate(sorted(view.memory_bytes.items())):
-        memory.add_metric([str(index)], used)
-    yield memory
+    yield from _memory(view)
     journal = GaugeMetricFamily("doubledecker_journal_bytes", "What the journals hold", labels=["journal"])
     for name, size in sorted(view.journal_bytes.items()):
         journal.add_metric([name], size)
@@ -124,6 +121,20 @@ def _gauges(view: Overview) -> Iterator[Metric]:
     yield GaugeMetricFamily("doubledecker_watch_processes", "Watch processes with a fresh heartbeat", value=alive)
     age_s = 0 if view.oldest_at is None else max(0, view.at - view.oldest_at) / 1000
     yield GaugeMetricFamily("doubledecker_oldest_batch_age_seconds", "Age of the oldest waiting batch", value=age_s)
+
+
+def _memory(view: Overview) -> Iterator[Metric]:
+    used = GaugeMetricFamily("doubledecker_redis_used_bytes", "Memory in use, by server", labels=["server"])
+    limit = GaugeMetricFamily("doubledecker_redis_limit_bytes", "Memory that may be used, by server", labels=["server"])
+    for index, each in enumerate(sorted(view.memory, key=lambda each: each.server)):
+        used.add_metric([str(index)], each.used_bytes)
+        limit.add_metric([str(index)], each.limit_bytes)
+    yield used
+    yield limit
+    state = GaugeMetricFamily("doubledecker_memory_state", "1 for the state that memory is in", labels=["state"])
+    for name in ("ok", "short", "full"):
+        state.add_metric([name], float(view.memory_state == name))
+    yield state
 
 
 def _subscriber_gauges(view: Overview) -> Iterator[Metric]:

@@ -30,6 +30,11 @@ from doubledecker.web.feed import Feed
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
 _SCALING_S = 1.0
+_MEMORY = {
+    "ok": "ok",
+    "short": "short: journals are cut, and what may be dropped is dropped",
+    "full": "full: nothing is left that may be dropped, so publishing is refused at the limit",
+}
 
 _log = log.get("web")
 
@@ -81,19 +86,24 @@ class Routes:
         return _json({"status": "alive"})
 
     async def readyz(self, _request: Request, _caller: Caller) -> Response:
-        """200 when Redis answers and a worker is alive."""
+        """200 when Redis answers and a worker is alive; says also when memory is short.
+
+        A full memory is no reason for 503: a balancer would turn consumers away, and they are who frees it.
+        """
         checks = {"redis": "ok", "worker": "ok"}
+        memory = "unknown"
         try:
             await self._ping()
             alive = (jobs.alive(partition, silent_ms_max=ALIVE_MS) for partition in self._partitions.all)
             if not all(await asyncio.gather(*alive)):
                 checks["worker"] = "no worker has been alive in the last 15 s; start one with `doubledecker worker`"
+            memory = _MEMORY[overview.worst(await overview.look_at_memory(self._partitions))]
         except BusAway as error:
             checks = {"redis": error.detail, "worker": "unknown"}
         if set(checks.values()) == {"ok"}:
-            return _json({"status": "ready", "checks": checks})
+            return _json({"status": "ready", "checks": checks, "memory": memory})
         wrong = "; ".join(f"{name}: {state}" for name, state in checks.items() if state != "ok")
-        return problem.plain(503, "Not ready", wrong, [("Retry-After", "1")], {"checks": checks})
+        return problem.plain(503, "Not ready", wrong, [("Retry-After", "1")], {"checks": checks, "memory": memory})
 
     async def version(self, _request: Request, _caller: Caller) -> Response:
         return _json({"name": "doubledecker", "version": __version__})

@@ -286,6 +286,7 @@ GIFT = record(
     examples=[{"to": "shop-1a2b3c4d"}],
 )
 
+_MEMORY: Schema = {"type": "string", "pattern": "^(ok|short|full|unknown)", "description": "Whether it is short"}
 PROBLEM = record(
     ["type", "title", "status", "detail"],
     {
@@ -295,6 +296,7 @@ PROBLEM = record(
         "detail": {"type": "string", "minLength": 1, "description": "What was seen, and what is allowed"},
         "refused": REFUSALS,
         "checks": {"type": "object", "additionalProperties": {"type": "string"}},
+        "memory": _MEMORY,
     },
     description="Problem details (RFC 9457)",
     examples=[
@@ -310,8 +312,12 @@ PROBLEM = record(
 STATUS = record(["status", "version"], {"status": {"const": "ok"}, "version": {"type": "string"}})
 ALIVE = record(["status"], {"status": {"const": "alive"}})
 READY = record(
-    ["status", "checks"],
-    {"status": {"const": "ready"}, "checks": {"type": "object", "additionalProperties": {"const": "ok"}}},
+    ["status", "checks", "memory"],
+    {
+        "status": {"const": "ready"},
+        "checks": {"type": "object", "additionalProperties": {"const": "ok"}},
+        "memory": _MEMORY,
+    },
 )
 VERSION = record(["name", "version"], {"name": {"const": "doubledecker"}, "version": {"type": "string"}})
 

@@ -14,18 +14,17 @@ from doubledecker.store import (
     counters,
     events,
     jobs,
-    journal,
     letters,
     offers,
     queues,
     registry,
     subscribers,
 )
-from doubledecker.store.batches import Lost
 from doubledecker.store.events import Accepted, PublishReply
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
+from doubledecker.worker.autodrop import Autodrop
 from doubledecker.worker.deliver import Deliverer
 from doubledecker.worker.monitor import Monitor
 
@@ -48,11 +47,7 @@ _log = log.get("worker")
 class ChoreRules:
     """The numbers that chores go by."""
 
-    memory_bytes_max: int
-    memory_bytes_free: int
     dead_ms: int
-    journal_bytes_max: int
-    journal_refuses: bool = False
 
 
 class Chores:
@@ -64,16 +59,18 @@ class Chores:
         live: LiveRegistry,
         deliverer: Deliverer,
         monitor: Monitor,
+        autodrop: Autodrop,
         rules: ChoreRules,
     ) -> None:
         self._partitions = partitions
         self._live = live
         self._deliverer = deliverer
         self._monitor = monitor
+        self._autodrop = autodrop
         self._rules = rules
         self._by_name: dict[str, Callable[..., Awaitable[None]]] = {
             "monitor": self.monitor,
-            "autodrop": self.autodrop,
+            "autodrop": self._autodrop.run,
             "schedule": self.schedule,
             "sweep": self.sweep,
             "return": self.bring_back,
@@ -103,14 +100,6 @@ class Chores:
                 growth[field] = growth.get(field, 0) + by
         self._monitor.send(view, growth)
 
-    async def autodrop(self) -> None:
-        """Delete the oldest batches while a server is short of memory, by our bound or by its own."""
-        by_server: dict[str, list[Partition]] = {}
-        for partition in self._partitions.all:
-            by_server.setdefault(partition.server, []).append(partition)
-        for partitions in by_server.values():
-            await self._relieve(partitions)
-
     async def scrub(self) -> None:
         """Take jobs back from slots that died, and forget those slots.
 
@@ -133,10 +122,7 @@ class Chores:
         await registry.copy_version(self._partitions, await registry.version(self._partitions.home))
         for partition in self._partitions.all:
             await self._unpark(partition)
-            await self._trim(partition, "events", is_forced=not self._rules.journal_refuses)
-            # What has happened cannot be refused.
-            await self._trim(partition, "attempts", is_forced=True)
-            await self._trim(partition, "settlements", is_forced=True)
+        await self._autodrop.trim_journals()
 
     async def sweep(self) -> None:
         """Remove what waits for nobody: a process may have died between forgetting a receiver and doing so."""
@@ -213,31 +199,6 @@ class Chores:
             version=snapshot.version,
         )
 
-    async def _relieve(self, partitions: list[Partition]) -> None:
-        for _ in range(_PASSES_MAX):
-            memory = await counters.memory(partitions[0])
-            bytes_max = self._rules.memory_bytes_max or memory.bytes_max
-            used, bound = memory.used_bytes, bytes_max - self._rules.memory_bytes_free
-            if bytes_max == 0 or used <= bound:
-                return
-            lost = await self._drop_oldest(partitions, bytes_enough=used - bound)
-            if not lost:
-                _log.error("memory.short", used_bytes=used, bound_bytes=bound, detail="no batch is left to drop")
-                return
-            for each in lost:
-                _log.warning("batches.autodropped", subscriber=each.token, batches=each.batches, events=each.events)
-
-    async def _drop_oldest(self, partitions: list[Partition], *, bytes_enough: int) -> list[Lost]:
-        """Drop from the partition with the oldest batch, and only what is older than any other's oldest."""
-        oldest = [(await batches.oldest(partition), partition) for partition in partitions]
-        heads = sorted(((at, p.index, p) for at, p in oldest if at is not None), key=lambda head: head[:2])
-        if not heads:
-            return []
-        rules = {"batches_max": _DROP_MAX, "bytes_enough": bytes_enough}
-        if len(heads) > 1:
-            rules["created_max"] = heads[1][0]
-        return await batches.drop_oldest(heads[0][2], **rules, counter="events.autodropped")
-
     async def _unpark(self, partition: Partition) -> None:
         tokens = await jobs.parked_tokens(partition, count=_PARKED_MAX)
         now_ms = await self._partitions.home.time_ms()
@@ -254,15 +215,6 @@ class Chores:
                 await self._deliverer.wait(partition, subscriber)
             elif queues := queues_to_try(condition, now_ms=now_ms):
                 await jobs.unpark(partition, token, room=1, queues=queues, is_probe=True)
-
-    async def _trim(self, partition: Partition, name: journal.Name, *, is_forced: bool) -> None:
-        bytes_max = self._rules.journal_bytes_max
-        for _ in range(_PASSES_MAX):
-            trimmed = await journal.trim(partition, name, bytes_max=bytes_max, is_forced=is_forced)
-            if trimmed.lost:
-                _log.error("journal.gap", partition=partition.index, journal=name, entries=trimmed.lost)
-            if not trimmed.removed:
-                return
 
 
 def queues_to_try(condition: Condition, *, now_ms: int) -> tuple[str, ...]:

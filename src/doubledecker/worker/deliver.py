@@ -27,7 +27,7 @@ from doubledecker.errors import CallRejected
 from doubledecker.model.job import RETRY
 from doubledecker.model.outcome import Outcome
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, jobs, journal, subscribers
+from doubledecker.store import batches, jobs, subscribers
 from doubledecker.store.batches import Batch, Next, Settled
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition, Partitions
@@ -51,7 +51,6 @@ class DeliveryRules:
     lease_ms: int
     heal_points: int
     damage_points: int
-    journal_bytes_max: int
 
 
 class Deliverer:
@@ -223,8 +222,6 @@ class Deliverer:
             took_ms=outcome.took_ms,
             lease_ms=self._rules.lease_ms if settled.after else 0,
         )
-        if settled.journal_bytes > self._rules.journal_bytes_max:
-            await journal.trim(taken.partition, "attempts", bytes_max=self._rules.journal_bytes_max)
         # Without its place, as when there are fewer now, it asks again like any job that was put back.
         return settled.after if settled.after is None or left.has_place else replace(settled.after, run=0)
 

@@ -81,7 +81,7 @@ def _gauges(view: Overview) -> Iterable[tuple[str, float]]:
         yield telemetry.counter("subscriber.health", subscriber=token), each.condition.health
     for (queue, state), count in view.jobs.items():
         yield telemetry.counter("jobs.count", queue=queue, state="total" if state == "index" else state), count
-    yield "redis.bytes_used", sum(view.memory_bytes.values())
+    yield "redis.bytes_used", sum(each.used_bytes for each in view.memory)
     yield "worker.slots", view.slots_alive
 
 

@@ -17,6 +17,7 @@ from doubledecker.model.job import AUX, MAIN, RETRY, Job
 from doubledecker.model.uid import uid
 from doubledecker.store import chains, jobs
 from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.worker.autodrop import Autodrop
 from doubledecker.worker.chores import ChoreRules, Chores
 from doubledecker.worker.deliver import Deliverer, DeliveryRules
 from doubledecker.worker.fetch import Fetcher
@@ -52,6 +53,7 @@ class Rhythm:
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Work until `stop` is set."""
     async with build.open_bus(settings, stop=stop) as bus, build.open_chains(settings) as receivers:
+        bus.room.check()
         with contextlib.closing(Monitor(_adapters(settings))) as monitor:
             await make_worker(settings, bus, receivers, monitor).run(stop)
 
@@ -63,15 +65,8 @@ def make_worker(settings: Settings, bus: Bus, receivers: Chains, monitor: Monito
         lease_ms=round((build.chain_rules(settings).deadline_s + _LEASE_MARGIN_S) * 1000),
         heal_points=settings.hp_heal_rate,
         damage_points=settings.hp_damage_rate,
-        journal_bytes_max=settings.journal_bytes_max,
     )
-    chore = ChoreRules(
-        memory_bytes_max=settings.redis_max_mem_bytes,
-        memory_bytes_free=settings.redis_min_free_bytes,
-        dead_ms=round(settings.worker_dead_s * 1000),
-        journal_bytes_max=settings.journal_bytes_max,
-        journal_refuses=settings.journal_full == "refuse",
-    )
+    chore = ChoreRules(dead_ms=round(settings.worker_dead_s * 1000))
     rhythm = Rhythm(
         slots=settings.worker_threads,
         sleep_s_max=settings.acquire_timeout_s,
@@ -87,7 +82,8 @@ def make_worker(settings: Settings, bus: Bus, receivers: Chains, monitor: Monito
         },
     )
     deliverer = Deliverer(bus.partitions, bus.registry, receivers, delivery)
-    chores = Chores(bus.partitions, bus.registry, deliverer, monitor, chore)
+    autodrop = Autodrop(bus.partitions, bus.registry, bus.room.rules)
+    chores = Chores(bus.partitions, bus.registry, deliverer, monitor, autodrop, chore)
     return Worker(bus.partitions, bus.registry, deliverer, chores, receivers, rhythm)
 
 

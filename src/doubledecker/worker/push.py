@@ -25,7 +25,7 @@ from doubledecker.model.outcome import Outcome, failed_ids
 from doubledecker.model.queue import Queue
 from doubledecker.model.uid import uid
 from doubledecker.queues.ring import Rings
-from doubledecker.store import journal, receivers, subscribers
+from doubledecker.store import receivers, subscribers
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import Held, Message
 
@@ -43,7 +43,6 @@ class PushRules:
     lease_ms: int
     heal_points: int
     damage_points: int
-    journal_bytes_max: int
 
 
 @dataclass(frozen=True)
@@ -157,9 +156,7 @@ class Pusher:
             events=attempted.events,
         )
         counts = record.counts(outcome, subscriber=token, events=len(attempted.events))
-        size = await receivers.note(self._home, attempt=entry, counts=counts)
-        if size > self.rules.journal_bytes_max:
-            await journal.trim(self._home, "attempts", bytes_max=self.rules.journal_bytes_max)
+        await receivers.note(self._home, attempt=entry, counts=counts)
 
     async def _settle(self, attempted: _Attempted) -> None:
         queue, ends = attempted.queue, attempted.fates

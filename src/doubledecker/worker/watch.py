@@ -53,7 +53,6 @@ def make_watch(settings: Settings, bus: Bus, receivers: Chains) -> "Watch":
         lease_ms=round(settings.watch_lease_s * 1000),
         heal_points=settings.hp_heal_rate,
         damage_points=settings.hp_damage_rate,
-        journal_bytes_max=settings.journal_bytes_max,
     )
     pusher = Pusher(bus.partitions.home, bus.rings, receivers, rules)
     return Watch(bus, pusher, receivers, shutdown_s=settings.shutdown_s)

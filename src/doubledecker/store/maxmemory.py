@@ -1,0 +1,62 @@
+"""The embedded server's `maxmemory`: how much memory there is, and how much of it the server may use."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from redis.asyncio import Redis
+
+ROOT = Path("/")
+# Where a group's limit is, and in which hierarchy: of version 2, which has no name, and of version 1.
+_LIMITS = {"": ("sys/fs/cgroup", "memory.max"), "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes")}
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """The `maxmemory` that is asked for (0: none), and how much a server must have beyond what its data takes."""
+
+    asked_bytes: int
+    headroom_bytes: int
+
+    async def apply(self, url: str) -> int:
+        """Bound the memory of a server that has loaded its data; returns the bound."""
+        if self.asked_bytes == 0:
+            return 0
+        async with Redis.from_url(url, decode_responses=True) as client:
+            used = int((await client.info("memory"))["used_memory"])
+            bound = max(self.asked_bytes, used + self.headroom_bytes)
+            await client.config_set("maxmemory", bound)
+        return bound
+
+
+def machine_bytes(root: Path = ROOT) -> int:
+    """The machine's memory, or less if a control group that we are in, such as a container's, allows less."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([physical, *_group_limits(root)])
+
+
+def _group_limits(root: Path) -> list[int]:
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []  # not a Linux
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        for name in set(controllers.split(",")) & _LIMITS.keys():
+            folder, file = _LIMITS[name]
+            found += [_limit(place / file) for place in _upwards(root / folder, path)]
+    return [limit for limit in found if limit is not None]
+
+
+def _upwards(top: Path, path: str) -> list[Path]:
+    """The group and all that it is in. In a container the path may be that of the host; then only the top is there."""
+    group = top / path.lstrip("/")
+    return [place for place in (group, *group.parents) if place.is_relative_to(top)]
+
+
+def _limit(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None  # none here, or `max`

@@ -1,0 +1,210 @@
+"""Autodrop: keeps journals within their bound, and frees memory when a server is short of it, as bus/relief.py decides.
+
+Memory is measured once a run. What is freed after that is counted by the bytes of what was removed, which is less than
+it took: the server may free it a moment later, and a second look would make us drop more than needed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from doubledecker import log
+from doubledecker.bus import relief
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.relief import (
+    Action,
+    CutJournal,
+    DropBatches,
+    DropMessages,
+    DroppingQueue,
+    Journal,
+    MemoryRules,
+    Snapshot,
+    StalledReceiver,
+)
+from doubledecker.store import batches, journal, letters, memory, queues, subscribers
+from doubledecker.store.memory import QueueUsage, Standing
+from doubledecker.store.partitions import Partition, Partitions
+
+# Batches or messages deleted by one script call: a few milliseconds of the server's time at most.
+_BATCHES_MAX = 100
+_MESSAGES_MAX = 500
+# Calls of one run; the next run goes on.
+_CALLS_MAX = 1_000
+
+_log = log.get("worker")
+
+
+@dataclass
+class _Run:
+    """One run on one server: its partitions, what is still to be freed, and how many calls it may still make."""
+
+    partitions: Sequence[Partition]
+    excess_bytes: int
+    calls_left: int = _CALLS_MAX
+
+    def partition(self, index: int) -> Partition:
+        return next(each for each in self.partitions if each.index == index)
+
+    def spend(self) -> bool:
+        """Take one more call; False when there are none left."""
+        self.calls_left -= 1
+        return self.calls_left >= 0
+
+
+class Autodrop:
+    """Frees memory on the servers of a bus."""
+
+    def __init__(self, partitions: Partitions, live: LiveRegistry, rules: MemoryRules) -> None:
+        self._partitions = partitions
+        self._live = live
+        self._rules = rules
+
+    async def run(self) -> None:
+        """Free memory on every server that is short of it, and write down how it stands."""
+        for partitions in self._partitions.by_server():
+            await self._relieve(partitions)
+
+    async def trim_journals(self) -> None:
+        """Cut what the archive has confirmed, and all journals of a server to their common bound."""
+        for partitions in self._partitions.by_server():
+            limit = self._rules.limit_of((await memory.usage(partitions[0])).bytes_max)
+            await self._trim(partitions, self._rules.journals_max(limit))
+
+    async def _relieve(self, partitions: Sequence[Partition]) -> None:
+        first = partitions[0]
+        usage = await memory.usage(first)
+        limit = self._rules.limit_of(usage.bytes_max)
+        before, now_ms = await memory.standing(first), await first.time_ms()
+        excess = usage.used_bytes - self._rules.bound_of(limit) if limit else 0
+        if excess <= 0:
+            await memory.note(first, Standing(now_ms, limit, is_full=False, short_at=before.short_at))
+            return
+        run = _Run(partitions, excess)
+        await self._free(run)
+        is_full = run.excess_bytes > 0 and run.calls_left > 0
+        standing = Standing(now_ms, limit, is_full=is_full, short_at=now_ms)
+        await memory.note(first, standing)
+        # Not each second: when it begins, gets worse or gets better.
+        if standing.state(now_ms) != before.state(now_ms):
+            fields = {"used_bytes": usage.used_bytes, "limit_bytes": limit, "freed_bytes": excess - run.excess_bytes}
+            _log.error("memory.full", **fields) if is_full else _log.warning("memory.short", **fields)
+
+    async def _free(self, run: _Run) -> None:
+        before = await self._journals(run.partitions)
+        await self._trim(run.partitions, sum(each.bytes for each in before))
+        snapshot = await self._look(run.partitions)
+        run.excess_bytes -= sum(each.bytes for each in before) - sum(each.bytes for each in snapshot.journals)
+        while run.calls_left > 0:
+            action = relief.decide(snapshot, run.excess_bytes, journal_refuses=self._rules.journal_refuses)
+            if action is None:
+                return
+            run.excess_bytes -= await self._carry_out(run, action)
+            snapshot = relief.without(snapshot, action)
+            if isinstance(action, DropBatches):
+                again = await self._stalled(run.partition(action.receiver.partition), [action.receiver.token])
+                snapshot = Snapshot(snapshot.journals, snapshot.queues, (*snapshot.stalled, *again))
+
+    async def _carry_out(self, run: _Run, action: Action) -> int:
+        """Do it; returns how many bytes were freed."""
+        match action:
+            case CutJournal(each, keep_bytes, is_forced):
+                bytes_left = each.bytes
+                while bytes_left > keep_bytes and run.spend():
+                    partition = run.partition(each.partition)
+                    trimmed = await journal.trim(partition, each.name, bytes_max=keep_bytes, is_forced=is_forced)
+                    _log_gap(partition, each.name, trimmed.lost)
+                    bytes_left = trimmed.bytes_left
+                    if not trimmed.removed:
+                        break
+                return each.bytes - bytes_left
+            case DropMessages(each, wanted):
+                return await self._drop_messages(run, each, wanted)
+            case DropBatches(receiver, wanted, created_max):
+                run.spend()
+                lost = await batches.drop_oldest(
+                    run.partition(receiver.partition),
+                    receiver.token,
+                    batches_max=_BATCHES_MAX,
+                    created_max=created_max,
+                    bytes_enough=wanted,
+                    counter="events.autodropped",
+                )
+                _log.warning("batches.autodropped", subscriber=lost.token, batches=lost.batches, events=lost.events)
+                return lost.bytes
+
+    async def _drop_messages(self, run: _Run, held: DroppingQueue, wanted: int) -> int:
+        queue, messages, size = self._live.snapshot.queues[held.name], 0, 0
+        while size < wanted and run.spend():
+            dropped, gone = await queues.drop_oldest(
+                run.partition(held.partition), queue, messages_max=_MESSAGES_MAX, bytes_enough=wanted - size
+            )
+            if dropped == 0:
+                break
+            messages, size = messages + dropped, size + gone
+        if messages:
+            _log.warning("messages.autodropped", queue=held.name, partition=held.partition, messages=messages)
+        return size
+
+    async def _trim(self, partitions: Sequence[Partition], total: int) -> None:
+        """Cut journals to a common bound; events that an archive has yet to read only if they may be."""
+        found = await self._journals(partitions)
+        by_index = {partition.index: partition for partition in partitions}
+        for each, bound in zip(found, relief.journal_bounds([each.bytes for each in found], total), strict=True):
+            is_forced = not (self._rules.journal_refuses and each.name == "events")
+            for _ in range(_CALLS_MAX):
+                trimmed = await journal.trim(by_index[each.partition], each.name, bytes_max=bound, is_forced=is_forced)
+                _log_gap(by_index[each.partition], each.name, trimmed.lost)
+                if not trimmed.removed:
+                    break
+
+    async def _look(self, partitions: Sequence[Partition]) -> Snapshot:
+        await self._live.refresh()
+        dropping: list[DroppingQueue] = []
+        stalled: list[StalledReceiver] = []
+        for partition in partitions:
+            dropping += await self._queues(partition)
+            _, waiting = await batches.gauges(partition)
+            stalled += await self._stalled(partition, [token for token, count in waiting.items() if count > 0])
+        return Snapshot(tuple(await self._journals(partitions)), tuple(dropping), tuple(stalled))
+
+    async def _journals(self, partitions: Sequence[Partition]) -> list[Journal]:
+        found = []
+        for partition in partitions:
+            state = await journal.state(partition)
+            for name in journal.NAMES:
+                size = int(state.get(f"{name}_bytes", 0))
+                found.append(Journal(partition.index, name, size, is_archived="archive" in state))
+        return found
+
+    async def _queues(self, partition: Partition) -> list[DroppingQueue]:
+        known = self._live.snapshot.queues
+        held = await letters.names_held(partition)
+        names = [name for name in sorted(held & known.keys()) if not known[name].refuses]
+        served_since = await partition.time_ms() - self._rules.stalled_ms
+        return [
+            DroppingQueue(partition.index, name, usage.bytes, is_served=_is_served(usage, since=served_since))
+            for name, usage in (await memory.of_queues(partition, names)).items()
+        ]
+
+    async def _stalled(self, partition: Partition, tokens: Sequence[str]) -> list[StalledReceiver]:
+        """Those of the subscribers that have been failing for long, and still have something waiting."""
+        home = self._partitions.home
+        now_ms = await home.time_ms()
+        conditions = await subscribers.conditions(home, tokens, now_ms=now_ms)
+        failing = [
+            token
+            for token, condition in conditions.items()
+            if condition.failing_since is not None and condition.failing_since + self._rules.stalled_ms <= now_ms
+        ]
+        oldest = await batches.oldest_by_token(partition, failing)
+        return [StalledReceiver(partition.index, token, at) for token, at in oldest.items()]
+
+
+def _is_served(usage: QueueUsage, *, since: int) -> bool:
+    """Whether a message was acked lately; data of an older release knows only that some were."""
+    return usage.acked > 0 if usage.acked_at is None else usage.acked_at > since
+
+
+def _log_gap(partition: Partition, name: str, entries: int) -> None:
+    if entries:
+        _log.error("journal.gap", partition=partition.index, journal=name, entries=entries)

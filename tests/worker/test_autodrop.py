@@ -1,0 +1,194 @@
+"""Autodrop on a server with little memory: whoever fills it, no healthy receiver loses, and publishing goes on."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from conftest import Topology
+from doubledecker.assembly import build
+from doubledecker.bus import overview
+from doubledecker.bus.relief import MemoryRules
+from doubledecker.errors import SettingInvalid
+from doubledecker.store import batches, counters, journal, memory
+from doubledecker.worker import process
+from doubledecker.worker.autodrop import Autodrop
+from harness import TestBus, a_bus, an_event, quick_settings
+from receiver import Receiver
+from small_memory import a_small_server, ask, publish_all, publish_until_full, pull, settle
+
+DEAD_URL = "http://127.0.0.1:9/"
+MAXMEMORY_BYTES = 12_000_000
+# 20 MB of events: twice what the server can hold.
+CALLS = 200
+QUICK = {"redis_min_free_bytes": 3_000_000, "autodrop_interval_s": 0.1, "autodrop_after_s": 0.0}
+
+
+async def totals(bus: TestBus) -> dict[str, int]:
+    """Counters of what was dropped, by their names alone."""
+    found: dict[str, int] = {}
+    for partition in bus.partitions.all:
+        for field, value in (await counters.read(partition)).items():
+            name = field.partition(":")[0]
+            found[name] = found.get(name, 0) + value
+    return found
+
+
+async def test_when_the_journal_fills_memory_a_healthy_receiver_gets_everything(data_dir: Path):
+    async with (
+        a_small_server(data_dir, maxmemory_bytes=MAXMEMORY_BYTES) as topology,
+        a_bus(topology, **QUICK) as bus,
+        Receiver() as receiver,
+    ):
+        await bus.subscribe(await bus.token("mail"), receiver.url, "widgets", timeout=100)
+
+        accepted = await publish_all(bus, await bus.token("shop"), CALLS)
+        await receiver.until_events(len(accepted), within_s=60)
+
+        assert sorted(receiver.ids) == sorted(accepted)
+        assert "events.autodropped" not in await totals(bus)
+
+
+async def test_when_a_queue_that_nobody_consumes_fills_memory_it_drops_its_oldest_and_nobody_else_loses(data_dir: Path):
+    async with (
+        a_small_server(data_dir, maxmemory_bytes=MAXMEMORY_BYTES) as topology,
+        a_bus(topology, **QUICK) as bus,
+        Receiver() as receiver,
+    ):
+        publisher = await bus.token("shop")
+        await bus.subscribe(await bus.token("mail"), receiver.url, "widgets", timeout=0)
+        await ask(bus, "PUT", "/queues/jobs", publisher, {"pattern": ".*"})
+
+        accepted = await publish_all(bus, publisher, CALLS)
+        await receiver.until_events(len(accepted), within_s=60)
+
+        left: list[str] = []
+        while held := await pull(bus, publisher, most=100):
+            await settle(bus, publisher, "ack", held)
+            left += [message["event"]["id"] for message in held]
+        found = await totals(bus)
+        assert sorted(receiver.ids) == sorted(accepted)
+        assert "events.autodropped" not in found
+        assert found["queue.dropped"] > 0
+        assert found["queue.dropped"] == len(accepted) - len(left)
+        assert left[-1] == accepted[-1]
+
+
+async def test_when_a_dead_receiver_fills_memory_it_loses_its_oldest_and_nobody_else_does(data_dir: Path):
+    async with (
+        a_small_server(data_dir, maxmemory_bytes=MAXMEMORY_BYTES) as topology,
+        a_bus(topology, **QUICK) as bus,
+        Receiver() as receiver,
+    ):
+        await bus.subscribe(await bus.token("dead"), DEAD_URL, "widgets", timeout=0, max=10)
+        await bus.subscribe(await bus.token("mail"), receiver.url, "widgets", timeout=0)
+
+        accepted = await publish_all(bus, await bus.token("shop"), CALLS)
+        await receiver.until_events(len(accepted), within_s=60)
+
+        assert sorted(receiver.ids) == sorted(accepted)
+        found = await counters.read(bus.partitions.home)
+        [dropped] = [field for field in found if field.startswith("events.autodropped:")]
+        assert dropped.startswith("events.autodropped:subscriber=dead-")
+        answer = await bus.get("/readyz")
+        assert answer["memory"].startswith("short")  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("answer", "after_s"), [("hang", 0.0), (500, 300.0)], ids=["slow", "failing since a moment"])
+async def test_who_is_served_or_fails_since_a_moment_keeps_all_and_publishing_is_refused(
+    data_dir: Path, answer: int | str, after_s: float
+):
+    rules = {"redis_min_free_bytes": 1_000_000, "autodrop_interval_s": 0.1, "autodrop_after_s": after_s}
+    async with (
+        a_small_server(data_dir) as topology,
+        a_bus(topology, **rules) as bus,
+        Receiver(plan=lambda _: answer) as receiver,
+    ):
+        publisher = await bus.token("shop")
+        await bus.subscribe(await bus.token("mail"), receiver.url, "widgets", timeout=0, max=10)
+        accepted: list[str] = []
+        async with asyncio.timeout(60):
+            while not str((await bus.get("/readyz"))["memory"]).startswith("full"):  # type: ignore[index]
+                accepted += await publish_until_full(bus, publisher)
+                await asyncio.sleep(0.05)
+
+        events, _ = await batches.gauges(bus.partitions.home)
+        assert sum(events.values()) == len(accepted)
+        assert "events.autodropped" not in await totals(bus)
+        async with build.open_bus(bus.settings) as other:
+            view = await overview.look(other.partitions, {}, now_ms=0)
+        assert view.memory_state == "full"
+        assert view.memory[0].limit_bytes == 8_000_000
+
+
+async def test_paused_tenants_and_queues_that_refuse_lose_nothing(data_dir: Path):
+    async with a_small_server(data_dir) as topology, a_bus(topology, workers=0, redis_min_free_bytes=0) as bus:
+        publisher = await bus.token("shop")
+        await ask(bus, "PUT", "/queues/jobs", publisher, {"pattern": ".*"})
+        await ask(bus, "PUT", "/queues/strict", publisher, {"pattern": ".*", "overflow": "refuse"})
+        await ask(bus, "PATCH", "/queues/jobs/facets/paused", publisher, {"paused": True})
+        await bus.publish(publisher, [an_event(n, tenant=("paused", "other")[n % 2]) for n in range(40)])
+
+        async with build.open_bus(bus.settings) as other:
+            await Autodrop(other.partitions, other.registry, MemoryRules(bytes_max=1)).run()
+
+        held = {name: await bus.get(f"/queues/{name}", publisher) for name in ("jobs", "strict")}
+        assert held["jobs"]["waiting"] == 20  # type: ignore[index]
+        assert held["strict"]["waiting"] == 40  # type: ignore[index]
+        tenants = [facet["tenant"] for facet in held["jobs"]["facets"] if facet["waiting"]]  # type: ignore[index]
+        assert tenants == ["paused"]
+
+
+async def test_the_archive_loses_only_when_the_journal_is_set_to_trim(data_dir: Path):
+    async with a_small_server(data_dir) as topology, a_bus(topology, workers=0, redis_min_free_bytes=0) as bus:
+        home = bus.partitions.home
+        await journal.register_archive(home, "lake")
+        await bus.publish(await bus.token("shop"), [an_event(n) for n in range(40)])
+        async with build.open_bus(bus.settings) as other:
+            for refuses, lost in ((True, None), (False, "1")):
+                rules = MemoryRules(bytes_max=1, journal_refuses=refuses)
+                await Autodrop(other.partitions, other.registry, rules).run()
+
+                assert (await journal.state(home)).get("events_lost") == lost
+
+
+async def test_journals_of_all_partitions_share_one_bound(topology: Topology):
+    async with a_bus(topology, workers=0) as bus, build.open_bus(quick_settings(topology)) as other:
+        publisher = await bus.token("shop")
+        for n in range(60):
+            await bus.publish(publisher, [an_event(n, tenant=f"t{n % 7}", data="x" * 1_000)])
+        servers = len(other.partitions.by_server())
+        rules = MemoryRules(journal_bytes_max=12_000)
+
+        await Autodrop(other.partitions, other.registry, rules).trim_journals()
+
+        states = [await journal.state(partition) for partition in bus.partitions.all]
+        left = sum(int(state.get(f"{name}_bytes", 0)) for state in states for name in journal.NAMES)
+        assert left <= 12_000 * servers
+        assert left > 12_000 - 4_000
+
+
+async def test_what_is_dropped_is_no_more_than_is_needed(one: Topology):
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as other:
+        publisher = await bus.token("shop")
+        await ask(bus, "PUT", "/queues/jobs", publisher, {"pattern": ".*"})
+        for n in range(0, 100, 10):
+            await bus.publish(publisher, [an_event(m, data="x" * 10_000) for m in range(n, n + 10)])
+        home = other.partitions.home
+        await Autodrop(other.partitions, other.registry, MemoryRules(journal_bytes_max=0)).trim_journals()
+        used = (await memory.usage(home)).used_bytes
+
+        await Autodrop(other.partitions, other.registry, MemoryRules(bytes_max=used - 200_000)).run()
+
+        waiting = (await bus.get("/queues/jobs", publisher))["waiting"]  # type: ignore[index]
+        assert 100 - waiting in range(15, 45)
+        first = await pull(bus, publisher, most=1)
+        assert first[0]["event"]["url"].endswith(f"/{100 - waiting}")
+
+
+async def test_a_reserve_that_leaves_nothing_of_the_servers_limit_is_refused_at_start(data_dir: Path):
+    async with a_small_server(data_dir) as topology:
+        settings = quick_settings(topology, redis_min_free_bytes=8_000_000)
+
+        with pytest.raises(SettingInvalid, match="8000000 of them free: nothing is left for events"):
+            await process.run(settings, asyncio.Event())
