@@ -4,7 +4,8 @@ A call to a server that hangs fails after a second, and until then its request w
 opens, and the others fail at once; each `open_s` one call is let through to see whether the server is back. The process
 reads the registry twice a second, so the circuit closes by itself, also when no request comes.
 
-Only silence counts: no connection, or no reply in time. A server that answers with an error is there.
+Only silence counts: no connection, or no reply in time. A server that answers with an error is there. A process
+that was too busy to read a reply does not blame the server for it: store/line.py says how.
 """
 
 from typing import cast

@@ -5,12 +5,17 @@ waiting for the turn to end, the two would take turns instead of working side by
 
 A call that is given up, because its caller went away, only leaves its place: its reply is read and dropped. When the
 connection breaks, every call that waits on it fails, and the line is closed for good.
+
+A server that does not answer is given up after some ticks of a timer, not at a time on the clock. While this process is
+busy, replies wait in the socket, and a wait measured by the clock would blame the server. However late a tick comes, it
+counts once, and between two ticks the loop reads what has arrived: so only time in which a reply was looked for counts.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import redis.asyncio as redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -20,6 +25,10 @@ from doubledecker.store.scripts import Encoded
 
 # An ack of a hundred messages is above, one of ten is below.
 LARGE_BYTES = 1_000
+# Enough for the loop to read a reply and wake its caller several times over, and cheap: a line has one timer.
+TICKS = 10
+
+_T = TypeVar("_T")
 
 Reply = None | int | bytes | Sequence["Reply"]
 
@@ -29,6 +38,7 @@ class _Call:
     """Commands on their way, and what came back of them so far."""
 
     count: int
+    sent_tick: int
     done: "asyncio.Future[list[Reply]]"
     replies: list[Reply] = field(default_factory=list)
     failure: RedisError | None = None
@@ -48,10 +58,14 @@ class _Call:
 
 
 class Line:
-    """A connected line; made by `open_line`."""
+    """A connected line; made by `open_line`. Its calls raise TimeoutError when no reply comes within `answer_s_max`."""
 
-    def __init__(self, connection: redis.Connection) -> None:
+    def __init__(self, connection: redis.Connection, *, answer_s_max: float) -> None:
         self._connection = connection
+        self._tick_s = answer_s_max / TICKS
+        self._ticks = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._error: Exception = RedisConnectionError("the connection was closed")
         self._calls: deque[_Call] = deque()
         self._outgoing: list[bytes] = []
         self._is_flush_due = False
@@ -64,10 +78,12 @@ class Line:
     async def call(self, commands: Sequence[Sequence[Encoded]]) -> list[Reply]:
         """Send commands and wait for their replies; an error reply to any of them raises after all have come."""
         loop = asyncio.get_running_loop()
-        call = _Call(len(commands), loop.create_future())
+        call = _Call(len(commands), self._ticks, loop.create_future())
         packed = list(map(_packed, commands))
         self._outgoing += packed
         self._calls.append(call)
+        if self._timer is None:
+            self._timer = loop.call_later(self._tick_s, self._tick)
         if sum(map(len, packed)) >= LARGE_BYTES:
             self._flush()
         elif not self._is_flush_due:
@@ -80,6 +96,19 @@ class Line:
         self._reading.cancel()
         await asyncio.wait([self._reading])
 
+    def _tick(self) -> None:
+        """Give the server up when the oldest call has waited for too long; no calls, no timer."""
+        self._ticks += 1
+        self._timer = None
+        if not self._calls:
+            return
+        # A call may be sent just before a tick, so that one more has to pass.
+        if self._ticks - self._calls[0].sent_tick > TICKS:
+            self._error = TimeoutError()
+            self._reading.cancel()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
+
     def _flush(self) -> None:
         self._is_flush_due = False
         outgoing, self._outgoing = self._outgoing, []
@@ -90,17 +119,18 @@ class Line:
 
     async def _read_forever(self) -> None:
         """Match replies with calls until the connection ends; then fail what still waits."""
-        error: Exception = RedisConnectionError("the connection was closed")
         try:
             while True:
                 await self._read_one()
         except (RedisConnectionError, OSError) as broken:
-            error = broken
+            self._error = broken
         finally:
             for call in self._calls:
                 if not call.done.done():
-                    call.done.set_exception(error)
+                    call.done.set_exception(self._error)
             self._calls.clear()
+            if self._timer is not None:
+                self._timer.cancel()
             await self._connection.disconnect(nowait=True)
 
     async def _read_one(self) -> None:
@@ -122,7 +152,19 @@ def _packed(command: Sequence[Encoded]) -> bytes:
     return b"*%d\r\n%b" % (len(words), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))
 
 
-async def open_line(connection: redis.Connection) -> Line:
+async def open_line(connection: redis.Connection, *, answer_s_max: float) -> Line:
     """Connect, and start to listen."""
     await connection.connect()  # type: ignore[no-untyped-call]
-    return Line(connection)
+    return Line(connection, answer_s_max=answer_s_max)
+
+
+async def patiently(awaitable: Awaitable[_T], s_max: float) -> _T:
+    """What it gives; raises TimeoutError after so long, in ticks as above."""
+    task = asyncio.ensure_future(awaitable)
+    try:
+        for _ in range(TICKS):
+            if (await asyncio.wait([task], timeout=s_max / TICKS))[0]:
+                return task.result()
+    finally:
+        task.cancel()
+    raise TimeoutError

@@ -16,7 +16,7 @@ from redis.exceptions import AuthenticationError, MovedError, NoScriptError, Out
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from doubledecker.errors import BusAway, BusSilent, MemoryFull, SettingInvalid
-from doubledecker.store.line import Line, Reply, open_line
+from doubledecker.store.line import Line, Reply, open_line, patiently
 from doubledecker.store.scripts import Encoded
 
 Commands = Sequence[Sequence[Encoded]]
@@ -24,7 +24,7 @@ Call = Callable[[Commands], Awaitable[list[Reply]]]
 # From a server's address and the call to it, to the call as it is made.
 Guard = Callable[[str, Call], Call]
 
-# Longer than any script takes, shorter than a publisher's patience.
+# Longer than any script takes, shorter than a publisher's patience; counted while this process looks for the reply.
 ANSWER_S_MAX = 1.0
 # A blocked read is answered by the server after its own timeout; this only notices a dead peer.
 BLOCK_S_MAX = 5.0
@@ -43,15 +43,15 @@ class Node:
 
     async def _call(self, commands: Commands) -> list[Reply]:
         """Send commands in one round trip; an error reply to any of them raises after all were read."""
+        line = self._line
         try:
-            async with asyncio.timeout(ANSWER_S_MAX):
-                line = self._line
-                if line is None or not line.is_open:
-                    line = await self._reopen()
-                return await line.call(commands)
+            if line is None or not line.is_open:
+                line = await patiently(self._reopen(), ANSWER_S_MAX)
+            return await line.call(commands)
         except TimeoutError as error:
             # What comes after a reply that is not coming would not come either.
-            await self.close()
+            if self._line is line:
+                await self.close()
             raise BusSilent(f"Redis at {_shown(self.url)} did not answer within {ANSWER_S_MAX} s") from error
         except (RedisError, OSError) as error:
             raise self._translated(error) from error
@@ -88,7 +88,7 @@ class Node:
     async def _reopen(self) -> Line:
         async with self._opening:
             if self._line is None or not self._line.is_open:
-                self._line = await open_line(self._make_connection())
+                self._line = await open_line(self._make_connection(), answer_s_max=ANSWER_S_MAX)
             return self._line
 
     def _make_connection(self) -> redis.Connection:
@@ -215,7 +215,7 @@ def check_url(url: str) -> None:
 def _pool(url: str) -> redis.ConnectionPool:
     try:
         return redis.ConnectionPool.from_url(
-            url, protocol=2, retry=Retry(NoBackoff(), 0), socket_connect_timeout=ANSWER_S_MAX, socket_timeout=None
+            url, protocol=2, retry=Retry(NoBackoff(), 0), socket_connect_timeout=None, socket_timeout=None
         )
     except ValueError as error:
         raise SettingInvalid(

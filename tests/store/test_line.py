@@ -1,0 +1,128 @@
+"""The line to a server: a server is given up when it is silent, and not when this process was too busy to listen."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from conftest import Topology
+from doubledecker.assembly.redis_guard import RedisGuard
+from doubledecker.errors import BusSilent
+from doubledecker.store.embedded import EmbeddedServer
+from doubledecker.store.nodes import ANSWER_S_MAX, Node
+from harness import a_bus, an_event
+from web.asking import ask
+
+
+def keep_busy(wall_s: float) -> None:
+    """Hold up the loop, as a heavy request does."""
+    end_s = time.monotonic() + wall_s
+    while time.monotonic() < end_s:
+        sum(range(1_000))
+
+
+@pytest.fixture
+async def node(one: Topology) -> AsyncIterator[Node]:
+    connected = Node(one.url)
+    yield connected
+    await connected.close()
+
+
+async def test_a_reply_that_came_while_the_process_was_busy_is_a_reply(node: Node):
+    await node.call([["PING"]])
+    calls = [asyncio.create_task(node.call([["PING"]])) for _ in range(10)]
+    await asyncio.sleep(0)  # they are on their way
+    keep_busy(ANSWER_S_MAX * 1.5)
+
+    assert await asyncio.gather(*calls) == [[b"PONG"]] * 10
+
+
+async def test_connecting_while_the_process_is_busy_takes_its_time(node: Node):
+    calling = asyncio.create_task(node.call([["PING"]]))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        keep_busy(ANSWER_S_MAX * 0.7)
+
+    assert await calling == [b"PONG"]
+
+
+async def test_a_busy_process_does_not_open_its_circuit(one: Topology):
+    guard = RedisGuard(open_s=60)
+    node = Node(one.url, guard)
+    try:
+        for _ in range(2):
+            calls = [asyncio.create_task(node.call([["PING"]])) for _ in range(8)]
+            await asyncio.sleep(0)
+            keep_busy(ANSWER_S_MAX * 1.2)
+            await asyncio.gather(*calls)
+
+        assert await node.call([["PING"]]) == [b"PONG"]
+    finally:
+        await node.close()
+
+
+async def test_publishes_are_accepted_by_a_web_process_that_is_held_up(one: Topology):
+    async def hold_up() -> None:
+        for _ in range(8):
+            keep_busy(ANSWER_S_MAX * 0.6)
+            await asyncio.sleep(0)
+
+    async with a_bus(one, workers=0, redis_open_s=60) as bus:
+        shop = await bus.token("shop")
+        holding_up = asyncio.create_task(hold_up())
+        answers = await asyncio.gather(*(ask(bus, "POST", "/events", shop, json=an_event(n)) for n in range(8)))
+        await holding_up
+
+        assert [answer.status for answer in answers] == [202] * 8
+        assert (await ask(bus, "POST", "/events", shop, json=an_event(9))).status == 202
+
+
+async def test_a_silent_server_is_given_up_and_found_again(tmp_path: Path):
+    server = await EmbeddedServer.start(tmp_path)
+    node = Node(server.url)
+    try:
+        await node.call([["PING"]])
+        os.kill(server.pid, signal.SIGSTOP)
+        failed = await asyncio.gather(*(node.call([["PING"]]) for _ in range(3)), return_exceptions=True)
+        unconnected = await asyncio.gather(node.call([["PING"]]), return_exceptions=True)
+        os.kill(server.pid, signal.SIGCONT)
+
+        assert [type(each) for each in [*failed, *unconnected]] == [BusSilent] * 4
+        assert {str(each).partition(" did ")[2] for each in [*failed, *unconnected]} == {"not answer within 1.0 s"}
+        async with asyncio.timeout(20):
+            while not await is_there(node):
+                pass
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+        await node.close()
+        await server.stop()
+
+
+async def is_there(node: Node) -> bool:
+    try:
+        return await node.call([["PING"]]) == [b"PONG"]
+    except BusSilent:
+        return False
+
+
+async def test_a_call_whose_caller_is_gone_is_counted_too(tmp_path: Path):
+    """Its reply is what the others wait for."""
+    server = await EmbeddedServer.start(tmp_path)
+    node = Node(server.url)
+    try:
+        await node.call([["PING"]])
+        os.kill(server.pid, signal.SIGSTOP)
+        gone = asyncio.create_task(node.call([["PING"]]))
+        await asyncio.sleep(0)
+        gone.cancel()
+
+        with pytest.raises(BusSilent):
+            await node.call([["PING"]])
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+        await node.close()
+        await server.stop()
