@@ -31,6 +31,8 @@ _CHUNK_BYTES = 67_108_864
 _BATCH_ROWS = 16_384
 # What a task tells the driver of a file; its rows stay where they are.
 TOLD = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("more", pa.string())])
+# Of the row groups without an id, the share that is read in vain: then a filter takes a byte a row.
+_FALSE_SHARE = 0.03
 # Files a task keeps open; with more topics than that the one open longest is closed.
 _OPEN_MAX = 64
 
@@ -60,7 +62,7 @@ def write(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[WrittenFi
             if folder not in open_files:
                 if len(open_files) >= _OPEN_MAX:
                     yield _close(table, system, open_files.pop(next(iter(open_files))))
-                open_files[folder] = _open(table, system, folder, kept)
+                open_files[folder] = _open(table, system, folder, kept, rows=rows.num_rows)
             _add(open_files[folder], rows.select(kept.names))
     for file in open_files.values():
         yield _close(table, system, file)
@@ -135,14 +137,24 @@ def _by_folder(table: Table, chunk: pa.Table) -> Iterator[tuple[tuple[str, ...],
         first = end
 
 
-def _open(table: Table, system: fs.FileSystem, folder: tuple[str, ...], schema: pa.Schema) -> _OpenFile:
+def _open(table: Table, system: fs.FileSystem, folder: tuple[str, ...], schema: pa.Schema, *, rows: int) -> _OpenFile:
     values = dict(zip(table.partition_by, folder, strict=True))
     inner = "/".join(f"{name}={quote(value, safe='')}" for name, value in values.items())
     path = posixpath.join(inner, f"{uuid4()}.parquet")
     if is_local(table.uri):
         system.create_dir(inner, recursive=True)
     stream = system.open_output_stream(path)
-    return _OpenFile(path, values, stream, pq.ParquetWriter(stream, schema, compression="zstd"))
+    writer = pq.ParquetWriter(stream, schema, compression="zstd", bloom_filter_options=_indexed(table, rows))
+    return _OpenFile(path, values, stream, writer)
+
+
+def _indexed(table: Table, rows: int) -> dict[str, dict[str, float]] | None:
+    """Bloom filters, one for each row group, made for as many values as the first group has rows.
+
+    They are the index by which an event is found by its id. They are part of the file, so that whatever rewrites a
+    file, such as an erasure, rewrites its index too, and the table's log has no trace of an id.
+    """
+    return {name: {"ndv": max(1, rows), "fpp": _FALSE_SHARE} for name in table.indexed} or None
 
 
 def _add(file: _OpenFile, rows: pa.Table) -> None:

@@ -80,6 +80,8 @@ class Table:
     uri: str
     schema: pa.Schema
     partition_by: tuple[str, ...]
+    # Columns that single rows are looked for by.
+    indexed: tuple[str, ...] = ()
 
     @property
     def given(self) -> pa.Schema:

@@ -35,6 +35,7 @@ _SLICES_MAX = 64
 
 # The lake's tables by journal, and what their folders are named for.
 TABLES = {"events": ("topic", "date"), "attempts": ("date",), "settlements": ("date",)}
+_INDEXED = {"events": ("id",)}
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Landed:
 def table_of(root: str, name: str) -> Table:
     """Where a journal's rows go."""
     schema = rows.layout(name).schema.append(pa.field("date", pa.date32()))
-    return Table(f"{root.rstrip('/')}/{name}", schema, TABLES[name])
+    return Table(f"{root.rstrip('/')}/{name}", schema, TABLES[name], _INDEXED.get(name, ()))
 
 
 def archive_of(root: str) -> str:
