@@ -48,11 +48,11 @@ class Feed:
         return sorted(event.id for event in self.events)
 
     def _event(self, number: int, fields: dict[str, str]) -> Event:
-        given = {"topic": TOPICS[number % 3], "type": "update", "tenant": f"tenant-{number % 5}", **fields}
+        given = {"topic": TOPICS[number % 3], "type": "update", "tenant": f"tenant-{number % 5}"}
+        given |= {"id": event_id(clock.now_ms()), **fields}
         return Event(
             **given,
             t=number,
-            id=event_id(clock.now_ms()),
             key=f"key-{number % 11}",
             url=f"https://example.org/{number}",
             data=Raw(b'{"number":%d,"text":"\xc3\xa4 \\n b"}' % number),

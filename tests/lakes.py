@@ -1,35 +1,73 @@
 """A lake in a folder of a test, landed to when the test says so."""
 
 import asyncio
-import json
 from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from doubledecker.pipeline import landing
+from doubledecker.lake import life, marks, queries, reads
+from doubledecker.lake.life import Life
+from doubledecker.lake.queries import Found
+from doubledecker.lake.reads import Reader
+from doubledecker.model import search
+from doubledecker.model.erasure import Erasure
+from doubledecker.pipeline import lake, landing, reading, rewriting
 from doubledecker.pipeline.landing import Landed
 from doubledecker.pipeline.reading import Access
 from feed import Feed
 
 
-class Lake:
-    """A lake in a folder, registered with the feed's bus."""
+class PlainLake:
+    """A lake in a folder, registered with the feed's bus; what lands is written here, without Spark."""
 
-    def __init__(self, spark: SparkSession, feed: Feed, folder: Path) -> None:
-        self.spark = spark
+    def __init__(self, feed: Feed, folder: Path) -> None:
         self.root = str(folder / "lake")
         self.access = Access(feed.topology.url, "rm:", feed.topology.partitions)
         self.archive = landing.archive_of(self.root)
 
-    async def register(self) -> "Lake":
-        await landing.register(self.access, self.archive, takes_over=False)
-        return self
+    async def land(self, name: str = "events") -> object:
+        """A round of landing; the bus is told, and trims when somebody has it do so."""
+        table = landing.table_of(self.root, name)
+        opened = table.open()
+        begin = marks.landed(opened, self.access.partitions)
+        slices = landing.plan(begin, await reading.extents(self.access, name, begin), cores=1)
+        if slices:
+            written = await asyncio.to_thread(self._write, name, slices)
+            table.commit(opened, written, marks.reaches(landing._ends(slices)))
+        reached = marks.landed(table.open(), self.access.partitions)
+        await landing._confirm(self.access, name, self.archive, reached)
+        return reached
 
-    async def land(self, name: str = "events") -> Landed:
-        return await asyncio.to_thread(landing.land, self.spark, self.access, self.root, name, archive=self.archive)
+    def _write(self, name: str, slices: list[reading.Slice]) -> list[landing.WrittenFile]:
+        table = landing.table_of(self.root, name)
+        write = lambda part: landing._write_slice(part, access=self.access, name=name, table=table)  # noqa: E731
+        return [file for part in slices for file in write(part)]
+
+    def erase(self, erasure: Erasure) -> None:
+        """Rewrite every file of `events` without what is erased, and delete the old ones, as an erasure does."""
+        table = landing.table_of(self.root, "events")
+        parts = lake.parts(table.open())
+        written = [file for part in parts for file in rewriting._write_again(part, table=table, erasure=erasure)]
+        assert table.replace(parts, written)
+        table.open().vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=False)
+
+    def log(self) -> bytes:
+        """All that the log of `events` says."""
+        return b"".join(path.read_bytes() for path in Path(self.root, "events", "_delta_log").glob("*.json"))
+
+    async def find(self, *, reader: Reader | None = None, limit: int = 1000, **wanted: str) -> Found:
+        """What `doubledecker events` finds."""
+        query = queries.search(search.parse(**wanted, limit=limit))
+        async with reading.connected(self.access) as bus:
+            return await reads.find(reads.Ground(self.root, bus), query, reader=reader)
+
+    async def life(self, id_: str, *, reader: Reader | None = None) -> Life:
+        """What `doubledecker events --id` finds."""
+        async with reading.connected(self.access) as bus:
+            return await life.look(reads.Ground(self.root, bus), id_, reader=reader)
 
     def table(self, name: str = "events") -> DeltaTable:
         return DeltaTable(f"{self.root}/{name}")
@@ -41,16 +79,24 @@ class Lake:
     def ids(self) -> list[str]:
         return sorted(str(row["id"]) for row in self.rows())
 
+    async def register(self) -> Self:
+        await landing.register(self.access, self.archive, takes_over=False)
+        return self
 
-def named_in_log(table: DeltaTable) -> set[str]:
-    """The columns that a table's log has any value or count of, in its commits and in its checkpoints."""
-    log = Path(table.table_uri.removeprefix("file://")) / "_delta_log"
-    lines = [json.loads(line) for path in log.glob("*.json") for line in path.read_text().splitlines()]
-    adds = [line["add"] for line in lines if "add" in line]
-    for path in log.glob("*.parquet"):
-        adds += [add for add in pq.read_table(path, columns=["add"])["add"].to_pylist() if add]
-    known = [json.loads(add["stats"]) for add in adds]
-    return {name for stats in known for part in stats.values() if isinstance(part, dict) for name in part}
+
+class Lake(PlainLake):
+    """The same, landed to by Spark."""
+
+    def __init__(self, spark: SparkSession, feed: Feed, folder: Path) -> None:
+        super().__init__(feed, folder)
+        self.spark = spark
+
+    async def land(self, name: str = "events") -> Landed:
+        return await asyncio.to_thread(landing.land, self.spark, self.access, self.root, name, archive=self.archive)
+
+
+async def a_plain_lake(feed: Feed, folder: Path) -> PlainLake:
+    return await PlainLake(feed, folder).register()
 
 
 async def a_lake(spark: SparkSession, feed: Feed, folder: Path) -> Lake:

@@ -31,6 +31,8 @@ DoubledeckerError
 ├── JournalTrimmed           what was asked for is no longer in the journal
 ├── ArchiveTaken             another archive than ours keeps this bus
 ├── LakeUnfit                the lake cannot be opened or written
+├── LakeMoved                files of the lake were deleted while they were read
+├── ReadTooLarge             a read touches more than is read without Spark
 ├── SparkUnfit               Spark is not installed, or does not start
 │   └── JavaUnfit            no Java that Spark can use
 └── SettingInvalid           a setting does not parse or is out of range
@@ -253,6 +255,14 @@ class ArchiveTaken(DoubledeckerError):
 
 class LakeUnfit(DoubledeckerError):
     """The lake cannot be opened or written."""
+
+
+class LakeMoved(DoubledeckerError):
+    """Files of a version of the lake were deleted while they were read; a newer version has what is left."""
+
+
+class ReadTooLarge(DoubledeckerError):
+    """A read touches more files, or takes longer, than is read without Spark."""
 
 
 class SparkUnfit(DoubledeckerError):

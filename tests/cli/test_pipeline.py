@@ -103,7 +103,7 @@ def test_one_pass_ends_by_itself_and_another_lake_is_refused(data_dir: Path, tmp
     assert found.returncode == 0, found.stderr
     assert [event["topic"] for event in json.loads(found.stdout)] == ["orders"] * 7
     assert (wrong.returncode, wrong.stdout) == (4, "")
-    assert "the condition cannot be used" in wrong.stderr
+    assert "columns are partition, entry" in wrong.stderr
     assert "Traceback" not in wrong.stderr
     assert other.returncode == 1
     assert "--take-over" in other.stderr

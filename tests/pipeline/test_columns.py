@@ -1,6 +1,5 @@
 """Columns that come with a new version: an older table gets them, and its rows have null there."""
 
-import asyncio
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +11,8 @@ from conftest import Topology
 from doubledecker.errors import LakeUnfit
 from doubledecker.lake import marks, rows
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import files, frames, landing, search
+from doubledecker.pipeline import files, frames, landing
 from doubledecker.pipeline.lake import Table
-from doubledecker.pipeline.search import Wanted
 from doubledecker.store.journal import Entry
 from errands import Desk
 from feed import a_feed
@@ -79,7 +77,7 @@ async def test_old_and_new_rows_are_landed_found_and_erased_together(
         table = landing.table_of(mine.root, "events")
         frame = frames.landed(spark, table, table.open())
         nulls = frame.where("replay is null").count()
-        found = await asyncio.to_thread(search.events, desk.ground, Wanted())
+        found = await mine.find()
         done = await desk.erase(tenant="default")
 
     assert nulls == len(found) == 25

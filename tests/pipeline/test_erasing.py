@@ -9,11 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from conftest import Topology
-from doubledecker.lake import marks
+from doubledecker.lake import marks, snapshots
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.event import Event
-from doubledecker.pipeline import landing, rewriting, search, tending, tombstones
-from doubledecker.pipeline.search import Wanted
+from doubledecker.pipeline import landing, rewriting, tending, tombstones
 from errands import Desk
 from feed import Feed, a_feed
 from lakes import Lake, a_lake
@@ -28,9 +27,8 @@ def on_disk(mine: Lake) -> Iterator[dict[str, object]]:
             yield from pq.ParquetFile(path).read().to_pylist()
 
 
-async def found(desk: Desk, **wanted: object) -> list[str]:
-    rows = await asyncio.to_thread(search.events, desk.ground, Wanted(**wanted, limit=10_000))
-    return sorted(str(row["id"]) for row in rows)
+async def found(mine: Lake) -> list[str]:
+    return sorted(str(row["id"]) for row in await mine.find(limit=10_000))
 
 
 def ids(events: list[Event]) -> list[str]:
@@ -64,7 +62,7 @@ async def test_a_tenants_events_are_gone_from_table_files_search_and_replay(
         assert (done.state, done.total, done.done) == ("done", 24, 24)
         assert mine.ids == sorted(left + ids(after))
         assert sorted(str(row["id"]) for row in on_disk(mine)) == mine.ids
-        assert await found(desk) == mine.ids
+        assert await found(mine) == mine.ids
         assert counted_again.total == 5
         assert marks.landed(mine.table(), topology.partitions).keys() == reached.keys()
 
@@ -82,10 +80,10 @@ async def test_what_has_not_landed_is_not_seen_and_goes_when_it_lands(
         for _ in range(3):
             await asyncio.to_thread(desk.eraser.round)
         held = await desk.read(asked, "erasures")
-        unseen = await found(desk)
+        unseen = await found(mine)
         replayed = await desk.replay(to_topic="users", dry_run=True)
         await mine.land()
-        still_unseen = await found(desk)
+        still_unseen = await found(mine)
         await desk.run_erasures(asked)
         done = await desk.read(asked, "erasures")
 
@@ -169,7 +167,7 @@ def test_a_tombstone_is_written_once(tmp_path: Path):
         tombstones.write(root, "an-id", Erasure(before_ms=1_794_740_000_123, key="k", topic="orders"))
     tombstones.write(root, "another", Erasure(before_ms=5, tenant="t"))
 
-    assert sorted(tombstones.read(root), key=lambda each: each.before_ms) == [
+    assert sorted(snapshots.erased(root), key=lambda each: each.before_ms) == [
         Erasure(before_ms=5, tenant="t"),
         Erasure(before_ms=1_794_740_000_123, key="k", topic="orders"),
     ]

@@ -1,4 +1,4 @@
-"""Search: lake and journal are one, and an event is found once wherever it is."""
+"""Search by Spark: what it reads of the lake is what is read without it, and conditions mean the same."""
 
 import asyncio
 from pathlib import Path
@@ -7,120 +7,145 @@ import pytest
 from pyspark.sql import SparkSession
 
 from conftest import Topology
-from doubledecker.errors import BadRequest
+from doubledecker.errors import LakeUnfit
+from doubledecker.lake import marks, queries, rows, snapshots
+from doubledecker.lake.engine import opened, select_files
+from doubledecker.lake.queries import Query
+from doubledecker.model import where
+from doubledecker.model.entry_id import EntryId
+from doubledecker.model.erasure import Erasure
 from doubledecker.model.queue import Queue
-from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Caller
-from doubledecker.pipeline import life, search
-from doubledecker.pipeline.reading import Access
-from doubledecker.pipeline.search import Ground, Wanted
-from doubledecker.store import extents
-from doubledecker.store.queues import Held
+from doubledecker.pipeline import files, landing, search, tombstones
+from doubledecker.store.journal import Entry
 from errands import Desk
 from feed import a_feed
-from harness import a_bus, an_event
-from lakes import Lake, a_lake
-from receiver import Receiver
+from lakes import a_lake
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
+# Values that engines are known to see differently: case, escapes, signs of patterns, numbers as text, absence.
+DATA = (
+    b'{"number":1,"text":"a_b","price":1.50,"inner":{"state":"paid","list":[1, 2]},"flag":true}',
+    b'{"number":"2","text":"A_B","price":1e3,"inner":{"state":null}}',
+    b'{"number":"1f","text":"a%b \\u00e4\\n","price":-0.5,"inner":7}',
+    b'{"number":12345678901234567890,"text":"a\\\\b"}',
+    b'{"number":null,"text":"it\'s","text":"twice"}',
+    b'"only text"',
+    b"[1, 2]",
+)
+CONDITIONS = (
+    "data.number = 1",
+    "data.number = '1'",
+    "data.number >= 2",
+    "data.number is null",
+    "data.price = 1.5",
+    "data.price = '1000.0'",
+    "data.price between -1 and 2",
+    "data.inner.state = 'paid'",
+    "data.inner.state is not null",
+    "data.inner = '7'",
+    "data.flag = 'true'",
+    "data.text like 'a\\_b'",
+    "data.text like 'a_b'",
+    "data.text like '%\\%%'",
+    "data.text = 'a\\b'",
+    "data.text = 'it''s'",
+    "data.text = 'ä'",
+    "data like '%ä%' or data like '%\\\\u00e4%'",
+    "not data.text = 'a_b'",
+    "key = 'key-1' or key is null",
+    "key not in ('key-1', 'key-2')",
+    "not (key = 'key-1' and line = 0)",
+    "key > 'key-1'",
+    "bytes > 60.5",
+    "timestamp in (0, 3)",
+    "at >= '2026-11-15T10:53:20.003Z'",
+    "at between '2026-11-15T10:53:20.001+00:00' and '2026-11-15T11:53:20.003+01:00'",
+    "tenant <> 'default'",
+    "replay is null and url is null",
+)
 
-async def find(lake: Lake, **wanted: object) -> list[dict[str, object]]:
-    ground = Ground(lake.spark, lake.access, lake.root)
-    return await asyncio.to_thread(search.events, ground, Wanted(**wanted))
+
+def a_table(root: str) -> None:
+    line = b'{"topic":"orders","type":"create","id":"id-%d","t":%d%s,"data":%s}'
+    entries = []
+    for n, data in enumerate(DATA):
+        key = b"" if n == 4 else b',"key":"key-%d"' % (n % 3)
+        tenant = b',"tenant":"T\xc3\xa4"' if n == 2 else b""
+        entries.append(Entry(f"{1_794_740_000_000 + n}-0", (("p", line % (n, n, key + tenant, data)),)))
+    table = landing.table_of(root, "events")
+    batch = rows.to_batch(rows.layout("events"), entries, partition=0)
+    table.commit(table.open(), list(files.write(table, [batch])), marks.reaches({0: EntryId.parse(entries[-1].id)}))
 
 
-async def test_what_has_landed_and_what_has_not_is_found_once(spark: SparkSession, topology: Topology, tmp_path: Path):
+def test_a_condition_means_the_same_with_and_without_spark(spark: SparkSession, tmp_path: Path):
+    a_table(str(tmp_path))
+    snapshot = snapshots.read(str(tmp_path), "events", partitions=1)
+    found: dict[str, tuple[list[object], list[object]]] = {}
+    for text in CONDITIONS:
+        query = Query("events", where.parse(text), limit=100)
+        with opened() as connection:
+            few = select_files(connection, snapshot.paths(), query)
+        many = search._landed(spark, snapshot, query, [])
+        found[text] = [row["id"] for row in few], [row["id"] for row in many]
+
+    assert {text: few for text, (few, _) in found.items()} == {text: many for text, (_, many) in found.items()}
+    assert [text for text, (few, _) in found.items() if not few] == ["data.text = 'ä'"]
+
+
+async def test_spark_finds_what_is_found_without_it(spark: SparkSession, topology: Topology, tmp_path: Path):
     async with a_feed(topology) as feed:
         mine = await a_lake(spark, feed, tmp_path)
-        nothing = await find(mine)
+        reader = search.reader(spark)
+        nothing = await mine.find(reader=reader)
         await feed.publish(60, call=10)
-        fresh = await find(mine)
         await mine.land()
-        landed = await find(mine)
         await feed.publish(30, call=10)
-        both = await find(mine)
-        few = await find(mine, limit=7)
+        tombstones.write(mine.root, "a", Erasure(before_ms=10**13, tenant="tenant-1"))
+        middle = str((await mine.find())[40]["at"])
+        wanted = (
+            {},
+            {"limit": 7},
+            {"start": middle},
+            {"end": middle, "topic": "orders"},
+            {"tenant": "tenant-2", "where": "key = 'key-3' or data.number < 4"},
+        )
+        found = [(await mine.find(**each), await mine.find(reader=reader, **each)) for each in wanted]
+        lives = [await mine.life(feed.events[2].id, reader=each) for each in (None, reader)]
 
     assert nothing == []
-    assert sorted(str(row["id"]) for row in fresh) == sorted(str(row["id"]) for row in landed)
-    assert sorted(str(row["id"]) for row in both) == feed.ids
-    assert [row["at"] for row in both] == sorted(str(row["at"]) for row in both)
-    assert few == both[:7]
+    assert len(found[0][0]) == 72
+    for few, many in found:
+        assert few == many != []
+    assert lives[0] == lives[1]
+    assert lives[0].events
 
 
-async def test_time_topic_tenant_and_condition_narrow_it(spark: SparkSession, one: Topology, tmp_path: Path):
+async def test_what_spark_cannot_read_is_an_error_of_one_line(spark: SparkSession, tmp_path: Path):
+    a_table(str(tmp_path))
+    snapshot = snapshots.read(str(tmp_path), "events", partitions=1)
+    [path] = snapshot.paths()
+    await asyncio.to_thread(Path(path).write_bytes, b"not Parquet")
+
+    with pytest.raises(LakeUnfit, match="Spark cannot read") as told:
+        await search.reader(spark)(snapshot, queries.event("id-1"), [])
+    assert "\n" not in str(told.value)
+
+
+async def test_an_events_life_has_its_replays(spark: SparkSession, one: Topology, tmp_path: Path):
     async with a_feed(one) as feed:
         mine = await a_lake(spark, feed, tmp_path)
-        await feed.publish(60, call=10)
-        await mine.land()
-        await feed.publish(60, call=10)
-        whole = await find(mine, limit=1000)
-        middle = str(whole[60]["at"])
-
-        assert await find(mine, start=middle) == [row for row in whole if str(row["at"]) >= middle]
-        assert await find(mine, end=middle) == [row for row in whole if str(row["at"]) < middle]
-        assert await find(mine, topic="orders", tenant="tenant-2") == [
-            row for row in whole if (row["topic"], row["tenant"]) == ("orders", "tenant-2")
-        ]
-        assert await find(mine, where="key = 'key-3' or timestamp < 4") == [
-            row for row in whole if row["key"] == "key-3" or int(str(row["timestamp"])) < 4
-        ]
-        for wanted, told in (
-            ({"where": "nonsense = 1"}, "it is SQL on partition, entry"),
-            ({"where": "key = ("}, "cannot be used"),
-            ({"start": "yesterday"}, "write it like"),
-            ({"topic": "a' or '1' = '1"}, "letters, digits"),
-        ):
-            with pytest.raises(BadRequest, match=told):
-                await find(mine, **wanted)
-
-
-async def test_an_events_life_is_its_acceptance_and_every_attempt(spark: SparkSession, one: Topology, tmp_path: Path):
-    async with Receiver(plan=lambda number: 503 if number == 1 else 200) as receiver, a_bus(one) as bus:
-        secret = await bus.token("shop")
-        await bus.subscribe(await bus.token("mailer"), receiver.url, "widgets", timeout=0)
-        [id_] = await bus.publish(secret, [an_event(1)])
-        async with asyncio.timeout(20):
-            while (await extents.read(bus.partitions.home, "attempts")).entries < 2:
-                await asyncio.sleep(0.02)
-        ground = Ground(spark, Access(one.url, "rm:", 1), str(tmp_path / "lake"))
-        known = await asyncio.to_thread(life.look, ground, id_)
-        stranger = await asyncio.to_thread(life.look, ground, "nobody")
-
-    assert [row["id"] for row in known["events"]] == [id_]
-    assert [(row["attempt"], row["outcome"], row["status"]) for row in known["attempts"]] == [
-        (1, "refused", 503),
-        (2, "delivered", 200),
-    ]
-    assert stranger == {"events": [], "attempts": [], "waiting": [], "replays": []}
-
-
-async def test_an_events_life_has_where_it_waits_its_dead_letters_and_its_replays(
-    spark: SparkSession, topology: Topology, tmp_path: Path
-):
-    async with a_feed(topology) as feed:
-        mine = await a_lake(spark, feed, tmp_path)
         root = Caller("", "root", is_root=True)
-        for name in ("waits", "dies", "again"):
-            pattern = "no:no:no" if name == "again" else ".*:orders:.*"
-            await feed.bus.registry.register_queue(Queue(name, "", (pattern,), attempts_max=1), caller=root)
-        token = await feed.bus.registry.create_token("mailer", "secret-of-the-mailer", now_ms=0)
-        await feed.bus.registry.subscribe(token.id, Subscription(["orders"], "https://example.org/"))
+        await feed.bus.registry.register_queue(Queue("again", "", ("no:no:no",)), caller=root)
         [event, other] = await feed.publish(2, topic="orders")
-        dying = feed.bus.registry.snapshot.queues["dies"]
-        for message in (await feed.bus.rings.pull(dying, most=2)).messages:
-            await feed.bus.rings.nack(dying, [Held(message.id, message.attempt)], why="no good")
-        await Desk(mine, topology).replay(to_queue="again", where="timestamp = 0")
-        ground = Ground(spark, mine.access, mine.root)
-        known = await asyncio.to_thread(life.look, ground, event.id)
-        plain = await asyncio.to_thread(life.look, ground, other.id)
+        await Desk(mine, one).replay(to_queue="again", where="data.number = 0")
+        await Desk(mine, one).replay(to_queue="again", where="abs(timestamp) = 1")
+        known, plain = await mine.life(event.id), await mine.life(other.id)
 
-    def places(life_: dict[str, list[dict[str, object]]]) -> list[tuple[object, object]]:
-        return sorted((row["kind"], row["name"]) for row in life_["waiting"])
+    def told(found: list[dict[str, object]]) -> list[tuple[object, ...]]:
+        return [(row["target"], row["name"], row["state"], row["sent"]) for row in found]
 
-    assert places(known) == [("batch", token.id), ("dead", "dies"), ("queue", "again"), ("queue", "waits")]
-    assert places(plain) == [("batch", token.id), ("dead", "dies"), ("queue", "waits")]
-    assert [row["why"] for row in known["waiting"] if row["kind"] == "dead"] == ["no good"]
-    assert [(row["target"], row["name"], row["state"]) for row in known["replays"]] == [("queue", "again", "done")]
-    assert plain["replays"] == []
+    assert told(known.replays) == [("queue", "again", "done", True), ("queue", "again", "done", None)]
+    assert told(plain.replays) == [("queue", "again", "done", None)]
+    assert [row["name"] for row in known.waiting] == [row["name"] for row in plain.waiting] == ["again"]

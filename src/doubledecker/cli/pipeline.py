@@ -52,6 +52,11 @@ def find(data: Path | None, lake: str | None) -> tuple[Settings, str]:
     """Settings that lead to the bus, and where its lake is; raises SparkUnfit when there is no Spark to use them."""
     if not is_installed():
         raise SparkUnfit(_MISSING)
+    return locate(data, lake)
+
+
+def locate(data: Path | None, lake: str | None) -> tuple[Settings, str]:
+    """Settings that lead to the bus, and where its lake is."""
     settings = showing.find(None, data)
     root = lake or settings.lake or str((data or folder.DEFAULT) / "lake")
     # Resolved: Spark compares the lake's path with those of its files, which are.

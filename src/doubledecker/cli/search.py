@@ -1,18 +1,33 @@
-"""`doubledecker events`: search what passed over the bus, in the lake and in the journal together."""
+"""`doubledecker events`: search what passed over the bus, in the lake and in the journal together.
 
+What touches few files is read here, without Java. Spark is started only for more than that.
+"""
+
+import asyncio
+import importlib.util
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
 from doubledecker.cli import pipeline, table
+from doubledecker.errors import BadRequest, BusAway, LakeUnfit, ReadTooLarge
+from doubledecker.model import search as searching
+from doubledecker.model.event import EVENT_ID
+from doubledecker.model.search import Wanted
+
+if TYPE_CHECKING:
+    from doubledecker.lake.reads import Reader
 
 _SHOWN = ("at", "topic", "type", "tenant", "key", "id", "data")
 _ATTEMPT = ("at", "subscriber", "attempt", "outcome", "status", "took_ms", "batch")
 _WAITING = ("kind", "name", "id", "attempts", "why")
-_REPLAY = ("id", "state", "target", "name")
+_REPLAY = ("id", "state", "target", "name", "sent")
 # A terminal's line has room for so much of `data`.
 _CELL_MAX = 60
 
@@ -23,8 +38,11 @@ def search(
     *, id_: str | None, limit: int, data: Path | None, lake: str | None, as_json: bool, wanted: Mapping[str, str]
 ) -> None:
     """Print the events that fit, or one event's life."""
-    settings, where = pipeline.find(data, lake)
-    found = _look(settings, where, id_=id_, limit=limit, wanted=wanted)
+    # All words are checked before anything is opened or started.
+    asked = searching.parse(**wanted, limit=limit)
+    if id_ and not EVENT_ID.fullmatch(id_):
+        raise BadRequest(f"the id is {id_[:80]!r}; ids are 1 to 128 printable ASCII characters")
+    found = _look(data, lake, id_=id_, wanted=asked)
     if as_json:
         click.echo(json.dumps(found if id_ else found["events"], default=_as_text, ensure_ascii=False))
         return
@@ -40,22 +58,48 @@ def search(
         click.echo(f"These are the first {limit}; there may be more: --limit", err=True)
 
 
-def _look(
-    settings: Settings, where: str, *, id_: str | None, limit: int, wanted: Mapping[str, str]
-) -> dict[str, Found]:
-    from doubledecker.pipeline import life, session  # noqa: PLC0415 - Spark is slow to import, and may not be there
-    from doubledecker.pipeline import search as searching  # noqa: PLC0415 - the same
-    from doubledecker.pipeline.reading import Access  # noqa: PLC0415 - the same
+def _look(data: Path | None, lake: str | None, *, id_: str | None, wanted: Wanted) -> dict[str, Found]:
+    """Without Spark if that is not too much, else with it."""
+    for needed in ("deltalake", "duckdb"):
+        if importlib.util.find_spec(needed) is None:
+            raise LakeUnfit(f"{needed} is not installed; get it with: pip install 'doubledecker[lake]'")
+    settings, root = pipeline.locate(data, lake)
+    if "://" not in root and not Path(root).is_dir():
+        click.echo(f"There is no lake at {root}; only the journal is searched", err=True)
+    try:
+        return asyncio.run(_read(settings, root, id_=id_, wanted=wanted))
+    except ReadTooLarge as error:
+        if not pipeline.is_installed():
+            how = "narrow it with --from, --to or --topic, or get Spark with: pip install 'doubledecker[spark]'"
+            raise ReadTooLarge(f"this is too much to read without Spark: {error}; {how}") from error
+        click.echo(f"Spark is started, because {error}; --from, --to and --topic make it less", err=True)
+        return _look_with_spark(settings, root, id_=id_, wanted=wanted)
+
+
+def _look_with_spark(settings: Settings, root: str, *, id_: str | None, wanted: Wanted) -> dict[str, Found]:
+    from doubledecker.pipeline import search as spark_search  # noqa: PLC0415 - slow to import, and may not be there
+    from doubledecker.pipeline import session  # noqa: PLC0415 - the same
 
     spark = session.open_session(session.SessionPlan(master=settings.spark_master))
     try:
-        access = Access.by(settings)
-        ground = searching.Ground(spark, access, where)
-        if id_:
-            return life.look(ground, id_)
-        return {"events": searching.events(ground, searching.Wanted(**wanted, limit=limit))}
+        return asyncio.run(_read(settings, root, id_=id_, wanted=wanted, reader=spark_search.reader(spark)))
     finally:
         spark.stop()
+
+
+async def _read(
+    settings: Settings, root: str, *, id_: str | None, wanted: Wanted, reader: "Reader | None" = None
+) -> dict[str, Found]:
+    from doubledecker.lake import life, queries, reads  # noqa: PLC0415 - slow to import, and may not be there
+
+    try:
+        async with build.open_bus(settings, patience_s=0) as bus:
+            ground = reads.Ground(root, bus.partitions)
+            if id_:
+                return asdict(await life.look(ground, id_, reader=reader))
+            return {"events": await reads.find(ground, queries.search(wanted), reader=reader)}
+    except BusAway as error:
+        raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data") from error
 
 
 def _show(names: tuple[str, ...], found: Found) -> None:

@@ -75,6 +75,11 @@ def layout(journal: str) -> Layout:
     return _LAYOUTS.get(journal, _PLAIN)
 
 
+def shown(journal: str) -> list[str]:
+    """The columns of a journal's rows as they are shown: the ids that an attempt carried are too many."""
+    return [name for name in layout(journal).schema.names if (journal, name) != ("attempts", "events")]
+
+
 def ddl(schema: pa.Schema) -> str:
     """A schema in the words of Spark."""
     return ", ".join(f"`{column.name}` {_DDL[column.type]}" for column in schema)

@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import TypeVar
 
 from doubledecker.assembly.settings import Settings
-from doubledecker.errors import BusAway, JournalTrimmed
+from doubledecker.errors import BusAway
+from doubledecker.lake import journals
 from doubledecker.model.entry_id import FIRST, EntryId
 from doubledecker.store import extents as ranges
 from doubledecker.store import partitions
@@ -24,9 +25,6 @@ from doubledecker.store.partitions import Partition, Partitions
 # A restart of the server takes a few seconds; a task that fails is started again by Spark as well.
 PATIENCE_S = 15.0
 _PAUSE_S = 0.2
-# An answer holds about this much. Entries are of one event or of thousands, so the count follows what was seen.
-_PAGE_BYTES = 2_097_152
-_COUNT_FIRST, _COUNT_MAX = 16, 1_000
 
 _Result = TypeVar("_Result")
 
@@ -99,25 +97,14 @@ def pages(access: Access, name: str, part: Slice, *, fails_on_loss: bool) -> Ite
             runner.run(bus.close())
 
 
+def _walk(partition: Partition, name: str, part: Slice, *, fails_on_loss: bool) -> AsyncIterator[Sequence[Entry]]:
+    return journals.walk(partition, name, after=part.after, upto=part.upto, fails_on_loss=fails_on_loss, asks=patiently)
+
+
 async def _next(walk: AsyncIterator[Sequence[Entry]]) -> Sequence[Entry]:
     async for entries in walk:
         return entries
     return ()
-
-
-async def _walk(partition: Partition, name: str, part: Slice, *, fails_on_loss: bool) -> AsyncIterator[Sequence[Entry]]:
-    after, count = part.after, _COUNT_FIRST
-    while after < part.upto:
-        ask = partial(ranges.page, partition, name, after=str(after), upto=str(part.upto), count=count)
-        page = await patiently(ask)
-        trimmed = EntryId.parse(page.trimmed)
-        if fails_on_loss and trimmed > after:
-            raise JournalTrimmed(lost(partition.index, after, trimmed))
-        if not page.entries:
-            return
-        yield page.entries
-        after = EntryId.parse(page.entries[-1].id)
-        count = _next_count(count, page.entries)
 
 
 async def reach(
@@ -143,21 +130,6 @@ async def _reach(partition: Partition, name: str, part: Slice, *, rows: int) -> 
                 return reached
             reached = EntryId.parse(entry.id)
     return max(reached, part.upto)
-
-
-def lost(partition: int, after: EntryId, trimmed: EntryId) -> str:
-    """Why a range cannot be read, and what can."""
-    return (
-        f"the journal of partition {partition} was to be read after {after}, but is trimmed up to {trimmed}: "
-        f"entries in between are gone; start from 'earliest', or set failOnDataLoss to false to go on with what is left"
-    )
-
-
-def _next_count(count: int, entries: Sequence[Entry]) -> int:
-    """How many entries to ask for next, so that the answer stays near the size of a page."""
-    size = sum(len(value) for entry in entries for _, value in entry.fields)
-    fitting = _PAGE_BYTES * len(entries) // max(1, size)
-    return max(1, min(fitting, count * 2, _COUNT_MAX))
 
 
 async def patiently(ask: Callable[[], Awaitable[_Result]], *, patience_s: float = PATIENCE_S) -> _Result:

@@ -1,25 +1,33 @@
-"""Search over lake and journal together: what has landed from the table, what has not from the bus, nothing twice.
+"""Spark over lake and journal together: what has landed from the table, what has not from the bus, nothing twice.
 
 The table's own mark of how far it has come is where the journal's part begins, and both are taken from one version of
-the table. When landing goes on meanwhile, the journal may be trimmed beyond that mark; then the search begins again.
+the table. When landing goes on meanwhile, the journal may be trimmed beyond that mark; then all begins again.
+
+`doubledecker events` reads the journal's part itself (lake/reads.py), and has Spark read the files of one version.
 """
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as columns
 from pyspark.sql.types import TimestampType
 
-from doubledecker.errors import BadRequest, JournalTrimmed
-from doubledecker.lake import marks, rows
-from doubledecker.model import moment
+from doubledecker.errors import BadRequest, JournalTrimmed, LakeMoved, LakeUnfit
+from doubledecker.lake import marks, rows, snapshots
+from doubledecker.lake.queries import Found, Query
+from doubledecker.lake.reads import Reader
+from doubledecker.lake.snapshots import Snapshot
+from doubledecker.model import condition, moment, where
+from doubledecker.model.condition import Dialect
 from doubledecker.model.entry_id import EntryId
+from doubledecker.model.erasure import Erasure
 from doubledecker.pipeline import connector, frames, landing, reading, tombstones
 from doubledecker.pipeline.reading import Access
 
@@ -30,21 +38,29 @@ _TRIES = 3
 _MOVED = (JournalTrimmed.__name__, "FileNotFoundException", "FILE_NOT_EXIST")
 
 _ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
+_NUMBER = "^-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?$"
 
 _Result = TypeVar("_Result")
-Found = list[dict[str, object]]
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What to look for; empty means any."""
+def _text(value: str) -> str:
+    """Spark takes a backslash in a text for the beginning of an escape."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
-    start: str = ""
-    end: str = ""
-    topic: str = ""
-    tenant: str = ""
-    where: str = ""
-    limit: int = 100
+
+def _json(column: str, path: Sequence[str]) -> str:
+    return f"get_json_object({column}, {_text('$' + ''.join(f'.{name}' for name in path))})"
+
+
+DIALECT = Dialect(
+    name=lambda column: f"`{column}`",
+    text=_text,
+    moment=lambda at: f"timestamp_micros({moment.to_ms(at) * 1000 + at.microsecond % 1000})",
+    json=_json,
+    number=lambda value: f"case when {value} rlike '{_NUMBER}' then cast({value} as double) end",
+    contains=lambda column, value: f"array_contains({column}, {value})",
+)
 
 
 @dataclass(frozen=True)
@@ -56,15 +72,30 @@ class Ground:
     root: str
 
 
-def events(ground: Ground, wanted: Wanted) -> Found:
-    """The first events that fit, by time."""
-    since, until = _bounds(wanted)
-    narrowed = conditions(topic=wanted.topic, tenant=wanted.tenant, where=wanted.where)
+def reader(spark: SparkSession) -> Reader:
+    """What reads the files of one version of a table, however many, in a thread."""
 
-    def look() -> Found:
-        return first(fitting(everything(ground, "events", since=since, until=until), narrowed), wanted.limit)
+    async def read(snapshot: Snapshot, query: Query, erased: Sequence[Erasure]) -> Found:
+        return await asyncio.to_thread(_landed, spark, snapshot, query, erased)
 
-    return again(look)
+    return read
+
+
+def _landed(spark: SparkSession, snapshot: Snapshot, query: Query, erased: Sequence[Erasure]) -> Found:
+    chosen = snapshot.between(query.since, query.until).of_topic(query.topic)
+    table = landing.table_of(snapshot.uri.rpartition("/")[0], query.name)
+    try:
+        frame = frames.of(spark, table, chosen.paths())
+        if query.condition is not None:
+            frame = frame.where(condition.to_sql(query.condition, DIALECT))
+        if query.name == "events":
+            frame = tombstones.leave_out(spark, frame, erased)
+        return first(frame.select(rows.shown(query.name)), query.limit)
+    except (PySparkException, Py4JError) as error:
+        said = " ".join(str(error).split())[:300]
+        if any(sign in str(error) for sign in _MOVED):
+            raise LakeMoved(f"a file of the lake cannot be read: {said}") from error
+        raise LakeUnfit(f"Spark cannot read {snapshot.uri}: {said}") from error
 
 
 def everything(ground: Ground, name: str, *, since: datetime | None = None, until: datetime | None = None) -> DataFrame:
@@ -81,7 +112,7 @@ def everything(ground: Ground, name: str, *, since: datetime | None = None, unti
         if until is not None:
             fresh = fresh.where(columns.col("at") < columns.lit(until))
         whole = whole.unionByName(fresh.select(names))
-    return tombstones.leave_out(ground.spark, whole, tombstones.read(ground.root)) if name == "events" else whole
+    return tombstones.leave_out(ground.spark, whole, snapshots.erased(ground.root)) if name == "events" else whole
 
 
 def has_landed(ground: Ground, name: str, reached: Mapping[int, EntryId], until: datetime) -> bool:
@@ -105,15 +136,18 @@ def _fresh(ground: Ground, name: str, reached: Mapping[int, EntryId]) -> DataFra
     )
 
 
-def _bounds(wanted: Wanted) -> tuple[datetime | None, datetime | None]:
-    since, until = (moment.parse(text) if text else None for text in (wanted.start, wanted.end))
-    return since, until
-
-
 def conditions(*, topic: str, tenant: str, where: str) -> list[str]:
-    """SQL that narrows events down; empty says nothing. Raises BadRequest for what is no name."""
-    found = [f"{column} = '{_name(value)}'" for column, value in (("topic", topic), ("tenant", tenant)) if value]
-    return found + ([f"({where})"] if where else [])
+    """Spark's SQL that narrows events down; empty says nothing."""
+    named = [condition.equal(name, value) for name, value in (("topic", topic), ("tenant", tenant)) if value]
+    return [condition.to_sql(each, DIALECT) for each in named] + ([_translated(where)] if where else [])
+
+
+def _translated(text: str) -> str:
+    """A condition as `doubledecker events` takes it means the same here; any other is Spark's own SQL."""
+    try:
+        return condition.to_sql(where.parse(text), DIALECT)
+    except BadRequest:
+        return text
 
 
 def fitting(frame: DataFrame, wanted: list[str]) -> DataFrame:
@@ -145,9 +179,3 @@ def again(look: Callable[[], _Result]) -> _Result:
             if not left or not any(sign in str(error) for sign in _MOVED):
                 raise
     raise AssertionError("the last try returns or raises")
-
-
-def _name(text: str) -> str:
-    if not all(character.isalnum() or character in "_.-" for character in text):
-        raise BadRequest(f"the name is {text[:80]!r}; it has letters, digits, '_', '.' and '-'")
-    return text

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from doubledecker.errors import JournalTrimmed
-from doubledecker.lake import rows
+from doubledecker.lake import journals, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import options, reading
 from doubledecker.pipeline.options import ReadOptions
@@ -181,7 +181,7 @@ def _check_kept(wanted: ReadOptions, start: Mapping[int, EntryId], extents: Mapp
     for index, after in start.items():
         trimmed = EntryId.parse(extents[index].cut)
         if wanted.fails_on_loss and after < trimmed:
-            raise JournalTrimmed(reading.lost(index, after, trimmed))
+            raise JournalTrimmed(journals.lost(index, after, trimmed))
 
 
 def _selection(wanted: ReadOptions) -> Selection:

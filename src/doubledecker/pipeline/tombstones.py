@@ -48,15 +48,6 @@ def write(root: str, id_: str, erasure: Erasure) -> None:
     table.commit(opened, list(files.write(table, [batch])), {mark: 1})
 
 
-def read(root: str) -> list[Erasure]:
-    """All of them."""
-    opened = table_of(root).open()
-    rows = pa.table(opened.scan()).to_pylist() if opened.file_uris() else []
-    return [
-        Erasure(moment.to_ms(row["before"]), row["tenant"] or "", row["key"] or "", row["topic"] or "") for row in rows
-    ]
-
-
 def leave_out(spark: SparkSession, frame: DataFrame, erased: Sequence[Erasure]) -> DataFrame:
     """The events of a frame that no tombstone names."""
     for column in ("tenant", "key"):

@@ -73,7 +73,7 @@ async def _in_queue(partition: Partition, name: str, id_: str) -> AsyncIterator[
 
 def _meant(messages: Sequence[bytes], id_: str) -> Event | None:
     """The event with this id among some messages; most are passed over by their bytes."""
-    sign = id_.encode()
+    sign = msgspec.json.encode(id_)[1:-1]
     for message in messages:
         if sign in message and (event := _decode(message)).id == id_:
             return event

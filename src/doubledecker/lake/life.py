@@ -1,0 +1,93 @@
+"""One event's whole life: when it was accepted, where it waits now, every attempt that carried it, its replays."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+
+from doubledecker.errors import BadRequest
+from doubledecker.lake import engine, queries, reads, rows
+from doubledecker.lake.queries import Found, Query, Row
+from doubledecker.lake.reads import Ground, Reader
+from doubledecker.lake.rows import MOMENT
+from doubledecker.model import moment, where
+from doubledecker.model.errand import Errand
+from doubledecker.model.replay import Replay
+from doubledecker.store import errands, sightings
+from doubledecker.store.errands import REPLAYS
+from doubledecker.store.sightings import Sighting
+
+# Attempts are made after acceptance, by the same clock, unless that clock was set back.
+_BEFORE = timedelta(minutes=10)
+
+
+@dataclass(frozen=True)
+class Life:
+    """All that is known of one event; the lists are empty when there is none."""
+
+    events: Found
+    attempts: Found
+    waiting: Found
+    replays: Found
+
+
+async def look(ground: Ground, id_: str, *, reader: Reader | None = None) -> Life:
+    """Look for an event in lake, journal and Redis."""
+    accepted = await reads.find(ground, queries.event(id_), reader=reader)
+    if not accepted:
+        return Life([], [], [], [])
+    since = min(_at(row) for row in accepted) - _BEFORE
+    attempts = await reads.find(ground, queries.attempts(id_, since=since), reader=reader)
+    seen = [each for partition in ground.bus.all for each in await sightings.find(partition, id_)]
+    kept = await errands.read_all(ground.bus.home, REPLAYS)
+    return Life(accepted, attempts, [_row(each) for each in seen], await _replays(accepted, kept))
+
+
+def _row(sighting: Sighting) -> Row:
+    return {name: getattr(sighting, name) for name in ("kind", "name", "id", "attempts", "why", "replay")}
+
+
+async def _replays(accepted: Found, kept: Sequence[Errand]) -> Found:
+    """The remembered replays that have sent it: by what was asked for, and how far they have come.
+
+    `sent` is null when that cannot be told: a condition in Spark's own SQL is evaluated by Spark alone.
+    """
+    found = []
+    for errand in kept:
+        asked = msgspec.json.decode(errand.asked, type=Replay)
+        if asked.dry_run or not errand.done:
+            continue
+        likely = [row for row in accepted if _is_likely(row, asked, upto_ms=min(asked.upto_ms, errand.cursor))]
+        is_sent = await _fits(likely, asked.where) if likely else False
+        if is_sent is not False:
+            told = {"id": errand.id, "at": errand.created_at, "state": errand.state}
+            found.append({**told, "target": asked.target, "name": asked.name, "sent": is_sent})
+    return found
+
+
+def _is_likely(row: Row, asked: Replay, *, upto_ms: int) -> bool:
+    is_within = asked.from_ms <= moment.to_ms(_at(row)) < upto_ms
+    return is_within and asked.topic in {"", row["topic"]} and asked.tenant in {"", row["tenant"]}
+
+
+async def _fits(likely: Found, text: str) -> bool | None:
+    """Whether one of some events fits a replay's condition; None when it is not one of ours."""
+    if not text:
+        return True
+    try:
+        query = Query("events", where.parse(text), limit=1)
+    except BadRequest:
+        return None
+    schema = rows.layout("events").schema
+    moments = [column.name for column in schema if column.type == MOMENT]
+    given = [{**row, **{name: _at(row, name) for name in moments}} for row in likely]
+    batch = pa.RecordBatch.from_pylist(given, schema=schema)
+    with engine.opened() as connection:
+        return bool(await engine.run(connection, partial(engine.select_batch, batch=batch, query=query)))
+
+
+def _at(row: Row, name: str = "at") -> datetime:
+    return moment.parse(str(row[name]))

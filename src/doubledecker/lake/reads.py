@@ -1,0 +1,159 @@
+"""Reads over lake and journal together: what has landed from the table, what has not from the bus, nothing twice.
+
+1. The journal says up to where it was trimmed and where it ends.
+2. The newest version of the table says how far it has come. The journal's part begins right after.
+3. The journal's part is read first. It is short-lived: when landing goes on meanwhile, it may be trimmed beyond the
+   version's mark, and then all begins again with a newer version. A reader never holds the journal.
+4. The files of the version are read. They stay, unless an erasure deletes them; then all begins again as well.
+
+The bus trims only what the table has, or what its bound forces it to: the version was opened after 1, so what it does
+not have and what was trimmed by then is a gap, which the bus has recorded, and not to be found anywhere.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from duckdb import DuckDBPyConnection
+from msgspec import json
+
+from doubledecker.errors import JournalTrimmed, LakeMoved, LakeUnfit, ReadTooLarge
+from doubledecker.lake import engine, journals, rows, snapshots
+from doubledecker.lake.queries import Found, Query, Row
+from doubledecker.lake.snapshots import Snapshot
+from doubledecker.model import moment
+from doubledecker.model.entry_id import EntryId
+from doubledecker.model.erasure import Erasure
+from doubledecker.store import extents
+from doubledecker.store.extents import Extent
+from doubledecker.store.journal import Entry
+from doubledecker.store.partitions import Partition, Partitions
+
+# Landing commits every few seconds, and each try begins further on.
+_TRIES = 10
+# Reads of one process at a time; each has two threads.
+_READS_MAX = 2
+# Opening a file costs about 0.3 ms.
+_FILES_MAX = 5_000
+# Of what is searched row by row: about five million rows, read in two seconds on two cores.
+_BYTES_MAX = 268_435_456
+
+Reader = Callable[[Snapshot, Query, Sequence[Erasure]], Awaitable[Found]]
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where to look, and how many reads a process does at a time."""
+
+    root: str
+    bus: Partitions
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_READS_MAX))
+
+
+async def find(ground: Ground, query: Query, *, reader: Reader | None = None) -> Found:
+    """The first rows that fit, by time; of events, those that were not erased.
+
+    Files are read by `reader`, such as Spark, or here; then ReadTooLarge is raised when they are too many for that.
+    """
+    async with ground.slots:
+        with engine.opened() as connection:
+            look = _Look(ground, query, connection)
+            for left in reversed(range(_TRIES)):
+                try:
+                    return await look.once(reader or look.read_few)
+                except (JournalTrimmed, LakeMoved) as error:
+                    if not left:
+                        raise LakeUnfit(f"journal and lake change faster than they can be read: {error}") from error
+    raise AssertionError("the last try returns or raises")
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One read, with a DuckDB of its own."""
+
+    ground: Ground
+    query: Query
+    connection: DuckDBPyConnection
+
+    async def once(self, reader: Reader) -> Found:
+        """Read journal and table as they are now; raises when they change meanwhile."""
+        bus, query, root = self.ground.bus, self.query, self.ground.root
+        reach = {part.index: await extents.read(part, query.name) for part in bus.all}
+        snapshot = await asyncio.to_thread(snapshots.read, root, query.name, partitions=len(bus.all))
+        erased = await asyncio.to_thread(snapshots.erased, root) if query.name == "events" else []
+        fresh: Found = []
+        for part in bus.all:
+            fresh += await self._read_journal(part, reach[part.index], snapshot.reached[part.index], erased)
+        landed = await reader(snapshot, query, erased)
+        return sorted(landed + fresh, key=_place)[: query.limit]
+
+    async def read_few(self, snapshot: Snapshot, query: Query, erased: Sequence[Erasure]) -> Found:
+        """Read the files of a version, if they are few enough.
+
+        An id that tells its time is looked for in the files of that time first. The bus makes such an id once; a
+        publisher may bring one of any time, so the other files are read as well, as long as they are few enough.
+        """
+        if "://" in snapshot.uri:
+            raise ReadTooLarge("the lake is not a folder")
+        chosen = snapshot.between(query.since, query.until).of_topic(query.topic)
+        near = chosen.between(*query.near) if query.near else chosen
+        found = await self._read_files(near, erased)
+        rest = chosen.without(near)
+        if found and _is_too_large(rest, query):
+            return found
+        return found + await self._read_files(rest, erased)
+
+    async def _read_files(self, chosen: Snapshot, erased: Sequence[Erasure]) -> Found:
+        if _is_too_large(chosen, self.query):
+            raise ReadTooLarge(f"it touches {chosen.files.num_rows:,} files of {chosen.bytes // 1_048_576:,} MiB")
+        select = partial(engine.select_files, paths=chosen.paths(), query=self.query, erased=erased)
+        return await engine.run(self.connection, select)
+
+    async def _read_journal(
+        self, partition: Partition, extent: Extent, reached: EntryId, erased: Sequence[Erasure]
+    ) -> Found:
+        """What a journal has beyond what has landed; it is in order, so the first rows that fit are enough."""
+        query = self.query
+        after, upto = max(reached, EntryId.parse(extent.cut)), EntryId.parse(extent.last)
+        if query.since is not None:
+            after = max(after, EntryId(max(0, moment.to_ms(query.since)), 0).before)
+        if query.until is not None:
+            upto = min(upto, EntryId(max(0, moment.to_ms(query.until)) + 1, 0).before)
+        found: Found = []
+        async for entries in journals.walk(partition, query.name, after=after, upto=upto):
+            likely = [entry for entry in entries if _may_have(entry, query.id)]
+            if likely:
+                found += await engine.run(self.connection, partial(_select_entries, likely, partition, query, erased))
+            if len(found) >= query.limit:
+                break
+        return found
+
+
+def _select_entries(
+    entries: Sequence[Entry],
+    partition: Partition,
+    query: Query,
+    erased: Sequence[Erasure],
+    connection: DuckDBPyConnection,
+) -> Found:
+    batch = rows.to_batch(rows.layout(query.name), entries, partition=partition.index)
+    return engine.select_batch(connection, batch, query, erased)
+
+
+def _is_too_large(chosen: Snapshot, query: Query) -> bool:
+    # An id is found by the Bloom filters of the files, whatever their size.
+    is_by_id = query.name == "events" and query.id
+    return chosen.files.num_rows > _FILES_MAX or (not is_by_id and chosen.bytes > _BYTES_MAX)
+
+
+def _place(row: Row) -> tuple[str, int, int, int]:
+    """Where a row stands among others, as the bus accepted them."""
+    number = EntryId.parse(str(row["entry"])).seq
+    return str(row["at"]), int(str(row["partition"])), number, int(str(row["line"]))
+
+
+def _may_have(entry: Entry, id_: str) -> bool:
+    """Whether an id can be in an entry, by its bytes: most entries are passed over without being parsed."""
+    sign = json.encode(id_)[1:-1]
+    return not id_ or any(sign in value for _, value in entry.fields)

