@@ -27,7 +27,8 @@ DoubledeckerError
 ├── ServerUnfit              the Redis server lacks something the bus depends on
 ├── DataOwned                another process already runs on this data directory
 ├── RowsRefused              rows that Spark wrote were not all accepted
-├── OrderChanged             a repeated Spark task has other rows than it had before
+├── OrderChanged             a repeated Spark write has other rows than it had before
+├── WritesLost               the server lost rows of a Spark task that it had confirmed
 ├── JournalTrimmed           what was asked for is no longer in the journal
 ├── ArchiveTaken             another archive than ours keeps this bus
 ├── LakeUnfit                the lake cannot be opened or written
@@ -242,7 +243,11 @@ class RowsRefused(DoubledeckerError):
 
 
 class OrderChanged(DoubledeckerError):
-    """A repeated Spark task has other rows, or another order, than it had before."""
+    """A repeated Spark write has other rows, fewer or more of them, or another order, than it had before."""
+
+
+class WritesLost(DoubledeckerError):
+    """The server has fewer rows of a Spark task than it had confirmed."""
 
 
 class JournalTrimmed(DoubledeckerError):

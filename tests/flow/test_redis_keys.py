@@ -19,9 +19,9 @@ from doubledecker.model import token as tokens
 from doubledecker.model.queue import Queue
 from doubledecker.model.step import RunReport
 from doubledecker.model.summary import Moment, Summary
-from doubledecker.store import bulk, errands, events, jobs, journal, measures, pipeline, subscribers
+from doubledecker.store import bulk, errands, events, fences, jobs, journal, measures, pipeline, subscribers
 from doubledecker.store.events import PublishLimits
-from doubledecker.store.fences import Fence
+from doubledecker.store.fences import Fence, Refusals, Write
 from doubledecker.store.partitions import Partitions
 from doubledecker.worker import process
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
@@ -42,6 +42,7 @@ PLACEHOLDERS = {
     "queue": r"[a-z0-9_.-]+",
     "facet": r"[A-Za-z0-9_.-]+",
     "task": r"[0-9a-f]{32}",
+    "write": r"[0-9a-f]{32}",
 }
 TIMED = (
     "batches:index",
@@ -65,6 +66,8 @@ LATER = frozenset(
         "pipeline",
         "measures",
         "fence:{task}",
+        "refused:{task}",
+        "write:{write}",
         "replays",
         "erasures",
         "replay:pace:{rid}",
@@ -181,8 +184,9 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
     await put_parked_back(bus.partitions)
     seen += await keys_of(topology, bus.partitions)
     for partition in bus.partitions.all:
-        fence = Fence("0" * 32, batch=0, first=0, last=0, digest="")
+        fence = Fence("0" * 32, batch=0, first=0, last=0, digest="", refusals=Refusals({"topic users": [0]}))
         await events.publish(partition, [], version=10**9, limits=PublishLimits(), fence=fence)
+    await fences.complete(bus.partitions.home, Write("0" * 32, batch=0), tasks=1)
     await ask_for_errands(bus)
     await pipeline.report_run(bus.partitions.home, RunReport("running", at=0, began_at=0))
     await measures.tell(bus.partitions.home, Summary("minute", 0, 0, 0, Moment(0), [], [], [], [], []))

@@ -139,6 +139,29 @@ async def test_a_repeated_write_with_other_rows_is_an_error(spark: SparkSession,
     assert len(found) == 500
 
 
+def numbered(spark: SparkSession, numbers: range, *, tasks: int) -> DataFrame:
+    """Rows in so many tasks, each with consecutive numbers."""
+    pairs = spark.sparkContext.parallelize([(number,) for number in numbers], tasks)
+    made = ["'orders' as topic", "'made' as type", "to_json(struct(number)) as data"]
+    return spark.createDataFrame(pairs, "number long").selectExpr(*made)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "tasks"), [(range(100, 104), 2), (range(100, 104), 1), (range(5), 1), (range(0), 1), (range(15), 3)]
+)
+async def test_a_repeated_write_with_fewer_rows_or_more_publishes_nothing_and_fails(
+    spark: SparkSession, topology: Topology, numbers: range, tasks: int
+):
+    async with a_feed(topology) as feed:
+        write(numbered(spark, range(10), tasks=2), feed, writeId="nightly")
+
+        with pytest.raises(PySparkException, match=r"OrderChanged: .* under a new writeId"):
+            write(numbered(spark, numbers, tasks=tasks), feed, writeId="nightly")
+        found = await published(feed)
+
+    assert sorted(number(event) for event in found) == list(range(10))
+
+
 async def test_refused_rows_fail_the_write_with_their_reasons_and_the_others_are_published(
     spark: SparkSession, one: Topology
 ):
@@ -176,6 +199,15 @@ async def test_refused_rows_go_to_the_side_table_once(spark: SparkSession, one: 
     assert {row["why"] for row in refused} == {f"topic 'users' belongs to another client, {other.id!r}"}
     assert {row["query"] for row in refused} == {"w"}
     assert '"topic": "users"' in refused[0]["row"]
+
+
+async def test_rows_that_were_refused_fail_the_same_write_again(spark: SparkSession, one: Topology):
+    async with a_feed(one) as feed:
+        other = await feed.bus.registry.create_token("other", "secret-of-the-other", now_ms=0)
+        await feed.bus.registry.owners(["users"], publisher=other.id)
+        for _ in range(2):
+            with pytest.raises(PySparkException, match="50 rows were refused, and 50 published"):
+                write(rows(spark, 100), feed, writeId="w")
 
 
 def start(spark: SparkSession, feed: Feed, source: Path, checkpoint: Path) -> None:

@@ -249,6 +249,36 @@ async def test_a_source_that_fails_is_told_and_does_not_stop_another(
     assert "nowhere" in told["source:bad"].error
 
 
+async def test_a_source_whose_repeated_batch_has_fewer_rows_fails_with_what_to_do_and_the_others_go_on(
+    spark: SparkSession, one: Topology, tmp_path: Path
+):
+    source = a_source(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = replace(source, name="other", path=str(tmp_path / "other"))
+    drop(source, "a.json", lines(range(100)))
+    told: dict[str, StepReport] = {}
+    async with a_feed(one) as feed:
+        consume(spark, feed, tmp_path, source)
+        [commit] = (tmp_path / "lake" / "checkpoints" / "orders" / "commits").glob("[0-9]*")
+        # As if the driver had died before Spark wrote down that the batch was published, and the file was then cut.
+        commit.unlink()
+        (commit.parent / f".{commit.name}.crc").unlink(missing_ok=True)
+        drop(source, "a.json", lines(range(40)))
+        drop(other, "b.json", lines(range(200, 230)))
+        ground = Ground(spark, outlet_in(tmp_path, feed, source).access, str(tmp_path / "lake"))
+        wanted = Flow(Settings(), ground, "", Sources((source, other)), is_once=True).steps()[:2]
+        is_done = steps.pass_all([Keeper(step, told.__setitem__) for step in wanted], threading.Event())
+        found = await published(feed)
+
+    assert not is_done
+    assert Counter(number(event) for event in found) == Counter([*range(100), *range(200, 230)])
+    assert (told["source:other"].rows, told["source:other"].failures) == (30, 0)
+    failed = told["source:orders"]
+    assert failed.state == "failing"
+    assert failed.error.startswith("this task published 100 rows to partition 0 before; this time it has 40. The input")
+    assert failed.error.endswith("which publishes all of its input again")
+
+
 def tables(spark: SparkSession, folder: Path, name: str) -> Callable[[str], None]:
     """A database in Spark's own JVM, to be told SQL; its log would lie where the tests were started."""
     spark._jvm.java.lang.System.setProperty("derby.stream.error.file", str(folder / "derby.log"))

@@ -2,7 +2,8 @@
 
 There is one publisher for each partition that the task's rows go to. It keeps how many rows are written, and a digest
 of them. When it begins, when a call's answer was lost, and when another attempt of the same task was faster, it asks
-the fence how far things are, and passes over the rows that are written already.
+the fence how far things are, and passes over the rows that are written already. A repeated task must have the same
+rows as before, no others and no fewer: anything else raises OrderChanged, and publishes nothing.
 """
 
 import asyncio
@@ -18,11 +19,11 @@ from doubledecker.bus.commit import Group
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.room import Room
-from doubledecker.errors import BusAway, JournalFull, OrderChanged, TopicOwned, Unauthenticated
+from doubledecker.errors import BusAway, JournalFull, OrderChanged, TopicOwned, Unauthenticated, WritesLost
 from doubledecker.model.event import Kind
 from doubledecker.store import events, fences, offers
 from doubledecker.store.events import Accepted, PublishReply
-from doubledecker.store.fences import Fence, Reached
+from doubledecker.store.fences import Fence, Reached, Refusals
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 
@@ -65,6 +66,7 @@ class FencedPublisher:
         publisher: str,
         task: str,
         batch: int,
+        is_complete: bool = False,
     ) -> None:
         self._partition = partition
         self._registry = registry
@@ -73,6 +75,7 @@ class FencedPublisher:
         self._publisher = publisher
         self._task = task
         self._batch = batch
+        self._is_complete = is_complete
         self._rows = 0
         self._digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         self._reached: Reached | None = None
@@ -85,9 +88,22 @@ class FencedPublisher:
         if self._waiting:
             await persist(self._publish_some, self._forget)
 
+    async def finish(self) -> None:
+        """Raise OrderChanged when an earlier attempt published more rows than this one had."""
+        await persist(self._check_end, self._forget)
+
+    async def _check_end(self) -> bool:
+        reached = await self._look()
+        if reached.batch == self._batch and self._rows < reached.rows:
+            raise OrderChanged(
+                f"this task published {reached.rows} rows to partition {self._partition.index} before; "
+                f"this time it has {self._rows}"
+            )
+        return False
+
     async def _publish_some(self) -> bool:
         """One call, if any is needed; says whether there is more."""
-        await self._catch_up()
+        self._pass_over(await self._look())
         if self._waiting:
             await self._write_some()
         return bool(self._waiting)
@@ -95,25 +111,38 @@ class FencedPublisher:
     def _forget(self) -> None:
         self._reached = None
 
-    async def _catch_up(self) -> None:
-        """Pass over rows that are written already."""
+    async def _look(self) -> Reached:
+        """How far the task has come, as the fence says, unless that is known."""
         if self._reached is None:
-            self._reached = await fences.read(self._partition, self._task)
-        reached = self._reached
-        if reached.batch > self._batch:
-            self.tally.repeated += len(self._waiting)
-            self._waiting.clear()
-        if reached.batch != self._batch:
-            return
-        while self._waiting and self._rows < reached.rows:
-            self._digest.update(self._waiting.popleft().mark)
+            reached = await fences.read(self._partition, self._task)
+            if reached.batch > self._batch:
+                raise fences.older(self._batch, reached.batch)
+            confirmed = reached.rows if reached.batch == self._batch else 0
+            if confirmed < self._rows:
+                # Going on would leave out the rows between.
+                raise WritesLost(
+                    f"the bus confirmed {self._rows} rows of this task, and has {confirmed}: its server lost its last "
+                    "writes; run the task again"
+                )
+            self._reached = reached
+        return self._reached
+
+    def _pass_over(self, reached: Reached) -> None:
+        """Pass over rows that are written already, and report those again that were refused."""
+        before = reached.rows if reached.batch == self._batch else 0
+        while self._waiting and self._rows < before:
+            row = self._waiting.popleft()
+            self._digest.update(row.mark)
+            refused_by = reached.refused.get(self._rows)
+            if refused_by is not None:
+                self.tally.refused[row.index] = _reason(refused_by)
+            else:
+                self.tally.repeated += 1
             self._rows += 1
-            self.tally.repeated += 1
-        if self._rows == reached.rows and self._digest.hexdigest() != reached.digest:
-            raise OrderChanged(
-                f"the first {self._rows} rows of this task are not those that it published before; "
-                "give the rows a fixed order, for example with sortWithinPartitions, and write them under a new writeId"
-            )
+        if before and self._rows == before and self._digest.hexdigest() != reached.digest:
+            raise OrderChanged(f"the first {before} rows of this task are not those that it published before")
+        if self._waiting and self._is_complete:
+            raise OrderChanged(f"this task had {before} rows when it was complete; this time it has more")
 
     async def _write_some(self) -> None:
         """One call with as many rows as it may carry."""
@@ -122,7 +151,8 @@ class FencedPublisher:
         owners = await self._registry.owners(topics, publisher=self._publisher)
         await self._registry.learn({row.kind for row in some})
         call = self._gather(some, owners)
-        fence = Fence(self._task, self._batch, self._rows, self._rows + call.rows, call.digest.hexdigest())
+        last, refusals = self._rows + call.rows, Refusals(call.barred, call.numbers)
+        fence = Fence(self._task, self._batch, self._rows, last, call.digest.hexdigest(), refusals)
         reply = await events.publish(
             self._partition,
             call.group.offers,
@@ -148,9 +178,11 @@ class FencedPublisher:
         publisher, snapshot = self._publisher, self._registry.snapshot
         for row in some:
             if owners[row.kind.topic] != publisher:
-                call.refused[row.index] = TopicOwned(row.kind.topic, owners[row.kind.topic]).detail
+                owner = owners[row.kind.topic]
+                call.bar(row, f"topic {row.kind.topic} {owner}", number=self._rows + call.rows)
             elif call.group.take(Offer(snapshot.route(row.kind), row.message, publisher, row.id)):
                 call.indexes.append(row.index)
+                call.numbers.append(self._rows + call.rows)
             else:
                 break
             call.rows += 1
@@ -159,7 +191,7 @@ class FencedPublisher:
 
     async def _note(self, call: "_Call", reply: PublishReply) -> None:
         """What a call did is done, whatever happens next."""
-        call.refused |= {call.indexes[at]: f"queue {queue!r} is full" for at, queue in reply.refused.items()}
+        call.refused |= {call.indexes[at]: _reason(f"queue {queue}") for at, queue in reply.refused.items()}
         for _ in range(call.rows):
             self._waiting.popleft()
         self._rows += call.rows
@@ -189,12 +221,28 @@ async def persist(act: Callable[[], Awaitable[bool]], forget: Callable[[], None]
             await asyncio.sleep(_PAUSE_S)
 
 
+def _reason(refused_by: str) -> str:
+    """Why a row is refused, in a sentence."""
+    kind, name, *owner = refused_by.split(" ")
+    return TopicOwned(name, *owner).detail if kind == "topic" else f"queue {name!r} is full"
+
+
 @dataclass
 class _Call:
-    """The rows of one call: those offered, those refused before, and the digest after them."""
+    """The rows of one call: those offered, those refused before, and the digest after them.
+
+    `indexes` and `numbers` are of the offered rows: where each stands in its Arrow batch, and among the task's rows.
+    """
 
     digest: "hashlib.blake2b"
     group: Group = field(default_factory=Group)
     indexes: list[int] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
+    barred: dict[str, list[int]] = field(default_factory=dict)
     rows: int = 0
+
+    def bar(self, row: Row, refused_by: str, *, number: int) -> None:
+        """Refuse a row without offering it."""
+        self.refused[row.index] = _reason(refused_by)
+        self.barred.setdefault(refused_by, []).append(number)

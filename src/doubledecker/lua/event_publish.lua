@@ -10,6 +10,7 @@
 -- uses event_batches
 -- uses queue_lines
 -- uses event_queues
+-- uses event_fence
 -- key  registry       registry               hash    version: grows with every change of routing
 -- key  journal        journal                hash    events_bytes: what the event journal holds; archive
 -- key  journal_events journal:events         stream  accepted events, lines of JSON by publisher
@@ -19,7 +20,6 @@
 -- key  bell           jobs:bell              stream  rung when there is something to take or to wait for
 -- keys topic          topic:<name>           hash    counter, last_event
 -- keys seen           ids:<publisher>        zset    publishers' own event ids by arrival, to tell repeats
--- keys fence          fence:<task>           hash    batch, rows and digest of what a Spark task has published
 -- keys fanout         fanout:<fid>           list    a message and the tokens that still have to get it
 -- arg  version        int   the registry version that the plan was made with
 -- arg  journal_bytes_max  int  refuse when the journal holds more and an archive is behind; 0 never refuses
@@ -40,14 +40,8 @@ end
 if plan.fanout and redis.call("LLEN", fanout(plan.fanout[1])) ~= plan.fanout[2] then
   return {"moved"}
 end
--- Another attempt of the same task has gone on from here, or none has come so far.
-if plan.fence then
-  local kept = redis.call("HMGET", fence(plan.fence[1]), "batch", "rows")
-  local batch_now = tonumber(kept[1] or -1)
-  local rows_now = batch_now == plan.fence[2] and tonumber(kept[2]) or 0
-  if batch_now > plan.fence[2] or rows_now ~= plan.fence[3] then
-    return {"fenced"}
-  end
+if plan.fence and not follows(plan.fence) then
+  return {"fenced"}
 end
 
 -- One event out of the lines: most calls need but a few of them alone.
@@ -216,8 +210,7 @@ if must_ring then
   redis.call("XADD", bell, "MAXLEN", 1, "*", "rung", 1)
 end
 if plan.fence then
-  redis.call("HSET", fence(plan.fence[1]), "batch", plan.fence[2], "rows", plan.fence[4], "digest", plan.fence[5])
-  redis.call("PEXPIRE", fence(plan.fence[1]), plan.fence[6])
+  advance(plan.fence, refused_by)
 end
 local refused = {}
 for i, queue in pairs(refused_by) do

@@ -19,6 +19,8 @@ from doubledecker.model.event import EventLimits
 from doubledecker.model.uid import repeatable_event_ids
 from doubledecker.pipeline.making import RowMaker
 from doubledecker.pipeline.refusals import RefusedRows
+from doubledecker.store import fences
+from doubledecker.store.fences import Write
 
 # What whoever made the rows may say about them: why one is refused before it is offered, and where it is from.
 NOTES = ("_why", "_row", "_file")
@@ -39,6 +41,16 @@ class TaskWork:
         """What the fence calls this task, in whichever batch."""
         return blake2b(f"{self.query}\0{self.task}".encode(), digest_size=16).hexdigest()
 
+    @property
+    def write(self) -> Write:
+        """What all tasks of this batch have in common."""
+        return write_of(self.query, self.batch)
+
+
+def write_of(query: str, batch: int) -> Write:
+    """How the bus knows a batch of a query."""
+    return Write(blake2b(query.encode(), digest_size=16).hexdigest(), batch)
+
 
 @dataclass(frozen=True)
 class Counts:
@@ -54,6 +66,9 @@ async def publish_all(work: TaskWork, batches: Iterator[pa.RecordBatch], refused
     async with build.open_bus(work.settings) as bus, notifying(bus, work.settings) as notifiers:
         publishers = _publishers(bus, work, notifiers)
         for arrow in batches:
+            if arrow.num_rows and not seen:
+                is_complete = await fences.enter(bus.partitions.home, work.write, task=work.task)
+                publishers = _publishers(bus, work, notifiers, is_complete=is_complete)
             why = _said(arrow)
             parts = _sort_out(bus, work, arrow, why, first=seen)
             await asyncio.gather(*(publishers[index].publish(rows) for index, rows in parts.items()))
@@ -65,6 +80,7 @@ async def publish_all(work: TaskWork, batches: Iterator[pa.RecordBatch], refused
                 notes = {name: row.pop(name) for name in NOTES if name in row}
                 refused.add(row, reason, notes)
             seen += arrow.num_rows
+        await asyncio.gather(*(publisher.finish() for publisher in publishers))
     tallies = [publisher.tally for publisher in publishers]
     return Counts(sum(each.published for each in tallies), sum(each.repeated for each in tallies))
 
@@ -89,10 +105,19 @@ async def notifying(bus: Bus, settings: Settings) -> AsyncIterator[list[Notifier
         await asyncio.gather(*running, return_exceptions=True)
 
 
-def _publishers(bus: Bus, work: TaskWork, notifiers: Sequence[Notifier]) -> list[FencedPublisher]:
+def _publishers(
+    bus: Bus, work: TaskWork, notifiers: Sequence[Notifier], *, is_complete: bool = False
+) -> list[FencedPublisher]:
     return [
         FencedPublisher(
-            partition, bus.registry, bus.room, notifier, publisher=work.publisher, task=work.name, batch=work.batch
+            partition,
+            bus.registry,
+            bus.room,
+            notifier,
+            publisher=work.publisher,
+            task=work.name,
+            batch=work.batch,
+            is_complete=is_complete,
         )
         for partition, notifier in zip(bus.partitions.all, notifiers, strict=True)
     ]

@@ -1,14 +1,16 @@
 """From Spark to the bus: rows are published as events, by the same rules and the same script as over HTTP.
 
 Each task publishes its own rows. It is fenced (bus/fenced.py): a task that Spark runs again, or a micro-batch that a
-restarted query repeats, publishes nothing twice, as long as its rows come in the same order. Rows that the bus refuses
-are told with their reasons: into a side table if one is named, else by failing the write.
+restarted query repeats, publishes nothing twice, as long as its rows come in the same order; other rows than before, or
+fewer, fail the write. Rows that the bus refuses are told with their reasons: into a side table if one is named, else by
+failing the write.
 """
 
 import asyncio
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -19,17 +21,23 @@ from pyspark.sql.types import IntegralType, StringType, StructType, TimestampNTZ
 from doubledecker.assembly import build
 from doubledecker.assembly import settings as reading_settings
 from doubledecker.assembly.settings import Settings
-from doubledecker.errors import BadRequest, RowsRefused
-from doubledecker.pipeline import publishing, refusals
+from doubledecker.errors import BadRequest, OrderChanged, RowsRefused
+from doubledecker.pipeline import publishing, reading, refusals
 from doubledecker.pipeline.lake import WrittenFile
 from doubledecker.pipeline.making import COLUMNS
 from doubledecker.pipeline.options import WriteOptions
 from doubledecker.pipeline.publishing import NOTES, TaskWork
+from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.refusals import RefusedRows
+from doubledecker.store import fences
 
 _REQUIRED = ("topic", "type")
 # Spark's own names for what identifies a micro-batch, as seen in its tasks.
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+_SOURCE_ADVICE = (
+    "The input of source {!r}, or its mapping, has changed since this batch was begun: restore it; or begin the source "
+    "anew, under another name or without its checkpoint, which publishes all of its input again"
+)
 
 
 @dataclass(frozen=True)
@@ -61,10 +69,21 @@ class BusWriter(DataSourceArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Told:
-        return _write(self._plan, iterator, query=self._plan.write_id, batch=0)
+        with _advised(self._advice):
+            return _write(self._plan, iterator, query=self._plan.write_id, batch=0)
 
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
-        _settle(self._plan, messages, batch=0)
+        with _advised(self._advice):
+            _settle(self._plan, messages, query=self._plan.write_id, batch=0)
+
+    @property
+    def _advice(self) -> str:
+        if self._plan.source:
+            return _SOURCE_ADVICE.format(self._plan.source)
+        return (
+            "A writeId is for one set of rows, in a fixed order (for example by sortWithinPartitions): write other "
+            "rows under a new writeId"
+        )
 
 
 class BusStreamWriter(DataSourceStreamArrowWriter):
@@ -79,10 +98,32 @@ class BusStreamWriter(DataSourceStreamArrowWriter):
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if query is None or batch is None:
             raise BadRequest("this version of Spark does not tell its tasks the query and the batch; write in batches")
-        return _write(self._plan, iterator, query=query, batch=int(batch))
+        with _advised(self._advice):
+            return _write(self._plan, iterator, query=query, batch=int(batch))
 
     def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803 - Spark's name
-        _settle(self._plan, messages, batch=batchId)
+        told = next((each for each in messages if isinstance(each, Told)), None)
+        if told is not None:
+            with _advised(self._advice):
+                _settle(self._plan, messages, query=told.query, batch=batchId)
+
+    @property
+    def _advice(self) -> str:
+        if self._plan.source:
+            return _SOURCE_ADVICE.format(self._plan.source)
+        return (
+            "The stream's input, or what is made of it, has changed since this batch was begun: restore it, or start "
+            "the query with a new checkpointLocation, which publishes all of its input again"
+        )
+
+
+@contextmanager
+def _advised(advice: str) -> Iterator[None]:
+    """Add to the error of a changed write what to do about it."""
+    try:
+        yield
+    except OrderChanged as error:
+        raise OrderChanged(f"{error}. {advice}") from error
 
 
 def check_columns(schema: StructType) -> None:
@@ -135,21 +176,25 @@ def _write(plan: SinkPlan, batches: Iterator[pa.RecordBatch], *, query: str, bat
     return Told(counts.published, counts.repeated, dict(refused.reasons), refused.close(), query)
 
 
-def _settle(plan: SinkPlan, messages: "Sequence[WriterCommitMessage | None]", *, batch: int) -> None:
+def _settle(plan: SinkPlan, messages: "Sequence[WriterCommitMessage | None]", *, query: str, batch: int) -> None:
     """On the driver, when all tasks are done: what was refused goes to the side table, or fails the write."""
     told = [each for each in messages if isinstance(each, Told)]
     reasons: Counter[str] = Counter()
     for each in told:
         reasons.update(each.reasons)
-    if not reasons:
-        return
-    if plan.refused_table:
-        query = told[0].query
+    if reasons and not plan.refused_table:
+        published = sum(each.published + each.repeated for each in told)
+        raise RowsRefused(
+            f"{reasons.total()} rows were refused, and {published} published: "
+            f"{'; '.join(f'{count} times {why}' for why, count in reasons.most_common(5))}. "
+            "Mend the refused rows and write them alone, under a new writeId; or name a refusedTable for such rows"
+        )
+    asyncio.run(_complete(plan, query, batch, tasks=len(messages)))
+    if reasons:
         refusals.commit(plan.refused_table, [file for each in told for file in each.files], query=query, batch=batch)
-        return
-    published = sum(each.published + each.repeated for each in told)
-    raise RowsRefused(
-        f"{reasons.total()} rows were refused, and {published} published: "
-        f"{'; '.join(f'{count} times {why}' for why, count in reasons.most_common(5))}. "
-        "Mend the rows, or name a refusedTable for those that cannot be mended"
-    )
+
+
+async def _complete(plan: SinkPlan, query: str, batch: int, *, tasks: int) -> None:
+    """Note that the write is whole; raises OrderChanged when it had more tasks before."""
+    async with reading.connected(Access.by(plan.settings)) as partitions:
+        await fences.complete(partitions.home, publishing.write_of(query, batch), tasks=tasks)

@@ -5,6 +5,7 @@ each time; it says so, and the others do not notice. Stopping lets a round end; 
 from what is safe.
 """
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,9 @@ from doubledecker.model.step import StepReport
 PAUSE_S_MIN, PAUSE_S_MAX = 1.0, 60.0
 # Whoever asks for one pass wants to know of a failure soon.
 _TRIES_ONCE = 3
+
+# An error of ours, inside the text of one of Spark's: the last is the outermost.
+_OURS = re.compile(r"^doubledecker\.errors\.\w+: (.+)$", re.MULTILINE)
 
 _log = log.get("pipeline")
 
@@ -132,8 +136,10 @@ class Keeper:
 
 
 def told(error: BaseException) -> str:
-    """What went wrong, in a line; a Spark error goes on for pages, and its first lines say it."""
-    return " ".join(str(error).split())[:500] or type(error).__name__
+    """What went wrong, in a line; a Spark error goes on for pages: the error of ours in it, or else its first lines."""
+    text = str(error)
+    ours = _OURS.findall(text)
+    return " ".join((ours[-1] if ours else text).split())[:500] or type(error).__name__
 
 
 def pause_s(failures: int) -> float:

@@ -2,16 +2,42 @@
 
 A task may be run again, in part or whole, or twice at once. Its rows have an order, so it is enough to know how many of
 them are written: a call says from which row to which it goes, and the script writes only if it goes on exactly where
-the last one ended. The digest of all rows up to there tells whether a repeated task has the same rows as before.
+the last one ended. The digest of all rows up to there tells whether a repeated task has the same rows as before, and
+rows that were refused are kept by number, so that a repeated task reports them again.
+
+A write is all tasks of one batch. Its record says how many tasks have published, and whether it is complete: a
+repeat of a complete write must have the same tasks with the same rows.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
+from doubledecker.errors import OrderChanged
+from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
+from doubledecker.store.scripts import Packable, load
 
 # Longer than anybody waits before a failed query is started again.
 KEPT_MS = 7 * 86_400_000
+
+_ENTER, _COMPLETE = load("write_enter"), load("write_complete")
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """Rows of a call that were refused before it, by reason (`topic <name> <owner>`), and the row numbers of its events.
+
+    `numbers` may be left out when no row was refused: the events are consecutive rows then.
+    """
+
+    barred: Mapping[str, Sequence[int]]
+    numbers: Sequence[int] = ()
+
+    @property
+    def packed(self) -> list[Packable]:
+        numbers = self.numbers if self.barred else ()
+        return [[f"{why}\n{','.join(map(str, rows))}" for why, rows in self.barred.items()], list(numbers)]
 
 
 @dataclass(frozen=True)
@@ -23,23 +49,82 @@ class Fence:
     first: int
     last: int
     digest: str
+    refusals: Refusals | None = None
 
     @property
-    def packed(self) -> list[str | int]:
-        return [self.task, self.batch, self.first, self.last, self.digest, KEPT_MS]
+    def packed(self) -> list[Packable]:
+        told = self.refusals.packed if self.refusals is not None else []
+        return [self.task, self.batch, self.first, self.last, self.digest, KEPT_MS, *told]
 
 
 @dataclass(frozen=True)
 class Reached:
-    """How far a task has come."""
+    """How far a task has come; `refused` names by row number what refused it: `queue <name>` or `topic <name> <owner>`."""
 
     batch: int = -1
     rows: int = 0
     digest: str = ""
+    refused: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Write:
+    """One batch of what a Spark query writes."""
+
+    name: str
+    batch: int
 
 
 async def read(partition: Partition, task: str) -> Reached:
     """How far a task has come in this partition."""
-    kept = await partition.command("HMGET", partition.key(f"fence:{task}"), "batch", "rows", "digest")
+    kept, told = await partition.commands(
+        [
+            ["HMGET", partition.key(f"fence:{task}"), "batch", "rows", "digest"],
+            ["LRANGE", partition.key(f"refused:{task}"), 0, -1],
+        ]
+    )
     batch, rows, digest = cast("tuple[bytes | None, bytes | None, bytes | None]", kept)
-    return Reached(int(batch), int(rows or 0), (digest or b"").decode()) if batch is not None else Reached()
+    if batch is None:
+        return Reached()
+    refused: dict[int, str] = {}
+    for each in cast("list[bytes]", told):
+        why, _, numbers = each.decode().partition("\n")
+        refused |= dict.fromkeys(map(int, numbers.split(",")), why)
+    return Reached(int(batch), int(rows or 0), (digest or b"").decode(), refused)
+
+
+async def enter(home: Partition, write: Write, *, task: int) -> bool:
+    """Note that a task publishes; says whether the write is complete already.
+
+    Raises OrderChanged for a task that a complete write did not have, and for a batch before the last one.
+    """
+    reply = await home.run(_ENTER, write=write.name, batch=write.batch, task=task, kept_ms=KEPT_MS)
+    word, number = _verdict(reply)
+    if word == "complete":
+        raise OrderChanged(f"task {task} has rows, but this write is complete: {number} tasks published it before")
+    _check_batch(write.batch, word, number)
+    return number == 1
+
+
+async def complete(home: Partition, write: Write, *, tasks: int) -> None:
+    """Note that all tasks have published; raises OrderChanged when more have published before."""
+    reply = await home.run(_COMPLETE, write=write.name, batch=write.batch, tasks=tasks, kept_ms=KEPT_MS)
+    word, number = _verdict(reply)
+    if word == "fewer":
+        raise OrderChanged(f"this write has {tasks} tasks; before, {number} tasks published rows of it")
+    _check_batch(write.batch, word, number)
+
+
+def older(batch: int, latest: int) -> OrderChanged:
+    """The error of a batch that comes after its successors."""
+    return OrderChanged(f"batch {batch} is to be published, but this query has already published batch {latest}")
+
+
+def _verdict(reply: Reply) -> tuple[str, int]:
+    word, number = cast("tuple[bytes, int]", reply)
+    return word.decode(), number
+
+
+def _check_batch(batch: int, word: str, number: int) -> None:
+    if word == "older":
+        raise older(batch, number)

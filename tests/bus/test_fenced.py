@@ -1,0 +1,193 @@
+"""A Spark task that is run again: it publishes what is left of the same rows, and refuses any others."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from conftest import Topology
+from doubledecker.bus.fenced import FencedPublisher, Row
+from doubledecker.bus.notify import Notifier, Notify
+from doubledecker.errors import OrderChanged, TopicOwned, WritesLost
+from doubledecker.model.event import Event, Kind
+from doubledecker.model.queue import Queue
+from doubledecker.model.token import Caller
+from doubledecker.store import fences, journal
+from doubledecker.store.fences import Write
+from feed import Feed, a_feed
+from harness import within
+
+ROOT = Caller("", "root", is_root=True)
+FENCE = "fence:a-task"
+
+
+def rows(numbers: Sequence[int], *, topic: str = "orders") -> list[Row]:
+    return [
+        Row(Kind(topic, "made", "acme"), "", text, text, "", at)
+        for at, text in enumerate(
+            msgspec.json.encode(Event(topic, "made", t=number, id=f"id-{number}", tenant="acme")) for number in numbers
+        )
+    ]
+
+
+def a_task(feed: Feed, *, batch: int = 0, is_complete: bool = False) -> FencedPublisher:
+    home = feed.bus.partitions.home
+    return FencedPublisher(
+        home,
+        feed.bus.registry,
+        feed.bus.room,
+        Notifier(home, Notify("never")),
+        publisher=feed.publisher,
+        task="a-task",
+        batch=batch,
+        is_complete=is_complete,
+    )
+
+
+async def run(task: FencedPublisher, numbers: Sequence[int]) -> FencedPublisher:
+    """All of a task's rows, three at a time."""
+    for first in range(0, len(numbers), 3):
+        await task.publish(rows(numbers[first : first + 3]))
+    await task.finish()
+    return task
+
+
+async def published(feed: Feed) -> list[int]:
+    entries = await journal.read(feed.bus.partitions.home, "events", count=1000)
+    lines = [line for entry in entries for _, value in entry.fields for line in value.split(b"\n")]
+    return [msgspec.json.decode(line, type=Event).t for line in lines]
+
+
+async def test_the_same_rows_again_are_passed_over(one: Topology):
+    async with a_feed(one) as feed:
+        await run(a_task(feed), range(10))
+        again = await run(a_task(feed), range(10))
+
+        assert (again.tally.published, again.tally.repeated) == (0, 10)
+        assert await published(feed) == list(range(10))
+
+
+async def test_a_task_that_was_cut_short_goes_on_where_it_was(one: Topology):
+    async with a_feed(one) as feed:
+        await a_task(feed).publish(rows(range(4)))
+        again = await run(a_task(feed), range(10))
+
+        assert (again.tally.published, again.tally.repeated) == (6, 4)
+        assert await published(feed) == list(range(10))
+
+
+@pytest.mark.parametrize("numbers", [range(4), range(100, 104), range(0), [0, 1, 2, 9], range(9)])
+async def test_a_repeat_with_fewer_rows_is_an_error(one: Topology, numbers: Sequence[int]):
+    async with a_feed(one) as feed:
+        await run(a_task(feed), range(10))
+
+        with pytest.raises(OrderChanged, match=f"this time it has {len(numbers)}"):
+            await run(a_task(feed), numbers)
+        assert await published(feed) == list(range(10))
+
+
+async def test_a_repeat_with_other_rows_is_an_error_however_many_they_are(one: Topology):
+    async with a_feed(one) as feed:
+        await run(a_task(feed), range(10))
+
+        for numbers in (range(100, 110), range(100, 120), [*range(9), 100]):
+            with pytest.raises(OrderChanged, match="are not those that it published before"):
+                await run(a_task(feed), numbers)
+        assert await published(feed) == list(range(10))
+
+
+async def test_more_rows_than_a_complete_write_had_are_an_error(one: Topology):
+    async with a_feed(one) as feed:
+        await run(a_task(feed), range(10))
+        with pytest.raises(OrderChanged, match="had 10 rows when it was complete"):
+            await run(a_task(feed, is_complete=True), range(11))
+        await run(a_task(feed, is_complete=True), range(10))
+
+        assert await published(feed) == list(range(10))
+
+
+async def test_a_batch_that_is_older_than_what_was_published_is_an_error(one: Topology):
+    async with a_feed(one) as feed:
+        await run(a_task(feed, batch=7), range(10))
+        with pytest.raises(OrderChanged, match=r"batch 5 .* batch 7"):
+            await run(a_task(feed, batch=5), range(20, 30))
+        with pytest.raises(OrderChanged, match=r"batch 5 .* batch 7"):
+            await run(a_task(feed, batch=5), range(0))
+
+        assert await published(feed) == list(range(10))
+
+
+async def test_a_server_that_lost_its_last_writes_ends_the_task_so_that_it_is_run_again(one: Topology):
+    async with a_feed(one) as feed:
+        home = feed.bus.partitions.home
+        task = a_task(feed)
+        await task.publish(rows(range(4)))
+        before = await home.command("HGETALL", home.key(FENCE))
+        await task.publish(rows(range(4, 8)))
+        await home.command("HSET", home.key(FENCE), *before)
+
+        with pytest.raises(WritesLost, match=r"confirmed 8 rows .* and has 4"):
+            await within(task.publish(rows(range(8, 10))), 30)
+
+
+async def test_rows_that_a_full_queue_refused_are_refused_again_when_the_task_is_repeated(one: Topology):
+    async with a_feed(one) as feed:
+        queue = Queue("small", feed.publisher, ("acme:orders:made",), max_length=6, overflow="refuse")
+        await feed.bus.registry.register_queue(queue, caller=ROOT)
+        first, again = a_task(feed), a_task(feed)
+        await first.publish(rows(range(10)))
+        await again.publish(rows(range(10)))
+        await again.finish()
+
+        assert first.tally.refused == dict.fromkeys(range(6, 10), "queue 'small' is full")
+        assert again.tally.refused == first.tally.refused
+        assert (again.tally.published, again.tally.repeated) == (0, 6)
+
+
+async def test_rows_on_another_clients_topic_are_refused_again_when_the_task_is_repeated(one: Topology):
+    async with a_feed(one) as feed:
+        other = await feed.bus.registry.create_token("other", "secret-of-the-other", now_ms=0)
+        await feed.bus.registry.owners(["theirs"], publisher=other.id)
+        mixed = [*rows([1]), *rows([2], topic="theirs"), *rows([3])]
+        given = [msgspec.structs.replace(row, index=at) for at, row in enumerate(mixed)]
+        tasks = [a_task(feed) for _ in range(2)]
+        for task in tasks:
+            await task.publish(given)
+            await task.finish()
+
+        assert [task.tally.refused for task in tasks] == [{1: TopicOwned("theirs", other.id).detail}] * 2
+        assert [(task.tally.published, task.tally.repeated) for task in tasks] == [(2, 0), (0, 2)]
+        # The next batch knows nothing of it.
+        later = a_task(feed, batch=1)
+        await later.publish(rows(range(20, 23)))
+        await later.finish()
+        assert later.tally.refused == {}
+
+
+async def test_a_write_is_complete_with_as_many_tasks_as_published(one: Topology):
+    async with a_feed(one) as feed:
+        home, write = feed.bus.partitions.home, Write("a-write", 0)
+        for task in (0, 2):
+            assert not await fences.enter(home, write, task=task)
+        with pytest.raises(OrderChanged, match="has 2 tasks; before, 3 tasks"):
+            await fences.complete(home, write, tasks=2)
+        await fences.complete(home, write, tasks=3)
+
+        assert await fences.enter(home, write, task=2)
+        with pytest.raises(OrderChanged, match="complete"):
+            await fences.enter(home, write, task=3)
+        await fences.complete(home, write, tasks=5)
+
+
+async def test_a_later_batch_of_a_write_begins_anew_and_an_older_one_is_an_error(one: Topology):
+    async with a_feed(one) as feed:
+        home = feed.bus.partitions.home
+        await fences.enter(home, Write("a-write", 3), task=8)
+        await fences.complete(home, Write("a-write", 3), tasks=9)
+
+        assert not await fences.enter(home, Write("a-write", 4), task=0)
+        await fences.complete(home, Write("a-write", 4), tasks=1)
+        older = Write("a-write", 3)
+        for call in (fences.enter(home, older, task=0), fences.complete(home, older, tasks=9)):
+            with pytest.raises(OrderChanged, match=r"batch 3 .* batch 4"):
+                await call
