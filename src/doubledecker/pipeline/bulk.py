@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 
 from deltalake import DeltaTable
@@ -175,8 +175,7 @@ class Bulk:
         posted = Posted(0, {}, {})
         if full:
             frame = reduce(DataFrame.unionByName, [self._rows(whose.course, leg, opened) for leg in full])
-            # Executors need no key to the bus.
-            work = Posting(replace(self.settings, root_key=""), whose.subscriber, ledger)
+            work = Posting(self.settings, whose.subscriber, ledger)
             posted = posting.post(frame, work, tasks=tasks)
         passing: dict[Strand, tuple[Reach, Reach]] = {}
         for leg in planned:

@@ -50,8 +50,8 @@ def run(
         if not settings.lake_shared:
             _close(root)
         archive = _prepare(access, root, sources, takes_over=takes_over)
-        spark = session.open_session(SessionPlan(master=settings.spark_master))
-        with _closing(spark, stop), _stopped_by_signals(stop):
+        spark = session.open_session(SessionPlan.by(settings))
+        with _closing(spark, stop) as death, _stopped_by_signals(stop):
             _check(spark, sources)
             master = str(spark.sparkContext.master)
             teller.report = structs.replace(teller.report, master=master)
@@ -60,9 +60,10 @@ def run(
             wanted = Flow(settings, Ground(spark, access, root), archive, sources, is_once=is_once).steps()
             keepers = [Keeper(step, teller.tell_step) for step in wanted]
             is_done = steps.pass_all(keepers, stop) if is_once else steps.keep_all(keepers, stop)
-            is_done = is_done and session.is_alive(spark)
+    if death.is_set():
+        _log.error("spark.died", master=master)
     _log.info("pipeline.stopped")
-    return is_done
+    return is_done and not death.is_set()
 
 
 @dataclass
@@ -153,25 +154,28 @@ def _stopped_by_signals(stop: threading.Event) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _closing(spark: SparkSession, stop: threading.Event) -> Iterator[None]:
+def _closing(spark: SparkSession, stop: threading.Event) -> Iterator[threading.Event]:
     """Stop Spark at the end; a round that does not end soon after the wish to stop is cut short.
 
-    When the JVM dies there is nothing to go on with: the process ends, and whoever keeps it starts it again.
+    When the JVM dies, or its Spark context ends, there is nothing to go on with: the event that is yielded is set, the
+    process ends, and its supervisor starts it again.
     """
-    finished = threading.Event()
+    finished, death = threading.Event(), threading.Event()
 
     def watch() -> None:
-        while session.is_alive(spark) and not stop.wait(BEAT_S):
-            pass
-        stop.set()
-        if not finished.wait(_ROUND_S_MAX) and session.is_alive(spark):
+        while not stop.wait(BEAT_S):
+            if not session.is_alive(spark):
+                death.set()
+                stop.set()
+        if not finished.wait(_ROUND_S_MAX) and not death.is_set():
             # Cancelling a job leaves its Python running; this does not.
             spark.stop()
 
     threading.Thread(target=watch, name="watch", daemon=True).start()
     try:
-        yield
+        yield death
     finally:
         finished.set()
         stop.set()
-        spark.stop()
+        if session.is_alive(spark):
+            spark.stop()

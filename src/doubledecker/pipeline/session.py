@@ -2,25 +2,34 @@
 
 On a cluster our code goes along to the executors, so that they run the same version. A program that spark-submit
 started has its Java, its master and, by `--py-files`, our code already.
+
+Of Spark's own settings, ours are the weakest: `SessionPlan.more`, which users give, wins over them, and spark-submit
+over both.
 """
 
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from doubledecker.assembly.settings import Settings
+from doubledecker.assembly.spark_conf import NEEDED
 from doubledecker.errors import SparkUnfit
 from doubledecker.pipeline import java, package
 
 _LOCAL = "local"
 # How a program knows that spark-submit started it.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # PySpark logs what it then raises as well; whoever catches it tells it, once.
 _TOLD_TWICE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
@@ -34,6 +43,11 @@ class SessionPlan:
     driver_memory: str = "1g"
     more: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def by(cls, settings: Settings, name: str = "doubledecker") -> "SessionPlan":
+        """As the settings say."""
+        return cls(settings.spark_master, name, more=settings.spark_options)
+
 
 def open_session(plan: SessionPlan) -> SparkSession:
     """Start Spark in this process, or take the session that it already has."""
@@ -46,7 +60,7 @@ def open_session(plan: SessionPlan) -> SparkSession:
     if not is_submitted:
         os.environ["JAVA_HOME"] = str(java.find_home(os.environ))
         builder = builder.master(plan.master)
-    for name, value in {**_conf(plan), **plan.more}.items():
+    for name, value in conf_of(plan, _submitted_conf() if is_submitted else {}).items():
         builder = builder.config(name, value)
     try:
         spark = builder.getOrCreate()
@@ -56,6 +70,15 @@ def open_session(plan: SessionPlan) -> SparkSession:
     if not is_submitted and not plan.master.startswith(_LOCAL):
         _send_along(spark)
     return spark
+
+
+def conf_of(plan: SessionPlan, submitted: Mapping[str, str]) -> dict[str, str]:
+    """The settings of Spark that this process makes, given those that spark-submit made, if it started us."""
+    java = {} if submitted else _own_java(plan)
+    conf = {**_defaults(), **java, **plan.more}
+    if _JAVA_OPTIONS in java and _JAVA_OPTIONS in plan.more:
+        conf[_JAVA_OPTIONS] = f"{java[_JAVA_OPTIONS]} {plan.more[_JAVA_OPTIONS]}"
+    return {name: value for name, value in conf.items() if name not in submitted} | NEEDED
 
 
 def activate(spark: SparkSession) -> None:
@@ -71,9 +94,16 @@ def cores(spark: SparkSession) -> int:
 
 
 def is_alive(spark: SparkSession) -> bool:
-    """Whether the JVM that this process started still runs."""
-    process = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - Spark does not tell otherwise
-    return process is None or process.poll() is None
+    """Whether the JVM answers and its Spark context is not stopped; also for a JVM that spark-submit started."""
+    context = spark.sparkContext
+    process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - Spark does not tell otherwise
+    if process is not None and process.poll() is not None:
+        return False
+    try:
+        return not context._jsc.sc().isStopped()  # noqa: SLF001 - the same
+    except (Py4JError, OSError, AttributeError):
+        # A JVM that is gone refuses connections; a context that was stopped here has no Java part any more.
+        return False
 
 
 def _send_along(spark: SparkSession) -> None:
@@ -82,22 +112,27 @@ def _send_along(spark: SparkSession) -> None:
     spark.sparkContext.addPyFile(str(package.write_zip(folder)))
 
 
-def _conf(plan: SessionPlan) -> dict[str, str]:
-    conf = {
+def _submitted_conf() -> dict[str, str]:
+    """What spark-submit was told, by `--conf`, by its own options or in `spark-defaults.conf`."""
+    SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM that spark-submit started
+    return dict(SparkConf().getAll())
+
+
+def _defaults() -> dict[str, str]:
+    return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
-        "spark.sql.python.filterPushdown.enabled": "true",
     }
-    if _SUBMITTED in os.environ:
-        # Java runs already, as spark-submit was told.
-        return conf
+
+
+def _own_java(plan: SessionPlan) -> dict[str, str]:
+    """For a JVM that this process starts."""
     quiet = Path(str(resources.files("doubledecker.pipeline").joinpath("log4j2.properties")))
-    conf |= {
+    conf = {
         "spark.driver.memory": plan.driver_memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet.as_uri()}",
+        _JAVA_OPTIONS: f"-Dlog4j2.configurationFile={quiet.as_uri()}",
     }
     if plan.master.startswith(_LOCAL):
         conf |= {

@@ -18,7 +18,7 @@ from doubledecker.stages.simulation.runs import Run
 
 def run(wanted: Sequence[Run]) -> Iterable[Replication]:
     """A runner: all runs as tasks of one job, on `DOUBLEDECKER_SPARK_MASTER`; Spark is stopped afterwards."""
-    spark = session.open_session(SessionPlan(reading.read(os.environ).spark_master, name="doubledecker simulate"))
+    spark = session.open_session(SessionPlan.by(reading.read(os.environ), name="doubledecker simulate"))
     try:
         # A task a run: they take long enough, and differ in length, so that small tasks keep all executors busy.
         found = spark.sparkContext.parallelize(wanted, len(wanted)).map(_carry_out).collect()

@@ -1,0 +1,47 @@
+"""The lag of the lake: the age of the oldest event that has not landed."""
+
+from collections.abc import Sequence
+
+from conftest import Topology
+from doubledecker.bus import lag
+from doubledecker.store import journal
+from doubledecker.store.partitions import Partition
+from feed import a_feed
+
+HOUR_MS = 3_600_000
+
+
+async def entries(partition: Partition) -> Sequence[str]:
+    return [entry.id for entry in await journal.read(partition, "events")]
+
+
+async def test_an_event_that_has_not_landed_is_a_lag_that_grows_while_nothing_lands(topology: Topology):
+    async with a_feed(topology) as feed:
+        parts = feed.bus.partitions
+        assert (await lag.read(parts, "events", from_ms=0)).age_ms == 0
+        await feed.publish(30, call=1)
+        young = await lag.read(parts, "events", from_ms=0)
+        for part in parts.all:
+            part.shift_ms = HOUR_MS
+        old = await lag.read(parts, "events", from_ms=0)
+
+    assert 0 < young.age_ms < HOUR_MS <= old.age_ms
+
+
+async def test_the_oldest_event_that_has_not_landed_tells_the_lag_and_none_is_no_lag(one: Topology):
+    async with a_feed(one) as feed:
+        home = feed.bus.partitions.home
+        await feed.publish(3, call=1)
+        ids = await entries(home)
+        await journal.register_archive(home, "lake")
+        await journal.confirm(home, "events", archive="lake", last_id=ids[0])
+        home.shift_ms = HOUR_MS
+        some = await lag.read(feed.bus.partitions, "events", from_ms=0)
+        now_ms = await home.time_ms()
+        await journal.confirm(home, "events", archive="lake", last_id=ids[2])
+        none = await lag.read(feed.bus.partitions, "events", from_ms=0)
+
+    second_ms = int(ids[1].split("-")[0])
+    assert HOUR_MS <= some.age_ms <= now_ms - second_ms
+    assert some.age_ms > 0
+    assert none == lag.Lag(0, 1.0)

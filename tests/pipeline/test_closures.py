@@ -1,0 +1,32 @@
+"""What Spark sends to its tasks holds no secret that they do not need."""
+
+import pytest
+from pyspark import cloudpickle
+
+from doubledecker.assembly.settings import Settings
+from doubledecker.model.replay import Replay
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.pipeline.posting import Posting
+from doubledecker.pipeline.publishing import TaskWork
+from doubledecker.pipeline.resending import Work
+from doubledecker.pipeline.sink import BusWriter, SinkPlan
+
+SETTINGS = Settings(root_key="the-root-key", spark_conf="spark.hadoop.fs.s3a.secret.key=the-secret")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        BusWriter(SinkPlan(SETTINGS, "shop", "w", "", "")),
+        TaskWork(SETTINGS, "shop", "query", 0, 0),
+        Posting(SETTINGS, Subscriber("shop", "https://example.org/", uuid="x"), "ledger"),
+        Work(SETTINGS, "id", Replay("queue", "late", 0, 1, 1)),
+    ],
+    ids=lambda sent: type(sent).__name__,
+)
+def test_the_root_key_does_not_travel_in_closures(sent: object):
+    packed = cloudpickle.dumps(lambda: sent)
+
+    assert b"redis://127.0.0.1" in packed
+    assert b"the-root-key" not in packed
+    assert b"the-secret" not in packed
