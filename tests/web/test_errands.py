@@ -3,6 +3,9 @@
 import pytest
 
 from conftest import Topology
+from doubledecker import clock
+from doubledecker.model.step import RunReport
+from doubledecker.store import pipeline
 from harness import ROOT_KEY, a_bus, an_event
 from web.asking import ask
 
@@ -40,6 +43,30 @@ async def test_a_client_asks_for_replays_to_what_is_its_own_and_sees_no_others(t
     assert hidden.status == 403
     assert (cancelled.status, cancelled.json["state"]) == (200, "cancelled")
     assert (again.status, again.detail) == (409, f"replay {first['id']!r} is over: cancelled")
+
+
+async def test_what_is_asked_for_says_at_once_that_no_pipeline_runs(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        home = bus.partitions.home
+        shop = await bus.token("shop")
+        asked = [
+            await ask(bus, "POST", "/replays", shop, json={"to_topic": "mine"}),
+            await ask(bus, "POST", "/erasures", json={"tenant": "acme"}),
+        ]
+        path = f"/replays/{asked[0].json['id']}"
+        looked = [(await ask(bus, "GET", path)).json, *(await ask(bus, "GET", "/erasures")).json]
+        now_ms = clock.now_ms()
+        await pipeline.report_run(home, RunReport("running", at=now_ms, began_at=now_ms))
+        running = (await ask(bus, "GET", path)).json
+        await pipeline.report_run(home, RunReport("running", at=now_ms - 60_000, began_at=0))
+        silent = (await ask(bus, "GET", path)).json
+        cancelled = (await ask(bus, "DELETE", path)).json
+
+    assert [answer.status for answer in asked] == [202, 202]
+    for errand in (*(answer.json for answer in asked), *looked, silent):
+        assert errand["note"].startswith("no pipeline runs on this bus")
+        assert "`doubledecker pipeline run`" in errand["note"]
+    assert (running["note"], cancelled["note"]) == ("", "")
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,12 @@ A client may have any event replayed, as it may hear any event, but only to what
 queues, its topics. A condition in SQL is for root alone: it is run by the pipeline, and SQL can do more than compare.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import structs
 
+from doubledecker import clock
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BadRequest, Conflict, Forbidden, NotFound, TopicOwned
 from doubledecker.model import erasure as erasing
@@ -16,9 +19,13 @@ from doubledecker.model.errand import Errand
 from doubledecker.model.replay import Replay, ReplayAsked
 from doubledecker.model.token import Caller
 from doubledecker.model.uid import uid
-from doubledecker.store import errands, registry
+from doubledecker.store import errands, pipeline, registry
 from doubledecker.store.errands import ERASURES, REPLAYS
 from doubledecker.store.partitions import Partition, Partitions
+
+
+# What those are told who ask for an errand that nobody would carry out now.
+NO_PIPELINE = "no pipeline runs on this bus; it waits for one: start it with `doubledecker pipeline run`"
 
 
 class Errands:
@@ -46,14 +53,16 @@ class Errands:
     async def list_(self, kind: str, caller: Caller) -> list[Errand]:
         """Those that the caller may see, the newest first."""
         found = await errands.read_all(self._home, kind)
-        return [each for each in reversed(found) if caller.is_root or each.owner == caller.id]
+        mine = [each for each in reversed(found) if caller.is_root or each.owner == caller.id]
+        return await self._noted(mine)
 
     async def read(self, kind: str, id_: str, caller: Caller) -> Errand:
         """One that the caller may see."""
         found = await errands.read(self._home, kind, id_)
         if not caller.is_root and found.owner != caller.id:
             raise Forbidden(f"{kind.removesuffix('s')} {id_!r} belongs to another client")
-        return found
+        [noted] = await self._noted([found])
+        return noted
 
     async def cancel(self, kind: str, id_: str, caller: Caller) -> Errand:
         """End one that is not over; what is sent stays sent."""
@@ -103,7 +112,17 @@ class Errands:
         owner = "" if caller.is_root else caller.id
         errand = Errand(uid(), owner, msgspec.Raw(msgspec.json.encode(asked)), now_ms, changed_at=now_ms)
         await errands.create(self._home, kind, errand)
-        return errand
+        [noted] = await self._noted([errand])
+        return noted
+
+    async def _noted(self, found: Sequence[Errand]) -> list[Errand]:
+        """Those that are not over say so when there is no pipeline to carry them out."""
+        if not any(each.is_active for each in found):
+            return list(found)
+        run = (await pipeline.read(self._home)).run
+        if run is not None and run.is_alive(clock.now_ms()):
+            return list(found)
+        return [structs.replace(each, note=NO_PIPELINE) if each.is_active else each for each in found]
 
 
 def _cancelled(now: Errand, kind: str, now_ms: int) -> Errand:

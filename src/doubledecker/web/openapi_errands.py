@@ -71,7 +71,7 @@ _ERRAND: dict[str, Schema] = {
     "changed_at": _COUNT,
     "total": {**_COUNT, "description": "How many events it is about, once counted"},
     "counts": _COUNTS,
-    "note": {**_TEXT, "description": "What it waits for"},
+    "note": {**_TEXT, "description": "What it waits for, such as a pipeline when none runs"},
     "error": {**_TEXT, "description": "What went wrong last"},
     "dry_run": {"type": "boolean"},
     "topic": or_null(_TEXT),
