@@ -24,7 +24,7 @@ ODD = "a<b>&\"c'"
 
 def add(root: Path, name: str, *rows: dict[str, object]) -> None:
     """A part of a measure, in minutes and in hours, as a round leaves it."""
-    measure, table = measures.MEASURES[name], measures.table_of(str(root), name)
+    measure, table = measures.TABLES[name], measures.table_of(str(root), name)
     whole = []
     for row in rows:
         hour = row["at"].replace(minute=0)
@@ -69,6 +69,9 @@ def lake(tmp_path: Path) -> Path:
         add(root, "durations", *({"at": at, **row} for row in told))
         shares = [("x", 30), ("y", 10)]
         add(root, "settlements", *({"at": at, "queue": "mail", "tenant": t, "pulled": n} for t, n in shares))
+        seen = {"at": at, "queue": "mail", "observed_ms": 60_000, "weighted_ms": 60_000}
+        waits = [("", 0), ("x", 3_600_000), ("y", 3_600_000)]
+        add(root, "waiting", *({**seen, "tenant": t, "waited_ms": n} for t, n in waits))
     return root
 
 
@@ -84,8 +87,9 @@ def test_it_prints_totals_largest_failures_fairness_and_the_hours(lake: Path):
     assert ["accepted to delivered", "p50 4.0 s, p95 4.0 s, p99 4.0 s"] in lines
     assert ["orders", "240", "█" * 30] in lines
     assert ["billing", "3 of 30 (refused 3)", "█" * 30] in lines
-    assert ["Served by queue mail, share of each tenant (Jain index 0.800)", "", ""] in lines
-    assert ["x", "75.0%", "█" * 30] in lines
+    assert ["Served by queue mail, share of each tenant (Jain index against demand 0.800)", "", ""] in lines
+    assert ["x", "75.0%, waited 2 min 0 s", "█" * 30] in lines
+    assert ["y", "25.0%, waited 6 min 0 s", "█" * 10] in lines
     [day] = [line for line in lines if line[0] == "2026-01-15"]
     assert day[1:] == [" " * 24 + "██▒▒" + " " * 20, "270"]
 
@@ -100,6 +104,23 @@ def test_it_goes_by_minutes_when_the_time_is_short_and_by_hours_when_it_is_long(
     assert (short["span"], [moment["events"] for moment in short["moments"]]) == ("minute", [90, 90, 90])
     assert long["total"]["events"] == short["total"]["events"] == 270
     assert long["queues"][0]["jains"] == [0.8, 0.8]
+
+
+def test_a_young_bus_is_shown_by_minutes(tmp_path: Path):
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    for minutes, count in ((20, 5), (3, 7)):
+        at = now - timedelta(minutes=minutes)
+        row = {"topic": "orders", "tenant": "acme", "events": count, "bytes": 1, "keys": []}
+        add(tmp_path, "events", {"at": at, **row})
+    young = json.loads(run("report", "--lake", str(tmp_path), "--json").stdout)
+    asked = json.loads(run("report", "--lake", str(tmp_path), "--json", "--from", f"{now - timedelta(days=1)}").stdout)
+    at = now - timedelta(hours=20)
+    add(tmp_path, "events", {"at": at, "topic": "orders", "tenant": "acme", "events": 1, "bytes": 1, "keys": []})
+    old = json.loads(run("report", "--lake", str(tmp_path), "--json").stdout)
+
+    assert (young["span"], [moment["events"] for moment in young["moments"]]) == ("minute", [5, 7])
+    assert young["since"] == int((now - timedelta(minutes=20)).timestamp() * 1000)
+    assert (asked["span"], old["span"]) == ("hour", "hour")
 
 
 class Page(HTMLParser):
@@ -151,7 +172,7 @@ def test_the_page_is_whole_by_itself(lake: Path, tmp_path: Path):
         "Events by topic",
         "Events by tenant",
         "Failed attempts by subscriber",
-        "Served by queue mail, share of each tenant (Jain index 0.800)",
+        "Served by queue mail, share of each tenant (Jain index against demand 0.800)",
     ]
     assert ODD not in text
     assert "a&lt;b&gt;&amp;&quot;c&#x27;" in text
@@ -165,7 +186,12 @@ def test_lines_over_time_have_a_point_for_every_moment_and_a_gap_where_nothing_w
 
     first = re.search(r'<polyline class="line"[^>]*points="([^"]*)"', text)[1]
     assert len(first.split()) == 24
-    for word in ("per second", "attempts took, ms", "from accepted to delivered, ms", "fairness by queue (Jain index)"):
+    for word in (
+        "per second",
+        "attempts took, ms",
+        "from accepted to delivered, ms",
+        "fairness by queue (Jain index against demand)",
+    ):
         assert f">{word}</text>" in text
 
 

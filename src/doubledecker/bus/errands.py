@@ -23,7 +23,6 @@ from doubledecker.store import errands, pipeline, registry
 from doubledecker.store.errands import ERASURES, REPLAYS
 from doubledecker.store.partitions import Partition, Partitions
 
-
 # What those are told who ask for an errand that nobody would carry out now.
 NO_PIPELINE = "no pipeline runs on this bus; it waits for one: start it with `doubledecker pipeline run`"
 

@@ -43,6 +43,8 @@ def report(
     now = datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
     wanted = stretch(start, end, now=now)
     root = find(data, lake)
+    if start is None:
+        wanted = stretch(_first(root, wanted), end, now=now)
     if html is not None:
         # Before the work, and before anything is printed.
         _check(html)
@@ -94,6 +96,14 @@ def _read(root: str, wanted: Stretch, *, is_open: bool) -> Report:
     hour = _SPANS["hour"]
     since, until = wanted.since - (wanted.since - _EPOCH) % hour, wanted.until + (_EPOCH - wanted.until) % hour
     return Report(summary, summing.by_hour(root, since=since, until=until), is_open=is_open)
+
+
+def _first(root: str, wanted: Stretch) -> str | None:
+    """When the measures begin, if that is within the time that is meant: a young bus is shown by minutes."""
+    from doubledecker.pipeline import summing  # noqa: PLC0415 - slow to import, and may not be there
+
+    reach = summing.reach(root)
+    return _iso(reach[0]) if reach is not None and wanted.since < reach[0] < wanted.until else None
 
 
 def _iso(moment_: datetime) -> str:

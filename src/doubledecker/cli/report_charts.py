@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from doubledecker.model.summary import Moment, Receiving, Spread, Summary
+from doubledecker.cli import words
+from doubledecker.model.summary import Moment, Receiving, Serving, Spread, Summary
 from doubledecker.stages.plots.chart import COLOURS, Chart, Line, Panel
 
 _STEP_MS = {"minute": 60_000, "hour": 3_600_000}
@@ -90,9 +91,9 @@ def bars(summary: Summary) -> Iterator[Bars]:
         told = [Bar(each.name, count, _failed(each, count)) for each, count in failing]
         yield Bars("Failed attempts by subscriber", tuple(sorted(told, key=lambda bar: -bar.value)))
     for queue in summary.queues:
-        shares = tuple(Bar(name, share, f"{share:.1%}") for name, share in queue.shares.items())
+        shares = tuple(Bar(name, share, _served(queue, name, share)) for name, share in queue.shares.items())
         if shares:
-            yield Bars(f"Served by queue {queue.name}, share of each tenant (Jain index {queue.jain:.3f})", shares)
+            yield Bars(f"Served by queue {queue.name}, share of each tenant ({fairness(queue)})", shares)
 
 
 def heat(report: Report) -> Heat:
@@ -132,6 +133,20 @@ def _failed(each: Receiving, count: int) -> str:
     return f"{share} ({outcomes(each)})" if count else share
 
 
+def fairness(queue: Serving) -> str:
+    """How fairly a queue served, in words."""
+    return "what was asked for is not known" if queue.jain is None else f"Jain index against demand {queue.jain:.3f}"
+
+
+def wait(wait_ms: float | None) -> str:
+    """How long a tenant waited, in words."""
+    return "waits, not served" if wait_ms is None else f"waited {words.age(round(wait_ms))}"
+
+
+def _served(queue: Serving, tenant: str, share: float) -> str:
+    return f"{share:.1%}, {wait(queue.waits[tenant])}" if tenant in queue.waits else f"{share:.1%}"
+
+
 def _spreads(title: str, moments: Sequence[Moment], get: Callable[[Moment], Spread | None]) -> Iterator[Panel]:
     spreads = [get(moment) for moment in moments]
     if any(spreads):
@@ -153,7 +168,7 @@ def _fairness(summary: Summary, ats: Sequence[int]) -> Iterator[Panel]:
             _line(queue.name, [queue.jains[places[at]] if at in places else None for at in ats], index)
             for index, queue in enumerate(shown)
         ]
-        yield Panel("fairness by queue (Jain index)", tuple(told), top=1.0)
+        yield Panel("fairness by queue (Jain index against demand)", tuple(told), top=1.0)
 
 
 def _line(name: str, ys: Sequence[float | None], colour: int) -> Line:

@@ -52,7 +52,11 @@ class Receiving(msgspec.Struct, frozen=True):
 
 
 class Serving(msgspec.Struct, frozen=True):
-    """What a queue handed out: to whom by share, how fairly as a whole and by moment, and what became of it."""
+    """What a queue handed out: to whom by share, how fairly as a whole and by moment, and what became of it.
+
+    Fairness is against demand; it is None where that was not observed. `waits` is how long messages of a tenant waited
+    on average, in milliseconds: None for one that waited and was not served.
+    """
 
     name: str
     settled: dict[str, int]
@@ -60,6 +64,7 @@ class Serving(msgspec.Struct, frozen=True):
     shares: dict[str, float]
     jain: float | None
     jains: list[float | None]
+    waits: dict[str, float | None] = {}
 
 
 class Summary(msgspec.Struct, frozen=True):

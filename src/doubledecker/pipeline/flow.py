@@ -8,7 +8,7 @@ from functools import partial
 
 from doubledecker import log
 from doubledecker.assembly.settings import Settings
-from doubledecker.pipeline import consuming, lake, landing, latest, measures, measuring, tending
+from doubledecker.pipeline import consuming, lake, landing, latest, measures, measuring, sampling, tending
 from doubledecker.pipeline.bookmarks import BookmarkConsumer
 from doubledecker.pipeline.bulk import Bulk
 from doubledecker.pipeline.consuming import Consumer
@@ -65,7 +65,14 @@ class Flow:
 
     def _measure(self) -> Round:
         spark, access, root = self.ground.spark, self.ground.access, self.ground.root
-        done = [measuring.measure(spark, root, name, partitions=access.partitions) for name in measures.MEASURES]
+        by_name = {
+            name: measuring.measure(spark, root, name, partitions=access.partitions) for name in measures.MEASURES
+        }
+        done = by_name.values()
+        interval_ms, is_active = int(self.settings.measure_interval_s * 1000), by_name["settlements"].rows > 0
+        sampling.sample(access, root, interval_ms=interval_ms, is_active=is_active)
+        waiting = measures.table_of(root, measures.WAITING.name)
+        measuring.fold(spark, waiting, waiting.open(), measures.WAITING)
         latest.tell(access, root)
         size = lake.total(each.size for each in done)
         rows, has_more = sum(each.rows for each in done), any(each.has_more for each in done)

@@ -53,7 +53,14 @@ MEASURES = {
 }
 
 
+# What sampling.py adds: message-milliseconds that tenants waited, how long that was observed, and weight times that.
+WAITING = Measure("waiting", "", ("queue", "tenant"), ("waited_ms", "observed_ms", "weighted_ms"))
+# The name in `tenant` of a row that says for how long its queue was observed; no tenant has an empty name.
+OBSERVED = ""
+TABLES = {**MEASURES, WAITING.name: WAITING}
+
+
 def table_of(root: str, name: str) -> Table:
     """Where a measure is kept."""
-    schema = MEASURES[name].schema.append(pa.field("date", pa.date32()))
+    schema = TABLES[name].schema.append(pa.field("date", pa.date32()))
     return Table(f"{root.rstrip('/')}/measures/{name}", schema, _FOLDERS)

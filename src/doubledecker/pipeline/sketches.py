@@ -61,7 +61,7 @@ def distinct(least: Sequence[int]) -> int:
     return round((LEAST_MAX - 1) / share)
 
 
-def jain(amounts: Sequence[int]) -> float | None:
+def jain(amounts: Sequence[float]) -> float | None:
     """Jain's index of fairness: 1 when all got the same, 1/n when one of n got everything; None of nothing."""
     squares = sum(amount * amount for amount in amounts)
     return sum(amounts) ** 2 / (len(amounts) * squares) if squares else None

@@ -14,12 +14,10 @@ from deltalake.exceptions import DeltaError
 
 from doubledecker.errors import LakeUnfit
 from doubledecker.model import moment
-from doubledecker.model.summary import Flow, Moment, Receiving, Serving, Spread, Summary
-from doubledecker.pipeline import lake, measures, sketches
+from doubledecker.model.summary import Flow, Moment, Receiving, Spread, Summary
+from doubledecker.pipeline import lake, measures, serving, sketches
+from doubledecker.pipeline.serving import LARGEST_MAX, QueueTallies
 from doubledecker.pipeline.tallying import Least, Row, Tally
-
-# Of topics, tenants, subscribers, queues and a queue's tenants: more would not be looked at, and have to be kept.
-LARGEST_MAX = 20
 
 
 def summarize(root: str, *, span: str, since: datetime, until: datetime, complete_until: int = 0) -> Summary:
@@ -40,7 +38,7 @@ def summarize(root: str, *, span: str, since: datetime, until: datetime, complet
         _flows(tallies.by_topic, tallies.topic_keys, "topic"),
         _flows(tallies.by_tenant, tallies.tenant_keys, "tenant"),
         _receivings(tallies),
-        _servings(tallies, [moment.at for moment in moments]),
+        serving.servings(tallies.queues, [moment.at for moment in moments]),
     )
 
 
@@ -65,7 +63,7 @@ def reach(root: str) -> tuple[datetime, datetime] | None:
 
 def batches(root: str, name: str, *, span: str, since: datetime, until: datetime) -> Iterator[pa.Table]:
     """The rows of a measure from `since` until before `until`, some at a time; none when there is no such table."""
-    measure = measures.MEASURES[name]
+    measure = measures.TABLES[name]
     uri = measures.table_of(root, name).uri
     bounds = [f"at {sign} timestamp '{_iso(moment)}'" for sign, moment in ((">=", since), ("<", until))]
     days = [f"date {sign} '{moment.astimezone(UTC):%Y-%m-%d}'" for sign, moment in ((">=", since), ("<=", until))]
@@ -90,23 +88,21 @@ class _Tallies:
         self.by_subscriber = Tally(["subscriber"], measures.MEASURES["attempts"].sums)
         self.durations = Tally(["at", "kind", "bucket"], ["count"])
         self.subscriber_durations = Tally(["subscriber", "kind", "bucket"], ["count"])
-        self.by_queue = Tally(["queue"], measures.SETTLEMENTS)
-        self.served = Tally(["queue", "tenant"], ["pulled"])
-        self.moments_served = Tally(["queue", "at", "tenant"], ["pulled"])
+        self.queues = QueueTallies()
 
-    def by_measure(self) -> dict[str, list[Tally | Least]]:
+    def by_measure(self) -> dict[str, Sequence[Tally | Least]]:
         """What each table's rows are added to."""
         flows: list[Tally | Least] = [self.events, self.tenants, self.by_topic, self.by_tenant]
         return {
             "events": [*flows, self.keys, self.topic_keys, self.tenant_keys],
             "attempts": [self.attempts, self.by_subscriber],
             "durations": [self.durations, self.subscriber_durations],
-            "settlements": [self.by_queue, self.served, self.moments_served],
+            **self.queues.by_measure(),
         }
 
 
 def _moments(tallies: _Tallies) -> list[Moment]:
-    rows: dict[object, Row] = {row["at"]: {} for row in tallies.moments_served.rows()}
+    rows: dict[object, Row] = {row["at"]: {} for row in tallies.queues.moments_served.rows()}
     for row in (*tallies.events.rows(), *tallies.attempts.rows()):
         rows.setdefault(row["at"], {}).update(row)
     tenants = Counter(row["at"] for row in tallies.tenants.rows())
@@ -175,29 +171,6 @@ def _receivings(tallies: _Tallies) -> list[Receiving]:
     ]
 
 
-def _servings(tallies: _Tallies, ats: Sequence[int]) -> list[Serving]:
-    tenants = _grouped(tallies.served.rows(), "queue")
-    moments = _grouped(tallies.moments_served.rows(), "queue")
-    largest = _largest(tallies.by_queue.rows(), "pulled", "queue")
-    return [_serving(row, tenants[str(row["queue"])], moments[str(row["queue"])], ats) for row in largest]
-
-
-def _serving(whole: Row, tenants: Sequence[Row], moments: Iterable[Row], ats: Sequence[int]) -> Serving:
-    served = _whole(whole["pulled"])
-    by_moment: dict[int, list[int]] = {}
-    for row in moments:
-        by_moment.setdefault(moment.to_ms(_datetime(row["at"])), []).append(_whole(row["pulled"]))
-    shown = _largest(tenants, "pulled", "tenant") if served else []
-    return Serving(
-        str(whole["queue"]),
-        {word: _whole(whole[word]) for word in measures.SETTLEMENTS},
-        len(tenants),
-        {str(row["tenant"]): _whole(row["pulled"]) / served for row in shown},
-        sketches.jain([_whole(row["pulled"]) for row in tenants]),
-        [sketches.jain(by_moment.get(at, [])) for at in ats],
-    )
-
-
 def _spreads(durations: Tally, by: str) -> dict[tuple[object, str], Spread | None]:
     """Percentiles by the values of a column and by kind."""
     counts: dict[tuple[object, str], dict[int, int]] = {}
@@ -208,13 +181,6 @@ def _spreads(durations: Tally, by: str) -> dict[tuple[object, str], Spread | Non
 
 def _largest(rows: Iterable[Row], amount: str, name: str) -> list[Row]:
     return sorted(rows, key=lambda row: (-_whole(row[amount]), str(row[name])))[:LARGEST_MAX]
-
-
-def _grouped(rows: Iterable[Row], by: str) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(str(row[by]), []).append(row)
-    return found
 
 
 def _datetime(value: object) -> datetime:

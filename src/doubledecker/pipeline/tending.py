@@ -59,7 +59,7 @@ def tend(spark: SparkSession, root: str, retention: Retention | None = None, *, 
         dropped += sum(_drop(opened, rule) for rule in aged(opened, name, rules, now=now or datetime.now(UTC)))
         joined += _join(spark, table, crowded(lake.parts(opened)))
         removed += _clean(opened)
-    removed += sum(_clean(measures.table_of(root, name).open()) for name in measures.MEASURES)
+    removed += sum(_clean(measures.table_of(root, name).open()) for name in measures.TABLES)
     return Tended(joined, removed, dropped)
 
 

@@ -35,6 +35,15 @@ class FacetView:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """How many messages of a tenant wait in a queue, and its weight there."""
+
+    tenant: str
+    count: int
+    weight: float
+
+
+@dataclass(frozen=True)
 class QueueView:
     """How a queue stands in one partition."""
 
@@ -91,6 +100,29 @@ async def names(partition: Partition, queue: Queue, *, most: int) -> list[str]:
     replies = await partition.commands(commands)
     found = dict.fromkeys(name.decode() for reply in cast("list[list[bytes]]", replies) for name in reply)
     return list(found)[:most]
+
+
+async def waiting(partition: Partition, queue: str, *, most: int) -> list[Waiting]:
+    """The tenants that could be served now, at most so many, those first that have had the least of their due.
+
+    Those that their own rules hold back (paused, at their cap or rate) are not among them.
+    """
+    reply = await partition.command("ZRANGE", partition.key(f"queue:ring:{queue}"), 0, most - 1)
+    tenants = [name.decode() for name in cast("list[bytes]", reply)]
+    if not tenants:
+        return []
+    kept, rules, *tails = await partition.commands(
+        [
+            ["HMGET", partition.key(f"queue:facets:{queue}"), *tenants],
+            ["HMGET", partition.key(f"queue:rules:{queue}"), *tenants],
+            *(["LLEN", partition.key(f"queue:new:{queue}:{name}")] for name in tenants),
+        ]
+    )
+    records, packed = cast("list[bytes | None]", kept), cast("list[bytes | None]", rules)
+    return [
+        Waiting(tenant, len(head(record)) + cast("int", tail), _rule(rule).weight)
+        for tenant, record, rule, tail in zip(tenants, records, packed, tails, strict=True)
+    ]
 
 
 def head(record: bytes | None) -> list[str]:
