@@ -26,7 +26,7 @@ _ENTER, _COMPLETE = load("write_enter"), load("write_complete")
 
 @dataclass(frozen=True)
 class Refusals:
-    """Rows of a call that were refused before it, by reason (`topic <name> <owner>`), and the row numbers of its events.
+    """Rows of a call that were refused before it, by reason (`topic <name> <owner>`), and numbers of its other rows.
 
     `numbers` may be left out when no row was refused: the events are consecutive rows then.
     """
@@ -59,7 +59,7 @@ class Fence:
 
 @dataclass(frozen=True)
 class Reached:
-    """How far a task has come; `refused` names by row number what refused it: `queue <name>` or `topic <name> <owner>`."""
+    """How far a task has come; `refused` says by row number what refused it, as `queue <name>` or `topic <name> …`."""
 
     batch: int = -1
     rows: int = 0
