@@ -146,7 +146,7 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule()
     def mend(self) -> None:
-        """What the schedule chore does for those who died."""
+        """What the repair chore does for those who died."""
         partitions = self.world.partitions
         self.world.run(registry.copy_version(partitions, self.world.run(registry.version(partitions.home))))
         self.answered = self.version

@@ -24,7 +24,7 @@ async def test_a_rejection_changes_neither_health_nor_attempts_nor_when_it_was_l
         [before] = await bus.get("/subscribers", subscriber)
         attempts = receiver.attempts
 
-        await asyncio.sleep(1.5)  # the schedule chore has looked at the parked ones
+        await asyncio.sleep(1.5)  # the repair chore has looked at the parked ones
 
         [after] = await bus.get("/subscribers", subscriber)
         assert rejected > 0

@@ -71,7 +71,8 @@ class Chores:
         self._by_name: dict[str, Callable[..., Awaitable[None]]] = {
             "monitor": self.monitor,
             "autodrop": self._autodrop.run,
-            "schedule": self.schedule,
+            "repair": self.repair,
+            "schedule": self.repair,  # its name in 0.1.0, whose data may hold such a job
             "sweep": self.sweep,
             "return": self.bring_back,
         }
@@ -117,7 +118,7 @@ class Chores:
         home = self._partitions.home
         await chains.forget(home, await chains.silent(home, silent_ms_max=10 * self._rules.dead_ms))
 
-    async def schedule(self) -> None:
+    async def repair(self) -> None:
         """Mend what a crash may have left behind: old versions, parked jobs with free places, long journals."""
         await registry.copy_version(self._partitions, await registry.version(self._partitions.home))
         for partition in self._partitions.all:

@@ -135,7 +135,7 @@ class Deliverer:
         """Not now: a retry comes back when the breaker may be probed; first tries wait parked, as for a place.
 
         They are not invited back though places may be free: that would bring them here again at once. Whoever next
-        gets through to the subscriber invites them, or the schedule chore does.
+        gets through to the subscriber invites them, or the repair chore does.
         """
         if taken.queue == RETRY:
             await jobs.nack(taken, delay_ms=delay_ms)

@@ -119,7 +119,7 @@ class Fetcher:
         return wait_s
 
     async def _say(self, partition: Partition, parked_for: Sequence[str]) -> None:
-        """Have it known that jobs were parked; what is not said now, the schedule chore finds."""
+        """Have it known that jobs were parked; what is not said now, the repair chore finds."""
         for token in parked_for:
             assert self._announce is not None, "who names the busy hears of what was parked for them"
             try:

@@ -24,7 +24,7 @@ from doubledecker.worker.fetch import Fetcher
 from doubledecker.worker.monitor import Adapter, Monitor, PrintAdapter, StatsdAdapter
 
 # Safety net for what a crash left behind; nothing that is on time waits for it.
-_SCHEDULE_S = 1.0
+_REPAIR_S = 1.0
 _SWEEP_S = 30.0
 _RETURN_S = 5.0
 # What a call takes beyond its own deadline: loading, settling.
@@ -76,7 +76,7 @@ def make_worker(settings: Settings, bus: Bus, receivers: Chains, monitor: Monito
         tickers={
             "monitor": settings.monitor_interval_s,
             "autodrop": settings.autodrop_interval_s,
-            "schedule": _SCHEDULE_S,
+            "repair": _REPAIR_S,
             "sweep": _SWEEP_S,
             "return": _RETURN_S,
         },
