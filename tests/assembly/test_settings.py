@@ -37,6 +37,7 @@ def test_each_kind_of_value_is_parsed():
 def test_routemaster_s_names_are_aliases_and_ours_win(name: str, alias: str):
     large = {"redis_max_mem_bytes": ("70000000", "80000000")}
     texts = {"redis_url": ("redis://h:1/0", "redis://h:2/0"), "root_key": ("k", "l"), "ssl_verify": ("false", "true")}
+    texts["log_level"] = ("debug", "error")
     value, other = {**texts, **large}.get(name, ("7", "8"))
 
     assert getattr(read({alias: value}), name) == getattr(read({f"DOUBLEDECKER_{name.upper()}": value}), name)
@@ -106,3 +107,66 @@ def test_a_spark_conf_file_that_cannot_be_used_is_named(tmp_path: Path):
         file.write_bytes(content)
         with pytest.raises(SettingInvalid, match=str(file)):
             spark_conf.read(tmp_path, "")
+
+
+def routemaster_env() -> dict[str, str]:
+    """The variables of the `.env` that Routemaster comes with."""
+    lines = (Path(__file__).parent / "routemaster.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def test_the_original_s_own_variables_are_taken():
+    settings = read(routemaster_env())
+
+    assert (settings.hp_heal_rate, settings.hp_damage_rate) == (1, 2)
+    assert (settings.redis_url, settings.root_key) == ("redis://localhost", "CHANGE-ME")
+    assert (settings.client_tokens, settings.log_level) == (("demo", "shop--6f1d6311"), "DEBUG")
+    assert (settings.worker_threads, settings.max_event_data_bytes, settings.ssl_verify) == (5, 64, True)
+
+
+def test_the_redis_url_may_be_the_name_of_another_variable_as_the_original_has_it():
+    given = {"ROUTEMASTER_REDIS_URL": "REDISCLOUD_URL", "REDISCLOUD_URL": "redis://cloud:1/0"}
+
+    assert read(given).redis_url == "redis://cloud:1/0"
+    with pytest.raises(SettingInvalid, match=r"^ROUTEMASTER_REDIS_URL is 'REDISCLOUD_URL', which would be the name"):
+        read({"ROUTEMASTER_REDIS_URL": "REDISCLOUD_URL"})
+
+
+@pytest.mark.parametrize(("level", "ours"), [("WARN", "warning"), ("FATAL", "error"), ("INFO", "info")])
+def test_ruby_s_names_of_log_levels_are_taken(level: str, ours: str):
+    assert read({"ROUTEMASTER_LOG_LEVEL": level}).log_level.lower() == ours
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("ROUTEMASTER_HP_DAMAGE_RATE", "0", "is 0; the least is 1"),
+        ("ROUTEMASTER_HP_DAMAGE_RATE", "two", "is 'two'; it must be a whole number"),
+        ("DOUBLEDECKER_HP_DAMAGE_RATE", "-2", "is -2; the least is 1"),
+        ("ROUTEMASTER_WORKER_THREADS", "0", "is 0; the least is 1"),
+        ("ROUTEMASTER_SSL_VERIFY", "perhaps", "is 'perhaps'; it must be true or false"),
+        ("ROUTEMASTER_LOG_LEVEL", "loud", "is 'loud'; it must be one of"),
+        ("ROUTEMASTER_REDIS_URL", "http://h", "is 'http://h'; it must be like redis://"),
+        ("ROUTEMASTER_REDIS_URL", "redis://me:secret@h:port", "is 'h:port'; it must be like redis://"),
+        ("ROUTEMASTER_CLIENTS", "demo,Bad Token", "has a token, number 2, that does not match"),
+        ("ROUTEMASTER_CLIENTS", "--secret", "has a token, number 1, that does not match"),
+    ],
+)
+def test_an_error_names_the_variable_that_was_set(variable: str, value: str, says: str):
+    with pytest.raises(SettingInvalid) as raised:
+        read({variable: value})
+
+    assert str(raised.value).startswith(f"{variable} {says}")
+    assert "secret" not in str(raised.value)
+
+
+def test_an_error_names_every_variable_that_was_set():
+    with pytest.raises(SettingInvalid) as raised:
+        read({"ROUTEMASTER_REDIS_MAX_MEM": "9", "ROUTEMASTER_REDIS_MIN_FREE": "10"})
+
+    assert str(raised.value).startswith("ROUTEMASTER_REDIS_MAX_MEM is 9, and ROUTEMASTER_REDIS_MIN_FREE keeps 10 of it")
+
+
+def test_an_error_of_a_variable_of_ours_does_not_name_the_weaker_one():
+    with pytest.raises(SettingInvalid, match=r"^DOUBLEDECKER_WORKER_THREADS is 0"):
+        read({"DOUBLEDECKER_WORKER_THREADS": "0", "ROUTEMASTER_WORKER_THREADS": "7"})

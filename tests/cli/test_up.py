@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from assembly.test_settings import routemaster_env
 from cli.commands import Up, an_up, children, is_running, run, until
 from conftest import Topology
 from doubledecker.store import embedded, maxmemory
@@ -176,6 +177,18 @@ def test_a_server_and_a_key_that_are_given_are_used(data_dir: Path, one: Topolog
     assert not [line for line in lines if "valkey" in line]
     assert 'curl -u "$ROUTEMASTER_ROOT_KEY:"' in up.out
     assert list(data_dir.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_original_s_own_env_starts_the_bus(data_dir: Path, one: Topology):
+    given = {**routemaster_env(), "ROUTEMASTER_REDIS_URL": "REDISCLOUD_URL", "REDISCLOUD_URL": one.url}
+    with an_up(data_dir, "--no-demo", DOUBLEDECKER_NAMESPACE="old:", **given) as up:
+        as_root = up.post("/api_tokens", "CHANGE-ME", {"name": "new"})
+        event = {"type": "create", "url": "https://shop.example/1"}
+        until(lambda: up.post("/topics/orders", "demo", event) == 204)
+
+    assert as_root == 201
+    assert 'curl -u "$ROUTEMASTER_ROOT_KEY:"' in up.out
 
 
 @pytest.mark.slow

@@ -319,7 +319,7 @@ async def test_every_key_is_documented_and_every_documented_key_is_real(topology
         Receiver() as good,
         Receiver(plan=lambda _: 500) as bad,
         Receiver(plan=lambda _: "hang") as stuck,
-        a_bus(topology, workers=0) as bus,
+        a_bus(topology, workers=0, clients="imported--token") as bus,
     ):
         seen = await walk(bus, topology, good, bad, stuck)
 

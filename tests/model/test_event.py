@@ -61,6 +61,20 @@ def test_routemaster_s_route_takes_only_its_four_types(type_: str):
         "https://a.example/#f",
         "https:///x",
         "https://a b/",
+        "https://[",
+        "https://[::1",
+        "https://[::g]/",
+        "https://]/",
+        "https://[::1]x/",
+        "https://a:b/",
+        "https://a:99999/",
+        "https://a:0/",
+        "https://:443/",
+        "https://u@/",
+        "https://a@b@c/",
+        "https://a\x00b/",
+        "https://a/\x7f",
+        "https://\u2100.example/",
         "https://a/" + "x" * 1024,
         "",
     ],
@@ -68,6 +82,22 @@ def test_routemaster_s_route_takes_only_its_four_types(type_: str):
 def test_a_url_is_https_without_a_query_and_not_too_long(url: str):
     with pytest.raises(BadRequest, match="url is"):
         posted(url=url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://a",
+        "https://a/",
+        "https://a:8443/b",
+        "https://[::1]:443/x",
+        "https://u@a/",
+        "https://ü.example/ü",
+        "https://a%20b/",
+    ],
+)
+def test_a_url_that_a_receiver_can_parse_is_taken(url: str):
+    assert posted(url=url).url == url
 
 
 @pytest.mark.parametrize("name", ["", "Widgets", "a-b", "x" * 65, "widgets1", "ü"])

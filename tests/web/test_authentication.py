@@ -37,7 +37,7 @@ RESTRICTED = [
     ("DELETE", "/subscriber/topics/orders", None, 403, 204),
     ("DELETE", "/subscriber", None, 403, 204),
 ]
-PUBLIC = ["/health", "/health/ping", "/livez", "/version", "/openapi.json"]
+PUBLIC = ["/health", "/health/ping", "/health/ping.json", "/livez", "/version", "/openapi.json"]
 
 
 async def test_each_route_is_for_root_or_clients_or_both_and_never_for_strangers(one: Topology):

@@ -115,7 +115,8 @@ REQUESTS = [
     ("client", "DELETE", "/api_tokens/{name}", "nobody", None, {}, 403),
     ("client", "GET", "/pulse", "", None, {}, 204),
     ("client", "GET", "/pulse/scaling", "", None, {}, 204),
-    *(("-", "GET", path, "", None, {}, 200) for path in ("/health", "/health/ping", "/livez", "/version")),
+    *(("-", "GET", path, "", None, {}, 200) for path in ("/health", "/health/ping", "/health/ping.json")),
+    *(("-", "GET", path, "", None, {}, 200) for path in ("/livez", "/version")),
     *(("-", "GET", path, "", None, {}, 200) for path in ("/openapi.json", "/metrics")),
     ("-", "GET", "/readyz", "", None, {}, 200),
 ]

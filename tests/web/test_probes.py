@@ -38,7 +38,7 @@ NEED_REDIS = [
 
 async def test_the_process_says_that_it_runs_and_which_version(one: Topology):
     async with a_bus(one, workers=0) as bus:
-        for path in ("/health", "/health/ping"):
+        for path in ("/health", "/health/ping", "/health/ping.json"):
             assert (await ask(bus, "GET", path, None)).json == {"status": "ok", "version": __version__}
         assert (await ask(bus, "GET", "/livez", None)).json == {"status": "alive"}
         assert (await ask(bus, "GET", "/version", None)).json == {"name": "doubledecker", "version": __version__}

@@ -77,6 +77,58 @@ async def test_a_uuid_that_is_the_public_id_stays_and_is_warned_of_at_start(one:
         assert [line["subscriber"] for line in logs if line["event"] == "subscriber.forgeable"] == [mail["id"]]
 
 
+@pytest.mark.parametrize(
+    ("given", "uuid", "kept"),
+    [
+        ("https://us@mail.example/events", None, "us"),
+        ("https://us@mail.example/events", "us", "us"),
+        ("https://u%40s%21@mail.example/events", None, "u@s!"),
+        ("https://us:@mail.example/events", None, "us"),
+        ("https://@mail.example/events", "us", "us"),
+        ("https://mail.example/events", "us", "us"),
+    ],
+)
+async def test_a_user_name_in_a_callback_is_the_uuid_and_leaves_the_url(
+    one: Topology, given: str, uuid: str | None, kept: str
+):
+    """The original's command line asks for the uuid in this way."""
+    async with a_bus(one, workers=0) as bus:
+        mail = await bus.token("mail")
+        await bus.subscribe(mail, given, "orders", uuid=uuid)
+        queue = {"pattern": ".*:orders:.*", "callback": given, "uuid": uuid}
+        made = (await ask(bus, "PUT", "/queues/jobs", mail, json=queue)).json
+
+        [row] = await bus.get("/subscribers", mail)
+        assert (row["callback"], row["uuid"]) == (made["callback"], made["uuid"]) == (CALLBACK, kept)
+
+
+@pytest.mark.parametrize(
+    ("given", "uuid", "said"),
+    [
+        ("https://us@mail.example/", "them", "the uuid is another"),
+        ("https://us:secret@mail.example/", None, "must not carry a password"),
+        ("https://:secret@mail.example/", None, "must not carry a password"),
+        ("https://a%3Ab@mail.example/", None, "without a colon"),
+        ("https://a%20b@mail.example/", None, "printable ASCII"),
+    ],
+)
+async def test_credentials_in_a_callback_that_cannot_be_the_uuid_are_400(
+    one: Topology, given: str, uuid: str | None, said: str
+):
+    async with a_bus(one, workers=0) as bus:
+        mail = await bus.token("mail")
+        before = await everything(bus)
+        bodies = {
+            ("POST", "/subscription"): {"topics": ["orders"], "callback": given, "uuid": uuid},
+            ("PUT", "/queues/jobs"): {"pattern": ".*:orders:.*", "callback": given, "uuid": uuid},
+        }
+        for (method, path), body in bodies.items():
+            answer = await ask(bus, method, path, mail, json=body)
+            assert (answer.status, said in answer.detail, "secret" in answer.detail) == (400, True, False)
+
+        assert await everything(bus) == before
+
+
 async def test_a_second_post_replaces_the_topics_and_keeps_the_fields_that_are_absent_or_null(one: Topology):
     async with a_bus(one, workers=0) as bus:
         mail = await bus.token("mail")
@@ -183,7 +235,7 @@ BAD = [
     ({"callback": "https://mail.example:0/"}, "must be a URL with https"),
     ({"callback": "https://mail.example:99999/"}, "not a URL"),
     ({"callback": "https://[::1/"}, "not a URL"),
-    ({"callback": "https://user:password@mail.example/"}, "credentials"),
+    ({"callback": "https://user:password@mail.example/"}, "must not carry a password"),
     ({"callback": "https://mail.example/#a"}, "fragment"),
     ({"callback": "https://mail.example/a b"}, "printable ASCII"),
     ({"callback": "https://mail.example/\n"}, "printable ASCII"),

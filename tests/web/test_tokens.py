@@ -2,8 +2,10 @@
 
 import asyncio
 import re
+from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from conftest import Topology
 from harness import ROOT_KEY, a_bus, an_event
@@ -162,6 +164,35 @@ async def test_a_new_token_is_known_to_another_web_process_at_once(one: Topology
             async with asyncio.timeout(1):
                 while (await ask(bus, "GET", "/pulse", secret, url=other_url)).status != 204:
                     await asyncio.sleep(0.02)
+
+
+async def test_tokens_of_a_routemaster_are_imported_once_and_do_not_come_back(one: Topology):
+    """A restart would else bring back what was revoked, or rotated, since."""
+    given = "demo, shop--6f1d6311 ,gone--1234,"
+    async with a_bus(one, workers=0) as bus:
+        old = replace(bus, settings=replace(bus.settings, clients=given))
+        with capture_logs() as logs:
+            async with another_web(old):
+                rows = {row["name"]: row["token"] for row in await bus.get("/api_tokens")}
+                await ask(bus, "DELETE", f"/api_tokens/{rows['gone']}")
+                await ask(bus, "POST", f"/api_tokens/{rows['shop']}/rotate", json={"overlap_s": 0})
+            async with another_web(old) as url:
+                again = {row["name"]: row["token"] for row in await bus.get("/api_tokens")}
+                secrets = ("demo", "shop--6f1d6311", "gone--1234")
+                answers = [await ask(bus, "GET", "/pulse", secret, url=url) for secret in secrets]
+
+        assert set(rows) == {"demo", "shop", "gone"}
+        assert again == {name: id_ for name, id_ in rows.items() if name != "gone"}
+        assert [answer.status for answer in answers] == [204, 401, 401]
+        [line] = [line for line in logs if line["event"] == "tokens.imported"]
+        assert sorted(line["clients"]) == sorted(rows.values())
+
+
+async def test_a_token_that_a_client_has_already_is_not_imported_again(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        await ask(bus, "POST", "/api_tokens", json={"name": "mine", "token": "shop--6f1d6311"})
+        async with another_web(replace(bus, settings=replace(bus.settings, clients="shop--6f1d6311"))):
+            assert [row["name"] for row in await bus.get("/api_tokens")] == ["mine"]
 
 
 async def _values(partition, key: bytes) -> list[bytes]:

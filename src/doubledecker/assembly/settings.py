@@ -6,15 +6,18 @@ Each is `DOUBLEDECKER_<NAME>`; the names that Routemaster used are accepted too.
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
+from urllib.parse import urlsplit
 
 from doubledecker.assembly import spark_conf
 from doubledecker.errors import SettingInvalid
+from doubledecker.model import token as tokens
 from doubledecker.model.event import DEPTH_MAX
 
 PREFIX = "DOUBLEDECKER_"
 # Routemaster's names, where they differ from ours by more than the prefix.
 ALIASES = {
     "root_key": "ROUTEMASTER_ROOT_KEY",
+    "clients": "ROUTEMASTER_CLIENTS",
     "redis_url": "ROUTEMASTER_REDIS_URL",
     "worker_threads": "ROUTEMASTER_WORKER_THREADS",
     "redis_max_mem_bytes": "ROUTEMASTER_REDIS_MAX_MEM",
@@ -29,9 +32,15 @@ ALIASES = {
     "acquire_timeout_s": "ROUTEMASTER_ACQUIRE_TIMEOUT",
     "scaling_threshold": "ROUTEMASTER_SCALING_THRESHOLD",
     "scaling_deadline_ms": "ROUTEMASTER_SCALING_DEADLINE",
+    "log_level": "ROUTEMASTER_LOG_LEVEL",
 }
 # Secrets that never leave the process in a pickle. `spark_conf` may hold keys of an object store.
-_KEPT_HERE = ("root_key", "spark_conf")
+_KEPT_HERE = ("root_key", "clients", "spark_conf")
+# Ruby's names of levels that have another one here.
+_LEVELS = {"warn": "warning", "fatal": "error", "unknown": "error"}
+_SCHEMES = ("redis", "rediss", "unix")
+# Routemaster took the name of another variable in place of a URL.
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
 ADAPTERS = ("print", "prometheus", "statsd")
 _PORT = re.compile(r"[0-9]{1,5}")
 # Up to some three centuries.
@@ -50,6 +59,7 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 17890
     root_key: str = ""
+    clients: str = ""
     private_callbacks: bool = False
     metrics_public: bool = False
     # what a request may be
@@ -138,8 +148,13 @@ class Settings:
         pairs = [part.partition("=") for part in self.lake_retention_topics.split(",") if part.strip()]
         if not all(_DAYS.fullmatch(days.strip()) for _, _, days in pairs):
             seen = self.lake_retention_topics
-            raise SettingInvalid(f"{PREFIX}LAKE_RETENTION_TOPICS is {seen!r}; write it in days, like orders=30,pages=7")
+            raise _invalid("lake_retention_topics", f"is {seen!r}; write it in days, like orders=30,pages=7")
         return {topic.strip(): int(days) for topic, _, days in pairs}
+
+    @property
+    def client_tokens(self) -> tuple[str, ...]:
+        """The tokens to import: those that clients of a Routemaster had."""
+        return tuple(token.strip() for token in self.clients.split(",") if token.strip())
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -150,11 +165,11 @@ class Settings:
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if value < least:
-                raise SettingInvalid(f"{PREFIX}{name.upper()} is {value}; the least is {least}")
+                raise _invalid(name, f"is {value}; the least is {least}")
         for name, most in _MOST.items():
             value = getattr(self, name)
             if value > most:
-                raise SettingInvalid(f"{PREFIX}{name.upper()} is {value}; the most is {most}")
+                raise _invalid(name, f"is {value}; the most is {most}")
         _one_of("journal_full", self.journal_full, ("trim", "refuse"))
         _one_of("notify", self.notify, ("heard", "always", "never"))
         _one_of("log_level", self.log_level.lower(), ("debug", "info", "warning", "error"))
@@ -168,9 +183,14 @@ class Settings:
                 f"{self.redis_min_free_bytes} of it free: nothing is left; raise the first or lower the other"
             )
         if not self.namespace or "{" in self.namespace or "}" in self.namespace:
-            raise SettingInvalid(f"{PREFIX}NAMESPACE is {self.namespace!r}; it must not be empty nor have braces")
+            raise _invalid("namespace", f"is {self.namespace!r}; it must not be empty nor have braces")
         if "statsd" in self.adapters and not _PORT.fullmatch(self.statsd_address.rpartition(":")[2]):
-            raise SettingInvalid(f"{PREFIX}STATSD_ADDRESS is {self.statsd_address!r}; it must be host:port")
+            raise _invalid("statsd_address", f"is {self.statsd_address!r}; it must be host:port")
+        _check_clients(self.client_tokens)
+
+
+def _invalid(name: str, says: str) -> SettingInvalid:
+    return SettingInvalid(f"{PREFIX}{name.upper()} {says}")
 
 
 _LEAST = {
@@ -242,19 +262,54 @@ _MOST = {
 
 def read(environment: Mapping[str, str]) -> Settings:
     """Settings from environment variables; an unknown DOUBLEDECKER_ name is an error, since it is likely a typo."""
+    variables = _variables(environment)
     known = {field.name: field.default for field in fields(Settings)}
-    given: dict[str, str] = {}
-    for variable, value in environment.items():
-        name = variable.removeprefix(PREFIX).lower()
-        if variable.startswith(PREFIX) and name in known:
-            given[name] = value
-        elif variable.startswith(PREFIX):
-            raise SettingInvalid(f"there is no setting {variable}; docs/operations.md lists them")
-    for name, variable in ALIASES.items():
-        if name not in given and variable in environment:
-            given[name] = environment[variable]
-    parsed = {name: _parse(name, value, known[name]) for name, value in given.items()}
-    return Settings(**parsed)  # type: ignore[arg-type]  # _parse gives each the type of its default
+    try:
+        parsed = {name: _parse(name, _text(name, environment, by), known[name]) for name, by in variables.items()}
+        settings = Settings(**parsed)  # type: ignore[arg-type]  # _parse gives each the type of its default
+        # Not by Settings itself: commands put there what was passed to them by another name.
+        _check_redis_url(settings.redis_url)
+    except SettingInvalid as error:
+        raise SettingInvalid(_as_set(str(error), variables)) from error
+    return settings
+
+
+def _as_set(text: str, variables: Mapping[str, str]) -> str:
+    """An error with the names of the variables that were set, where these are Routemaster's."""
+    for name, by in variables.items():
+        text = re.sub(rf"\b{PREFIX}{name.upper()}\b", by, text)
+    return text
+
+
+def variable(name: str, environment: Mapping[str, str]) -> str | None:
+    """The environment variable that gives a setting, if one does."""
+    return _variables(environment).get(name)
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variable that gives each setting that is given; ours are stronger than Routemaster's."""
+    known = {PREFIX + field.name.upper(): field.name for field in fields(Settings)}
+    for each in environment:
+        if each.startswith(PREFIX) and each not in known:
+            raise SettingInvalid(f"there is no setting {each}; docs/operations.md lists them")
+    given = {name: alias for name, alias in ALIASES.items() if alias in environment}
+    return given | {name: each for each, name in known.items() if each in environment}
+
+
+def _text(name: str, environment: Mapping[str, str], by: str) -> str:
+    """What a variable says, in our words where Routemaster has others."""
+    text = environment[by]
+    if by != ALIASES.get(name):
+        return text
+    if name == "hp_damage_rate":
+        return text.removeprefix("-")
+    if name == "log_level":
+        return _LEVELS.get(text.lower(), text)
+    if name == "redis_url" and _VARIABLE.fullmatch(text):
+        if text not in environment:
+            raise _invalid(name, f"is {text!r}, which would be the name of a variable with the URL; there is none")
+        return environment[text]
+    return text
 
 
 def _parse(name: str, text: str, default: object) -> str | int | float | bool:
@@ -264,16 +319,35 @@ def _parse(name: str, text: str, default: object) -> str | int | float | bool:
             return True
         if text.lower() in {"false", "0", "no", "off"}:
             return False
-        raise SettingInvalid(f"{PREFIX}{name.upper()} is {text!r}; it must be true or false")
+        raise _invalid(name, f"is {text!r}; it must be true or false")
     if isinstance(default, int | float):
         try:
             return type(default)(text)
         except ValueError:
             kind = "a whole number" if isinstance(default, int) else "a number"
-            raise SettingInvalid(f"{PREFIX}{name.upper()} is {text!r}; it must be {kind}") from None
+            raise _invalid(name, f"is {text!r}; it must be {kind}") from None
     return text
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise SettingInvalid(f"{PREFIX}{name.upper()} is {value!r}; it must be one of {', '.join(allowed)}")
+        raise _invalid(name, f"is {value!r}; it must be one of {', '.join(allowed)}")
+
+
+def _check_redis_url(url: str) -> None:
+    for part in url.split(","):
+        try:
+            is_url = urlsplit(part.strip()).scheme in _SCHEMES and urlsplit(part.strip()).port != 0
+        except ValueError:
+            is_url = False
+        if not is_url:
+            # What stands before the address may be a password.
+            shown = part.strip().rpartition("@")[2][:80]
+            raise _invalid("redis_url", f"is {shown!r}; it must be like redis://127.0.0.1:6379/0, rediss:// or unix://")
+
+
+def _check_clients(secrets: tuple[str, ...]) -> None:
+    for number, secret in enumerate(secrets, 1):
+        if not tokens.PATTERN.fullmatch(secret) or not tokens.name_of(secret):
+            allowed = f"{tokens.PATTERN.pattern}, with a name before any --"
+            raise _invalid("clients", f"has a token, number {number}, that does not match {allowed}")

@@ -103,6 +103,22 @@ class LiveRegistry:
 
         return await self._save_token(wanted)
 
+    async def import_tokens(self, secrets: Sequence[str], *, now_ms: int) -> list[str]:
+        """Add clients by the tokens that they have already; returns the ids of the new ones.
+
+        Each is added once, ever: one that was revoked or rotated since does not come back at the next start.
+        """
+        added = []
+        for secret in secrets:
+            hashed = tokens.hash_secret(secret)
+            if await registry.is_imported(self._partitions.home, hashed):
+                continue
+            await self.refresh()
+            if self.snapshot.with_secret(hashed, now_ms) is None:
+                added.append((await self.create_token(tokens.name_of(secret), secret, now_ms=now_ms)).id)
+            await registry.note_imported(self._partitions.home, hashed)
+        return added
+
     async def token(self, id_or_secret: str, *, now_ms: int) -> Token:
         """A client's token, given its id or a secret that works."""
         await self.refresh()

@@ -71,7 +71,7 @@ def up(*, port: int | None, data: Path, with_demo: bool, with_pipeline: bool) ->
     plan = Plan(
         settings=settings,
         data=data,
-        is_embedded=not _is_set("redis_url"),
+        is_embedded=reading.variable("redis_url", os.environ) is None,
         is_key_set=bool(settings.root_key),
         with_demo=with_demo,
         with_pipeline=with_pipeline and pipeline.is_installed(),
@@ -230,7 +230,7 @@ class _Up:
     def _say_ready(self) -> None:
         key = f"$(cat {self._plan.data / folder.ROOT_KEY})"
         if self._plan.is_key_set:
-            key = "$" + next(name for name in _names("root_key") if name in os.environ)
+            key = f"${reading.variable('root_key', os.environ)}"
         self._board.hint = f'Try: curl -u "{key}:" {self._board.url}/subscribers'
         if not self._plan.is_live:
             _echo(f"Ready. {self._board.hint}")
@@ -279,16 +279,13 @@ def _check_port(settings: Settings) -> None:
 
 
 def _environment_of(child: str, environment: Mapping[str, str]) -> dict[str, str]:
-    hidden = () if child in _ROOT_KEY_USERS else _names("root_key")
+    """What a child is given: secrets go only to those that use them."""
+    hidden = [*(() if child in _ROOT_KEY_USERS else _names("root_key")), *(() if child == "web" else _names("clients"))]
     return {name: value for name, value in environment.items() if name not in hidden}
 
 
-def _is_set(name: str) -> bool:
-    return any(each in os.environ for each in _names(name))
-
-
 def _names(name: str) -> tuple[str, str]:
-    """The environment variables that give a setting, the stronger one first."""
+    """The environment variables that may give a setting."""
     return PREFIX + name.upper(), reading.ALIASES[name]
 
 

@@ -7,6 +7,7 @@ subscriber receives; nothing on the way parses them again. `data` is never looke
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from urllib.parse import urlsplit
 
 import msgspec
 import re2
@@ -25,7 +26,13 @@ NAME_LENGTH_MAX = 64
 URL_LENGTH_MAX = 1024
 # 2^53: beyond it a JavaScript reader would see another number.
 TIMESTAMP_MS_MAX = 9_007_199_254_740_992
-URL = re.compile(r"https://[^\s/?#]+(?:/[^\s?#]*)?")
+_PATH = r"(?:/[^\s?#\x00-\x1f\x7f]*)?"
+# Most are so plain that no parser need look at them; of the others the authority has to parse.
+PLAIN_URL = re.compile(rf"https://[A-Za-z0-9._~-]+{_PATH}")
+_NOT_IN_HOST = r"\s/?#@\[\]\x00-\x1f\x7f"
+URL = re.compile(
+    rf"https://(?:[^{_NOT_IN_HOST}]*@)?(?:\[[0-9A-Fa-f:.]+\]|[^:{_NOT_IN_HOST}]+)(?::[0-9]{{0,5}})?{_PATH}"
+)
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 # Patterns of RE2 nest up to a thousand deep, and few parsers of JSON read more than this.
 DEPTH_MAX = 256
@@ -204,11 +211,21 @@ def _checked_name(field: str, value: str | None) -> str:
 
 
 def _checked_url(url: str) -> str:
-    if len(url) > URL_LENGTH_MAX or not URL.fullmatch(url):
+    if len(url) > URL_LENGTH_MAX or not (PLAIN_URL.fullmatch(url) or _is_url(url)):
         raise BadRequest(
-            f"url is {_shown(url)}; it must be https, without a query, of {URL_LENGTH_MAX} characters at most"
+            f"url is {_shown(url)}; it must be an https URL, without a query, of {URL_LENGTH_MAX} characters at most"
         )
     return url
+
+
+def _is_url(url: str) -> bool:
+    """Whether it is https without a query or fragment, and a receiver that parses it will find a host."""
+    if not URL.fullmatch(url):
+        return False
+    try:
+        return bool(urlsplit(url).hostname) and urlsplit(url).port != 0
+    except ValueError:
+        return False
 
 
 def _checked_timestamp(timestamp: int | None, now_ms: int) -> int:

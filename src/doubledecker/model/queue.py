@@ -138,6 +138,8 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, is_private_allow
     if asked.refuse_clients is not None and not is_root:
         raise BadRequest("refuse_clients can be set by root alone; without it the queue may refuse your own events")
     _check_ranges(asked)
+    if asked.callback is not None:
+        asked.callback, asked.uuid = subscribing.without_user(asked.callback, asked.uuid)
     subscribing.check_receiver(asked, is_private_allowed=is_private_allowed)
     return Queue(
         name=name,

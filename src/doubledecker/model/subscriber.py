@@ -4,7 +4,7 @@ import re
 import uuid as uuids
 from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -22,6 +22,7 @@ TIERS = ("live", "bulk")
 CALLBACK_LENGTH_MAX = 2048
 # Basic authentication cannot carry a colon in the user name.
 UUID = re.compile(r"[\x21-\x39\x3b-\x7e]{1,255}")
+_WITH_USER = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^/?#]*)@(?P<rest>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,28 @@ def parse(body: bytes, *, is_private_allowed: bool) -> Subscription:
         raise BadRequest(f"{len(asked.topics)} topics; at most {TOPICS_MAX} are allowed")
     for topic in asked.topics:
         check_topic(topic)
+    asked.callback, asked.uuid = without_user(asked.callback, asked.uuid)
     check_receiver(asked, is_private_allowed=is_private_allowed)
     if asked.tier not in (None, *TIERS):
         raise BadRequest(f"tier is {asked.tier[:80]!r}; it must be {' or '.join(TIERS)}")
     return asked
+
+
+def without_user(callback: str, uuid: str | None) -> tuple[str, str | None]:
+    """The callback without a user name, and the uuid, which that name is when none is given.
+
+    Routemaster's command line asks for a uuid in this way.
+    """
+    found = _WITH_USER.fullmatch(callback)
+    if found is None:
+        return callback, uuid
+    user, _, password = found["user"].partition(":")
+    if password:
+        raise BadRequest("callback must not carry a password; the uuid, or a user name in its place, is the credential")
+    given = unquote(user) or None
+    if uuid is not None and given is not None and given != uuid:
+        raise BadRequest("callback carries a user name, and the uuid is another; give one of them")
+    return f"{found['scheme']}{found['rest']}", uuid if given is None else given
 
 
 def check_receiver(asked: Receiving, *, is_private_allowed: bool) -> None:
@@ -139,8 +158,8 @@ def _check_callback(callback: str, *, is_private_allowed: bool) -> None:
         raise BadRequest(f"callback is {callback[:80]!r}; it must be a URL with {' or '.join(schemes)}")
     if len(callback) > CALLBACK_LENGTH_MAX or not callback.isascii() or not callback.isprintable() or " " in callback:
         raise BadRequest(f"callback must be at most {CALLBACK_LENGTH_MAX} printable ASCII characters without spaces")
-    if parts.username or parts.password or parts.fragment:
-        raise BadRequest("callback must not carry credentials or a fragment; the uuid is the credential")
+    if parts.fragment:
+        raise BadRequest("callback must not carry a fragment")
 
 
 def _check_range(field: str, value: int | None, least: int, most: int) -> None:

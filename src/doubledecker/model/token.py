@@ -100,6 +100,11 @@ def make_secret(name: str) -> str:
     return f"{name[:30]}--{secrets.token_hex(16)}"
 
 
+def name_of(secret: str) -> str:
+    """The name in a secret that was made like ours and Routemaster's, `<name>--<random>`; else the whole."""
+    return secret.partition("--")[0]
+
+
 def make_id(name: str) -> str:
     """`<name>-<random>`; version 0.1.0 took the random part from the secret's hash."""
     return f"{name}-{secrets.token_hex(4)}"

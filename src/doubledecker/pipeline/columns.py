@@ -31,7 +31,7 @@ _UNESCAPED = r"[!#-\[\]-~]*"
 # None of parsing.STEPS; RE2 cannot say exactly that, and what has nothing but dots is looked at by itself.
 _NO_STEP = r".*[^.].*"
 _PATTERNS = {
-    "url": (parsing.URL.pattern, _UNESCAPED),
+    "url": (parsing.PLAIN_URL.pattern, _UNESCAPED),
     "tenant": (parsing.NAME.pattern, _NO_STEP),
     "key": (parsing.NAME.pattern,),
     "id": (parsing.EVENT_ID.pattern, _UNESCAPED),

@@ -219,8 +219,8 @@ def _pool(url: str) -> redis.ConnectionPool:
         )
     except ValueError as error:
         raise SettingInvalid(
-            f"cannot use the Redis URL {_shown(url)[:80]!r}; DOUBLEDECKER_REDIS_URL, or what was passed in its place, "
-            "must be like redis://127.0.0.1:6379/0, or begin with rediss:// or unix://"
+            f"cannot use the Redis URL {_shown(url)[:80]!r}; it must be like redis://127.0.0.1:6379/0, or begin with "
+            "rediss:// or unix://"
         ) from error
 
 

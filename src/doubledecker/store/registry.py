@@ -62,6 +62,16 @@ async def save_token(home: Partition, token: Token, *, seen: int) -> int:
     return cast("int", await home.run(_TOKEN_SAVE, id=token.id, record=record, seen=seen, most=TOKENS_MAX))
 
 
+async def is_imported(home: Partition, secret_hash: str) -> bool:
+    """Whether a token was imported before, though it may be gone since."""
+    return await home.command("SISMEMBER", home.key("api_tokens:imported"), secret_hash) == 1
+
+
+async def note_imported(home: Partition, secret_hash: str) -> None:
+    """Remember that a token was imported."""
+    await home.command("SADD", home.key("api_tokens:imported"), secret_hash)
+
+
 async def delete_token(home: Partition, id_: str) -> int:
     """Revoke a token; returns the registry's new version, or 0 when there was none."""
     return cast("int", await home.run(_TOKEN_DELETE, id=id_))

@@ -133,6 +133,7 @@ def _bus_table(
         "/pulse/scaling": {"GET": Route(routes.pulse_scaling)},
         "/health": {"GET": Route(routes.health, is_public=True)},
         "/health/ping": {"GET": Route(routes.health, is_public=True)},
+        "/health/ping.json": {"GET": Route(routes.health, is_public=True)},
         "/livez": {"GET": Route(routes.livez, is_public=True)},
         "/readyz": {"GET": Route(routes.readyz, is_public=True)},
         "/version": {"GET": Route(routes.version, is_public=True)},

@@ -157,6 +157,7 @@ _PATHS: dict[str, dict[str, Schema]] = {
     "/pulse/scaling": {"get": operation("204, a second late when there is too much work", _NO_CONTENT)},
     "/health": {"get": public("The process runs", "Status")},
     "/health/ping": {"get": public("The process runs", "Status")},
+    "/health/ping.json": {"get": public("The process runs", "Status")},
     "/livez": {"get": public("The process runs", "Alive")},
     "/readyz": {"get": public("Redis answers and a worker is alive; else 503 with `checks`", "Ready")},
     "/version": {"get": public("Which version runs", "Version")},

@@ -131,7 +131,7 @@ SUBSCRIPTION_FIELDS: dict[str, Schema] = {
         "type": "string",
         "pattern": r"^https?://[\x21-\x7e]+$",
         "maxLength": subscriber.CALLBACK_LENGTH_MAX,
-        "description": "https, or http where `private_callbacks` is set; no credentials, no fragment",
+        "description": "https, or http where `private_callbacks` is set; no fragment. A user name in it is the uuid",
     },
     "uuid": or_null(matching(subscriber.UUID.pattern, description="The user name that deliveries carry")),
     "timeout": or_null(whole(0, subscriber.TIMEOUT_MS_MAX, description="Milliseconds a batch waits for more")),

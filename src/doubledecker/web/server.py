@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from doubledecker import log
+from doubledecker import clock, log
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.redis_guard import RedisGuard
@@ -72,6 +72,7 @@ async def _serve_bus(
     async with build.open_bus(settings, guard=guard, stop=stop) as bus:
         _warn_of_public_uuids(bus.registry.snapshot)
         bus.room.check()
+        await _import_clients(settings, bus)
         feed = Feed(bus.partitions, listeners_max=settings.streams_max)
         async with asyncio.TaskGroup() as tasks:
             endless = (bus.registry.follow(), bus.publisher.run(), bus.bell.run(), feed.run())
@@ -101,6 +102,13 @@ def _log_limited_queues(bus: Bus) -> None:
                 detail="when full it refuses its owner's events only, others' do not enter it; "
                 "root may name further clients with refuse_clients",
             )
+
+
+async def _import_clients(settings: Settings, bus: Bus) -> None:
+    """Add the clients whose tokens the settings name, as Routemaster did."""
+    added = await bus.registry.import_tokens(settings.client_tokens, now_ms=clock.now_ms())
+    if added:
+        _log.info("tokens.imported", clients=added)
 
 
 def _warn_of_public_uuids(registry: Registry) -> None:
