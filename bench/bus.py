@@ -101,16 +101,18 @@ async def a_bus() -> AsyncIterator[Bus]:
         }
         async with children.started("doubledecker", "web", environment=environment) as web:
             bus = Bus(server, web, port, environment, http)
-            await _until_alive(bus)
+            await _until_connected(bus)
             bus.publisher = await bus.authorization("publisher")
             yield bus
 
 
-async def _until_alive(bus: Bus) -> None:
+async def _until_connected(bus: Bus) -> None:
+    """Wait until web answers and has its Redis; it answers before it has."""
+    headers = {"Authorization": aiohttp.encode_basic_auth(ROOT_KEY, "x")}
     async with asyncio.timeout(_START_S_MAX):
         while True:
             with contextlib.suppress(aiohttp.ClientError):
-                async with bus.http.get(f"{bus.url}/livez") as answer:
-                    if answer.status == 200:
+                async with bus.http.get(f"{bus.url}/pulse", headers=headers) as answer:
+                    if answer.status == 204:
                         return
             await asyncio.sleep(0.02)
