@@ -44,9 +44,17 @@ async def test_trailers_of_a_good_request_are_ignored(one: Topology):
 
 
 REFUSED = {
-    "no host": (a_request("GET /version HTTP/1.1", CLOSE), "0 Host headers"),
+    "no host": (a_request("GET /version HTTP/1.1", CLOSE), "no Host header"),
     "two hosts": (a_request("GET /version HTTP/1.1", "Host: x", "Host: x", CLOSE), "2 Host headers"),
     "two hosts in 1.0": (a_request("GET /version HTTP/1.0", "Host: x", "Host: y"), "2 Host headers"),
+    "two tokens": (
+        a_request("GET /version HTTP/1.1", "Host: x", "Authorization: Bearer a", "Authorization: Bearer b"),
+        "2 Authorization headers",
+    ),
+    "two content types": (
+        a_request("GET /version HTTP/1.1", "Host: x", "Content-Type: a/b", "Content-Type: application/json"),
+        "2 Content-Type headers",
+    ),
     "a host that is none": (a_request("GET /version HTTP/1.1", "Host: x/y", CLOSE), "Host is 'x/y'"),
     "a host with a user": (a_request("GET /version HTTP/1.1", "Host: root@x", CLOSE), "Host is 'root@x'"),
     "no version": (b"GET /version\r\n\r\n", "HTTP/0.9"),
@@ -120,6 +128,7 @@ SERVED = {
     ),
     "an upgrade, then a request": a_request("GET /version HTTP/1.1", "Host: x", "Connection: Upgrade", "Upgrade: h2c")
     + a_request("GET /version HTTP/1.1", "Host: x", CLOSE),
+    "two headers that may be": a_request("GET /version HTTP/1.1", "Host: x", "Accept: a", "Accept: b", CLOSE),
     "chunked in capitals": a_request(
         "GET /version HTTP/1.1", "Host: x", "Transfer-Encoding: Chunked", CLOSE, body=chunked(b"a")
     ),

@@ -33,7 +33,7 @@ class Seen:
 
 
 @asynccontextmanager
-async def a_server(**bounds: float) -> AsyncIterator[tuple[int, Seen]]:
+async def a_counting_server(**bounds: float) -> AsyncIterator[tuple[int, Seen]]:
     """A server of short answers that counts."""
     seen = Seen()
 
@@ -53,14 +53,20 @@ async def a_server(**bounds: float) -> AsyncIterator[tuple[int, Seen]]:
 
     for name, value in bounds.items():
         setattr(Counting, name, value)
-    config = uvicorn.Config(say, http=Counting, lifespan="off", log_config=None, ws="none")
+    async with a_server(say, Counting, buffer_bytes=BUFFER_BYTES) as port:
+        yield port, seen
+
+
+@asynccontextmanager
+async def a_server(app, protocol: type[GuardedProtocol], *, buffer_bytes: int = 1 << 20) -> AsyncIterator[int]:
+    config = uvicorn.Config(app, http=protocol, lifespan="off", log_config=None, ws="none")
     serving = _Server(config)
     with server.bind("127.0.0.1", 0) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
         task = asyncio.create_task(serving.serve([listener]))
         try:
-            yield listener.getsockname()[1], seen
+            yield listener.getsockname()[1]
         finally:
             serving.should_exit = True
             await task
@@ -77,10 +83,10 @@ async def say(scope, receive, send) -> None:
 
 
 @asynccontextmanager
-async def a_client(port: int) -> AsyncIterator[socket.socket]:
+async def a_client(port: int, *, buffer_bytes: int = BUFFER_BYTES) -> AsyncIterator[socket.socket]:
     client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
     client.setblocking(False)
     with client:
         await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
@@ -102,7 +108,7 @@ async def until(is_so) -> None:
 
 async def test_a_pipelined_request_is_not_parsed_before_the_one_before_it_is_answered():
     count = 20_000
-    async with a_server() as (port, seen), a_client(port) as client:
+    async with a_counting_server() as (port, seen), a_client(port) as client:
         sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(client, GET * (count - 1) + LAST))
         text = await read_all(client)
         await sending
@@ -113,7 +119,7 @@ async def test_a_pipelined_request_is_not_parsed_before_the_one_before_it_is_ans
 
 async def test_a_client_that_does_not_read_is_not_read_from_and_loses_nothing_when_it_does():
     count = 20_000
-    async with a_server() as (port, seen), a_client(port) as client:
+    async with a_counting_server() as (port, seen), a_client(port) as client:
         sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(client, GET * (count - 1) + LAST))
         await until(lambda: any(each.flow.write_paused and each.flow.read_paused for each in seen.connections))
         parsed = seen.parsed
@@ -129,11 +135,46 @@ async def test_a_client_that_does_not_read_is_not_read_from_and_loses_nothing_wh
 
 
 async def test_a_client_that_takes_none_of_its_answers_is_cut_off():
-    async with a_server(unread_s_max=0.3) as (port, seen), a_client(port) as client:
+    async with a_counting_server(unread_s_max=0.3) as (port, seen), a_client(port) as client:
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             await asyncio.get_running_loop().sock_sendall(client, GET * 100_000)
 
         await until(lambda: all(each._is_over for each in seen.connections))
+
+
+async def test_a_body_in_tiny_chunks_is_parsed_in_many_turns():
+    seen: list[int] = []
+
+    class Counting(GuardedProtocol):
+        def _parse(self) -> None:
+            seen.append(0)
+            super()._parse()
+
+        def on_body(self, body: bytes) -> None:
+            seen[-1] += 1
+            super().on_body(body)
+
+    async def count(scope, receive, send) -> None:
+        size, more = 0, True
+        while more:
+            message = await receive()
+            size, more = size + len(message["body"]), message["more_body"]
+        body = b"%d" % size
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+    chunks = 100_000
+    head = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+    async with a_server(count, Counting) as port, a_client(port, buffer_bytes=1 << 20) as client:
+        sending = asyncio.create_task(
+            asyncio.get_running_loop().sock_sendall(client, head + b"1\r\na\r\n" * chunks + b"0\r\n\r\n")
+        )
+        text = await read_all(client)
+        await sending
+
+    assert text.endswith(b"%d" % chunks)
+    assert sum(seen) == chunks
+    assert max(seen) < 10_000
 
 
 async def test_publishers_are_served_while_others_pipeline_without_reading(one: Topology):

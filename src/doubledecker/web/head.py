@@ -13,6 +13,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 Headers = Sequence[tuple[bytes, bytes]]
 
+# Which of two counts is not said anywhere, and a proxy that checks one may pass both.
+_SINGLE = (b"host", b"authorization", b"content-type", b"content-encoding", b"idempotency-key", b"last-event-id")
 _VERSIONS = ("1.1", "1.0")
 # RFC 3986's host and port, or nothing; whether the name exists is not our business.
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%\[\]:-]*")
@@ -43,23 +45,37 @@ class Refusal:
 
 def refuse(headers: Headers, *, version: str, is_upgrade: bool) -> Refusal | None:
     """Why a head is refused, if it is."""
-    names = [name for name, _ in headers]
-    if version not in _VERSIONS:
-        return _bad(f"the request is HTTP/{version}; send HTTP/1.1")
-    hosts = names.count(b"host")
-    if hosts > 1 or (hosts == 0 and version == "1.1"):
-        return _bad(f"the request has {hosts} Host headers; send one")
     fields = dict(headers)
-    if hosts and not _HOST.fullmatch(fields[b"host"]):
-        return _bad(f"Host is {_shown(fields[b'host'])}; it must be a name or an address, with a port or without")
-    if b"transfer-encoding" in fields:
+    why = _wrong_fields(headers, fields, version) or _wrong_framing(headers, fields, version, is_upgrade=is_upgrade)
+    return Refusal("Bad request", 400, why) if why else None
+
+
+def _wrong_fields(headers: Headers, fields: dict[bytes, bytes], version: str) -> str:
+    if version not in _VERSIONS:
+        return f"the request is HTTP/{version}; send HTTP/1.1"
+    if len(fields) < len(headers):
+        names = [name for name, _ in headers]
+        for name in _SINGLE:
+            if names.count(name) > 1:
+                return f"the request has {names.count(name)} {name.decode().title()} headers; send one"
+    host = fields.get(b"host")
+    if host is None and version == "1.1":
+        return "the request has no Host header; send one"
+    if host is not None and not _HOST.fullmatch(host):
+        return f"Host is {_shown(host)}; it must be a name or an address, with a port or without"
+    return ""
+
+
+def _wrong_framing(headers: Headers, fields: dict[bytes, bytes], version: str, *, is_upgrade: bool) -> str:
+    is_coded = b"transfer-encoding" in fields
+    if is_coded:
         coding = b", ".join(value for name, value in headers if name == b"transfer-encoding")
         if version != "1.1" or coding.strip().lower() != b"chunked":
-            return _bad(f"Transfer-Encoding is {_shown(coding)} in HTTP/{version}; chunked in HTTP/1.1 is understood")
-    if is_upgrade and (b"transfer-encoding" in fields or body_bytes(headers)):
+            return f"Transfer-Encoding is {_shown(coding)} in HTTP/{version}; chunked in HTTP/1.1 is understood"
+    if is_upgrade and (is_coded or body_bytes(headers)):
         # The parser takes what follows such a head for another protocol, and would read the body as a request.
-        return _bad("the request offers an upgrade and has a body; send it without Upgrade")
-    return None
+        return "the request offers an upgrade and has a body; send it without Upgrade"
+    return ""
 
 
 def body_bytes(headers: Headers) -> int:
@@ -69,7 +85,7 @@ def body_bytes(headers: Headers) -> int:
 
 def malformed(reason: str) -> Refusal:
     """What is not HTTP at all."""
-    return _bad(f"this is not a request in HTTP/1.1: {reason}")
+    return Refusal("Bad request", 400, f"this is not a request in HTTP/1.1: {reason}")
 
 
 def too_slow(seen_bytes: int, *, head_s_max: float) -> Refusal:
@@ -91,10 +107,6 @@ def too_busy(seen: int, *, connections_max: int) -> Refusal:
     # uvicorn's own limit would answer as plain text, and counts the connection that asks against itself.
     detail = f"{seen} connections are open; at most {connections_max} are served"
     return Refusal("Service unavailable", 503, detail, ((b"retry-after", b"1"),))
-
-
-def _bad(detail: str) -> Refusal:
-    return Refusal("Bad request", 400, detail)
 
 
 def _shown(value: bytes) -> str:

@@ -42,6 +42,8 @@ ABORT = "doubledecker.abort"
 
 _NEWLINE = b"\r\n"
 _EMPTY_LINE = b"\r\n\r\n"
+# Chunks of a byte each cost as much as large ones: after so many bytes, some 5 ms at the worst, others get their turn.
+_TURN_BYTES = 32 * 1024
 
 _log = log.get("web")
 
@@ -110,8 +112,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._unparsed:
-            self._parse()
+        self._parse_on()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -120,8 +121,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._stop_unread_timer()
-        if self._unparsed:
-            self._parse()
+        self._parse_on()
 
     def _refuse_head(self) -> Refusal | None:
         if len(self.headers) > self.headers_max:
@@ -132,10 +132,15 @@ class GuardedProtocol(HttpToolsProtocol):
         return head.refuse(self.headers, version=version, is_upgrade=is_upgrade)
 
     def _parse(self) -> None:
-        """Feed the parser what has come, until a whole request is being answered."""
+        """Feed the parser what has come, until a whole request is being answered, or it is others' turn."""
+        turn_end = self._parsed_to + _TURN_BYTES
         while self._parsed_to < len(self._unparsed):
             if self.flow.write_paused or _is_whole(self.cycle):
                 self._flow.hold()
+                return
+            if self._parsed_to >= turn_end and not self._body_left:
+                self._flow.hold()
+                self.loop.call_soon(self._parse_on)
                 return
             start = self._parsed_to
             self._parsed_to = end = self._piece_end(start)
@@ -148,6 +153,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self._flow.release()
         if not _is_answering(self.cycle):
             self._wait()
+
+    def _parse_on(self) -> None:
+        if self._unparsed:
+            self._parse()
 
     def _piece_end(self, start: int) -> int:
         """Where to cut, so that no request ends inside the piece; at `start` itself when the framing is too long."""
@@ -238,22 +247,29 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 class _Flow(FlowControl):
-    """uvicorn's flow control, which resumes reading whenever an app asks for more; not while bytes are held back."""
+    """uvicorn's flow control, which stops reading while a body is not taken; and we, while bytes are held back."""
 
+    _is_full = False
     _is_held = False
+
+    def pause_reading(self) -> None:
+        self._is_full = True
+        super().pause_reading()
+
+    def resume_reading(self) -> None:
+        self._is_full = False
+        if not self._is_held:
+            super().resume_reading()
 
     def hold(self) -> None:
         self._is_held = True
-        self.pause_reading()
+        super().pause_reading()
 
     def release(self) -> None:
         if self._is_held:
             self._is_held = False
-            self.resume_reading()
-
-    def resume_reading(self) -> None:
-        if not self._is_held:
-            super().resume_reading()
+            if not self._is_full:
+                super().resume_reading()
 
 
 def guarded(
