@@ -515,3 +515,25 @@ class TestFullQueues:
             assert [each["event"]["id"] for each in messages] == ids[3:]
             shown = await ask(bus, ROOT_KEY, "GET", "/queues/jobs")
             assert shown["counters"]["dropped"] == 3
+
+
+async def test_a_list_ends_after_some_megabytes_and_redriving_does_not(one: Topology):
+    count = 160
+    async with a_bus(one, workers=0) as bus:
+        shop = await bus.token("shop")
+        await ask(bus, shop, "PUT", "/queues/jobs", {"pattern": ".*"}, status=201)
+        for part in range(2):
+            await bus.publish(shop, [an_event(part, data="x" * 60_000) for _ in range(count // 2)])
+        peeked = (await ask(bus, shop, "GET", "/queues/jobs/messages?limit=1000"))["messages"]
+        pulled = (await ask(bus, shop, "POST", "/queues/jobs/pull", {"max": 200}))["messages"]
+        held = [{"id": message["id"], "attempt": message["attempt"]} for message in pulled]
+        await ask(bus, shop, "POST", "/queues/jobs/nack", {"messages": held, "reject": True})
+        dead = await ask(bus, shop, "GET", "/queues/jobs/dead?limit=1000")
+        counted = await ask(bus, shop, "POST", "/queues/jobs/dead/redrive", {"dry_run": True})
+        redriven = await ask(bus, shop, "POST", "/queues/jobs/dead/redrive", {})
+
+        assert len(pulled) == count
+        assert [row["id"] for row in peeked] == [message["id"] for message in pulled][: len(peeked)]
+        assert 8_000_000 < len(peeked) * 60_000 < 8_388_608
+        assert (dead["count"], len(dead["messages"])) == (count, len(peeked))
+        assert (counted["messages"], redriven["messages"]) == (count, count)

@@ -1,6 +1,7 @@
 """How a queue stands over all partitions: for its page, for metrics, and before anything is destroyed."""
 
 import asyncio
+import math
 from collections import Counter as Sum
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,21 +88,39 @@ async def find_letters(
     *,
     tenant: str | None,
     ids: Sequence[str] | None = None,
-    most: int | None = None,
-) -> dict[Partition, list[Letter]]:
-    """Dead letters by partition: all, or those of a tenant, or those named."""
-    found: dict[Partition, list[Letter]] = {}
-    left = most
+    most: int,
+    bytes_max: float = math.inf,
+) -> list[Letter]:
+    """Dead letters: of all, or of a tenant, or those named; ends early after so many bytes."""
+    found: list[Letter] = []
+    size = 0
     for partition in partitions.all:
-        found[partition] = []
-        wanted = None if ids is None else [id_ for id_ in ids if id_.partition("-")[0] == str(partition.index)]
-        async for letter in letters.each(partition, queue, wanted):
+        async for letter in letters.each(partition, queue, _of(partition, ids)):
             if tenant is None or letter.tenant == tenant:
-                if left is not None and left <= 0:
+                size += len(letter.event)
+                if len(found) >= most or (size > bytes_max and found):
                     return found
-                found[partition].append(letter)
-                left = None if left is None else left - 1
+                found.append(letter)
     return found
+
+
+async def name_letters(
+    partitions: Partitions, queue: Queue, *, tenant: str | None, ids: Sequence[str] | None
+) -> dict[Partition, list[str]]:
+    """The ids of dead letters by partition: of all, or of a tenant, or those named that are there."""
+    return {
+        partition: [
+            letter.id
+            async for letter in letters.each(partition, queue, _of(partition, ids))
+            if tenant is None or letter.tenant == tenant
+        ]
+        for partition in partitions.all
+    }
+
+
+def _of(partition: Partition, ids: Sequence[str] | None) -> list[str] | None:
+    """Those of the ids that say they are of this partition."""
+    return None if ids is None else [id_ for id_ in ids if id_.partition("-")[0] == str(partition.index)]
 
 
 async def count_letters(partitions: Partitions, queue: Queue, *, tenant: str | None) -> int:

@@ -1,5 +1,6 @@
 """What a queue holds, looked at, brought back or destroyed: waiting messages and dead letters, in each partition."""
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -13,6 +14,8 @@ from doubledecker.store.queues import ids_of
 from doubledecker.store.scripts import Encoded, load
 
 _PAGE = 500
+# Events are read in smaller pages: each may have 64 KiB, and a reply is held whole.
+_EVENTS_PAGE = 100
 _KEYS = ("state", "facets", "rules", "ring", "parked", "wake", "idle", "data", "pending", "tried", "scheduled")
 _KEYS_DEAD = ("dead", "dead:index")
 
@@ -31,8 +34,10 @@ class Letter:
     event: bytes
 
 
-async def peek(partition: Partition, queue: Queue, tenant: str, *, most: int) -> list[tuple[str, bytes]]:
-    """The next waiting messages of a facet, without taking them."""
+async def peek(
+    partition: Partition, queue: Queue, tenant: str, *, most: int, bytes_max: float = math.inf
+) -> list[tuple[str, bytes]]:
+    """The next waiting messages of a facet, without taking them; ends early after so many bytes."""
     record, tail = await partition.commands(
         [
             ["HGET", partition.key(f"queue:facets:{queue.name}"), tenant],
@@ -41,7 +46,14 @@ async def peek(partition: Partition, queue: Queue, tenant: str, *, most: int) ->
     )
     # Between the two answers an id may have come from the tail to the head.
     ids = dict.fromkeys([*facets.head(cast("bytes | None", record)), *ids_of(tail)])
-    return await read(partition, queue, list(ids)[:most])
+    named, found, size = list(ids)[:most], list[tuple[str, bytes]](), 0
+    for start in range(0, len(named), _EVENTS_PAGE):
+        for id_, event in await read(partition, queue, named[start : start + _EVENTS_PAGE]):
+            if size + len(event) > bytes_max and found:
+                return found
+            found.append((id_, event))
+            size += len(event)
+    return found
 
 
 async def read(partition: Partition, queue: Queue, ids: Sequence[str]) -> list[tuple[str, bytes]]:
@@ -122,8 +134,9 @@ async def each(partition: Partition, queue: Queue, ids: Sequence[str] | None) ->
             yield letter
         return
     async for page in dead_ids(partition, queue):
-        for letter in await letters(partition, queue, page):
-            yield letter
+        for start in range(0, len(page), _EVENTS_PAGE):
+            for letter in await letters(partition, queue, page[start : start + _EVENTS_PAGE]):
+                yield letter
 
 
 async def letters(partition: Partition, queue: Queue, ids: Sequence[str]) -> list[Letter]:

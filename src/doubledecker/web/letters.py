@@ -16,6 +16,9 @@ from doubledecker.web import body as bodies
 from doubledecker.web import queue_bodies, queue_shapes
 from doubledecker.web.body import BodyLimits
 
+# A list ends here, however many rows it may have: each may hold 64 KiB.
+_LIST_BYTES_MAX = 8_388_608
+
 
 class Letters:
     """Answers what is asked about the contents of queues; counts come before anything is destroyed."""
@@ -33,7 +36,7 @@ class Letters:
         most = queue_bodies.limit(request.query_params.get("limit"))
         rows: list[dict[str, object]] = []
         for partition in self._partitions.all:
-            found = await letters.peek(partition, queue, tenant, most=most)
+            found = await letters.peek(partition, queue, tenant, most=most, bytes_max=_LIST_BYTES_MAX)
             rows += [{"id": id_, "tenant": tenant, "event": Raw(event)} for id_, event in found]
         return queue_shapes.json({"messages": rows[:most]})
 
@@ -55,18 +58,15 @@ class Letters:
         queue = await self._queue(request, caller)
         most = queue_bodies.limit(request.query_params.get("limit"))
         tenant = request.query_params.get("tenant")
-        found = await view.find_letters(self._partitions, queue, tenant=tenant, most=most)
-        rows = [letter for part in found.values() for letter in part]
+        rows = await view.find_letters(self._partitions, queue, tenant=tenant, most=most, bytes_max=_LIST_BYTES_MAX)
         count = await view.count_letters(self._partitions, queue, tenant=tenant)
         return queue_shapes.json({"count": count, "messages": [queue_shapes.letter(row) for row in rows]})
 
     async def show_dead(self, request: Request, caller: Caller) -> Response:
         queue = await self._queue(request, caller)
         id_ = request.path_params["id"]
-        found = await view.find_letters(self._partitions, queue, tenant=None, ids=[id_])
-        for part in found.values():
-            for letter in part:
-                return queue_shapes.json(queue_shapes.letter(letter))
+        for letter in await view.find_letters(self._partitions, queue, tenant=None, ids=[id_], most=1):
+            return queue_shapes.json(queue_shapes.letter(letter))
         raise NotFound(f"queue {queue.name!r} has no dead letter {id_[:80]!r}")
 
     async def redrive_dead(self, request: Request, caller: Caller) -> Response:
@@ -80,12 +80,12 @@ class Letters:
     async def _settle_dead(self, request: Request, caller: Caller, *, is_redriven: bool) -> Response:
         queue = await self._queue(request, caller)
         asked = queue_bodies.choose(await self._body(request))
-        found = await view.find_letters(self._partitions, queue, tenant=asked.tenant, ids=asked.ids)
+        found = await view.name_letters(self._partitions, queue, tenant=asked.tenant, ids=asked.ids)
         if asked.dry_run:
             return queue_shapes.json({"messages": sum(len(part) for part in found.values()), "dry_run": True})
         total = 0
-        for partition, part in found.items():
-            total += await letters.settle(partition, queue, [row.id for row in part], is_redriven=is_redriven)
+        for partition, ids in found.items():
+            total += await letters.settle(partition, queue, ids, is_redriven=is_redriven)
         return queue_shapes.json({"messages": total, "dry_run": False})
 
     async def _count_waiting(self, queue: Queue, tenant: str | None) -> int:
