@@ -13,6 +13,7 @@ import pytest
 from conftest import Topology
 from doubledecker import clock
 from doubledecker.web import digest
+from doubledecker.web.authentication import Authenticator
 from harness import ROOT_KEY, TestBus, a_bus, an_event
 from web.asking import Answer, ask, everything
 
@@ -283,3 +284,27 @@ async def curl(*arguments: str) -> str:
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     output, _ = await process.communicate()
     return output.decode()
+
+
+async def test_a_client_that_writes_its_token_in_endless_ways_takes_no_ones_place_in_the_cache(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    made: list[Authenticator] = []
+
+    class Kept(Authenticator):
+        def __init__(self, *args: object, **options: object) -> None:
+            super().__init__(*args, **options)
+            made.append(self)
+
+    monkeypatch.setattr("doubledecker.web.server.Authenticator", Kept)
+    async with a_bus(one, workers=0) as bus:
+        greedy, modest = await bus.token("greedy"), await bus.token("modest")
+        for n in range(200):
+            header = "Basic " + base64.b64encode(f"{greedy}:{n}{'x' * (n % 2) * 1000}".encode()).decode()
+            assert (await ask(bus, "GET", "/topics", None, headers={"Authorization": header})).status == 200
+        await ask(bus, "GET", "/topics", modest)
+        remembered = made[0]._cache
+
+        assert len(remembered) < 20
+        assert max(map(len, remembered)) < 1000
+        assert f"Bearer {modest}".encode() in remembered

@@ -311,6 +311,28 @@ async def test_events_full_of_commas_are_published_up_to_the_bound(one: Topology
         assert len(await journal(bus)) == 3
 
 
+async def test_only_bodies_of_events_may_be_large(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        shop = await bus.token("shop")
+        body = json.dumps({"topics": ["a"] * 300_000, "callback": "https://mail.example/"}).encode()
+        answer = await ask(bus, "POST", "/subscription", shop, body=body)
+
+        assert answer.status == 413
+        assert answer.detail == f"the body is {len(body)} bytes; at most 1048576 are allowed"
+        large = [an_event(n, data="x" * 50_000) for n in range(30)]
+        assert (await ask(bus, "POST", "/events", shop, json=large)).status == 202
+
+
+@pytest.mark.parametrize("path", ["/events", "/topics/widgets", "/subscription"])
+async def test_an_error_does_not_repeat_a_huge_key(one: Topology, path: str):
+    async with a_bus(one, workers=0) as bus:
+        answer = await ask(bus, "POST", path, await bus.token("shop"), json={"x" * 100_000: 1})
+
+        assert answer.status == 400
+        assert "unknown field" in answer.detail
+        assert len(answer.detail) < 1_000
+
+
 async def test_bodies_being_received_are_bounded_in_all_and_small_ones_always_served(
     one: Topology, monkeypatch: pytest.MonkeyPatch
 ):

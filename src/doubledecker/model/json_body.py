@@ -9,13 +9,16 @@ from doubledecker.errors import BadRequest
 
 _T = TypeVar("_T")
 
+# What is wrong may be quoted in the error, such as a key of megabytes.
+_SAID_LENGTH_MAX = 300
+
 
 def decode(decoder: "msgspec.json.Decoder[_T]", body: bytes | Raw, *, what: str) -> _T:
     """The value; raises BadRequest, with `what` it should have been, for all that is not."""
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"not {what}: {error}") from error
+        raise BadRequest(f"not {what}: {str(error)[:_SAID_LENGTH_MAX]}") from error
     except UnicodeDecodeError as error:
         # Its position is counted from the start of a string; the client knows only the body.
         check_text(bytes(body))

@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,7 +24,10 @@ from doubledecker.web import digest
 
 # A token made a moment ago by another process may be missing here; but guesses must not make us ask Redis each time.
 _REFRESH_S = 0.1
-_CACHE_MAX = 10_000
+# One client can write its token in endless ways, as a password that is not looked at follows it. A few of them, and
+# short ones, are remembered for each client, so that none takes the others' place.
+_REMEMBERED_MAX = 4
+_REMEMBERED_BYTES_MAX = 512
 _WRONG = "unknown token; send it as the user of Basic, as Bearer, or answer the Digest challenge"
 _ROOT = Caller(id=ROOT_NAME, name=ROOT_NAME, is_root=True)
 
@@ -47,6 +51,7 @@ class Authenticator:
         self._nonce_key = hmac.digest(root_key.encode() or tokens.make_secret("").encode(), b"nonce", "sha256")
         self._cache: dict[bytes, Caller] = {}
         self._cache_version = -1
+        self._remembered: Counter[str] = Counter()
         self._by_hash: dict[str, _Known] = {}
         self._refreshed_at = 0.0
 
@@ -77,8 +82,8 @@ class Authenticator:
         if known is None:
             raise Unauthenticated(_WRONG)
         # A former secret ends by time, which the cache knows nothing of.
-        if known.until == 0 and len(self._cache) < _CACHE_MAX:
-            self._cache[header] = known.caller
+        if known.until == 0:
+            self._remember(header, known.caller)
         return known.caller
 
     def _known(self, hashes: Sequence[str]) -> "_Known | None":
@@ -129,6 +134,11 @@ class Authenticator:
             found[self._root_ha1] = _ROOT
         return found
 
+    def _remember(self, header: bytes, caller: Caller) -> None:
+        if len(header) <= _REMEMBERED_BYTES_MAX and self._remembered[caller.id] < _REMEMBERED_MAX:
+            self._remembered[caller.id] += 1
+            self._cache[header] = caller
+
     def _reindex(self) -> None:
         snapshot = self._registry.snapshot
         now_ms = clock.now_ms()
@@ -138,6 +148,7 @@ class Authenticator:
             for secret in token.secrets(now_ms)
         }
         self._cache.clear()
+        self._remembered.clear()
         self._cache_version = snapshot.version
 
     async def _refreshed(self) -> bool:

@@ -1,5 +1,9 @@
 """The OpenAPI document: every route, what it takes and everything it can answer; tests hold it against the server."""
 
+from functools import cache
+
+import msgspec
+
 from doubledecker import __version__
 from doubledecker.web import openapi_errands, openapi_queues, openapi_stream, queue_schemas, schemas
 from doubledecker.web.operations import ANY_SCHEME, body_of, json_of, list_of, ok, operation, public
@@ -170,6 +174,12 @@ _PATHS: dict[str, dict[str, Schema]] = {
         )
     },
 }
+
+
+@cache
+def encoded() -> bytes:
+    """The whole document as it is sent, made once: anyone may ask for it, as often as they like."""
+    return msgspec.json.encode(document())
 
 
 def document() -> Schema:

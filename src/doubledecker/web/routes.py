@@ -109,7 +109,7 @@ class Routes:
         return _json({"name": "doubledecker", "version": __version__})
 
     async def openapi(self, _request: Request, _caller: Caller) -> Response:
-        return _json(openapi.document())
+        return Response(openapi.encoded(), media_type="application/json")
 
     async def metrics(self, _request: Request, _caller: Caller) -> Response:
         """The overview and the chains of this process, for Prometheus; the chains alone while Redis is away."""

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import uvicorn
 
@@ -33,6 +34,9 @@ _GRACE_S = 5
 # Idle connections are kept for longer than clients' pools keep theirs, so that the client closes first.
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
+# Bodies that do not hold events are small: the largest is a list of a thousand messages. What is too much for a route
+# is found only once it is decoded, so that its cost is bounded here.
+_SMALL_BYTES_MAX = 1_048_576
 
 _log = log.get("web")
 
@@ -121,10 +125,11 @@ def _warn_of_public_uuids(registry: Registry) -> None:
 def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App:
     """The application for these settings."""
     body = BodyLimits(settings.body_bytes_max, settings.body_s_max, Room(settings.bodies_bytes_max))
+    small = replace(body, bytes_max=min(body.bytes_max, _SMALL_BYTES_MAX))
     event = EventLimits(settings.max_event_data_bytes, settings.event_depth_max)
     rules = PublishRules(body, event, settings.events_per_request_max)
     routes = RouteRules(
-        body=body,
+        body=small,
         scaling_threshold=settings.scaling_threshold,
         scaling_deadline_ms=settings.scaling_deadline_ms,
         private_callbacks=settings.private_callbacks,
@@ -134,10 +139,10 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
         Publishing(bus.partitions, bus.publisher, rules),
         Routes(bus.partitions, bus.registry, routes, feed, guard.bounds),
-        Queues(bus.partitions, bus.registry, bus.rings, body, is_private_allowed=settings.private_callbacks),
-        Letters(bus.partitions, bus.registry, body),
+        Queues(bus.partitions, bus.registry, bus.rings, small, is_private_allowed=settings.private_callbacks),
+        Letters(bus.partitions, bus.registry, small),
         Streaming(bus.partitions, bus.registry, feed, stream),
-        ErrandRoutes(Errands(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), body),
+        ErrandRoutes(Errands(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
         room=body.room,
         metrics_public=settings.metrics_public,
     )
