@@ -39,10 +39,10 @@ DoubledeckerError
 └── SettingInvalid           a setting does not parse or is out of range
 """
 
-from typing import Self
+from doubledecker.pickling import Portable
 
 
-class DoubledeckerError(Exception):
+class DoubledeckerError(Portable):
     """The root: catching it catches everything this product raises on purpose."""
 
 
@@ -85,9 +85,6 @@ class TopicOwned(Forbidden):
     def __init__(self, topic: str, owner: str) -> None:
         super().__init__(f"topic {topic!r} belongs to another client, {owner!r}")
         self.topic, self.owner = topic, owner
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
-        return type(self), (self.topic, self.owner)
 
 
 class NotFound(Refused):

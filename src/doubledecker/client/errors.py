@@ -17,11 +17,13 @@ Verdict                  raised by a handler to say what becomes of its message
 
 from dataclasses import dataclass
 
+from doubledecker.pickling import Portable
+
 # As long as the bus keeps a message for later.
 DELAY_S_MAX = 30 * 86_400
 
 
-class ClientError(Exception):
+class ClientError(Portable):
     """The root of all that the client raises on purpose."""
 
 
@@ -79,7 +81,7 @@ class EventsRefused(Refused):
         self.refused = refused
 
 
-class Verdict(Exception):
+class Verdict(Portable):
     """What a handler decided about its message."""
 
 

@@ -21,6 +21,7 @@ from doubledecker.delivery.attempt import Dialer
 from doubledecker.errors import CallRejected
 from doubledecker.model.outcome import Kind, Outcome
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.pickling import Portable
 from doubledecker.stages import Breaker, Bulkhead, Count, Deadline, Event, Fifo, Timeout
 from doubledecker.stages.errors import Rejected, TimedOut
 from doubledecker.stages.transitions import Transitions
@@ -52,7 +53,7 @@ class ChainRules:
         return self.timeout_s + PLACE_S
 
 
-class _Failed(Exception):
+class _Failed(Portable):
     """The attempt failed: how the stages hear of it."""
 
     def __init__(self, outcome: Outcome) -> None:

@@ -15,14 +15,17 @@ StagesError
 ├── DependencyFailed         the simulated dependency failed
 ├── ChainInvalid             a chain that cannot work as written
 │   ├── SettingInvalid       a setting out of its limits
+│   ├── KeyMissing           a stage that goes by keys got an event without one
 │   └── ScenarioInvalid      a file for a rehearsal that says what cannot be
 ├── ExtraMissing             a package that this needs is not installed
 ├── Deadlock                 virtual time: everyone waits, and nothing is scheduled
 └── RealWorldRefused         virtual time: a socket, a thread or a process was asked for
 """
 
+from doubledecker.pickling import Portable
 
-class StagesError(Exception):
+
+class StagesError(Portable):
     """The root: catching it catches everything the stages raise themselves."""
 
 
@@ -120,6 +123,17 @@ class SettingInvalid(ChainInvalid):
 
     def __str__(self) -> str:
         return f"{self.owner}.{self.setting} is {self.seen!r}; it must be {self.allowed}"
+
+
+class KeyMissing(ChainInvalid):
+    """An event without a key came to stage `stage`, which goes by keys."""
+
+    def __init__(self, stage: str) -> None:
+        super().__init__(
+            f"{stage} needs events with a key: guard the function with chain.keyed(…), or call it with "
+            "bound.options(key=…).call(…)"
+        )
+        self.stage = stage
 
 
 class ScenarioInvalid(ChainInvalid):
