@@ -25,6 +25,7 @@ from doubledecker.stages import (
     Retry,
     Simulated,
     SingleFlight,
+    Ticks,
     Timeout,
     UniformKeys,
     VirtualLoop,
@@ -236,6 +237,55 @@ def test_the_originals_timeout_leaves_its_work_running():
 
     assert report.replications[0].outcomes == {"TimedOut": 10}
     assert report.stage("timed_dependency", lambda one: one.cancelled).mean <= 1
+
+
+def test_the_cache_of_the_original_keeps_what_was_looked_at_last():
+    calls: list[str] = []
+
+    async def ask(key: str) -> str:
+        calls.append(key)
+        return key
+
+    async def main() -> None:
+        bound = bind(presets.lru_cache(capacity=2))
+        for key in ("a", "b", "a", "c", "a", "b"):
+            await bound.run(Event(key, function=ask, args=(key,)))
+
+    virtually(main())
+
+    assert calls == ["a", "b", "c", "b"]
+
+
+def test_every_look_at_the_aside_cache_of_the_original_asks_the_dependency():
+    calls: list[float] = []
+
+    async def ask() -> str:
+        calls.append(now())
+        await asyncio.sleep(10)
+        return "answer"
+
+    async def main() -> list[str]:
+        async with bind(presets.aside_cache()) as bound:
+            ends = []
+            for _ in range(4):
+                ends.append((await ending(bound.run(Event("k", function=ask)))).how)
+                await asyncio.sleep(4)
+            return ends
+
+    assert virtually(main()) == ["NotCached", "NotCached", "NotCached", "ok"]
+    assert calls == [0, 4, 8, 12]
+
+
+def test_the_presets_have_the_defaults_of_the_original():
+    assert presets.retry().attempts == 2
+    assert (presets.timeout().limit_s, presets.timeout().abandon) == (300, True)
+    assert (presets.lru_cache().capacity, presets.lru_cache().ttl_s) == (1_000, 10_000)
+    breaker = presets.circuit_breaker()
+    assert (breaker.capacity, breaker.error_threshold, breaker.time_in_open_state) == (10, 0.3, 3_000)
+    assert presets.available_dependency().availability == 0.7
+    dependency = presets.timed_dependency(mean=300)
+    assert (dependency.latency, dependency.failure_latency) == (Ticks(300, 25), Ticks(150, 25))
+    assert dependency.availability == 0.9995
 
 
 def test_the_aside_cache_of_the_original_fails_until_it_has_something():

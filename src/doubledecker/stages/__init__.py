@@ -1,12 +1,14 @@
 """Stages: fault-tolerance techniques that guard production and run in virtual time, the same objects in both."""
 
+from doubledecker.stages.blocking import Blocking, BlockingBound
 from doubledecker.stages.bound import Bound
 from doubledecker.stages.chain import Chain
 from doubledecker.stages.context import Notice
 from doubledecker.stages.distributions import Constant, Exponential, LogNormal, Normal, Observed, Ticks
 from doubledecker.stages.event import Event
 from doubledecker.stages.guard import Guarded
-from doubledecker.stages.queues import CoDel, Fifo, Lifo, Priority
+from doubledecker.stages.matching import Result
+from doubledecker.stages.queues import CoDel, Fifo, Lifo, Priority, Queue, Waiter
 from doubledecker.stages.simulation.loop import VirtualLoop
 from doubledecker.stages.simulation.report import Estimate, Report
 from doubledecker.stages.simulation.simulate import simulate
@@ -39,6 +41,7 @@ from doubledecker.stages.techniques.simulated import Outage, Saturation, Simulat
 from doubledecker.stages.techniques.single_flight import SingleFlight
 from doubledecker.stages.techniques.timeout import Deadline, Timeout
 from doubledecker.stages.techniques.windows import Count, Time
+from doubledecker.stages.workers import WorkerPool
 
 __all__ = [
     "AT_ONCE",
@@ -47,6 +50,8 @@ __all__ = [
     "AsideCache",
     "Backoff",
     "Batch",
+    "Blocking",
+    "BlockingBound",
     "Bound",
     "Breaker",
     "Budget",
@@ -76,10 +81,12 @@ __all__ = [
     "Outage",
     "Poisson",
     "Priority",
+    "Queue",
     "Ramp",
     "RateLimit",
     "Recorded",
     "Report",
+    "Result",
     "Retry",
     "Router",
     "Saturation",
@@ -93,6 +100,8 @@ __all__ = [
     "Timeout",
     "UniformKeys",
     "VirtualLoop",
+    "Waiter",
+    "WorkerPool",
     "simulate",
     "value",
 ]

@@ -2,25 +2,34 @@
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from threading import Lock, get_ident
-from types import MethodType
-from typing import ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
+from doubledecker.stages.blocking import Blocking, blocking
 from doubledecker.stages.bound import Bound
+from doubledecker.stages.callables import check_async, check_sync
 from doubledecker.stages.event import NO_ATTRIBUTES, Event
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 
 class Guarded(Protocol[P, R_co]):
     """An async function inside a chain; the chain is bound anew in every event loop that calls it."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, object, R_co]: ...
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
 
-    def __get__(self, instance: object, owner: type) -> "Guarded[P, R_co] | MethodType": ...
+    @overload
+    def __get__(self, instance: None, owner: type, /) -> "Guarded[P, R_co]": ...
+
+    @overload
+    def __get__(
+        self: "Guarded[Concatenate[Any, Q], R_co]", instance: object, owner: type | None = None, /
+    ) -> "Guarded[Q, R_co]": ...
 
     def bound(self) -> Bound:
         """The chain of the running loop: its stages and their snapshots."""
@@ -31,6 +40,7 @@ def guarded(
     bind: Callable[[], Bound], function: Callable[P, Awaitable[R]], *, key: Callable[..., str] | None = None
 ) -> Guarded[P, R]:
     """The function inside a chain. It is a function itself: Python calls those faster than objects."""
+    check_async(function)
     bindings = _Bindings(bind)
 
     @functools.wraps(function)
@@ -48,7 +58,7 @@ def guarded(
 
 
 class Keyed:
-    """A decorator that remembers how to make keys."""
+    """A decorator that remembers how to make keys: `@chain.keyed(lambda url: url)`."""
 
     def __init__(self, bind: Callable[[], Bound], key: Callable[..., str]) -> None:
         self._bind = bind
@@ -56,6 +66,18 @@ class Keyed:
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Guarded[P, R]:
         return guarded(self._bind, function, key=self._key)
+
+    def in_thread(self, function: Callable[P, R]) -> Guarded[P, R]:
+        """Guard a sync function, run in a thread and awaited."""
+        return guarded(self._bind, threaded(function), key=self._key)
+
+    def blocking(self, function: Callable[P, R]) -> Blocking[P, R]:
+        """Guard a sync function of a sync program."""
+        return blocking(self._bind, function, key=self._key)
+
+    def batched(self, function: Callable[[list[T]], Awaitable[Sequence[R]]]) -> Guarded[[T], R]:
+        """Guard a function that answers many at once; the key is made from what one call asks for."""
+        return guarded(self._bind, cast("Callable[[T], Awaitable[R]]", function), key=self._key)
 
 
 _Run = Callable[[Event], Coroutine[object, object, object]]
@@ -101,6 +123,7 @@ class _Latest:
 
 def threaded(function: Callable[P, R]) -> Callable[P, Awaitable[R]]:
     """The same function, awaited while a thread runs it."""
+    check_sync(function, guard="in_thread")
 
     @functools.wraps(function)
     async def run(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,7 +1,7 @@
 """Limits of settings: a stage is checked when it is made, so that a wrong number never meets an event."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -71,10 +71,6 @@ def _are_durations(seen: object) -> bool:
     return isinstance(seen, Sequence) and len(seen) > 0 and all(_is_number(one) and one >= 0 for one in seen)
 
 
-def _are_kinds_of_exception(seen: object) -> bool:
-    return isinstance(seen, Iterable) and all(isinstance(one, type) and issubclass(one, Exception) for one in seen)
-
-
 ABOVE_ZERO = _number("a number above 0", lambda seen: seen > 0)
 FINITE_ABOVE_ZERO = _number("a finite number above 0", lambda seen: 0 < seen < math.inf)
 ZERO_OR_MORE = _number("a number, 0 or more", lambda seen: seen >= 0)
@@ -84,7 +80,6 @@ SHARE_ABOVE_ZERO = _number("a number above 0, at most 1", lambda seen: 0 < seen 
 ONE_OR_MORE = _whole("a whole number, 1 or more", 1)
 WHOLE_ZERO_OR_MORE = _whole("a whole number, 0 or more", 0)
 DURATIONS = Limit("a list of at least one duration, none below 0", _are_durations)
-EXCEPTIONS = Limit("a tuple of exception classes", _are_kinds_of_exception)
 DISTRIBUTION = with_method("draw", "a distribution, such as LogNormal(0.05)")
 
 

@@ -1,14 +1,15 @@
 """The original Quartermaster by name, so that its published examples can be written down one to one.
 
 Time is in whole ticks. Differences from the techniques here: a timeout abandons its work, it does not cancel it; the
-breaker judges only when an event arrives, and half-open lets everyone in until its ring is full again; the cache goes
-by when an answer was stored, not by when it was used; a retry is at once.
+breaker judges only when an event arrives, and half-open lets everyone in until its ring is full again; every look at
+an aside cache asks the dependency, and what it keeps has no bound; a retry is at once, whatever failed.
 
     cache = lru_cache(ttl=30_000, capacity=500) | timed_dependency(mean=150, deviation=20, availability=0.995)
     report = run(cache, events=20_000, events_per_1000_ticks=40, keyspace_mean=999, keyspace_deviation=90)
 """
 
 import math
+import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,13 +44,13 @@ def timeout(limit: float = 300) -> Timeout:
 
 
 def lru_cache(capacity: int = 1_000, ttl: float = 10_000) -> Cache:
-    """The answer stored longest ago goes first."""
-    return Cache(capacity, ttl_s=ttl, touches=False, name="lru_cache")
+    """The answer that was looked at longest ago goes first; one older than `ttl` is asked for anew."""
+    return Cache(capacity, ttl_s=ttl, name="lru_cache")
 
 
-def aside_cache(capacity: int = 1_000) -> AsideCache:
-    """What is there, or a failure; fetched in the background."""
-    return AsideCache(capacity, name="aside_cache")
+def aside_cache(capacity: int = sys.maxsize) -> AsideCache:
+    """What is there, or a failure; every look fetches it anew in the background."""
+    return AsideCache(capacity, shares=False, name="aside_cache")
 
 
 def fifo_queue(capacity: int, workers: int) -> Bulkhead:
@@ -62,12 +63,20 @@ def lifo_queue(capacity: int, workers: int) -> Bulkhead:
     return Bulkhead(workers=workers, queue=Lifo(capacity), name="lifo_queue")
 
 
-def timed_dependency(mean: float = 150, deviation: float = 25, availability: float = 0.9995) -> Simulated:
-    """Normal latencies in whole ticks; failures take as long."""
-    return Simulated(Ticks(mean, deviation), availability, name="timed_dependency")
+def timed_dependency(
+    mean: float = 150,
+    deviation: float = 25,
+    availability: float = 0.9995,
+    *,
+    error_mean: float = 150,
+    error_deviation: float = 25,
+) -> Simulated:
+    """Normal latencies in whole ticks; those of failures are apart."""
+    failure_latency = Ticks(error_mean, error_deviation)
+    return Simulated(Ticks(mean, deviation), availability, failure_latency, name="timed_dependency")
 
 
-def available_dependency(availability: float = 0.9995) -> Simulated:
+def available_dependency(availability: float = 0.7) -> Simulated:
     """Answers within the tick."""
     return Simulated(Constant(0.0), availability, name="available_dependency")
 

@@ -2,12 +2,23 @@
 
 A queue in a chain is a setting; `fresh` gives the empty one that a binding fills. Every queue drops a given waiter in
 constant time, because callers that give up are most of the traffic of an overloaded stage.
+
+A queue of your own derives from `Queue` and has `push`, `pop` and `discard` on a store of its own:
+
+    class ByAge(Queue):
+        def __init__(self, size_max=None):
+            super().__init__(size_max)
+            self._waiters = []
+        def push(self, waiter): self._waiters.append(waiter)
+        def pop(self): return self._waiters.pop(oldest_of(self._waiters))
+        def discard(self, waiter): self._waiters.remove(waiter)
 """
 
 import asyncio
+import copy
 from bisect import insort
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import Self
 
@@ -16,12 +27,16 @@ from doubledecker.stages.event import Event
 
 
 class Waiter:
-    """An event in a queue, and the future that ends its waiting; a cancelled one may stay until it wakes."""
+    """An event in a queue, and the future that ends its waiting; a cancelled one may stay until it wakes.
 
-    __slots__ = ("event", "future", "has_left", "since")
+    One event may wait twice: a queue keeps waiters, never events. `priority` is the event's when it came.
+    """
+
+    __slots__ = ("event", "future", "has_left", "priority", "since")
 
     def __init__(self, event: Event, future: "asyncio.Future[object]", since: float) -> None:
         self.event = event
+        self.priority = event.priority
         self.future = future
         self.since = since
         self.has_left = False
@@ -39,8 +54,8 @@ class Queue:
         limits.check(self, size_max=limits.or_none(limits.WHOLE_ZERO_OR_MORE))
 
     def fresh(self) -> Self:
-        """The same settings, nobody waiting."""
-        return replace(self)
+        """The same settings, nobody waiting; a copy, as nobody ever waits in the queue of a chain."""
+        return copy.deepcopy(self)
 
     def __len__(self) -> int:
         return len(self.line)
@@ -82,7 +97,7 @@ class Priority(Queue):
 
     def push(self, waiter: Waiter) -> None:
         super().push(waiter)
-        level = waiter.event.priority
+        level = waiter.priority
         if level not in self._lines:
             self._lines[level] = OrderedDict()
             insort(self._levels, level)
@@ -95,7 +110,7 @@ class Priority(Queue):
 
     def discard(self, waiter: Waiter) -> None:
         super().discard(waiter)
-        level = waiter.event.priority
+        level = waiter.priority
         of_level = self._lines[level]
         del of_level[waiter]
         if not of_level:

@@ -1,6 +1,6 @@
 """A stage: a queue, a worker pool and four methods. Every technique is one.
 
-    1. `admit`      before the event enters the queue; raises a `Rejected` to turn it away
+    1. `admit`      before the event enters the queue; raises a `Rejected` to turn it away, or returns another event
     2. `work`       when it has left the queue with a worker; hands it to the stage inside, or not
     3. `succeeded`  when the work is done
     4. `failed`     when the work raised
@@ -9,27 +9,37 @@ An admitted event ends in exactly one of `succeeded`, `failed` and `cancelled`: 
 when the queue turned the event away after all. Only `work` may wait. The others decide and record, so there is no
 moment at which a cancellation could leave them half done.
 
+One event may be inside a stage twice: sent again by a retry while an abandoned call goes on, or by a stage of your own.
+So what a stage knows of a passage is in the local variables of `work`, or belongs to an event that `admit` made for
+this passage alone; nothing is kept by an event that came from outside.
+
 A stage in a chain is a setting and never runs. Binding runs a copy of it, with time, chance and the stage inside.
 """
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from doubledecker.stages import limits
+from doubledecker.stages.callables import may_be_awaited
 from doubledecker.stages.context import Context, Notice
 from doubledecker.stages.errors import ChainInvalid, QueueFull, Rejected
 from doubledecker.stages.event import Event
-from doubledecker.stages.pool import UNLIMITED, Pool
+from doubledecker.stages.pool import Pool
 from doubledecker.stages.queues import Queue, Waiter
 from doubledecker.stages.statistics import FOLD_EVERY, Counters, Snapshot
+from doubledecker.stages.workers import WorkerPool
 
 if TYPE_CHECKING:
     from doubledecker.stages.chain import Chain
     from doubledecker.stages.linking import Linked
 
 Inner = Callable[[Event], Awaitable[object]]
+_WORKERS = limits.Limit(
+    limits.ONE_OR_MORE.words, lambda seen: isinstance(seen, WorkerPool) or limits.ONE_OR_MORE.holds(seen)
+)
 
 
 @dataclass
@@ -37,7 +47,7 @@ class Stage:
     """Without workers and queue every event is worked on at once: the same as no bound on either."""
 
     name: str = field(default="", kw_only=True)
-    workers: int | None = field(default=None, kw_only=True)
+    workers: int | WorkerPool | None = field(default=None, kw_only=True)
     queue: Queue | None = field(default=None, kw_only=True)
 
     # Set by binding, on the copy.
@@ -46,20 +56,20 @@ class Stage:
     counters: Counters = field(init=False, repr=False, compare=False)
     pool: Pool | None = field(init=False, repr=False, compare=False)
     # The methods that the class really has: an empty one is not called.
-    _ask: Callable[[Event], None] | None = field(init=False, repr=False, compare=False)
+    _ask: Callable[[Event], Event | None] | None = field(init=False, repr=False, compare=False)
     _does: Inner = field(init=False, repr=False, compare=False)
     _record: Callable[[Event, object], None] | None = field(init=False, repr=False, compare=False)
     _clock: Callable[[], float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the settings; a technique with settings of its own adds to it."""
-        limits.check(self, workers=limits.or_none(limits.ONE_OR_MORE), queue=limits.or_none(limits.a(Queue)))
+        limits.check(self, workers=limits.or_none(_WORKERS), queue=limits.or_none(limits.a(Queue)))
 
     def start(self) -> None:
         """Make the state of one binding; called once on each copy, when `context` and `inner` are there."""
 
-    def admit(self, event: Event) -> None:
-        """Raise a Rejected to turn the event away."""
+    def admit(self, event: Event) -> Event | None:
+        """Raise a Rejected to turn the event away; an event that is returned goes on in its place."""
 
     async def work(self, event: Event) -> object:
         """Pass the event on and give back what comes."""
@@ -87,7 +97,7 @@ class Stage:
     @property
     def queued(self) -> int:
         """Events that wait for a worker."""
-        return len(self.pool.queue) if self.pool else 0
+        return self.pool.waiting if self.pool else 0
 
     @property
     def branches(self) -> Mapping[str, "Chain"]:
@@ -97,6 +107,11 @@ class Stage:
     @property
     def is_end(self) -> bool:
         """Nothing is inside: the stage is the dependency itself."""
+        return False
+
+    @property
+    def needs_key(self) -> bool:
+        """It goes by the event's key: a function that it guards is guarded with `chain.keyed`."""
         return False
 
     @property
@@ -121,6 +136,7 @@ class Stage:
         self.counters = Counters()
         self.pool = self._make_pool()
         kind = type(self)
+        _check_methods(kind, name)
         self._ask = None if kind.admit is Stage.admit else self.admit
         self._does = inner if kind.work is Stage.work else self.work
         self._record = None if kind.succeeded is Stage.succeeded else self.succeeded
@@ -133,9 +149,14 @@ class Stage:
         """Tell the hook of the steps that run takes often; of the others it is told where they happen."""
         does = self._does
 
-        def ask(event: Event) -> None:
-            self.tell_step("arrived", event)
-            self.admit(event)
+        def ask(event: Event) -> Event:
+            # Told of the event that goes on, so that all steps of a passage name the same one.
+            passage = event
+            try:
+                passage = self.admit(event) or event
+            finally:
+                self.tell_step("arrived", passage)
+            return passage
 
         def do(event: Event) -> Awaitable[object]:
             self.tell_step("started", event)
@@ -163,7 +184,7 @@ class Stage:
         counters.arrived += 1
         if self._ask is not None:
             try:
-                self._ask(event)
+                event = self._ask(event) or event
             except BaseException:
                 self._turn_away(event)
                 raise
@@ -196,8 +217,8 @@ class Stage:
             counters.note_work(self._clock() - started_at)
             if pool is not None:
                 pool.busy -= 1
-                if pool.line:
-                    pool.serve()
+                if pool.waiting or pool.own is not None:
+                    pool.go_on()
 
     def _end_badly(self, event: Event, error: BaseException) -> None:
         self.counters.fold_when_long()
@@ -258,6 +279,8 @@ class Stage:
         """Change the number of workers while events flow; none is a pause."""
         if self.pool is None:
             raise ChainInvalid(f"{self.name} has no workers to change")
+        if self.pool.own is not None:
+            raise ChainInvalid(f"{self.name} has a worker pool of its own: change that")
         limits.check_argument(self.name, "workers", workers, limits.WHOLE_ZERO_OR_MORE)
         self.pool.resize(workers)
 
@@ -275,8 +298,22 @@ class Stage:
             succeeded=counters.succeeded,
             failed=counters.failed,
             cancelled=counters.cancelled,
-            workers=pool.workers if pool and pool.workers != UNLIMITED else None,
+            workers=pool.size if pool else None,
             queue_time=counters.queue_time.freeze(),
             work_time=counters.work_time.freeze(),
             state=self.state,
+        )
+
+
+def _check_methods(kind: type[Stage], name: str) -> None:
+    """Only `work` may wait: the others are called at moments at which nothing else may happen."""
+    for method in ("start", "admit", "succeeded", "failed", "cancelled"):
+        if inspect.iscoroutinefunction(getattr(kind, method)):
+            raise ChainInvalid(
+                f"{name}: `{method}` is declared with `async def`, but has to decide at once: declare it with `def`, "
+                "and await in `work`; what blocks belongs into a function guarded with `in_thread`"
+            )
+    if not may_be_awaited(kind.work):
+        raise ChainInvalid(
+            f"{name}: `work` is a sync function; declare it with `async def`. To guard sync code use `in_thread`"
         )

@@ -14,9 +14,9 @@ class Transitions:
         self._is_open = False
 
     def __call__(self, notice: Notice) -> None:
-        if notice.what == "open" and not self._is_open:
+        if notice.what in {"open", "forced open"} and not self._is_open:
             self._is_open = True
             self._opened()
-        elif notice.what == "closed" and self._is_open:
+        elif notice.what in {"closed", "forced closed"} and self._is_open:
             self._is_open = False
             self._closed()

@@ -14,6 +14,7 @@ from typing import TypeVar, cast, get_args, get_type_hints
 from doubledecker.stages.chain import Chain
 from doubledecker.stages.distributions import Distribution
 from doubledecker.stages.errors import ScenarioInvalid, StagesError
+from doubledecker.stages.matching import On
 from doubledecker.stages.queues import Queue
 from doubledecker.stages.simulation import vocabulary
 from doubledecker.stages.simulation.vocabulary import Kinds
@@ -22,6 +23,7 @@ from doubledecker.stages.techniques.fallback import value
 from doubledecker.stages.techniques.retry import Backoff, Budget
 from doubledecker.stages.techniques.simulated import Outage, Saturation, Simulated
 from doubledecker.stages.techniques.windows import Count, Time
+from doubledecker.stages.workers import WorkerPool
 
 T = TypeVar("T")
 Reader = Callable[[object, str], object]
@@ -189,5 +191,6 @@ _READERS: Mapping[frozenset[object], Reader] = {
     frozenset({Mapping[str, Chain]}): _routes,
     frozenset({Sequence[Outage]}): _outages,
     frozenset({Sequence[float]}): _numbers,
-    frozenset({tuple[type[Exception], ...]}): _exceptions,
+    frozenset(get_args(On)): _exceptions,
+    frozenset({int, WorkerPool}): _whole,
 }

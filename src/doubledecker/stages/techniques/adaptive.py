@@ -13,13 +13,14 @@ from doubledecker.stages.errors import Rejected
 from doubledecker.stages.event import Event
 from doubledecker.stages.queues import Queue
 from doubledecker.stages.stage import Stage
+from doubledecker.stages.workers import WorkerPool
 
 
 @dataclass
 class Adaptive(Stage):
     """Between `workers_min` and `workers_max`, starting with `workers`; an answer slower than `target_s` is slow."""
 
-    workers: int | None = field(default=10, kw_only=True)
+    workers: int | WorkerPool | None = field(default=10, kw_only=True)
     queue: Queue | None = field(default=None, kw_only=True)
     target_s: float = 0.5
     workers_min: int = 1
@@ -30,6 +31,7 @@ class Adaptive(Stage):
         super().__post_init__()
         limits.check(
             self,
+            workers=limits.or_none(limits.ONE_OR_MORE),
             target_s=limits.ABOVE_ZERO,
             workers_min=limits.ONE_OR_MORE,
             workers_max=limits.ONE_OR_MORE,
@@ -38,9 +40,8 @@ class Adaptive(Stage):
         limits.check_order(self, "workers_min", "workers", "workers_max")
 
     def start(self) -> None:
-        self._limit = float(self.workers or self.workers_min)
+        self._limit = float(self.workers if isinstance(self.workers, int) else self.workers_min)
         self._calm_until = self.context.clock()
-        self._began: dict[Event, float] = {}
 
     @property
     def state(self) -> str:
@@ -51,22 +52,17 @@ class Adaptive(Stage):
         return True
 
     async def work(self, event: Event) -> object:
-        self._began[event] = self.context.clock()
-        return await self.inner(event)
-
-    def succeeded(self, event: Event, result: object) -> None:  # noqa: ARG002 - any result is a success
-        if self.context.clock() - self._began.pop(event) > self.target_s:
+        began_at = self._clock()
+        result = await self.inner(event)
+        if self._clock() - began_at > self.target_s:
             self._shrink()
         elif self.pool is not None and self.pool.busy * 2 >= self._limit:
             self._set(self._limit + 1.0 / self._limit)
+        return result
 
-    def failed(self, event: Event, error: Exception) -> None:
-        self._began.pop(event, None)
+    def failed(self, event: Event, error: Exception) -> None:  # noqa: ARG002 - all alike
         if not isinstance(error, Rejected):
             self._shrink()
-
-    def cancelled(self, event: Event) -> None:
-        self._began.pop(event, None)
 
     def _shrink(self) -> None:
         now = self.context.clock()

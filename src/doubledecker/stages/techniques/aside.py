@@ -1,13 +1,14 @@
 """Aside cache: answer at once with what is there, and fetch behind the caller's back.
 
 The caller never waits for the dependency: it gets the last answer of its key, or `NotCached`. Every look starts a
-fetch in the background, unless one is under way. For answers that may be old but must be quick.
+fetch in the background, unless one is under way (`shares=False` starts one all the same). For answers that may be old
+but must be quick.
 """
 
 from dataclasses import dataclass
 
 from doubledecker.stages import limits
-from doubledecker.stages.errors import ChainInvalid, NotCached
+from doubledecker.stages.errors import KeyMissing, NotCached
 from doubledecker.stages.event import Event
 from doubledecker.stages.stage import Stage
 from doubledecker.stages.techniques.cache import Entry, Shelf
@@ -19,6 +20,7 @@ class AsideCache(Stage):
 
     capacity: int = 1_000
     ttl_s: float = float("inf")
+    shares: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -28,14 +30,20 @@ class AsideCache(Stage):
         self._shelf = Shelf(self.capacity)
         self._fetching: set[str] = set()
 
+    @property
+    def needs_key(self) -> bool:
+        return True
+
     def admit(self, event: Event) -> None:
         if event.key is None:
-            raise ChainInvalid(f"{self.name} needs events with a key")
+            raise KeyMissing(self.name)
 
     async def work(self, event: Event) -> object:
         key = event.key or ""
         entry = self._shelf.get(key)
-        if key not in self._fetching:
+        if not self.shares:
+            self.context.tasks.start(self._fetch(event.again(), key))
+        elif key not in self._fetching:
             self._fetching.add(key)
             task = self.context.tasks.start(self._fetch(event.again(), key))
             task.add_done_callback(lambda _: self._fetching.discard(key))

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from doubledecker.stages import limits
 from doubledecker.stages.errors import ChainInvalid, QueueFull, Rejected
 from doubledecker.stages.event import Event
+from doubledecker.stages.pool import Pool
 from doubledecker.stages.queues import Fifo, Queue, Waiter
 from doubledecker.stages.stage import Stage
+from doubledecker.stages.workers import WorkerPool
 
 
 @dataclass
@@ -24,7 +26,7 @@ class Batch(Stage):
 
     size_max: int = 10
     wait_s: float = 0.0
-    workers: int | None = field(default=1, kw_only=True)
+    workers: int | WorkerPool | None = field(default=1, kw_only=True)
     queue: Queue | None = field(default_factory=Fifo, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -34,13 +36,15 @@ class Batch(Stage):
     def start(self) -> None:
         self._is_gathering = False
         self._full: asyncio.Future[None] | None = None
+        if self._pool.own is not None:
+            self._pool.own.changed = self._rouse
 
     async def run(self, event: Event) -> object:
         """Wait in the queue, and then for the batch: the workers do the rest."""
         self.counters.arrived += 1
         try:
             if self._ask is not None:
-                self._ask(event)
+                event = self._ask(event) or event
         except Rejected:
             self._turn_away(event)
             raise
@@ -50,39 +54,39 @@ class Batch(Stage):
             return await waiter.future
         finally:
             if not waiter.has_left:
-                self._queue.discard(waiter)
+                self._pool.discard(waiter)
                 self.counters.quit += 1
                 self.tell_step("cancelled", event)
                 self.cancelled(event)
 
     @property
-    def _queue(self) -> Queue:
+    def _pool(self) -> Pool:
         assert self.pool is not None
-        return self.pool.queue
+        return self.pool
 
     def _enter(self, event: Event) -> Waiter:
-        if self._queue.size_max is not None and len(self._queue) >= self._queue.size_max:
+        if self._pool.is_full:
             self.counters.rejected += 1
             self.notify("rejected", event)
             self.cancelled(event)
             raise QueueFull(self.name)
         waiter = Waiter(event, asyncio.get_running_loop().create_future(), self.context.clock())
-        self._queue.push(waiter)
+        self._pool.push(waiter)
         return waiter
 
     def _rouse(self) -> None:
         """One worker gathers at a time; the next begins when it has gone off with its batch."""
-        assert self.pool is not None
-        if self._full is not None and not self._full.done() and len(self._queue) >= self.size_max:
+        pool = self._pool
+        if self._full is not None and not self._full.done() and pool.waiting >= self.size_max:
             self._full.set_result(None)
-        if self._queue and not self._is_gathering and self.pool.busy < self.pool.workers:
+        if pool.waiting and not self._is_gathering and pool.has_free():
             self._is_gathering = True
-            self.pool.busy += 1
+            pool.take()
             self.context.tasks.start(self._gather_and_ask()).add_done_callback(self._worker_ended)
 
     async def _gather_and_ask(self) -> None:
         await self._gather()
-        batch = [self._leave() for _ in range(min(self.size_max, len(self._queue)))]
+        batch = [self._leave() for _ in range(min(self.size_max, self._pool.waiting))]
         self._is_gathering = False
         self._rouse()
         if batch:
@@ -90,8 +94,7 @@ class Batch(Stage):
 
     def _worker_ended(self, worker: "asyncio.Task[object]") -> None:
         """In a callback, because a task that is cancelled before its first step runs nothing of its own."""
-        assert self.pool is not None
-        self.pool.busy -= 1
+        self._pool.free()
         if worker.cancelled():
             self._is_gathering = False
             self._give_up()
@@ -99,16 +102,15 @@ class Batch(Stage):
 
     def _give_up(self) -> None:
         """The binding is closed: nobody will come for those who wait."""
-        while self._queue:
-            waiter = self._queue.pop()
-            waiter.has_left = True
+        while self._pool.waiting:
+            waiter = self._pool.pop()
             waiter.future.cancel()
             self.counters.quit += 1
             self.tell_step("cancelled", waiter.event)
             self.cancelled(waiter.event)
 
     async def _gather(self) -> None:
-        if self.wait_s > 0.0 and len(self._queue) < self.size_max:
+        if self.wait_s > 0.0 and self._pool.waiting < self.size_max:
             self._full = asyncio.get_running_loop().create_future()
             try:
                 await asyncio.wait((self._full,), timeout=self.wait_s)
@@ -116,8 +118,7 @@ class Batch(Stage):
                 self._full = None
 
     def _leave(self) -> Waiter:
-        waiter = self._queue.pop()
-        waiter.has_left = True
+        waiter = self._pool.pop()
         self.counters.started += 1
         self.tell_step("started", waiter.event)
         self.counters.queue_time.note(self.context.clock() - waiter.since)

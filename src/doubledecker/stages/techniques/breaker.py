@@ -9,6 +9,11 @@ lets in at most `probes` events and judges by them alone; calls that began befor
 and no longer count. A probe that is cancelled says nothing, and gives its place back. A rejection from a stage inside
 (a full bulkhead, a rate limit) says nothing of the dependency either, and is not counted.
 
+With `slow_s` an answer that took longer counts as a failure: a dependency that answers everything, but too late, is
+down too. The time is that of this process, which may itself be what is slow: so there is no limit unless you set one.
+
+`force_open` and `force_closed` hold a circuit where an operator wants it, whatever happens, until `release`.
+
 Put a timeout inside: a probe that never ends keeps the circuit half-open for ever.
 """
 
@@ -16,10 +21,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from doubledecker.stages import limits
-from doubledecker.stages.errors import CircuitOpen, Rejected
+from doubledecker.stages.errors import ChainInvalid, CircuitOpen, Rejected
 from doubledecker.stages.event import Event
+from doubledecker.stages.matching import MATCHES, Matcher, On
 from doubledecker.stages.stage import Stage
 from doubledecker.stages.techniques.windows import Count, Outcomes, Time
+
+FORCED_OPEN, FORCED_CLOSED = "forced open", "forced closed"
 
 
 class Circuit:
@@ -31,6 +39,7 @@ class Circuit:
         self.state = "closed"
         self.opened_at = 0.0
         self.outcomes = outcomes
+        # Events that admit made for one passage each: a call that is older than the probe is never taken for it.
         self.probes: set[Event] = set()
         self.probed = 0
 
@@ -46,7 +55,8 @@ class Breaker(Stage):
     probes: int = 1
     per_key: bool = False
     keys_max: int = 10_000
-    on: tuple[type[Exception], ...] = (Exception,)
+    on: On = (Exception,)
+    slow_s: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,12 +68,20 @@ class Breaker(Stage):
             open_s=limits.ABOVE_ZERO,
             probes=limits.ONE_OR_MORE,
             keys_max=limits.ONE_OR_MORE,
-            on=limits.EXCEPTIONS,
+            on=MATCHES,
+            slow_s=limits.or_none(limits.FINITE_ABOVE_ZERO),
         )
 
     def start(self) -> None:
         self._shared = Circuit(self.window.fresh())
         self._by_key: OrderedDict[str | None, Circuit] = OrderedDict()
+        # Circuits of keys that are forced, and under None the one that all keys share then.
+        self._forced: dict[str | None, Circuit] = {}
+        self._on = Matcher(self.on)
+        self._judges_results = self._on.asks_results or self.slow_s is not None
+        self._took_s = 0.0
+        if self.slow_s is None:
+            self._does = self.inner
         # A short window would else never hold enough calls to open.
         self._calls_min = min(self.calls_min, self.window.size) if isinstance(self.window, Count) else self.calls_min
 
@@ -71,25 +89,71 @@ class Breaker(Stage):
     def state(self) -> str:
         if not self.per_key:
             return self._shared.state
-        amount = sum(circuit.state != "closed" for circuit in self._by_key.values())
-        return f"{amount} of {len(self._by_key)} not closed"
+        if None in self._forced:
+            return self._forced[None].state
+        circuits = {**self._by_key, **self._forced}
+        amount = sum(circuit.state != "closed" for circuit in circuits.values())
+        return f"{amount} of {len(circuits)} not closed"
 
-    def admit(self, event: Event) -> None:
+    @property
+    def needs_key(self) -> bool:
+        return self.per_key
+
+    @property
+    def is_admission(self) -> bool:
+        return True
+
+    def force_open(self, key: str | None = None) -> None:
+        """Let nothing in until `release`; with circuits by key, that of one key or of all."""
+        self._force(FORCED_OPEN, key)
+
+    def force_closed(self, key: str | None = None) -> None:
+        """Let everything in until `release`, whatever fails."""
+        self._force(FORCED_CLOSED, key)
+
+    def release(self, key: str | None = None) -> None:
+        """Go by what happens again; the circuit begins closed, and knows nothing of the past."""
+        if not self.per_key:
+            self._change(self._shared, "closed")
+        elif self._forced.pop(key, None) is not None:
+            self._by_key.pop(key, None)
+            self.notify("closed")
+
+    def _force(self, state: str, key: str | None) -> None:
+        if key is not None and not self.per_key:
+            raise ChainInvalid(f"{self.name} has one circuit for all keys; with per_key=True it has one for each")
+        circuit = self._forced.setdefault(key, Circuit(self.window.fresh())) if self.per_key else self._shared
+        self._change(circuit, state)
+
+    def admit(self, event: Event) -> Event | None:
         circuit = self._circuit(event) if self.per_key else self._shared
-        if circuit.state == "closed":
-            return
+        if circuit.state == "closed" or circuit.state == FORCED_CLOSED:  # noqa: PLR1714 - the first costs half as much
+            return None
         refusal = self._refusal(circuit)
         if refusal is not None:
             raise refusal
         if circuit.state == "open":
             self._change(circuit, "half-open", event)
-        circuit.probes.add(event)
+        probe = event.again()
+        circuit.probes.add(probe)
+        return probe
+
+    async def work(self, event: Event) -> object:
+        """Only where slow calls count: note how long it took."""
+        began_at = self._clock()
+        try:
+            return await self.inner(event)
+        finally:
+            # Read by whichever of succeeded and failed is called next, before anybody else can run.
+            self._took_s = self._clock() - began_at
 
     def refusal(self, event: Event) -> CircuitOpen | None:
         """Why the event would be turned away now, for who has work to do before calling; asking changes nothing."""
         return self._refusal(self._circuit(event))
 
     def _refusal(self, circuit: Circuit) -> CircuitOpen | None:
+        if circuit.state == FORCED_OPEN:
+            return CircuitOpen(self.name)
         if circuit.state == "open":
             left_s = circuit.opened_at + self.open_s - self.context.clock()
             return CircuitOpen(self.name, retry_after_s=left_s) if left_s > 0.0 else None
@@ -97,8 +161,20 @@ class Breaker(Stage):
             return CircuitOpen(self.name)
         return None
 
-    def succeeded(self, event: Event, result: object) -> None:  # noqa: ARG002 - any result is a success
+    def succeeded(self, event: Event, result: object) -> None:
         circuit = self._circuit(event) if self.per_key else self._shared
+        if self._judges_results and (self._is_slow or self._on.holds_for_result(result)):
+            self._count_failure(circuit, event)
+        elif circuit.state == "closed":
+            circuit.outcomes.record(is_failure=False, now=self._clock())
+        else:
+            self._count_success(circuit, event)
+
+    @property
+    def _is_slow(self) -> bool:
+        return self.slow_s is not None and self._took_s > self.slow_s
+
+    def _count_success(self, circuit: Circuit, event: Event) -> None:
         if circuit.state == "closed":
             circuit.outcomes.record(is_failure=False, now=self._clock())
         elif event in circuit.probes:
@@ -110,10 +186,10 @@ class Breaker(Stage):
     def failed(self, event: Event, error: Exception) -> None:
         if isinstance(error, Rejected):
             self.cancelled(event)
-        elif not isinstance(error, self.on):
-            self.succeeded(event, error)
-        else:
+        elif self._is_slow or self._on.holds_for_error(error):
             self._count_failure(self._circuit(event), event)
+        else:
+            self._count_success(self._circuit(event), event)
 
     def cancelled(self, event: Event) -> None:
         self._circuit(event).probes.discard(event)
@@ -128,7 +204,7 @@ class Breaker(Stage):
         elif event in circuit.probes:
             self._change(circuit, "open", event)
 
-    def _change(self, circuit: Circuit, state: str, event: Event) -> None:
+    def _change(self, circuit: Circuit, state: str, event: Event | None = None) -> None:
         circuit.state = state
         circuit.opened_at = self.context.clock()
         circuit.outcomes = self.window.fresh()
@@ -139,6 +215,8 @@ class Breaker(Stage):
     def _circuit(self, event: Event) -> Circuit:
         if not self.per_key:
             return self._shared
+        if self._forced and (forced := self._forced.get(event.key) or self._forced.get(None)):
+            return forced
         circuit = self._by_key.get(event.key)
         if circuit is None:
             circuit = self._by_key[event.key] = Circuit(self.window.fresh())

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from doubledecker.stages.queues import Queue
 from doubledecker.stages.stage import Stage
+from doubledecker.stages.workers import WorkerPool
 
 
 @dataclass
 class Bulkhead(Stage):
     """`workers` at a time; the others wait in `queue`, or are rejected when there is none or it is full."""
 
-    workers: int | None = 16
+    workers: int | WorkerPool | None = 16
     queue: Queue | None = None

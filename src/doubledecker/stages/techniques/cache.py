@@ -3,18 +3,17 @@
 - At most `capacity` answers; the least recently used goes first (LRU).
 - An answer is fresh for `ttl_s`. For `stale_s` more it is still given, while one fetch in the background renews it:
   nobody waits for a renewal, and a dependency that is down for a while is not noticed.
-- With `negative_s` a failure (of the kinds `negative_on`) is kept too, and raised again: a key that does not exist is
-  not asked for a thousand times.
-
-Events without a key pass by.
+- With `negative_s` a failure that `negative_on` holds for is kept too, and raised again: a key that does not exist is
+  not asked for a thousand times. A result that it holds for is kept so long, and not for `ttl_s`.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from doubledecker.stages import limits
-from doubledecker.stages.errors import Rejected
+from doubledecker.stages.errors import KeyMissing, Rejected
 from doubledecker.stages.event import Event
+from doubledecker.stages.matching import MATCHES, Matcher, On
 from doubledecker.stages.stage import Stage
 
 
@@ -28,19 +27,18 @@ class Entry:
 
 
 class Shelf:
-    """Entries by key, at most `capacity`; `touches` says whether a look counts as use."""
+    """Entries by key, at most `capacity`; a look counts as use."""
 
-    def __init__(self, capacity: int, *, touches: bool = True) -> None:
+    def __init__(self, capacity: int) -> None:
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self._capacity = capacity
-        self._touches = touches
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def get(self, key: str) -> Entry | None:
         entry = self._entries.get(key)
-        if entry is not None and self._touches:
+        if entry is not None:
             self._entries.move_to_end(key)
         return entry
 
@@ -59,8 +57,7 @@ class Cache(Stage):
     ttl_s: float = 60.0
     stale_s: float = 0.0
     negative_s: float = 0.0
-    negative_on: tuple[type[Exception], ...] = (Exception,)
-    touches: bool = True
+    negative_on: On = (Exception,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,11 +67,12 @@ class Cache(Stage):
             ttl_s=limits.ABOVE_ZERO,
             stale_s=limits.ZERO_OR_MORE,
             negative_s=limits.ZERO_OR_MORE,
-            negative_on=limits.EXCEPTIONS,
+            negative_on=MATCHES,
         )
 
     def start(self) -> None:
-        self._shelf = Shelf(self.capacity, touches=self.touches)
+        self._shelf = Shelf(self.capacity)
+        self._negative = Matcher(self.negative_on)
         self._renewing: set[str] = set()
         self.hits = 0
         self.misses = 0
@@ -83,17 +81,24 @@ class Cache(Stage):
     def state(self) -> str:
         return f"{self.hits} hits, {self.misses} misses, {len(self._shelf)} kept"
 
-    async def work(self, event: Event) -> object:
+    @property
+    def needs_key(self) -> bool:
+        return True
+
+    def admit(self, event: Event) -> None:
         if event.key is None:
-            return await self.inner(event)
-        entry = self._shelf.get(event.key)
+            raise KeyMissing(self.name)
+
+    async def work(self, event: Event) -> object:
+        key = event.key or ""
+        entry = self._shelf.get(key)
         late_s = self.context.clock() - entry.fresh_until if entry else 0.0
         if entry is None or late_s > (self.stale_s if entry.error is None else 0.0):
             self.misses += 1
-            return await self._ask_for(event, event.key)
+            return await self._ask_for(event, key)
         self.hits += 1
         if late_s > 0.0:
-            self._renew(event.again(), event.key)
+            self._renew(event.again(), key)
         if entry.error is not None:
             # Without the traces of those who met it before, which would grow with every raise.
             raise entry.error.with_traceback(None)
@@ -102,15 +107,19 @@ class Cache(Stage):
     async def _ask_for(self, event: Event, key: str) -> object:
         try:
             return await self._fetch(event, key)
-        except self.negative_on as error:
+        except self._negative.caught as error:
             # A rejection is about the moment, not about the key.
-            if self.negative_s > 0.0 and not isinstance(error, Rejected):
+            is_kept = self.negative_s > 0.0 and not isinstance(error, Rejected)
+            if is_kept and self._negative.holds_for_error(error):
                 self._shelf.put(key, Entry(None, error, self.context.clock() + self.negative_s))
             raise
 
     async def _fetch(self, event: Event, key: str) -> object:
         result = await self.inner(event)
-        self._shelf.put(key, Entry(result, None, self.context.clock() + self.ttl_s))
+        is_negative = self._negative.asks_results and self._negative.holds_for_result(result)
+        fresh_s = self.negative_s if is_negative else self.ttl_s
+        if fresh_s > 0.0:
+            self._shelf.put(key, Entry(result, None, self.context.clock() + fresh_s))
         return result
 
     def _renew(self, event: Event, key: str) -> None:

@@ -12,26 +12,28 @@ from doubledecker.stages.chain import Chain
 from doubledecker.stages.errors import ChainInvalid
 from doubledecker.stages.event import Event
 from doubledecker.stages.linking import Linked, link
+from doubledecker.stages.matching import MATCHES, Matcher, On
 from doubledecker.stages.stage import Stage
 
 
 @dataclass
 class Fallback(Stage):
-    """On exceptions of the kinds `on`, go through `chain`, and call `function` of the event there if it is given."""
+    """When `on` holds for the outcome, go through `chain`, and call `function` of the event there if it is given."""
 
     chain: Chain = field(default_factory=Chain)
     function: Callable[[Event], Awaitable[object]] | None = None
-    on: tuple[type[Exception], ...] = (Exception,)
+    on: On = (Exception,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limits.check(self, chain=limits.a(Chain), on=limits.EXCEPTIONS)
+        limits.check(self, chain=limits.a(Chain), on=MATCHES)
 
     def start(self) -> None:
         ends = any(stage.is_end for stage in self.chain)
         if self.function is None and not self.chain.stages:
             raise ChainInvalid(f"{self.name} has nothing to fall back on")
         inner = self.inner if self.function is None or ends else self.function
+        self._on = Matcher(self.on)
         self._other = link(self.chain.stages, inner, self.context, prefix=f"{self.name}/")
 
     @property
@@ -43,9 +45,14 @@ class Fallback(Stage):
 
     async def work(self, event: Event) -> object:
         try:
-            return await self.inner(event)
-        except self.on:
-            self.notify("fell back", event)
+            result = await self.inner(event)
+        except self._on.caught as error:
+            if not self._on.holds_for_error(error):
+                raise
+        else:
+            if not self._on.asks_results or not self._on.holds_for_result(result):
+                return result
+        self.notify("fell back", event)
         return await self._other.run(event)
 
 

@@ -40,16 +40,21 @@ class RateLimit(Stage):
 
     def start(self) -> None:
         self._marks: OrderedDict[str | None, float] = OrderedDict()
+        # By the event of one passage, which admit makes.
         self._due: dict[Event, float] = {}
         self._interval_s = 1.0 / self.rate_per_s
         if self.wait_s_max <= 0.0:
             self._does = self.inner  # nobody ever waits
 
     @property
+    def needs_key(self) -> bool:
+        return self.per_key
+
+    @property
     def is_admission(self) -> bool:
         return True
 
-    def admit(self, event: Event) -> None:
+    def admit(self, event: Event) -> Event | None:
         key = event.key if self.per_key else None
         now = self._clock()
         interval_s = self._interval_s
@@ -62,8 +67,11 @@ class RateLimit(Stage):
             self._marks.move_to_end(key)
             if len(self._marks) > self.keys_max:
                 self._marks.popitem(last=False)
-        if wait_s > _ROUNDING_S:
-            self._due[event] = now + wait_s
+        if wait_s <= _ROUNDING_S:
+            return None
+        passage = event.again()
+        self._due[passage] = now + wait_s
+        return passage
 
     async def work(self, event: Event) -> object:
         due = self._due.pop(event, None)

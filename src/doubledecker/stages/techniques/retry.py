@@ -6,17 +6,20 @@ when the dependency can bear it least, so three things hold them back:
 - backoff with full jitter: each delay is a random part of a span that doubles, so that callers who failed together do
   not come back together;
 - a budget: retries are at most a share of all calls. With 0.2, a dead dependency gets 1.2 times the traffic, not 3;
-- a delay that the dependency names (`retry_after_s` on the exception) is kept at least.
+- a delay that the dependency asks for (`Retry-After` on the exception or the response: asked_delay.py) is kept at
+  least, up to `retry_after_s_max`.
 
 A rejection by a stage inside (an open circuit, a full bulkhead) is not retried: it was made to keep traffic away. A
-retry that could not begin before the event's deadline is not tried. The last exception passes unchanged.
+retry that could not begin before the event's deadline is not tried. The last exception, or the last result that `on`
+holds for, passes unchanged.
 """
 
 from dataclasses import dataclass
 
-from doubledecker.stages import limits
-from doubledecker.stages.errors import Rejected
+from doubledecker.stages import asked_delay, limits
+from doubledecker.stages.errors import ChainInvalid, Rejected
 from doubledecker.stages.event import Event
+from doubledecker.stages.matching import MATCHES, Matcher, On
 from doubledecker.stages.stage import Stage
 
 
@@ -52,13 +55,13 @@ class Budget:
 
 @dataclass
 class Retry(Stage):
-    """At most `attempts` in all, for exceptions of the kinds `on`, except those of the kinds `never`."""
+    """At most `attempts` in all, for what `on` holds for, except what `never` holds for."""
 
     attempts: int = 2
     backoff: Backoff = AT_ONCE
     budget: Budget | None = None
-    on: tuple[type[Exception], ...] = (Exception,)
-    never: tuple[type[Exception], ...] = (Rejected,)
+    on: On = (Exception,)
+    never: On = (Rejected, ChainInvalid)
     retry_after_s_max: float = 60.0
 
     def __post_init__(self) -> None:
@@ -68,13 +71,15 @@ class Retry(Stage):
             attempts=limits.ONE_OR_MORE,
             backoff=limits.a(Backoff),
             budget=limits.or_none(limits.a(Budget)),
-            on=limits.EXCEPTIONS,
-            never=limits.EXCEPTIONS,
+            on=MATCHES,
+            never=MATCHES,
             retry_after_s_max=limits.ZERO_OR_MORE,
         )
 
     def start(self) -> None:
         self._savings = self.budget.saved_max if self.budget else 0.0
+        self._on, self._never = Matcher(self.on), Matcher(self.never)
+        self._asks_results = self._on.asks_results
 
     async def work(self, event: Event) -> object:
         if self.budget is not None:
@@ -82,24 +87,34 @@ class Retry(Stage):
         attempt = 1
         while True:
             try:
-                return await self.inner(event)
-            except self.on as error:
-                if isinstance(error, self.never):
+                result = await self.inner(event)
+            except self._on.caught as error:
+                delay_s = self._delay_s(event, attempt, error) if self._is_retried(error) else None
+                if delay_s is None:
                     raise
-                delay_s = self._delay_s(attempt, error)
-                if attempt >= self.attempts or not self._is_in_time(event, delay_s) or not self._pay():
-                    raise
+            else:
+                if not self._asks_results or not self._on.holds_for_result(result):
+                    return result
+                delay_s = self._delay_s(event, attempt, result)
+                if delay_s is None:
+                    return result
             self.notify("retried", event)
             if delay_s > 0.0:
                 await self.context.sleep(delay_s)
             attempt += 1
 
-    def _delay_s(self, attempt: int, error: Exception) -> float:
+    def _is_retried(self, error: Exception) -> bool:
+        return self._on.holds_for_error(error) and not self._never.holds_for_error(error)
+
+    def _delay_s(self, event: Event, attempt: int, outcome: object) -> float | None:
+        """How long to wait before the next attempt; None when there is none."""
         delay_s = self.backoff.delay_s(attempt, self.context.random.random())
-        asked_s = getattr(error, "retry_after_s", None)
-        if isinstance(asked_s, int | float):
+        if attempt >= self.attempts:
+            return None
+        asked_s = asked_delay.delay_s(outcome)
+        if asked_s is not None:
             delay_s = max(delay_s, min(asked_s, self.retry_after_s_max))
-        return delay_s
+        return delay_s if self._is_in_time(event, delay_s) and self._pay() else None
 
     def _is_in_time(self, event: Event, delay_s: float) -> bool:
         return event.deadline is None or self.context.clock() + delay_s < event.deadline

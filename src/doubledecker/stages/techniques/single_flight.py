@@ -8,6 +8,7 @@ one exception for all. Who gives up leaves the others alone; when the last one g
 import asyncio
 from dataclasses import dataclass
 
+from doubledecker.stages.errors import KeyMissing
 from doubledecker.stages.event import Event
 from doubledecker.stages.stage import Stage
 
@@ -20,15 +21,22 @@ class _Flight:
 
 @dataclass
 class SingleFlight(Stage):
-    """By the event's key; events without a key fly alone."""
+    """By the event's key."""
 
     def start(self) -> None:
         self._flights: dict[str, _Flight] = {}
 
-    async def work(self, event: Event) -> object:
+    @property
+    def needs_key(self) -> bool:
+        return True
+
+    def admit(self, event: Event) -> None:
         if event.key is None:
-            return await self.inner(event)
-        flight = self._flights.get(event.key) or self._depart(event, event.key)
+            raise KeyMissing(self.name)
+
+    async def work(self, event: Event) -> object:
+        key = event.key or ""
+        flight = self._flights.get(key) or self._depart(event, key)
         flight.waiting += 1
         try:
             await asyncio.wait((flight.task,))
@@ -37,7 +45,7 @@ class SingleFlight(Stage):
             flight.waiting -= 1
             if flight.waiting == 0:
                 flight.task.cancel()
-                self._land(event.key, flight)
+                self._land(key, flight)
 
     def _depart(self, event: Event, key: str) -> _Flight:
         flight = _Flight(self.ask(event.again()))

@@ -81,8 +81,10 @@ class Deadline(Stage):
         now = self.context.clock()
         latest = now + self.limit_s
         if event.deadline is None or event.deadline >= latest:
-            event.deadline = latest
-            return await self._within(event, self._timers.watch(), None)
+            # Another event: the caller may send the one it has once more, and each passage has a deadline of its own.
+            passage = event.again()
+            passage.deadline = latest
+            return await self._within(passage, self._timers.watch(), None)
         return await self._until_its_own(event, event.deadline - now)
 
     async def _until_its_own(self, event: Event, left_s: float) -> object:
