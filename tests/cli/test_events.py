@@ -1,16 +1,18 @@
 """`doubledecker events` as a user runs it, where there is neither Spark nor Java."""
 
+import importlib.util
 import json
 from pathlib import Path
 
 import pytest
 
 from cli.commands import Up, run
-from doubledecker.cli import pipeline, search
+from doubledecker.cli import search
 from doubledecker.errors import ReadTooLarge
 from doubledecker.lake import marks, reads, rows
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import files, landing
+from doubledecker.model.erasure import Erasure
+from doubledecker.pipeline import files, landing, tombstones
 from doubledecker.store.journal import Entry
 
 HIDING = """\
@@ -74,6 +76,21 @@ def test_lake_and_journal_are_searched_without_spark(bus: Up, tmp_path: Path):
     assert (nobody.returncode, nobody.stderr) == (0, "No event fits\n")
 
 
+def test_a_read_imports_nothing_that_is_slow(bus: Up, tmp_path: Path):
+    """Each of these takes longer to import than the read itself."""
+    a_lake(tmp_path / "lake")
+    tombstones.write(str(tmp_path / "lake"), "an-id", Erasure(before_ms=1, tenant="acme"))
+    secret = run("token", "create", "mine", "--bus", bus.url, "--data", str(bus.data)).stdout.split()[-1]
+    assert bus.post("/events", secret, [{"topic": "imported", "type": "create"}]) == 202
+    where = ["--data", str(bus.data), "--lake", str(tmp_path / "lake")]
+    answer = run("events", "--json", *where, PYTHONPROFILEIMPORTTIME="1")
+    imported = {line.rpartition("|")[2].strip() for line in answer.stderr.splitlines()}
+
+    assert {"landed-0", "imported"} <= {row[name] for row in json.loads(answer.stdout) for name in ("id", "topic")}
+    assert "duckdb" in imported
+    assert not imported & {"pyspark", "pandas", "aiohttp", "uvicorn", "starlette"}
+
+
 def test_without_a_lake_the_journal_is_searched_and_that_is_said(bus: Up, tmp_path: Path):
     answer = run("events", "--id", "nobody", "--data", str(bus.data), "--lake", str(tmp_path / "none"))
 
@@ -84,7 +101,8 @@ def test_without_a_lake_the_journal_is_searched_and_that_is_said(bus: Up, tmp_pa
 def test_too_much_for_a_machine_without_spark_says_what_to_do(bus: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     a_lake(tmp_path / "lake")
     monkeypatch.setattr(reads, "_BYTES_MAX", 1)
-    monkeypatch.setattr(pipeline, "is_installed", lambda: False)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else found(name))
 
     with pytest.raises(ReadTooLarge, match="it touches 1 files of 0 MiB; narrow it with --from"):
         search.search(id_=None, limit=1, data=bus.data, lake=str(tmp_path / "lake"), as_json=True, wanted={})

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import click
 
+from doubledecker.assembly import settings as reading
+from doubledecker.assembly import spark_conf
 from doubledecker.assembly.settings import Settings
 from doubledecker.errors import BusAway, SettingInvalid
 from doubledecker.store import private
@@ -90,6 +92,16 @@ def find(settings: Settings, folder: Path | None, *, is_url_set: bool) -> Settin
         return settings
     url = _announced(folder, REDIS_URL)
     return replace(settings, redis_url=url) if url else settings
+
+
+def locate(folder: Path | None, lake: str | None) -> tuple[Settings, str]:
+    """Settings that lead to the bus of a folder, or of the environment, and where its lake is."""
+    given = reading.read(os.environ)
+    root = lake or given.lake or str((folder or DEFAULT) / "lake")
+    found = find(given, folder, is_url_set=given.redis_url != Settings.redis_url)
+    found = replace(found, spark_conf=spark_conf.read(folder or DEFAULT, found.spark_conf))
+    # Resolved: Spark compares the lake's path with those of its files, which are.
+    return found, root if "://" in root else str(Path(root).resolve())
 
 
 def _announced(folder: Path | None, name: str) -> str | None:

@@ -13,7 +13,7 @@ import click
 from msgspec import structs
 
 from doubledecker import clock, log
-from doubledecker.assembly import build, spark_conf
+from doubledecker.assembly import build
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus import lag
@@ -46,16 +46,7 @@ def find(data: Path | None, lake: str | None) -> tuple[Settings, str]:
     """Settings that lead to the bus, and where its lake is; raises SparkUnfit when there is no Spark to use them."""
     if not is_installed():
         raise SparkUnfit(_MISSING)
-    return locate(data, lake)
-
-
-def locate(data: Path | None, lake: str | None) -> tuple[Settings, str]:
-    """Settings that lead to the bus, and where its lake is."""
-    settings = showing.find(None, data)
-    settings = replace(settings, spark_conf=spark_conf.read(data or folder.DEFAULT, settings.spark_conf))
-    root = lake or settings.lake or str((data or folder.DEFAULT) / "lake")
-    # Resolved: Spark compares the lake's path with those of its files, which are.
-    return settings, root if "://" in root else str(Path(root).resolve())
+    return folder.locate(data, lake)
 
 
 def run(*, data: Path | None, lake: str | None, master: str | None, is_once: bool, takes_over: bool) -> None:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
-from doubledecker.cli import pipeline, table
+from doubledecker.cli import folder, table
 from doubledecker.errors import BadRequest, BusAway, LakeUnfit, ReadTooLarge
 from doubledecker.model import search as searching
 from doubledecker.model.event import EVENT_ID
@@ -63,13 +62,13 @@ def _look(data: Path | None, lake: str | None, *, id_: str | None, wanted: Wante
     for needed in ("deltalake", "duckdb"):
         if importlib.util.find_spec(needed) is None:
             raise LakeUnfit(f"{needed} is not installed; get it with: pip install 'doubledecker[lake]'")
-    settings, root = pipeline.locate(data, lake)
+    settings, root = folder.locate(data, lake)
     if "://" not in root and not Path(root).is_dir():
         click.echo(f"There is no lake at {root}; only the journal is searched", err=True)
     try:
         return asyncio.run(_read(settings, root, id_=id_, wanted=wanted))
     except ReadTooLarge as error:
-        if not pipeline.is_installed():
+        if importlib.util.find_spec("pyspark") is None:
             how = "narrow it with --from, --to or --topic, or get Spark with: pip install 'doubledecker[spark]'"
             raise ReadTooLarge(f"this is too much to read without Spark: {error}; {how}") from error
         click.echo(f"Spark is started, because {error}; --from, --to and --topic make it less", err=True)
@@ -91,15 +90,20 @@ async def _read(
     settings: Settings, root: str, *, id_: str | None, wanted: Wanted, reader: "Reader | None" = None
 ) -> dict[str, Found]:
     from doubledecker.lake import life, queries, reads  # noqa: PLC0415 - slow to import, and may not be there
+    from doubledecker.store.partitions import Partitions  # noqa: PLC0415 - the same
 
     try:
-        async with build.open_bus(settings, patience_s=0) as bus:
-            ground = reads.Ground(root, bus.partitions)
-            if id_:
-                return asdict(await life.look(ground, id_, reader=reader))
-            return {"events": await reads.find(ground, queries.search(wanted), reader=reader)}
+        # Redis alone is needed, and not what else a bus is made of, which takes longer to import than all this.
+        bus = await Partitions.connect(settings.redis_url, namespace=settings.namespace, count=settings.partitions)
     except BusAway as error:
         raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data") from error
+    try:
+        ground = reads.Ground(root, bus)
+        if id_:
+            return asdict(await life.look(ground, id_, reader=reader))
+        return {"events": await reads.find(ground, queries.search(wanted), reader=reader)}
+    finally:
+        await bus.close()
 
 
 def _show(names: tuple[str, ...], found: Found) -> None:

@@ -4,7 +4,7 @@ The SQL is made of names of ours and of conditions that were parsed; their value
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
@@ -12,6 +12,7 @@ from typing import TypeVar
 import duckdb
 import pyarrow as pa
 from duckdb import DuckDBPyConnection
+from msgspec import json
 
 from doubledecker.errors import LakeMoved, LakeUnfit, ReadTooLarge
 from doubledecker.lake import rows
@@ -36,6 +37,16 @@ _INSIST_S = 0.05
 _NUMBER = "-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?"
 _ERASED = pa.schema([("named", pa.string()), ("topic", pa.string()), ("before", MOMENT)])
 
+# Arrow's types as DuckDB's JSON has them.
+_TYPES: dict[pa.DataType, str | list[str]] = {
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.string(): "VARCHAR",
+    MOMENT: "BIGINT",
+    pa.list_(pa.string()): ["VARCHAR"],
+}
+_JSON_NONE = "{}"
+
 _Result = TypeVar("_Result")
 
 
@@ -44,7 +55,7 @@ def _text(value: str) -> str:
 
 
 def _moment(at: datetime) -> str:
-    return f"make_timestamptz({moment.to_ms(at) * 1000 + at.microsecond % 1000})"
+    return f"make_timestamptz({moment.to_us(at)})"
 
 
 def _json(column: str, path: Sequence[str]) -> str:
@@ -106,21 +117,43 @@ def select_files(
     """The rows of some files that fit."""
     if not paths:
         return []
-    connection.register("shape", rows.layout(query.name).schema.empty_table())
-    # The empty table has the columns that files of an older version lack.
-    files = "read_parquet($files, union_by_name = true, hive_partitioning = true, hive_types = {'topic': varchar})"
-    if query.name != "events":
-        files = "read_parquet($files, union_by_name = true)"
-    source = f"(select * from {files} union all by name select * from shape)"  # noqa: S608 - names of ours
-    return _select(connection, source, query, erased, {"files": paths})
+    options = ", hive_partitioning = true, hive_types = {'topic': varchar}" if query.name == "events" else ""
+    # What has no rows has the columns that files of an older version lack.
+    given = _given("none", rows.layout(query.name).schema)
+    files = f"select * from read_parquet($files, union_by_name = true{options})"  # noqa: S608 - names of ours
+    source = f"({files} union all by name {given})"
+    return _select(connection, source, query, erased, {"files": paths, "none": _JSON_NONE})
 
 
-def select_batch(
-    connection: DuckDBPyConnection, batch: pa.RecordBatch, query: Query, erased: Sequence[Erasure] = ()
+def select_rows(
+    connection: DuckDBPyConnection,
+    columns: Mapping[str, Sequence[object]],
+    query: Query,
+    erased: Sequence[Erasure] = (),
 ) -> Found:
-    """The rows of a batch that fit."""
-    connection.register("batch", pa.Table.from_batches([batch]))
-    return _select(connection, "batch", query, erased, {})
+    """The rows, given as columns, that fit."""
+    source = f"({_given('columns', rows.layout(query.name).schema)})"
+    return _select(connection, source, query, erased, {"columns": _encoded(columns)})
+
+
+def _given(parameter: str, schema: pa.Schema) -> str:
+    """A query for the rows of a parameter that has columns as JSON, times in microseconds.
+
+    Not as Arrow: to make it of Python's values, pyarrow imports pandas where there is one, which takes longer than all.
+    """
+    shape = json.encode({column.name: [_TYPES[column.type]] for column in schema}).decode()
+    columns = (f'unnest(c."{column.name}") as "{column.name}"' for column in schema)
+    listed = f"select {', '.join(columns)} from (select from_json(${parameter}, '{shape}') as c)"  # noqa: S608 - ours
+    moments = (f'make_timestamptz("{column.name}") as "{column.name}"' for column in schema if column.type == MOMENT)
+    return f"select * replace ({', '.join(moments)}) from ({listed})"  # noqa: S608 - names of ours
+
+
+def _encoded(columns: Mapping[str, Sequence[object]]) -> str:
+    as_text = {
+        name: [each.decode() if isinstance(each, bytes) else each for each in values]
+        for name, values in columns.items()
+    }
+    return json.encode(as_text).decode()
 
 
 def _select(
@@ -132,7 +165,11 @@ def _select(
 ) -> Found:
     names = rows.shown(query.name)
     fitting = [condition.to_sql(query.condition, DIALECT)] if query.condition else []
-    fitting += [_not_erased(connection, column, erased) for column in ("tenant", "key") if erased]
+    for column in ("tenant", "key"):
+        named = [each for each in erased if getattr(each, column)]
+        if named:
+            fitting.append(_not_erased(column))
+            parameters = parameters | {f"erased_{column}": _tombstones(named, column)}
     where = f"where {' and '.join(f'({each})' for each in fitting)}" if fitting else ""
     number = "cast(split_part(r.entry, '-', 2) as hugeint)"
     shown = ", ".join(_shown(column) for column in rows.layout(query.name).schema if column.name in names)
@@ -149,14 +186,18 @@ def _shown(column: pa.Field) -> str:
     return f"strftime(r.\"{column.name}\" at time zone 'UTC', '%Y-%m-%dT%H:%M:%S.%gZ')"
 
 
-def _not_erased(connection: DuckDBPyConnection, column: str, erased: Sequence[Erasure]) -> str:
+def _not_erased(column: str) -> str:
     """That no tombstone names a row by this column."""
-    named = [
-        {"named": getattr(each, column), "topic": each.topic or None, "before": moment.from_ms(each.before_ms)}
-        for each in erased
-        if getattr(each, column)
-    ]
-    table = f"erased_{column}"
-    connection.register(table, pa.Table.from_pylist(named, schema=_ERASED))
     is_meant = f'e.named = r."{column}" and (e.topic is null or e.topic = r.topic) and r.at < e.before'
-    return f"not exists (select 1 from {table} e where {is_meant})"  # noqa: S608 - names of ours
+    given = _given(f"erased_{column}", _ERASED)
+    return f"not exists (select 1 from ({given}) e where {is_meant})"  # noqa: S608 - names of ours
+
+
+def _tombstones(erased: Sequence[Erasure], column: str) -> str:
+    return _encoded(
+        {
+            "named": [getattr(each, column) for each in erased],
+            "topic": [each.topic or None for each in erased],
+            "before": [each.before_ms * 1000 for each in erased],
+        }
+    )

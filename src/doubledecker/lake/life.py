@@ -6,13 +6,11 @@ from datetime import datetime, timedelta
 from functools import partial
 
 import msgspec
-import pyarrow as pa
 
 from doubledecker.errors import BadRequest
 from doubledecker.lake import engine, queries, reads, rows
 from doubledecker.lake.queries import Found, Query, Row
 from doubledecker.lake.reads import Ground, Reader
-from doubledecker.lake.rows import MOMENT
 from doubledecker.model import moment, where
 from doubledecker.model.errand import Errand
 from doubledecker.model.replay import Replay
@@ -81,13 +79,11 @@ async def _fits(likely: Found, text: str) -> bool | None:
         query = Query("events", where.parse(text), limit=1)
     except BadRequest:
         return None
-    schema = rows.layout("events").schema
-    moments = [column.name for column in schema if column.type == MOMENT]
-    given = [{**row, **{name: _at(row, name) for name in moments}} for row in likely]
-    batch = pa.RecordBatch.from_pylist(given, schema=schema)
+    columns = {name: [row.get(name) for row in likely] for name in rows.shown("events")}
+    columns["at"] = [moment.to_us(_at(row)) for row in likely]
     with engine.opened() as connection:
-        return bool(await engine.run(connection, partial(engine.select_batch, batch=batch, query=query)))
+        return bool(await engine.run(connection, partial(engine.select_rows, columns=columns, query=query)))
 
 
-def _at(row: Row, name: str = "at") -> datetime:
-    return moment.parse(str(row[name]))
+def _at(row: Row) -> datetime:
+    return moment.parse(str(row["at"]))

@@ -106,7 +106,7 @@ class _Look:
 
     async def _read_files(self, chosen: Snapshot, erased: Sequence[Erasure]) -> Found:
         if _is_too_large(chosen, self.query):
-            raise ReadTooLarge(f"it touches {chosen.files.num_rows:,} files of {chosen.bytes // 1_048_576:,} MiB")
+            raise ReadTooLarge(f"it touches {len(chosen.files):,} files of {chosen.bytes // 1_048_576:,} MiB")
         select = partial(engine.select_files, paths=chosen.paths(), query=self.query, erased=erased)
         return await engine.run(self.connection, select)
 
@@ -137,14 +137,14 @@ def _select_entries(
     erased: Sequence[Erasure],
     connection: DuckDBPyConnection,
 ) -> Found:
-    batch = rows.to_batch(rows.layout(query.name), entries, partition=partition.index)
-    return engine.select_batch(connection, batch, query, erased)
+    columns = rows.to_columns(rows.layout(query.name), entries, partition=partition.index)
+    return engine.select_rows(connection, columns, query, erased)
 
 
 def _is_too_large(chosen: Snapshot, query: Query) -> bool:
     # An id is found by the Bloom filters of the files, whatever their size.
     is_by_id = query.name == "events" and query.id
-    return chosen.files.num_rows > _FILES_MAX or (not is_by_id and chosen.bytes > _BYTES_MAX)
+    return len(chosen.files) > _FILES_MAX or (not is_by_id and chosen.bytes > _BYTES_MAX)
 
 
 def _place(row: Row) -> tuple[str, int, int, int]:

@@ -87,6 +87,13 @@ def ddl(schema: pa.Schema) -> str:
 
 def to_batch(shape: Layout, entries: Sequence[Entry], *, partition: int) -> pa.RecordBatch:
     """All lines of some entries, in order."""
+    values = to_columns(shape, entries, partition=partition)
+    arrays = [pa.array(values[column.name], column.type) for column in shape.schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
+
+
+def to_columns(shape: Layout, entries: Sequence[Entry], *, partition: int) -> dict[str, Sequence[object]]:
+    """The same as columns of Python's own values, times in microseconds since 1970."""
     ids: list[str] = []
     numbers: list[int] = []
     moments: list[int] = []
@@ -101,9 +108,7 @@ def to_batch(shape: Layout, entries: Sequence[Entry], *, partition: int) -> pa.R
         numbers.extend(range(count))
         moments.extend(repeat(EntryId.parse(entry.id).ms * 1000, count))
     place = [[partition] * len(lines), ids, numbers, moments]
-    values = [*place, *shape.fill(labels, lines)]
-    arrays = [pa.array(each, column.type) for each, column in zip(values, shape.schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
+    return dict(zip(shape.schema.names, [*place, *shape.fill(labels, lines)], strict=True))
 
 
 def _all_lines(entry: Entry) -> Lines:

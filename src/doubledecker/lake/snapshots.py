@@ -3,14 +3,14 @@
 Reading makes no table and changes none: a lake that is not there has no files and has come nowhere.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from functools import reduce
+from datetime import datetime
+from itertools import repeat, starmap
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -21,53 +21,54 @@ from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
 
-_EMPTY = pa.schema([("path", pa.string()), ("size_bytes", pa.int64())]).empty_table()
+
+class File(NamedTuple):
+    """A file of a table, as its log tells of it; None where it does not tell. Times are microseconds since 1970."""
+
+    path: str
+    size: int
+    at_min: int | None
+    at_max: int | None
+    topic: str | None
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The files of one version of a table, as its log tells of them, and how far the table has come."""
+    """The files of one version of a table, or some of them, and how far the table has come."""
 
     uri: str
     reached: Mapping[int, EntryId]
-    files: pa.Table
+    files: Sequence[File]
 
     @property
     def bytes(self) -> int:
-        return pc.sum(self.files["size_bytes"]).as_py() or 0
+        return sum(file.size for file in self.files)
 
     def paths(self) -> list[str]:
         """Where the files are. In the log a path is a URL, relative to the table."""
-        return [f"{self.uri}/{unquote(path)}" for path in self.files["path"].to_pylist()]
+        return [f"{self.uri}/{unquote(file.path)}" for file in self.files]
 
     def between(self, since: datetime | None, until: datetime | None) -> "Snapshot":
         """Only the files that can hold rows written from `since` until before `until`."""
-        masks = []
-        if since is not None:
-            masks.append(pc.greater_equal(self._told("max.at", MOMENT), pa.scalar(since, MOMENT)))
-        if until is not None:
-            masks.append(pc.less(self._told("min.at", MOMENT), pa.scalar(until, MOMENT)))
-        return self._fitting(masks)
+        low, high = (None if at is None else moment.to_us(at) for at in (since, until))
+        return self._only(
+            file
+            for file in self.files
+            if (low is None or file.at_max is None or file.at_max >= low)
+            and (high is None or file.at_min is None or file.at_min < high)
+        )
 
     def of_topic(self, topic: str) -> "Snapshot":
         """Only the files of a topic's folders; of all when it is empty."""
-        return self._fitting([pc.equal(self._told("partition.topic", pa.string()), topic)] if topic else [])
+        return self._only(file for file in self.files if not topic or file.topic in {None, topic})
 
     def without(self, other: "Snapshot") -> "Snapshot":
         """The files that another selection of the same version does not have."""
-        return self._fitting([pc.invert(pc.is_in(self.files["path"], other.files["path"].combine_chunks()))])
+        theirs = {file.path for file in other.files}
+        return self._only(file for file in self.files if file.path not in theirs)
 
-    def _told(self, column: str, type_: pa.DataType) -> pa.ChunkedArray:
-        """What the log tells of each file; null where it does not."""
-        if column not in self.files.column_names:
-            return pa.chunked_array([pa.nulls(self.files.num_rows, type_)])
-        return pc.cast(self.files[column], type_)
-
-    def _fitting(self, masks: Sequence[pa.ChunkedArray]) -> "Snapshot":
-        """The files that fit, or of which it cannot be told."""
-        known = [pc.fill_null(mask, fill_value=True) for mask in masks]
-        files = self.files.filter(reduce(pc.and_, known)) if known else self.files
-        return Snapshot(self.uri, self.reached, files)
+    def _only(self, files: Iterable[File]) -> "Snapshot":
+        return Snapshot(self.uri, self.reached, tuple(files))
 
 
 def read(root: str, name: str, *, partitions: int) -> Snapshot:
@@ -75,8 +76,33 @@ def read(root: str, name: str, *, partitions: int) -> Snapshot:
     uri = f"{root.rstrip('/')}/{name}"
     table = _open(uri)
     if table is None:
-        return Snapshot(uri, {index: EntryId(0, 0) for index in range(partitions)}, _EMPTY)
-    return Snapshot(uri, marks.landed(table, partitions), pa.table(table.get_add_actions(flatten=True)))
+        return Snapshot(uri, {index: EntryId(0, 0) for index in range(partitions)}, ())
+    return Snapshot(uri, marks.landed(table, partitions), _files(table))
+
+
+def _files(table: DeltaTable) -> list[File]:
+    """The files of a log, by columns: a log may have a hundred thousand."""
+    added = _read_all(table.get_add_actions(flatten=True))
+    names = ("path", "size_bytes", "min.at", "max.at", "partition.topic")
+    return list(starmap(File, zip(*(_told(added, name) for name in names), strict=True)))
+
+
+def _told(added: pa.Table, name: str) -> Iterable[Any]:
+    """What the log tells of each file."""
+    if name not in added.column_names:
+        return repeat(None, added.num_rows)
+    return _values(added[name])
+
+
+def _read_all(found: object) -> pa.Table:
+    """What delta-rs gives, as a stream: pa.table() would import pandas where there is one, which takes a second."""
+    return pa.RecordBatchReader.from_stream(found).read_all()
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Python's values, times in microseconds since 1970: to make moments, pyarrow would import pandas too."""
+    plain = column.cast(MOMENT).cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+    return list(plain.to_pylist())
 
 
 def erased(root: str) -> Sequence[Erasure]:
@@ -84,9 +110,11 @@ def erased(root: str) -> Sequence[Erasure]:
     table = _open(f"{root.rstrip('/')}/erasures")
     if table is None or not table.file_uris():
         return []
+    kept = _read_all(table.scan())
+    columns = (_values(kept[name]) for name in ("before", "tenant", "key", "topic"))
     return [
-        Erasure(moment.to_ms(_aware(row["before"])), row["tenant"] or "", row["key"] or "", row["topic"] or "")
-        for row in pa.table(table.to_pyarrow_table()).to_pylist()
+        Erasure(before // 1000, tenant=tenant or "", key=key or "", topic=topic or "")
+        for before, tenant, key, topic in zip(*columns, strict=True)
     ]
 
 
@@ -97,7 +125,3 @@ def _open(uri: str) -> DeltaTable | None:
         return None
     except (DeltaError, OSError) as error:
         raise LakeUnfit(f"cannot open the lake's table {uri}: {error}; set DOUBLEDECKER_LAKE") from error
-
-
-def _aware(at: datetime) -> datetime:
-    return at if at.tzinfo else at.replace(tzinfo=UTC)

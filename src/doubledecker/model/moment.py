@@ -23,5 +23,10 @@ def to_ms(moment: datetime) -> int:
     return (moment - _EPOCH) // _MS
 
 
+def to_us(moment: datetime) -> int:
+    """Microseconds since 1970."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
 def from_ms(at_ms: int) -> datetime:
     return _EPOCH + at_ms * _MS

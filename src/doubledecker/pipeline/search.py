@@ -56,7 +56,7 @@ def _json(column: str, path: Sequence[str]) -> str:
 DIALECT = Dialect(
     name=lambda column: f"`{column}`",
     text=_text,
-    moment=lambda at: f"timestamp_micros({moment.to_ms(at) * 1000 + at.microsecond % 1000})",
+    moment=lambda at: f"timestamp_micros({moment.to_us(at)})",
     json=_json,
     number=lambda value: f"case when {value} rlike '{_NUMBER}' then cast({value} as double) end",
     contains=lambda column, value: f"array_contains({column}, {value})",
