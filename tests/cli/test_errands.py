@@ -39,6 +39,19 @@ def test_a_list_of_none_and_a_replay_that_is_not_there(bus: Up):
         assert answer.stderr == "doubledecker: there is no replay 'nothing'\n"
 
 
+def test_what_is_refused_is_refused_before_a_pipeline_is_started(bus: Up):
+    for words, told in (
+        (["replay", "--from", "yesterday", "--to-queue", "q"], "from is 'yesterday'; write it like"),
+        (["replay", "--to-queue", "stranger"], "stranger"),
+        (["erase", "--topic", "orders"], "tenant"),
+    ):
+        answer = run(*words, "--data", str(bus.data))
+
+        assert (answer.returncode, answer.stdout) == (4, ""), words
+        assert told in answer.stderr
+        assert answer.stderr.count("\n") == 1
+
+
 EVENTS = [{"topic": "orders", "type": "create", "tenant": f"t{n % 3}", "key": f"k{n}"} for n in range(60)]
 
 

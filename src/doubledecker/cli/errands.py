@@ -53,10 +53,11 @@ class Desk:
 
     def replay(self, asked: Mapping[str, str | int | bool], *, is_dry: bool, is_sure: bool) -> None:
         """Count, ask, send."""
+        wanted = ReplayAsked(**asked, dry_run=True)  # type: ignore[arg-type]  # click gave each its type
+        kept = self._ask_first(lambda desk: desk.ask_replay(wanted, _ROOT))
 
         def talk() -> None:
-            wanted = ReplayAsked(**asked, dry_run=True)  # type: ignore[arg-type]  # click gave each its type
-            counted = self._follow(REPLAYS, self._ask(lambda desk: desk.ask_replay(wanted, _ROOT)))
+            counted = self._follow(REPLAYS, kept)
             if not self._is_wanted(REPLAYS, counted, is_dry=is_dry, is_sure=is_sure):
                 return
             wanted.dry_run, wanted.end = False, str(views.replay(counted)["to"])
@@ -66,10 +67,11 @@ class Desk:
 
     def erase(self, asked: Mapping[str, str], *, is_dry: bool, is_sure: bool) -> None:
         """Count, ask, erase."""
+        wanted = ErasureAsked(**asked, dry_run=True)
+        kept = self._ask_first(lambda desk: desk.ask_erasure(wanted, _ROOT))
 
         def talk() -> None:
-            wanted = ErasureAsked(**asked, dry_run=True)
-            counted = self._follow(ERASURES, self._ask(lambda desk: desk.ask_erasure(wanted, _ROOT)))
+            counted = self._follow(ERASURES, kept)
             if not self._is_wanted(ERASURES, counted, is_dry=is_dry, is_sure=is_sure):
                 return
             wanted.dry_run = False
@@ -109,6 +111,12 @@ class Desk:
         if not is_sure:
             click.confirm(f"{word} {counted.total:,} events?{more}", abort=True, err=True)
         return True
+
+    def _ask_first(self, act: Callable[[Errands], Awaitable[_Result]]) -> _Result:
+        """Ask before there is a pipeline: what is refused is refused at once, and not after Spark has started."""
+        if not _is_alive(self._settings):
+            piping.find(self._data, self._lake)  # without Spark there would be nobody to carry it out
+        return self._ask(act)
 
     def _ask(self, act: Callable[[Errands], Awaitable[_Result]]) -> _Result:
         async def ask() -> _Result:
