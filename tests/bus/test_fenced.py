@@ -35,7 +35,7 @@ def a_task(feed: Feed, *, batch: int = 0, is_complete: bool = False) -> FencedPu
     return FencedPublisher(
         home,
         feed.bus.registry,
-        feed.bus.room,
+        feed.bus.headroom,
         Notifier(home, Notify("never")),
         publisher=feed.publisher,
         task="a-task",

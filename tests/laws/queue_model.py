@@ -192,6 +192,25 @@ class QueueModel:
             self.seat(tenant, now)
         return len(gone)
 
+    def drop(self, most: int, *, now: int) -> int:
+        """What is dropped when memory is short: a few of each tenant that is not paused, in turn, oldest first."""
+        gone: list[int] = []
+        givers = [
+            tenant for tenant, line in self.lines.items() if line and not self.rules.get(tenant, Ruled()).rule.paused
+        ]
+        givers.sort(key=lambda tenant: self.lines[tenant][0])
+        while givers and len(gone) < most:
+            for tenant in givers:
+                some = self.lines[tenant][: min(8, most - len(gone))]
+                self.lines[tenant] = self.lines[tenant][len(some) :]
+                gone += some
+            givers = [tenant for tenant in givers if self.lines[tenant]]
+        if gone:
+            self._forget(gone, "dropped")
+            for tenant in {self.owner[id_] for id_ in gone}:
+                self.seat(tenant, now)
+        return len(gone)
+
     def redrive(self, ids: Sequence[int], *, now: int) -> list[int]:
         came = [id_ for id_ in ids if id_ in self.dead]
         for id_ in came:

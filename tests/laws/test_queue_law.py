@@ -251,6 +251,12 @@ class QueueMachine(RuleBasedStateMachine):
         gone = self.world.run(letters.purge(self.at, self.queue, tenant))
         assert gone == self.model.purge(tenant, now=self.now())
 
+    @rule(most=st.integers(1, 40))
+    def drop(self, most: int) -> None:
+        """Memory is short."""
+        dropped, _ = self.world.run(queues.drop_oldest(self.at, self.queue, messages_max=most, bytes_enough=2**53))
+        assert dropped == self.model.drop(most, now=self.now())
+
     @precondition(lambda self: self.model.dead)
     @rule(data=st.data())
     def redrive(self, data: st.DataObject) -> None:

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from conftest import Topology
+from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.publish import Publisher
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.relief import MemoryRules
-from doubledecker.bus.room import Room
 from doubledecker.errors import Conflict, Forbidden, QueueFull
 from doubledecker.model.event import Event
 from doubledecker.model.queue import Rule
@@ -29,7 +29,7 @@ async def a_publisher(partitions: Partitions) -> AsyncIterator[tuple[Publisher, 
     """A process that publishes: its publisher, its registry, and the client that it publishes for."""
     live = LiveRegistry(partitions)
     token = await live.create_token("ann", "a-secret-of-ann", now_ms=1)
-    publisher = Publisher(partitions, live, Room(partitions, MemoryRules()))
+    publisher = Publisher(partitions, live, Headroom(partitions, MemoryRules()))
     running = asyncio.create_task(publisher.run())
     yield publisher, live, token.id
     running.cancel()
@@ -322,7 +322,7 @@ class Load:
         for partitions in self._connected:
             live = LiveRegistry(partitions)
             await live.refresh()
-            publisher = Publisher(partitions, live, Room(partitions, MemoryRules()))
+            publisher = Publisher(partitions, live, Headroom(partitions, MemoryRules()))
             self._tasks.append(asyncio.create_task(publisher.run()))
             self._tasks += [asyncio.create_task(self._publish(publisher)) for _ in range(2)]
 

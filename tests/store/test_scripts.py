@@ -1,5 +1,6 @@
 """The Lua scripts: header and body agree, each loads on a real server, and a server that lost one is given it again."""
 
+import ast
 import re
 from itertools import takewhile
 from pathlib import Path
@@ -175,6 +176,21 @@ class TestEachScript:
 async def test_a_wrong_value_is_refused_before_anything_is_sent(values: dict[str, object]):
     with pytest.raises(TypeError):
         await _unsent().run(scripts.load("job_ack"), **values)
+
+
+def test_small_writes_beside_scripts_work_also_when_memory_is_full():
+    """A plain command that needs memory is refused then, so such writes go through `Partition.write`."""
+    needing_memory = {"HSET", "HSETNX", "HINCRBY", "ZADD", "SADD", "RPUSH", "LPUSH", "LMOVE", "SET", "SETBIT", "XADD"}
+    found = set()
+    for path in sorted((Path(scripts.__file__).parents[1]).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            words = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
+            is_plain = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            if is_plain and node.func.attr in {"command", "commands", "block", "everywhere"} and words & needing_memory:
+                found.add(path.name)
+
+    # To begin a replay is to take something in.
+    assert found == {"bulk.py"}
 
 
 async def test_a_flushed_script_is_sent_again(partitions: Partitions):

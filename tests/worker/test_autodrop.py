@@ -139,6 +139,22 @@ async def test_paused_tenants_and_queues_that_refuse_lose_nothing(data_dir: Path
         assert tenants == ["paused"]
 
 
+async def test_dead_letters_go_before_what_waits(one: Topology):
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as other:
+        publisher = await bus.token("shop")
+        await ask(bus, "PUT", "/queues/jobs", publisher, {"pattern": ".*"})
+        await bus.publish(publisher, [an_event(n, data="x" * 10_000) for n in range(60)])
+        await settle(bus, publisher, "nack", await pull(bus, publisher, most=30), reject=True)
+        await Autodrop(other.partitions, other.registry, MemoryRules(journal_bytes_max=0)).trim_journals()
+        used = (await memory.usage(other.partitions.home)).used_bytes
+
+        await Autodrop(other.partitions, other.registry, MemoryRules(bytes_max=used - 100_000)).run()
+
+        held = await bus.get("/queues/jobs", publisher)
+        assert held["waiting"] == 30  # type: ignore[index]
+        assert 0 < held["dead"] < 30  # type: ignore[index]
+
+
 async def test_the_archive_loses_only_when_the_journal_is_set_to_trim(data_dir: Path):
     async with a_small_server(data_dir) as topology, a_bus(topology, workers=0, redis_min_free_bytes=0) as bus:
         home = bus.partitions.home

@@ -127,7 +127,7 @@ def _chores(bus: build.Bus) -> Chores:
     delivery = DeliveryRules(Backoff(), lease_ms=1000, heal_points=1, damage_points=2)
     # None of these chores makes a call, so there are no chains.
     deliverer = Deliverer(bus.partitions, bus.registry, cast("Chains", None), delivery)
-    autodrop = Autodrop(bus.partitions, bus.registry, bus.room.rules)
+    autodrop = Autodrop(bus.partitions, bus.registry, bus.headroom.rules)
     return Chores(bus.partitions, bus.registry, deliverer, Monitor([]), autodrop, ChoreRules(dead_ms=1000))
 
 

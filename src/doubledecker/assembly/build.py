@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, fields
 
 from doubledecker.assembly.settings import Settings
+from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notify
 from doubledecker.bus.publish import Publisher
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.relief import MemoryRules
-from doubledecker.bus.room import Room
 from doubledecker.delivery.attempt import Dialer, DialLimits
 from doubledecker.delivery.chains import ChainRules, Chains
 from doubledecker.errors import ServerUnfit
@@ -31,7 +31,7 @@ class Bus:
 
     partitions: Partitions
     registry: LiveRegistry
-    room: Room
+    headroom: Headroom
     publisher: Publisher
     bell: Bell
     rings: Rings
@@ -63,11 +63,11 @@ async def open_bus(
         registry = LiveRegistry(partitions, quotas(settings))
         await registry.refresh()
         bell = Bell(partitions)
-        room = Room(partitions, memory_rules(settings))
-        await room.refresh()
-        publisher = Publisher(partitions, registry, room, Notify(settings.notify))
+        headroom = Headroom(partitions, memory_rules(settings))
+        await headroom.refresh()
+        publisher = Publisher(partitions, registry, headroom, Notify(settings.notify))
         with closing(registry):
-            yield Bus(partitions, registry, room, publisher, bell, Rings(partitions, bell))
+            yield Bus(partitions, registry, headroom, publisher, bell, Rings(partitions, bell))
     finally:
         await partitions.close()
 

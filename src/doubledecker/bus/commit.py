@@ -14,9 +14,9 @@ from itertools import chain, islice
 
 import msgspec
 
+from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.room import Room
 from doubledecker.errors import BusAway, DoubledeckerError, JournalFull, TooLarge, Unauthenticated
 from doubledecker.model.event import Kind
 from doubledecker.model.routing import Registry
@@ -97,10 +97,10 @@ def check_whole(drafts: Sequence[Draft], snapshot: Registry) -> None:
 class Committer:
     """Takes drafts from requests and writes them in groups."""
 
-    def __init__(self, partition: Partition, registry: LiveRegistry, room: Room, notifier: Notifier) -> None:
+    def __init__(self, partition: Partition, registry: LiveRegistry, headroom: Headroom, notifier: Notifier) -> None:
         self._partition = partition
         self._registry = registry
-        self._room = room
+        self._headroom = headroom
         self._notifier = notifier
         self._units: deque[_Unit] = deque()
         self._has_work = asyncio.Event()
@@ -137,7 +137,7 @@ class Committer:
                     self._partition,
                     group.offers,
                     version=self._registry.snapshot.version,
-                    limits=await self._room.admit(self._partition),
+                    limits=await self._headroom.admit(self._partition),
                     wholes=group.wholes,
                     channels=self._notifier.channels(group.offers),
                 )
@@ -156,7 +156,7 @@ class Committer:
         self._notifier.add(group.offers, reply)
         # The next call meets the same absence, and says so to those who wait for it.
         with contextlib.suppress(BusAway):
-            await self._room.tidy(self._partition, reply.journal_bytes)
+            await self._headroom.tidy(self._partition, reply.journal_bytes)
         return None
 
     async def _learn_anew(self) -> None:

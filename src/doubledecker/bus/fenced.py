@@ -16,9 +16,9 @@ from itertools import islice
 import msgspec
 
 from doubledecker.bus.commit import Group
+from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.room import Room
 from doubledecker.errors import BusAway, JournalFull, OrderChanged, TopicOwned, Unauthenticated, WritesLost
 from doubledecker.model.event import Kind
 from doubledecker.store import events, fences, offers
@@ -60,7 +60,7 @@ class FencedPublisher:
         self,
         partition: Partition,
         registry: LiveRegistry,
-        room: Room,
+        headroom: Headroom,
         notifier: Notifier,
         *,
         publisher: str,
@@ -70,7 +70,7 @@ class FencedPublisher:
     ) -> None:
         self._partition = partition
         self._registry = registry
-        self._room = room
+        self._headroom = headroom
         self._notifier = notifier
         self._publisher = publisher
         self._task = task
@@ -157,7 +157,7 @@ class FencedPublisher:
             self._partition,
             call.group.offers,
             version=self._registry.snapshot.version,
-            limits=await self._room.admit(self._partition),
+            limits=await self._headroom.admit(self._partition),
             channels=self._notifier.channels(call.group.offers),
             fence=fence,
         )
@@ -199,7 +199,7 @@ class FencedPublisher:
         self.tally.published += call.rows - len(call.refused)
         self.tally.refused |= call.refused
         self._notifier.add(call.group.offers, reply)
-        await self._room.tidy(self._partition, reply.journal_bytes)
+        await self._headroom.tidy(self._partition, reply.journal_bytes)
 
 
 async def persist(act: Callable[[], Awaitable[bool]], forget: Callable[[], None]) -> None:

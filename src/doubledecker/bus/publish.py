@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Sequence
 
 from doubledecker.bus.commit import Committer, Draft, check_whole
+from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.room import Room
 from doubledecker.errors import QueueFull, Refused, TopicOwned
 from doubledecker.model.event import Event, encode
 from doubledecker.store.partitions import Partitions
@@ -22,14 +22,14 @@ class Publisher:
     """Takes events from requests, and answers when they are safe."""
 
     def __init__(
-        self, partitions: Partitions, registry: LiveRegistry, room: Room, notify: Notify = Notify.HEARD
+        self, partitions: Partitions, registry: LiveRegistry, headroom: Headroom, notify: Notify = Notify.HEARD
     ) -> None:
         self._partitions = partitions
         self._registry = registry
-        self._room = room
+        self._headroom = headroom
         self._notifiers = [Notifier(partition, notify) for partition in partitions.all]
         pairs = zip(partitions.all, self._notifiers, strict=True)
-        self._committers = [Committer(partition, registry, room, notifier) for partition, notifier in pairs]
+        self._committers = [Committer(partition, registry, headroom, notifier) for partition, notifier in pairs]
 
     async def run(self) -> None:
         """Commit for as long as the process lives."""
@@ -47,10 +47,10 @@ class Publisher:
         self, publisher: str, offered: Sequence[tuple[Event, bool]], *, is_whole: bool = False
     ) -> dict[int, Refused]:
         """Write events (each with whether the client gave its id); returns why which were refused, by index."""
-        if self._room.is_full:
+        if self._headroom.is_full:
             # Before a topic is claimed: a request that is refused leaves nothing behind.
             for partition in {self._partitions.of(event.kind, event.key) for event, _ in offered}:
-                await self._room.admit(partition)
+                await self._headroom.admit(partition)
         topics = list(dict.fromkeys(event.topic for event, _ in offered))
         if is_whole:
             foreign = await self._registry.foreign(topics, publisher=publisher)

@@ -98,7 +98,7 @@ class CutJournal:
 
 @dataclass(frozen=True)
 class DropMessages:
-    """Drop the oldest waiting messages of a queue, so many bytes."""
+    """Drop the oldest messages of a queue, so many bytes."""
 
     queue: DroppingQueue
     bytes: int

@@ -18,9 +18,9 @@ from msgspec import structs
 
 from doubledecker.bus.commit import Group
 from doubledecker.bus.fenced import persist
+from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.room import Room
 from doubledecker.errors import JournalFull, NotFound
 from doubledecker.model.event import Event, encode
 from doubledecker.model.replay import Replay
@@ -103,7 +103,7 @@ class TopicAim:
     partition: Partition
     replay: Replay
     id: str
-    room: Room
+    headroom: Headroom
     notifier: Notifier
 
     def offer(self, event: Event, snapshot: Registry) -> Offer:
@@ -115,14 +115,14 @@ class TopicAim:
         return Offer(snapshot.route(new.kind), encode(new), publisher)
 
     async def write(self, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
-        limits = await self.room.admit(self.partition)
+        limits = await self.headroom.admit(self.partition)
         channels = self.notifier.channels(offers)
         reply = await events.publish(
             self.partition, offers, version=version, limits=limits, channels=channels, fence=fence
         )
         if reply.outcome is Accepted.OK:
             self.notifier.add(offers, reply)
-            await self.room.tidy(self.partition, reply.journal_bytes)
+            await self.headroom.tidy(self.partition, reply.journal_bytes)
         return reply
 
 

@@ -53,6 +53,8 @@ def _head(board: Board, width: int, now_ms: int) -> Text:
         state, style = "stopping", "yellow"
     elif board.away:
         state, style = "Redis is away", "bold red"
+    elif board.is_ready and board.trail.last is not None and board.trail.last.memory_state != "ok":
+        state, style = f"memory is {board.trail.last.memory_state}", "bold red"
     elif board.is_ready:
         state, style = "ready", "green"
     else:

@@ -116,7 +116,7 @@ class _Up:
             settings = replace(settings, root_key=folder.make_root_key(plan.data))
         # A server that does not fit is told here, once, not by each child again and again.
         async with build.open_bus(settings, patience_s=_PATIENCE_S) as bus:
-            bus.room.check()
+            bus.headroom.check()
             return settings
 
     async def _start_server(self) -> EmbeddedServer:

@@ -112,7 +112,7 @@ def _publishers(
         FencedPublisher(
             partition,
             bus.registry,
-            bus.room,
+            bus.headroom,
             notifier,
             publisher=work.publisher,
             task=work.name,

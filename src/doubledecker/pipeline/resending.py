@@ -71,7 +71,7 @@ async def _aiming(bus: Bus, work: Work) -> AsyncIterator[Aims]:
         yield lambda partition: ReceiverAim(partition, work.replay, work.id)
         return
     async with publishing.notifying(bus, work.settings) as notifiers:
-        yield lambda partition: TopicAim(partition, work.replay, work.id, bus.room, notifiers[partition.index])
+        yield lambda partition: TopicAim(partition, work.replay, work.id, bus.headroom, notifiers[partition.index])
 
 
 def _by_lane(batch: pa.RecordBatch) -> dict[int, list[Past]]:

@@ -19,7 +19,7 @@ _EVENTS_PAGE = 100
 _KEYS = ("state", "facets", "rules", "ring", "parked", "wake", "idle", "data", "pending", "tried", "scheduled")
 _KEYS_DEAD = ("dead", "dead:index")
 
-_REDRIVE, _PURGE = load("queue_redrive"), load("queue_purge")
+_REDRIVE, _PURGE, _DROP = load("queue_redrive"), load("queue_purge"), load("letter_drop")
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,13 @@ async def letters(partition: Partition, queue: Queue, ids: Sequence[str]) -> lis
     packed = await partition.command("HMGET", partition.key(f"queue:dead:{queue.name}"), *ids)
     pairs = zip(ids, cast("list[bytes | None]", packed), strict=True)
     return [_letter(id_, record) for id_, record in pairs if record is not None]
+
+
+async def drop_oldest(partition: Partition, queue: Queue, *, messages_max: int, bytes_enough: int) -> tuple[int, int]:
+    """Drop the oldest dead letters, until one of the bounds is met; returns how many, and their bytes."""
+    reply = await partition.run(_DROP, queue=queue.name, messages_max=messages_max, bytes_enough=bytes_enough)
+    dropped, size = cast("tuple[int, int]", reply)
+    return dropped, size
 
 
 async def settle(partition: Partition, queue: Queue, ids: Sequence[str], *, is_redriven: bool) -> int:

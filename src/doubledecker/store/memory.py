@@ -41,7 +41,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class QueueUsage:
-    """What the messages of a queue take in a partition, and when one was last acked (None: never, or not known)."""
+    """What messages and dead letters of a queue take in a partition; when one was last acked (None: not known)."""
 
     bytes: int
     acked: int
@@ -60,13 +60,15 @@ async def of_queues(partition: Partition, names: Sequence[str]) -> dict[str, Que
     """What queues take in a partition; an estimate from a few of their messages."""
     commands: list[list[str | int]] = []
     for name in names:
-        commands.append(["MEMORY", "USAGE", partition.key(f"queue:data:{name}"), "SAMPLES", _SAMPLES])
+        held = [partition.key(f"queue:{kind}:{name}") for kind in ("data", "dead")]
+        commands += [["MEMORY", "USAGE", key, "SAMPLES", _SAMPLES] for key in held]
         commands.append(["HMGET", partition.key(f"queue:state:{name}"), "acked", "acked_at"])
     replies = await partition.commands(commands)
     found = {}
-    for name, taken, state in zip(names, replies[0::2], replies[1::2], strict=True):
+    for name, data, dead, state in zip(names, replies[0::3], replies[1::3], replies[2::3], strict=True):
         acked, acked_at = cast("tuple[bytes | None, bytes | None]", state)
-        found[name] = QueueUsage(cast("int", taken or 0), int(acked or 0), int(acked_at) if acked_at else None)
+        taken = cast("int", data or 0) + cast("int", dead or 0)
+        found[name] = QueueUsage(taken, int(acked or 0), int(acked_at) if acked_at else None)
     return found
 
 

@@ -69,7 +69,7 @@ async def is_imported(home: Partition, secret_hash: str) -> bool:
 
 async def note_imported(home: Partition, secret_hash: str) -> None:
     """Remember that a token was imported."""
-    await home.command("SADD", home.key("api_tokens:imported"), secret_hash)
+    await home.write("SADD", home.key("api_tokens:imported"), secret_hash)
 
 
 async def delete_token(home: Partition, id_: str) -> int:

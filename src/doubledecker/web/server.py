@@ -75,7 +75,7 @@ async def _serve_bus(
     guard = RedisGuard(open_s=settings.redis_open_s)
     async with build.open_bus(settings, guard=guard, stop=stop) as bus:
         _warn_of_public_uuids(bus.registry.snapshot)
-        bus.room.check()
+        bus.headroom.check()
         await _import_clients(settings, bus)
         feed = Feed(bus.partitions, listeners_max=settings.streams_max)
         async with asyncio.TaskGroup() as tasks:

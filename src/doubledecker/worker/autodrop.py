@@ -133,14 +133,17 @@ class Autodrop:
                 return lost.bytes
 
     async def _drop_messages(self, run: _Run, held: DroppingQueue, wanted: int) -> int:
-        queue, messages, size = self._live.snapshot.queues[held.name], 0, 0
-        while size < wanted and run.spend():
-            dropped, gone = await queues.drop_oldest(
-                run.partition(held.partition), queue, messages_max=_MESSAGES_MAX, bytes_enough=wanted - size
-            )
-            if dropped == 0:
-                break
-            messages, size = messages + dropped, size + gone
+        """Drop dead letters, then what waits."""
+        queue, partition = self._live.snapshot.queues[held.name], run.partition(held.partition)
+        messages, size = 0, 0
+        for drop_oldest in (letters.drop_oldest, queues.drop_oldest):
+            while size < wanted and run.spend():
+                dropped, gone = await drop_oldest(
+                    partition, queue, messages_max=_MESSAGES_MAX, bytes_enough=wanted - size
+                )
+                if dropped == 0:
+                    break
+                messages, size = messages + dropped, size + gone
         if messages:
             _log.warning("messages.autodropped", queue=held.name, partition=held.partition, messages=messages)
         return size

@@ -53,7 +53,7 @@ class Rhythm:
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Work until `stop` is set."""
     async with build.open_bus(settings, stop=stop) as bus, build.open_chains(settings) as receivers:
-        bus.room.check()
+        bus.headroom.check()
         with contextlib.closing(Monitor(_adapters(settings))) as monitor:
             await make_worker(settings, bus, receivers, monitor).run(stop)
 
@@ -82,7 +82,7 @@ def make_worker(settings: Settings, bus: Bus, receivers: Chains, monitor: Monito
         },
     )
     deliverer = Deliverer(bus.partitions, bus.registry, receivers, delivery)
-    autodrop = Autodrop(bus.partitions, bus.registry, bus.room.rules)
+    autodrop = Autodrop(bus.partitions, bus.registry, bus.headroom.rules)
     chores = Chores(bus.partitions, bus.registry, deliverer, monitor, autodrop, chore)
     return Worker(bus.partitions, bus.registry, deliverer, chores, receivers, rhythm)
 

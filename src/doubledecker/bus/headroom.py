@@ -1,4 +1,4 @@
-"""Room: what publishing knows of the servers' memory: whether there is any left, and how far journals may grow."""
+"""Headroom: what publishing knows of the servers' memory: whether there is any left, and how far journals may grow."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ _LOOK_S = 0.5
 _log = log.get("bus")
 
 
-class Room:
+class Headroom:
     """The memory of every server, as last looked at by this process."""
 
     def __init__(self, partitions: Partitions, rules: MemoryRules) -> None:
