@@ -14,7 +14,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from doubledecker import log
 from doubledecker.delivery.attempt import Dialer
@@ -77,7 +76,7 @@ class _Chain:
         )
         self.subscriber = subscriber
         self.bound = spec.bind(listener=Transitions(opened=self._log_opened, closed=self._log_closed))
-        self.breaker = cast("Breaker", self.bound["breaker"])
+        self.breaker = self.bound.stage(Breaker)
         self.used_at = 0.0
 
     def _log_opened(self) -> None:
@@ -113,7 +112,7 @@ class Chains:
         """Post messages to a subscriber and say how it went; raises CallRejected when nothing was sent."""
         chain = self._chain(subscriber)
         try:
-            return cast("Outcome", await chain.bound.call(self._post, subscriber, messages, headers))
+            return await chain.bound.call(self._post, subscriber, messages, headers)
         except _Failed as failed:
             return failed.outcome
         except TimedOut as late:
