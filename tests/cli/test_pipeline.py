@@ -42,6 +42,19 @@ def test_a_lake_that_cannot_be_made_is_one_line(bus: Up, tmp_path: Path):
     assert "Traceback" not in answer.stderr
 
 
+def test_a_spark_conf_that_cannot_be_used_is_one_line_before_anything_starts(bus: Up, tmp_path: Path):
+    for data, words in ((bus.data, ["pipeline", "run"]), (tmp_path, ["up", "--no-demo"])):
+        file = data / "spark.conf"
+        file.write_text("spark.ui.enabled true\nspark.sql.session.timeZone CET\n")
+        answer = run(*words, "--data", str(data))
+        file.unlink()
+
+        assert (answer.returncode, answer.stdout) == (1, "")
+        assert answer.stderr == (
+            f"doubledecker: {file}: spark.sql.session.timeZone is 'CET'; the pipeline needs 'UTC': leave it out\n"
+        )
+
+
 def test_one_event_is_not_narrowed_further():
     answer = run("events", "--id", "x", "--from", "2026-11-15")
 
