@@ -17,7 +17,7 @@ SETTINGS = Settings(root_key="the-root-key", spark_conf="spark.hadoop.fs.s3a.sec
 @pytest.mark.parametrize(
     "sent",
     [
-        BusWriter(SinkPlan(SETTINGS, "shop", "w", "", "")),
+        BusWriter(SinkPlan(SETTINGS, "shop", "w", 0, "", "")),
         TaskWork(SETTINGS, "shop", "query", 0, 0),
         Posting(SETTINGS, Subscriber("shop", "https://example.org/", uuid="x"), "ledger"),
         Work(SETTINGS, "id", Replay("queue", "late", 0, 1, 1)),

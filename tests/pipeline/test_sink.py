@@ -162,6 +162,19 @@ async def test_a_repeated_write_with_fewer_rows_or_more_publishes_nothing_and_fa
     assert sorted(number(event) for event in found) == list(range(10))
 
 
+async def test_versions_of_a_write_follow_each_other_and_one_again_publishes_nothing(
+    spark: SparkSession, one: Topology
+):
+    async with a_feed(one) as feed:
+        for version, numbers in ((1, range(10)), (1, range(10)), (2, range(20, 25)), (2, range(20, 25))):
+            write(numbered(spark, numbers, tasks=2), feed, writeId="nightly", writeVersion=str(version))
+        with pytest.raises(PySparkException, match=r"batch 1 .* batch 2"):
+            write(numbered(spark, range(10), tasks=2), feed, writeId="nightly", writeVersion="1")
+        found = await published(feed)
+
+    assert sorted(number(event) for event in found) == [*range(10), *range(20, 25)]
+
+
 async def test_refused_rows_fail_the_write_with_their_reasons_and_the_others_are_published(
     spark: SparkSession, one: Topology
 ):
@@ -269,6 +282,7 @@ async def test_a_stream_with_refused_rows_fails_and_says_why(spark: SparkSession
         (["'a' as topic", "'b' as type", "'c' as timestamp"], {}, "it must be a timestamp or whole milliseconds"),
         (["'a' as topic", "'b' as type"], {"publisher": "nobody"}, "there is no client 'nobody'"),
         (["'a' as topic", "'b' as type"], {"tpoic": "x"}, "there is no option 'tpoic'"),
+        (["'a' as topic", "'b' as type"], {"writeVersion": "2"}, "give that too"),
     ],
 )
 async def test_a_write_that_cannot_be_is_told_before_it_begins(

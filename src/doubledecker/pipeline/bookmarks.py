@@ -34,7 +34,9 @@ _log = log.get("pipeline")
 class Reached:
     """The range of the last round, whether it is published, and how many rows were refused until then.
 
-    Bookmarks are kept as Spark writes them as text. `id` tells this beginning from one whose file was deleted.
+    Bookmarks are kept as Spark writes them as text. `id` tells this beginning from one whose file was deleted. Since
+    rounds are numbered, all are versions of one write; 0.1.0 gave each a write of its own, and the bus keeps what it
+    knows of a write for a week. `refused_before` counts the rows that were refused before rounds were numbered.
     """
 
     id: str = field(default_factory=lambda: str(uuid4()))
@@ -43,6 +45,25 @@ class Reached:
     upto: str | None = None
     is_done: bool = True
     refused: int = 0
+    is_numbered: bool = False
+    refused_before: int = 0
+
+    def next(self, upto: str) -> "Reached":
+        """The range that follows, begun."""
+        before = self.refused_before if self.is_numbered else self.refused
+        range_ = replace(self, round=self.round + 1, after=self.upto, upto=upto, is_done=False)
+        return replace(range_, is_numbered=True, refused_before=before)
+
+    def write_of(self, source: str) -> tuple[str, int]:
+        """The id and the version that this range is written under."""
+        if self.is_numbered:
+            return f"{source}:{self.id}", self.round
+        return f"{source}:{self.id}:{self.round}", 0
+
+    def done(self, *, refused: int) -> "Reached":
+        """After the range is published, with the rows that its write has refused so far."""
+        before = self.refused_before if self.is_numbered else self.refused
+        return replace(self, is_done=True, refused=before + refused)
 
 
 class BookmarkConsumer:
@@ -62,15 +83,15 @@ class BookmarkConsumer:
             upto = self._highest(frame, reached)
             if upto is None:
                 return Round(0, refused=reached.refused)
-            reached = replace(reached, round=reached.round + 1, after=reached.upto, upto=upto, is_done=False)
+            reached = reached.next(upto)
             write(self._spark, self._outlet.checkpoint, reached)
         began_s = time.monotonic()
-        name = f"{self._source.name}:{reached.id}:{reached.round}"
-        count = self._publish(self._dealt(frame, reached), name)
-        refused = refusals.count(self._outlet.quarantine, name)
-        if refused:
-            _log.warning("rows.quarantined", source=self._source.name, rows=refused)
-        reached = replace(reached, is_done=True, refused=reached.refused + refused)
+        write_id, version = reached.write_of(self._source.name)
+        count = self._publish(self._dealt(frame, reached), write_id, version)
+        done = reached.done(refused=refusals.count(self._outlet.quarantine, write_id))
+        if done.refused > reached.refused:
+            _log.warning("rows.quarantined", source=self._source.name, rows=done.refused - reached.refused)
+        reached = done
         write(self._spark, self._outlet.checkpoint, reached)
         return Round(count, refused=reached.refused, took_ms=max(1, int((time.monotonic() - began_s) * 1000)))
 
@@ -107,12 +128,12 @@ class BookmarkConsumer:
             frame = frame.where(bound)
         return frame
 
-    def _publish(self, rows: DataFrame, name: str) -> int:
+    def _publish(self, rows: DataFrame, write_id: str, version: int) -> int:
         """Publish under a name by which a repeated write is known; returns how many rows there were."""
         seen = Observation()
         events = mapping.to_events(rows.observe(seen, columns.count("*").alias("rows")), self._source)
         writer = events.write.format(connector.NAME).options(**self._outlet.options, **consuming.naming(self._source))
-        writer.option("writeId", name).mode("append").save()
+        writer.option("writeId", write_id).option("writeVersion", version).mode("append").save()
         return int(seen.get["rows"])
 
 

@@ -15,7 +15,7 @@ from doubledecker.pipeline.reading import Access
 from doubledecker.store.extents import Extent
 
 READ = ("journal", "topic", "tenant", "from", "to", "rowsPerBatch", "slices", "failOnDataLoss")
-WRITE = ("publisher", "refusedTable", "source", "writeId")
+WRITE = ("publisher", "refusedTable", "source", "writeId", "writeVersion")
 ACCESS = ("redisUrl", "namespace", "partitions")
 # What Spark itself passes on.
 _SPARKS = frozenset({"path", "checkpointlocation", "queryname", "triggertype", "outputmode"})
@@ -86,6 +86,7 @@ class WriteOptions:
     access: Access
     publisher: str
     write_id: str
+    write_version: int
     refused_table: str
     source: str
 
@@ -97,10 +98,13 @@ def parse_write(given: Mapping[str, str]) -> WriteOptions:
         raise BadRequest(
             "say who publishes: the option publisher is a client's id, as `doubledecker token list` shows it"
         )
+    if "writeversion" in options and "writeid" not in options:
+        raise BadRequest("writeVersion numbers the writes of a writeId; give that too")
     return WriteOptions(
         access=parse_access(options),
         publisher=options["publisher"],
         write_id=options.get("writeid", "") or str(uuid4()),
+        write_version=_count("writeVersion", options.get("writeversion", "0")),
         refused_table=options.get("refusedtable", ""),
         source=options.get("source", ""),
     )

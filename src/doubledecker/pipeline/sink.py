@@ -47,6 +47,7 @@ class SinkPlan:
     settings: Settings
     publisher: str
     write_id: str
+    write_version: int
     refused_table: str
     source: str
 
@@ -70,19 +71,19 @@ class BusWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Told:
         with _advised(self._advice):
-            return _write(self._plan, iterator, query=self._plan.write_id, batch=0)
+            return _write(self._plan, iterator, query=self._plan.write_id, batch=self._plan.write_version)
 
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
         with _advised(self._advice):
-            _settle(self._plan, messages, query=self._plan.write_id, batch=0)
+            _settle(self._plan, messages, query=self._plan.write_id, batch=self._plan.write_version)
 
     @property
     def _advice(self) -> str:
         if self._plan.source:
             return _SOURCE_ADVICE.format(self._plan.source)
         return (
-            "A writeId is for one set of rows, in a fixed order (for example by sortWithinPartitions): write other "
-            "rows under a new writeId"
+            "A writeId, or a writeVersion of it, is for one set of rows, in a fixed order (for example by "
+            "sortWithinPartitions): write other rows under a new writeId, or under the next writeVersion"
         )
 
 
@@ -154,7 +155,7 @@ def plan(wanted: WriteOptions) -> SinkPlan:
         partitions=access.partitions,
     )
     publisher = asyncio.run(_publisher(settings, wanted.publisher))
-    return SinkPlan(settings, publisher, wanted.write_id, wanted.refused_table, wanted.source)
+    return SinkPlan(settings, publisher, wanted.write_id, wanted.write_version, wanted.refused_table, wanted.source)
 
 
 async def _publisher(settings: Settings, named: str) -> str:
