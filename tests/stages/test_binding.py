@@ -4,6 +4,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -61,7 +62,18 @@ def wrapping(word: str) -> object:
     return waiting(word)
 
 
+class Endless:
+    """A proxy, as lazy imports and mocks are: it says yes to every question."""
+
+    def __call__(self, word: str) -> str:
+        return word
+
+    def __getattr__(self, name: str) -> object:
+        return Endless() if name == "__wrapped__" else object.__getattribute__(self, name)
+
+
 SYNC = {
+    "proxy": Endless(),
     "function": plain,
     "partial": functools.partial(plain, "x"),
     "object": Plain(),
@@ -109,6 +121,15 @@ def test_whatever_gives_something_to_await_is_guarded(function):
         return await CHAIN(function)("x"), await bind(CHAIN).call(function, "x")
 
     assert virtually(main()) == ("x", "x")
+
+
+def test_an_async_mock_is_guarded():
+    ask = AsyncMock(return_value="answer")
+
+    async def main() -> object:
+        return await CHAIN(ask)("x"), await bind(CHAIN).call(ask, "x")
+
+    assert virtually(main()) == ("answer", "answer")
 
 
 @pytest.mark.parametrize("guard", [CHAIN.in_thread, CHAIN.blocking, CHAIN.keyed(str).in_thread])

@@ -8,6 +8,8 @@ from typing import get_origin
 
 from doubledecker.stages.errors import ChainInvalid
 
+# Nobody stacks as many decorators.
+_LEVELS_MAX = 100
 _AWAITABLES = ("Awaitable", "Coroutine", "Future", "Task")
 
 
@@ -37,13 +39,17 @@ def may_be_awaited(function: object) -> bool:
 
 
 def _levels(function: object) -> Iterator[object]:
-    """The function, and what its decorators and partials lead to."""
-    while function is not None:
+    """The function, and what its decorators and partials lead to; a proxy may say that it wraps one for ever."""
+    for _ in range(_LEVELS_MAX):
+        if function is None:
+            return
         yield function
         function = function.func if isinstance(function, functools.partial) else getattr(function, "__wrapped__", None)
 
 
 def _gives_awaitable(function: object) -> bool:
+    if inspect.iscoroutinefunction(function):
+        return True
     found = function.__func__ if isinstance(function, MethodType) else function
     if not isinstance(found, FunctionType | BuiltinFunctionType | type | functools.partial):
         found = getattr(type(found), "__call__", None)  # noqa: B004 - an object may have an async __call__

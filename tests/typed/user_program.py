@@ -1,4 +1,4 @@
-"""A typed user's program, checked by tests/typing/test_typing.py as its author would check it; it is never run.
+"""A typed user's program, checked by tests/typed/test_typing.py as its author would check it; it is never run.
 
 `assert_type` pins what a type checker must know; a line with `type: ignore` must be an error, and both checkers
 say when it is none.
