@@ -1,7 +1,10 @@
 """What one client may have: each bound is refused by name, holds for one client alone, and not for root."""
 
+import asyncio
+
 from conftest import Topology
-from harness import TestBus, a_bus
+from doubledecker.assembly import build
+from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
 from web.asking import Answer, ask
 
 
@@ -27,7 +30,7 @@ class TestQueues:
             # A queue that there is may still be changed, and others have their own quota.
             assert (await put(bus, ann, "q1", "b")).status == 200
             assert (await put(bus, bob, "q3", "a")).status == 201
-            assert [(await put(bus, "root-key-of-the-tests", f"r{n}", "a")).status for n in range(3)] == [201] * 3
+            assert [(await put(bus, ROOT_KEY, f"r{n}", "a")).status for n in range(3)] == [201] * 3
             await ask(bus, "DELETE", "/queues/q0", ann)
             assert (await put(bus, ann, "q2", "a")).status == 201
 
@@ -56,3 +59,155 @@ class TestQueues:
             ann = await bus.token("ann")
 
             assert (await put(bus, ann, "q1", ".*:page:.*")).status == 201
+
+    async def test_an_event_is_on_so_many_queues_of_one_client(self, one: Topology):
+        async with a_bus(one, workers=0, client_copies_max=2) as bus:
+            ann, bob = await bus.token("ann"), await bus.token("bob")
+            assert [(await put(bus, ann, f"all{n}", ".*")).status for n in range(2)] == [201, 201]
+            assert_refused(await put(bus, ann, "all2", "[^:]*:.*"), "client_copies_max", 2)
+            # What the others match is no concern of it, nor are queues that get other events.
+            assert (await put(bus, bob, "all3", ".*")).status == 201
+            assert (await put(bus, ann, "all1", ".*")).status == 200
+
+    async def test_events_of_late_tell_which_queues_would_get_the_same(self, one: Topology):
+        async with a_bus(one, workers=0, client_copies_max=2) as bus:
+            ann = await bus.token("ann")
+            assert [(await put(bus, ann, f"page{n}", f".*:page:view|{n}:.*")).status for n in range(2)] == [201, 201]
+            assert (await put(bus, ann, "user", ".*:user:.*")).status == 201
+            await bus.publish(ann, [{"topic": "page", "type": "view"}])
+
+            assert_refused(await put(bus, ann, "page2", ".*:page:.*"), "client_copies_max", 2)
+
+    async def test_so_many_tenants_of_a_queue_have_rules(self, one: Topology):
+        async with a_bus(one, workers=0, queue_tenants_max=2) as bus:
+            ann = await bus.token("ann")
+            await put(bus, ann, "jobs", ".*")
+
+            async def rule(tenant: str, weight: float = 2, secret: str = ann) -> Answer:
+                return await ask(bus, "PATCH", f"/queues/jobs/facets/{tenant}", secret, json={"weight": weight})
+
+            assert [(await rule(tenant)).status for tenant in ("a", "b", "a")] == [200, 200, 200]
+            assert_refused(await rule("c"), "queue_tenants_max", 2)
+            assert (await rule("c", secret=ROOT_KEY)).status == 200
+            await rule("a", weight=1)
+            await rule("b", weight=1)
+            assert (await rule("d")).status == 200
+
+
+class TestTopics:
+    async def test_a_client_owns_so_many_topics(self, topology: Topology):
+        async with a_bus(topology, workers=0, client_topics_max=2) as bus:
+            ann, bob = await bus.token("ann"), await bus.token("bob")
+            await bus.publish(ann, [an_event(1, "one"), an_event(2, "two")])
+            mixed = await ask(bus, "POST", "/events", ann, json=[an_event(3, "one"), an_event(4, "three")])
+            single = await ask(bus, "POST", "/events", ann, json=an_event(5, "three"))
+            whole = await ask(bus, "POST", "/events?all=1", ann, json=[an_event(6, "one"), an_event(7, "four")])
+            posted = await ask(bus, "POST", "/topics/five", ann, json={"type": "noop", "url": "https://example.org/1"})
+
+            assert (mixed.status, len(mixed.json["ids"])) == (202, 1)
+            assert "DOUBLEDECKER_CLIENT_TOPICS_MAX" in mixed.json["refused"][0]["why"]
+            for answer in (single, posted):
+                assert_refused(answer, "client_topics_max", 2)
+            assert whole.status == 429
+            assert await topics(bus) == {"one": 2, "two": 1}
+            await bus.publish(bob, [an_event(8, "three")])
+
+    async def test_a_topic_that_is_deleted_or_given_away_makes_room(self, one: Topology):
+        async with a_bus(one, workers=0, client_topics_max=2) as bus:
+            ann, bob = await bus.token("ann"), await bus.token("bob")
+            await bus.publish(ann, [an_event(1, "one"), an_event(2, "two")])
+            await ask(bus, "DELETE", "/topics/one", ann)
+            await bus.publish(ann, [an_event(3, "three")])
+            to = next(token["token"] for token in await bus.get("/api_tokens") if token["name"] == "bob")
+            assert (await ask(bus, "POST", "/topics/two/give", json={"to": to})).status < 300
+            await bus.publish(ann, [an_event(4, "four")])
+            await bus.publish(bob, [an_event(5, "two"), an_event(6, "five")])
+
+            assert (await ask(bus, "POST", "/events", ann, json=an_event(7, "six"))).status == 429
+            assert (await ask(bus, "POST", "/events", bob, json=an_event(8, "six"))).status == 429
+
+    async def test_topics_of_version_0_1_0_count(self, one: Topology):
+        async with a_bus(one, workers=0) as bus:
+            ann = await bus.token("ann")
+            await bus.publish(ann, [an_event(1, "one"), an_event(2, "two")])
+            home = bus.partitions.home
+            await home.command("DEL", *await home.command("KEYS", home.key("owned:*")))
+            await home.command("HDEL", home.key("registry"), "owned")
+            from_before = await home.command("KEYS", home.key("owned:*"))
+            async with build.open_bus(bus.settings):
+                owned = [await home.command("SMEMBERS", key) for key in await home.command("KEYS", home.key("owned:*"))]
+
+            assert from_before == []
+            assert [set(names) for names in owned] == [{b"one", b"two"}]
+
+    async def test_many_requests_at_once_claim_no_more_than_allowed(self, one: Topology):
+        async with a_bus(one, workers=0, client_topics_max=3) as bus:
+            ann = await bus.token("ann")
+            names = [f"topic_{'abcdefghij'[n]}" for n in range(10)]
+            answers = await asyncio.gather(
+                *(ask(bus, "POST", "/events", ann, json=an_event(1, name)) for name in names)
+            )
+
+            assert sorted(answer.status for answer in answers) == [202] * 3 + [429] * 7
+
+
+async def topics(bus: TestBus) -> dict[str, int]:
+    return {row["name"]: row["events"] for row in await bus.get("/topics")}
+
+
+async def test_a_client_subscribes_to_so_many_topics(one: Topology):
+    async with a_bus(one, workers=0, client_subscriptions_max=2) as bus:
+        ann = await bus.token("ann")
+
+        async def subscribe(*names: str) -> Answer:
+            body = {"topics": list(names), "callback": "http://127.0.0.1:9/"}
+            return await ask(bus, "POST", "/subscription", ann, json=body)
+
+        assert (await subscribe("one", "two")).status == 204
+        assert_refused(await subscribe("one", "two", "three"), "client_subscriptions_max", 2)
+        assert (await subscribe("three")).status == 204
+
+
+async def test_a_client_has_so_many_streams_open(one: Topology):
+    async with a_bus(one, workers=0, client_streams_max=1) as bus:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        url = f"{bus.url}/stream"
+        async with bus.http.get(url, headers=basic(ann)) as first:
+            assert await first.content.readline()
+            assert_refused(await ask(bus, "GET", "/stream", ann), "client_streams_max", 1)
+            async with (
+                bus.http.get(url, headers=basic(bob)) as other,
+                bus.http.get(url, headers=basic(ROOT_KEY)) as root,
+            ):
+                assert (other.status, root.status) == (200, 200)
+
+
+async def test_a_client_has_so_many_idempotency_keys_within_some_minutes(one: Topology):
+    async with a_bus(one, workers=0, client_idempotency_keys_max=2) as bus:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+
+        async def publish(secret: str, key: str, topic: str) -> Answer:
+            return await ask(bus, "POST", "/events", secret, json=an_event(1, topic), headers={"Idempotency-Key": key})
+
+        assert [(await publish(ann, key, "one")).status for key in ("k1", "k2", "k1")] == [202] * 3
+        assert_refused(await publish(ann, "k3", "one"), "client_idempotency_keys_max", 2)
+        assert (await publish(bob, "k3", "two")).status == 202
+        # Once they are older, the oldest makes room.
+        home = bus.partitions.home
+        [ages] = await home.command("KEYS", home.key("ages:ann*"))
+        await home.command("ZADD", ages, "XX", 1, "k1")
+        assert (await publish(ann, "k3", "one")).status == 202
+
+
+async def test_use_is_shown_beside_the_bounds(one: Topology):
+    async with a_bus(one, workers=0, client_topics_max=7) as bus:
+        ann = await bus.token("ann")
+        await bus.publish(ann, [an_event(1, "one"), an_event(2, "two")])
+        await put(bus, ann, "q", ".*")
+        text = (await ask(bus, "GET", "/metrics")).body.decode()
+        [id_] = [token["token"] for token in await bus.get("/api_tokens")]
+
+        assert f'doubledecker_client_quota_used{{client="{id_}",quota="client_topics_max"}} 2.0' in text
+        assert f'doubledecker_client_quota_used{{client="{id_}",quota="client_queues_max"}} 1.0' in text
+        assert f'doubledecker_client_quota_used{{client="{id_}",quota="client_pattern_steps_max"}} 12.0' in text
+        assert 'doubledecker_quota_max{quota="client_topics_max"} 7.0' in text

@@ -61,6 +61,7 @@ async def open_bus(
         if settings.durable and not await partitions.is_durable():
             raise ServerUnfit("DOUBLEDECKER_DURABLE is set, but the server does not run with `appendfsync always`")
         registry = LiveRegistry(partitions, quotas(settings))
+        await registry.index_topics()
         await registry.refresh()
         bell = Bell(partitions)
         headroom = Headroom(partitions, memory_rules(settings))

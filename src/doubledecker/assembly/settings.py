@@ -73,9 +73,15 @@ class Settings:
     head_bytes_max: int = 32_768
     connections_max: int = 2_000
     # what a client may have
+    client_topics_max: int = 1_000
     client_queues_max: int = 1_000
+    client_copies_max: int = 10
     client_pattern_steps_max: int = 10_000
     pattern_steps_max: int = 100_000
+    client_subscriptions_max: int = 1_000
+    client_streams_max: int = 100
+    client_idempotency_keys_max: int = 100_000
+    queue_tenants_max: int = 100_000
     # delivering
     worker_threads: int = 100
     connect_timeout_s: float = 2.0
@@ -206,7 +212,13 @@ _LEAST = {
     "head_s_max": 0.1,
     "head_bytes_max": 1_024,
     "connections_max": 1,
+    "client_topics_max": 0,
     "client_queues_max": 0,
+    "client_copies_max": 0,
+    "client_subscriptions_max": 0,
+    "client_streams_max": 0,
+    "client_idempotency_keys_max": 0,
+    "queue_tenants_max": 0,
     "client_pattern_steps_max": 0,
     "pattern_steps_max": 0,
     "worker_threads": 1,

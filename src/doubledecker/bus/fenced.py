@@ -224,6 +224,8 @@ async def persist(act: Callable[[], Awaitable[bool]], forget: Callable[[], None]
 def _reason(refused_by: str) -> str:
     """Why a row is refused, in a sentence."""
     kind, name, *owner = refused_by.split(" ")
+    if owner == [""]:
+        return f"topic {name!r} is new, and its client owns as many as it may (DOUBLEDECKER_CLIENT_TOPICS_MAX)"
     return TopicOwned(name, *owner).detail if kind == "topic" else f"queue {name!r} is full"
 
 

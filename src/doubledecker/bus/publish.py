@@ -14,6 +14,7 @@ from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import QueueFull, Refused, TopicOwned
+from doubledecker.model import quota
 from doubledecker.model.event import Event, encode
 from doubledecker.store.partitions import Partitions
 
@@ -66,12 +67,19 @@ class Publisher:
                 draft = Draft(event.kind, encode(event), publisher, event.id if is_id_given else "", i)
                 drafts.setdefault(self._partitions.of(draft.kind, event.key).index, []).append(draft)
             else:
-                refused[i] = TopicOwned(event.topic, owners[event.topic])
+                refused[i] = self._refusal(event.topic, owners[event.topic])
+        if is_whole and refused:
+            return refused
         await self._registry.learn({draft.kind for part in drafts.values() for draft in part})
         waits = [self._commit(index, part, is_whole=is_whole) for index, part in drafts.items()]
         for part in [await waits[0]] if len(waits) == 1 else await asyncio.gather(*waits):
             refused |= part
         return refused
+
+    def _refusal(self, topic: str, owner: str) -> Refused:
+        if not owner:
+            return quota.too_many_topics(self._registry.quotas, topic)
+        return TopicOwned(topic, owner)
 
     async def _check_whole(self, publisher: str, offered: Sequence[tuple[Event, bool]]) -> None:
         """Raise TooLarge before anything is claimed or written, in whichever partition it would be too much."""
@@ -97,7 +105,7 @@ class Publisher:
                 topics = sorted({draft.kind.topic for draft in drafts})
                 owners = await self._registry.owners(topics, publisher=drafts[0].publisher)
                 foreign = [draft for draft in drafts if owners[draft.kind.topic] != draft.publisher]
-                whys = [TopicOwned(draft.kind.topic, owners[draft.kind.topic]) for draft in foreign]
+                whys = [self._refusal(draft.kind.topic, owners[draft.kind.topic]) for draft in foreign]
                 refused |= {draft.index: why for draft, why in zip(foreign, whys, strict=True)}
                 drafts = [draft for draft in drafts if draft.index not in refused]
                 if is_whole and foreign:

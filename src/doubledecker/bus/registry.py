@@ -18,6 +18,7 @@ from doubledecker.model import quota
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.event import Kind
+from doubledecker.model.matching import Matcher
 from doubledecker.model.queue import Queue
 from doubledecker.model.quota import Quotas
 from doubledecker.model.routing import Registry
@@ -29,6 +30,9 @@ from doubledecker.store.partitions import Partitions
 FOLLOW_S = 0.5
 # Two who change the same thing at once take turns; more tries than this are a quarrel.
 _TRIES_MAX = 20
+# Kinds of events of late that a new queue's patterns are tried on, and some that only a catch-all matches.
+_RECENT_MAX = 200
+_PROBES = tuple(Kind(f"topic_{end}", f"type-{end}", f"tenant-{end}") for end in ("a", "b"))
 
 _log = log.get("registry")
 
@@ -38,13 +42,17 @@ class LiveRegistry:
 
     def __init__(self, partitions: Partitions, quotas: Quotas | None = None) -> None:
         self._partitions = partitions
-        self._quotas = quotas or Quotas()
+        self.quotas = quotas or Quotas()
         self._lock = asyncio.Lock()
         # One registration at a time: a quota is checked against what there is.
         self._registering = asyncio.Lock()
         self._searcher = Searcher()
         self._token_lock = asyncio.Lock()
         self.snapshot = Registry()
+
+    async def index_topics(self) -> None:
+        """Note who owns which topic, in data of a version that did not."""
+        await registry.index_topics(self._partitions.home)
 
     async def refresh(self) -> None:
         """Read what changed since the last time."""
@@ -72,17 +80,18 @@ class LiveRegistry:
         self._searcher.close()
 
     async def owners(self, names: Sequence[str], *, publisher: str) -> dict[str, str]:
-        """Whose each topic is; those without an owner become the publisher's."""
+        """Whose each topic is; those without an owner become the publisher's, or have none if it has too many."""
         known = self.snapshot.owners
         unknown = [name for name in names if name not in known]
         if not unknown:
             return known
         version = self.snapshot.version
-        claimed = await registry.claim_topics(self._partitions.home, unknown, publisher=publisher)
+        most = self.quotas.client_topics_max
+        claimed = await registry.claim_topics(self._partitions.home, unknown, publisher=publisher, most=most)
         found = dict(zip(unknown, claimed, strict=True))
         # A change meanwhile may have been the end of one of these topics.
         if self.snapshot.version == version:
-            known.update(found)
+            known.update({name: owner for name, owner in found.items() if owner})
         return {**known, **found}
 
     async def foreign(self, names: Sequence[str], *, publisher: str) -> dict[str, str]:
@@ -159,6 +168,7 @@ class LiveRegistry:
         """Create or replace the subscriber of a token."""
         await self.refresh()
         former = self.snapshot.subscribers.get(token)
+        quota.check_subscriptions(self.quotas, asked.topics, former.topics if former else ())
         subscriber = subscribing.merge(asked, token=token, former=former)
         if subscriber.is_bulk:
             beginning = await bulk.beginning(self._partitions, subscriber.topics)
@@ -245,7 +255,9 @@ class LiveRegistry:
                 named_before = former.refuse_clients if former else None
                 wanted = msgspec.structs.replace(wanted, refuse_clients=named_before or ())
             if not caller.is_root:
-                quota.check_queue(self._quotas, wanted, self.snapshot.queues)
+                quota.check_queue(self.quotas, wanted, self.snapshot.queues)
+                if former is None or former.patterns != wanted.patterns:
+                    await self._check_copies(wanted)
             version = await registry.save_queue(self._partitions.home, wanted, former=former)
             if version < 0:
                 raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")
@@ -253,6 +265,27 @@ class LiveRegistry:
                 await self._spread(version)
                 return former is None
         raise Conflict(f"queue {queue.name!r} is being changed by others at the same time; try again")
+
+    async def _check_copies(self, queue: Queue) -> None:
+        """Raise QuotaExceeded when some event would be on more queues of one client than is allowed.
+
+        Which events there will be is not known; those of late are, and what a pattern for everything matches.
+        """
+        most = self.quotas.client_copies_max
+        own = {other.name for other in self.snapshot.queues.values() if other.owner == queue.owner} - {queue.name}
+        if most == 0 or len(own) < most:
+            return
+        kinds = [*self.snapshot.recent(_RECENT_MAX), *_PROBES]
+        await self.learn(kinds)
+        matcher = Matcher()
+        matcher.put(queue.name, queue.patterns)
+        search = matcher.search([kind.routing_key for kind in kinds])
+        await self._searcher.run(search)
+        matched = [kind for kind, lookup in zip(kinds, search.lookups, strict=True) if lookup.names]
+        copies = max(
+            (sum(each.name in own for each in self.snapshot.route(kind).queues) for kind in matched), default=0
+        )
+        quota.check_copies(self.quotas, copies + 1)
 
     def _check_clients(self, field: str, ids: Sequence[str]) -> None:
         for id_ in ids:

@@ -12,10 +12,12 @@ from doubledecker import clock
 from doubledecker.assembly import build
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus import overview
+from doubledecker.bus import overview, usage
 from doubledecker.bus.overview import Overview, ServerMemory, SubscriberView
+from doubledecker.bus.usage import Use
 from doubledecker.cli import folder, table, trail, words
 from doubledecker.errors import BusAway
+from doubledecker.model.quota import Quotas
 
 _START = "start one with `doubledecker pipeline run`"
 _MEMORY = {
@@ -23,18 +25,31 @@ _MEMORY = {
     "full": "nothing is left that may be dropped, so publishing is refused at the limit",
 }
 _NAMED_MAX = 5  # what fits a line
+_CLIENTS_MAX = 20  # what fits a screen
+_BOUNDS = {
+    "client_topics_max": "topics",
+    "client_queues_max": "queues",
+    "client_pattern_steps_max": "pattern steps",
+    "client_subscriptions_max": "subscriptions",
+    "client_idempotency_keys_max": "idempotency keys",
+}
 
 
 def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     """Print the state of the bus."""
-    view = _look(find(url, data))
+    settings = find(url, data)
+    view, uses = _look(settings)
+    quotas = build.quotas(settings)
     if as_json:
-        click.echo(json.dumps(_as_json(view)))
+        click.echo(json.dumps({**_as_json(view), "clients": _uses_as_json(uses, quotas)}))
         return
     table.show(["bus", ""], _totals(view))
     click.echo()
     titles = ["subscriber", "tier", "health", "points", "waiting", "in flight", "failures", "sent", "oldest"]
     table.show(titles, [_row(each, view.at) for each in view.subscribers])
+    if uses:
+        click.echo()
+        table.show(["client", *_BOUNDS.values()], [_use_row(use, quotas) for use in _nearest(uses, quotas)])
     if not view.subscribers:
         click.echo("There are no subscribers; a client makes one with POST /subscription", err=True)
     if view.memory_state != "ok":
@@ -51,16 +66,17 @@ def find(url: str | None, data: Path | None) -> Settings:
     return folder.find(settings, data, is_url_set=settings.redis_url != Settings.redis_url)
 
 
-def _look(settings: Settings) -> Overview:
+def _look(settings: Settings) -> tuple[Overview, list[Use]]:
     try:
         return asyncio.run(_read(settings))
     except BusAway as error:
         raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data or --url") from error
 
 
-async def _read(settings: Settings) -> Overview:
+async def _read(settings: Settings) -> tuple[Overview, list[Use]]:
     async with build.open_bus(settings, patience_s=0) as bus:
-        return await overview.look(bus.partitions, bus.registry.snapshot.pushed_to, now_ms=clock.now_ms())
+        view = await overview.look(bus.partitions, bus.registry.snapshot.pushed_to, now_ms=clock.now_ms())
+        return view, await usage.look(bus.partitions, bus.registry.snapshot)
 
 
 def _totals(view: Overview) -> list[list[str]]:
@@ -129,6 +145,26 @@ def _subscriber_as_json(each: SubscriberView, now_ms: int) -> dict[str, object]:
         "sent": each.sent,
         "oldest_ms": _age_ms(each.oldest_at, now_ms),
     }
+
+
+def _nearest(uses: list[Use], quotas: Quotas) -> list[Use]:
+    """The clients that are nearest to one of their bounds."""
+    return sorted(uses, key=lambda use: -max(use.shares(quotas).values()))[:_CLIENTS_MAX]
+
+
+def _use_row(use: Use, quotas: Quotas) -> list[str]:
+    bounds = [(use.counts[bound], getattr(quotas, bound)) for bound in _BOUNDS]
+    return [use.client, *(f"{count:,} of {most:,}" if most else f"{count:,}" for count, most in bounds)]
+
+
+def _uses_as_json(uses: list[Use], quotas: Quotas) -> list[dict[str, object]]:
+    return [
+        {
+            "client": use.client,
+            "quotas": {bound: {"used": used, "max": getattr(quotas, bound)} for bound, used in use.counts.items()},
+        }
+        for use in uses
+    ]
 
 
 def _named(tokens: list[str]) -> str:

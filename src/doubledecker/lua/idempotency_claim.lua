@@ -6,9 +6,10 @@
 -- arg key        text  the client's idempotency key
 -- arg record     text  what to remember
 -- arg window_ms  int   for how long
--- arg keys_max   int   how many of one client; the oldest are forgotten first
+-- arg keys_max   int   how many of one client, 0 is no bound; the oldest are forgotten first
+-- arg keep_ms    int   but none that is younger than this
 -- now
--- returns        what was remembered before, or false
+-- returns        what was remembered before, false when it is new, or -1 when there are too many that are young
 
 local function forget(keys)
   if #keys > 0 then
@@ -22,10 +23,14 @@ local age = redis.call("ZSCORE", ages, key)
 if age and tonumber(age) > now - window_ms then
   return redis.call("HGET", kept, key)
 end
+local excess = keys_max > 0 and redis.call("ZCARD", ages) + 1 - keys_max or 0
+if excess > 0 then
+  local oldest = redis.call("ZRANGE", ages, "-inf", now - keep_ms, "BYSCORE", "LIMIT", 0, math.min(excess, 100))
+  if #oldest == 0 then
+    return -1
+  end
+  forget(oldest)
+end
 redis.call("HSET", kept, key, record)
 redis.call("ZADD", ages, now, key)
-local excess = redis.call("ZCARD", ages) - keys_max
-if excess > 0 then
-  forget(redis.call("ZRANGE", ages, 0, excess - 1))
-end
 return false

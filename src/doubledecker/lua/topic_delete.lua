@@ -6,6 +6,7 @@
 -- key  topic     topic:<name>        hash  publisher, counter, last_event
 -- key  of_topic  subscribers:<name>  set   the topic's subscribers
 -- keys of_token  topics:<token>      set   what a subscriber is subscribed to
+-- keys owned     owned:<token>       set   the topics that a client owns
 -- keys bulk      bulk:<token>        hash  how far bulk delivery to a subscriber has come
 -- arg  name      text  the topic
 -- arg  publisher text  who asks; empty for root, who may always
@@ -14,8 +15,12 @@
 if redis.call("SISMEMBER", topics, name) == 0 then
   return {0, 0}
 end
-if publisher ~= "" and redis.call("HGET", topic, "publisher") ~= publisher then
+local owner = redis.call("HGET", topic, "publisher")
+if publisher ~= "" and owner ~= publisher then
   return {-1, 0}
+end
+if owner then
+  redis.call("SREM", owned(owner), name)
 end
 local version = redis.call("HINCRBY", registry, "version", 1)
 local subscribed = redis.call("SMEMBERS", of_topic)

@@ -1,5 +1,6 @@
 """A cache that new keys cannot empty: what was used again is kept apart from what was seen once."""
 
+from itertools import islice
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -35,6 +36,10 @@ class ScanResistantCache(Generic[K, V]):
         if len(self._new) >= self._new_max:
             self._new.clear()
         self._new[key] = value
+
+    def recent(self, most: int) -> list[K]:
+        """Some of the keys that were put or used last."""
+        return [key for kept in (self._young, self._new) for key in islice(reversed(kept), most // 2)]
 
     def clear(self) -> None:
         """Forget everything."""

@@ -207,7 +207,7 @@ class Matcher:
 
     def steps(self, owner: str) -> int:
         """How large an owner's patterns are together; the same pattern counts once."""
-        return self._steps[owner]
+        return self._steps.get(owner, 0)
 
     @property
     def steps_total(self) -> int:

@@ -3,7 +3,7 @@
 Every bound is a setting of the same name; 0 is no bound. Root is exempt.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from doubledecker.errors import QuotaExceeded
@@ -15,9 +15,15 @@ from doubledecker.model.queue import Queue
 class Quotas:
     """The bounds of a client, and those of all clients together."""
 
+    client_topics_max: int = 1_000
     client_queues_max: int = 1_000
+    client_copies_max: int = 10
     client_pattern_steps_max: int = 10_000
     pattern_steps_max: int = 100_000
+    client_subscriptions_max: int = 1_000
+    client_streams_max: int = 100
+    client_idempotency_keys_max: int = 100_000
+    queue_tenants_max: int = 100_000
 
     def check(self, bound: str, wanted: int, *, noun: str, remedy: str) -> None:
         """Raise QuotaExceeded when more is wanted than a bound allows."""
@@ -44,6 +50,50 @@ def check_queue(quotas: Quotas, queue: Queue, queues: Mapping[str, Queue]) -> No
         noun, remedy = "steps of compiled patterns", "delete queues, or write shorter patterns with fewer repetitions"
         quotas.check("client_pattern_steps_max", steps, noun=f"{noun} of this client", remedy=remedy)
         quotas.check("pattern_steps_max", _total(queues) + more, noun=f"{noun} of all clients", remedy=remedy)
+
+
+def check_copies(quotas: Quotas, copies: int) -> None:
+    """Raise QuotaExceeded when one event would be on too many queues of one client."""
+    quotas.check(
+        "client_copies_max",
+        copies,
+        noun="queues of this client that get the same events",
+        remedy="let several consumers pull from one queue, or write narrower patterns",
+    )
+
+
+def check_subscriptions(quotas: Quotas, topics: Collection[str], former: Collection[str]) -> None:
+    """Raise QuotaExceeded when a subscriber wants more topics than it may have, and than it has."""
+    if len(topics) > len(former):
+        remedy = "subscribe to fewer topics, or use several clients"
+        quotas.check("client_subscriptions_max", len(topics), noun="subscriptions of this client", remedy=remedy)
+
+
+def too_many_topics(quotas: Quotas, topic: str) -> QuotaExceeded:
+    """Why a client may not claim a further topic."""
+    most = quotas.client_topics_max
+    remedy = f"topic {topic!r} is new: delete topics that are not used, or publish on those that there are"
+    return QuotaExceeded("client_topics_max", most, most + 1, noun="topics of this client", remedy=remedy)
+
+
+def too_many_keys(quotas: Quotas, *, window_s: int) -> QuotaExceeded:
+    """Why a request with a further idempotency key is not taken."""
+    most = quotas.client_idempotency_keys_max
+    noun = f"idempotency keys of this client within {window_s} s"
+    remedy = "send fewer requests with more events each, or leave out the key"
+    return QuotaExceeded("client_idempotency_keys_max", most, most + 1, noun=noun, remedy=remedy)
+
+
+def check_streams(quotas: Quotas, streams: int) -> None:
+    """Raise QuotaExceeded when a client would have too many streams open in one web process."""
+    remedy = "close some, or follow several topics on one stream"
+    quotas.check("client_streams_max", streams, noun="streams of this client", remedy=remedy)
+
+
+def check_tenants(quotas: Quotas, tenants: int) -> None:
+    """Raise QuotaExceeded when too many tenants of a queue would have rules."""
+    remedy = "give tenants that need no rules their defaults again"
+    quotas.check("queue_tenants_max", tenants, noun="tenants of this queue with rules", remedy=remedy)
 
 
 def _steps(queues: Iterable[Queue]) -> int:

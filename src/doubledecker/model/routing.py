@@ -71,6 +71,10 @@ class Registry:
         keys = [key for key in unknown if not self._matcher.knows(key)]
         return self._matcher.search(keys) if keys else None
 
+    def recent(self, most: int) -> list[Kind]:
+        """Some kinds of events that came of late."""
+        return self._routes.recent(most)
+
     def take(self, search: Search) -> None:
         """Remember what a search has found."""
         self._matcher.take(search)

@@ -69,6 +69,11 @@ async def set_rule(partition: Partition, queue: Queue, tenant: str, rule: Rule) 
     await partition.run(_RULE, queue=queue.name, charge=queue.charge, facet=tenant, rule=packed)
 
 
+async def count_rules(partition: Partition, queue: Queue) -> int:
+    """How many facets have rules."""
+    return cast("int", await partition.command("HLEN", partition.key(f"queue:rules:{queue.name}")))
+
+
 async def look(partition: Partition, queue: Queue) -> QueueView:
     """How a queue stands, in one round trip."""
     names = ("data", "pending", "scheduled", "dead", "state")

@@ -27,6 +27,7 @@ QUEUES_MAX = 10_000
 _CHANGES, _COPY = load("registry_changes"), load("registry_copy")
 _TOKEN_SAVE, _TOKEN_DELETE = load("token_save"), load("token_delete")
 _CLAIM, _TOPIC_DELETE, _TOPIC_GIVE = load("topic_claim"), load("topic_delete"), load("topic_give")
+_TOPIC_INDEX = load("topic_index")
 _QUEUE_SAVE, _QUEUE_DELETE = load("queue_save"), load("queue_delete")
 
 
@@ -77,10 +78,22 @@ async def delete_token(home: Partition, id_: str) -> int:
     return cast("int", await home.run(_TOKEN_DELETE, id=id_))
 
 
-async def claim_topics(home: Partition, names: Sequence[str], *, publisher: str) -> list[str]:
-    """Claim topics that have no owner; returns whose each one is."""
-    owners = cast("list[bytes]", await home.run(_CLAIM, publisher=publisher, names=list(names)))
+async def claim_topics(home: Partition, names: Sequence[str], *, publisher: str, most: int = 0) -> list[str]:
+    """Claim topics that have no owner; returns whose each one is, empty if the publisher would have too many."""
+    owners = cast("list[bytes]", await home.run(_CLAIM, publisher=publisher, names=list(names), most=most))
     return [owner.decode() for owner in owners]
+
+
+async def index_topics(home: Partition) -> None:
+    """Note who owns which topic, in data of a version that did not."""
+    await home.run(_TOPIC_INDEX)
+
+
+async def counts_of(home: Partition, tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """How many topics each client owns, and how many of its idempotency keys are remembered."""
+    owned = await home.commands([["SCARD", home.key(f"owned:{token}")] for token in tokens])
+    keys = await home.commands([["ZCARD", home.key(f"ages:{token}")] for token in tokens])
+    return list(zip(cast("list[int]", owned), cast("list[int]", keys), strict=True))
 
 
 async def topic_owners(home: Partition, names: Sequence[str]) -> list[str | None]:

@@ -6,15 +6,23 @@ from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
 WINDOW_MS = 86_400_000
-# A record costs about 150 bytes, so this is 15 MB a client at most.
-KEYS_MAX = 100_000
+# Repeats come within minutes: a key is not forgotten before, however many there are.
+KEEP_MS = 300_000
 
 _CLAIM = load("idempotency_claim")
 
 
-async def claim_key(home: Partition, *, token: str, key: str, record: str) -> str | None:
-    """Remember a request under its key, or say what is remembered already."""
-    reply = await home.run(_CLAIM, token=token, key=key, record=record, window_ms=WINDOW_MS, keys_max=KEYS_MAX)
+class TooManyKeys(Exception):
+    """A client has used its number of keys within the time for which none is forgotten."""
+
+
+async def claim_key(home: Partition, *, token: str, key: str, record: str, keys_max: int) -> str | None:
+    """Remember a request under its key, or say what is remembered already; raises TooManyKeys."""
+    reply = await home.run(
+        _CLAIM, token=token, key=key, record=record, window_ms=WINDOW_MS, keys_max=keys_max, keep_ms=KEEP_MS
+    )
+    if reply == -1:
+        raise TooManyKeys
     return cast("bytes", reply).decode() if reply else None
 
 

@@ -91,6 +91,10 @@ class Feed:
         if len(self.listeners) >= self._listeners_max:
             raise TooMany(f"{len(self.listeners)} streams are open; this server has at most {self._listeners_max}")
 
+    def count_of(self, client: str) -> int:
+        """How many streams a client has open."""
+        return sum(listener.client == client for listener in self.listeners)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep the feed awake while the block runs."""

@@ -9,8 +9,9 @@ from doubledecker.web.sse import Reason
 class Listener:
     """One who listens: a pattern, and a bounded buffer of frames on their way."""
 
-    def __init__(self, pattern: Glob, *, buffer_bytes: int, is_strict: bool = False) -> None:
+    def __init__(self, pattern: Glob, *, buffer_bytes: int, is_strict: bool = False, client: str = "") -> None:
         self.pattern = pattern
+        self.client = client
         self.is_strict = is_strict
         self.end: Reason | None = None
         self._buffer_bytes = buffer_bytes

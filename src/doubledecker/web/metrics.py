@@ -3,6 +3,7 @@
 from collections import Counter as Sum
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
@@ -10,6 +11,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from doubledecker.bus import telemetry
 from doubledecker.bus.overview import Overview
+from doubledecker.bus.usage import Use
+from doubledecker.model.quota import Quotas
 from doubledecker.queues.view import QueueView
 from doubledecker.stages import Bound
 from doubledecker.stages.prometheus import StagesCollector
@@ -36,10 +39,37 @@ _HELP = {
 _CIRCUITS = ("closed", "open", "half-open")
 
 
-def render(view: Overview | None, queues: Sequence[QueueView], chains: Mapping[str, Bound], *, listeners: int) -> bytes:
+@dataclass(frozen=True)
+class QuotaUse:
+    """What clients use of their quotas."""
+
+    uses: Sequence[Use]
+    quotas: Quotas
+
+    def collect(self) -> Iterator[Metric]:
+        """What each client has, and what it may have at most."""
+        used = GaugeMetricFamily("doubledecker_client_quota_used", "What a client has", labels=["client", "quota"])
+        for use in self.uses:
+            for bound, count in use.counts.items():
+                used.add_metric([use.client, bound], count)
+        yield used
+        most = GaugeMetricFamily("doubledecker_quota_max", "The bounds of quotas; 0 is none", labels=["quota"])
+        for each in fields(Quotas):
+            most.add_metric([each.name], getattr(self.quotas, each.name))
+        yield most
+
+
+def render(
+    view: Overview | None,
+    queues: Sequence[QueueView],
+    quotas: QuotaUse,
+    chains: Mapping[str, Bound],
+    *,
+    listeners: int,
+) -> bytes:
     """The text that Prometheus reads: the whole bus unless it is away; chains and listeners of this process."""
     registry = CollectorRegistry()
-    registry.register(_Snapshot(view, queues, listeners))
+    registry.register(_Snapshot(view, queues, quotas, listeners))
     # Numbered, as the servers of the other metrics are: an address is nobody's business.
     names = {f"redis-{number}": chains[server] for number, server in enumerate(sorted(chains))}
     registry.register(StagesCollector(names, prefix="doubledecker_stage"))
@@ -49,9 +79,10 @@ def render(view: Overview | None, queues: Sequence[QueueView], chains: Mapping[s
 class _Snapshot(Collector):
     """Hands one overview to the Prometheus client."""
 
-    def __init__(self, view: Overview | None, queues: Sequence[QueueView], listeners: int) -> None:
+    def __init__(self, view: Overview | None, queues: Sequence[QueueView], quotas: QuotaUse, listeners: int) -> None:
         self._view = view
         self._queues = queues
+        self._quotas = quotas
         self._listeners = listeners
 
     def collect(self) -> Iterator[Metric]:
@@ -62,6 +93,7 @@ class _Snapshot(Collector):
         yield from _histograms(self._view)
         yield from _gauges(self._view)
         yield from _queues(self._queues)
+        yield from self._quotas.collect()
         yield GaugeMetricFamily("doubledecker_streams", "Streams open in this process", value=self._listeners)
 
 

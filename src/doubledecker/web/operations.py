@@ -20,7 +20,7 @@ _PROBLEMS = {
     410: "The journal no longer holds what follows that position, and strict=1 was asked for",
     413: "More bytes or more events than one request may carry",
     415: "A Content-Encoding, or a content type of an event, that is not understood",
-    429: "There are too many of these already, a queue that refuses is full, or the bodies of this client's requests "
+    429: "Too many of these, a quota is used up, a queue that refuses is full, or the bodies of this client's requests "
     "take too much room; try again after Retry-After",
     431: "The request's head is too large",
     503: "Redis is away, or there are too many connections or bodies; try again after Retry-After",

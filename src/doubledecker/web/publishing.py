@@ -21,8 +21,9 @@ from doubledecker import clock
 from doubledecker.bus.publish import Publisher
 from doubledecker.errors import BadRequest, Conflict, QueueFull, Refused, TooLarge, UnknownMedia
 from doubledecker.model import event as parsing
-from doubledecker.model import json_body
+from doubledecker.model import json_body, quota
 from doubledecker.model.event import Event, EventLimits
+from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
 from doubledecker.model.uid import event_id, repeatable_event_id
 from doubledecker.store import requests
@@ -55,6 +56,7 @@ class PublishRules:
     body: BodyLimits
     event: EventLimits
     events_max: int
+    quotas: Quotas = field(default_factory=Quotas)
 
 
 @dataclass
@@ -152,7 +154,13 @@ class Publishing:
         if not key:
             return _Memory()
         digest = hashlib.sha256(body).hexdigest()
-        kept = await requests.claim_key(self._partitions.home, token=caller.id, key=key, record=digest)
+        most = self._rules.quotas.client_idempotency_keys_max
+        try:
+            kept = await requests.claim_key(
+                self._partitions.home, token=caller.id, key=key, record=digest, keys_max=most
+            )
+        except requests.TooManyKeys:
+            raise quota.too_many_keys(self._rules.quotas, window_s=requests.KEEP_MS // 1000) from None
         if kept is None:
             return _Memory(digest, is_new=True)
         before, _, answer = kept.partition("\n")

@@ -10,8 +10,9 @@ from doubledecker import clock
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import Conflict
 from doubledecker.model import queue as queueing
+from doubledecker.model import quota
 from doubledecker.model.event import check_tenant
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import Queue, Rule
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
 from doubledecker.queues.ring import Patience, Rings
@@ -148,6 +149,8 @@ class Queues:
         tenant = _tenant(request)
         former = await facets.rule(self._partitions.home, queue, tenant)
         rule = queueing.parse_rule(await self._body(request), former)
+        if not caller.is_root and former == Rule() != rule:
+            quota.check_tenants(self._registry.quotas, await facets.count_rules(self._partitions.home, queue) + 1)
         # Home last: what it says is what the others have too.
         for partition in reversed(self._partitions.all):
             await facets.set_rule(partition, queue, tenant, rule)

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from doubledecker import __version__, clock, log
-from doubledecker.bus import overview
+from doubledecker.bus import overview, usage
 from doubledecker.bus.overview import ALIVE_MS, SubscriberView
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway
@@ -113,13 +113,15 @@ class Routes:
 
     async def metrics(self, _request: Request, _caller: Caller) -> Response:
         """The overview and the chains of this process, for Prometheus; the chains alone while Redis is away."""
-        view, queues = None, []
+        view, queues, uses = None, [], []
         with contextlib.suppress(BusAway):
             await self._registry.refresh()
             known, known_queues = self._registry.snapshot.pushed_to, self._registry.snapshot.queues.values()
             queues = await asyncio.gather(*(queue_view.look(self._partitions, queue) for queue in known_queues))
+            uses = await usage.look(self._partitions, self._registry.snapshot)
             view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
-        text = metrics.render(view, queues, self._chains, listeners=len(self._feed.listeners))
+        quotas = metrics.QuotaUse(uses, self._registry.quotas)
+        text = metrics.render(view, queues, quotas, self._chains, listeners=len(self._feed.listeners))
         return Response(text, media_type="text/plain; version=0.0.4")
 
     async def list_tokens(self, _request: Request, caller: Caller) -> Response:

@@ -127,7 +127,7 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App
     body = BodyLimits(settings.body_bytes_max, settings.body_s_max, Room(settings.bodies_bytes_max))
     small = replace(body, bytes_max=min(body.bytes_max, _SMALL_BYTES_MAX))
     event = EventLimits(settings.max_event_data_bytes, settings.event_depth_max)
-    rules = PublishRules(body, event, settings.events_per_request_max)
+    rules = PublishRules(body, event, settings.events_per_request_max, build.quotas(settings))
     routes = RouteRules(
         body=small,
         scaling_threshold=settings.scaling_threshold,

@@ -16,7 +16,7 @@ from doubledecker import clock, log
 from doubledecker.bus import telemetry
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BadRequest, BusAway, Gone
-from doubledecker.model import glob, position
+from doubledecker.model import glob, position, quota
 from doubledecker.model.glob import Glob
 from doubledecker.model.position import Place
 from doubledecker.model.token import Caller
@@ -83,6 +83,8 @@ class Streaming:
             start = await self._find(wanted)
             await self._feed.until_at(start.places)
         self._feed.check_room()
+        if not caller.is_root:
+            quota.check_streams(self._registry.quotas, self._feed.count_of(caller.id) + 1)
         return _Stream(self, wanted, start, caller)
 
     async def _find(self, wanted: Wanted) -> _Start:
@@ -134,7 +136,10 @@ class Streaming:
 
     async def serve(self, wanted: Wanted, start: _Start, caller: Caller, connection: "_Connection") -> None:
         """Send a stream until it ends, one way or another."""
-        listener = Listener(wanted.pattern, buffer_bytes=self._rules.buffer_bytes, is_strict=wanted.is_strict)
+        rules = self._rules
+        listener = Listener(
+            wanted.pattern, buffer_bytes=rules.buffer_bytes, is_strict=wanted.is_strict, client=caller.id
+        )
         with self._feed.registered(listener):
             await connection.start()
             async with asyncio.TaskGroup() as tasks:
