@@ -100,8 +100,29 @@ def test_a_url_that_a_receiver_can_parse_is_taken(url: str):
     assert posted(url=url).url == url
 
 
-@pytest.mark.parametrize("name", ["", "Widgets", "a-b", "x" * 65, "widgets1", "ü"])
-def test_a_topic_name_is_lower_case_letters_and_underscores(name: str):
+@pytest.mark.parametrize("name", ["Widgets", "a-b", "x" * 64, "widgets1", "_", "orders.v2", "emailEvent"])
+def test_a_topic_name_begins_with_a_letter_and_holds_digits_dots_and_dashes(name: str):
+    parsing.check_topic(name)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "text"), [(7, "7"), (0, "0"), (-5, "-5"), (2**64, str(2**64)), (10**63, str(10**63))]
+)
+def test_a_tenant_that_is_a_number_is_taken_as_its_text(tenant: int, text: str):
+    event = offered(tenant=tenant)
+
+    assert event.tenant == text
+    assert json.loads(encode(event))["tenant"] == text
+
+
+@pytest.mark.parametrize("tenant", [10**64, -(10**64), 10**4000, 1.5, True, [7]])
+def test_a_tenant_that_is_no_name_and_no_short_number_is_refused(tenant: object):
+    with pytest.raises(BadRequest, match="tenant"):
+        offered(tenant=tenant)
+
+
+@pytest.mark.parametrize("name", ["", "7widgets", "-a", ".a", "x" * 65, "a b", "a:b", "a/b", "ü"])
+def test_other_topic_names_are_refused(name: str):
     with pytest.raises(BadRequest, match="topic"):
         parsing.check_topic(name)
 

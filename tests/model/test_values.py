@@ -103,7 +103,7 @@ def test_what_is_absent_keeps_its_former_value():
         {"max_bytes": 0},
         {"concurrency": 0},
         {"concurrency": 101},
-        {"topics": ["Bad"]},
+        {"topics": ["7bad"]},
         {"topics": "a"},
         {"uuid": "a:b"},
         {"uuid": ""},

@@ -3,17 +3,19 @@
 import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from doubledecker.bus.fenced import Row
 from doubledecker.errors import Refused
 from doubledecker.model.event import EventLimits
 from doubledecker.pipeline import columns
 from doubledecker.pipeline.making import COLUMNS, RowMaker
+from doubledecker.pipeline.sink import check_columns
 
 NOW_MS = 77
 LIMITS = EventLimits(data_bytes_max=100, depth_max=5)
 PLAIN: dict[str, list[str | int | None]] = {
-    "topic": ["orders", "users", "a" * 64],
+    "topic": ["orders", "Users.v1", "a" * 64],
     "type": ["create", "Some.Type-1"],
     "url": [None, "https://example.org/orders/1", "https://example.org", "https://x/<id>'{}"],
     "tenant": [None, "default", "t1", "T_2"],
@@ -46,6 +48,7 @@ ODD: dict[str, list[str | int | None]] = {
             "https://x/\x1c",
             "https://x\x0b",
         ),
+        *("https://[", "https://x:1/", "https://x:y/", "https://u@x/", "https://[::1]/"),
         *("https://x/?q", "https://x\x7f", "https://" + "x" * 1017, "https://x\n", "https://x/\u00a0"),
     ],
     "tenant": ["", "two words", "a" * 65, ".", "..", "..."],
@@ -122,3 +125,12 @@ def test_values_that_are_not_text_are_made_one_by_one():
     [row] = RowMaker(NOW_MS, LIMITS).make_all(batch, ["made"], {})
 
     assert row.message == b'{"topic":"orders","type":"create","t":77,"data":{"a":[1,null]},"id":"made"}'
+
+
+def test_a_column_of_whole_numbers_may_be_the_tenant():
+    schema = StructType([StructField(name, StringType()) for name in ("topic", "type")])
+    check_columns(schema.add("tenant", LongType()))
+    columns_ = {"topic": ["orders"] * 3, "type": ["create"] * 3, "tenant": pa.array([7, None, -1], pa.int64())}
+    rows = RowMaker(NOW_MS, LIMITS).make_all(pa.RecordBatch.from_pydict(columns_), ["a", "b", "c"], {})
+
+    assert [row.kind.tenant for row in rows] == ["7", "default", "-1"]

@@ -33,7 +33,7 @@ REQUESTS: list[Request] = [
     ("client", "PUT", _QUEUE, "jobs", {"pattern": ".*:tasks:made", "attempts_max": 1}, {}, 200),
     ("client", "PUT", _QUEUE, "jobs", {"pattern": "("}, {}, 400),
     ("client", "PUT", _QUEUE, "jobs", {"pattern": LARGE}, {}, 413),
-    ("other", "PUT", _QUEUE, "jobs", {"pattern": "."}, {}, 403),
+    ("other", "PUT", _QUEUE, "jobs", {"pattern": ".*"}, {}, 403),
     ("root", "PUT", _QUEUE, "small", SMALL, {}, 201),
     ("client", "POST", "/events", "", [EVENT, {**EVENT, "tenant": "other"}], {}, 202),
     ("client", "POST", "/events", "", {**EVENT, "type": "full"}, {}, 202),
@@ -64,6 +64,6 @@ REQUESTS: list[Request] = [
     *_posted("dead/redrive", {"dry_run": True}, {"ids": 1}),
     *_posted("dead/purge", {}, {"ids": 1}),
     *_denied("DELETE", _QUEUE),
-    ("client", "PUT", _QUEUE, "empty", {"pattern": "nothing"}, {}, 201),
+    ("client", "PUT", _QUEUE, "empty", {"pattern": ".*:nothing:.*"}, {}, 201),
     ("client", "DELETE", _QUEUE, "empty", None, {}, 204),
 ]

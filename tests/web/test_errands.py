@@ -74,7 +74,7 @@ async def test_what_is_asked_for_says_at_once_that_no_pipeline_runs(one: Topolog
     [
         ({}, 400, "to_subscriber, to_queue or to_topic; there is none of them"),
         ({"to_queue": "jobs", "to_topic": "mine"}, 400, "there is to_queue and to_topic"),
-        ({"to_topic": "Bad"}, 400, "the topic is 'Bad'"),
+        ({"to_topic": "7bad"}, 400, "the topic is '7bad'"),
         ({"to_topic": "mine", "rate": 0}, 400, "rate is 0; it must be from 1 to 1000000 events a second"),
         ({"to_topic": "mine", "rate": "fast"}, 400, "Expected `int | null`"),
         ({"to_topic": "mine", "speed": 1}, 400, "unknown field `speed`"),
@@ -106,6 +106,16 @@ async def test_a_replay_that_may_not_be_is_told_why_and_nothing_is_kept(
     assert kept == []
 
 
+async def test_a_tenant_that_is_a_number_is_taken_as_its_text(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        client = await bus.token("client")
+        erasure = await ask(bus, "POST", "/erasures", json={"tenant": 0})
+        replay = await ask(bus, "POST", "/replays", client, json={"tenant": 7, "to_topic": "again"})
+
+        assert (erasure.status, erasure.json["tenant"]) == (202, "0")
+        assert (replay.status, replay.json["tenant"]) == (202, "7")
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -114,7 +124,7 @@ async def test_a_replay_that_may_not_be_is_told_why_and_nothing_is_kept(
         ({"tenant": "a", "topic": "orders"}, "leave the topic out"),
         ({"tenant": "a b"}, "tenant is 'a b'"),
         ({"key": "a/b"}, "key is 'a/b'"),
-        ({"key": "a", "topic": "Bad"}, "the topic is 'Bad'"),
+        ({"key": "a", "topic": "7bad"}, "the topic is '7bad'"),
         ({"key": "a", "before": 7}, "unknown field `before`"),
     ],
 )

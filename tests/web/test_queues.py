@@ -55,7 +55,9 @@ class TestRegistering:
             ({"pattern": r"(a)\1"}, "back-references"),
             ({"pattern": "(?=a)"}, "look-around"),
             ({"pattern": ""}, "the pattern is empty"),
-            ({"pattern": ["a", ""]}, "the pattern is empty"),
+            ({"pattern": [".*", ""]}, "the pattern is empty"),
+            ({"pattern": "email_event"}, "'.*email_event.*' matches those that contain it"),
+            ({"pattern": [".*:a:b", "a b"]}, "'a b' matches no tenant:topic:type"),
             ({"pattern": "a" * 513}, "512"),
             ({"pattern": "[a-z]{1,1000}"}, "too large"),
             ({"pattern": []}, "from 1 to 20"),
@@ -127,7 +129,7 @@ class TestRegistering:
 
     async def test_a_tenant_whose_facet_no_url_could_name_is_400(self, one: Topology):
         async with a_bus(one, workers=0) as bus:
-            await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": "a"}, status=201)
+            await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": "a:.*"}, status=201)
             url = URL(f"{bus.url}/queues/jobs/facets/%2e%2e", encoded=True)
             async with bus.http.patch(url, json={"weight": 2}, headers=basic(ROOT_KEY)) as response:
                 detail = (await response.json())["detail"]
@@ -150,7 +152,7 @@ class TestRegistering:
             ]:
                 await ask(bus, other, method, path, {"pattern": ".*"} if method == "PUT" else {}, status=403)
             assert await ask(bus, other, "GET", "/queues") == []
-            changed = await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": "b"})
+            changed = await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": "b:.*"})
             assert changed["owner"].startswith("mine-")
             await ask(bus, mine, "GET", "/queues/jobs")
 

@@ -244,7 +244,7 @@ BAD = [
     ({"callback": None}, "Expected `str`"),
     ({"topics": None}, "Expected `array`"),
     ({"topics": "orders"}, "Expected `array`"),
-    ({"topics": ["orders", "Orders"]}, "must match [a-z_]{1,64}"),
+    ({"topics": ["orders", "7orders"]}, "must match [A-Za-z_][A-Za-z0-9_.-]{0,63}"),
     ({"topics": ["orders", 1]}, "Expected `str`"),
     ({"topics": ["a"] * 1001}, "at most 1000"),
     ({"max_events": 5}, "unknown field `max_events`"),

@@ -21,7 +21,7 @@ class EventOptions(TypedDict, total=False):
     """What an event may have besides topic and type; docs/http-api.md says what each may be."""
 
     url: str
-    tenant: str
+    tenant: str | int
     key: str
     id: str
     timestamp: int

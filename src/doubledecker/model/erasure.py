@@ -20,7 +20,7 @@ class Erasure(msgspec.Struct, frozen=True, omit_defaults=True):
 class ErasureAsked(msgspec.Struct, forbid_unknown_fields=True):
     """The body of `POST /erasures`."""
 
-    tenant: str | None = None
+    tenant: str | int | None = None
     key: str | None = None
     topic: str | None = None
     dry_run: bool = False
@@ -41,10 +41,11 @@ def plan(asked: ErasureAsked, *, now_ms: int) -> Erasure:
         raise BadRequest(f"an erasure is of a tenant or of a key; there is {seen}")
     if asked.tenant is not None and asked.topic is not None:
         raise BadRequest("an erasure of a tenant is on all topics; leave the topic out")
-    if asked.tenant is not None:
-        events.check_tenant(asked.tenant)
+    tenant = events.tenant_text(asked.tenant)
+    if tenant is not None:
+        events.check_tenant(tenant)
     if asked.key is not None:
         events.check_key(asked.key)
     if asked.topic is not None:
         events.check_topic(asked.topic)
-    return Erasure(now_ms, asked.tenant or "", asked.key or "", asked.topic or "", dry_run=asked.dry_run)
+    return Erasure(now_ms, tenant or "", asked.key or "", asked.topic or "", dry_run=asked.dry_run)

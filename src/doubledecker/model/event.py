@@ -16,13 +16,16 @@ from msgspec import UNSET, Raw, UnsetType
 from doubledecker.errors import BadRequest, TooLarge
 from doubledecker.model import json_body
 
-TOPIC = re.compile(r"[a-z_]{1,64}")
+# Wider than Routemaster's [a-z_]{1,64}, whose clients check their names themselves.
+TOPIC = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 # Whatever handles URLs takes these for steps in a path, so that nothing with such a name could be asked for.
 STEPS = (".", "..")
 ROUTEMASTER_TYPES = frozenset({"create", "update", "delete", "noop"})
 DEFAULT_TENANT = "default"
 NAME_LENGTH_MAX = 64
+# A number of 64 digits has 213 bits.
+_TENANT_BITS_MAX = 213
 URL_LENGTH_MAX = 1024
 # 2^53: beyond it a JavaScript reader would see another number.
 TIMESTAMP_MS_MAX = 9_007_199_254_740_992
@@ -96,12 +99,12 @@ class _Posted(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class Offered(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One item of `POST /events`, or one row that Spark writes."""
+    """One item of `POST /events`, or one row that Spark writes; a tenant that is a number is taken as its text."""
 
     topic: str
     type: str
     url: str | None = None
-    tenant: str | None = None
+    tenant: str | int | None = None
     key: str | None = None
     id: str | None = None
     timestamp: int | None = None
@@ -189,13 +192,22 @@ def check_tenant(name: str) -> None:
     _checked_tenant(name)
 
 
+def tenant_text(tenant: str | int | None) -> str | None:
+    """A tenant as text; many publishers count theirs, and send the number as it is."""
+    if not isinstance(tenant, int):
+        return tenant
+    if tenant.bit_length() > _TENANT_BITS_MAX:
+        raise BadRequest(f"tenant is a number of too many digits; at most {NAME_LENGTH_MAX} are allowed")
+    return str(tenant)
+
+
 def check_key(name: str) -> None:
     """Raise BadRequest unless the name can be a key's."""
     _checked_name("key", name)
 
 
-def _checked_tenant(tenant: str | None) -> str:
-    name = _checked_name("tenant", tenant)
+def _checked_tenant(tenant: str | int | None) -> str:
+    name = _checked_name("tenant", tenant_text(tenant))
     if name in STEPS:
         raise BadRequest(f"tenant is {name!r}; it must match {NAME.pattern}, and be neither . nor ..")
     # The constant itself, not an equal string: the encoder leaves out what is identical to the default.

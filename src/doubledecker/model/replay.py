@@ -40,7 +40,7 @@ class ReplayAsked(msgspec.Struct, forbid_unknown_fields=True, rename={"start": "
     start: str | None = None
     end: str | None = None
     topic: str | None = None
-    tenant: str | None = None
+    tenant: str | int | None = None
     where: str | None = None
     to_subscriber: str | None = None
     to_queue: str | None = None
@@ -69,8 +69,9 @@ def plan(asked: ReplayAsked, *, now_ms: int, rate: int) -> Replay:
         raise BadRequest(f"from is {asked.start!r} and not before to, {asked.end or 'now'!r}")
     if asked.topic is not None:
         events.check_topic(asked.topic)
-    if asked.tenant is not None:
-        events.check_tenant(asked.tenant)
+    tenant = events.tenant_text(asked.tenant)
+    if tenant is not None:
+        events.check_tenant(tenant)
     if asked.where is not None and not 1 <= len(asked.where) <= WHERE_LENGTH_MAX:
         raise BadRequest(f"where has {len(asked.where)} characters; it must have from 1 to {WHERE_LENGTH_MAX}")
     if asked.direct and target != "subscriber":
@@ -84,7 +85,7 @@ def plan(asked: ReplayAsked, *, now_ms: int, rate: int) -> Replay:
         upto_ms=upto_ms,
         rate=asked.rate or rate,
         topic=asked.topic or "",
-        tenant=asked.tenant or "",
+        tenant=tenant or "",
         where=asked.where or "",
         direct=asked.direct,
         dry_run=asked.dry_run,

@@ -75,6 +75,8 @@ def _columns(arrow: pa.RecordBatch) -> dict[str, pa.Array]:
     found = {name: arrow.column(name) for name in arrow.schema.names if name in COLUMNS}
     if "timestamp" in found:
         found["timestamp"] = _milliseconds(found["timestamp"])
+    if "tenant" in found and pa.types.is_integer(found["tenant"].type):
+        found["tenant"] = found["tenant"].cast(pa.string())
     return found
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import IntegralType, StringType, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import DataType, IntegralType, StringType, StructType, TimestampNTZType, TimestampType
 
 from doubledecker.assembly import build
 from doubledecker.assembly import settings as reading_settings
@@ -127,6 +127,13 @@ def _advised(advice: str) -> Iterator[None]:
         raise OrderChanged(f"{error}. {advice}") from error
 
 
+# What a column may be, where it need not be text.
+_KINDS: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "timestamp": ((IntegralType, TimestampType, TimestampNTZType), "a timestamp or whole milliseconds"),
+    "tenant": ((StringType, IntegralType), "text or a whole number"),
+}
+
+
 def check_columns(schema: StructType) -> None:
     """Raise BadRequest unless the rows can be events."""
     names = schema.names
@@ -138,10 +145,8 @@ def check_columns(schema: StructType) -> None:
             f"{found} among the columns; an event has {', '.join(COLUMNS)}, and topic and type it must have"
         )
     for column in schema.fields:
-        is_time = column.name == "timestamp"
-        allowed = (IntegralType, TimestampType, TimestampNTZType) if is_time else (StringType,)
+        allowed, wanted = _KINDS.get(column.name, ((StringType,), "text"))
         if column.name != "data" and not isinstance(column.dataType, allowed):
-            wanted = "a timestamp or whole milliseconds" if is_time else "text"
             raise BadRequest(f"the column {column.name!r} is {column.dataType.simpleString()}; it must be {wanted}")
 
 

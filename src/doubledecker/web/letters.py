@@ -45,10 +45,10 @@ class Letters:
         queue = await self._queue(request, caller)
         asked = queue_bodies.purge(await self._body(request))
         if asked.dry_run:
-            return queue_shapes.json({"messages": await self._count_waiting(queue, asked.tenant), "dry_run": True})
+            return queue_shapes.json({"messages": await self._count_waiting(queue, asked.tenant_text), "dry_run": True})
         total = 0
         for partition in self._partitions.all:
-            named = await letters.tenants(partition, queue.name) if asked.tenant is None else [asked.tenant]
+            named = await letters.tenants(partition, queue.name) if asked.tenant_text is None else [asked.tenant_text]
             for tenant in named:
                 total += await letters.purge(partition, queue, tenant)
         return queue_shapes.json({"messages": total, "dry_run": False})
@@ -80,7 +80,7 @@ class Letters:
     async def _settle_dead(self, request: Request, caller: Caller, *, is_redriven: bool) -> Response:
         queue = await self._queue(request, caller)
         asked = queue_bodies.choose(await self._body(request))
-        found = await view.name_letters(self._partitions, queue, tenant=asked.tenant, ids=asked.ids)
+        found = await view.name_letters(self._partitions, queue, tenant=asked.tenant_text, ids=asked.ids)
         if asked.dry_run:
             return queue_shapes.json({"messages": sum(len(part) for part in found.values()), "dry_run": True})
         total = 0

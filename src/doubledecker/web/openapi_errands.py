@@ -2,7 +2,7 @@
 
 from doubledecker.model import event, replay
 from doubledecker.web.operations import body_of, json_of, list_of, ok, operation
-from doubledecker.web.schemas import TOPIC_NAME, Schema, matching, or_null, record, ref, whole
+from doubledecker.web.schemas import TENANT_GIVEN, TOPIC_NAME, Schema, matching, or_null, record, ref, whole
 
 _TEXT: Schema = {"type": "string"}
 _NAME = matching(event.NAME.pattern)
@@ -35,7 +35,7 @@ _REPLAY_WANTED = record(
         "from": or_null({**_MOMENT, "description": "Accepted from then on; absent: from the first on"}),
         "to": or_null({**_MOMENT, "description": "Accepted before then, which is past; absent: now"}),
         "topic": or_null(TOPIC_NAME),
-        "tenant": or_null(_NAME),
+        "tenant": TENANT_GIVEN,
         "where": or_null(_WHERE),
         **{name: or_null(schema) for name, schema in _TARGETS.items()},
         "rate": or_null(whole(1, replay.RATE_MAX, description="Events a second, at most")),
@@ -54,7 +54,7 @@ _REPLAY_WANTED = record(
 )
 _ERASURE_WANTED = record(
     [],
-    {"tenant": or_null(_NAME), "key": or_null(_NAME), "topic": or_null(TOPIC_NAME), "dry_run": _DRY_RUN},
+    {"tenant": TENANT_GIVEN, "key": or_null(_NAME), "topic": or_null(TOPIC_NAME), "dry_run": _DRY_RUN},
     description="All events of a tenant, or of a key (on one topic or on any), that are accepted until now.",
     examples=[{"tenant": "acme", "dry_run": True}, {"key": "customer-7", "topic": "orders"}],
 )

@@ -3,7 +3,7 @@
 import msgspec
 
 from doubledecker.errors import BadRequest
-from doubledecker.model import json_body
+from doubledecker.model import event, json_body
 from doubledecker.model.queue import LEASE_MS_MAX, LEASE_MS_MIN
 from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Held
 
@@ -59,8 +59,13 @@ class SettleBody(msgspec.Struct, forbid_unknown_fields=True):
 class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
     """What is to be purged of what waits: everything, or one tenant's."""
 
-    tenant: str | None = None
+    tenant: str | int | None = None
     dry_run: bool = False
+
+    @property
+    def tenant_text(self) -> str | None:
+        """Whose, if one tenant's."""
+        return event.tenant_text(self.tenant)
 
 
 class ChooseBody(PurgeBody, forbid_unknown_fields=True):

@@ -8,6 +8,7 @@ from doubledecker.web.schemas import NO_STEP, TENANT, Schema, matching, or_null,
 NAME = matching(queue.NAME.pattern, **NO_STEP)
 _TEXT: Schema = {"type": "string"}
 _COUNT = whole(0)
+_WHOSE: Schema = {"type": ["string", "integer", "null"]}
 _IDS: Schema = {"type": "array", "items": _TEXT}
 _PATTERN: Schema = {"type": "string", "minLength": 1, "description": "RE2, on the whole of `tenant:topic:type`"}
 _EVENT: Schema = {"type": "object", "description": "The event, as it is delivered"}
@@ -162,13 +163,13 @@ SETTLED = record(
 )
 PURGE = record(
     [],
-    {"tenant": or_null(_TEXT), "dry_run": _DRY_RUN},
+    {"tenant": _WHOSE, "dry_run": _DRY_RUN},
     description="Everything, or one tenant's.",
     examples=[{"dry_run": True}, {"tenant": "acme"}],
 )
 CHOSEN = record(
     [],
-    {"tenant": or_null(_TEXT), "ids": {"type": ["array", "null"], "items": _TEXT}, "dry_run": _DRY_RUN},
+    {"tenant": _WHOSE, "ids": {"type": ["array", "null"], "items": _TEXT}, "dry_run": _DRY_RUN},
     description="All dead letters, or one tenant's, or some by id.",
     examples=[{"dry_run": True}, {"tenant": "acme"}, {"ids": ["0-1"]}],
 )

@@ -53,6 +53,7 @@ TOPIC_NAME = matching(event.TOPIC.pattern)
 _NAME = matching(event.NAME.pattern)
 NO_STEP: Schema = {"not": {"enum": list(event.STEPS)}}
 TENANT = {**_NAME, **NO_STEP}
+TENANT_GIVEN: Schema = {**TENANT, "type": ["string", "integer", "null"], "minimum": -(2**63), "maximum": 2**63 - 1}
 _TOKEN = matching(token.PATTERN.pattern)
 _URL = matching(event.URL.pattern, maxLength=event.URL_LENGTH_MAX, description="https, without query or fragment")
 _TIMESTAMP = or_null(whole(0, event.TIMESTAMP_MS_MAX, description="Milliseconds since 1970; null or absent is now"))
@@ -78,7 +79,10 @@ EVENT = record(
         "topic": TOPIC_NAME,
         "type": _NAME,
         "url": or_null(_URL),
-        "tenant": or_null({**TENANT, "description": f"Absent means `{event.DEFAULT_TENANT}`"}),
+        "tenant": {
+            **TENANT_GIVEN,
+            "description": f"Absent: `{event.DEFAULT_TENANT}`; a number is taken as its text",
+        },
         "key": or_null({**_NAME, "description": "Events of one key stay in order"}),
         "id": or_null(matching(event.EVENT_ID.pattern, description="Told by publisher and id, a repeat is dropped")),
         "timestamp": _TIMESTAMP,
@@ -304,7 +308,7 @@ PROBLEM = record(
             "type": "about:blank",
             "title": "Bad request",
             "status": 400,
-            "detail": "the topic is 'Orders'; a name must match [a-z_]{1,64}",
+            "detail": "the topic is '7 orders'; a name must match [A-Za-z_][A-Za-z0-9_.-]{0,63}",
         }
     ],
 )
