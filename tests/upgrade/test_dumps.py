@@ -141,6 +141,17 @@ async def test_what_a_queue_held_is_pulled_and_its_dead_letter_comes_back(dump: 
     assert {*bus.facts["waiting"]} <= {*pulled.values()}
 
 
+async def test_lake_and_journal_are_searched_as_they_are(dump: Path):
+    """Nothing has been rewritten, so no file has an index of ids."""
+    async with opened(dump, workers=0) as bus:
+        found = await found_by_command(bus, dump / "lake")
+        one = bus.facts["landed"][0]
+        life = await by_command(bus, "--id", one, "--lake", str(dump / "lake"))
+
+    assert sorted(found) == sorted([*bus.facts["landed"], *bus.facts["waiting"]])
+    assert [event["id"] for event in life["events"]] == [one]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_the_lake_goes_on_where_it_was(dump: Path):
@@ -173,13 +184,18 @@ def landed(lake: Path) -> list[str]:
 
 
 async def found_by_command(bus: Opened, lake: Path) -> list[str]:
-    words = ("events", "--json", "--limit", "1000", "--lake", str(lake))
+    return [event["id"] for event in await by_command(bus, "--limit", "1000", "--lake", str(lake))]
+
+
+async def by_command(bus: Opened, *words: str) -> Any:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "doubledecker", *words, env=bus.environment, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", "doubledecker", "events", "--json", *words),
+        env=bus.environment,
+        stdout=asyncio.subprocess.PIPE,
     )
     out, _ = await process.communicate()
     assert process.returncode == os.EX_OK
-    return [event["id"] for event in json.loads(out)]
+    return json.loads(out)
 
 
 def ids(tokens: list[dict[str, str]]) -> list[str]:

@@ -69,9 +69,11 @@ def _look(data: Path | None, lake: str | None, *, id_: str | None, wanted: Wante
         return asyncio.run(_read(settings, root, id_=id_, wanted=wanted))
     except ReadTooLarge as error:
         if importlib.util.find_spec("pyspark") is None:
-            how = "narrow it with --from, --to or --topic, or get Spark with: pip install 'doubledecker[spark]'"
+            less = "" if id_ else "narrow it with --from, --to or --topic, or "
+            how = f"{less}get Spark with: pip install 'doubledecker[spark]'"
             raise ReadTooLarge(f"this is too much to read without Spark: {error}; {how}") from error
-        click.echo(f"Spark is started, because {error}; --from, --to and --topic make it less", err=True)
+        less = "" if id_ else "; --from, --to and --topic make it less"
+        click.echo(f"Spark is started, because {error}{less}", err=True)
         return _look_with_spark(settings, root, id_=id_, wanted=wanted)
 
 
