@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from starlette.types import Receive, Scope
 
 from doubledecker.errors import BadRequest, Overloaded, RequestTimedOut, TooLarge, TooManyAtOnce, UnknownMedia
+from doubledecker.web.protocol import WHOLE
 
 # So much of each body is not counted: small requests are served however many large ones there are. The number of
 # connections bounds it.
@@ -69,6 +70,8 @@ async def read(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
     The app releases its room once the request is answered.
     """
     _check_head(scope, limits)
+    if scope["extensions"][WHOLE]["call"]():
+        return await _collect(scope, receive, limits)
     try:
         async with asyncio.timeout(limits.s_max):
             return await _collect(scope, receive, limits)

@@ -6,18 +6,20 @@ become another client's request. So a head that can be read in two ways is refus
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 Headers = Sequence[tuple[bytes, bytes]]
+Fields = Mapping[bytes, bytes]
 
 # Which of two counts is not said anywhere, and a proxy that checks one may pass both.
 _SINGLE = (b"host", b"authorization", b"content-type", b"content-encoding", b"idempotency-key", b"last-event-id")
 _VERSIONS = ("1.1", "1.0")
 # RFC 3986's host and port, or nothing; whether the name exists is not our business.
-_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%\[\]:-]*")
+_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%\[\]:-]{0,300}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,44 +45,55 @@ class Refusal:
         return b"".join([STATUS_LINE[self.status], *lines, b"\r\n", body])
 
 
-def refuse(headers: Headers, *, version: str, is_upgrade: bool) -> Refusal | None:
-    """Why a head is refused, if it is."""
-    fields = dict(headers)
-    why = _wrong_fields(headers, fields, version) or _wrong_framing(headers, fields, version, is_upgrade=is_upgrade)
+def refuse(headers: Headers, fields: Fields, version: str, *, is_upgrade: bool) -> Refusal | None:
+    """Why a head is refused, if it is; the fields are the last header of each name."""
+    host = fields.get(b"host")
+    if version == "1.1" and len(fields) == len(headers) and host is not None and _is_host(host):
+        # So it is with nearly every request.
+        if not is_upgrade and b"transfer-encoding" not in fields:
+            return None
+    elif why := _wrong_fields(headers, fields, version):
+        return Refusal("Bad request", 400, why)
+    why = _wrong_framing(headers, fields, version, is_upgrade=is_upgrade)
     return Refusal("Bad request", 400, why) if why else None
 
 
-def _wrong_fields(headers: Headers, fields: dict[bytes, bytes], version: str) -> str:
+def body_bytes(fields: Fields) -> int:
+    """The declared length of the body; 0 when there is none, and when it comes in chunks."""
+    return int(fields.get(b"content-length", 0))
+
+
+def _wrong_fields(headers: Headers, fields: Fields, version: str) -> str:
     if version not in _VERSIONS:
         return f"the request is HTTP/{version}; send HTTP/1.1"
-    if len(fields) < len(headers):
-        names = [name for name, _ in headers]
-        for name in _SINGLE:
-            if names.count(name) > 1:
-                return f"the request has {names.count(name)} {name.decode().title()} headers; send one"
+    names = [name for name, _ in headers]
+    for name in _SINGLE:
+        if names.count(name) > 1:
+            return f"the request has {names.count(name)} {name.decode().title()} headers; send one"
     host = fields.get(b"host")
     if host is None and version == "1.1":
         return "the request has no Host header; send one"
-    if host is not None and not _HOST.fullmatch(host):
+    if host is not None and not _is_host(host):
         return f"Host is {_shown(host)}; it must be a name or an address, with a port or without"
     return ""
 
 
-def _wrong_framing(headers: Headers, fields: dict[bytes, bytes], version: str, *, is_upgrade: bool) -> str:
+# The same few come again and again. A long one that is refused may be remembered too: 256 heads' worth.
+@lru_cache(maxsize=256)
+def _is_host(value: bytes) -> bool:
+    return _HOST.fullmatch(value) is not None
+
+
+def _wrong_framing(headers: Headers, fields: Fields, version: str, *, is_upgrade: bool) -> str:
     is_coded = b"transfer-encoding" in fields
     if is_coded:
         coding = b", ".join(value for name, value in headers if name == b"transfer-encoding")
         if version != "1.1" or coding.strip().lower() != b"chunked":
             return f"Transfer-Encoding is {_shown(coding)} in HTTP/{version}; chunked in HTTP/1.1 is understood"
-    if is_upgrade and (is_coded or body_bytes(headers)):
+    if is_upgrade and (is_coded or body_bytes(fields)):
         # The parser takes what follows such a head for another protocol, and would read the body as a request.
         return "the request offers an upgrade and has a body; send it without Upgrade"
     return ""
-
-
-def body_bytes(headers: Headers) -> int:
-    """The declared length of the body; 0 when there is none, and when it comes in chunks."""
-    return int(dict(headers).get(b"content-length", 0))
 
 
 def malformed(reason: str) -> Refusal:

@@ -39,6 +39,8 @@ UNREAD_S_MAX = 60.0  # as nginx has it (send_timeout): a client that takes nothi
 LINGER_S = 2.0
 # The name under which an app finds how to cut its connection.
 ABORT = "doubledecker.abort"
+# The name under which it finds whether the whole request has come.
+WHOLE = "doubledecker.whole"
 
 _NEWLINE = b"\r\n"
 _EMPTY_LINE = b"\r\n\r\n"
@@ -91,14 +93,16 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._framing_bytes = 0
         self._waiting_since_s = None
-        self._refusal = self._refuse_head()
+        fields = dict(self.headers)
+        self._refusal = self._refuse_head(fields)
         if self._refusal is not None:
             # The parser stops at an error, and `_feed` then answers with the refusal.
             raise httptools.HttpParserError(self._refusal.detail)
-        self._body_left = head.body_bytes(self.headers)
+        self._body_left = head.body_bytes(fields)
         super().on_headers_complete()
         # For an answer without end: closing waits for the client to read what is under way, and it may never do so.
-        self.scope["extensions"] = {ABORT: {"call": self.transport.abort}}
+        # And for a body that has come whole, as most have when the app begins: reading it needs no timer.
+        self.scope["extensions"] = {ABORT: {"call": self.transport.abort}, WHOLE: {"call": self._has_come}}
         # The parser reports trailers as headers. They go to a list that nobody reads: a trailer authenticates no one.
         self.headers = []
 
@@ -106,13 +110,11 @@ class GuardedProtocol(HttpToolsProtocol):
         self._framing_bytes = 0
         super().on_body(body)
 
-    def on_message_complete(self) -> None:
-        self._framing_bytes = 0
-        super().on_message_complete()
-
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._parse_on()
+        self._framing_bytes = 0
+        if self._unparsed:
+            self._parse()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -123,13 +125,16 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_unread_timer()
         self._parse_on()
 
-    def _refuse_head(self) -> Refusal | None:
+    def _has_come(self) -> bool:
+        return not self.cycle.more_body
+
+    def _refuse_head(self, fields: dict[bytes, bytes]) -> Refusal | None:
         if len(self.headers) > self.headers_max:
             return head.too_many(len(self.headers), headers_max=self.headers_max)
         if self._is_surplus:
             return head.too_busy(len(self.connections), connections_max=self.connections_max)
-        version, is_upgrade = self.parser.get_http_version(), self.parser.should_upgrade()
-        return head.refuse(self.headers, version=version, is_upgrade=is_upgrade)
+        parser = self.parser
+        return head.refuse(self.headers, fields, parser.get_http_version(), is_upgrade=parser.should_upgrade())
 
     def _parse(self) -> None:
         """Feed the parser what has come, until a whole request is being answered, or it is others' turn."""
@@ -148,7 +153,7 @@ class GuardedProtocol(HttpToolsProtocol):
                 seen = self._framing_bytes + len(self._unparsed) - start
                 self._refuse(head.too_long(seen, head_bytes_max=self.head_bytes_max))
                 return
-            self._feed(memoryview(self._unparsed)[start:end])
+            self._feed(self._unparsed[start:end])
         self._unparsed, self._parsed_to = b"", 0
         self._flow.release()
         if not _is_answering(self.cycle):
@@ -169,7 +174,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._framing_bytes += end - start
         return end
 
-    def _feed(self, piece: memoryview) -> None:
+    def _feed(self, piece: bytes) -> None:
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(piece)
