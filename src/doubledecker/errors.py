@@ -145,12 +145,14 @@ class QuotaExceeded(TooMany):
 
     title = "Quota exceeded"
 
-    def __init__(self, bound: str, most: int, wanted: int, *, noun: str, remedy: str) -> None:
+    def __init__(self, bound: str, most: int, wanted: int, *, noun: str, remedy: str, retry_after_s: int = 0) -> None:
         setting = f"DOUBLEDECKER_{bound.upper()}"
         super().__init__(f"that would make {wanted} {noun}, and at most {most} are allowed ({setting}); {remedy}")
         self.bound = bound
         self.most = most
         self.wanted = wanted
+        # When there is room again, for bounds that time alone relieves; else 0.
+        self.retry_after_s = retry_after_s
 
 
 class TooManyAtOnce(Refused):

@@ -80,6 +80,7 @@ class Settings:
     pattern_steps_max: int = 100_000
     client_subscriptions_max: int = 1_000
     client_streams_max: int = 100
+    client_events_per_s: int = 100_000
     client_idempotency_keys_max: int = 100_000
     queue_tenants_max: int = 100_000
     # delivering
@@ -217,6 +218,7 @@ _LEAST = {
     "client_copies_max": 0,
     "client_subscriptions_max": 0,
     "client_streams_max": 0,
+    "client_events_per_s": 0,
     "client_idempotency_keys_max": 0,
     "queue_tenants_max": 0,
     "client_pattern_steps_max": 0,

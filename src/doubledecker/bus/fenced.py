@@ -18,6 +18,7 @@ import msgspec
 from doubledecker.bus.commit import Group
 from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier
+from doubledecker.bus.pacing import Pacer
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, JournalFull, OrderChanged, TopicOwned, Unauthenticated, WritesLost
 from doubledecker.model.event import Kind
@@ -66,6 +67,7 @@ class FencedPublisher:
         publisher: str,
         task: str,
         batch: int,
+        pacer: Pacer | None = None,
         is_complete: bool = False,
     ) -> None:
         self._partition = partition
@@ -73,6 +75,7 @@ class FencedPublisher:
         self._headroom = headroom
         self._notifier = notifier
         self._publisher = publisher
+        self._pacer = pacer
         self._task = task
         self._batch = batch
         self._is_complete = is_complete
@@ -151,6 +154,7 @@ class FencedPublisher:
         owners = await self._registry.owners(topics, publisher=self._publisher)
         await self._registry.learn({row.kind for row in some})
         call = self._gather(some, owners)
+        await self._keep_pace(len(call.group.offers))
         last, refusals = self._rows + call.rows, Refusals(call.barred, call.numbers)
         fence = Fence(self._task, self._batch, self._rows, last, call.digest.hexdigest(), refusals)
         reply = await events.publish(
@@ -172,6 +176,11 @@ class FencedPublisher:
                 await self._registry.refresh()
                 if self._publisher not in self._registry.snapshot.tokens:
                     raise Unauthenticated(f"the client {self._publisher!r} is gone")
+
+    async def _keep_pace(self, events: int) -> None:
+        """Wait until the client may publish so many: a Spark task that failed would only begin anew."""
+        if self._pacer is not None:
+            await self._pacer.wait(self._publisher, events)
 
     def _gather(self, some: Sequence[Row], owners: Mapping[str, str]) -> "_Call":
         call = _Call(self._digest.copy())

@@ -22,6 +22,7 @@ class Quotas:
     pattern_steps_max: int = 100_000
     client_subscriptions_max: int = 1_000
     client_streams_max: int = 100
+    client_events_per_s: int = 100_000
     client_idempotency_keys_max: int = 100_000
     queue_tenants_max: int = 100_000
 

@@ -15,6 +15,7 @@ from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.fenced import FencedPublisher, Row
 from doubledecker.bus.notify import Notifier, Notify
+from doubledecker.bus.pacing import Pacer
 from doubledecker.model.event import EventLimits
 from doubledecker.model.uid import repeatable_event_ids
 from doubledecker.pipeline.making import RowMaker
@@ -108,6 +109,7 @@ async def notifying(bus: Bus, settings: Settings) -> AsyncIterator[list[Notifier
 def _publishers(
     bus: Bus, work: TaskWork, notifiers: Sequence[Notifier], *, is_complete: bool = False
 ) -> list[FencedPublisher]:
+    pacer = Pacer(bus.partitions.home, bus.registry.quotas)
     return [
         FencedPublisher(
             partition,
@@ -117,6 +119,7 @@ def _publishers(
             publisher=work.publisher,
             task=work.name,
             batch=work.batch,
+            pacer=pacer,
             is_complete=is_complete,
         )
         for partition, notifier in zip(bus.partitions.all, notifiers, strict=True)

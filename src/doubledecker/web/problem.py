@@ -11,6 +11,7 @@ from doubledecker.errors import (
     JournalFull,
     Overloaded,
     QueueFull,
+    QuotaExceeded,
     Refused,
     RequestTimedOut,
     TooLarge,
@@ -27,6 +28,8 @@ def response(error: DoubledeckerError, headers: Sequence[tuple[str, str]] = ()) 
     if isinstance(error, Refused):
         closing = [("Connection", "close")] if isinstance(error, TooLarge | RequestTimedOut) else []
         waiting = [("Retry-After", _RETRY_AFTER_S)] if isinstance(error, QueueFull | TooManyAtOnce) else []
+        if isinstance(error, QuotaExceeded) and error.retry_after_s:
+            waiting = [("Retry-After", str(error.retry_after_s))]
         taking = [("Accept-Encoding", error.accepted)] if isinstance(error, UnknownMedia) and error.accepted else []
         return plain(error.status, error.title, error.detail, [*headers, *closing, *waiting, *taking])
     if isinstance(error, BusAway | JournalFull | Overloaded):

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from doubledecker import clock
+from doubledecker.bus.pacing import Pacer
 from doubledecker.bus.publish import Publisher
 from doubledecker.errors import BadRequest, Conflict, QueueFull, Refused, TooLarge, UnknownMedia
 from doubledecker.model import event as parsing
@@ -87,8 +88,9 @@ class _Memory:
 class Publishing:
     """Answers publish requests."""
 
-    def __init__(self, partitions: Partitions, publisher: Publisher, rules: PublishRules) -> None:
+    def __init__(self, partitions: Partitions, publisher: Publisher, pacer: Pacer, rules: PublishRules) -> None:
         self._partitions = partitions
+        self._pacer = pacer
         self._publisher = publisher
         self._rules = rules
         self._arrays = _Arrays(rules.events_max)
@@ -102,6 +104,7 @@ class Publishing:
         key = _idempotency_key(request.scope)
         id_ = repeatable_event_id(caller.id, key, "0") if key else event_id(clock.now_ms())
         event = parsing.parse_posted(body, topic=topic, id_=id_, now_ms=clock.now_ms(), limits=self._rules.event)
+        await self._pacer.admit(caller.id, 1)
         memory = await self._recall(caller, key, topic.encode() + b"\n" + body)
         refused = await self._publisher.publish(caller.id, [(event, bool(key))])
         if refused:
@@ -123,6 +126,7 @@ class Publishing:
             raise parsed.refused[0]
         if parsed.is_refused(is_whole=is_whole):
             return _all_refused(parsed, len(items))
+        await self._pacer.admit(caller.id, len(parsed.events))
         memory = await self._recall(caller, key, b"%d\n" % is_whole + body)
         if memory.answer:
             return _accepted(memory.answer)

@@ -14,6 +14,7 @@ from doubledecker.assembly.build import Bus
 from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.errands import Errands
+from doubledecker.bus.pacing import Pacer
 from doubledecker.model.event import EventLimits
 from doubledecker.model.routing import Registry
 from doubledecker.web import waiting
@@ -137,7 +138,7 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App
     stream = StreamRules(settings.stream_buffer_bytes, settings.stream_heartbeat_s, settings.stream_stall_s)
     return App(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
-        Publishing(bus.partitions, bus.publisher, rules),
+        Publishing(bus.partitions, bus.publisher, Pacer(bus.partitions.home, rules.quotas), rules),
         Routes(bus.partitions, bus.registry, routes, feed, guard.bounds),
         Queues(bus.partitions, bus.registry, bus.rings, small, is_private_allowed=settings.private_callbacks),
         Letters(bus.partitions, bus.registry, small),

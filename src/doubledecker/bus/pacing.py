@@ -1,0 +1,64 @@
+"""How many events a second a client publishes, over all processes: a token bucket in Redis, taken from in blocks.
+
+A process takes a twentieth of a second's worth at a time and spends it without asking again, so that a busy publisher
+pays one call in many requests for it. What a process has taken and not spent is at most one block.
+"""
+
+import asyncio
+import math
+
+from doubledecker.errors import QuotaExceeded
+from doubledecker.model.quota import Quotas
+from doubledecker.store import pace
+from doubledecker.store.partitions import Partition
+
+_BLOCKS_PER_S = 20
+# Clients whose blocks are kept; beyond, all are forgotten, and taken anew.
+_CLIENTS_MAX = 10_000
+
+
+class Pacer:
+    """Admits events of clients, or says how long to wait."""
+
+    def __init__(self, home: Partition, quotas: Quotas) -> None:
+        self._home = home
+        self._rate = quotas.client_events_per_s
+        self._left: dict[str, int] = {}
+
+    async def wait_ms(self, client: str, events: int) -> int:
+        """0 when the events may be published now, and are counted; else in how many milliseconds to ask again."""
+        if self._rate == 0:
+            return 0
+        left = self._left.get(client, 0) - events
+        if left < 0:
+            block = max(-left, self._rate // _BLOCKS_PER_S)
+            wait_ms = await pace.take(self._home, client, count=block, rate=self._rate)
+            if wait_ms > 0:
+                return wait_ms
+            # Another request may have spent from it while this one waited for the reply.
+            left = self._left.get(client, 0) + block - events
+        if client not in self._left and len(self._left) >= _CLIENTS_MAX:
+            self._left.clear()
+        self._left[client] = left
+        return 0
+
+    async def wait(self, client: str, events: int) -> None:
+        """Return when the events may be published."""
+        wait_ms = await self.wait_ms(client, events)
+        while wait_ms > 0:
+            await asyncio.sleep(wait_ms / 1000)
+            wait_ms = await self.wait_ms(client, events)
+
+    async def admit(self, client: str, events: int) -> None:
+        """Raise QuotaExceeded, with when to try again, unless the events may be published now."""
+        wait_ms = await self.wait_ms(client, events)
+        if wait_ms > 0:
+            wait_s = math.ceil(wait_ms / 1000)
+            raise QuotaExceeded(
+                "client_events_per_s",
+                self._rate,
+                self._rate + events,
+                noun="events a second of this client",
+                remedy=f"send these again in {wait_s} s",
+                retry_after_s=wait_s,
+            )

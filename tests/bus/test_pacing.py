@@ -1,0 +1,108 @@
+"""Events a second: a token bucket for each client, over all processes; who has to wait is told for how long."""
+
+import asyncio
+
+from conftest import Topology
+from doubledecker.bus.fenced import FencedPublisher, Row
+from doubledecker.bus.headroom import Headroom
+from doubledecker.bus.notify import Notifier, Notify
+from doubledecker.bus.pacing import Pacer
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.relief import MemoryRules
+from doubledecker.model.event import Kind
+from doubledecker.model.quota import Quotas
+from doubledecker.store.partitions import Partitions
+from harness import a_bus, an_event
+from web.asking import ask
+
+
+def a_pacer(partitions: Partitions, rate: int) -> Pacer:
+    return Pacer(partitions.home, Quotas(client_events_per_s=rate))
+
+
+async def test_beyond_its_rate_a_client_waits_and_others_do_not(plain: Partitions):
+    pacer = a_pacer(plain, 100)
+    assert await pacer.wait_ms("ann", 6_000) == 0
+    wait_ms = await pacer.wait_ms("ann", 10)
+
+    assert 0 < wait_ms <= 59_001
+    assert await pacer.wait_ms("bob", 10) == 0
+
+
+async def test_what_is_paid_for_by_time_may_be_published(plain: Partitions):
+    pacer = a_pacer(plain, 100)
+    assert await pacer.wait_ms("ann", 6_000) == 0
+    wait_ms = await pacer.wait_ms("ann", 1)
+    assert 0 < wait_ms <= 59_001
+    plain.home.shift_ms += wait_ms
+
+    assert await pacer.wait_ms("ann", 1) == 0
+
+
+async def test_all_processes_share_a_clients_bucket(plain: Partitions):
+    one, other = a_pacer(plain, 100), a_pacer(plain, 100)
+    assert await one.wait_ms("ann", 6_000) == 0
+
+    assert await other.wait_ms("ann", 1) > 0
+
+
+async def test_a_block_is_spent_without_asking_again(plain: Partitions):
+    pacer = a_pacer(plain, 1000)
+    answers = [await pacer.wait_ms("ann", 1) for _ in range(50)]
+    kept = await plain.home.command("GET", plain.home.key("pace:ann"))
+    assert await pacer.wait_ms("ann", 1) == 0
+
+    assert answers == [0] * 50
+    assert kept != await plain.home.command("GET", plain.home.key("pace:ann"))
+
+
+async def test_who_waits_goes_on_when_its_time_has_come(plain: Partitions):
+    pacer = a_pacer(plain, 1000)
+    assert await pacer.wait_ms("ann", 1_300) == 0
+    await pacer.wait("ann", 1)
+
+    assert await plain.home.command("EXISTS", plain.home.key("pace:ann")) == 1
+
+
+async def test_rows_of_a_spark_task_wait_for_their_turn_instead_of_failing(plain: Partitions):
+    quotas = Quotas(client_events_per_s=1000)
+    live = LiveRegistry(plain, quotas)
+    ann = await live.create_token("ann", "a-secret-of-ann", now_ms=1)
+    pacer = Pacer(plain.home, quotas)
+    assert await pacer.wait_ms(ann.id, 1_300) == 0
+    publisher = FencedPublisher(
+        plain.home,
+        live,
+        Headroom(plain, MemoryRules()),
+        Notifier(plain.home, Notify.NEVER),
+        publisher=ann.id,
+        task="t",
+        batch=0,
+        pacer=pacer,
+    )
+    await publisher.publish([Row(Kind("pages", "view", "acme"), "", b"{}", b"m", "", 0)])
+
+    assert (publisher.tally.published, publisher.tally.refused) == (1, {})
+
+
+async def test_zero_is_no_bound_and_leaves_no_trace(plain: Partitions):
+    pacer = a_pacer(plain, 0)
+
+    assert [await pacer.wait_ms("ann", 10_000) for _ in range(5)] == [0] * 5
+    assert await plain.home.command("EXISTS", plain.home.key("pace:ann")) == 0
+
+
+async def test_a_publisher_that_is_too_fast_gets_429_with_when_to_try_again(one: Topology):
+    async with a_bus(one, workers=0, client_events_per_s=10) as bus:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        await bus.publish(ann, [an_event(n) for n in range(600)])
+        answers = [await ask(bus, "POST", "/events", ann, json=an_event(1), headers={"Idempotency-Key": "k"})]
+        answers.append(
+            await ask(bus, "POST", "/topics/widgets", ann, json={"type": "noop", "url": "https://a.example/"})
+        )
+        for answer in answers:
+            assert answer.status == 429
+            assert "at most 10 are allowed (DOUBLEDECKER_CLIENT_EVENTS_PER_S)" in answer.detail
+            assert 1 <= int(answer.headers["Retry-After"]) <= 60
+        await bus.publish(bob, [an_event(1, "others")])
+        await asyncio.gather(*(bus.get("/topics") for _ in range(3)))
