@@ -2,8 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -73,8 +73,11 @@ async def a_server(app, protocol: type[GuardedProtocol], *, buffer_bytes: int = 
 
 
 class _Server(uvicorn.Server):
-    def install_signal_handlers(self) -> None:
-        """The test owns the signals."""
+    """The test owns the signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 async def say(scope, receive, send) -> None:
