@@ -27,11 +27,14 @@ class Feed:
     publisher: str
     events: list[Event] = field(default_factory=list)
 
-    async def publish(self, count: int, *, call: int = 50, **fields: str) -> list[Event]:
-        """Publish so many events, `call` at a time, over three topics and five tenants unless fields say otherwise."""
+    async def publish(self, count: int, *, call: int = 50, data_bytes: int = 0, **fields: str) -> list[Event]:
+        """Publish so many events, `call` at a time, over three topics and five tenants unless fields say otherwise.
+
+        The data of each is at least so many bytes.
+        """
         # Spark may have held this loop for long: let the calls that timed out meanwhile be over first.
         await asyncio.sleep(0.05)
-        made = [self._event(len(self.events) + i, fields) for i in range(count)]
+        made = [self._event(len(self.events) + i, fields, data_bytes) for i in range(count)]
         for first in range(0, count, call):
             refused = await self.bus.publisher.publish(self.publisher, [(e, False) for e in made[first : first + call]])
             assert refused == {}
@@ -47,7 +50,7 @@ class Feed:
     def ids(self) -> list[str]:
         return sorted(event.id for event in self.events)
 
-    def _event(self, number: int, fields: dict[str, str]) -> Event:
+    def _event(self, number: int, fields: dict[str, str], data_bytes: int) -> Event:
         given = {"topic": TOPICS[number % 3], "type": "update", "tenant": f"tenant-{number % 5}"}
         given |= {"id": event_id(clock.now_ms()), **fields}
         return Event(
@@ -55,7 +58,7 @@ class Feed:
             t=number,
             key=f"key-{number % 11}",
             url=f"https://example.org/{number}",
-            data=Raw(b'{"number":%d,"text":"\xc3\xa4 \\n b"}' % number),
+            data=Raw(b'{"number":%d,"text":"\xc3\xa4 \\n b%s"}' % (number, b"x" * data_bytes)),
         )
 
 

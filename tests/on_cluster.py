@@ -18,7 +18,7 @@ from doubledecker.bus.errands import Errands
 from doubledecker.model.erasure import ErasureAsked
 from doubledecker.model.queue import Queue
 from doubledecker.model.replay import ReplayAsked
-from doubledecker.pipeline import connector, consuming, frames, landing, measuring, posting, reading
+from doubledecker.pipeline import connector, consuming, frames, landing, measuring, posting, reading, versions
 from doubledecker.pipeline.consuming import Consumer
 from doubledecker.pipeline.erasing import Eraser
 from doubledecker.pipeline.posting import Posting
@@ -88,7 +88,7 @@ def deliver(spark: SparkSession, access: Access, folder: Path) -> None:
 
     work = asyncio.run(prepare())
     table = landing.table_of(str(folder / "lake"), "events")
-    while posting.post(frames.landed(spark, table, table.open()), work, tasks=2).stopped:
+    while posting.post(frames.landed(spark, table, versions.of(table)), work, tasks=2).stopped:
         pass
 
 

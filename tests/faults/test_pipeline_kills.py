@@ -62,7 +62,8 @@ class Ground:
 async def a_ground(tmp_path: Path, *, partitions: int, **more: object) -> AsyncIterator[Ground]:
     server = await EmbeddedServer.start(tmp_path / "store")
     topology = Topology("own", server.url, partitions, (server.url,))
-    settings = {"lake": tmp_path / "lake", "pipeline_interval_s": 0.1, "spark_master": "local[2]", **more}
+    often = {"pipeline_interval_s": 0.1, "land_interval_s": 0}
+    settings = {"lake": tmp_path / "lake", **often, "spark_master": "local[2]", **more}
     async with Fleet(topology, tmp_path, workers=0, **settings) as fleet:
         piped = Process("pipeline", "pipeline", "run", environment=fleet.environment, logs=tmp_path)
         found = await wait_for(server.url, namespace="rm:", count=partitions, patience_s=9)

@@ -64,7 +64,7 @@ async def a_past(http: aiohttp.ClientSession, url: str) -> list[str]:
 async def test_every_event_is_sent_once_and_in_order_though_the_pipeline_is_killed(tmp_path: Path):
     server = await EmbeddedServer.start(tmp_path / "store")
     topology = Topology("own", server.url, 3, (server.url,))
-    settings = {"lake": tmp_path / "lake", "pipeline_interval_s": 0.2, "spark_master": "local[2]"}
+    settings = {"lake": tmp_path / "lake", "pipeline_interval_s": 0.2, "land_interval_s": 0, "spark_master": "local[2]"}
     settings |= {"replay_backlog_max": 10 * EVENTS}
     partial = []
     async with Fleet(topology, tmp_path, workers=0, **settings) as fleet, aiohttp.ClientSession() as http:

@@ -55,6 +55,7 @@ def a_pipeline(folder: Path, feed: Feed, *words: str) -> Process:
         "DOUBLEDECKER_SOURCES": str(folder / "sources.toml"),
         "DOUBLEDECKER_SPARK_MASTER": "local[2]",
         "DOUBLEDECKER_PIPELINE_INTERVAL_S": "0.1",
+        "DOUBLEDECKER_LAND_INTERVAL_S": "0",
     }
     return Process("pipeline", "pipeline", "run", *words, environment=environment(**settings), logs=folder)
 

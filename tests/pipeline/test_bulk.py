@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from bulk_ground import a_ground
 from conftest import Topology
-from doubledecker.pipeline import frames, landing, life, posting, search
+from doubledecker.pipeline import frames, landing, life, posting, search, versions
 from doubledecker.pipeline.posting import Posted, Posting
 from doubledecker.store import bulk, subscribers
 from harness import ROOT_KEY, an_event
@@ -244,7 +244,7 @@ async def test_a_ledger_of_ones_own_is_posted_once_however_often_it_is_asked_for
         await bulk.open_ledger(it.bus.partitions, "posted:replay-1")
         work = Posting(it.bus.settings, subscriber, "posted:replay-1", headers={"Doubledecker-Replay": "1"})
         table = landing.table_of(it.root, "events")
-        frame = frames.landed(spark, table, table.open())
+        frame = frames.landed(spark, table, versions.of(table))
         async with asyncio.timeout(60):
             while (await asyncio.to_thread(posting.post, frame, work, tasks=2)).stopped:
                 await asyncio.sleep(0.05)
@@ -268,7 +268,7 @@ async def test_no_more_calls_at_a_time_than_asked_for_over_two_tasks_and_beside_
         course, token = await ground.course("mail"), await ground.id("mail")
         [subscriber] = (await subscribers.load_many(ground.bus.partitions.home, [token])).values()
         table = landing.table_of(ground.root, "events")
-        frame = posting.remaining(frames.landed(spark, table, table.open()), course.reaches)
+        frame = posting.remaining(frames.landed(spark, table, versions.of(table)), course.reaches)
 
         def post() -> tuple[Posted, int]:
             spark.sparkContext.setJobGroup("bulk-cap", "two tasks")

@@ -11,7 +11,7 @@ from conftest import Topology
 from doubledecker.errors import LakeUnfit
 from doubledecker.lake import marks, rows
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import files, frames, landing
+from doubledecker.pipeline import files, frames, landing, versions
 from doubledecker.pipeline.lake import Table
 from doubledecker.store.journal import Entry
 from errands import Desk
@@ -75,7 +75,7 @@ async def test_old_and_new_rows_are_landed_found_and_erased_together(
         await mine.land()
         desk = Desk(mine, one)
         table = landing.table_of(mine.root, "events")
-        frame = frames.landed(spark, table, table.open())
+        frame = frames.landed(spark, table, versions.of(table))
         nulls = frame.where("replay is null").count()
         found = await mine.find()
         done = await desk.erase(tenant="default")

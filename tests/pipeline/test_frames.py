@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from doubledecker.lake import rows
-from doubledecker.pipeline import files, frames, landing
+from doubledecker.pipeline import files, frames, landing, versions
 from doubledecker.pipeline.lake import Table
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -36,7 +36,7 @@ def _batch(day: datetime) -> pa.RecordBatch:
 
 
 def _ids(spark: SparkSession, table: Table, **bounds: datetime) -> list[str]:
-    frame = frames.landed(spark, table, table.open(), **bounds)
+    frame = frames.landed(spark, table, versions.of(table), **bounds)
     return [str(row.id) for row in frame.orderBy(*frames.order()).select("id").toLocalIterator()]
 
 
@@ -53,13 +53,13 @@ def test_a_time_has_its_own_rows_alone_the_beginning_included_and_the_end_not(
 
 
 def test_a_time_without_rows_opens_no_file(spark: SparkSession, table: Table) -> None:
-    frame = frames.landed(spark, table, table.open(), since=datetime(2027, 1, 1, tzinfo=UTC))
+    frame = frames.landed(spark, table, versions.of(table), since=datetime(2027, 1, 1, tzinfo=UTC))
     assert frame.inputFiles() == []
     assert frame.isEmpty()
 
 
 def test_only_files_that_can_hold_the_time_are_opened(spark: SparkSession, table: Table) -> None:
-    frame = frames.landed(spark, table, table.open(), since=_DAYS[2])
+    frame = frames.landed(spark, table, versions.of(table), since=_DAYS[2])
     assert len(frame.inputFiles()) == 2
     assert all("date=2026-11-03" in path for path in frame.inputFiles())
 

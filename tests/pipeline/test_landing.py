@@ -10,9 +10,10 @@ from pyspark.sql import SparkSession
 
 from conftest import Topology
 from doubledecker.errors import ArchiveTaken, LakeUnfit
-from doubledecker.lake import marks
+from doubledecker.lake import commits, marks
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import lake, landing, reading
+from doubledecker.pipeline import landing, reading
+from doubledecker.pipeline.landing import Lander, Pace
 from doubledecker.pipeline.reading import Slice
 from doubledecker.store import extents, journal
 from doubledecker.store.extents import Extent
@@ -199,6 +200,50 @@ async def test_spark_reads_the_table_too(spark: SparkSession, one: Topology, tmp
     assert sorted(row.id for row in frame.select("id", "topic").collect()) == feed.ids
 
 
+async def test_a_journal_lands_by_bytes_or_by_time_and_at_once_when_it_is_half_full(
+    spark: SparkSession, one: Topology, tmp_path: Path
+):
+    async with a_feed(one) as feed:
+        mine = await a_lake(spark, feed, tmp_path)
+
+        async def landed(lander: Lander) -> int:
+            return (await asyncio.to_thread(lander.round)).rows
+
+        def paced(pace: Pace) -> Lander:
+            return Lander(spark, mine.access, mine.root, "events", mine.archive, pace)
+
+        tight = paced(Pace(interval_s=3600, bytes_min=10**9, journal_bytes_max=400_000))
+        await feed.publish(5)
+        at_start = await landed(tight)
+        await feed.publish(3)
+        below_half = await landed(tight)
+        await feed.publish(4, data_bytes=60_000)
+        half_full = await landed(tight)
+        patient = paced(Pace(interval_s=3600, bytes_min=10**6, journal_bytes_max=10**9))
+        await feed.publish(10)
+        first = await landed(patient)
+        await feed.publish(20)
+        few = await landed(patient)
+        await feed.publish(40, data_bytes=50_000)
+        many = await landed(patient)
+
+    # A pipeline that has just started knows of no commit of its own, and makes one.
+    assert [first, few, many] == [10, 0, 60]
+    assert [at_start, below_half, half_full] == [5, 0, 7]
+    assert mine.ids == feed.ids
+
+
+def test_a_landing_is_due_by_bytes_by_time_or_when_any_partition_is_half_full():
+    pace = Pace(interval_s=10, bytes_min=1000, journal_bytes_max=800)
+
+    assert not pace.is_due([300, 300], least=0, since_s=9.9)
+    assert pace.is_due([300, 300], least=0, since_s=10)
+    assert pace.is_due([390, 390, 390], least=0, since_s=0)
+    assert not pace.is_due([390, 390, 390], least=400, since_s=0)
+    assert pace.is_due([400, 0], least=400, since_s=0)
+    assert not pace.is_due([], least=0, since_s=9.9)
+
+
 def test_a_lake_that_cannot_be_made_is_told(tmp_path: Path):
     (tmp_path / "file").touch()
 
@@ -218,5 +263,5 @@ def test_a_round_takes_a_bounded_part_of_a_huge_journal_and_every_core_has_some(
         assert len(landing.plan(start, {0: middling}, cores=cores)) == slices
     assert landing.plan({0: EntryId(9000, 0)}, {0: huge}, cores=4) == []
     assert landing.plan(start, {0: small}, cores=4) == [Slice(0, EntryId(0, 0), EntryId(9000, 0))]
-    assert lake.is_local("/data/lake")
-    assert not lake.is_local("s3://bucket/lake")
+    assert commits.is_local("/data/lake")
+    assert not commits.is_local("s3://bucket/lake")

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import recount
 from conftest import Topology
 from doubledecker.lake import marks
-from doubledecker.pipeline import counting, frames, landing, latest, measures, measuring, sketches, summing
+from doubledecker.pipeline import counting, frames, landing, latest, measures, measuring, sketches, summing, versions
 from doubledecker.pipeline.measures import MEASURES, SPANS
 from doubledecker.store import measures as told
 from feed import a_feed
@@ -95,14 +95,14 @@ def test_a_round_without_news_changes_nothing(spark: SparkSession, tmp_path: Pat
     for name in landing.TABLES:
         traffic.land(root, name, partition=0, entries=100)
     first = measure_all(spark, root)
-    versions = [measures.table_of(root, name).open().version() for name in MEASURES]
+    numbers = [measures.table_of(root, name).open().version() for name in MEASURES]
     before = everything(root)
 
     again = measure_all(spark, root)
 
     assert first > 0
     assert again == 0
-    assert [measures.table_of(root, name).open().version() for name in MEASURES] == versions
+    assert [measures.table_of(root, name).open().version() for name in MEASURES] == numbers
     assert everything(root) == before
 
 
@@ -120,7 +120,7 @@ def test_files_of_a_round_that_died_before_its_commit_are_never_seen(spark: Spar
     wanted, source = MEASURES["events"], landing.table_of(root, "events")
     table = measures.table_of(root, "events")
     table.open()
-    written = measuring._write_spans(spark, table, wanted, frames.landed(spark, source, source.open()))
+    written = measuring._write_spans(spark, table, wanted, frames.landed(spark, source, versions.of(source)))
     before = everything_of(root, "events")
     measuring.measure(spark, root, "events", partitions=1)
 
@@ -134,8 +134,9 @@ def test_of_two_that_measure_the_same_one_commits(spark: SparkSession, tmp_path:
     traffic.land(root, "events", partition=0, entries=100)
     source, table = landing.table_of(root, "events"), measures.table_of(root, "events")
     slower = table.open()
-    stretch = measuring.plan(marks.landed(slower, 1), marks.landed(source.open(), 1), source.open())
-    written = measuring._write_spans(spark, table, MEASURES["events"], frames.landed(spark, source, source.open()))
+    stretch = measuring.plan(marks.landed(slower, 1), marks.landed(source.open(), 1), versions.of(source))
+    frame = frames.landed(spark, source, versions.of(source))
+    written = measuring._write_spans(spark, table, MEASURES["events"], frame)
     measuring.measure(spark, root, "events", partitions=1)
 
     with pytest.raises(CommitFailedError):
@@ -195,9 +196,8 @@ def test_parts_about_the_same_are_folded_to_one_row(spark: SparkSession, tmp_pat
         traffic.land(root, "events", partition=0, entries=10)
         files.append(measuring.measure(spark, root, "events", partitions=1).size.files)
     table, wanted = measures.table_of(root, "events"), MEASURES["events"]
-    opened = table.open()
-    folded = [measuring.fold(spark, table, opened, wanted, files_min=2) for _ in range(2)]
-    rows = pa.table(opened.scan(columns=["span", "at", "topic", "tenant"])).to_pylist()
+    folded = [measuring.fold(spark, table, versions.of(table), wanted, files_min=2) for _ in range(2)]
+    rows = pa.table(table.open().scan(columns=["span", "at", "topic", "tenant"])).to_pylist()
 
     check_events(root)
     assert max(files) < 40
@@ -212,8 +212,8 @@ def test_of_two_that_fold_the_same_one_commits(spark: SparkSession, tmp_path: Pa
         traffic.land(root, "events", partition=0, entries=10)
         measuring.measure(spark, root, "events", partitions=1)
     table, wanted = measures.table_of(root, "events"), MEASURES["events"]
-    slower = table.open()
-    measuring.fold(spark, table, table.open(), wanted, files_min=2)
+    slower = versions.of(table)
+    measuring.fold(spark, table, versions.of(table), wanted, files_min=2)
 
     assert measuring.fold(spark, table, slower, wanted, files_min=2) == 0
     check_events(root)
@@ -225,7 +225,7 @@ def test_measuring_goes_on_while_it_is_folded(spark: SparkSession, tmp_path: Pat
     for _ in range(3):
         traffic.land(root, "events", partition=0, entries=10)
         measuring.measure(spark, root, "events", partitions=1)
-    behind = table.open()
+    behind = versions.of(table)
     traffic.land(root, "events", partition=0, entries=10)
     measuring.measure(spark, root, "events", partitions=1)
     measuring.fold(spark, table, behind, wanted, files_min=2)
@@ -355,12 +355,12 @@ def test_the_first_round_reads_only_what_is_new(spark: SparkSession, tmp_path: P
     source = landing.table_of(root, "events")
     done = marks.landed(source.open(), 1)
     traffic.land(root, "events", partition=0, entries=5)
-    opened = source.open()
-    stretch = measuring.plan(done, marks.landed(opened, 1), opened)
-    frame = frames.landed(spark, source, opened, since=stretch.since, until=stretch.until)
+    seen = versions.of(source, partitions=1)
+    stretch = measuring.plan(done, marks.landed(seen, 1), seen)
+    frame = frames.landed(spark, source, seen, since=stretch.since, until=stretch.until)
     fresh = measuring.only(frame, stretch)
 
-    assert len(frame.inputFiles()) < len(opened.file_uris()) / 2
+    assert len(frame.inputFiles()) < seen.size.files / 2
     assert fresh.select("entry").distinct().count() == 5
     assert counting.minutes(MEASURES["events"], fresh).count() > 0
     assert stretch.since > datetime.fromtimestamp(BEGAN_MS / 1000, UTC) + timedelta(days=1)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from doubledecker.lake import marks, rows
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import consuming, files, lake, landing, measures, refusals, tending
+from doubledecker.pipeline import consuming, files, landing, measures, refusals, tending, versions
 from doubledecker.pipeline.lake import Part
 from doubledecker.pipeline.refusals import RefusedRows
 from doubledecker.store.journal import Entry
@@ -51,7 +51,7 @@ def test_small_files_are_joined_and_nothing_else_changes(spark: SparkSession, tm
     assert len(after.file_uris()) == 2
     assert ids(root) == before
     assert marks.landed(after, 1) == reached
-    assert lake.size(after).rows == 205
+    assert versions.of(landing.table_of(root, "events")).size.rows == 205
     assert tending.tend(spark, root) == tending.Tended(0, 0)
 
 
@@ -72,7 +72,7 @@ def test_what_was_joined_in_vain_does_not_stay_on_the_disk(spark: SparkSession, 
     for number in range(20):
         land(root, number * 10, 10)
     table = landing.table_of(root, "events")
-    crowds = tending.crowded(lake.parts(table.open()))
+    crowds = tending.crowded(versions.of(table).parts())
     tending.tend(spark, root)
     before, on_disk = ids(root), sorted(tmp_path.rglob("*.parquet"))
 

@@ -115,6 +115,8 @@ class Settings:
     lake_shared: bool = False
     sources: str = ""
     pipeline_interval_s: float = 2.0
+    land_interval_s: float = 10.0
+    land_bytes: int = 4_194_304
     measure_interval_s: float = 30.0
     tend_interval_s: float = 600.0
     spark_master: str = "local[*]"
@@ -245,6 +247,8 @@ _LEAST = {
     "stream_heartbeat_s": 0.05,
     "stream_stall_s": 0.1,
     "pipeline_interval_s": 0.1,
+    "land_interval_s": 0,
+    "land_bytes": 1,
     "measure_interval_s": 0.1,
     "tend_interval_s": 1,
     "lake_retention_days": 0,

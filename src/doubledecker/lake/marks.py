@@ -5,13 +5,18 @@ two: milliseconds and number.
 """
 
 from collections.abc import Mapping
-
-from deltalake import DeltaTable
+from typing import Protocol
 
 from doubledecker.model.entry_id import EntryId
 
 
-def landed(table: DeltaTable, partitions: int) -> dict[int, EntryId]:
+class Marked(Protocol):
+    """A version of a table: delta-rs's, or one of ours."""
+
+    def transaction_version(self, app_id: str) -> int | None: ...
+
+
+def landed(table: Marked, partitions: int) -> dict[int, EntryId]:
     """The last entry of each partition that is in the table."""
     found = {}
     for index in range(partitions):
@@ -23,6 +28,11 @@ def landed(table: DeltaTable, partitions: int) -> dict[int, EntryId]:
 def reaches(ends: Mapping[int, EntryId]) -> dict[str, int]:
     """The marks that say how far a table has come."""
     return {name: value for index, end in ends.items() for name, value in zip(_names(index), end, strict=True)}
+
+
+def names(partitions: int) -> list[str]:
+    """The names of all marks of a bus with so many partitions."""
+    return [name for index in range(partitions) for name in _names(index)]
 
 
 def _names(index: int) -> tuple[str, str]:

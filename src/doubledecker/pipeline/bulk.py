@@ -13,7 +13,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import reduce
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from doubledecker import clock, log
@@ -23,11 +22,12 @@ from doubledecker.model import moment
 from doubledecker.model.routing import Registry
 from doubledecker.model.strand import Reach, Strand
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.pipeline import frames, lake, landing, legs, posting, reading, session, steps
+from doubledecker.pipeline import frames, landing, legs, posting, reading, session, steps, versions
 from doubledecker.pipeline.legs import Bounds, Leg, Load
 from doubledecker.pipeline.posting import Posted, Posting
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.steps import Round
+from doubledecker.pipeline.versions import Version
 from doubledecker.store import bulk, registry, subscribers
 from doubledecker.store.bulk import Course
 from doubledecker.store.partitions import Partitions
@@ -90,8 +90,7 @@ class Bulk:
         """One look: see who is done, serve who is due, and wait a moment."""
         found = asyncio.run(self._look())
         table = landing.table_of(self.root, "events")
-        opened = table.open()
-        waiting = self._start(found, opened)
+        waiting = self._start(found, versions.of(table, partitions=self.settings.partitions))
         if self._running:
             wait([future for _, _, future in self._running.values()], timeout=_WAIT_S, return_when=FIRST_COMPLETED)
         # Whoever is through with a round may have more to go through.
@@ -126,10 +125,9 @@ class Bulk:
         elif legs.is_through(course) and token not in self._running:
             await bulk.forget(bus.home, token)
 
-    def _start(self, found: list[Standing], opened: DeltaTable) -> bool:
+    def _start(self, found: list[Standing], seen: Version) -> bool:
         """Serve those who are due, who waited longest first; says whether someone has to wait for a core."""
-        landed = marks.landed(opened, self.settings.partitions)
-        parts = lake.parts(opened)
+        landed = marks.landed(seen, self.settings.partitions)
         is_left = False
         for whose in sorted(found, key=lambda each: self._served_at.get(each.subscriber.token, 0.0)):
             token = whose.subscriber.token
@@ -143,12 +141,13 @@ class Bulk:
             if cores == 0:
                 is_left = True
                 continue
-            held = [part for part in parts if part.values["topic"] in whose.course.topics]
+            since = moment.from_ms(min(reach.place.ms for reach in due.values()))
+            held = seen.parts(since=since, topics=whose.course.topics)
             files = [Load.of(part, now_ms=clock.now_ms()) for part in held]
             bounds = Bounds(rows_max=legs.PROBE_ROWS_MAX) if whose.is_failing else Bounds()
             planned = legs.plan(due, ends, files, bounds)
             self._served_at[token] = time.monotonic()
-            future = self._threads.submit(self._serve, whose, planned, opened, cores)
+            future = self._threads.submit(self._serve, whose, planned, seen, cores)
             self._running[token] = (cores, whose.is_failing, future)
         return is_left
 
@@ -167,14 +166,14 @@ class Bulk:
         taken = sum(each for each, is_failing, _ in self._running.values() if not is_failing)
         return min(whose.subscriber.concurrency, max(1, cores - 1) - taken)
 
-    def _serve(self, whose: Standing, planned: list[Leg], opened: DeltaTable, tasks: int) -> _Served:
+    def _serve(self, whose: Standing, planned: list[Leg], seen: Version, tasks: int) -> _Served:
         """One round of one subscriber, in a thread of its own."""
         began_s = time.monotonic()
         ledger = bulk.ledger_of(whose.subscriber.token)
         full = [leg for leg in planned if not leg.is_empty]
         posted = Posted(0, {}, {})
         if full:
-            frame = reduce(DataFrame.unionByName, [self._rows(whose.course, leg, opened) for leg in full])
+            frame = reduce(DataFrame.unionByName, [self._rows(whose.course, leg, seen) for leg in full])
             work = Posting(self.settings, whose.subscriber, ledger)
             posted = posting.post(frame, work, tasks=tasks)
         passing: dict[Strand, tuple[Reach, Reach]] = {}
@@ -183,11 +182,11 @@ class Bulk:
         asyncio.run(self._pass(ledger, passing))
         return _Served(posted.events, int((time.monotonic() - began_s) * 1000))
 
-    def _rows(self, course: Course, leg: Leg, opened: DeltaTable) -> DataFrame:
+    def _rows(self, course: Course, leg: Leg, seen: Version) -> DataFrame:
         """What a subscriber gets of a leg."""
         table = landing.table_of(self.root, "events")
         since, until = moment.from_ms(leg.since_ms), moment.from_ms(leg.until_ms)
-        frame = frames.landed(self.spark, table, opened, since=since, until=until, topics=course.topics)
+        frame = frames.landed(self.spark, table, seen, since=since, until=until, topics=course.topics)
         least = min(reach.place for reach in leg.reaches.values())
         for topic, starts in course.topics.items():
             if any(start.place > least for start in starts):

@@ -28,7 +28,7 @@ from doubledecker.model import errand as views
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.errand import Counts, Errand
-from doubledecker.pipeline import landing, reading, rewriting, search, tombstones
+from doubledecker.pipeline import landing, reading, rewriting, search, tombstones, versions
 from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.steps import Round
 from doubledecker.store import errands
@@ -99,7 +99,8 @@ class Eraser:
 
     def _has_landed(self, erasure: Erasure) -> bool:
         """Whether all events that were accepted before the tombstone are in the table."""
-        reached = marks.landed(landing.table_of(self.ground.root, "events").open(), self.ground.access.partitions)
+        table, partitions = landing.table_of(self.ground.root, "events"), self.ground.access.partitions
+        reached = marks.landed(versions.of(table, partitions=partitions), partitions)
         return search.has_landed(self.ground, "events", reached, moment.from_ms(erasure.before_ms))
 
     async def _all(self) -> list[Errand]:

@@ -5,7 +5,6 @@ chunk, whatever the number of rows; what a task that dies leaves behind belongs 
 """
 
 import json
-import os
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +16,13 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
+from doubledecker.lake import commits
+from doubledecker.lake.commits import is_local, system_of
 from doubledecker.lake.rows import ddl
-from doubledecker.pipeline.lake import Part, Table, WrittenFile, is_local
+from doubledecker.pipeline.lake import Part, Table, WrittenFile
 
 # A row group: large enough to compress well, small enough to hold.
 _CHUNK_ROWS = 131_072
@@ -170,11 +170,7 @@ def _close(table: Table, system: fs.FileSystem, file: _OpenFile) -> WrittenFile:
     file.stream.close()
     if is_local(table.uri):
         # The bus forgets what is confirmed, so it must be on the disk and not only on its way there.
-        descriptor = os.open(Path(table.uri) / file.path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        commits.sync(Path(table.uri) / file.path)
     [told] = system.get_file_info([file.path])
     # In Delta's log a path is a URL: what was escaped in a folder's name is escaped once more.
     return WrittenFile(quote(file.path, safe="/="), told.size, file.rows, file.values, file.at_min, file.at_max)
@@ -184,10 +180,3 @@ def discard(table: Table, written: Iterable[WrittenFile]) -> None:
     """Delete files that will never be part of the table."""
     for file in written:
         system_of(table.uri).delete_file(unquote(file.path))
-
-
-def system_of(uri: str) -> fs.FileSystem:
-    """Where the table is: a folder, or anything that Delta knows how to reach."""
-    if is_local(uri):
-        return fs.SubTreeFileSystem(uri, fs.LocalFileSystem())
-    return fs.PyFileSystem(DeltaStorageHandler(uri))

@@ -8,16 +8,17 @@ from functools import partial
 
 from doubledecker import log
 from doubledecker.assembly.settings import Settings
-from doubledecker.pipeline import consuming, lake, landing, latest, measures, measuring, sampling, tending
+from doubledecker.pipeline import consuming, lake, landing, latest, measures, measuring, sampling
 from doubledecker.pipeline.bookmarks import BookmarkConsumer
 from doubledecker.pipeline.bulk import Bulk
 from doubledecker.pipeline.consuming import Consumer
 from doubledecker.pipeline.erasing import Eraser
+from doubledecker.pipeline.landing import Lander, Pace
 from doubledecker.pipeline.replaying import Replayer
 from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.sources import Source, Sources
 from doubledecker.pipeline.steps import Round, Step
-from doubledecker.pipeline.tending import Retention
+from doubledecker.pipeline.tending import Retention, Tender
 
 _CONSUME, _LAND, _USE = range(3)
 
@@ -41,9 +42,9 @@ class Flow:
         in_bulk = Bulk(ground.spark, settings, ground.root)
         return [
             *map(self._source, self.sources.all),
-            *(Step(name, partial(self._land, name), often_s, _LAND) for name in landing.TABLES),
+            *(Step(name, partial(self._land, self._lander(name)), often_s, _LAND) for name in landing.TABLES),
             Step("measure", self._measure, settings.measure_interval_s, _USE),
-            Step("tend", self._tend, settings.tend_interval_s, _USE),
+            Step("tend", partial(self._tend, self._tender), settings.tend_interval_s, _USE),
             Step("bulk", in_bulk.act, often_s, _USE, in_bulk.close),
             Step("replay", Replayer(ground, settings).round, often_s, _USE),
             Step("erase", Eraser(ground).round, often_s, _USE),
@@ -58,9 +59,19 @@ class Flow:
         consumer = Consumer(spark, source, outlet, interval_s=interval_s)
         return Step(name, partial(consumer.consume, is_once=self.is_once), interval_s, _CONSUME, consumer.close)
 
-    def _land(self, name: str) -> Round:
-        ground = self.ground
-        done = landing.land(ground.spark, ground.access, ground.root, name, archive=self.archive)
+    @property
+    def _tender(self) -> Tender:
+        kept = self.settings
+        rules = Retention(kept.lake_retention_days, kept.topics_kept_days, kept.lake_retention_attempts_days)
+        return Tender(self.ground.spark, self.ground.root, rules)
+
+    def _lander(self, name: str) -> Lander:
+        ground, kept = self.ground, self.settings
+        pace = Pace(kept.land_interval_s, kept.land_bytes, kept.journal_bytes_max)
+        return Lander(ground.spark, ground.access, ground.root, name, self.archive, None if self.is_once else pace)
+
+    def _land(self, lander: Lander) -> Round:
+        done = lander.round()
         return Round(done.rows, done.has_more, done.from_ms, done.size.rows, done.size.bytes, done.size.files)
 
     def _measure(self) -> Round:
@@ -78,10 +89,8 @@ class Flow:
         rows, has_more = sum(each.rows for each in done), any(each.has_more for each in done)
         return Round(rows, has_more, 0, size.rows, size.bytes, size.files)
 
-    def _tend(self) -> Round:
-        kept = self.settings
-        rules = Retention(kept.lake_retention_days, kept.topics_kept_days, kept.lake_retention_attempts_days)
-        done = tending.tend(self.ground.spark, self.ground.root, rules)
+    def _tend(self, tender: Tender) -> Round:
+        done = tender.round()
         if done.joined or done.removed or done.dropped:
             _log.info("lake.tended", joined=done.joined, removed=done.removed, dropped=done.dropped)
         return Round(0)

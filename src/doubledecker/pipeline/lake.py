@@ -6,27 +6,36 @@ commit.
 """
 
 import json
-import os
 import posixpath
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.table import ProtocolVersions
 from deltalake.transaction import AddAction, RemoveAction
 
 from doubledecker.errors import LakeUnfit
+from doubledecker.lake import commits
+from doubledecker.lake.commits import Action
 
 # Others commit every few seconds at most, and a commit takes milliseconds.
 _TRIES = 20
 # Our files have statistics of `at` alone, so that the log names no id, tenant or key. Without this property delta-rs
 # takes every other column for one that is null throughout, and a filter on it finds no rows.
-PROPERTIES = {"delta.dataSkippingStatsColumns": "at"}
+# Commits are kept for a day, as far back as one can read a table as it was. That a file was removed is remembered for
+# longer than the file is kept (tending.py): so an erasure always knows which files to delete.
+PROPERTIES = {
+    "delta.dataSkippingStatsColumns": "at",
+    "delta.logRetentionDuration": "interval 1 days",
+    "delta.deletedFileRetentionDuration": "interval 8 days",
+}
+# What Delta asks of writers of tables without special features, as ours are made.
+_WRITER_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,54 @@ class Part:
     def name(self) -> str:
         """The file's own, which no other has; the log escapes the names of folders, and the list of URIs does not."""
         return posixpath.basename(self.path)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a commit does: files added and removed, marks set. Files are not new if they hold what the former held."""
+
+    added: tuple[WrittenFile, ...]
+    removed: tuple[Part, ...] = ()
+    marks: Mapping[str, int] = field(default_factory=dict)
+    is_new: bool = True
+
+    @property
+    def actions(self) -> list[Action]:
+        """As lines of Delta's log."""
+        now_ms = _now_ms()
+        about = {"timestamp": now_ms, "operation": "WRITE", "operationParameters": {}, "engineInfo": "doubledecker"}
+        changed = {"dataChange": self.is_new}
+        marks: list[Action] = [{"txn": {"appId": name, "version": value}} for name, value in self.marks.items()]
+        gone = {**changed, "deletionTimestamp": now_ms, "extendedFileMetadata": True}
+        removed: list[Action] = [{"remove": {**_named(part), **gone}} for part in self.removed]
+        added: list[Action] = [
+            {"add": {**_named(file), **changed, "modificationTime": now_ms, "stats": file.stats}} for file in self.added
+        ]
+        return [{"commitInfo": about}, *marks, *removed, *added]
+
+    @property
+    def for_delta(self) -> list[AddAction | RemoveAction]:
+        """As delta-rs has them."""
+        now_ms = _now_ms()
+        return [
+            *(RemoveAction(part.path, self.is_new, now_ms, part.size, dict(part.values)) for part in self.removed),
+            *(
+                AddAction(file.path, file.size, dict(file.values), now_ms, data_change=self.is_new, stats=file.stats)
+                for file in self.added
+            ),
+        ]
+
+
+def _named(file: WrittenFile | Part) -> dict[str, object]:
+    return {"path": file.path, "partitionValues": dict(file.values), "size": file.size}
+
+
+class Seen(Protocol):
+    """A version of a table that somebody looked at: delta-rs's table, or one of ours."""
+
+    def version(self) -> int: ...
+
+    def protocol(self) -> ProtocolVersions: ...
 
 
 @dataclass(frozen=True)
@@ -137,55 +194,50 @@ class Table:
                 )
         return [column for column in wanted if column.name not in there]
 
-    def commit(self, table: DeltaTable, files: Iterable[WrittenFile], marks: Mapping[str, int]) -> None:
+    def commit(self, seen: Seen, files: Iterable[WrittenFile], marks: Mapping[str, int]) -> None:
         """Make files part of the table, and set marks in it, in one atom; raises when someone was faster.
 
-        An erasure that replaced files meanwhile is none: as long as the marks are as they were, it is tried again.
+        Others' commits since the table was seen do not matter, unless they set one of these marks.
         """
-        adds = [_added(file, is_new=True) for file in files]
-        transactions = [Transaction(name, value) for name, value in marks.items()]
-        seen = {name: table.transaction_version(name) for name in marks}
-        for left in reversed(range(_TRIES)):
-            try:
-                self._commit(table, adds, CommitProperties(app_transactions=transactions))
-                break
-            except CommitFailedError:
-                table = DeltaTable(self.uri)
-                if not left or any(table.transaction_version(name) != value for name, value in seen.items()):
-                    raise
+        change = Change(tuple(files), marks=marks)
+        version = seen.version() + 1
+        while not self.append(seen, version, change):
+            other = commits.read(self.uri, version)
+            if other is None:
+                raise CommitFailedError(f"the log of {self.uri} was cleaned up past version {version} meanwhile")
+            if other.marks.keys() & marks.keys() or (other.is_altering and not _is_plain(DeltaTable(self.uri))):
+                raise CommitFailedError(f"version {version} of {self.uri} was committed by somebody else")
+            version += 1
 
-    def replace(self, former: Collection[Part], latter: Iterable[WrittenFile], *, is_new: bool = True) -> bool:
-        """Put files in the place of others; says no, and changes nothing, if somebody else has replaced one of them.
+    def append(self, seen: Seen, version: int, change: Change) -> bool:
+        """Commit a change as this version, and wait until it is safe; False if somebody else has made that version."""
+        if commits.is_local(self.uri) and _is_plain(seen):
+            return commits.append(self.uri, version, change.actions)
+        opened = DeltaTable(self.uri)
+        if opened.version() != version - 1:
+            return False
+        try:
+            opened.create_write_transaction(
+                change.for_delta,
+                mode="append",
+                schema=self.schema,
+                partition_by=list(self.partition_by),
+                commit_properties=CommitProperties(
+                    max_commit_retries=0,
+                    app_transactions=[Transaction(name, value) for name, value in change.marks.items()],
+                ),
+            )
+        except CommitFailedError:
+            return False
+        if commits.is_local(self.uri):
+            # The bus forgets what is confirmed, so it must be on the disk and not only on its way there.
+            commits.sync_version(self.uri, version)
+        return True
 
-        Delta itself would let this pass beside a compaction of the same files, and their rows would be there twice: so
-        it is tried on the table as it is, and again when somebody was faster with something else. The files are not new
-        when they say the same as the former.
-        """
-        removes = [_removed(part, is_new=is_new) for part in former]
-        adds = [_added(file, is_new=is_new) for file in latter]
-        for _ in range(_TRIES):
-            opened = self.open()
-            if not {part.path for part in former} <= {part.path for part in parts(opened)}:
-                return False
-            try:
-                self._commit(opened, [*removes, *adds], CommitProperties(max_commit_retries=0))
-            except CommitFailedError:
-                continue
-            return True
-        raise LakeUnfit(f"others commit to {self.uri} all the time")
 
-    def _commit(
-        self, table: DeltaTable, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties
-    ) -> None:
-        table.create_write_transaction(
-            [*actions],
-            mode="append",
-            schema=self.schema,
-            partition_by=list(self.partition_by),
-            commit_properties=properties,
-        )
-        # The bus forgets what is confirmed, so it must be on the disk and not only on its way there.
-        _sync(Path(self.uri) / "_delta_log")
+def _is_plain(seen: Seen) -> bool:
+    """Whether nothing is asked of a writer but what our tables were made with; else delta-rs knows what to do."""
+    return seen.protocol().min_writer_version <= _WRITER_VERSION
 
 
 def _shown(column: Field) -> str:
@@ -207,47 +259,11 @@ def _aware(at: datetime | None) -> datetime | None:
     return at if at is None or at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def uris(table: DeltaTable) -> dict[str, str]:
-    """Where the files of a table are, by their names."""
-    return {posixpath.basename(uri): uri for uri in table.file_uris()}
-
-
-def size(table: DeltaTable) -> TableSize:
-    """How large a table is, by its log."""
-    held = parts(table)
-    return TableSize(sum(part.rows for part in held), sum(part.size for part in held), len(held))
-
-
 def total(sizes: Iterable[TableSize]) -> TableSize:
     """How large several tables are together."""
     known = list(sizes)
     return TableSize(sum(one.rows for one in known), sum(one.bytes for one in known), sum(one.files for one in known))
 
 
-def is_local(uri: str) -> bool:
-    return "://" not in uri
-
-
-def _added(file: WrittenFile, *, is_new: bool) -> AddAction:
-    return AddAction(file.path, file.size, dict(file.values), _now_ms(), data_change=is_new, stats=file.stats)
-
-
-def _removed(part: Part, *, is_new: bool) -> RemoveAction:
-    return RemoveAction(part.path, is_new, _now_ms(), part.size, dict(part.values))
-
-
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _sync(log: Path) -> None:
-    """Wait until the newest commit is on the disk, where the lake is on one of ours."""
-    if not log.is_dir():
-        return
-    newest = max(log.glob("*.json"), default=None)
-    for path in filter(None, (newest, log)):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

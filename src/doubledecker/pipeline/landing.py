@@ -5,12 +5,16 @@
 3. The driver commits all files together with how far the table now reaches.
 4. The bus is told, and trims its journal up to there.
 
+A commit is made when enough waits or has waited long enough (Pace), so that a quiet bus does not make a file and a
+commit out of every event.
+
 Whatever dies in between, the next round begins at 1 with what the table says: files without a commit are never seen,
 and a commit without the bus knowing is told to it again.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +24,7 @@ from pyspark.sql import SparkSession
 from doubledecker.errors import ArchiveTaken
 from doubledecker.lake import marks, rows
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import files, lake, reading, session
+from doubledecker.pipeline import files, reading, session, versions
 from doubledecker.pipeline.lake import Table, TableSize, WrittenFile
 from doubledecker.pipeline.reading import Access, Slice
 from doubledecker.store import journal
@@ -74,25 +78,77 @@ async def register(access: Access, archive: str, *, takes_over: bool) -> None:
             await journal.register_archive(part, archive)
 
 
+@dataclass(frozen=True)
+class Pace:
+    """When to land: as soon as so many bytes wait, or so many seconds after the last time, whichever comes first."""
+
+    interval_s: float
+    bytes_min: int
+    journal_bytes_max: int
+
+    def is_due(self, held: Collection[int], *, least: int, since_s: float) -> bool:
+        """By how many bytes the journal of each partition holds, their least sum since the last commit, and its age.
+
+        What has landed stays in the journals until they are trimmed, so what waits is by how much they have grown.
+        Nothing waits while a journal is half full: at its bound it is cut, or refuses events.
+        """
+        is_half_full = 2 * max(held, default=0) >= self.journal_bytes_max
+        return sum(held) - least >= self.bytes_min or is_half_full or since_s >= self.interval_s
+
+
+@dataclass
+class Lander:
+    """Lands one journal, again and again, at its pace; without one, whenever there is something."""
+
+    spark: SparkSession
+    access: Access
+    root: str
+    name: str
+    archive: str
+    pace: Pace | None = None
+    # When the last commit was; None before the first one, and while there is more: then the next is due at once.
+    _landed_s: float | None = None
+    _least: int = 0
+
+    def round(self) -> Landed:
+        """Land, if it is time; else say how things are."""
+        if not self._is_due():
+            return Landed(0, 0, has_more=False, from_ms=0, size=versions.of(table_of(self.root, self.name)).size)
+        before = self._held()
+        done = land(self.spark, self.access, self.root, self.name, archive=self.archive)
+        if done.files:
+            self._landed_s, self._least = None if done.has_more else time.monotonic(), sum(before)
+        return done
+
+    def _is_due(self) -> bool:
+        if self.pace is None or self._landed_s is None:
+            return True
+        held = self._held()
+        self._least = min(self._least, sum(held))
+        return self.pace.is_due(held, least=self._least, since_s=time.monotonic() - self._landed_s)
+
+    def _held(self) -> list[int]:
+        return asyncio.run(reading.held(self.access, self.name))
+
+
 def land(spark: SparkSession, access: Access, root: str, name: str, *, archive: str) -> Landed:
     """Land what a journal has now, as much as one commit takes."""
     table = table_of(root, name)
-    opened = table.open()
-    begin = marks.landed(opened, access.partitions)
+    seen = versions.of(table, partitions=access.partitions)
+    begin = marks.landed(seen, access.partitions)
     extents = asyncio.run(reading.extents(access, name, begin))
     slices = plan(begin, extents, cores=session.cores(spark))
     if slices:
         written = _write(spark, access, name, table, slices)
         ends = _ends(slices)
-        table.commit(opened, written, marks.reaches(ends))
-        opened.update_incremental()
+        table.commit(seen, written, marks.reaches(ends))
     else:
         written, ends = [], {}
     reached = {**begin, **ends}
     asyncio.run(_confirm(access, name, archive, reached))
     has_more = any(EntryId.parse(extents[index].last) > end for index, end in reached.items())
     from_ms = min(max(end.ms, EntryId.parse(extents[index].first).ms) for index, end in begin.items())
-    return Landed(sum(file.rows for file in written), len(written), has_more, from_ms, lake.size(opened))
+    return Landed(sum(file.rows for file in written), len(written), has_more, from_ms, versions.of(table).size)
 
 
 def plan(begin: Mapping[int, EntryId], extents: Mapping[int, Extent], *, cores: int) -> list[Slice]:

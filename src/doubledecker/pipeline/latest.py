@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from doubledecker.lake import marks
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.summary import Summary
-from doubledecker.pipeline import measures, reading, summing
+from doubledecker.pipeline import measures, reading, summing, versions
 from doubledecker.pipeline.reading import Access
 from doubledecker.store import extents
 from doubledecker.store import measures as telling
@@ -34,7 +34,7 @@ def ends(root: str, partitions: int) -> dict[str, dict[int, EntryId]]:
     """How far the measures have come, by journal and partition: as far as the table that has come least."""
     found: dict[str, dict[int, EntryId]] = {}
     for name, measure in measures.MEASURES.items():
-        done = marks.landed(measures.table_of(root, name).open(), partitions)
+        done = marks.landed(versions.of(measures.table_of(root, name), partitions=partitions), partitions)
         known = found.setdefault(measure.source, done)
         found[measure.source] = {index: min(end, known[index]) for index, end in done.items()}
     return found

@@ -19,7 +19,6 @@ from functools import partial, reduce
 from operator import or_
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as columns
@@ -27,9 +26,10 @@ from pyspark.sql import functions as columns
 from doubledecker.lake import marks, rows
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import counting, files, frames, lake, landing, measures, session
+from doubledecker.pipeline import counting, files, frames, landing, measures, session, versions
 from doubledecker.pipeline.lake import Part, Table, TableSize, WrittenFile
 from doubledecker.pipeline.measures import Measure
+from doubledecker.pipeline.versions import Version
 
 # What one round takes of a backlog: a year is counted in days, so that one that dies repeats a day.
 _STRETCH = timedelta(days=1)
@@ -62,27 +62,27 @@ def measure(spark: SparkSession, root: str, name: str, *, partitions: int) -> Me
     """Count what is new for one table, as much as one round takes, and fold what has become many files."""
     wanted = measures.MEASURES[name]
     source, table = landing.table_of(root, wanted.source), measures.table_of(root, name)
-    landed, opened = source.open(), table.open()
-    reached, done = marks.landed(landed, partitions), marks.landed(opened, partitions)
+    landed, seen = versions.of(source, partitions=partitions), versions.of(table, partitions=partitions)
+    reached, done = marks.landed(landed, partitions), marks.landed(seen, partitions)
     found = plan(done, reached, landed)
     written: list[WrittenFile] = []
     if found is not None:
         fresh = only(frames.landed(spark, source, landed, since=found.since, until=found.until), found)
         written = _write_spans(spark, table, wanted, fresh)
-        table.commit(opened, written, marks.reaches(found.upto))
-        opened.update_incremental()
-    fold(spark, table, opened, wanted)
-    has_more = any(reached[index] > end for index, end in marks.landed(opened, partitions).items())
-    return Measured(sum(file.rows for file in written), has_more, lake.size(opened))
+        table.commit(seen, written, marks.reaches(found.upto))
+    fold(spark, table, versions.of(table), wanted)
+    seen = versions.of(table, partitions=partitions)
+    has_more = any(reached[index] > end for index, end in marks.landed(seen, partitions).items())
+    return Measured(sum(file.rows for file in written), has_more, seen.size)
 
 
-def plan(done: Mapping[int, EntryId], reached: Mapping[int, EntryId], landed: DeltaTable) -> Stretch | None:
+def plan(done: Mapping[int, EntryId], reached: Mapping[int, EntryId], landed: Version) -> Stretch | None:
     """What to count next: all that is new, or the earliest day of it; None when nothing is."""
     behind = [index for index, end in reached.items() if done[index] < end]
     if not behind:
         return None
     since = moment.from_ms(min(done[index].ms for index in behind))
-    first = frames.earliest(landed, since)
+    first = landed.earliest(since)
     if first is None:
         # Nothing is left of what landed, as after an erasure: nothing to count, but done.
         return Stretch(done, {index: reached[index] for index in behind}, since, since)
@@ -104,21 +104,16 @@ def only(landed: DataFrame, wanted: Stretch) -> DataFrame:
     return landed.where(reduce(or_, [within(index, wanted.after[index], end) for index, end in wanted.upto.items()]))
 
 
-def fold(spark: SparkSession, table: Table, opened: DeltaTable, wanted: Measure, *, files_min: int = _FILES_MIN) -> int:
+def fold(spark: SparkSession, table: Table, seen: Version, wanted: Measure, *, files_min: int = _FILES_MIN) -> int:
     """Make one row of the parts about the same where small files have become many; says how many files are gone."""
     crowded: dict[tuple[str, ...], list[Part]] = defaultdict(list)
-    for part in lake.parts(opened):
-        if part.size < _LARGE_BYTES:
-            crowded[tuple(part.values.values())].append(part)
-    uris = lake.uris(opened)
+    for part in seen.crowded(size_below=_LARGE_BYTES, files_min=files_min):
+        crowded[tuple(part.values.values())].append(part)
     gone = 0
     for small in crowded.values():
-        if len(small) >= files_min:
-            parts = frames.of(spark, table, [uris[part.name] for part in small])
-            folded = write(spark, table, counting.merged(wanted, parts))
-            # Another may have folded these since they were looked at; the next round folds what is left.
-            gone += len(small) if table.replace(small, folded, is_new=False) else 0
-    opened.update_incremental()
+        folded = write(spark, table, counting.merged(wanted, frames.of(spark, table, seen.uris(small))))
+        # Another may have folded these since they were looked at; the next round folds what is left.
+        gone += len(small) if versions.swap(table, small, folded, is_new=False) else 0
     return gone
 
 

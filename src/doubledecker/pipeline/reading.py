@@ -17,7 +17,7 @@ from doubledecker.errors import BusAway
 from doubledecker.lake import journals
 from doubledecker.model.entry_id import FIRST, EntryId
 from doubledecker.store import extents as ranges
-from doubledecker.store import partitions
+from doubledecker.store import journal, partitions
 from doubledecker.store.extents import Extent
 from doubledecker.store.journal import Entry
 from doubledecker.store.partitions import Partition, Partitions
@@ -71,6 +71,12 @@ async def connected(access: Access, *, patience_s: float = PATIENCE_S) -> AsyncI
         yield found
     finally:
         await found.close()
+
+
+async def held(access: Access, name: str) -> list[int]:
+    """How many bytes the journal of each partition holds, landed or not."""
+    async with connected(access) as bus:
+        return [int((await journal.state(part)).get(f"{name}_bytes", 0)) for part in bus.all]
 
 
 async def extents(access: Access, name: str, after: Mapping[int, EntryId] | None = None) -> dict[int, Extent]:

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from doubledecker import clock
 from doubledecker.lake.rows import MOMENT
-from doubledecker.pipeline import files
+from doubledecker.pipeline import files, versions
 from doubledecker.pipeline.lake import Table, WrittenFile
 
 _SCHEMA = pa.schema(
@@ -73,6 +73,8 @@ def commit(uri: str, written: Sequence[WrittenFile], *, query: str, batch: int) 
     if reached is None or reached < batch:
         total = (opened.transaction_version(_total(query)) or 0) + sum(file.rows for file in written)
         table.commit(opened, written, {mark: batch, _total(query): total})
+        # The table may lie anywhere, where no pipeline tends it.
+        versions.shorten(table)
 
 
 def count(uri: str, query: str) -> int:

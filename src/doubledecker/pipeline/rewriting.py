@@ -8,10 +8,9 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as columns
 
 from doubledecker.errors import LakeUnfit
-from doubledecker.lake import rows
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
-from doubledecker.pipeline import files, lake, landing
+from doubledecker.pipeline import files, frames, landing, versions
 from doubledecker.pipeline.lake import Part, Table, WrittenFile
 from doubledecker.pipeline.search import Ground
 
@@ -32,7 +31,7 @@ def leave_out(ground: Ground, erasure: Erasure) -> int:
         for first in range(0, len(held), _FILES_MAX):
             some = held[first : first + _FILES_MAX]
             parts = [part for part, _ in some]
-            if not table.replace(parts, _rewrite(ground, table, erasure, parts)):
+            if not versions.swap(table, parts, _rewrite(ground, table, erasure, parts)):
                 break
             gone += sum(count for _, count in some)
     raise LakeUnfit(f"the files of {table.uri} change faster than they can be rewritten")
@@ -46,18 +45,12 @@ def delete_removed(ground: Ground) -> None:
 
 def _holding(ground: Ground, table: Table, erasure: Erasure) -> list[tuple[Part, int]]:
     """The files that hold events to be erased, and how many."""
-    opened = table.open()
+    seen = versions.of(table)
     before = moment.from_ms(erasure.before_ms)
-    likely = [
-        part
-        for part in lake.parts(opened)
-        if (part.at_min is None or part.at_min < before) and erasure.topic in {"", part.values["topic"]}
-    ]
+    likely = seen.parts(until=before, topics={erasure.topic} if erasure.topic else None)
     if not likely:
         return []
-    named = lake.uris(opened)
-    frame = ground.spark.read.schema(rows.ddl(table.schema)).option("basePath", table.uri)
-    held = frame.parquet(*(named[part.name] for part in likely)).where(columns.col("at") < before)
+    held = frames.of(ground.spark, table, seen.uris(likely)).where(columns.col("at") < before)
     for column in ("tenant", "key"):
         if getattr(erasure, column):
             held = held.where(columns.col(column) == getattr(erasure, column))

@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
 from doubledecker.errors import BadRequest, BusAway, SettingInvalid
+from doubledecker.lake import commits
 from doubledecker.model.step import RunReport, StepReport
-from doubledecker.pipeline import lake, landing, mapping, reading, session, steps
+from doubledecker.pipeline import landing, mapping, reading, session, steps
 from doubledecker.pipeline.flow import Flow
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.search import Ground
@@ -121,7 +122,7 @@ def _close(root: str) -> None:
 
 def _prepare(access: Access, root: str, sources: Sources, *, takes_over: bool) -> str:
     """What can go wrong goes wrong here, before Spark takes its seconds to start."""
-    if sources.all and not sources.checkpoints and not lake.is_local(root):
+    if sources.all and not sources.checkpoints and not commits.is_local(root):
         raise SettingInvalid(
             f"{sources.file}: there is no checkpoints; the lake {root} is no folder, so say where Spark keeps how far "
             f"each source has come: a folder or URL that it reaches"

@@ -28,7 +28,7 @@ from doubledecker.model import condition, moment, where
 from doubledecker.model.condition import Dialect
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
-from doubledecker.pipeline import connector, frames, landing, reading, tombstones
+from doubledecker.pipeline import connector, frames, landing, reading, tombstones, versions
 from doubledecker.pipeline.reading import Access
 
 # Landing commits every few seconds at most; a search that meets it this often in a row has another trouble.
@@ -101,10 +101,10 @@ def _landed(spark: SparkSession, snapshot: Snapshot, query: Query, erased: Seque
 def everything(ground: Ground, name: str, *, since: datetime | None = None, until: datetime | None = None) -> DataFrame:
     """All rows of a journal, landed and not yet, as one DataFrame; of events, those that were not erased."""
     table = landing.table_of(ground.root, name)
-    opened = table.open()
-    reached = marks.landed(opened, ground.access.partitions)
+    seen = versions.of(table, partitions=ground.access.partitions)
+    reached = marks.landed(seen, ground.access.partitions)
     names = rows.layout(name).schema.names
-    whole = frames.landed(ground.spark, table, opened, since=since, until=until).select(names)
+    whole = frames.landed(ground.spark, table, seen, since=since, until=until).select(names)
     if until is None or not has_landed(ground, name, reached, until):
         fresh = _fresh(ground, name, reached)
         if since is not None:
