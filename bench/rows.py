@@ -166,6 +166,26 @@ TABLES = (
         ),
     ),
     Table(
+        "The lake's upkeep",
+        "Processor time of the driver for a round of landing, without Spark and without writing rows: look at the "
+        "table, commit a file, look again, find the files of the last minutes. By delta-rs: open, commit, update, and "
+        "list all files, as version 0.1.0 did. A log of a million commits is as clean-up leaves it: a checkpoint, and "
+        "the commits of the last day. A checkpoint is written every 100 commits, and of 200 000 files every 400.",
+        (
+            Row("1 000 commits, 1 000 files: a round", "lake.small.round_ms", "ms"),
+            Row("1 000 000 commits: a round", "lake.old.round_ms", "ms"),
+            Row("times as long", "lake.old.times", "times", aim=Aim(most=2)),
+            Row("200 000 files: a round", "lake.large.round_ms", "ms"),
+            Row("times as long", "lake.large.times", "times", aim=Aim(most=2)),
+            Row("by delta-rs", "lake.large.delta_rs_ms", "ms"),
+            Row("both: a round", "lake.both.round_ms", "ms"),
+            Row("times as long", "lake.both.times", "times", aim=Aim(most=2)),
+            Row("both: opened, once a process", "lake.both.open_s", "s"),
+            Row("both: a checkpoint", "lake.both.checkpoint_s", "s"),
+            Row("both: memory of the process", "lake.both.memory_mb", "MB"),
+        ),
+    ),
+    Table(
         "Delivering in bulk",
         "The pipeline's step delivers what has landed to one subscriber of the bulk tier, on all of Spark's cores but "
         "one, with Spark warm; 4 calls at a time, the default. The figure holds whole rounds: reading the lake, sorting"
