@@ -1,10 +1,12 @@
 """A lake in a folder of a test, landed to when the test says so."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -14,7 +16,7 @@ from doubledecker.lake.queries import Found
 from doubledecker.lake.reads import Reader
 from doubledecker.model import search
 from doubledecker.model.erasure import Erasure
-from doubledecker.pipeline import lake, landing, reading, rewriting
+from doubledecker.pipeline import lake, landing, reading, rewriting, versions
 from doubledecker.pipeline.landing import Landed
 from doubledecker.pipeline.reading import Access
 from feed import Feed
@@ -51,7 +53,7 @@ class PlainLake:
         table = landing.table_of(self.root, "events")
         parts = lake.parts(table.open())
         written = [file for part in parts for file in rewriting._write_again(part, table=table, erasure=erasure)]
-        assert table.replace(parts, written)
+        assert versions.swap(table, parts, written)
         table.open().vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=False)
 
     def log(self) -> bytes:
@@ -93,6 +95,17 @@ class Lake(PlainLake):
 
     async def land(self, name: str = "events") -> Landed:
         return await asyncio.to_thread(landing.land, self.spark, self.access, self.root, name, archive=self.archive)
+
+
+def named_in_log(table: DeltaTable) -> set[str]:
+    """The columns that a table's log has any value or count of, in its commits and in its checkpoints."""
+    log = Path(table.table_uri.removeprefix("file://")) / "_delta_log"
+    lines = [json.loads(line) for path in log.glob("*.json") for line in path.read_text().splitlines()]
+    adds = [line["add"] for line in lines if "add" in line]
+    for path in log.glob("*.parquet"):
+        adds += [add for add in pq.read_table(path, columns=["add"])["add"].to_pylist() if add]
+    known = [json.loads(add["stats"]) for add in adds]
+    return {name for stats in known for part in stats.values() if isinstance(part, dict) for name in part}
 
 
 async def a_plain_lake(feed: Feed, folder: Path) -> PlainLake:

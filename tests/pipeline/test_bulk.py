@@ -8,7 +8,8 @@ from pyspark.sql import SparkSession
 
 from bulk_ground import a_ground
 from conftest import Topology
-from doubledecker.pipeline import frames, landing, life, posting, search, versions
+from doubledecker.lake import life, reads
+from doubledecker.pipeline import frames, landing, posting, reading, versions
 from doubledecker.pipeline.posting import Posted, Posting
 from doubledecker.store import bulk, subscribers
 from harness import ROOT_KEY, an_event
@@ -198,10 +199,11 @@ async def test_what_is_delivered_is_journaled_and_lands_like_any_attempt(
         await it.until(lambda: len(mail.ids) == 1)
         metrics = await it.metrics()
         await it.land()
-        found = await asyncio.to_thread(life.look, search.Ground(spark, it.access, it.root), id_)
+        async with reading.connected(it.access) as bus:
+            found = await life.look(reads.Ground(it.root, bus), id_)
         token = await it.id("mail")
 
-    first, second = sorted(found["attempts"], key=lambda attempt: int(str(attempt["attempt"])))
+    first, second = sorted(found.attempts, key=lambda attempt: int(str(attempt["attempt"])))
     assert [first["outcome"], second["outcome"]] == ["refused", "delivered"]
     assert [first["attempt"], second["attempt"]] == [1, 2]
     assert first["batch"] == second["batch"]
