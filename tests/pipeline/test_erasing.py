@@ -12,7 +12,7 @@ from conftest import Topology
 from doubledecker.lake import marks, snapshots
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.event import Event
-from doubledecker.pipeline import landing, rewriting, tending, tombstones
+from doubledecker.pipeline import landing, rewriting, tending, tombstones, versions
 from errands import Desk
 from feed import Feed, a_feed
 from lakes import Lake, a_lake
@@ -133,7 +133,7 @@ async def test_landing_and_tending_beside_an_erasure_undo_nothing(spark: SparkSe
         await feed.publish(10, topic="orders")
         await mine.land()
         await asyncio.to_thread(tending.tend, spark, mine.root)
-        is_replaced_over_joining = table.replace(parts, written)
+        is_replaced_over_joining = versions.swap(table, parts, written)
         before = mine.ids
         gone = await asyncio.to_thread(rewriting.leave_out, ground, erasure)
 

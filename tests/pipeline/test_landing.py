@@ -9,12 +9,13 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import SparkSession
 
 from conftest import Topology
+from doubledecker.bus.relief import MemoryRules
 from doubledecker.errors import ArchiveTaken, LakeUnfit
 from doubledecker.lake import commits, marks
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import landing, reading
 from doubledecker.pipeline.landing import Lander, Pace
-from doubledecker.pipeline.reading import Slice
+from doubledecker.pipeline.reading import Held, Slice
 from doubledecker.store import extents, journal
 from doubledecker.store.extents import Extent
 from feed import a_feed
@@ -212,14 +213,14 @@ async def test_a_journal_lands_by_bytes_or_by_time_and_at_once_when_it_is_half_f
         def paced(pace: Pace) -> Lander:
             return Lander(spark, mine.access, mine.root, "events", mine.archive, pace)
 
-        tight = paced(Pace(interval_s=3600, bytes_min=10**9, journal_bytes_max=400_000))
+        tight = paced(Pace(interval_s=3600, bytes_min=10**9, rules=MemoryRules(journal_bytes_max=400_000)))
         await feed.publish(5)
         at_start = await landed(tight)
         await feed.publish(3)
         below_half = await landed(tight)
         await feed.publish(4, data_bytes=60_000)
         half_full = await landed(tight)
-        patient = paced(Pace(interval_s=3600, bytes_min=10**6, journal_bytes_max=10**9))
+        patient = paced(Pace(interval_s=3600, bytes_min=10**6))
         await feed.publish(10)
         first = await landed(patient)
         await feed.publish(20)
@@ -233,15 +234,14 @@ async def test_a_journal_lands_by_bytes_or_by_time_and_at_once_when_it_is_half_f
     assert mine.ids == feed.ids
 
 
-def test_a_landing_is_due_by_bytes_by_time_or_when_any_partition_is_half_full():
-    pace = Pace(interval_s=10, bytes_min=1000, journal_bytes_max=800)
+def test_a_landing_is_due_by_bytes_by_time_or_when_the_journals_are_half_full():
+    pace = Pace(interval_s=10, bytes_min=1000)
 
-    assert not pace.is_due([300, 300], least=0, since_s=9.9)
-    assert pace.is_due([300, 300], least=0, since_s=10)
-    assert pace.is_due([390, 390, 390], least=0, since_s=0)
-    assert not pace.is_due([390, 390, 390], least=400, since_s=0)
-    assert pace.is_due([400, 0], least=400, since_s=0)
-    assert not pace.is_due([], least=0, since_s=9.9)
+    assert not pace.is_due(Held(999, 0.4), least=0, since_s=9.9)
+    assert pace.is_due(Held(0, 0.0), least=0, since_s=10)
+    assert pace.is_due(Held(1000, 0.4), least=0, since_s=0)
+    assert not pace.is_due(Held(1000, 0.4), least=1, since_s=0)
+    assert pace.is_due(Held(0, 0.5), least=0, since_s=0)
 
 
 def test_a_lake_that_cannot_be_made_is_told(tmp_path: Path):

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from doubledecker import log
+from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
-from doubledecker.pipeline import consuming, lake, landing, latest, measures, measuring, sampling
+from doubledecker.pipeline import consuming, lake, landing, latest, measures, measuring, sampling, versions
 from doubledecker.pipeline.bookmarks import BookmarkConsumer
 from doubledecker.pipeline.bulk import Bulk
 from doubledecker.pipeline.consuming import Consumer
@@ -67,7 +68,7 @@ class Flow:
 
     def _lander(self, name: str) -> Lander:
         ground, kept = self.ground, self.settings
-        pace = Pace(kept.land_interval_s, kept.land_bytes, kept.journal_bytes_max)
+        pace = Pace(kept.land_interval_s, kept.land_bytes, build.memory_rules(kept))
         return Lander(ground.spark, ground.access, ground.root, name, self.archive, None if self.is_once else pace)
 
     def _land(self, lander: Lander) -> Round:
@@ -83,7 +84,7 @@ class Flow:
         interval_ms, is_active = int(self.settings.measure_interval_s * 1000), by_name["settlements"].rows > 0
         sampling.sample(access, root, interval_ms=interval_ms, is_active=is_active)
         waiting = measures.table_of(root, measures.WAITING.name)
-        measuring.fold(spark, waiting, waiting.open(), measures.WAITING)
+        measuring.fold(spark, waiting, versions.of(waiting), measures.WAITING)
         latest.tell(access, root)
         size = lake.total(each.size for each in done)
         rows, has_more = sum(each.rows for each in done), any(each.has_more for each in done)

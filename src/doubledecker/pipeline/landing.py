@@ -14,19 +14,20 @@ and a commit without the bus knowing is told to it again.
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from doubledecker.bus.relief import MemoryRules
 from doubledecker.errors import ArchiveTaken
 from doubledecker.lake import marks, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import files, reading, session, versions
 from doubledecker.pipeline.lake import Table, TableSize, WrittenFile
-from doubledecker.pipeline.reading import Access, Slice
+from doubledecker.pipeline.reading import Access, Held, Slice
 from doubledecker.store import journal
 from doubledecker.store.extents import Extent
 
@@ -36,6 +37,9 @@ _SMALL_BYTES = 4_194_304
 _SLICE_BYTES = 67_108_864
 # What one commit takes at most, in slices; the rest comes with the next.
 _SLICES_MAX = 64
+
+# At this share of their bound journals land at once.
+_FULL_SHARE = 0.5
 
 # The lake's tables by journal, and what their folders are named for.
 TABLES = {"events": ("topic", "date"), "attempts": ("date",), "settlements": ("date",)}
@@ -84,16 +88,16 @@ class Pace:
 
     interval_s: float
     bytes_min: int
-    journal_bytes_max: int
+    rules: MemoryRules = field(default_factory=MemoryRules)
 
-    def is_due(self, held: Collection[int], *, least: int, since_s: float) -> bool:
-        """By how many bytes the journal of each partition holds, their least sum since the last commit, and its age.
+    def is_due(self, held: Held, *, least: int, since_s: float) -> bool:
+        """By how much the journal holds, the least that it held since the last commit, and how long ago that was.
 
-        What has landed stays in the journals until they are trimmed, so what waits is by how much they have grown.
-        Nothing waits while a journal is half full: at its bound it is cut, or refuses events.
+        What has landed stays in the journal until it is trimmed, so what waits is by how much it has grown. Nothing
+        waits while the journals are half full: at their bound they are cut, or refuse events.
         """
-        is_half_full = 2 * max(held, default=0) >= self.journal_bytes_max
-        return sum(held) - least >= self.bytes_min or is_half_full or since_s >= self.interval_s
+        is_grown = held.bytes - least >= self.bytes_min
+        return is_grown or held.share >= _FULL_SHARE or since_s >= self.interval_s
 
 
 @dataclass
@@ -108,27 +112,27 @@ class Lander:
     pace: Pace | None = None
     # When the last commit was; None before the first one, and while there is more: then the next is due at once.
     _landed_s: float | None = None
+    # What the journal held, at least since that commit, and when it was last looked at.
     _least: int = 0
+    _before: int = 0
 
     def round(self) -> Landed:
         """Land, if it is time; else say how things are."""
         if not self._is_due():
             return Landed(0, 0, has_more=False, from_ms=0, size=versions.of(table_of(self.root, self.name)).size)
-        before = self._held()
         done = land(self.spark, self.access, self.root, self.name, archive=self.archive)
         if done.files:
-            self._landed_s, self._least = None if done.has_more else time.monotonic(), sum(before)
+            self._landed_s, self._least = None if done.has_more else time.monotonic(), self._before
         return done
 
     def _is_due(self) -> bool:
-        if self.pace is None or self._landed_s is None:
+        if self.pace is None:
             return True
-        held = self._held()
-        self._least = min(self._least, sum(held))
+        held = asyncio.run(reading.held(self.access, self.name, self.pace.rules))
+        self._least, self._before = min(self._least, held.bytes), held.bytes
+        if self._landed_s is None:
+            return True
         return self.pace.is_due(held, least=self._least, since_s=time.monotonic() - self._landed_s)
-
-    def _held(self) -> list[int]:
-        return asyncio.run(reading.held(self.access, self.name))
 
 
 def land(spark: SparkSession, access: Access, root: str, name: str, *, archive: str) -> Landed:

@@ -13,11 +13,12 @@ from itertools import pairwise
 from typing import TypeVar
 
 from doubledecker.assembly.settings import Settings
+from doubledecker.bus.relief import MemoryRules
 from doubledecker.errors import BusAway
 from doubledecker.lake import journals
 from doubledecker.model.entry_id import FIRST, EntryId
 from doubledecker.store import extents as ranges
-from doubledecker.store import journal, partitions
+from doubledecker.store import journal, memory, partitions
 from doubledecker.store.extents import Extent
 from doubledecker.store.journal import Entry
 from doubledecker.store.partitions import Partition, Partitions
@@ -61,6 +62,14 @@ class Slice:
         return [Slice(self.partition, after, upto) for after, upto in pairwise(bounds)]
 
 
+@dataclass(frozen=True)
+class Held:
+    """How many bytes a journal holds, and which share of their bound all journals of the fullest server hold."""
+
+    bytes: int
+    share: float
+
+
 @asynccontextmanager
 async def connected(access: Access, *, patience_s: float = PATIENCE_S) -> AsyncIterator[Partitions]:
     """The bus's partitions, for as long as the block runs."""
@@ -73,10 +82,17 @@ async def connected(access: Access, *, patience_s: float = PATIENCE_S) -> AsyncI
         await found.close()
 
 
-async def held(access: Access, name: str) -> list[int]:
-    """How many bytes the journal of each partition holds, landed or not."""
+async def held(access: Access, name: str, rules: MemoryRules) -> Held:
+    """How much a journal holds, landed or not, and how full the journals are."""
+    size, share = 0, 0.0
     async with connected(access) as bus:
-        return [int((await journal.state(part)).get(f"{name}_bytes", 0)) for part in bus.all]
+        for parts in bus.by_server():
+            states = [await journal.state(part) for part in parts]
+            size += sum(int(state.get(f"{name}_bytes", 0)) for state in states)
+            together = sum(int(state.get(f"{each}_bytes", 0)) for state in states for each in journal.NAMES)
+            most = rules.journals_max(rules.limit_of((await memory.usage(parts[0])).bytes_max))
+            share = max(share, together / max(1, most))
+    return Held(size, share)
 
 
 async def extents(access: Access, name: str, after: Mapping[int, EntryId] | None = None) -> dict[int, Extent]:

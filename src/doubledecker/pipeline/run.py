@@ -112,7 +112,7 @@ class Teller:
 
 def _close(root: str) -> None:
     """Keep the lake for our user alone, where it is a folder."""
-    if not lake.is_local(root):
+    if not commits.is_local(root):
         return
     # A path that cannot be a lake is told of by the table that is not opened there.
     with contextlib.suppress(OSError):
