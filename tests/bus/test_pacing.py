@@ -17,7 +17,7 @@ from web.asking import ask
 
 
 def a_pacer(partitions: Partitions, rate: int) -> Pacer:
-    return Pacer(partitions.home, Quotas(client_events_per_s=rate))
+    return Pacer(partitions, Quotas(client_events_per_s=rate))
 
 
 async def test_beyond_its_rate_a_client_waits_and_others_do_not(plain: Partitions):
@@ -68,7 +68,7 @@ async def test_rows_of_a_spark_task_wait_for_their_turn_instead_of_failing(plain
     quotas = Quotas(client_events_per_s=1000)
     live = LiveRegistry(plain, quotas)
     ann = await live.create_token("ann", "a-secret-of-ann", now_ms=1)
-    pacer = Pacer(plain.home, quotas)
+    pacer = Pacer(plain, quotas)
     assert await pacer.wait_ms(ann.id, 1_300) == 0
     publisher = FencedPublisher(
         plain.home,

@@ -10,7 +10,7 @@ import math
 from doubledecker.errors import QuotaExceeded
 from doubledecker.model.quota import Quotas
 from doubledecker.store import pace
-from doubledecker.store.partitions import Partition
+from doubledecker.store.partitions import Partitions
 
 _BLOCKS_PER_S = 20
 # Clients whose blocks are kept; beyond, all are forgotten, and taken anew.
@@ -20,8 +20,8 @@ _CLIENTS_MAX = 10_000
 class Pacer:
     """Admits events of clients, or says how long to wait."""
 
-    def __init__(self, home: Partition, quotas: Quotas) -> None:
-        self._home = home
+    def __init__(self, partitions: Partitions, quotas: Quotas) -> None:
+        self._partitions = partitions
         self._rate = quotas.client_events_per_s
         self._left: dict[str, int] = {}
 
@@ -32,7 +32,7 @@ class Pacer:
         left = self._left.get(client, 0) - events
         if left < 0:
             block = max(-left, self._rate // _BLOCKS_PER_S)
-            wait_ms = await pace.take(self._home, client, count=block, rate=self._rate)
+            wait_ms = await pace.take(self._partitions.home, client, count=block, rate=self._rate)
             if wait_ms > 0:
                 return wait_ms
             # Another request may have spent from it while this one waited for the reply.

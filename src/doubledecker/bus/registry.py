@@ -233,6 +233,10 @@ class LiveRegistry:
         """Forget a queue; what it holds is destroyed by whoever asked, or by the sweep."""
         await self._spread(await registry.delete_queue(self._partitions.home, name))
 
+    async def count_topics(self) -> int:
+        """How many topics there are."""
+        return await registry.count_topics(self._partitions.home)
+
     async def topics(self) -> list[tuple[str, str, int]]:
         """Name, owner's name and number of events of every topic."""
         await self.refresh()

@@ -109,7 +109,7 @@ async def notifying(bus: Bus, settings: Settings) -> AsyncIterator[list[Notifier
 def _publishers(
     bus: Bus, work: TaskWork, notifiers: Sequence[Notifier], *, is_complete: bool = False
 ) -> list[FencedPublisher]:
-    pacer = Pacer(bus.partitions.home, bus.registry.quotas)
+    pacer = Pacer(bus.partitions, bus.registry.quotas)
     return [
         FencedPublisher(
             partition,

@@ -41,6 +41,7 @@ class QueueView:
 
 # The line of each has to be asked for its length.
 _LOOKED_AT_MAX = 1_000
+_TOGETHER = 50
 
 
 class _Timed(msgspec.Struct, gc=False):
@@ -68,6 +69,14 @@ async def look(partitions: Partitions, queue: Queue) -> QueueView:
         dead=sum(part.dead for part in parts),
         counters=dict(counters),
     )
+
+
+async def look_all(partitions: Partitions, queues: Sequence[Queue]) -> list[QueueView]:
+    """Many queues, some at a time, so that what others ask meanwhile does not wait for all of them."""
+    found: list[QueueView] = []
+    for first in range(0, len(queues), _TOGETHER):
+        found += await asyncio.gather(*(look(partitions, queue) for queue in queues[first : first + _TOGETHER]))
+    return found
 
 
 async def look_at_facets(partitions: Partitions, queue: Queue, *, most: int) -> list[Facet]:

@@ -140,6 +140,10 @@ async def delete_queue(home: Partition, name: str) -> int:
     return cast("int", await home.run(_QUEUE_DELETE, name=name))
 
 
+async def count_topics(home: Partition) -> int:
+    return cast("int", await home.command("SCARD", home.key("topics")))
+
+
 async def topics(partitions: Partitions) -> list[tuple[str, str, int]]:
     """Name, owner and number of events of every topic."""
     home = partitions.home

@@ -92,7 +92,13 @@ _PATHS: dict[str, dict[str, Schema]] = {
             body=_EVENTS_BODY,
         )
     },
-    "/topics": {"get": operation("All topics", {200: ok("The topics", list_of("Topic"))})},
+    "/topics": {
+        "get": operation(
+            "All topics, or a page of them when `limit` is given",
+            {200: ok("The topics", list_of("Topic"))},
+            parameters=openapi_queues.PAGE,
+        )
+    },
     "/topics/{name}": {
         "post": operation(
             "Publish one event; the first client to do so owns the topic",

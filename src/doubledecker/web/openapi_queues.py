@@ -28,6 +28,10 @@ _LIMIT = _in_query("limit", f"Rows, at most {queue_bodies.LIST_MAX}", matching("
 _FACETS = _in_query("facets", f"Facets shown, at most {queue_bodies.LIST_MAX}", matching("[0-9]{1,4}", default="100"))
 _DISCARD = _in_query("discard", "1 destroys what the queue holds", {"type": "string", "enum": ["0", "1"]})
 _MINE = (403, 404)
+PAGE = [
+    _in_query("limit", f"Rows of a page, at most {queue_bodies.LIST_MAX}; all without it", matching("[0-9]{1,4}")),
+    _in_query("after", "With limit: the name that the page follows", {"type": "string"}),
+]
 
 
 def _post(summary: str, takes: str, answers: str) -> Schema:
@@ -50,7 +54,9 @@ _KNOWN = "The queue was replaced, or is as it was"
 PATHS: dict[str, dict[str, Schema]] = {
     "/queues": {
         "get": operation(
-            "A client's own queues, or all of them for root", {200: ok("The queues", list_of("QueueListed"))}
+            "A client's own queues, or all of them for root; whole, or a page when `limit` is given",
+            {200: ok("The queues", list_of("QueueListed"))},
+            parameters=PAGE,
         )
     },
     "/queues/{name}": {

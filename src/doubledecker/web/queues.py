@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from doubledecker import clock
 from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.snapshots import Snapshot
 from doubledecker.errors import Conflict
 from doubledecker.model import queue as queueing
 from doubledecker.model import quota
@@ -16,12 +17,14 @@ from doubledecker.model.queue import Queue, Rule
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
 from doubledecker.queues.ring import Patience, Rings
+from doubledecker.queues.view import QueueView
 from doubledecker.store import facets, letters, subscribers
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.queues import Held
 from doubledecker.web import body as bodies
 from doubledecker.web import queue_bodies, queue_shapes
 from doubledecker.web.body import BodyLimits
+from doubledecker.web.paging import page
 
 _FACETS_MAX = 100
 
@@ -43,6 +46,7 @@ class Queues:
         self._rings = rings
         self._limits = limits
         self._is_private_allowed = is_private_allowed
+        self._all = Snapshot(self._look_at_all)
 
     async def register(self, request: Request, caller: Caller) -> Response:
         """Create or replace a queue; 201 when it is new."""
@@ -57,13 +61,21 @@ class Queues:
         kept = await self._registry.queue(queue.name, caller=caller)
         return queue_shapes.json(queue_shapes.definition(kept, caller), status=201 if is_new else 200)
 
-    async def list_(self, _request: Request, caller: Caller) -> Response:
+    async def list_(self, request: Request, caller: Caller) -> Response:
         """All for root, its own for a client."""
         await self._registry.refresh()
-        known = sorted(self._registry.snapshot.queues.values(), key=lambda queue: queue.name)
-        seen = [queue for queue in known if caller.is_root or queue.owner == caller.id]
-        views = [await view.look(self._partitions, queue) for queue in seen]
-        return queue_shapes.json([queue_shapes.numbers(each, caller) for each in views])
+        known = self._registry.snapshot.queues
+        if caller.is_root:
+            views = await self._all.get(rows=len(known))
+        else:
+            own = sorted((queue for queue in known.values() if queue.owner == caller.id), key=lambda queue: queue.name)
+            views = await view.look_all(self._partitions, own)
+        rows = page(views, request.query_params, name=lambda row: row.queue.name)
+        return queue_shapes.json([queue_shapes.numbers(each, caller) for each in rows])
+
+    async def _look_at_all(self) -> list[QueueView]:
+        known = self._registry.snapshot.queues
+        return await view.look_all(self._partitions, [known[name] for name in sorted(known)])
 
     async def show(self, request: Request, caller: Caller) -> Response:
         """One queue with its facets, those with the most waiting first."""

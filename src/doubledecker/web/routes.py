@@ -13,6 +13,7 @@ from doubledecker import __version__, clock, log
 from doubledecker.bus import overview, usage
 from doubledecker.bus.overview import ALIVE_MS, SubscriberView
 from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.snapshots import Snapshot
 from doubledecker.errors import BusAway
 from doubledecker.model import json_body
 from doubledecker.model import subscriber as subscribing
@@ -27,6 +28,7 @@ from doubledecker.web import metrics, openapi, problem
 from doubledecker.web.authentication import require_client, require_root
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.feed import Feed
+from doubledecker.web.paging import page
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
 _SCALING_S = 1.0
@@ -65,6 +67,8 @@ class Routes:
         self._rules = rules
         self._feed = feed
         self._chains = chains
+        self._metrics = Snapshot(self._render_metrics)
+        self._topics = Snapshot(self._look_at_topics)
 
     async def pulse(self, _request: Request, _caller: Caller) -> Response:
         """204 when Redis answers."""
@@ -113,16 +117,22 @@ class Routes:
 
     async def metrics(self, _request: Request, _caller: Caller) -> Response:
         """The overview and the chains of this process, for Prometheus; the chains alone while Redis is away."""
+        snapshot = self._registry.snapshot
+        rows = len(snapshot.queues) + len(snapshot.subscribers) + len(snapshot.tokens) + len(snapshot.owners)
+        return Response(await self._metrics.get(rows=rows), media_type="text/plain; version=0.0.4")
+
+    async def _render_metrics(self) -> bytes:
         view, queues, uses = None, [], []
         with contextlib.suppress(BusAway):
             await self._registry.refresh()
             known, known_queues = self._registry.snapshot.pushed_to, self._registry.snapshot.queues.values()
-            queues = await asyncio.gather(*(queue_view.look(self._partitions, queue) for queue in known_queues))
+            queues = await queue_view.look_all(self._partitions, list(known_queues))
             uses = await usage.look(self._partitions, self._registry.snapshot)
             view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
         quotas = metrics.QuotaUse(uses, self._registry.quotas)
-        text = metrics.render(view, queues, quotas, self._chains, listeners=len(self._feed.listeners))
-        return Response(text, media_type="text/plain; version=0.0.4")
+        listeners = len(self._feed.listeners)
+        # In a thread: thousands of queues are some hundred thousand lines.
+        return await asyncio.to_thread(metrics.render, view, queues, quotas, self._chains, listeners=listeners)
 
     async def list_tokens(self, _request: Request, caller: Caller) -> Response:
         """Names and ids; the secrets are not known here any more."""
@@ -157,9 +167,13 @@ class Routes:
         token = await self._registry.rotate_token(token.id, secret, overlap_s=asked.overlap_s, now_ms=now_ms)
         return _json({"name": token.name, "token": secret, "id": token.id, "former_until": token.former_until})
 
-    async def list_topics(self, _request: Request, _caller: Caller) -> Response:
-        rows = await self._registry.topics()
+    async def list_topics(self, request: Request, _caller: Caller) -> Response:
+        known = await self._topics.get(rows=await self._registry.count_topics())
+        rows = page(known, request.query_params, name=lambda row: row[0])
         return _json([{"name": name, "publisher": owner, "events": events} for name, owner, events in rows])
+
+    async def _look_at_topics(self) -> list[tuple[str, str, int]]:
+        return await self._registry.topics()
 
     async def delete_topic(self, request: Request, caller: Caller) -> Response:
         """204, and in a header how many subscriptions ended; the original's clients want no body."""

@@ -138,7 +138,7 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App
     stream = StreamRules(settings.stream_buffer_bytes, settings.stream_heartbeat_s, settings.stream_stall_s)
     return App(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
-        Publishing(bus.partitions, bus.publisher, Pacer(bus.partitions.home, rules.quotas), rules),
+        Publishing(bus.partitions, bus.publisher, Pacer(bus.partitions, rules.quotas), rules),
         Routes(bus.partitions, bus.registry, routes, feed, guard.bounds),
         Queues(bus.partitions, bus.registry, bus.rings, small, is_private_allowed=settings.private_callbacks),
         Letters(bus.partitions, bus.registry, small),
