@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from conftest import Topology
 from doubledecker.assembly.redis_guard import RedisGuard
@@ -107,6 +108,17 @@ async def is_there(node: Node) -> bool:
         return await node.call([["PING"]]) == [b"PONG"]
     except BusSilent:
         return False
+
+
+async def test_a_call_on_a_line_that_has_closed_fails_at_once(node: Node):
+    await node.call([["PING"]])
+    line = node._line
+    assert line is not None
+    await line.close()
+
+    with pytest.raises(RedisConnectionError):
+        async with asyncio.timeout(20):
+            await line.call([["PING"]])
 
 
 async def test_a_call_whose_caller_is_gone_is_counted_too(tmp_path: Path):

@@ -77,6 +77,9 @@ class Line:
 
     async def call(self, commands: Sequence[Sequence[Encoded]]) -> list[Reply]:
         """Send commands and wait for their replies; an error reply to any of them raises after all have come."""
+        if not self.is_open:
+            # It may have closed after the caller looked; nobody would ever end the wait.
+            raise self._error
         loop = asyncio.get_running_loop()
         call = _Call(len(commands), self._ticks, loop.create_future())
         packed = list(map(_packed, commands))
@@ -125,13 +128,19 @@ class Line:
         except (RedisConnectionError, OSError) as broken:
             self._error = broken
         finally:
-            for call in self._calls:
-                if not call.done.done():
-                    call.done.set_exception(self._error)
-            self._calls.clear()
-            if self._timer is not None:
-                self._timer.cancel()
-            await self._connection.disconnect(nowait=True)
+            # Calls may be added until this task has ended, so failing them comes last.
+            try:
+                await self._connection.disconnect(nowait=True)
+            finally:
+                self._fail_all()
+
+    def _fail_all(self) -> None:
+        for call in self._calls:
+            if not call.done.done():
+                call.done.set_exception(self._error)
+        self._calls.clear()
+        if self._timer is not None:
+            self._timer.cancel()
 
     async def _read_one(self) -> None:
         reply: Reply = None
