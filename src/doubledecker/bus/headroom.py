@@ -13,7 +13,6 @@ from doubledecker.store.partitions import Partition, Partitions
 # As often as the registry is looked at; in between a publisher may outrun the bound a little.
 _LOOK_S = 0.5
 
-
 _log = log.get("bus")
 
 
@@ -35,7 +34,8 @@ class Headroom:
 
     async def admit(self, partition: Partition) -> PublishLimits:
         """What a publish call may do in a partition; raises MemoryFull when its server uses more than its limit."""
-        if partition.index in self._full or not self._events_max:
+        # A look that failed half-way has not reached every server.
+        if partition.index in self._full or partition.index not in self._events_max:
             await self.refresh()
         if partition.index in self._full:
             raise MemoryFull
