@@ -8,11 +8,11 @@ import pytest
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.bus import overview
-from doubledecker.bus.relief import MemoryRules
+from doubledecker.bus.relief import DropMessages, DroppingQueue, MemoryRules
 from doubledecker.errors import SettingInvalid
 from doubledecker.store import batches, counters, journal, memory
 from doubledecker.worker import process
-from doubledecker.worker.autodrop import Autodrop
+from doubledecker.worker.autodrop import Autodrop, _Run
 from harness import TestBus, a_bus, an_event, quick_settings
 from receiver import Receiver
 from small_memory import a_small_server, ask, publish_all, publish_until_full, pull, settle
@@ -208,3 +208,13 @@ async def test_a_reserve_that_leaves_nothing_of_the_servers_limit_is_refused_at_
 
         with pytest.raises(SettingInvalid, match="8000000 of them free: nothing is left for events"):
             await process.run(settings, asyncio.Event())
+
+
+async def test_a_queue_that_is_deleted_while_memory_is_freed_gives_nothing(one: Topology):
+    async with build.open_bus(quick_settings(one)) as bus:
+        autodrop = Autodrop(bus.partitions, bus.registry, MemoryRules())
+        gone = DroppingQueue(partition=0, name="gone", bytes=1_000, is_served=False)
+
+        freed = await autodrop._carry_out(_Run(bus.partitions.all, 1_000), DropMessages(gone, 1_000))
+
+        assert freed == 0

@@ -87,7 +87,10 @@ class Autodrop:
         # Not each second: when it begins, gets worse or gets better.
         if standing.state(now_ms) != before.state(now_ms):
             fields = {"used_bytes": usage.used_bytes, "limit_bytes": limit, "freed_bytes": excess - run.excess_bytes}
-            _log.error("memory.full", **fields) if is_full else _log.warning("memory.short", **fields)
+            if is_full:
+                _log.error("memory.full", **fields)
+            else:
+                _log.warning("memory.short", **fields)
 
     async def _free(self, run: _Run) -> None:
         before = await self._journals(run.partitions)
@@ -129,13 +132,16 @@ class Autodrop:
                     bytes_enough=wanted,
                     counter="events.autodropped",
                 )
-                _log.warning("batches.autodropped", subscriber=lost.token, batches=lost.batches, events=lost.events)
+                if lost.batches:
+                    _log.warning("batches.autodropped", subscriber=lost.token, batches=lost.batches, events=lost.events)
                 return lost.bytes
 
     async def _drop_messages(self, run: _Run, held: DroppingQueue, wanted: int) -> int:
         """Drop dead letters, then what waits."""
-        queue, partition = self._live.snapshot.queues[held.name], run.partition(held.partition)
+        queue, partition = self._live.snapshot.queues.get(held.name), run.partition(held.partition)
         messages, size = 0, 0
+        if queue is None:
+            return 0  # it was deleted since the snapshot was taken
         for drop_oldest in (letters.drop_oldest, queues.drop_oldest):
             while size < wanted and run.spend():
                 dropped, gone = await drop_oldest(
