@@ -9,7 +9,7 @@ WINDOW_MS = 86_400_000
 # Repeats come within minutes: a key is not forgotten before, however many there are.
 KEEP_MS = 300_000
 
-_CLAIM = load("idempotency_claim")
+_CLAIM, _USE_NONCE = load("idempotency_claim"), load("nonce_use")
 
 
 class TooManyKeys(Exception):
@@ -39,7 +39,4 @@ async def forget_key(home: Partition, *, token: str, key: str) -> None:
 
 async def use_nonce(home: Partition, *, nonce: str, count: int, lifetime_ms: int) -> bool:
     """Mark a nonce count as used; False when it was used before."""
-    key = home.key(f"nonce:{nonce}")
-    used = await home.write("SETBIT", key, count, 1)
-    await home.command("PEXPIRE", key, lifetime_ms)
-    return used == 0
+    return await home.run(_USE_NONCE, nonce=nonce, count=count, lifetime_ms=lifetime_ms) == 0
