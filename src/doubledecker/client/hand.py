@@ -11,7 +11,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from doubledecker.client.beating import Pair
+from doubledecker.client.beating import WHY_UNBEGUN, Pair
 from doubledecker.client.errors import DELAY_S_MAX, BusAway, Refused
 from doubledecker.client.heartbeat import Heartbeat
 from doubledecker.client.message import Back, Message, Source, encodable
@@ -23,7 +23,6 @@ SETTLE_MAX = 1_000
 _WHY_LENGTH_MAX = 200
 # A pull that is under way brings messages within its wait; one that takes longer has lost its bus.
 PULL_S_MAX = 3.0
-WHY_UNSTARTED = "not started"
 
 _log = logging.getLogger("doubledecker.client")
 
@@ -73,7 +72,7 @@ class Hand:
             _log.warning("leases.missed queue=%s messages=%s", self._source.name, " ".join(sorted(lost)))
         for message in messages:
             if message.id in lost:
-                self.nack(message, delay_ms=0, why=WHY_UNSTARTED)
+                self.nack(message, delay_ms=0, why=WHY_UNBEGUN)
         return [message for message in messages if message.id not in lost]
 
     def stop_after(self, last_pull: "asyncio.Task[None]") -> None:

@@ -6,8 +6,9 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from doubledecker.client.beating import WHY_UNBEGUN
 from doubledecker.client.errors import BusAway, NotABus
-from doubledecker.client.hand import PULL_S_MAX, WHY_UNSTARTED, Hand
+from doubledecker.client.hand import PULL_S_MAX, Hand
 from doubledecker.client.heartbeat import Heartbeat
 from doubledecker.client.intake import Intake
 from doubledecker.client.message import Source, Terms
@@ -102,7 +103,7 @@ async def holding(source: Source, rules: Rules, terms: Terms) -> AsyncIterator[H
         try:
             await asyncio.wait([pulling], timeout=PULL_S_MAX)
             for message in intake.ready:
-                hand.nack(message, delay_ms=0, why=WHY_UNSTARTED)
+                hand.nack(message, delay_ms=0, why=WHY_UNBEGUN)
             # After a second Ctrl-C nobody settles any more; the heartbeat gives back what is left.
             settled = asyncio.create_task(hand.settled())
             await asyncio.wait([settled, settling], timeout=_SETTLE_S_MAX, return_when=asyncio.FIRST_COMPLETED)

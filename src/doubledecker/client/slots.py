@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
+from doubledecker.client.beating import WHY_UNBEGUN
 from doubledecker.client.blocking import BlockingMessage
 from doubledecker.client.errors import Reject, RetryLater
-from doubledecker.client.hand import WHY_UNSTARTED, Hand
+from doubledecker.client.hand import Hand
 from doubledecker.client.intake import Intake
 from doubledecker.client.message import Message
 from doubledecker.client.net import Net
@@ -243,7 +244,7 @@ class ThreadSlots:
             self._inbox.put(None)
         self._collect()
         for message in unbegun:
-            self._hand.nack(message, delay_ms=0, why=WHY_UNSTARTED)
+            self._hand.nack(message, delay_ms=0, why=WHY_UNBEGUN)
         for message in self._at_work.difference(unbegun):
             if not message.is_settled:
                 # A thread has it, and may be about to begin.
