@@ -12,6 +12,7 @@ from typing import cast
 import msgspec
 
 from doubledecker.store.partitions import Partition
+from doubledecker.store.scripts import load
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,14 @@ class _Told(msgspec.Struct, array_like=True):
 
 
 _TOLD = msgspec.msgpack.Decoder(_Told)
+_TELL = load("chain_tell")
 
 
 async def tell(home: Partition, process: str, states: Sequence[ChainState], *, counts: Mapping[str, int]) -> None:
-    """Replace what a process has told before, and add to the counters."""
+    """Replace what a process has told before, and add to the counters; both are done, or neither."""
     rows = [(state.subscriber, state.circuit, state.calls, state.queued) for state in states]
     told = msgspec.msgpack.encode(_Told(await home.time_ms(), rows))
-    await home.write("HSET", home.key("chains"), process, told)
-    for name, by in counts.items():
-        await home.write("HINCRBY", home.key("counters"), name, by)
+    await home.run(_TELL, process=process, told=told, counts=list(counts.items()))
 
 
 async def states(home: Partition, *, silent_ms_max: int) -> list[ChainState]:
