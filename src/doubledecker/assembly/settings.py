@@ -12,6 +12,7 @@ from doubledecker.assembly import spark_conf
 from doubledecker.errors import SettingInvalid
 from doubledecker.model import token as tokens
 from doubledecker.model.event import DEPTH_MAX
+from doubledecker.model.quota import Quotas
 
 PREFIX = "DOUBLEDECKER_"
 # Routemaster's names, where they differ from ours by more than the prefix.
@@ -73,16 +74,16 @@ class Settings:
     head_bytes_max: int = 32_768
     connections_max: int = 2_000
     # what a client may have
-    client_topics_max: int = 1_000
-    client_queues_max: int = 1_000
-    client_copies_max: int = 10
-    client_pattern_steps_max: int = 10_000
-    pattern_steps_max: int = 100_000
-    client_subscriptions_max: int = 1_000
-    client_streams_max: int = 100
-    client_events_per_s: int = 100_000
-    client_idempotency_keys_max: int = 100_000
-    queue_tenants_max: int = 100_000
+    client_topics_max: int = Quotas.client_topics_max
+    client_queues_max: int = Quotas.client_queues_max
+    client_copies_max: int = Quotas.client_copies_max
+    client_pattern_steps_max: int = Quotas.client_pattern_steps_max
+    pattern_steps_max: int = Quotas.pattern_steps_max
+    client_subscriptions_max: int = Quotas.client_subscriptions_max
+    client_streams_max: int = Quotas.client_streams_max
+    client_events_per_s: int = Quotas.client_events_per_s
+    client_idempotency_keys_max: int = Quotas.client_idempotency_keys_max
+    queue_tenants_max: int = Quotas.queue_tenants_max
     # delivering
     worker_threads: int = 100
     connect_timeout_s: float = 2.0
