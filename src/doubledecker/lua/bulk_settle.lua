@@ -12,14 +12,14 @@
 -- arg passed   pack  topic, events, … : what is done with
 -- arg attempt  text  the attempt as JSON, for the journal
 -- arg counts   pack  pairs of a counter and how much to add
--- returns      {1, or 0 when it stood elsewhere and nothing was changed, the attempt journal's bytes}
+-- returns      1, or 0 when it stood elsewhere and nothing was changed
 
 local kept = redis.call("HGET", ledger, field)
 if kept == reach then
-  return {1, 0}
+  return 1
 end
 if kept ~= former then
-  return {0, 0}
+  return 0
 end
 redis.call("HSET", ledger, field, reach)
 -- A topic that is not wanted any more is not counted, but by a ledger that is for all topics.
@@ -33,4 +33,5 @@ for _, count in ipairs(counts) do
   redis.call("HINCRBY", counters, count[1], count[2])
 end
 redis.call("XADD", journal_attempts, "*", "attempt", attempt)
-return {1, redis.call("HINCRBY", journal, "attempts_bytes", #attempt)}
+redis.call("HINCRBY", journal, "attempts_bytes", #attempt)
+return 1

@@ -239,7 +239,7 @@ class Poster:
             attempt=parcel.entry(outcome, line=line, dialled_at=dialled_at),
             counts=parcel.counts(outcome, line=line, dialled_at=dialled_at),
         )
-        is_ours, _ = await reading.patiently(partial(bulk.settle, home, self._posting.ledger, settled))
+        is_ours = await reading.patiently(partial(bulk.settle, home, self._posting.ledger, settled))
         if is_ours:
             line.reach = reach
         return is_ours

@@ -149,8 +149,8 @@ async def passed(home: Partition, ledger: str) -> int:
     return sum(_course(_words(await home.command("HGETALL", home.key(ledger)))).passed.values())
 
 
-async def settle(home: Partition, ledger: str, settled: Settlement) -> tuple[bool, int]:
-    """Write an attempt down; says whether the strand was where it was thought to be, and what the journal holds.
+async def settle(home: Partition, ledger: str, settled: Settlement) -> bool:
+    """Write an attempt down; says whether the strand was where it was thought to be.
 
     The same again changes nothing, and says the same.
     """
@@ -164,8 +164,7 @@ async def settle(home: Partition, ledger: str, settled: Settlement) -> tuple[boo
         attempt=settled.attempt,
         counts=list(settled.counts.items()),
     )
-    is_ours, journal_bytes = cast("tuple[int, int]", reply)
-    return is_ours == 1, journal_bytes
+    return reply == 1
 
 
 async def pass_(home: Partition, ledger: str, steps: Mapping[Strand, tuple[Reach, Reach]]) -> int:

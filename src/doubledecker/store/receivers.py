@@ -46,6 +46,6 @@ async def renew(home: Partition, receiver: Subscriber, slots: Collection[str], *
     return cast("int", await home.run(_RENEW, token=receiver.token, slots=list(slots), lease_ms=lease_ms))
 
 
-async def note(home: Partition, *, attempt: bytes, counts: Mapping[str, int]) -> int:
-    """Journal and count an attempt; returns how much the attempt journal holds."""
-    return cast("int", await home.run(_NOTE, attempt=attempt, counts=list(counts.items())))
+async def note(home: Partition, *, attempt: bytes, counts: Mapping[str, int]) -> None:
+    """Journal and count an attempt."""
+    await home.run(_NOTE, attempt=attempt, counts=list(counts.items()))

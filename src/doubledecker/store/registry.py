@@ -112,7 +112,7 @@ async def delete_topic(home: Partition, name: str, *, publisher: str) -> tuple[i
 
 
 async def give_topic(home: Partition, name: str, *, to: str) -> int:
-    """Make another client a topic's owner; returns the new version, 0 when it has no owner, -1 for no such client."""
+    """Make another client a topic's owner; returns the new version, 0 for no such topic, -1 for no such client."""
     return cast("int", await home.run(_TOPIC_GIVE, name=name, to=to))
 
 
