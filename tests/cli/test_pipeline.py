@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from cli.commands import Up, an_up, run, until
+from cli.commands import Up, an_up, children, run, until
 from doubledecker.store import ports
 
 
@@ -75,12 +75,14 @@ def test_up_brings_the_pipeline_up_and_events_land(data_dir: Path):
     with an_up(data_dir, with_pipeline=True) as up:
         until(lambda: state_of(data_dir)["run"], within_s=30)
         first = state_of(data_dir)["run"]["state"]
+        command = children(up.process.pid)[up.child("pipeline")]
         until(lambda: state_of(data_dir)["steps"].get("events", {}).get("rows", 0) > 0, within_s=240)
         until(lambda: state_of(data_dir)["steps"].get("attempts", {}).get("rows", 0) > 0, within_s=60)
         running = state_of(data_dir)
         table = run("pipeline", "status", "--data", str(data_dir)).stdout
         code = up.end(within_s=15)
 
+    assert f"pipeline run --data {data_dir} " in command, "or it would read the files of another bus's folder"
     assert first == "starting"
     assert running["run"]["state"] == "running"
     assert running["run"]["alive"]

@@ -1,7 +1,7 @@
 """The data folder of `doubledecker up`: the root key, the address of the embedded server, the children's logs.
 
     root.key     made once, when no key is set; readable by its owner alone
-    redis.url    where the embedded server of a running `up` listens
+    redis.url    the server that a running `up` uses
     bus.url      where its HTTP API does
     demo         there since a demo ran on this data
     logs/        what the processes said while the live view was shown
@@ -74,6 +74,8 @@ def read_root_key(folder: Path) -> str:
 def announced(folder: Path, name: str, url: str) -> Iterator[None]:
     """Say where something listens, for as long as the block runs."""
     path = folder / name
+    # A URL of Redis may hold a password.
+    path.touch(mode=0o600)
     path.write_text(url + "\n")
     try:
         yield

@@ -107,10 +107,10 @@ class _Up:
             server = await self._start_server()
             kept = Kept("valkey", ValkeyLife(server), say=self._say, grace_s=_VALKEY_GRACE_S)
             held.push_async_callback(kept.stop)
-            held.enter_context(folder.announced(plan.data, folder.REDIS_URL, server.url))
             self._board.kept.append(kept)
             kept.keep()
             settings = replace(settings, redis_url=server.url)
+        held.enter_context(folder.announced(plan.data, folder.REDIS_URL, settings.redis_url))
         held.enter_context(folder.announced(plan.data, folder.BUS_URL, self._board.url))
         if not plan.is_key_set:
             settings = replace(settings, root_key=folder.make_root_key(plan.data))
@@ -183,15 +183,12 @@ class _Up:
             graces_s["demo"] = _DEMO_GRACE_S
         if self._plan.with_pipeline:
             graces_s[boards.PIPELINE] = _PIPELINE_GRACE_S
-            environment.setdefault(f"{PREFIX}LAKE", str(self._plan.data / "lake"))
-            environment[f"{PREFIX}SPARK_CONF"] = settings.spark_conf
-            if (self._plan.data / pipeline.SOURCES).exists():
-                environment.setdefault(f"{PREFIX}SOURCES", str(self._plan.data / pipeline.SOURCES))
-        words = {boards.PIPELINE: ["pipeline", "run"]}
+        # The folder is named: the sources and settings of Spark in another one are not this bus's.
+        arguments = {boards.PIPELINE: ["pipeline", "run", "--data", str(self._plan.data)]}
         return [
             Kept(
                 name,
-                ChildLife(Command(words.get(name, [name]), _environment_of(name, environment), self._log(name))),
+                ChildLife(Command(arguments.get(name, [name]), _environment_of(name, environment), self._log(name))),
                 say=self._say,
                 grace_s=grace_s,
             )
