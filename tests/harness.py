@@ -1,7 +1,7 @@
 """A whole bus inside a test: the real web server and worker on the test's own loop, and a client to talk to it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -11,7 +11,9 @@ import aiohttp
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
-from doubledecker.store.partitions import Partitions
+from doubledecker.model.queue import Queue
+from doubledecker.store import registry
+from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.web import server
 from doubledecker.worker import process
 
@@ -67,6 +69,13 @@ def basic(secret: str) -> dict[str, str]:
 
 def an_event(number: int = 0, topic: str = "widgets", **fields: object) -> dict[str, object]:
     return {"topic": topic, "type": "update", "url": f"https://example.org/{number}", **fields}
+
+
+async def save_queues(home: Partition, queues: Sequence[Queue]) -> None:
+    """Register many queues as old data has them, some at a time: all at once would wait longer than a call may take."""
+    for start in range(0, len(queues), 100):
+        some = queues[start : start + 100]
+        await asyncio.gather(*(registry.save_queue(home, queue, former=None) for queue in some))
 
 
 def quick_settings(topology: Topology, **changes: object) -> Settings:

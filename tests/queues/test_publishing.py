@@ -16,11 +16,11 @@ from doubledecker.errors import Conflict, Forbidden, QueueFull
 from doubledecker.model.event import Event
 from doubledecker.model.queue import Rule
 from doubledecker.model.token import Caller
-from doubledecker.store import events, facets, queues, registry
+from doubledecker.store import events, facets, queues
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.scripts import load
-from harness import a_bus, basic
+from harness import a_bus, basic, save_queues
 from queues.pulling import ROOT, a_queue, an_offer, drain, held, push, quiet_rings
 
 
@@ -100,7 +100,7 @@ async def test_a_wide_event_reaches_thousands_of_queues_through_its_job(one: Top
         secret = await bus.token("ann")
         home = bus.partitions.home
         wide = [a_queue(f"q{n}", overflow="refuse", max_length=1) for n in range(count)]
-        await asyncio.gather(*(registry.save_queue(home, queue, former=None) for queue in wide))
+        await save_queues(home, wide)
         async with bus.http.post(
             f"{bus.url}/events", json={"topic": "widgets", "type": "update"}, headers=basic(secret)
         ) as response:

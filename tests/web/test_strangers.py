@@ -8,7 +8,7 @@ from conftest import Topology
 from doubledecker.model.queue import Queue
 from doubledecker.store import registry
 from doubledecker.web import server
-from harness import TestBus, a_bus, an_event
+from harness import TestBus, a_bus, an_event, save_queues
 from web.asking import ask
 
 REFUSING = {"pattern": ".*", "max_length": 1, "overflow": "refuse"}
@@ -88,7 +88,7 @@ class TestFullQueuesOfOthers:
             publisher = await bus.token("publisher")
             home = bus.partitions.home
             queues = [Queue(f"q{n}", "stranger-1", (".*",), overflow="refuse", max_length=1) for n in range(2001)]
-            await asyncio.gather(*(registry.save_queue(home, queue, former=None) for queue in queues))
+            await save_queues(home, queues)
             for n in range(2):
                 await bus.publish(publisher, [an_event(n)])
             async with asyncio.timeout(20):
