@@ -3,6 +3,7 @@
 Each is `DOUBLEDECKER_<NAME>`; the names that Routemaster used are accepted too. docs/operations.md lists them all.
 """
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -73,6 +74,8 @@ class Settings:
     head_s_max: float = 10.0
     head_bytes_max: int = 32_768
     connections_max: int = 2_000
+    address_connections_max: int = 500
+    trusted_proxies: str = ""
     # what a client may have
     client_topics_max: int = Quotas.client_topics_max
     client_queues_max: int = Quotas.client_queues_max
@@ -167,6 +170,17 @@ class Settings:
         return tuple(token.strip() for token in self.clients.split(",") if token.strip())
 
     @property
+    def proxies(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+        """The proxies whose connections are those of many clients."""
+        named = [part.strip() for part in self.trusted_proxies.split(",") if part.strip()]
+        try:
+            return tuple(ipaddress.ip_network(part) for part in named)
+        except ValueError as error:
+            raise _invalid(
+                "trusted_proxies", f"is {self.trusted_proxies!r}: {error}; write it like 10.0.0.0/8,::1"
+            ) from error
+
+    @property
     def adapters(self) -> tuple[str, ...]:
         """The metric adapters asked for."""
         return tuple(name.strip() for name in self.metric_adapters.split(",") if name.strip())
@@ -185,6 +199,7 @@ class Settings:
         _one_of("log_level", self.log_level.lower(), ("debug", "info", "warning", "error"))
         assert self.topics_kept_days is not None
         assert self.spark_options is not None
+        assert self.proxies is not None
         for adapter in self.adapters:
             _one_of("metric_adapters", adapter, ADAPTERS)
         if 0 < self.redis_max_mem_bytes <= self.redis_min_free_bytes:
@@ -216,6 +231,7 @@ _LEAST = {
     "head_s_max": 0.1,
     "head_bytes_max": 1_024,
     "connections_max": 1,
+    "address_connections_max": 1,
     "client_topics_max": 0,
     "client_queues_max": 0,
     "client_copies_max": 0,

@@ -122,5 +122,13 @@ def too_busy(seen: int, *, connections_max: int) -> Refusal:
     return Refusal("Service unavailable", 503, detail, ((b"retry-after", b"1"),))
 
 
+def too_many_of_address(seen: int, *, most: int) -> Refusal:
+    detail = (
+        f"{seen} connections are open from this address; at most {most} are served "
+        "(DOUBLEDECKER_ADDRESS_CONNECTIONS_MAX); close some, or name the proxy in DOUBLEDECKER_TRUSTED_PROXIES"
+    )
+    return Refusal("Too many", 429, detail, ((b"retry-after", b"1"),))
+
+
 def _shown(value: bytes) -> str:
     return repr(value.decode("latin-1")[:80])

@@ -26,6 +26,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from doubledecker import log
 from doubledecker.web import head
+from doubledecker.web.addresses import Addresses
 from doubledecker.web.head import Refusal
 
 HEAD_S_MAX = 10.0  # a head is one or two packets; even a lost packet is sent again well within this
@@ -58,6 +59,7 @@ class GuardedProtocol(HttpToolsProtocol):
     headers_max: int = HEADERS_MAX
     connections_max: int = CONNECTIONS_MAX
     unread_s_max: float = UNREAD_S_MAX
+    addresses: Addresses = Addresses(CONNECTIONS_MAX)
 
     _unparsed: bytes = b""
     _parsed_to: int = 0
@@ -69,16 +71,23 @@ class GuardedProtocol(HttpToolsProtocol):
     _refusal: Refusal | None = None
     _is_over: bool = False
     _is_surplus: bool = False
+    _address: str = ""
+    _is_crowding: bool = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
         self.flow = self._flow = _Flow(transport)
         # Decided once, so that those who came first are served, however many come after.
         self._is_surplus = len(self.connections) > self.connections_max
+        self._address = self.addresses.enter(self.client[0] if self.client else "")
+        self._is_crowding = self.addresses.open(self._address) > self.addresses.most
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
+        if self._address:
+            self.addresses.leave(self._address)
+            self._address = ""
         self._disarm()
         self._stop_unread_timer()
         super().connection_lost(exc)
@@ -133,6 +142,8 @@ class GuardedProtocol(HttpToolsProtocol):
             return head.too_many(len(self.headers), headers_max=self.headers_max)
         if self._is_surplus:
             return head.too_busy(len(self.connections), connections_max=self.connections_max)
+        if self._is_crowding:
+            return head.too_many_of_address(self.addresses.open(self._address), most=self.addresses.most)
         parser = self.parser
         return head.refuse(self.headers, fields, parser.get_http_version(), is_upgrade=parser.should_upgrade())
 
@@ -284,6 +295,7 @@ def guarded(
     headers_max: int = HEADERS_MAX,
     connections_max: int = CONNECTIONS_MAX,
     unread_s_max: float = UNREAD_S_MAX,
+    addresses: Addresses | None = None,
 ) -> type[HttpToolsProtocol]:
     """The protocol class with these bounds, for uvicorn's `http` setting."""
     bounds = {
@@ -292,6 +304,7 @@ def guarded(
         "headers_max": headers_max,
         "connections_max": connections_max,
         "unread_s_max": unread_s_max,
+        "addresses": addresses or Addresses(connections_max),
     }
     return cast("type[HttpToolsProtocol]", type("GuardedProtocol", (GuardedProtocol,), bounds))
 

@@ -18,6 +18,7 @@ from doubledecker.bus.pacing import Pacer
 from doubledecker.model.event import EventLimits
 from doubledecker.model.routing import Registry
 from doubledecker.web import waiting
+from doubledecker.web.addresses import Addresses
 from doubledecker.web.app import App
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import BodyLimits, Room
@@ -156,6 +157,7 @@ def _config(settings: Settings) -> uvicorn.Config:
             head_s_max=settings.head_s_max,
             head_bytes_max=settings.head_bytes_max,
             connections_max=settings.connections_max,
+            addresses=Addresses(settings.address_connections_max, settings.proxies),
             # A stream that is not read has a bound of its own, which comes first and says why it ends.
             unread_s_max=max(UNREAD_S_MAX, 2 * settings.stream_stall_s),
         ),
