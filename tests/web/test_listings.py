@@ -1,10 +1,15 @@
 """Lists of many: whole unless a page is asked for, and from a snapshot when there are very many."""
 
 import asyncio
+import threading
+
+import pytest
 
 from conftest import Topology
 from doubledecker.bus.snapshots import ROWS_MAX
 from doubledecker.model.queue import Queue
+from doubledecker.stages.bound import Bound
+from doubledecker.stages.statistics import Snapshot
 from doubledecker.store import registry
 from harness import a_bus
 from web.asking import ask
@@ -48,3 +53,21 @@ async def test_few_queues_are_shown_as_they_are_now(one: Topology):
             counts.append((row["waiting"], topic["events"]))
 
         assert counts == [(1, 1), (2, 2), (3, 3)]
+
+
+async def test_metrics_read_the_chains_of_the_process_in_the_thread_that_changes_them(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    threads: list[int] = []
+    look = Bound.snapshots
+
+    def noted(bound: Bound) -> tuple[Snapshot, ...]:
+        threads.append(threading.get_ident())
+        return look(bound)
+
+    monkeypatch.setattr(Bound, "snapshots", noted)
+    async with a_bus(one, workers=0) as bus:
+        answer = await ask(bus, "GET", "/metrics", await bus.token("shop"))
+
+    assert answer.status == 200
+    assert set(threads) == {threading.get_ident()}

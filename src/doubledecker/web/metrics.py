@@ -59,42 +59,50 @@ class QuotaUse:
         yield most
 
 
+def of_chains(chains: Mapping[str, Bound]) -> list[Metric]:
+    """The chains of this process; to be called on their loop, as their counters are not made for other threads."""
+    # Numbered, as the servers of the other metrics are: an address is nobody's business.
+    names = {f"redis-{number}": chains[server] for number, server in enumerate(sorted(chains))}
+    return list(StagesCollector(names, prefix="doubledecker_stage").collect())
+
+
 def render(
     view: Overview | None,
     queues: Sequence[QueueView],
     quotas: QuotaUse,
-    chains: Mapping[str, Bound],
+    chains: Sequence[Metric],
     *,
     listeners: int,
 ) -> bytes:
     """The text that Prometheus reads: the whole bus unless it is away; chains and listeners of this process."""
     registry = CollectorRegistry()
-    registry.register(_Snapshot(view, queues, quotas, listeners))
-    # Numbered, as the servers of the other metrics are: an address is nobody's business.
-    names = {f"redis-{number}": chains[server] for number, server in enumerate(sorted(chains))}
-    registry.register(StagesCollector(names, prefix="doubledecker_stage"))
+    registry.register(_Collected(view, queues, quotas, chains, listeners))
     return generate_latest(registry)
 
 
-class _Snapshot(Collector):
-    """Hands one overview to the Prometheus client."""
+@dataclass(frozen=True, eq=False)
+class _Collected(Collector):
+    """Hands what was looked at to the Prometheus client."""
 
-    def __init__(self, view: Overview | None, queues: Sequence[QueueView], quotas: QuotaUse, listeners: int) -> None:
-        self._view = view
-        self._queues = queues
-        self._quotas = quotas
-        self._listeners = listeners
+    view: Overview | None
+    queues: Sequence[QueueView]
+    quotas: QuotaUse
+    chains: Sequence[Metric]
+    listeners: int
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily("doubledecker_redis_up", "1 when Redis answers", value=float(self._view is not None))
-        if self._view is None:
-            return
-        yield from _counters(self._view)
-        yield from _histograms(self._view)
-        yield from _gauges(self._view)
-        yield from _queues(self._queues)
-        yield from self._quotas.collect()
-        yield GaugeMetricFamily("doubledecker_streams", "Streams open in this process", value=self._listeners)
+        yield GaugeMetricFamily("doubledecker_redis_up", "1 when Redis answers", value=float(self.view is not None))
+        if self.view is not None:
+            yield from self._of_bus(self.view)
+        yield from self.chains
+
+    def _of_bus(self, view: Overview) -> Iterator[Metric]:
+        yield from _counters(view)
+        yield from _histograms(view)
+        yield from _gauges(view)
+        yield from _queues(self.queues)
+        yield from self.quotas.collect()
+        yield GaugeMetricFamily("doubledecker_streams", "Streams open in this process", value=self.listeners)
 
 
 def _counters(view: Overview) -> Iterator[Metric]:

@@ -130,9 +130,9 @@ class Routes:
             uses = await usage.look(self._partitions, self._registry.snapshot)
             view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
         quotas = metrics.QuotaUse(uses, self._registry.quotas)
-        listeners = len(self._feed.listeners)
+        chains, listeners = metrics.of_chains(self._chains), len(self._feed.listeners)
         # In a thread: thousands of queues are some hundred thousand lines.
-        return await asyncio.to_thread(metrics.render, view, queues, quotas, self._chains, listeners=listeners)
+        return await asyncio.to_thread(metrics.render, view, queues, quotas, chains, listeners=listeners)
 
     async def list_tokens(self, _request: Request, caller: Caller) -> Response:
         """Names and ids; the secrets are not known here any more."""
