@@ -11,9 +11,9 @@ from doubledecker.bus.relief import (
     DropBatches,
     DropMessages,
     DroppingQueue,
+    Freeable,
     Journal,
     MemoryRules,
-    Snapshot,
     StalledReceiver,
 )
 
@@ -23,15 +23,15 @@ ATTEMPTS = Journal(1, "attempts", 100, is_archived=True)
 UNSERVED = DroppingQueue(0, "idle", 100, is_served=False)
 SERVED = DroppingQueue(0, "busy", 900, is_served=True)
 STALLED = StalledReceiver(0, "dead-1", oldest_at=5_000)
-ALL = Snapshot((UNREAD, BEHIND, ATTEMPTS), (UNSERVED, SERVED), (STALLED,))
+ALL = Freeable((UNREAD, BEHIND, ATTEMPTS), (UNSERVED, SERVED), (STALLED,))
 
 sizes = st.lists(st.integers(0, 1_000), max_size=6)
 
 
-def plan(snapshot: Snapshot, excess: int, *, journal_refuses: bool = False) -> list[Action]:
+def plan(freeable: Freeable, excess: int, *, journal_refuses: bool = False) -> list[Action]:
     """All that would be done, if each gives what it is asked for."""
     actions: list[Action] = []
-    while action := relief.decide(snapshot, excess, journal_refuses=journal_refuses):
+    while action := relief.decide(freeable, excess, journal_refuses=journal_refuses):
         actions.append(action)
         match action:
             case CutJournal(journal, keep_bytes):
@@ -40,7 +40,7 @@ def plan(snapshot: Snapshot, excess: int, *, journal_refuses: bool = False) -> l
                 excess -= size
             case DropBatches():
                 excess -= 100
-        snapshot = relief.without(snapshot, action)
+        freeable = relief.without(freeable, action)
     return actions
 
 
@@ -72,7 +72,7 @@ def test_a_journal_that_refuses_keeps_the_events_that_its_archive_has_yet_to_rea
 def test_the_larger_journals_are_cut_down_to_the_others():
     small, large = Journal(0, "attempts", 10, is_archived=False), Journal(0, "settlements", 60, is_archived=False)
 
-    assert plan(Snapshot((small, UNREAD, large)), 80) == [
+    assert plan(Freeable((small, UNREAD, large)), 80) == [
         CutJournal(UNREAD, 40, is_forced=False),
         CutJournal(large, 40, is_forced=False),
     ]
@@ -81,7 +81,7 @@ def test_the_larger_journals_are_cut_down_to_the_others():
 def test_the_oldest_batches_go_first_whoever_of_the_stalled_has_them():
     other = StalledReceiver(1, "dead-2", oldest_at=1_000)
 
-    assert relief.decide(Snapshot(stalled=(STALLED, other)), 70) == DropBatches(
+    assert relief.decide(Freeable(stalled=(STALLED, other)), 70) == DropBatches(
         other, 70, created_max=STALLED.oldest_at + relief.SAME_AGE_MS
     )
 

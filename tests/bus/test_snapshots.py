@@ -2,7 +2,7 @@
 
 import asyncio
 
-from doubledecker.bus.snapshots import ROWS_MAX, Snapshot
+from doubledecker.bus.snapshots import ROWS_MAX, SnapshotCache
 
 
 class Counter:
@@ -19,7 +19,7 @@ class Counter:
 
 
 async def test_few_rows_are_read_for_every_request():
-    snapshot = Snapshot(Counter().make)
+    snapshot = SnapshotCache(Counter().make)
 
     assert [await snapshot.get(rows=ROWS_MAX) for _ in range(3)] == [1, 2, 3]
 
@@ -27,13 +27,13 @@ async def test_few_rows_are_read_for_every_request():
 async def test_many_rows_are_read_once_for_all_who_ask_at_the_same_time():
     counter = Counter()
     counter.cost_s = 0.05
-    snapshot = Snapshot(counter.make)
+    snapshot = SnapshotCache(counter.make)
 
     assert await asyncio.gather(*(snapshot.get(rows=ROWS_MAX + 1) for _ in range(20))) == [1] * 20
 
 
 async def test_a_snapshot_that_costs_nothing_is_never_old():
-    snapshot = Snapshot(Counter().make)
+    snapshot = SnapshotCache(Counter().make)
     first = await snapshot.get(rows=ROWS_MAX + 1)
     async with asyncio.timeout(10):
         while await snapshot.get(rows=ROWS_MAX + 1) == first:

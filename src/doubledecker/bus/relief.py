@@ -79,7 +79,7 @@ class StalledReceiver:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class Freeable:
     """What could be freed on one server."""
 
     journals: tuple[Journal, ...] = ()
@@ -116,35 +116,35 @@ class DropBatches:
 Action = CutJournal | DropMessages | DropBatches
 
 
-def decide(snapshot: Snapshot, excess_bytes: int, *, journal_refuses: bool = False) -> Action | None:
+def decide(freeable: Freeable, excess_bytes: int, *, journal_refuses: bool = False) -> Action | None:
     """What to free next; None when memory is not short, or nothing is left that may be freed."""
     if excess_bytes <= 0:
         return None
-    unread = [each for each in snapshot.journals if not each.is_archived]
+    unread = [each for each in freeable.journals if not each.is_archived]
     # Attempts and settlements have happened: they cannot be refused.
     behind = [
-        each for each in snapshot.journals if each.is_archived and not (journal_refuses and each.name == "events")
+        each for each in freeable.journals if each.is_archived and not (journal_refuses and each.name == "events")
     ]
-    unserved = [each for each in snapshot.queues if not each.is_served]
-    served = [each for each in snapshot.queues if each.is_served]
+    unserved = [each for each in freeable.queues if not each.is_served]
+    served = [each for each in freeable.queues if each.is_served]
     return (
         _cut(unread, excess_bytes, is_forced=False)
         or _cut(behind, excess_bytes, is_forced=True)
         or _drop_messages(unserved, excess_bytes)
-        or _drop_batches(snapshot.stalled, excess_bytes)
+        or _drop_batches(freeable.stalled, excess_bytes)
         or _drop_messages(served, excess_bytes)
     )
 
 
-def without(snapshot: Snapshot, action: Action) -> Snapshot:
-    """The snapshot less what has given what it was asked for, or could."""
+def without(freeable: Freeable, action: Action) -> Freeable:
+    """What else could be freed: the source of an action that was carried out has no more to give."""
     match action:
         case CutJournal(journal):
-            return replace(snapshot, journals=tuple(each for each in snapshot.journals if each != journal))
+            return replace(freeable, journals=tuple(each for each in freeable.journals if each != journal))
         case DropMessages(queue):
-            return replace(snapshot, queues=tuple(each for each in snapshot.queues if each != queue))
+            return replace(freeable, queues=tuple(each for each in freeable.queues if each != queue))
         case DropBatches(receiver):
-            return replace(snapshot, stalled=tuple(each for each in snapshot.stalled if each != receiver))
+            return replace(freeable, stalled=tuple(each for each in freeable.stalled if each != receiver))
 
 
 def level(sizes: Collection[int], total: int) -> int:

@@ -15,8 +15,8 @@ ROWS_MAX = 500
 _KEPT_TIMES = 10
 
 
-class Snapshot(Generic[T]):
-    """A value that is costly to make when it has many rows."""
+class SnapshotCache(Generic[T]):
+    """The snapshot of one thing, kept while it has many rows."""
 
     def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
         self._make = make

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from doubledecker import clock
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.snapshots import Snapshot
+from doubledecker.bus.snapshots import SnapshotCache
 from doubledecker.errors import Conflict
 from doubledecker.model import queue as queueing
 from doubledecker.model import quota
@@ -46,7 +46,7 @@ class Queues:
         self._rings = rings
         self._limits = limits
         self._is_private_allowed = is_private_allowed
-        self._all = Snapshot(self._look_at_all)
+        self._all = SnapshotCache(self._look_at_all)
 
     async def register(self, request: Request, caller: Caller) -> Response:
         """Create or replace a queue; 201 when it is new."""

@@ -13,7 +13,7 @@ from doubledecker import __version__, clock, log
 from doubledecker.bus import overview, usage
 from doubledecker.bus.overview import ALIVE_MS, SubscriberView
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.snapshots import Snapshot
+from doubledecker.bus.snapshots import SnapshotCache
 from doubledecker.errors import BusAway
 from doubledecker.model import json_body
 from doubledecker.model import subscriber as subscribing
@@ -67,8 +67,8 @@ class Routes:
         self._rules = rules
         self._feed = feed
         self._chains = chains
-        self._metrics = Snapshot(self._render_metrics)
-        self._topics = Snapshot(self._look_at_topics)
+        self._metrics = SnapshotCache(self._render_metrics)
+        self._topics = SnapshotCache(self._look_at_topics)
 
     async def pulse(self, _request: Request, _caller: Caller) -> Response:
         """204 when Redis answers."""

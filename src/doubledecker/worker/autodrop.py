@@ -16,9 +16,9 @@ from doubledecker.bus.relief import (
     DropBatches,
     DropMessages,
     DroppingQueue,
+    Freeable,
     Journal,
     MemoryRules,
-    Snapshot,
     StalledReceiver,
 )
 from doubledecker.store import batches, journal, letters, memory, queues, subscribers
@@ -95,17 +95,17 @@ class Autodrop:
     async def _free(self, run: _Run) -> None:
         before = await self._journals(run.partitions)
         await self._trim(run.partitions, sum(each.bytes for each in before))
-        snapshot = await self._look(run.partitions)
-        run.excess_bytes -= sum(each.bytes for each in before) - sum(each.bytes for each in snapshot.journals)
+        freeable = await self._look(run.partitions)
+        run.excess_bytes -= sum(each.bytes for each in before) - sum(each.bytes for each in freeable.journals)
         while run.calls_left > 0:
-            action = relief.decide(snapshot, run.excess_bytes, journal_refuses=self._rules.journal_refuses)
+            action = relief.decide(freeable, run.excess_bytes, journal_refuses=self._rules.journal_refuses)
             if action is None:
                 return
             run.excess_bytes -= await self._carry_out(run, action)
-            snapshot = relief.without(snapshot, action)
+            freeable = relief.without(freeable, action)
             if isinstance(action, DropBatches):
                 again = await self._stalled(run.partition(action.receiver.partition), [action.receiver.token])
-                snapshot = Snapshot(snapshot.journals, snapshot.queues, (*snapshot.stalled, *again))
+                freeable = Freeable(freeable.journals, freeable.queues, (*freeable.stalled, *again))
 
     async def _carry_out(self, run: _Run, action: Action) -> int:
         """Do it; returns how many bytes were freed."""
@@ -141,7 +141,7 @@ class Autodrop:
         queue, partition = self._live.snapshot.queues.get(held.name), run.partition(held.partition)
         messages, size = 0, 0
         if queue is None:
-            return 0  # it was deleted since the snapshot was taken
+            return 0  # it was deleted since it was looked at
         for drop_oldest in (letters.drop_oldest, queues.drop_oldest):
             while size < wanted and run.spend():
                 dropped, gone = await drop_oldest(
@@ -166,7 +166,7 @@ class Autodrop:
                 if not trimmed.removed:
                     break
 
-    async def _look(self, partitions: Sequence[Partition]) -> Snapshot:
+    async def _look(self, partitions: Sequence[Partition]) -> Freeable:
         await self._live.refresh()
         dropping: list[DroppingQueue] = []
         stalled: list[StalledReceiver] = []
@@ -174,7 +174,7 @@ class Autodrop:
             dropping += await self._queues(partition)
             _, waiting = await batches.gauges(partition)
             stalled += await self._stalled(partition, [token for token, count in waiting.items() if count > 0])
-        return Snapshot(tuple(await self._journals(partitions)), tuple(dropping), tuple(stalled))
+        return Freeable(tuple(await self._journals(partitions)), tuple(dropping), tuple(stalled))
 
     async def _journals(self, partitions: Sequence[Partition]) -> list[Journal]:
         found = []
