@@ -2,6 +2,8 @@
 
 from typing import cast
 
+from doubledecker.model import quota
+from doubledecker.model.quota import Quotas
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
@@ -12,17 +14,17 @@ KEEP_MS = 300_000
 _CLAIM, _USE_NONCE = load("idempotency_claim"), load("nonce_use")
 
 
-class TooManyKeys(Exception):
-    """A client has used its number of keys within the time for which none is forgotten."""
+async def claim_key(home: Partition, *, token: str, key: str, record: str, quotas: Quotas) -> str | None:
+    """Remember a request under its key, or say what is remembered already.
 
-
-async def claim_key(home: Partition, *, token: str, key: str, record: str, keys_max: int) -> str | None:
-    """Remember a request under its key, or say what is remembered already; raises TooManyKeys."""
+    Raises QuotaExceeded when the client has used its number of keys within the time for which none is forgotten.
+    """
+    keys_max = quotas.client_idempotency_keys_max
     reply = await home.run(
         _CLAIM, token=token, key=key, record=record, window_ms=WINDOW_MS, keys_max=keys_max, keep_ms=KEEP_MS
     )
     if reply == -1:
-        raise TooManyKeys
+        raise quota.too_many_keys(quotas, window_s=KEEP_MS // 1000)
     return cast("bytes", reply).decode() if reply else None
 
 

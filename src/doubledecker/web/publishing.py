@@ -22,7 +22,7 @@ from doubledecker.bus.pacing import Pacer
 from doubledecker.bus.publish import Publisher
 from doubledecker.errors import BadRequest, Conflict, QueueFull, Refused, TooLarge, UnknownMedia
 from doubledecker.model import event as parsing
-from doubledecker.model import json_body, quota
+from doubledecker.model import json_body
 from doubledecker.model.event import Event, EventLimits
 from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
@@ -158,13 +158,8 @@ class Publishing:
         if not key:
             return _Memory()
         digest = hashlib.sha256(body).hexdigest()
-        most = self._rules.quotas.client_idempotency_keys_max
-        try:
-            kept = await requests.claim_key(
-                self._partitions.home, token=caller.id, key=key, record=digest, keys_max=most
-            )
-        except requests.TooManyKeys:
-            raise quota.too_many_keys(self._rules.quotas, window_s=requests.KEEP_MS // 1000) from None
+        quotas = self._rules.quotas
+        kept = await requests.claim_key(self._partitions.home, token=caller.id, key=key, record=digest, quotas=quotas)
         if kept is None:
             return _Memory(digest, is_new=True)
         before, _, answer = kept.partition("\n")
