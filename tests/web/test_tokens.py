@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from conftest import Topology
+from doubledecker.bus.registry import LiveRegistry
 from harness import ROOT_KEY, a_bus, an_event
 from web.asking import another_web, ask, everything, journal
 
@@ -209,3 +210,18 @@ async def _values(partition, key: bytes) -> list[bytes]:
         return [b for _, fields in await partition.command("XRANGE", key, "-", "+") for b in fields]
     found = await partition.command(*reads[kind])
     return found if isinstance(found, list) else [found]
+
+
+async def test_a_secret_in_the_path_of_a_request_that_fails_is_not_logged(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    async def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(LiveRegistry, "revoke_token", fail)
+    async with a_bus(one, workers=0) as bus:
+        with capture_logs() as lines:
+            answer = await ask(bus, "DELETE", "/api_tokens/shop--5ec7e7")
+
+    assert answer.status == 500
+    assert [line["path"] for line in lines if line["event"] == "request.failed"] == ["/api_tokens/…"]

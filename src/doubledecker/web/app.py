@@ -65,7 +65,7 @@ class App:
             self._log_refusal_of_redis(error)
             answer = problem.response(error)
         except Exception:  # noqa: BLE001 - the edge of a request: the client gets an answer, the log the traceback
-            _log.exception("request.failed", method=scope["method"], path=scope["path"])
+            _log.exception("request.failed", method=scope["method"], path=_loggable(scope["path"]))
             answer = problem.plain(500, "Internal error", "this is a bug; the server's log has the details")
         finally:
             self._room.release(scope)
@@ -110,6 +110,11 @@ class _MethodNotAllowed(Refused):
 def _wrong_method(method: str, by_method: ByMethod) -> Response:
     allowed = ", ".join(sorted(by_method))
     return problem.response(_MethodNotAllowed(f"{method} is not possible here, {allowed} is"), [("Allow", allowed)])
+
+
+def _loggable(path: str) -> str:
+    """The path, but for what may be a secret: a token may be named by its own."""
+    return "/api_tokens/…" if path.startswith("/api_tokens/") else path
 
 
 def _bus_table(
