@@ -27,6 +27,12 @@ from doubledecker.store.subscribers import Condition
 
 # Three missed heartbeats, so that one slow reply does not look like a death.
 ALIVE_MS = 15_000
+# What a state of memory means, for people.
+MEMORY_MEANS: dict[State, str] = {
+    "ok": "",
+    "short": "journals are cut, and what may be dropped is dropped",
+    "full": "nothing is left that may be dropped, so publishing is refused at the limit",
+}
 
 
 @dataclass(frozen=True)

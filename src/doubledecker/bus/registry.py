@@ -6,7 +6,6 @@ revoked token is refused everywhere within a second.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 import msgspec
 
@@ -106,9 +105,7 @@ class LiveRegistry:
             found = self.snapshot.with_secret(tokens.hash_secret(secret), now_ms)
             if found is not None and found.name != name:
                 raise Conflict("another client has this token already; choose another, or let one be made")
-            fresh = iter(partial(tokens.make_id, name), None)
-            id_ = next(each for each in fresh if each not in self.snapshot.tokens)
-            return found or tokens.make(id_, name, secret, now_ms=now_ms)
+            return found or tokens.make(self._unused_id(name), name, secret, now_ms=now_ms)
 
         return await self._save_token(wanted)
 
@@ -311,6 +308,12 @@ class LiveRegistry:
                     await self._spread(version)
                     return token
         raise Conflict("the registry is being changed by others at the same time; try again")
+
+    def _unused_id(self, name: str) -> str:
+        id_ = tokens.make_id(name)
+        while id_ in self.snapshot.tokens:
+            id_ = tokens.make_id(name)
+        return id_
 
     def _token(self, id_or_secret: str, now_ms: int) -> Token | None:
         found = self.snapshot.tokens.get(id_or_secret)

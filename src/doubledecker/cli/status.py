@@ -20,10 +20,6 @@ from doubledecker.errors import BusAway
 from doubledecker.model.quota import Quotas
 
 _START = "start one with `doubledecker pipeline run`"
-_MEMORY = {
-    "short": "journals are cut, and what may be dropped is dropped; docs/operations.md says in which order",
-    "full": "nothing is left that may be dropped, so publishing is refused at the limit",
-}
 _NAMED_MAX = 5  # what fits a line
 _CLIENTS_MAX = 20  # what fits a screen
 _BOUNDS = {
@@ -53,7 +49,8 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     if not view.subscribers:
         click.echo("There are no subscribers; a client makes one with POST /subscription", err=True)
     if view.memory_state != "ok":
-        click.echo(f"Memory is {view.memory_state}: {_MEMORY[view.memory_state]}", err=True)
+        means = overview.MEMORY_MEANS[view.memory_state]
+        click.echo(f"Memory is {view.memory_state}: {means}; docs/operations.md has the order", err=True)
     if view.unserved:
         click.echo(f"No pipeline runs, so {_named(view.unserved)} of the bulk tier get nothing; {_START}", err=True)
 

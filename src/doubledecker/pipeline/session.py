@@ -74,10 +74,10 @@ def open_session(plan: SessionPlan) -> SparkSession:
 
 def conf_of(plan: SessionPlan, submitted: Mapping[str, str]) -> dict[str, str]:
     """The settings of Spark that this process makes, given those that spark-submit made, if it started us."""
-    java = {} if submitted else _own_java(plan)
-    conf = {**_defaults(), **java, **plan.more}
-    if _JAVA_OPTIONS in java and _JAVA_OPTIONS in plan.more:
-        conf[_JAVA_OPTIONS] = f"{java[_JAVA_OPTIONS]} {plan.more[_JAVA_OPTIONS]}"
+    own = {} if submitted else _own_java(plan)
+    conf = {**_defaults(), **own, **plan.more}
+    if _JAVA_OPTIONS in own and _JAVA_OPTIONS in plan.more:
+        conf[_JAVA_OPTIONS] = f"{own[_JAVA_OPTIONS]} {plan.more[_JAVA_OPTIONS]}"
     return {name: value for name, value in conf.items() if name not in submitted} | NEEDED
 
 

@@ -32,11 +32,6 @@ from doubledecker.web.paging import page
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
 _SCALING_S = 1.0
-_MEMORY = {
-    "ok": "ok",
-    "short": "short: journals are cut, and what may be dropped is dropped",
-    "full": "full: nothing is left that may be dropped, so publishing is refused at the limit",
-}
 
 _log = log.get("web")
 
@@ -101,7 +96,8 @@ class Routes:
             alive = (jobs.alive(partition, silent_ms_max=ALIVE_MS) for partition in self._partitions.all)
             if not all(await asyncio.gather(*alive)):
                 checks["worker"] = "no worker has been alive in the last 15 s; start one with `doubledecker worker`"
-            memory = _MEMORY[overview.worst(await overview.look_at_memory(self._partitions))]
+            state = overview.worst(await overview.look_at_memory(self._partitions))
+            memory = f"{state}: {overview.MEMORY_MEANS[state]}".removesuffix(": ")
         except BusAway as error:
             checks = {"redis": error.detail, "worker": "unknown"}
         if set(checks.values()) == {"ok"}:
