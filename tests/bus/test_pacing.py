@@ -10,7 +10,10 @@ from doubledecker.bus.pacing import Pacer
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.relief import MemoryRules
 from doubledecker.model.event import Kind
+from doubledecker.model.queue import Queue
 from doubledecker.model.quota import Quotas
+from doubledecker.model.token import Caller
+from doubledecker.queues import view
 from doubledecker.store.partitions import Partitions
 from harness import a_bus, an_event
 from web.asking import ask
@@ -83,6 +86,33 @@ async def test_rows_of_a_spark_task_wait_for_their_turn_instead_of_failing(plain
     await publisher.publish([Row(Kind("pages", "view", "acme"), "", b"{}", b"m", "", 0)])
 
     assert (publisher.tally.published, publisher.tally.refused) == (1, {})
+
+
+async def test_a_queue_that_is_registered_while_rows_wait_for_their_turn_gets_them(plain: Partitions):
+    live = LiveRegistry(plain)
+    ann = await live.create_token("ann", "a-secret-of-ann", now_ms=1)
+    late = Queue("late", ann.id, (".*",))
+
+    class RegisteringPacer(Pacer):
+        async def wait(self, *_: object) -> None:
+            await live.register_queue(late, caller=Caller(ann.id, ann.name))
+            await live.refresh()
+
+    publisher = FencedPublisher(
+        plain.home,
+        live,
+        Headroom(plain, MemoryRules()),
+        Notifier(plain.home, Notify.NEVER),
+        publisher=ann.id,
+        task="t",
+        batch=0,
+        pacer=RegisteringPacer(plain, Quotas()),
+    )
+    event = b'{"topic":"pages","type":"view","id":"1"}'
+    await publisher.publish([Row(Kind("pages", "view", "acme"), "", event, b"m", "", 0)])
+
+    assert publisher.tally.published == 1
+    assert (await view.look(plain, late)).waiting == 1
 
 
 async def test_zero_is_no_bound_and_leaves_no_trace(plain: Partitions):

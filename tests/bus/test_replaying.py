@@ -14,7 +14,8 @@ from doubledecker.model.event import Event
 from doubledecker.model.queue import Queue
 from doubledecker.model.replay import Replay
 from doubledecker.model.token import Caller
-from doubledecker.store import letters
+from doubledecker.store import errands, letters
+from doubledecker.store.partitions import Partition
 from feed import Feed, a_feed
 from harness import quick_settings
 
@@ -88,6 +89,25 @@ async def test_a_change_of_the_registry_is_noticed_and_a_queue_that_is_gone_ends
             await other.registry.delete_queue("late")
             with pytest.raises(NotFound, match="no queue 'late' any more"):
                 await sender.send(a_past(30))
+
+
+async def test_a_queue_that_is_deleted_while_a_lane_waits_for_its_turn_gets_nothing(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    async with a_feed(one) as feed:
+        registry = feed.bus.registry
+        await registry.register_queue(Queue("late", "", ("no:no:no",)), caller=ROOT)
+        keep_turn = errands.keep_turn
+
+        async def delete_meanwhile(home: Partition, id_: str, *, count: int, rate: int) -> int:
+            await registry.delete_queue("late")
+            return await keep_turn(home, id_, count=count, rate=rate)
+
+        monkeypatch.setattr(errands, "keep_turn", delete_meanwhile)
+        with pytest.raises(NotFound, match="no queue 'late' any more"):
+            await a_sender(feed).send(a_past(10))
+
+        assert await numbers(feed) == []
 
 
 async def test_the_mark_is_the_last_field_and_nothing_else_of_the_event_changes(one: Topology):

@@ -153,6 +153,8 @@ class FencedPublisher:
         topics = list(dict.fromkeys(row.kind.topic for row in some))
         owners = await self._registry.owners(topics, publisher=self._publisher)
         await self._registry.learn({row.kind for row in some})
+        # That of the routes: another publisher of the task may refresh the registry while this one waits.
+        version = self._registry.snapshot.version
         call = self._gather(some, owners)
         await self._keep_pace(len(call.group.offers))
         last, refusals = self._rows + call.rows, Refusals(call.barred, call.numbers)
@@ -160,7 +162,7 @@ class FencedPublisher:
         reply = await events.publish(
             self._partition,
             call.group.offers,
-            version=self._registry.snapshot.version,
+            version=version,
             limits=await self._headroom.admit(self._partition),
             channels=self._notifier.channels(call.group.offers),
             fence=fence,

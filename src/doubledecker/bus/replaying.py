@@ -170,13 +170,15 @@ class Sender:
 
     async def _send_some(self, reached: Reached) -> None:
         """One call with as many rows as it may carry, when it is its turn."""
+        # That of the routes: another sender of the task may refresh the registry while this one waits.
+        version = self._registry.snapshot.version
         group = self._gather()
         count = len(group.offers)
         wait_ms = await errands.keep_turn(self._home, self._id, count=count, rate=self._rate)
         await asyncio.sleep(wait_ms / 1000)
         rank = str(self._waiting[count - 1].rank)
         fence = Fence(self._task, 0, reached.rows, reached.rows + count, rank)
-        reply = await self._aim.write(group.offers, version=self._registry.snapshot.version, fence=fence)
+        reply = await self._aim.write(group.offers, version=version, fence=fence)
         match reply.outcome:
             case Accepted.OK:
                 for _ in range(count):
