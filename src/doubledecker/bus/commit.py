@@ -130,13 +130,15 @@ class Committer:
         try:
             for _ in range(_STALE_MAX):
                 await self._learn_anew()
+                # That of the routes, read before anything is waited for: others refresh the registry too.
+                version = self._registry.snapshot.version
                 group = self._gather()
                 if not group.offers:
                     return self._settle(group)
                 reply = await events.publish(
                     self._partition,
                     group.offers,
-                    version=self._registry.snapshot.version,
+                    version=version,
                     limits=await self._headroom.admit(self._partition),
                     wholes=group.wholes,
                     channels=self._notifier.channels(group.offers),
