@@ -129,7 +129,7 @@ class Committer:
         group = Group()
         try:
             for _ in range(_STALE_MAX):
-                await self._learn_anew()
+                await self._match_again()
                 # That of the routes, read before anything is waited for: others refresh the registry too.
                 version = self._registry.snapshot.version
                 group = self._gather()
@@ -156,13 +156,13 @@ class Committer:
         _note_refused(group, reply.refused)
         self._settle(group)
         self._notifier.add(group.offers, reply)
-        # The next call meets the same absence, and says so to those who wait for it.
+        # The events are written. If Redis is away now, the next call fails, and its callers hear of it.
         with contextlib.suppress(BusAway):
             await self._headroom.tidy(self._partition, reply.journal_bytes)
         return None
 
-    async def _learn_anew(self) -> None:
-        """Match the next drafts with the patterns that changed since they came."""
+    async def _match_again(self) -> None:
+        """Match the next drafts with patterns that changed since they were submitted."""
         version = self._registry.snapshot.version
         waiting = (unit for unit in islice(self._units, offers.WRITES_MAX) if unit.version != version)
         left = (islice(unit.drafts, unit.written, None) for unit in waiting)

@@ -1,4 +1,4 @@
-"""Headroom: what publishing knows of the servers' memory: whether there is any left, and how far journals may grow."""
+"""Headroom: how much memory the servers have left, for publishing: whether to refuse, and how far journals may grow."""
 
 import asyncio
 

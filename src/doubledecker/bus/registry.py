@@ -27,9 +27,9 @@ from doubledecker.store import bulk, registry, subscribers
 from doubledecker.store.partitions import Partitions
 
 FOLLOW_S = 0.5
-# Two who change the same thing at once take turns; more tries than this are a quarrel.
+# Concurrent changes of one thing are tried again with a newer copy of the registry, so many times at most.
 _TRIES_MAX = 20
-# Kinds of events of late that a new queue's patterns are tried on, and some that only a catch-all matches.
+# How many recent kinds of events a new queue's patterns are tried on, and kinds that only a catch-all matches.
 _RECENT_MAX = 200
 _PROBES = tuple(Kind(f"topic_{end}", f"type-{end}", f"tenant-{end}") for end in ("a", "b"))
 
@@ -68,7 +68,7 @@ class LiveRegistry:
             await asyncio.sleep(FOLLOW_S)
 
     async def learn(self, kinds: Iterable[Kind]) -> None:
-        """Match the patterns of all queues with kinds that are new, so that routing them later takes no time."""
+        """Match new kinds with the patterns of all queues and remember the answers, so that `route` need not match."""
         search = self.snapshot.search(kinds)
         if search is not None:
             await self._searcher.run(search)
@@ -270,7 +270,7 @@ class LiveRegistry:
     async def _check_copies(self, queue: Queue) -> None:
         """Raise QuotaExceeded when some event would be on more queues of one client than is allowed.
 
-        Which events there will be is not known; those of late are, and what a pattern for everything matches.
+        Future events are not known, so it is tried on recent kinds of events, and on two that only a catch-all matches.
         """
         most = self.quotas.client_copies_max
         own = {other.name for other in self.snapshot.queues.values() if other.owner == queue.owner} - {queue.name}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import isinf
 
-# Points go from 0 to 100, one or two an attempt, so below this there were ten failures or more of late.
+# Points go from 0 to 100, one or two an attempt, so below this there were ten or more recent failures.
 _HEALTHY_POINTS_MIN = 80
 _MS, _MINUTE_S, _HOUR_S = 1000, 60, 3600
 _KIB = 1024

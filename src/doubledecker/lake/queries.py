@@ -12,7 +12,7 @@ Row = dict[str, object]
 Found = list[Row]
 
 # A UUIDv7 made by the bus holds the time of the web process that accepted the event, and `at` is by the clock of Redis.
-# Hosts whose clocks differ by more than this have worse troubles.
+# Clocks of hosts are assumed to differ by less than this.
 _NEAR = timedelta(hours=1)
 _UUID7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 # Rows about one event that are shown; a receiver that is down for a week makes a few hundred attempts.

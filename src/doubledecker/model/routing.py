@@ -72,7 +72,7 @@ class Registry:
         return self._matcher.search(keys) if keys else None
 
     def recent(self, most: int) -> list[Kind]:
-        """Some kinds of events that came of late."""
+        """Some kinds of recent events."""
         return self._routes.recent(most)
 
     def take(self, search: Search) -> None:

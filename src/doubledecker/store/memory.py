@@ -73,7 +73,7 @@ async def of_queues(partition: Partition, names: Sequence[str]) -> dict[str, Que
 
 
 async def note(partition: Partition, standing: Standing) -> None:
-    """Write down how the server of a partition stands, for whoever looks."""
+    """Write down how the server of a partition stands, for `status`, `/readyz` and metrics."""
     await partition.write(
         "HSET",
         partition.key("memory"),
