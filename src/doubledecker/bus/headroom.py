@@ -12,6 +12,8 @@ from doubledecker.store.partitions import Partition, Partitions
 
 # As often as the registry is looked at; in between a publisher may outrun the bound a little.
 _LOOK_S = 0.5
+# While memory is full, so often: a flood of publishes that are refused must not be a flood of looks at the servers.
+_LOOK_FULL_S = 0.05
 
 _log = log.get("bus")
 
@@ -35,7 +37,8 @@ class Headroom:
     async def admit(self, partition: Partition) -> PublishLimits:
         """What a publish call may do in a partition; raises MemoryFull when its server uses more than its limit."""
         # A look that failed half-way has not reached every server.
-        if partition.index in self._full or partition.index not in self._events_max:
+        is_looked_at = partition.index in self._events_max
+        if not is_looked_at or (partition.index in self._full and self._age_s() > _LOOK_FULL_S):
             await self.refresh()
         if partition.index in self._full:
             raise MemoryFull
@@ -43,7 +46,7 @@ class Headroom:
 
     async def tidy(self, partition: Partition, journal_bytes: int) -> None:
         """Cut the event journal if a publish call took it over its bound; look again if that was long ago."""
-        if asyncio.get_running_loop().time() - self._looked_s > _LOOK_S:
+        if self._age_s() > _LOOK_S:
             await self.refresh()
         bytes_max = self._events_max[partition.index]
         if journal_bytes > bytes_max:
@@ -69,6 +72,10 @@ class Headroom:
                     f"DOUBLEDECKER_REDIS_MIN_FREE_BYTES keeps {self.rules.reserve_bytes} of them free: "
                     "nothing is left for events; raise the first or lower the second"
                 )
+
+    def _age_s(self) -> float:
+        """How long ago this process looked."""
+        return asyncio.get_running_loop().time() - self._looked_s
 
     async def _look(self, partitions: list[Partition]) -> None:
         usage = await memory.usage(partitions[0])

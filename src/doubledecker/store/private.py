@@ -19,9 +19,10 @@ def keep(folder: Path, *, marks: Collection[str]) -> bool:
     seen = folder.stat()
     if not seen.st_mode & _OTHERS:
         return True
+    if seen.st_mode & stat.S_ISVTX or seen.st_uid != os.geteuid():
+        return False
     names = {path.name for path in folder.iterdir()}
-    is_ours = not names or not names.isdisjoint(marks)
-    if seen.st_mode & stat.S_ISVTX or seen.st_uid != os.geteuid() or not is_ours:
+    if names and names.isdisjoint(marks):
         return False
     # Some file systems have no permissions to change.
     with contextlib.suppress(OSError):
