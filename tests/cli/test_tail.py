@@ -90,8 +90,7 @@ def test_it_comes_back_after_web_was_killed_and_nothing_is_missing_or_shown_twic
 
 
 def test_a_terminal_gets_a_coloured_line_an_event(bus: Up, secret: str, topic: str, tmp_path: Path):
-    url = "https://example.org/\x1b]0;owned\x07"
-    publish(bus, secret, topic, "painted", tenant="acme", url=url, data={"text": "é\u202e"})
+    publish(bus, secret, topic, "painted", tenant="acme", data={"text": "é\u202e\x1b]0;owned\x07"})
     ours, theirs = pty.openpty()
     with a_tail(bus, f"*:{topic}:*", "--from", "earliest", "--count", "1", out=theirs, errors=tmp_path / "err") as tail:
         assert tail.wait(20) == 0

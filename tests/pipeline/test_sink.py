@@ -331,7 +331,7 @@ def test_a_time_in_the_data_is_part_of_the_row():
     [
         ({"data": "{"}, "data is not JSON"),
         ({"topic": None}, "topic is null"),
-        ({"url": "http://example.org"}, "it must be https"),
+        ({"url": "http://example.org"}, "it must be an https URL"),
         ({"id": "has space"}, "printable ASCII"),
         ({"timestamp": -5}, "it must be milliseconds"),
     ],
