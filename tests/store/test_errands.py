@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import structs
 
-from doubledecker.errors import NotFound, TooMany
+from doubledecker.errors import BadRequest, NotFound, TooMany
 from doubledecker.model.errand import FAILURES_MAX, Errand, condensed
 from doubledecker.store import errands
 from doubledecker.store.errands import ACTIVE_MAX, KEPT_MAX, REPLAYS
@@ -79,7 +79,7 @@ def test_an_errand_that_fails_is_given_up_after_some_times():
     errand = an_errand(1, state="running")
     for _ in range(FAILURES_MAX):
         assert errand.state == "running"
-        errand = errand.failed(ValueError("no\n good"), now_ms=7, is_final=False)
+        errand = errand.failed(BadRequest("no\n good"), now_ms=7, is_final=False)
 
     assert (errand.state, errand.error, errand.changed_at) == ("failed", "no good", 7)
-    assert an_errand(1).failed(ValueError(), now_ms=7, is_final=True).error == "ValueError"
+    assert an_errand(1).failed(BadRequest(""), now_ms=7, is_final=True).error == "BadRequest"

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from doubledecker.errors import Refused
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.replay import Replay
@@ -50,11 +51,17 @@ class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state in ACTIVE
 
     def failed(self, error: Exception, *, now_ms: int, is_final: bool) -> "Errand":
-        """After a failure: tried again, or given up."""
-        text = " ".join(str(error).split())[:_ERROR_LENGTH_MAX] or type(error).__name__
+        """After a failure: tried again, or given up. What Spark reports may name paths: root alone is shown that."""
+        is_shown = not self.owner or isinstance(error, Refused)
+        text = text_of(error) if is_shown else "the pipeline could not carry it out; its log has the reason"
         failures = self.failures + 1
         state = "failed" if is_final or failures >= FAILURES_MAX else self.state
         return msgspec.structs.replace(self, state=state, failures=failures, error=text, note="", changed_at=now_ms)
+
+
+def text_of(error: Exception) -> str:
+    """An error as one line of bounded length."""
+    return " ".join(str(error).split())[:_ERROR_LENGTH_MAX] or type(error).__name__
 
 
 def condensed(counts: Iterable[tuple[str, str, int]]) -> Counts:

@@ -27,7 +27,7 @@ from doubledecker.lake import marks
 from doubledecker.model import errand as views
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.errand import Counts, Errand
+from doubledecker.model.errand import Counts, Errand, text_of
 from doubledecker.pipeline import landing, reading, rewriting, search, tombstones, versions
 from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.steps import Round
@@ -63,7 +63,7 @@ class Eraser:
             failed = self._change(active[0], partial(_failed, error=error))
             if failed.is_active:
                 raise
-            _log.error("erasure.failed", erasure=failed.id, error=failed.error)
+            _log.error("erasure.failed", erasure=failed.id, error=text_of(error))
             return Round(0, has_more=True)
 
     def _serve(self, errand: Errand) -> int:

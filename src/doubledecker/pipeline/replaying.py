@@ -28,7 +28,7 @@ from doubledecker.errors import Refused
 from doubledecker.lake import rows
 from doubledecker.model import errand as views
 from doubledecker.model import moment
-from doubledecker.model.errand import Errand
+from doubledecker.model.errand import Errand, text_of
 from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.model.replay import Replay
 from doubledecker.pipeline import directing, frames, reading, resending, search, session, targets
@@ -88,7 +88,7 @@ class Replayer:
             failed = self._change(errand, partial(_failed, error=error))
             if failed.is_active:
                 raise
-            _log.error("replay.failed", replay=errand.id, sent=failed.done, error=failed.error)
+            _log.error("replay.failed", replay=errand.id, sent=failed.done, error=text_of(error))
             return 0
 
     def _begin(self, errand: Errand, replay: Replay) -> int:

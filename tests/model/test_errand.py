@@ -1,0 +1,23 @@
+"""What is shown of an errand that failed."""
+
+import msgspec
+import pytest
+
+from doubledecker.errors import NotFound
+from doubledecker.model.errand import Errand
+
+SPARKS = RuntimeError("[PATH_NOT_FOUND] file:/var/lib/bus/lake/events\n  is gone")
+
+
+@pytest.mark.parametrize(
+    ("owner", "error", "shown"),
+    [
+        ("", SPARKS, "[PATH_NOT_FOUND] file:/var/lib/bus/lake/events is gone"),
+        ("shop-1", SPARKS, "the pipeline could not carry it out; its log has the reason"),
+        ("shop-1", NotFound("no queue named 'jobs'"), "no queue named 'jobs'"),
+    ],
+)
+def test_root_alone_is_shown_what_spark_reports(owner: str, error: Exception, shown: str):
+    errand = Errand("e", owner, msgspec.Raw(b"{}"), created_at=0)
+
+    assert errand.failed(error, now_ms=1, is_final=True).error == shown
