@@ -67,22 +67,19 @@ async def test_who_waits_goes_on_when_its_time_has_come(plain: Partitions):
     assert await plain.home.command("EXISTS", plain.home.key("pace:ann")) == 1
 
 
+def a_task(plain: Partitions, live: LiveRegistry, client: str, pacer: Pacer) -> FencedPublisher:
+    """The publisher of a Spark task that has published nothing yet."""
+    headroom, notifier = Headroom(plain, MemoryRules()), Notifier(plain.home, Notify.NEVER)
+    return FencedPublisher(plain.home, live, headroom, notifier, publisher=client, task="t", batch=0, pacer=pacer)
+
+
 async def test_rows_of_a_spark_task_wait_for_their_turn_instead_of_failing(plain: Partitions):
     quotas = Quotas(client_events_per_s=1000)
     live = LiveRegistry(plain, quotas)
     ann = await live.create_token("ann", "a-secret-of-ann", now_ms=1)
     pacer = Pacer(plain, quotas)
     assert await pacer.wait_ms(ann.id, 1_300) == 0
-    publisher = FencedPublisher(
-        plain.home,
-        live,
-        Headroom(plain, MemoryRules()),
-        Notifier(plain.home, Notify.NEVER),
-        publisher=ann.id,
-        task="t",
-        batch=0,
-        pacer=pacer,
-    )
+    publisher = a_task(plain, live, ann.id, pacer)
     await publisher.publish([Row(Kind("pages", "view", "acme"), "", b"{}", b"m", "", 0)])
 
     assert (publisher.tally.published, publisher.tally.refused) == (1, {})
@@ -98,16 +95,7 @@ async def test_a_queue_that_is_registered_while_rows_wait_for_their_turn_gets_th
             await live.register_queue(late, caller=Caller(ann.id, ann.name))
             await live.refresh()
 
-    publisher = FencedPublisher(
-        plain.home,
-        live,
-        Headroom(plain, MemoryRules()),
-        Notifier(plain.home, Notify.NEVER),
-        publisher=ann.id,
-        task="t",
-        batch=0,
-        pacer=RegisteringPacer(plain, Quotas()),
-    )
+    publisher = a_task(plain, live, ann.id, RegisteringPacer(plain, Quotas()))
     event = b'{"topic":"pages","type":"view","id":"1"}'
     await publisher.publish([Row(Kind("pages", "view", "acme"), "", event, b"m", "", 0)])
 
