@@ -1,17 +1,23 @@
-"""Headroom: how much memory the servers have left, for publishing: whether to refuse, and how far journals may grow."""
+"""Headroom: how much memory the servers have left, for publishing: whether to refuse, and how far journals may grow.
+
+A background task looks at the servers while something is published. A publish waits for a look only where its result
+depends on it, and at its own server alone: before the first publish, while memory is full, before a journal is cut.
+"""
 
 import asyncio
+import contextlib
 
 from doubledecker import log
 from doubledecker.bus import relief
 from doubledecker.bus.relief import MemoryRules
-from doubledecker.errors import MemoryFull, SettingInvalid
+from doubledecker.errors import BusAway, MemoryFull, SettingInvalid
 from doubledecker.store import journal, memory
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partition, Partitions
 
 # As often as the registry is looked at; in between a publisher may outrun the bound a little.
 _LOOK_S = 0.5
+_LOOK_OLD_S = 2 * _LOOK_S  # later than the background task looks again while something is published
 # While memory is full, so often: a flood of publishes that are refused must not be a flood of looks at the servers.
 _LOOK_FULL_S = 0.05
 
@@ -24,39 +30,55 @@ class Headroom:
     def __init__(self, partitions: Partitions, rules: MemoryRules) -> None:
         self.rules = rules
         self._partitions = partitions
-        self._looked_s = float("-inf")
+        self._looked_s: dict[int, float] = {}
         self._limits: dict[int, int] = {}
         self._full: set[int] = set()
         self._events_max: dict[int, int] = {}
+        self._is_publishing = asyncio.Event()
 
     @property
     def is_full(self) -> bool:
         """Whether some server used more than its limit when this process last looked."""
         return bool(self._full)
 
+    async def run(self) -> None:
+        """Look at all servers, again and again while something is published, for as long as the process lives."""
+        while True:
+            await self._is_publishing.wait()
+            self._is_publishing.clear()
+            # A server that is away keeps what was last seen of it; the publish that it fails reports that.
+            with contextlib.suppress(BusAway):
+                await self.refresh()
+            await asyncio.sleep(_LOOK_S)
+
     async def admit(self, partition: Partition) -> PublishLimits:
         """What a publish call may do in a partition; raises MemoryFull when its server uses more than its limit."""
+        self._is_publishing.set()
         # A look that failed half-way has not reached every server.
         is_looked_at = partition.index in self._events_max
-        if not is_looked_at or (partition.index in self._full and self._age_s() > _LOOK_FULL_S):
-            await self.refresh()
+        if not is_looked_at or (partition.index in self._full and self._age_s(partition) > _LOOK_FULL_S):
+            await self._look_at_server_of(partition)
         if partition.index in self._full:
             raise MemoryFull
         return PublishLimits(journal_bytes_max=self._events_max[partition.index] if self.rules.journal_refuses else 0)
 
     async def tidy(self, partition: Partition, journal_bytes: int) -> None:
-        """Cut the event journal if a publish call took it over its bound; look again if that was long ago."""
-        if self._age_s() > _LOOK_S:
-            await self.refresh()
+        """Cut the event journal if a publish call took it over its bound."""
+        if journal_bytes <= self._events_max[partition.index]:
+            return
+        # An old bound may be too low, if another journal was cut since: events would then be cut for nothing.
+        if self._age_s(partition) > _LOOK_OLD_S:
+            await self._look_at_server_of(partition)
         bytes_max = self._events_max[partition.index]
         if journal_bytes > bytes_max:
             await journal.trim(partition, "events", bytes_max=bytes_max, is_forced=not self.rules.journal_refuses)
 
     async def refresh(self) -> None:
-        """Look at all servers."""
-        for partitions in self._partitions.by_server():
-            await self._look(partitions)
-        self._looked_s = asyncio.get_running_loop().time()
+        """Look at all servers side by side; raises what the first that failed raised, when all others have answered."""
+        looks = (self._look(partitions) for partitions in self._partitions.by_server())
+        for failed in await asyncio.gather(*looks, return_exceptions=True):
+            if failed is not None:
+                raise failed
 
     def check(self) -> None:
         """Log what bounds memory; raises SettingInvalid when a server's limit leaves nothing to the bus."""
@@ -73,9 +95,14 @@ class Headroom:
                     "nothing is left for events; raise the first or lower the second"
                 )
 
-    def _age_s(self) -> float:
-        """How long ago this process looked."""
-        return asyncio.get_running_loop().time() - self._looked_s
+    def _age_s(self, partition: Partition) -> float:
+        """How long ago this process looked at the server of a partition."""
+        return asyncio.get_running_loop().time() - self._looked_s[partition.index]
+
+    async def _look_at_server_of(self, partition: Partition) -> None:
+        for partitions in self._partitions.by_server():
+            if partition in partitions:
+                await self._look(partitions)
 
     async def _look(self, partitions: list[Partition]) -> None:
         usage = await memory.usage(partitions[0])
@@ -84,6 +111,7 @@ class Headroom:
         sizes = [int(state.get(f"{name}_bytes", 0)) for state in states for name in journal.NAMES]
         bounds = relief.journal_bounds(sizes, self.rules.journals_max(limit))
         for at, partition in enumerate(partitions):
+            self._looked_s[partition.index] = asyncio.get_running_loop().time()
             self._limits[partition.index] = limit
             self._events_max[partition.index] = bounds[at * len(journal.NAMES)]
             if limit and usage.used_bytes > limit:

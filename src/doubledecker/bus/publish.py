@@ -35,6 +35,7 @@ class Publisher:
     async def run(self) -> None:
         """Commit for as long as the process lives."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._headroom.run())
             for committer in self._committers:
                 tasks.create_task(committer.run())
             for notifier in self._notifiers:

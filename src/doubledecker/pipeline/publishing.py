@@ -94,9 +94,13 @@ def _said(arrow: pa.RecordBatch) -> dict[int, str]:
 
 @asynccontextmanager
 async def notifying(bus: Bus, settings: Settings) -> AsyncIterator[list[Notifier]]:
-    """Those who tell listeners of what is published; at the end all is told, or a moment has passed."""
+    """Those who tell listeners of what is published; at the end all is told, or a moment has passed.
+
+    Memory is looked at meanwhile, as in every process that publishes.
+    """
     notifiers = [Notifier(partition, Notify(settings.notify)) for partition in bus.partitions.all]
-    running = [asyncio.create_task(notifier.run()) for notifier in notifiers]
+    endless = (bus.headroom.run(), *(notifier.run() for notifier in notifiers))
+    running = [asyncio.create_task(part) for part in endless]
     try:
         yield notifiers
         await asyncio.gather(*(notifier.finish() for notifier in notifiers))
