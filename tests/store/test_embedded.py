@@ -159,6 +159,24 @@ async def test_a_killed_server_restarts_at_the_same_address_with_its_data(tmp_pa
         assert server.pid != first_pid
 
 
+async def test_a_server_killed_before_its_memory_is_bounded_can_be_started_again(tmp_path, monkeypatch):
+    until_ready = embedded._until_ready
+
+    async def until_killed(process: asyncio.subprocess.Process, **more) -> None:
+        await until_ready(process, **more)
+        process.kill()
+        await process.wait()
+
+    async with a_server(tmp_path, maxmemory_bytes=50_000_000) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(embedded, "_until_ready", until_killed)
+            with pytest.raises(ServerUnfit, match="went away"):
+                await server.restart()
+        await server.restart()
+
+        assert await answers(server.url)
+
+
 async def test_a_last_write_cut_short_does_not_prevent_a_start(tmp_path):
     async with a_server(tmp_path, durable=True) as server:
         await store(server.url, whole="1")

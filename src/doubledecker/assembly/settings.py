@@ -108,6 +108,7 @@ class Settings:
     redis_max_mem_bytes: int = 0
     redis_memory_share: float = 0.4
     redis_min_free_bytes: int = 16_777_216
+    disk_min_free_bytes: int = 33_554_432
     # listening
     notify: str = "heard"
     streams_max: int = 500
@@ -259,6 +260,7 @@ _LEAST = {
     "redis_max_mem_bytes": 0,
     "redis_memory_share": 0.01,
     "redis_min_free_bytes": 0,
+    "disk_min_free_bytes": 0,
     "streams_max": 0,
     "stream_buffer_bytes": 1_024,
     "stream_heartbeat_s": 0.05,

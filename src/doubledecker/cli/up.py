@@ -30,6 +30,7 @@ from doubledecker.cli.board import Board
 from doubledecker.cli.keep import ChildLife, Command, Kept, ValkeyLife
 from doubledecker.errors import SettingInvalid
 from doubledecker.store import maxmemory, ports
+from doubledecker.store.disk import DiskReserve
 from doubledecker.store.embedded import EmbeddedServer
 
 # Together with the worker's own shutdown time, five seconds unless set, a stop ends within ten.
@@ -128,6 +129,7 @@ class _Up:
             durable=settings.durable,
             maxmemory_bytes=asked,
             headroom_bytes=2 * settings.redis_min_free_bytes,
+            reserve=DiskReserve(settings.disk_min_free_bytes, self._say),
         )
         if server.maxmemory_bytes > asked:
             allowed = words.size(server.maxmemory_bytes)

@@ -32,6 +32,7 @@ from redis.exceptions import BusyLoadingError, RedisError
 
 from doubledecker.errors import DataOwned, ServerUnfit
 from doubledecker.store import allocator, flush, private, tether
+from doubledecker.store.disk import DiskReserve
 from doubledecker.store.maxmemory import MemoryLimit
 from doubledecker.store.ports import LOOPBACK, free_port
 
@@ -88,11 +89,13 @@ class EmbeddedServer:
         durable: bool = False,
         maxmemory_bytes: int = 0,
         headroom_bytes: int = 0,
+        reserve: DiskReserve | None = None,
         extra: Sequence[str] = (),
     ) -> Self:
         """Own the data and serve it; returns when the server answers, however long it loads.
 
         Its `maxmemory` is what is asked for (0: none), or what its data takes with the headroom, if that is more.
+        While the disk has less than the reserve left, it refuses writes.
         It listens on a unix socket, or on `port` of the loopback address (0 takes a free one); `extra` is
         more arguments for valkey-server. Without `durable` a power cut may lose the last two seconds; the death
         of a process loses nothing (see `flush`). Raises DataOwned, or ServerUnfit with the end of the server's log.
@@ -111,6 +114,8 @@ class EmbeddedServer:
             await server.restart()
             if not durable:
                 await holdings.enter_async_context(flush.flushing(place.directory))
+            if reserve is not None:
+                await holdings.enter_async_context(reserve.keeping(place.directory, place.url))
             server._holdings = holdings.pop_all()
         return server
 

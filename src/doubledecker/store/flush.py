@@ -30,7 +30,9 @@ async def flushing(directory: Path) -> AsyncIterator[None]:
 async def _flush_forever(directory: Path) -> None:
     while True:
         await asyncio.sleep(EVERY_S)
-        await asyncio.to_thread(flush, directory)
+        # A disk that fails once, or a process that has no descriptor left, may do better the next time.
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(flush, directory)
 
 
 def flush(directory: Path) -> None:

@@ -5,8 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from doubledecker.errors import ServerUnfit
 
 ROOT = Path("/")
+_ANSWER_S_MAX = 10.0  # it has just answered a ping; one that is silent for so long hangs
 # Where a group's limit is, and in which hierarchy: of version 2, which has no name, and of version 1.
 _LIMITS = {"": ("sys/fs/cgroup", "memory.max"), "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes")}
 
@@ -19,13 +23,16 @@ class MemoryLimit:
     headroom_bytes: int
 
     async def apply(self, url: str) -> int:
-        """Bound the memory of a server that has loaded its data; returns the bound."""
+        """Bound the memory of a server that has loaded its data; returns the bound. Raises ServerUnfit if it died."""
         if self.asked_bytes == 0:
             return 0
-        async with Redis.from_url(url, decode_responses=True) as client:
-            used = int((await client.info("memory"))["used_memory"])
-            bound = max(self.asked_bytes, used + self.headroom_bytes)
-            await client.config_set("maxmemory", bound)
+        try:
+            async with Redis.from_url(url, socket_timeout=_ANSWER_S_MAX, decode_responses=True) as client:
+                used = int((await client.info("memory"))["used_memory"])
+                bound = max(self.asked_bytes, used + self.headroom_bytes)
+                await client.config_set("maxmemory", bound)
+        except (RedisError, OSError) as error:
+            raise ServerUnfit(f"valkey-server went away while its memory was being bounded: {error}") from error
         return bound
 
 

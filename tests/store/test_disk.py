@@ -1,0 +1,67 @@
+"""The embedded server on a disk that runs short: it takes no writes, and takes them again when there is room."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from doubledecker.store import flush
+from doubledecker.store.disk import DiskReserve
+from doubledecker.store.embedded import EmbeddedServer
+
+
+async def takes_writes(url: str) -> bool:
+    async with Redis.from_url(url) as client:
+        try:
+            await client.set("stop", "Oxford Street")
+        except RedisError:
+            return False
+        return True
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def test_writes_are_refused_while_the_disk_is_short_also_after_a_restart(data_dir: Path):
+    left, told = {"bytes": 1_000}, []
+    reserve = DiskReserve(2_000, told.append, lambda _: left["bytes"])
+    server = await EmbeddedServer.start(data_dir, reserve=reserve)
+    try:
+        await until(lambda: len(told) == 1)
+        before = await takes_writes(server.url)
+        server.kill()
+        await server.wait()
+        await server.restart()
+        await until_refused(server.url)
+        left["bytes"] = 3_000
+        await until(lambda: len(told) == 2)
+
+        assert not before
+        assert await takes_writes(server.url)
+        assert ["nothing is accepted" in told[0], "room again" in told[1]] == [True, True]
+    finally:
+        await server.stop()
+
+
+async def until_refused(url: str) -> None:
+    async with asyncio.timeout(10):
+        while await takes_writes(url):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_file_that_cannot_be_flushed_does_not_end_the_flushing(data_dir: Path, monkeypatch):
+    monkeypatch.setattr(flush, "EVERY_S", 0.001)
+    rounds: list[str] = []
+    real = flush.flush
+    monkeypatch.setattr(flush, "flush", lambda directory: (rounds.append("begun"), real(directory)))
+    parts = data_dir / "appendonlydir"
+    parts.mkdir(parents=True)
+    (parts / "loop.incr.aof").symlink_to(parts / "loop.incr.aof")
+
+    async with flush.flushing(data_dir):
+        await until(lambda: len(rounds) > 2)
