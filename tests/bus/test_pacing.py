@@ -59,6 +59,13 @@ async def test_a_block_is_spent_without_asking_again(plain: Partitions):
     assert kept != await plain.home.command("GET", plain.home.key("pace:ann"))
 
 
+async def test_requests_at_the_same_time_share_a_block(plain: Partitions):
+    pacer = a_pacer(plain, 1000)
+    answers = await asyncio.gather(*(pacer.wait_ms("ann", 1) for _ in range(50)))
+
+    assert answers == [0] * 50
+
+
 async def test_who_waits_goes_on_when_its_time_has_come(plain: Partitions):
     pacer = a_pacer(plain, 1000)
     assert await pacer.wait_ms("ann", 1_300) == 0

@@ -6,6 +6,7 @@ pays one call in many requests for it. What a process has taken and not spent is
 
 import asyncio
 import math
+from weakref import WeakValueDictionary
 
 from doubledecker.errors import QuotaExceeded
 from doubledecker.model.quota import Quotas
@@ -24,22 +25,20 @@ class Pacer:
         self._partitions = partitions
         self._rate = quotas.client_events_per_s
         self._left: dict[str, int] = {}
+        self._taking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def wait_ms(self, client: str, events: int) -> int:
         """0 when the events may be published now, and are counted; else in how many milliseconds to ask again."""
         if self._rate == 0:
             return 0
-        left = self._left.get(client, 0) - events
-        if left < 0:
-            block = max(-left, self._rate // _BLOCKS_PER_S)
-            wait_ms = await pace.take(self._partitions.home, client, count=block, rate=self._rate)
+        if self._left.get(client, 0) < events:
+            # One request takes a block for all that come meanwhile. If each took its own, twenty-one at a time would
+            # ask for more blocks than the bucket holds.
+            async with self._taking.setdefault(client, asyncio.Lock()):
+                wait_ms = await self._take(client, events)
             if wait_ms > 0:
                 return wait_ms
-            # Another request may have spent from it while this one waited for the reply.
-            left = self._left.get(client, 0) + block - events
-        if client not in self._left and len(self._left) >= _CLIENTS_MAX:
-            self._left.clear()
-        self._left[client] = left
+        self._left[client] = self._left.get(client, 0) - events
         return 0
 
     async def wait(self, client: str, events: int) -> None:
@@ -62,3 +61,16 @@ class Pacer:
                 remedy=f"send these again in {wait_s} s",
                 retry_after_s=wait_s,
             )
+
+    async def _take(self, client: str, events: int) -> int:
+        """Take a block unless another request just did; returns 0 when there is enough, else as `wait_ms`."""
+        missing = events - self._left.get(client, 0)
+        if missing <= 0:
+            return 0
+        block = max(missing, self._rate // _BLOCKS_PER_S)
+        wait_ms = await pace.take(self._partitions.home, client, count=block, rate=self._rate)
+        if wait_ms == 0:
+            if client not in self._left and len(self._left) >= _CLIENTS_MAX:
+                self._left.clear()
+            self._left[client] = self._left.get(client, 0) + block
+        return wait_ms
