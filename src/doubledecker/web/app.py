@@ -14,6 +14,7 @@ from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import CLIENT, Room, header
 from doubledecker.web.errands import ErrandRoutes
 from doubledecker.web.letters import Letters
+from doubledecker.web.protocol import ANSWER
 from doubledecker.web.publishing import Publishing
 from doubledecker.web.queues import Queues
 from doubledecker.web.routes import Routes
@@ -22,6 +23,7 @@ from doubledecker.web.table import ByMethod, Route, Table
 
 # A Redis that refuses everything must not fill the log.
 _LOG_S = 1.0
+_REDIRECTS = 300  # answers below are good news, which say nothing of closing the connection
 _NOBODY = Caller(id="", name="")
 
 _log = log.get("web")
@@ -69,7 +71,10 @@ class App:
             answer = problem.plain(500, "Internal error", "this is a bug; the server's log has the details")
         finally:
             self._room.release(scope)
-        await answer(scope, receive, send)
+        if type(answer) is Response and answer.status_code < _REDIRECTS and scope["method"] != "HEAD":
+            scope["extensions"][ANSWER]["call"](answer.status_code, answer.raw_headers, answer.body)
+        else:
+            await answer(scope, receive, send)
 
     def _log_refusal_of_redis(self, error: DoubledeckerError) -> None:
         """Log why Redis refused a command: the client is not told. A silent Redis has lines of its own."""

@@ -22,7 +22,7 @@ from typing import cast
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from doubledecker import log
 from doubledecker.web import head
@@ -42,6 +42,8 @@ LINGER_S = 2.0
 ABORT = "doubledecker.abort"
 # The name under which it finds whether the whole request has come.
 WHOLE = "doubledecker.whole"
+# The name under which it finds how to send an answer that it has whole.
+ANSWER = "doubledecker.answer"
 
 _NEWLINE = b"\r\n"
 _EMPTY_LINE = b"\r\n\r\n"
@@ -111,7 +113,11 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         # For an answer without end: closing waits for the client to read what is under way, and it may never do so.
         # And for a body that has come whole, as most have when the app begins: reading it needs no timer.
-        self.scope["extensions"] = {ABORT: {"call": self.transport.abort}, WHOLE: {"call": self._has_come}}
+        self.scope["extensions"] = {
+            ABORT: {"call": self.transport.abort},
+            WHOLE: {"call": self._has_come},
+            ANSWER: {"call": self._send_whole},
+        }
         # The parser reports trailers as headers. They go to a list that nobody reads: a trailer authenticates no one.
         self.headers = []
 
@@ -136,6 +142,20 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _has_come(self) -> bool:
         return not self.cycle.more_body
+
+    def _send_whole(self, status: int, headers: head.Headers, body: bytes) -> None:
+        """Send an answer, but to HEAD, in one write; uvicorn writes the head and the body apart."""
+        cycle = self.cycle
+        if cycle.disconnected:
+            return
+        closing = [] if cycle.keep_alive else [(b"connection", b"close")]
+        lines = [b"%b: %b\r\n" % field for field in (*self.server_state.default_headers, *headers, *closing)]
+        cycle.response_started = cycle.response_complete = True
+        self.transport.write(b"".join([STATUS_LINE[status], *lines, _NEWLINE, body]))
+        cycle.message_event.set()
+        if closing:
+            self.transport.close()
+        cycle.on_response()
 
     def _refuse_head(self, fields: dict[bytes, bytes]) -> Refusal | None:
         if len(self.headers) > self.headers_max:
