@@ -31,7 +31,7 @@ from doubledecker.assembly import build
 from doubledecker.assembly import settings as reading_settings
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.errands import Errands
-from doubledecker.model.event import Event
+from doubledecker.model.event import Event, draft
 from doubledecker.model.queue import Queue
 from doubledecker.model.replay import RATE_MAX, ReplayAsked
 from doubledecker.model.token import Caller
@@ -121,7 +121,8 @@ async def _fill(settings: Settings, publisher: str, rows: int) -> None:
         committing = asyncio.create_task(bus.publisher.run())
         for first in range(0, rows, _PIPELINED):
             made = [_event(number) for number in range(first, min(rows, first + _PIPELINED))]
-            await bus.publisher.publish(publisher, [(event, False) for event in made])
+            drafts = [draft(event, is_id_given=False, index=i) for i, event in enumerate(made)]
+            await bus.publisher.publish(publisher, drafts)
         committing.cancel()
 
 

@@ -16,7 +16,7 @@ import uvloop
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
-from doubledecker.model.event import Event
+from doubledecker.model.event import Event, draft
 from doubledecker.model.queue import Queue
 from doubledecker.model.token import Caller
 from doubledecker.store.queues import Held
@@ -65,10 +65,11 @@ async def _push(bus: Bus, publisher: str, topic: str, tenants: list[str], *, mos
     async def loop() -> None:
         for start in starts:
             events = [
-                (Event(topic=topic, type="made", url="https://shop.example/orders/1", id=f"{n}", tenant=tenant), False)
+                Event(topic=topic, type="made", url="https://shop.example/orders/1", id=f"{n}", tenant=tenant)
                 for n, tenant in enumerate(tenants[start : start + most], start)
             ]
-            assert not await bus.publisher.publish(publisher, events)
+            drafts = [draft(event, is_id_given=False, index=i) for i, event in enumerate(events)]
+            assert not await bus.publisher.publish(publisher, drafts)
 
     started_s = time.perf_counter()
     await asyncio.gather(*(loop() for _ in range(loops)))

@@ -11,7 +11,7 @@ from conftest import Topology
 from doubledecker import clock
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
-from doubledecker.model.event import Event
+from doubledecker.model.event import Event, draft
 from doubledecker.model.uid import event_id
 from harness import quick_settings
 
@@ -36,7 +36,8 @@ class Feed:
         await asyncio.sleep(0.05)
         made = [self._event(len(self.events) + i, fields, data_bytes) for i in range(count)]
         for first in range(0, count, call):
-            refused = await self.bus.publisher.publish(self.publisher, [(e, False) for e in made[first : first + call]])
+            drafts = [draft(event, is_id_given=False, index=i) for i, event in enumerate(made[first : first + call])]
+            refused = await self.bus.publisher.publish(self.publisher, drafts)
             assert refused == {}
         self.events += made
         return made

@@ -13,7 +13,7 @@ from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.job import Job
 from doubledecker.model.subscriber import Subscriber, Subscription
-from doubledecker.model.uid import event_id, repeatable_event_id, repeatable_event_ids, uid, uids
+from doubledecker.model.uid import event_id, event_ids, repeatable_event_id, repeatable_event_ids, uid, uids
 
 
 def test_a_uid_is_20_characters_of_url_safe_base64():
@@ -29,6 +29,15 @@ def test_event_ids_are_uuids_of_version_7_that_sort_by_time():
     assert uuid.UUID(early).variant == uuid.RFC_4122
     assert early < late
     assert int(early[:8] + early[9:13], 16) == 1_700_000_000_000
+
+
+def test_the_event_ids_of_a_request_are_distinct_and_in_order():
+    ids = event_ids(1_700_000_000_000, 10_000)
+
+    assert len(ids) == 10_000
+    assert ids == sorted(set(ids))
+    assert {(uuid.UUID(id_).version, id_[:13]) for id_ in ids} == {(7, "018bcfe5-6800")}
+    assert not set(ids) & set(event_ids(1_700_000_000_000, 10_000))
 
 
 def test_a_repeated_request_names_the_same_events():

@@ -1,7 +1,7 @@
 """From publishers to queues: who gets what, in which order, and what happens when a queue is full."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -13,7 +13,7 @@ from doubledecker.bus.publish import Publisher
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.relief import MemoryRules
 from doubledecker.errors import Conflict, Forbidden, QueueFull
-from doubledecker.model.event import Event
+from doubledecker.model.event import Event, draft
 from doubledecker.model.queue import Rule
 from doubledecker.model.token import Caller
 from doubledecker.store import events, facets, queues
@@ -36,8 +36,13 @@ async def a_publisher(partitions: Partitions) -> AsyncIterator[tuple[Publisher, 
     await asyncio.gather(running, return_exceptions=True)
 
 
-def some_events(*numbers: int, tenant: str = "acme", topic: str = "widgets", type_: str = "update") -> list:
-    return [(Event(topic=topic, type=type_, t=n, id=f"e{n}", tenant=tenant), False) for n in numbers]
+def some_events(*numbers: int, tenant: str = "acme", topic: str = "widgets", type_: str = "update") -> list[Event]:
+    return [Event(topic=topic, type=type_, t=n, id=f"e{n}", tenant=tenant) for n in numbers]
+
+
+def publishing(publisher: Publisher, client: str, events: list[Event], *, is_whole: bool = False) -> Awaitable:
+    drafts = [draft(event, is_id_given=False, index=i) for i, event in enumerate(events)]
+    return publisher.publish(client, drafts, is_whole=is_whole)
 
 
 def times(messages: Sequence[queues.Message]) -> list[int]:
@@ -50,7 +55,8 @@ async def test_an_event_is_on_every_queue_that_matches_once(partitions: Partitio
         other = a_queue("other", "[^:]+:gadgets:.*")
         for queue in (both, other):
             await live.register_queue(queue, caller=ROOT)
-        await publisher.publish(client, some_events(1) + some_events(2, topic="gadgets") + some_events(3, tenant="x"))
+        offered = some_events(1) + some_events(2, topic="gadgets") + some_events(3, tenant="x")
+        await publishing(publisher, client, offered)
 
     rings = quiet_rings(partitions)
     assert sorted(times(await drain(rings, both))) == [1, 2, 3]
@@ -64,7 +70,7 @@ async def test_order_inside_a_facet_is_kept_when_events_go_to_different_queues(p
         for queue in (all_, some):
             await live.register_queue(queue, caller=ROOT)
         offered = [event for n in range(20) for event in some_events(n, type_="create" if n % 3 == 0 else "update")]
-        await publisher.publish(client, offered)
+        await publishing(publisher, client, offered)
 
     rings = quiet_rings(plain)
     assert times(await drain(rings, all_)) == list(range(20))
@@ -75,7 +81,7 @@ async def test_two_hundred_queues_get_a_key_and_a_queue_gets_many_keys(plain: Pa
     async with a_publisher(plain) as (publisher, live, client):
         for n in range(200):
             await live.register_queue(a_queue(f"q{n}", f"t{n}:.*" if n % 2 else ".*"), caller=ROOT)
-        await publisher.publish(client, [event for n in range(50) for event in some_events(n, tenant=f"t{n}")])
+        await publishing(publisher, client, [event for n in range(50) for event in some_events(n, tenant=f"t{n}")])
 
     rings = quiet_rings(plain)
     for n in (0, 2, 198):
@@ -132,7 +138,7 @@ class TestFull:
         async with a_publisher(plain) as (publisher, live, client):
             queue = a_queue(overflow="refuse", **bound)
             await live.register_queue(queue, caller=ROOT)
-            refused = await publisher.publish(client, some_events(*range(5)))
+            refused = await publishing(publisher, client, some_events(*range(5)))
 
         assert sorted(refused) == [3, 4]
         assert all(isinstance(why, QueueFull) and "'work'" in why.detail for why in refused.values())
@@ -143,7 +149,7 @@ class TestFull:
         async with a_publisher(plain) as (publisher, live, client):
             queue = a_queue(**bound)
             await live.register_queue(queue, caller=ROOT)
-            assert await publisher.publish(client, some_events(*range(5))) == {}
+            assert await publishing(publisher, client, some_events(*range(5))) == {}
 
         assert (await facets.look(plain.home, queue)).counters["dropped"] == 2
         assert times(await drain(quiet_rings(plain), queue)) == [2, 3, 4]
@@ -152,7 +158,7 @@ class TestFull:
         async with a_publisher(plain) as (publisher, live, client):
             await live.register_queue(a_queue(overflow="refuse", facet_max_length=2), caller=ROOT)
             offered = some_events(0, 1, 2, tenant="noisy") + some_events(3, 4, tenant="quiet")
-            assert sorted(await publisher.publish(client, offered)) == [2]
+            assert sorted(await publishing(publisher, client, offered)) == [2]
 
     async def test_a_whole_request_falls_with_its_first_refusal_and_its_neighbours_stand(self, plain: Partitions):
         """All in one group commit: the room that the whole one gives back is the neighbours'."""
@@ -161,11 +167,11 @@ class TestFull:
             await live.register_queue(queue, caller=ROOT)
             await live.owners(["widgets"], publisher=client)
             answers = await asyncio.gather(
-                publisher.publish(client, some_events(1)),
-                publisher.publish(client, some_events(2, 3, 4), is_whole=True),
-                publisher.publish(client, some_events(5)),
-                publisher.publish(client, some_events(6), is_whole=True),
-                publisher.publish(client, some_events(7, 8)),
+                publishing(publisher, client, some_events(1)),
+                publishing(publisher, client, some_events(2, 3, 4), is_whole=True),
+                publishing(publisher, client, some_events(5)),
+                publishing(publisher, client, some_events(6), is_whole=True),
+                publishing(publisher, client, some_events(7, 8)),
             )
 
         refused = [sorted(answer) for answer in answers]
@@ -338,5 +344,5 @@ class Load:
             numbers = range(self.next, self.next + 10)
             self.next += 10
             offered = [event for n in numbers for event in some_events(n, tenant=f"t{n % 50}")]
-            assert await publisher.publish(self._client, offered) == {}
+            assert await publishing(publisher, self._client, offered) == {}
             self.accepted += numbers

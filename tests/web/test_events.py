@@ -158,6 +158,29 @@ async def test_refused_events_are_named_by_index_and_the_others_are_published(to
         assert len(urls) == 3
 
 
+async def test_of_items_that_all_are_events_those_with_a_bad_field_are_refused(one: Topology):
+    async with a_bus(one, workers=0, max_event_data_bytes=100, event_depth_max=2) as bus:
+        wrong = {
+            "topic": "7",
+            "tenant": "..",
+            "key": "no good",
+            "id": "no good",
+            "url": "http://example.org/",
+            "timestamp": -1,
+            "data": [[[]]],
+            "traceparent": "00",
+        }
+        events = [an_event(1), *({**an_event(2), field: value} for field, value in wrong.items()), an_event(3)]
+        answer = await ask(bus, "POST", "/events", await bus.token("shop"), json=events)
+
+        assert answer.status == 202
+        assert [refused["index"] for refused in answer.json["refused"]] == [1, 2, 3, 4, 5, 6, 7, 8]
+        for field, refused in zip(wrong, answer.json["refused"], strict=True):
+            assert field in refused["why"]
+        urls = {event["id"]: event["url"] for event in await journal(bus)}
+        assert [urls[id_] for id_ in answer.json["ids"]] == ["https://example.org/1", "https://example.org/3"]
+
+
 async def test_a_bad_line_does_not_stop_the_others(one: Topology):
     async with a_bus(one, workers=0) as bus:
         body = b'{"topic":"a","type":"b"}\n{"topic":\n{"topic":"a","type":"c"}'

@@ -12,13 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-import msgspec
-
 from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, DoubledeckerError, JournalFull, TooLarge, Unauthenticated
-from doubledecker.model.event import Kind
+from doubledecker.model.event import Draft
 from doubledecker.model.routing import Registry
 from doubledecker.store import events, offers
 from doubledecker.store.events import Accepted
@@ -33,20 +31,11 @@ _TOO_LARGE = (
 )
 
 
-class Draft(msgspec.Struct, frozen=True, gc=False):
-    """An event that a client wants to publish, with its id if it gave one; `index` is its place in the request."""
-
-    kind: Kind
-    message: bytes
-    publisher: str
-    id: str = ""
-    index: int = 0
-
-
 @dataclass
 class _Unit:
     """The part of a request that goes to one partition; a whole one is written in one call or not at all."""
 
+    publisher: str
     drafts: Sequence[Draft]
     done: "asyncio.Future[None]"
     is_whole: bool
@@ -86,11 +75,11 @@ class Group:
         return True
 
 
-def check_whole(drafts: Sequence[Draft], snapshot: Registry) -> None:
+def check_whole(publisher: str, drafts: Sequence[Draft], snapshot: Registry) -> None:
     """Raise TooLarge unless one call can write all of these."""
     group = Group()
     for draft in drafts:
-        if not group.take(offer_of(draft, snapshot)):
+        if not group.take(_offer(publisher, draft, snapshot)):
             raise TooLarge(_TOO_LARGE)
 
 
@@ -105,13 +94,15 @@ class Committer:
         self._units: deque[_Unit] = deque()
         self._has_work = asyncio.Event()
 
-    async def submit(self, drafts: Sequence[Draft], *, is_whole: bool) -> tuple[list[Draft], dict[int, str]]:
+    async def submit(
+        self, publisher: str, drafts: Sequence[Draft], *, is_whole: bool
+    ) -> tuple[list[Draft], dict[int, str]]:
         """Wait until the drafts are written.
 
         Returns those whose topic was deleted or given away before, and which full queue refused which, by their index.
         """
         done = asyncio.get_running_loop().create_future()
-        unit = _Unit(drafts, done, is_whole, self._registry.snapshot.version)
+        unit = _Unit(publisher, drafts, done, is_whole, self._registry.snapshot.version)
         self._units.append(unit)
         self._has_work.set()
         await done
@@ -189,7 +180,7 @@ class Committer:
         before = Group(list(group.offers), group.parts, [], group.writes, group.size) if unit.is_whole else group
         upto = unit.written
         for draft in islice(unit.drafts, unit.written, None):
-            if not group.take(offer_of(draft, self._registry.snapshot)):
+            if not group.take(_offer(unit.publisher, draft, self._registry.snapshot)):
                 break
             upto += 1
         is_complete = upto == len(unit.drafts)
@@ -215,8 +206,8 @@ class Committer:
             unit.finish(error)
 
 
-def offer_of(draft: Draft, snapshot: Registry) -> Offer:
-    return Offer(snapshot.route(draft.kind), draft.message, draft.publisher, draft.id)
+def _offer(publisher: str, draft: Draft, snapshot: Registry) -> Offer:
+    return Offer(snapshot.route(draft.kind), draft.message, publisher, draft.id if draft.is_id_given else "")
 
 
 def _note_refused(group: Group, refused: Mapping[int, str]) -> None:
@@ -235,10 +226,10 @@ def _recheck(unit: _Unit, snapshot: Registry) -> None:
     """The registry has changed since the unit came: its client may be gone, its topics may be another's."""
     unit.version = snapshot.version
     left = unit.drafts[unit.written :]
-    if left and left[0].publisher not in snapshot.tokens:
+    if left and unit.publisher not in snapshot.tokens:
         unit.finish(Unauthenticated("the token was revoked"))
         left = []
-    is_owned = [snapshot.owners.get(draft.kind.topic) == draft.publisher for draft in left]
+    is_owned = [snapshot.owners.get(draft.kind.topic) == unit.publisher for draft in left]
     if unit.is_whole and not all(is_owned):
         is_owned = [False] * len(left)
     unit.disowned += [draft for draft, is_kept in zip(left, is_owned, strict=True) if not is_kept]

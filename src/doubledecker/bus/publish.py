@@ -7,15 +7,15 @@
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from doubledecker.bus.commit import Committer, Draft, check_whole
+from doubledecker.bus.commit import Committer, check_whole
 from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import QueueFull, Refused, TopicOwned
 from doubledecker.model import quota
-from doubledecker.model.event import Event, encode
+from doubledecker.model.event import Draft
 from doubledecker.store.partitions import Partitions
 
 
@@ -45,73 +45,82 @@ class Publisher:
         """Wait until listeners have been notified of all that was written, for a moment at most."""
         await asyncio.gather(*(notifier.finish() for notifier in self._notifiers))
 
-    async def publish(
-        self, publisher: str, offered: Sequence[tuple[Event, bool]], *, is_whole: bool = False
-    ) -> dict[int, Refused]:
-        """Write events (each with whether the client gave its id); returns why which were refused, by index."""
+    async def publish(self, publisher: str, drafts: Sequence[Draft], *, is_whole: bool = False) -> dict[int, Refused]:
+        """Write events; returns why which were refused, by their index."""
         if self._headroom.is_full:
             # Before a topic is claimed: a request that is refused leaves nothing behind.
-            for partition in {self._partitions.of(event.kind, event.key) for event, _ in offered}:
+            for partition in {self._partitions.of(draft.kind, draft.key) for draft in drafts}:
                 await self._headroom.admit(partition)
-        topics = list(dict.fromkeys(event.topic for event, _ in offered))
+        kinds = dict.fromkeys(draft.kind for draft in drafts)
+        topics = list(dict.fromkeys(kind.topic for kind in kinds))
         if is_whole:
             foreign = await self._registry.foreign(topics, publisher=publisher)
             if foreign:
-                named = ((i, event.topic) for i, (event, _) in enumerate(offered) if event.topic in foreign)
-                return {i: TopicOwned(topic, foreign[topic]) for i, topic in named}
-            await self._check_whole(publisher, offered)
-        owners = await self._registry.owners(topics, publisher=publisher)
-        refused: dict[int, Refused] = {}
-        drafts: dict[int, list[Draft]] = {}
-        for i, (event, is_id_given) in enumerate(offered):
-            if owners[event.topic] == publisher:
-                draft = Draft(event.kind, encode(event), publisher, event.id if is_id_given else "", i)
-                drafts.setdefault(self._partitions.of(draft.kind, event.key).index, []).append(draft)
-            else:
-                refused[i] = self._refusal(event.topic, owners[event.topic])
+                return _refused(drafts, {topic: TopicOwned(topic, owner) for topic, owner in foreign.items()})
+            await self._check_whole(publisher, drafts)
+        whys = await self._claim(topics, publisher)
+        refused = _refused(drafts, whys)
         if is_whole and refused:
             return refused
-        await self._registry.learn({draft.kind for part in drafts.values() for draft in part})
-        waits = [self._commit(index, part, is_whole=is_whole) for index, part in drafts.items()]
+        if refused:
+            drafts = [draft for draft in drafts if draft.kind.topic not in whys]
+        await self._registry.learn(kind for kind in kinds if kind.topic not in whys)
+        parts = self._parts(drafts)
+        waits = [self._commit(index, publisher, part, is_whole=is_whole) for index, part in parts.items()]
         for part in [await waits[0]] if len(waits) == 1 else await asyncio.gather(*waits):
             refused |= part
         return refused
+
+    def _parts(self, drafts: Sequence[Draft]) -> dict[int, Sequence[Draft]]:
+        """Events by the index of their partition."""
+        if len(self._partitions.all) == 1:
+            return {0: drafts} if drafts else {}
+        parts: dict[int, list[Draft]] = {}
+        for draft in drafts:
+            parts.setdefault(self._partitions.of(draft.kind, draft.key).index, []).append(draft)
+        return dict(parts)
+
+    async def _claim(self, topics: Sequence[str], publisher: str) -> dict[str, Refused]:
+        """Claim topics that have no owner; returns why which of them are not the publisher's."""
+        owners = await self._registry.owners(topics, publisher=publisher)
+        return {topic: self._refusal(topic, owners[topic]) for topic in topics if owners[topic] != publisher}
 
     def _refusal(self, topic: str, owner: str) -> Refused:
         if not owner:
             return quota.too_many_topics(self._registry.quotas, topic)
         return TopicOwned(topic, owner)
 
-    async def _check_whole(self, publisher: str, offered: Sequence[tuple[Event, bool]]) -> None:
+    async def _check_whole(self, publisher: str, drafts: Sequence[Draft]) -> None:
         """Raise TooLarge before anything is claimed or written, in whichever partition it would be too much."""
         await self._registry.refresh()
-        drafts: dict[int, list[Draft]] = {}
-        for event, _ in offered:
-            draft = Draft(event.kind, encode(event), publisher)
-            drafts.setdefault(self._partitions.of(draft.kind, event.key).index, []).append(draft)
-        await self._registry.learn({draft.kind for part in drafts.values() for draft in part})
-        for part in drafts.values():
-            check_whole(part, self._registry.snapshot)
+        await self._registry.learn({draft.kind for draft in drafts})
+        for part in self._parts(drafts).values():
+            check_whole(publisher, part, self._registry.snapshot)
 
-    async def _commit(self, index: int, drafts: Sequence[Draft], *, is_whole: bool) -> dict[int, Refused]:
+    async def _commit(
+        self, index: int, publisher: str, drafts: Sequence[Draft], *, is_whole: bool
+    ) -> dict[int, Refused]:
         """Commit drafts; returns which were refused, and why.
 
         Topics that were deleted meanwhile are claimed anew; those that are another client's now are refused.
         """
         refused: dict[int, Refused] = {}
         while drafts:
-            drafts, full = await self._committers[index].submit(drafts, is_whole=is_whole)
+            drafts, full = await self._committers[index].submit(publisher, drafts, is_whole=is_whole)
             refused |= {i: _full(queue) for i, queue in full.items()}
             if drafts:
                 topics = sorted({draft.kind.topic for draft in drafts})
-                owners = await self._registry.owners(topics, publisher=drafts[0].publisher)
-                foreign = [draft for draft in drafts if owners[draft.kind.topic] != draft.publisher]
-                whys = [self._refusal(draft.kind.topic, owners[draft.kind.topic]) for draft in foreign]
-                refused |= {draft.index: why for draft, why in zip(foreign, whys, strict=True)}
-                drafts = [draft for draft in drafts if draft.index not in refused]
-                if is_whole and foreign:
-                    return {draft.index: whys[0] for draft in [*foreign, *drafts]}
+                whys = await self._claim(topics, publisher)
+                if is_whole and whys:
+                    return {draft.index: next(iter(whys.values())) for draft in drafts}
+                refused |= _refused(drafts, whys)
+                drafts = [draft for draft in drafts if draft.kind.topic not in whys]
         return refused
+
+
+def _refused(drafts: Sequence[Draft], whys: Mapping[str, Refused]) -> dict[int, Refused]:
+    """The events on topics that are refused, by their index."""
+    return {draft.index: whys[draft.kind.topic] for draft in drafts if draft.kind.topic in whys} if whys else {}
 
 
 def _full(queue: str) -> QueueFull:
