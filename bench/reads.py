@@ -19,7 +19,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from bench.bus import a_bus
-from doubledecker.lake import marks, rows
+from doubledecker.lake import arrow, marks, rows
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.uid import event_id
@@ -94,7 +94,7 @@ def _events(first: int, ids: list[str]) -> pa.RecordBatch:
         row |= {"topic": ("orders", "users", "clicks")[n // 20_000 % 3], "tenant": f"tenant-{n % 50}"}
         row |= {"key": f"key-{n % 100_000}", "url": f"https://example.org/{n}"}
         made.append(row | {"data": f'{{"number":{n},"text":"{uuid4().hex}"}}'})
-    return pa.RecordBatch.from_pylist(made, schema=rows.layout("events").schema)
+    return pa.RecordBatch.from_pylist(made, schema=arrow.schema(rows.layout("events")))
 
 
 def _attempts(first: int, ids: list[str]) -> pa.RecordBatch:
@@ -102,7 +102,7 @@ def _attempts(first: int, ids: list[str]) -> pa.RecordBatch:
     for n in range(0, len(ids), _CARRIED):
         row = _place(first + n) | {"subscriber": "mailer-1a2b3c4d", "batch": uuid4().hex[:20], "attempt": 1}
         made.append(row | {"outcome": "delivered", "status": 200, "took_ms": 12, "events": ids[n : n + _CARRIED]})
-    return pa.RecordBatch.from_pylist(made, schema=rows.layout("attempts").schema)
+    return pa.RecordBatch.from_pylist(made, schema=arrow.schema(rows.layout("attempts")))
 
 
 def _place(n: int) -> dict[str, object]:

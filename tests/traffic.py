@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from random import Random
 
-from doubledecker.lake import marks, rows
+from doubledecker.lake import arrow, marks, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.uid import event_id
 from doubledecker.pipeline import files, landing
@@ -17,7 +17,7 @@ BEGAN_MS = 1_794_740_000_000
 def land(root: str, name: str, entries: Sequence[Entry], *, partition: int = 0) -> None:
     """Commit entries as one round of landing does."""
     table = landing.table_of(root, name)
-    batch = rows.to_batch(rows.layout(name), entries, partition=partition)
+    batch = arrow.to_batch(rows.layout(name), entries, partition=partition)
     table.commit(table.open(), list(files.write(table, [batch])), marks.reaches({partition: last(entries)}))
 
 

@@ -2,12 +2,17 @@
 
 import logging
 import sys
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
-import structlog
+if TYPE_CHECKING:
+    import structlog
 
 
 def configure(*, level: str, as_json: bool) -> None:
     """Set up logging for this process; called once, by the command that starts it."""
+    import structlog  # noqa: PLC0415 - see _Lazy
+
     renderer: structlog.types.Processor = (
         structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
@@ -25,7 +30,22 @@ def configure(*, level: str, as_json: bool) -> None:
     )
 
 
-def get(name: str) -> structlog.typing.FilteringBoundLogger:
+def get(name: str) -> "structlog.typing.FilteringBoundLogger":
     """The logger of one part of the product, e.g. `worker`."""
-    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(part=name)
-    return logger
+    return cast("structlog.typing.FilteringBoundLogger", _Lazy(name))
+
+
+class _Lazy:
+    """A logger that imports structlog when it first logs: that takes 0.2 s, and most commands log nothing."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @cached_property
+    def _logger(self) -> Any:
+        import structlog  # noqa: PLC0415 - it imports rich with all of its highlighters
+
+        return structlog.get_logger(part=self._name)
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._logger, verb)

@@ -5,7 +5,7 @@ It says on standard output what it is about to do and what it has done, so that 
 
 import sys
 
-from doubledecker.lake import marks, rows
+from doubledecker.lake import arrow, marks, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import files, lake, landing, tending, versions
 from doubledecker.store.journal import Entry
@@ -28,7 +28,7 @@ def main(root: str) -> None:
         first = max(0, marks.landed(seen, 1)[0].ms - BEGAN_MS + 1)
         numbers = range(first, first + EVENTS)
         entries = [Entry(f"{BEGAN_MS + number}-0", (("p", LINE % (number, number)),)) for number in numbers]
-        batch = rows.to_batch(rows.layout("events"), entries, partition=0)
+        batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
         say("landing")
         table.commit(seen, files.write(table, [batch]), marks.reaches({0: EntryId(BEGAN_MS + numbers[-1], 0)}))
         say(f"landed {numbers[-1]}")

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import Topology
 from doubledecker.errors import ReadTooLarge
-from doubledecker.lake import engine, marks, queries, reads, rows, snapshots
+from doubledecker.lake import arrow, engine, marks, queries, reads, rows, snapshots
 from doubledecker.lake.queries import Found
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
@@ -85,7 +85,7 @@ async def test_a_publishers_own_uuid7_is_found_whenever_it_was_accepted(tmp_path
 
 def _land(root: str, entry: Entry) -> None:
     table = landing.table_of(root, "events")
-    batch = rows.to_batch(rows.layout("events"), [entry], partition=0)
+    batch = arrow.to_batch(rows.layout("events"), [entry], partition=0)
     table.commit(table.open(), list(files.write(table, [batch])), marks.reaches({0: EntryId.parse(entry.id)}))
 
 

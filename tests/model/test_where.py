@@ -3,7 +3,7 @@
 import pytest
 
 from doubledecker.errors import BadRequest
-from doubledecker.lake import rows
+from doubledecker.lake import arrow, rows
 from doubledecker.lake.engine import DIALECT
 from doubledecker.model import condition, where
 
@@ -59,4 +59,4 @@ def test_what_is_no_condition_is_refused_with_what_is_allowed(text: str, told: s
 def test_conditions_know_the_columns_of_the_table():
     kinds = {"string": "text", "int32": "a number", "int64": "a number", "timestamp[us, tz=UTC]": "a moment"}
 
-    assert {column.name: kinds[str(column.type)] for column in rows.layout("events").schema} == condition.COLUMNS
+    assert {column.name: kinds[str(column.type)] for column in arrow.schema(rows.layout("events"))} == condition.COLUMNS

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from conftest import Topology
 from doubledecker.errors import LakeUnfit
-from doubledecker.lake import marks, rows
+from doubledecker.lake import arrow, marks, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import files, frames, landing, versions
 from doubledecker.pipeline.lake import Table
@@ -27,7 +27,7 @@ def an_old_table(root: str) -> None:
     now = landing.table_of(root, "events")
     old = Table(now.uri, pa.schema([column for column in now.schema if column.name not in NEW]), now.partition_by)
     entries = [Entry(f"{1_794_740_000_000 + n}-0", (("p", LINE % (n, n)),)) for n in range(5)]
-    batch = rows.to_batch(rows.layout("events"), entries, partition=0)
+    batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
     old.commit(old.open(), list(files.write(old, [batch])), marks.reaches({0: EntryId.parse(entries[-1].id)}))
 
 

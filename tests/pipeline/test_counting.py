@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as columns
 
-from doubledecker.lake import rows
+from doubledecker.lake import arrow, rows
 from doubledecker.pipeline import counting, sketches
 from doubledecker.pipeline.measures import MEASURES
 
@@ -16,9 +16,9 @@ NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
 
 def a_frame(spark: SparkSession, journal: str, *given: dict[str, object]):
-    schema = rows.layout(journal).schema
+    schema = arrow.schema(rows.layout(journal))
     told = [tuple(row.get(name) for name in schema.names) for row in given]
-    return spark.createDataFrame(told, rows.ddl(schema))
+    return spark.createDataFrame(told, arrow.ddl(schema))
 
 
 def found(frame, *names: str) -> list[tuple[object, ...]]:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from doubledecker.lake import rows
+from doubledecker.lake import arrow, rows
 from doubledecker.pipeline import files, frames, landing, versions
 from doubledecker.pipeline.lake import Table
 
@@ -26,7 +26,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def _batch(day: datetime) -> pa.RecordBatch:
-    schema = rows.layout("events").schema
+    schema = arrow.schema(rows.layout("events"))
     ms = int(day.timestamp() * 1000)
     told = [
         {"partition": 0, "entry": f"{ms}-{number}", "line": 0, "at": day, "topic": topic, "id": f"{day.day}/{number}"}

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from conftest import Topology
 from doubledecker.errors import LakeUnfit
-from doubledecker.lake import marks, queries, rows, snapshots
+from doubledecker.lake import arrow, marks, queries, rows, snapshots
 from doubledecker.lake.engine import opened, select_files
 from doubledecker.lake.queries import Query
 from doubledecker.model import where
@@ -75,7 +75,7 @@ def a_table(root: str) -> None:
         tenant = b',"tenant":"T\xc3\xa4"' if n == 2 else b""
         entries.append(Entry(f"{1_794_740_000_000 + n}-0", (("p", line % (n, n, key + tenant, data)),)))
     table = landing.table_of(root, "events")
-    batch = rows.to_batch(rows.layout("events"), entries, partition=0)
+    batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
     table.commit(table.open(), list(files.write(table, [batch])), marks.reaches({0: EntryId.parse(entries[-1].id)}))
 
 

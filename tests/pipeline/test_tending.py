@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from doubledecker.lake import marks, rows
+from doubledecker.lake import arrow, marks, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import consuming, files, landing, measures, refusals, tending, versions
 from doubledecker.pipeline.lake import Part
@@ -28,7 +28,7 @@ def land(root: str, first: int, count: int, *, topic: bytes = b"orders") -> None
     """What a round of landing leaves in the table, without Spark and without a bus."""
     table = landing.table_of(root, "events")
     entries = [Entry(f"{1_794_740_000_000 + n}-0", (("p", LINE % (topic, n, n)),)) for n in range(first, first + count)]
-    batch = rows.to_batch(rows.layout("events"), entries, partition=0)
+    batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
     opened = table.open()
     table.commit(opened, list(files.write(table, [batch])), marks.reaches({0: EntryId.parse(entries[-1].id)}))
 
@@ -115,7 +115,7 @@ def test_a_round_that_began_before_the_joining_commits_after_it(spark: SparkSess
     table = landing.table_of(root, "events")
     opened = table.open()
     entries = [Entry("1794740999999-0", (("p", LINE % (b"orders", 999, 999)),))]
-    written = list(files.write(table, [rows.to_batch(rows.layout("events"), entries, partition=0)]))
+    written = list(files.write(table, [arrow.to_batch(rows.layout("events"), entries, partition=0)]))
     tending.tend(spark, root)
 
     table.commit(opened, written, marks.reaches({0: EntryId(1_794_740_999_999, 0)}))
@@ -143,7 +143,7 @@ def test_files_of_a_round_that_died_are_removed_after_a_week(
     land(root, 0, 10)
     table = landing.table_of(root, "events")
     entries = [Entry("1794740999999-0", (("p", LINE % (b"orders", 1, 1)),))]
-    [orphan] = files.write(table, [rows.to_batch(rows.layout("events"), entries, partition=0)])
+    [orphan] = files.write(table, [arrow.to_batch(rows.layout("events"), entries, partition=0)])
     path = tmp_path / "events" / orphan.path
     os.utime(path, (time.time() - age_s, time.time() - age_s))
 
@@ -159,7 +159,7 @@ def a_day(root: str, number: int, *, topic: bytes = b"orders") -> None:
     table = landing.table_of(root, "events")
     first = 1_794_740_000_000 + number * DAY_S * 1000
     entries = [Entry(f"{first + n}-0", (("p", LINE % (topic, n, number * 10 + n)),)) for n in range(10)]
-    batch = rows.to_batch(rows.layout("events"), entries, partition=0)
+    batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
     table.commit(table.open(), list(files.write(table, [batch])), marks.reaches({0: EntryId.parse(entries[-1].id)}))
 
 
@@ -192,7 +192,7 @@ def test_attempts_and_settlements_have_a_rule_of_their_own(spark: SparkSession, 
     table = landing.table_of(root, "attempts")
     for number in range(4):
         ms = 1_794_740_000_000 + number * DAY_S * 1000
-        batch = rows.to_batch(rows.layout("attempts"), [Entry(f"{ms}-0", (("attempt", line % ms),))], partition=0)
+        batch = arrow.to_batch(rows.layout("attempts"), [Entry(f"{ms}-0", (("attempt", line % ms),))], partition=0)
         table.commit(table.open(), list(files.write(table, [batch])), marks.reaches({0: EntryId(ms, 0)}))
     a_day(root, 0)
     now = datetime.fromtimestamp(1_794_740_000 + 3 * DAY_S, UTC)

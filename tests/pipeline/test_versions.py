@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from doubledecker.lake import commits, marks, rows
+from doubledecker.lake import arrow, commits, marks, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import files, lake, landing, refusals, tending, versions
 from doubledecker.pipeline.lake import Table
@@ -28,7 +28,7 @@ def a_table(folder: Path) -> Table:
 
 def land(table: Table, number: int) -> None:
     """One event, and the mark that it is there."""
-    batch = rows.to_batch(
+    batch = arrow.to_batch(
         rows.layout("events"), [Entry(f"{BEGAN_MS + number}-0", (("p", LINE % (number, number)),))], partition=0
     )
     seen = versions.of(table, partitions=1)

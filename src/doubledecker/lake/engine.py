@@ -10,14 +10,13 @@ from datetime import datetime
 from typing import TypeVar
 
 import duckdb
-import pyarrow as pa
 from duckdb import DuckDBPyConnection
 from msgspec import json
 
 from doubledecker.errors import LakeMoved, LakeUnfit, ReadTooLarge
 from doubledecker.lake import rows
 from doubledecker.lake.queries import Found, Query
-from doubledecker.lake.rows import MOMENT
+from doubledecker.lake.rows import INT, LONG, STRING, STRINGS, TIMESTAMP
 from doubledecker.model import condition, moment
 from doubledecker.model.condition import Dialect
 from doubledecker.model.erasure import Erasure
@@ -35,15 +34,15 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
 # How often a query that was told to end is told so again: it may have been between two steps.
 _INSIST_S = 0.05
 _NUMBER = "-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?"
-_ERASED = pa.schema([("named", pa.string()), ("topic", pa.string()), ("before", MOMENT)])
+_ERASED = {"named": STRING, "topic": STRING, "before": TIMESTAMP}
 
-# Arrow's types as DuckDB's JSON has them.
-_TYPES: dict[pa.DataType, str | list[str]] = {
-    pa.int32(): "INTEGER",
-    pa.int64(): "BIGINT",
-    pa.string(): "VARCHAR",
-    MOMENT: "BIGINT",
-    pa.list_(pa.string()): ["VARCHAR"],
+# Types as DuckDB's JSON has them.
+_TYPES: dict[str, str | list[str]] = {
+    INT: "INTEGER",
+    LONG: "BIGINT",
+    STRING: "VARCHAR",
+    TIMESTAMP: "BIGINT",
+    STRINGS: ["VARCHAR"],
 }
 _JSON_NONE = "{}"
 
@@ -119,7 +118,7 @@ def select_files(
         return []
     options = ", hive_partitioning = true, hive_types = {'topic': varchar}" if query.name == "events" else ""
     # What has no rows has the columns that files of an older version lack.
-    given = _given("none", rows.layout(query.name).schema)
+    given = _given("none", rows.layout(query.name).columns)
     files = f"select * from read_parquet($files, union_by_name = true{options})"  # noqa: S608 - names of ours
     source = f"({files} union all by name {given})"
     return _select(connection, source, query, erased, {"files": paths, "none": _JSON_NONE})
@@ -132,19 +131,19 @@ def select_rows(
     erased: Sequence[Erasure] = (),
 ) -> Found:
     """The rows, given as columns, that fit."""
-    source = f"({_given('columns', rows.layout(query.name).schema)})"
+    source = f"({_given('columns', rows.layout(query.name).columns)})"
     return _select(connection, source, query, erased, {"columns": _encoded(columns)})
 
 
-def _given(parameter: str, schema: pa.Schema) -> str:
+def _given(parameter: str, columns: Mapping[str, str]) -> str:
     """A query for the rows of a parameter that has columns as JSON, times in microseconds.
 
     Not as Arrow: to make it of Python's values, pyarrow imports pandas where there is one, which takes longer than all.
     """
-    shape = json.encode({column.name: [_TYPES[column.type]] for column in schema}).decode()
-    columns = (f'unnest(c."{column.name}") as "{column.name}"' for column in schema)
-    listed = f"select {', '.join(columns)} from (select from_json(${parameter}, '{shape}') as c)"  # noqa: S608 - ours
-    moments = (f'make_timestamptz("{column.name}") as "{column.name}"' for column in schema if column.type == MOMENT)
+    shape = json.encode({name: [_TYPES[type_]] for name, type_ in columns.items()}).decode()
+    lists = (f'unnest(c."{name}") as "{name}"' for name in columns)
+    listed = f"select {', '.join(lists)} from (select from_json(${parameter}, '{shape}') as c)"  # noqa: S608 - ours
+    moments = (f'make_timestamptz("{name}") as "{name}"' for name, type_ in columns.items() if type_ == TIMESTAMP)
     return f"select * replace ({', '.join(moments)}) from ({listed})"  # noqa: S608 - names of ours
 
 
@@ -163,7 +162,7 @@ def _select(
     erased: Sequence[Erasure],
     parameters: dict[str, object],
 ) -> Found:
-    names = rows.shown(query.name)
+    names, of_type = rows.shown(query.name), rows.layout(query.name).columns
     fitting = [condition.to_sql(query.condition, DIALECT)] if query.condition else []
     for column in ("tenant", "key"):
         named = [each for each in erased if getattr(each, column)]
@@ -172,18 +171,18 @@ def _select(
             parameters = parameters | {f"erased_{column}": _tombstones(named, column)}
     where = f"where {' and '.join(f'({each})' for each in fitting)}" if fitting else ""
     number = "cast(split_part(r.entry, '-', 2) as hugeint)"
-    shown = ", ".join(_shown(column) for column in rows.layout(query.name).schema if column.name in names)
+    shown = ", ".join(_shown(column, of_type[column]) for column in names)
     order = f"r.at, r.partition, {number}, r.line"
     sql = f"select {shown} from {source} r {where} order by {order} limit {query.limit}"  # noqa: S608 - see above
     connection.execute(sql, parameters)
     return [dict(zip(names, row, strict=True)) for row in connection.fetchall()]
 
 
-def _shown(column: pa.Field) -> str:
+def _shown(column: str, type_: str) -> str:
     """Moments as text, in UTC: Python would need one more library for times with a zone."""
-    if column.type != MOMENT:
-        return f'r."{column.name}"'
-    return f"strftime(r.\"{column.name}\" at time zone 'UTC', '%Y-%m-%dT%H:%M:%S.%gZ')"
+    if type_ != TIMESTAMP:
+        return f'r."{column}"'
+    return f"strftime(r.\"{column}\" at time zone 'UTC', '%Y-%m-%dT%H:%M:%S.%gZ')"
 
 
 def _not_erased(column: str) -> str:

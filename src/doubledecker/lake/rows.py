@@ -1,8 +1,10 @@
-"""A journal's entries as rows: the columns of each journal, and how its lines of JSON become an Arrow batch.
+"""A journal's entries as rows: the columns of each journal, and how its lines of JSON become columns.
 
 Every journal's rows begin with their place: `partition`, `entry`, and `line` counted through the entry, which together
 are a row's identity; and `at`, when the bus wrote it. A journal that has no columns of its own here is given as it is:
 a row a line, with the `field` it was in and its `text`.
+
+Arrow is left to lake/arrow.py: to import it takes a quarter of a second, and who reads a few rows needs none.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,26 +12,16 @@ from dataclasses import dataclass
 from itertools import repeat
 
 import msgspec
-import pyarrow as pa
 from msgspec import Raw
 
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.store.journal import Attempt, Entry
 
-# When something was, as every table has it.
-MOMENT = pa.timestamp("us", tz="UTC")
-_PLACE = (("partition", pa.int32()), ("entry", pa.string()), ("line", pa.int32()), ("at", MOMENT))
-# Arrow's types as Spark's DDL and as Delta names them.
-_DDL = {
-    pa.int32(): "int",
-    pa.int64(): "long",
-    pa.string(): "string",
-    MOMENT: "timestamp",
-    pa.date32(): "date",
-    pa.list_(pa.string()): "array<string>",
-    pa.list_(pa.int64()): "array<long>",
-}
+# Types by their names in Spark's DDL.
+INT, LONG, STRING, TIMESTAMP, DATE = "int", "long", "string", "timestamp", "date"
+STRINGS, LONGS = "array<string>", "array<long>"
+_PLACE = (("partition", INT), ("entry", STRING), ("line", INT), ("at", TIMESTAMP))
 
 
 class _EventLine(msgspec.Struct, frozen=True, gc=False):
@@ -61,13 +53,14 @@ _Columns = Sequence[Sequence[object]]
 class Layout:
     """The columns of a journal's rows after their place, how labels and lines fill them, and what an entry has."""
 
-    columns: tuple[tuple[str, pa.DataType], ...]
+    own: tuple[tuple[str, str], ...]
     fill: Callable[[Sequence[str], Sequence[bytes]], _Columns]
     lines: Callable[[Entry], Lines]
 
     @property
-    def schema(self) -> pa.Schema:
-        return pa.schema([*_PLACE, *self.columns])
+    def columns(self) -> dict[str, str]:
+        """The type of each column."""
+        return dict((*_PLACE, *self.own))
 
 
 def layout(journal: str) -> Layout:
@@ -77,23 +70,11 @@ def layout(journal: str) -> Layout:
 
 def shown(journal: str) -> list[str]:
     """The columns of a journal's rows as they are shown: the ids that an attempt carried are too many."""
-    return [name for name in layout(journal).schema.names if (journal, name) != ("attempts", "events")]
-
-
-def ddl(schema: pa.Schema) -> str:
-    """A schema in the words of Spark."""
-    return ", ".join(f"`{column.name}` {_DDL[column.type]}" for column in schema)
-
-
-def to_batch(shape: Layout, entries: Sequence[Entry], *, partition: int) -> pa.RecordBatch:
-    """All lines of some entries, in order."""
-    values = to_columns(shape, entries, partition=partition)
-    arrays = [pa.array(values[column.name], column.type) for column in shape.schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=shape.schema)
+    return [name for name in layout(journal).columns if (journal, name) != ("attempts", "events")]
 
 
 def to_columns(shape: Layout, entries: Sequence[Entry], *, partition: int) -> dict[str, Sequence[object]]:
-    """The same as columns of Python's own values, times in microseconds since 1970."""
+    """All lines of some entries, in order, as columns of Python's own values; times in microseconds since 1970."""
     ids: list[str] = []
     numbers: list[int] = []
     moments: list[int] = []
@@ -107,8 +88,8 @@ def to_columns(shape: Layout, entries: Sequence[Entry], *, partition: int) -> di
         ids.extend(repeat(entry.id, count))
         numbers.extend(range(count))
         moments.extend(repeat(EntryId.parse(entry.id).ms * 1000, count))
-    place = [[partition] * len(lines), ids, numbers, moments]
-    return dict(zip(shape.schema.names, [*place, *shape.fill(labels, lines)], strict=True))
+    place: _Columns = [[partition] * len(lines), ids, numbers, moments]
+    return dict(zip(shape.columns, [*place, *shape.fill(labels, lines)], strict=True))
 
 
 def _all_lines(entry: Entry) -> Lines:
@@ -177,49 +158,49 @@ def _fill_plain(labels: Sequence[str], lines: Sequence[bytes]) -> _Columns:
     return [labels, lines]
 
 
-_PLAIN = Layout((("field", pa.string()), ("text", pa.string())), _fill_plain, _all_lines)
+_PLAIN = Layout((("field", STRING), ("text", STRING)), _fill_plain, _all_lines)
 _LAYOUTS = {
     "events": Layout(
         (
-            ("publisher", pa.string()),
-            ("topic", pa.string()),
-            ("type", pa.string()),
-            ("id", pa.string()),
-            ("tenant", pa.string()),
-            ("key", pa.string()),
-            ("timestamp", pa.int64()),
-            ("url", pa.string()),
-            ("data", pa.string()),
-            ("traceparent", pa.string()),
-            ("bytes", pa.int32()),
-            ("replay", pa.string()),
-            ("replay_of", pa.string()),
+            ("publisher", STRING),
+            ("topic", STRING),
+            ("type", STRING),
+            ("id", STRING),
+            ("tenant", STRING),
+            ("key", STRING),
+            ("timestamp", LONG),
+            ("url", STRING),
+            ("data", STRING),
+            ("traceparent", STRING),
+            ("bytes", INT),
+            ("replay", STRING),
+            ("replay_of", STRING),
         ),
         _fill_events,
         _all_lines,
     ),
     "attempts": Layout(
         (
-            ("subscriber", pa.string()),
-            ("batch", pa.string()),
-            ("attempt", pa.int32()),
-            ("outcome", pa.string()),
-            ("status", pa.int32()),
-            ("took_ms", pa.int64()),
-            ("attempted_at", MOMENT),
-            ("events", pa.list_(pa.string())),
+            ("subscriber", STRING),
+            ("batch", STRING),
+            ("attempt", INT),
+            ("outcome", STRING),
+            ("status", INT),
+            ("took_ms", LONG),
+            ("attempted_at", TIMESTAMP),
+            ("events", STRINGS),
         ),
         _fill_attempts,
         _all_lines,
     ),
     "settlements": Layout(
         (
-            ("queue", pa.string()),
-            ("kind", pa.string()),
-            ("message", pa.string()),
-            ("tenant", pa.string()),
-            ("attempt", pa.int32()),
-            ("took_ms", pa.int64()),
+            ("queue", STRING),
+            ("kind", STRING),
+            ("message", STRING),
+            ("tenant", STRING),
+            ("attempt", INT),
+            ("took_ms", LONG),
         ),
         _fill_settlements,
         _settled_lines,

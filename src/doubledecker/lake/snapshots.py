@@ -10,16 +10,17 @@ from itertools import repeat, starmap
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-import pyarrow as pa
+from arro3.core import ChunkedArray, DataType, Table
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from doubledecker.errors import LakeUnfit
 from doubledecker.lake import marks
-from doubledecker.lake.rows import MOMENT
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
+
+_MOMENT = DataType.timestamp("us", tz="UTC")
 
 
 class File(NamedTuple):
@@ -82,26 +83,23 @@ def read(root: str, name: str, *, partitions: int) -> Snapshot:
 
 def _files(table: DeltaTable) -> list[File]:
     """The files of a log, by columns: a log may have a hundred thousand."""
-    added = _read_all(table.get_add_actions(flatten=True))
+    added = table.get_add_actions(flatten=True)
     names = ("path", "size_bytes", "min.at", "max.at", "partition.topic")
     return list(starmap(File, zip(*(_told(added, name) for name in names), strict=True)))
 
 
-def _told(added: pa.Table, name: str) -> Iterable[Any]:
+def _told(added: Table, name: str) -> Iterable[Any]:
     """What the log tells of each file."""
     if name not in added.column_names:
         return repeat(None, added.num_rows)
     return _values(added[name])
 
 
-def _read_all(found: object) -> pa.Table:
-    """What delta-rs gives, as a stream: pa.table() would import pandas where there is one, which takes a second."""
-    return pa.RecordBatchReader.from_stream(found).read_all()
-
-
-def _values(column: pa.ChunkedArray) -> list[Any]:
-    """Python's values, times in microseconds since 1970: to make moments, pyarrow would import pandas too."""
-    plain = column.cast(MOMENT).cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+def _values(column: ChunkedArray) -> list[Any]:
+    """Python's values, times in microseconds since 1970."""
+    plain = column
+    if DataType.is_timestamp(column.type):
+        plain = column.cast(_MOMENT).cast(DataType.int64())
     return list(plain.to_pylist())
 
 
@@ -110,7 +108,7 @@ def erased(root: str) -> Sequence[Erasure]:
     table = _open(f"{root.rstrip('/')}/erasures")
     if table is None or not table.file_uris():
         return []
-    kept = _read_all(table.scan())
+    kept = table.scan().read_all()
     columns = (_values(kept[name]) for name in ("before", "tenant", "key", "topic"))
     return [
         Erasure(before // 1000, tenant=tenant or "", key=key or "", topic=topic or "")

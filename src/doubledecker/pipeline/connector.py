@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from doubledecker.errors import BadRequest
-from doubledecker.lake import rows
+from doubledecker.lake import arrow, rows
 from doubledecker.pipeline import options, sink
 from doubledecker.pipeline.options import ReadOptions
 from doubledecker.pipeline.sink import BusStreamWriter, BusWriter, SinkPlan
@@ -41,7 +41,7 @@ class BusSource(DataSource):
 
     def schema(self) -> str:
         """The columns of the journal that is read."""
-        return rows.ddl(rows.layout(self._wanted().journal).schema)
+        return arrow.ddl(arrow.schema(rows.layout(self._wanted().journal)))
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - the journal decides
         return JournalReader(self._wanted())
@@ -63,7 +63,7 @@ class BusSource(DataSource):
 
     def _wanted(self) -> ReadOptions:
         wanted = options.parse_read(self.options)
-        columns = rows.layout(wanted.journal).schema.names
+        columns = rows.layout(wanted.journal).columns
         for column, values in (("topic", wanted.topics), ("tenant", wanted.tenants)):
             if values and column not in columns:
                 raise BadRequest(f"the journal {wanted.journal!r} has no {column}; leave the option out")

@@ -19,9 +19,8 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
-from doubledecker.lake import commits
+from doubledecker.lake import arrow, commits
 from doubledecker.lake.commits import is_local, system_of
-from doubledecker.lake.rows import ddl
 from doubledecker.pipeline.lake import Part, Table, WrittenFile
 
 # A row group: large enough to compress well, small enough to hold.
@@ -78,7 +77,7 @@ def in_tasks(
             for number in batch["id"].to_pylist():
                 yield tell(work(jobs[number]))
 
-    told = spark.range(0, len(jobs), 1, len(jobs)).mapInArrow(act, ddl(TOLD))
+    told = spark.range(0, len(jobs), 1, len(jobs)).mapInArrow(act, arrow.ddl(TOLD))
     return [hear(*row) for row in told.collect()]
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as columns
 
-from doubledecker.lake import rows
+from doubledecker.lake import arrow
 from doubledecker.pipeline.lake import Table
 from doubledecker.pipeline.versions import Version
 
@@ -34,9 +34,9 @@ def landed(
 
 def of(spark: SparkSession, table: Table, paths: list[str]) -> DataFrame:
     """The rows of some of a table's files."""
-    reader = spark.read.schema(rows.ddl(table.schema)).option("basePath", table.uri)
+    reader = spark.read.schema(arrow.ddl(table.schema)).option("basePath", table.uri)
     # Spark reads no files at all only as a frame without rows.
-    return reader.parquet(*paths) if paths else spark.createDataFrame([], rows.ddl(table.schema))
+    return reader.parquet(*paths) if paths else spark.createDataFrame([], arrow.ddl(table.schema))
 
 
 def order() -> list[Column]:

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from doubledecker.bus.relief import MemoryRules
 from doubledecker.errors import ArchiveTaken
-from doubledecker.lake import marks, rows
+from doubledecker.lake import arrow, marks, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import files, reading, session, versions
 from doubledecker.pipeline.lake import Table, TableSize, WrittenFile
@@ -59,7 +59,7 @@ class Landed:
 
 def table_of(root: str, name: str) -> Table:
     """Where a journal's rows go."""
-    schema = rows.layout(name).schema.append(pa.field("date", pa.date32()))
+    schema = arrow.schema(rows.layout(name)).append(pa.field("date", pa.date32()))
     return Table(f"{root.rstrip('/')}/{name}", schema, TABLES[name], _INDEXED.get(name, ()))
 
 
@@ -179,7 +179,7 @@ def _write_slice(part: Slice, *, access: Access, name: str, table: Table) -> Ite
     shape = rows.layout(name)
     # What was cut meanwhile is written down by the bus as a gap; the archive goes on.
     pages = reading.pages(access, name, part, fails_on_loss=False)
-    return files.write(table, (rows.to_batch(shape, entries, partition=part.partition) for entries in pages))
+    return files.write(table, (arrow.to_batch(shape, entries, partition=part.partition) for entries in pages))
 
 
 def _ends(slices: Iterable[Slice]) -> dict[int, EntryId]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from doubledecker.lake.rows import MOMENT
+from doubledecker.lake.arrow import MOMENT
 from doubledecker.model.outcome import Kind
 from doubledecker.pipeline.lake import Table
 

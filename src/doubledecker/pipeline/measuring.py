@@ -23,7 +23,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as columns
 
-from doubledecker.lake import marks, rows
+from doubledecker.lake import arrow, marks
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import counting, files, frames, landing, measures, session, versions
@@ -119,7 +119,7 @@ def fold(spark: SparkSession, table: Table, seen: Version, wanted: Measure, *, f
 
 def write(spark: SparkSession, table: Table, parts: DataFrame) -> list[WrittenFile]:
     """Write parts to files of the table, in tasks; they belong to it once they are committed."""
-    told = parts.coalesce(session.cores(spark)).mapInArrow(partial(_write_parts, table=table), rows.ddl(files.TOLD))
+    told = parts.coalesce(session.cores(spark)).mapInArrow(partial(_write_parts, table=table), arrow.ddl(files.TOLD))
     return [files.hear(*row) for row in told.collect()]
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as columns
 
 from doubledecker.assembly.settings import Settings
-from doubledecker.lake import rows
+from doubledecker.lake import arrow
 from doubledecker.model.position import Place
 from doubledecker.model.strand import STRANDS, Reach, Strand
 from doubledecker.model.subscriber import Subscriber
@@ -65,7 +65,7 @@ def post(frame: DataFrame, posting: Posting, *, tasks: int) -> Posted:
     )
     work = partial(poster.post_rows, posting=posting, schema=_TOLD)
     # What comes back is a line about each strand; the events themselves never leave their task.
-    told = shaped.mapInArrow(work, rows.ddl(_TOLD)).collect()
+    told = shaped.mapInArrow(work, arrow.ddl(_TOLD)).collect()
     named = [(Strand(each.partition, each.strand), each) for each in told]
     return Posted(
         events=sum(each.events for _, each in named),

@@ -8,7 +8,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from doubledecker import clock
-from doubledecker.lake.rows import MOMENT
+from doubledecker.lake.arrow import MOMENT
 from doubledecker.pipeline import files, versions
 from doubledecker.pipeline.lake import Table, WrittenFile
 

@@ -25,7 +25,7 @@ from pyspark.sql import functions as columns
 from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
 from doubledecker.errors import Refused
-from doubledecker.lake import rows
+from doubledecker.lake import arrow
 from doubledecker.model import errand as views
 from doubledecker.model import moment
 from doubledecker.model.errand import Errand, text_of
@@ -146,7 +146,7 @@ class Replayer:
         laned = frame.withColumn("lane", _lane(replay, errand.lanes))
         dealt = laned.repartitionById(tasks, columns.col("lane") % tasks).sortWithinPartitions(*frames.order())
         work = Work(self.settings, errand.id, replay)
-        told = dealt.mapInArrow(partial(resending.send, work=work), rows.ddl(resending.SENT)).collect()
+        told = dealt.mapInArrow(partial(resending.send, work=work), arrow.ddl(resending.SENT)).collect()
         return Sent(*(sum(row[name] for row in told) for name in resending.SENT.names))
 
     def _count(self, replay: Replay, from_ms: int, upto_ms: int, width: int) -> Mapping[int, int]:

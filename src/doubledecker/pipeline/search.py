@@ -103,7 +103,7 @@ def everything(ground: Ground, name: str, *, since: datetime | None = None, unti
     table = landing.table_of(ground.root, name)
     seen = versions.of(table, partitions=ground.access.partitions)
     reached = marks.landed(seen, ground.access.partitions)
-    names = rows.layout(name).schema.names
+    names = list(rows.layout(name).columns)
     whole = frames.landed(ground.spark, table, seen, since=since, until=until).select(names)
     if until is None or not has_landed(ground, name, reached, until):
         fresh = _fresh(ground, name, reached)

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from doubledecker.errors import JournalTrimmed
-from doubledecker.lake import journals, rows
+from doubledecker.lake import arrow, journals, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import options, reading
 from doubledecker.pipeline.options import ReadOptions
@@ -153,7 +153,7 @@ def _read(wanted: ReadOptions, selection: Selection, part: Slice) -> Iterator[pa
     """The rows of a slice that are wanted, a batch a page."""
     shape = rows.layout(wanted.journal)
     for entries in reading.pages(wanted.access, wanted.journal, part, fails_on_loss=wanted.fails_on_loss):
-        batch = rows.to_batch(shape, entries, partition=part.partition)
+        batch = arrow.to_batch(shape, entries, partition=part.partition)
         for column, values in selection:
             batch = batch.filter(pc.is_in(batch[column], pa.array(sorted(values), pa.string())))
         if batch.num_rows:
@@ -190,7 +190,7 @@ def _selection(wanted: ReadOptions) -> Selection:
 
 
 def _schema(wanted: ReadOptions) -> pa.Schema:
-    return rows.layout(wanted.journal).schema
+    return arrow.schema(rows.layout(wanted.journal))
 
 
 def _equal_to(each: Filter, texts: set[str]) -> tuple[str, frozenset[str]] | None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as columns
 
-from doubledecker.lake.rows import MOMENT
+from doubledecker.lake.arrow import MOMENT
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
 from doubledecker.pipeline import files

@@ -22,8 +22,8 @@ from deltalake.table import ProtocolVersions
 
 from doubledecker.errors import LakeUnfit
 from doubledecker.lake import commits, marks
+from doubledecker.lake.arrow import MOMENT
 from doubledecker.lake.commits import Commit
-from doubledecker.lake.rows import MOMENT
 from doubledecker.pipeline import lake
 from doubledecker.pipeline.lake import Change, Part, Table, TableSize, WrittenFile
 
