@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from conftest import Topology
-from doubledecker.bus import lag
+from doubledecker.bus import lag, overview
 from doubledecker.store import journal
 from doubledecker.store.partitions import Partition
 from feed import a_feed
@@ -45,3 +45,17 @@ async def test_the_oldest_event_that_has_not_landed_tells_the_lag_and_none_is_no
     assert HOUR_MS <= some.age_ms <= now_ms - second_ms
     assert some.age_ms > 0
     assert none == lag.Lag(0, 1.0)
+
+
+async def test_the_journal_that_is_furthest_behind_tells_its_age(topology: Topology):
+    async with a_feed(topology) as feed:
+        parts = feed.bus.partitions
+        await feed.publish(30, call=1)
+        for part in parts.all:
+            await journal.register_archive(part, "lake")
+            await journal.confirm(part, "events", archive="lake", last_id=(await entries(part))[-1])
+        parts.all[-1].shift_ms = HOUR_MS
+        view = await overview.look(parts, {}, now_ms=0)
+
+    assert view.journal_ages["events"].lag_ms == 0
+    assert view.journal_ages["events"].held_ms >= HOUR_MS

@@ -15,9 +15,10 @@ from structlog.testing import capture_logs
 
 from conftest import Topology
 from doubledecker import __version__
+from doubledecker.store import journal as journals
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.web import server
-from harness import a_bus, an_event
+from harness import TestBus, a_bus, an_event
 from receiver import Receiver
 from web.asking import ask, journal
 
@@ -73,6 +74,34 @@ async def test_metrics_are_what_prometheus_reads_and_count_what_was_published(to
         assert published.labels == {"topic": "widgets"}
         assert published.value == 7
         assert families["doubledecker_worker_slots"].samples[0].value >= 8
+
+
+async def test_metrics_have_the_lag_of_each_journal_once_something_archives(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        await bus.publish(await bus.token("shop"), [an_event(n) for n in range(3)])
+        home = bus.partitions.home
+        before = await by_journal(bus)
+        await journals.register_archive(home, "lake")
+        behind = await by_journal(bus)
+        [entry] = await journals.read(home, "events")
+        await journals.confirm(home, "events", archive="lake", last_id=entry.id)
+        landed = await by_journal(bus)
+
+    assert before["doubledecker_pipeline_lag_seconds"] == {}
+    assert before["doubledecker_journal_age_seconds"]["events"] > 0
+    assert before["doubledecker_journal_age_seconds"]["attempts"] == 0
+    assert behind["doubledecker_pipeline_lag_seconds"]["events"] > 0
+    assert behind["doubledecker_pipeline_lag_seconds"]["attempts"] == 0
+    assert landed["doubledecker_pipeline_lag_seconds"]["events"] == 0
+
+
+async def by_journal(bus: TestBus) -> dict[str, dict[str, float]]:
+    """The metrics that are told by journal."""
+    text = (await ask(bus, "GET", "/metrics")).body.decode()
+    return {
+        family.name: {sample.labels["journal"]: sample.value for sample in family.samples if "journal" in sample.labels}
+        for family in text_string_to_metric_families(text)
+    }
 
 
 async def test_an_unknown_path_is_404_and_a_wrong_method_405_with_those_allowed(one: Topology):

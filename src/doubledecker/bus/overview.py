@@ -2,8 +2,8 @@
 
 import asyncio
 from collections import Counter as Sum
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from doubledecker.bus.telemetry import counter
 from doubledecker.model.subscriber import Subscriber
@@ -72,6 +72,7 @@ class Overview:
     chains: tuple[ChainState, ...] = ()
     watches_alive: int = 0
     is_piped: bool = False
+    journal_ages: Mapping[str, journal.Age] = field(default_factory=dict)
 
     @property
     def unserved(self) -> list[str]:
@@ -114,6 +115,7 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
         memory=tuple(await look_at_memory(partitions)),
         journal_bytes=dict(journal_totals),
         oldest_at=min((part.oldest_at for part in parts if part.oldest_at is not None), default=None),
+        journal_ages={name: _oldest([part.journal_ages[name] for part in parts]) for name in journal.NAMES},
         is_piped=run is not None and run.is_alive(now_ms),
         chains=tuple(await chains.states(partitions.home, silent_ms_max=ALIVE_MS)),
     )
@@ -177,6 +179,7 @@ class _Part:
     jobs: dict[tuple[str, str], int]
     slots: frozenset[str]
     journal_bytes: dict[str, int]
+    journal_ages: dict[str, journal.Age]
     oldest_at: int | None
 
 
@@ -187,5 +190,12 @@ async def _part(partition: Partition) -> _Part:
         jobs=await jobs.counts(partition),
         slots=frozenset(await jobs.alive(partition, silent_ms_max=ALIVE_MS)),
         journal_bytes={name: int(state.get(f"{name}_bytes", 0)) for name in journal.NAMES},
+        journal_ages={name: await journal.age(partition, name) for name in journal.NAMES},
         oldest_at=await batches.oldest(partition),
     )
+
+
+def _oldest(ages: Sequence[journal.Age]) -> journal.Age:
+    """The age of a journal over all partitions: that of the one that is furthest behind."""
+    lags = [age.lag_ms for age in ages if age.lag_ms is not None]
+    return journal.Age(max(age.held_ms for age in ages), max(lags, default=None))

@@ -24,7 +24,7 @@ _TRIM_MAX = {"events": 100, "attempts": 100, "settlements": 1_000}
 NEXT_S = 5.0
 _EVENTS = "journal:events"
 
-_TRIM, _CONFIRM = load("journal_trim"), load("journal_confirm")
+_TRIM, _CONFIRM, _AGE = load("journal_trim"), load("journal_confirm"), load("journal_age")
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,6 +50,14 @@ class Trimmed:
 
 
 @dataclass(frozen=True)
+class Age:
+    """How old the oldest entry of a journal is, and the oldest that has not landed; None when nothing archives."""
+
+    held_ms: int
+    lag_ms: int | None
+
+
+@dataclass(frozen=True)
 class Entry:
     """One entry of a journal."""
 
@@ -67,6 +75,12 @@ class Page:
 
     entries: Sequence[Entry]
     trimmed: str
+
+
+async def age(partition: Partition, name: Name) -> Age:
+    """How old a journal's entries are, by the server's clock; 0 when there are none."""
+    held_ms, lag_ms = cast("tuple[int, int]", await partition.run(_AGE, name=name))
+    return Age(held_ms, None if lag_ms < 0 else lag_ms)
 
 
 async def trim(partition: Partition, name: Name, *, bytes_max: int, is_forced: bool = True) -> Trimmed:

@@ -156,11 +156,26 @@ def _gauges(view: Overview) -> Iterator[Metric]:
     for name, size in sorted(view.journal_bytes.items()):
         journal.add_metric([name], size)
     yield journal
+    yield from _journal_ages(view)
     yield GaugeMetricFamily("doubledecker_worker_slots", "Slots with a fresh heartbeat", value=view.slots_alive)
     alive = view.watches_alive
     yield GaugeMetricFamily("doubledecker_watch_processes", "Watch processes with a fresh heartbeat", value=alive)
     age_s = 0 if view.oldest_at is None else max(0, view.at - view.oldest_at) / 1000
     yield GaugeMetricFamily("doubledecker_oldest_batch_age_seconds", "Age of the oldest waiting batch", value=age_s)
+
+
+def _journal_ages(view: Overview) -> Iterator[Metric]:
+    held = GaugeMetricFamily("doubledecker_journal_age_seconds", "Age of the oldest entry held", labels=["journal"])
+    lag = GaugeMetricFamily(
+        "doubledecker_pipeline_lag_seconds", "Age of the oldest entry that has not landed", labels=["journal"]
+    )
+    for name, age in sorted(view.journal_ages.items()):
+        held.add_metric([name], age.held_ms / 1000)
+        # Without a pipeline there is nothing to be behind, and an alert on the lag must not fire.
+        if age.lag_ms is not None:
+            lag.add_metric([name], age.lag_ms / 1000)
+    yield held
+    yield lag
 
 
 def _memory(view: Overview) -> Iterator[Metric]:
