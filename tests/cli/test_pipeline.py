@@ -1,12 +1,14 @@
 """`doubledecker pipeline` as a user runs it."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from cli.commands import Up, an_up, children, run, until
+from cli.commands import Up, an_up, children, is_running, run, until
 from doubledecker.store import ports
 
 
@@ -92,6 +94,28 @@ def test_up_brings_the_pipeline_up_and_events_land(data_dir: Path):
     rows = [DeltaTable(data_dir / "lake" / name).count() for name in ("events", "attempts")]
     assert rows[0] >= running["steps"]["events"]["rows"]
     assert rows[1] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_jvm_outlives_its_pipeline_or_an_up_that_is_stopped_while_spark_starts(data_dir: Path):
+    with an_up(data_dir, "--no-demo", with_pipeline=True) as up:
+        until(lambda: jvms(up), within_s=120)
+        [first] = jvms(up)
+        os.kill(up.child("pipeline"), signal.SIGKILL)
+        until(lambda: not is_running(first), within_s=30)
+        until(lambda: jvms(up), within_s=120)
+        [second] = jvms(up)
+        code = up.end(within_s=30)
+
+        assert code == 0
+        assert not is_running(second)
+
+
+def jvms(up: Up) -> list[int]:
+    """Not the shell that becomes one, and whose command line has the same words."""
+    lines = children(up.process.pid).items()
+    return [pid for pid, line in lines if "/bin/java " in line and "org.apache.spark.deploy.SparkSubmit" in line]
 
 
 @pytest.mark.slow

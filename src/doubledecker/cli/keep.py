@@ -26,6 +26,7 @@ WELL_S = 30.0
 # A log that a start finds larger than this is put aside, and the one put aside before is removed.
 LOG_BYTES_MAX = 16_777_216
 _STDERR = 2
+_GLANCE_S = 0.1
 
 Say = Callable[[str], None]
 
@@ -152,21 +153,25 @@ class ChildLife:
             )
 
     async def wait(self) -> int:
-        assert self._process is not None, "waited for after its start"
-        return await self._process.wait()
+        """Wait for its end; what it had started and left behind, such as Spark's JVM, is then told to end too."""
+        exit_code = await self._started().wait()
+        self._signal_group(signal.SIGTERM)
+        return exit_code
 
     def kill(self) -> None:
         self._signal(signal.SIGKILL)
 
     async def stop(self, *, grace_s: float) -> None:
-        """SIGTERM, and SIGKILL after the grace."""
+        """SIGTERM, to it and then to what it left behind, and SIGKILL after the grace."""
         if self._process is None:
             return
         self._signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._process.wait()
-        self.kill()
+                while self._signal_group(signal.SIGTERM):  # noqa: ASYNC110 - others' processes set no Event
+                    await asyncio.sleep(_GLANCE_S)
+        self._signal_group(signal.SIGKILL)
         await self._process.wait()
 
     def _signal(self, number: int) -> None:
@@ -175,6 +180,18 @@ class ChildLife:
             with contextlib.suppress(ProcessLookupError):
                 # It leads the group of its session; with SIGKILL nobody in there is spared.
                 (os.killpg if number == signal.SIGKILL else os.kill)(self._process.pid, number)
+
+    def _signal_group(self, number: int) -> bool:
+        """Signal all that is left of its group; says whether there was any. No other gets its id before that."""
+        try:
+            os.killpg(self._started().pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False  # macOS answers the second when none of the group lives
+        return True
+
+    def _started(self) -> asyncio.subprocess.Process:
+        assert self._process is not None, "asked after its start"
+        return self._process
 
 
 class ValkeyLife:
