@@ -1,5 +1,6 @@
 """The past meets the feed: from any position, with the feed anywhere ahead, every event comes once and in order."""
 
+import asyncio
 import random
 
 import msgspec
@@ -48,6 +49,50 @@ async def test_past_and_feed_make_one_whole(partitions: Partitions, seed: int):
         ]
         assert [event["id"] for _, event in frames if event["tenant"] == f"t{i}"] == expected
     check_ids(frames, whole)
+
+
+async def test_however_many_streams_read_large_entries_one_of_them_is_in_memory_at_a_time(
+    partitions: Partitions, monkeypatch: pytest.MonkeyPatch
+):
+    """A client that opened a hundred streams before large entries kept Redis and web busy for seconds."""
+    for partition in partitions.all:
+        line = msgspec.json.encode({"topic": "even", "type": "t", "data": "x" * 100_000, "tenant": "t"})
+        for _ in range(8):
+            await partition.command("XADD", partition.key("journal:events"), "*", "publisher", line)
+    whole = [await journal.read(partition, "events", count=1000) for partition in partitions.all]
+    feed = Feed(partitions, listeners_max=10)
+    feed._places = [Place.after(entries[-1].id) for entries in whole]
+    reads = Reads(monkeypatch)
+
+    async def read() -> int:
+        listener = Listener(glob.parse("*"), buffer_bytes=1 << 20, client="ann")
+        past = Past(partitions, feed, listener, [START] * len(whole))
+        return sum([frames.count(b"data: ") async for frames in past.read()])
+
+    told = await asyncio.gather(*(read() for _ in range(10)))
+
+    assert told == [sum(map(len, whole))] * 10
+    assert reads.at_once_max == 1
+    assert reads.entries_max == 1
+
+
+class Reads:
+    """Counts what the journal's readers do at the same time, and how much comes back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.at_once = self.at_once_max = self.entries_max = 0
+        self._page = journal.page
+        monkeypatch.setattr(journal, "page", self._count)
+
+    async def _count(self, *args, **kwargs) -> journal.Page:
+        self.at_once += 1
+        self.at_once_max = max(self.at_once_max, self.at_once)
+        try:
+            page = await self._page(*args, **kwargs)
+        finally:
+            self.at_once -= 1
+        self.entries_max = max(self.entries_max, len(page.entries))
+        return page
 
 
 def check_ids(frames: list[tuple[str, dict]], whole: list[list[journal.Entry]]) -> None:

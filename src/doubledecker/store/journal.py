@@ -25,6 +25,7 @@ NEXT_S = 5.0
 _EVENTS = "journal:events"
 
 _TRIM, _CONFIRM, _AGE = load("journal_trim"), load("journal_confirm"), load("journal_age")
+_PAGE, _ENDS = load("journal_page"), load("journal_ends")
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -117,11 +118,10 @@ async def read(partition: Partition, name: Name, *, after: str = "0-0", count: i
     return _entries(reply)
 
 
-async def page(partition: Partition, *, first: str, last: str, count: int) -> Page:
-    """Entries of the event journal from one id to another, as many as asked for at most."""
-    entries, trimmed = await partition.commands(
-        [["XRANGE", partition.key(_EVENTS), first, last, "COUNT", count], _read_trimmed(partition)]
-    )
+async def page(partition: Partition, *, first: str, last: str, count: int, bytes_max: int) -> Page:
+    """Entries of the event journal from one id to another; the one that reaches `bytes_max` ends the page."""
+    reply = await partition.run(_PAGE, first=first, last=last, count=count, bytes_max=bytes_max)
+    entries, trimmed = cast("tuple[Reply, Reply]", reply)
     return Page(_entries(entries), _id(trimmed))
 
 
@@ -131,20 +131,14 @@ async def next_page(partition: Partition, *, after: str, count: int) -> Page:
     block_ms = int(NEXT_S * 1000)
     reply = await partition.block("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", key, after, block_s=NEXT_S)
     [[_, entries]] = cast("list[list[Reply]]", reply) if reply else [[None, ()]]
-    return Page(_entries(entries), _id(await partition.command(*_read_trimmed(partition))))
+    trimmed = await partition.command("HGET", partition.key("journal"), "events_trimmed")
+    return Page(_entries(entries), _id(trimmed))
 
 
 async def ends(partition: Partition) -> tuple[str, str]:
     """The id up to which the event journal was cut, and that of its last entry."""
-    entries, trimmed = await partition.commands(
-        [["XREVRANGE", partition.key(_EVENTS), "+", "-", "COUNT", 1], _read_trimmed(partition)]
-    )
-    found = _entries(entries)
-    return _id(trimmed), found[0].id if found else _id(trimmed)
-
-
-def _read_trimmed(partition: Partition) -> list[str]:
-    return ["HGET", partition.key("journal"), "events_trimmed"]
+    trimmed, last = cast("tuple[Reply, Reply]", await partition.run(_ENDS))
+    return _id(trimmed), _id(last or trimmed)
 
 
 def _id(reply: Reply) -> str:

@@ -24,6 +24,7 @@ from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.web import sse
 from doubledecker.web.listener import Listener
 from doubledecker.web.sse import Gap, Reason
+from doubledecker.web.turns import Turns
 
 # Entries in one read; each is at most a publish call's worth, some milliseconds of this process's time.
 _PAGE = 16
@@ -78,6 +79,8 @@ class Feed:
         self._has_moved = asyncio.Event()
         self.listeners: set[Listener] = set()
         self.is_stopping = False
+        # Of those who read the past: what they read from Redis, and what they make of it.
+        self.reads, self.turns = Turns(), Turns()
 
     @property
     def places(self) -> list[Place]:

@@ -4,6 +4,8 @@ It is read as fast as the listener takes it, so one that is slow here fills no b
 well as their servers' clocks agree; the order inside each is exact. It never reads further than the feed has come, and
 attaches the listener at the very moment at which both are at the same position: so nothing is missing between past and
 present, and nothing comes twice.
+
+Reading takes turns (web/turns.py): a client may open many streams at a place where the journal has large entries.
 """
 
 import asyncio
@@ -21,8 +23,9 @@ from doubledecker.web.feed import Feed, lines_of, missing, routing_key
 from doubledecker.web.listener import Listener
 from doubledecker.web.sse import Gap, Reason
 
-# Entries in one read, of which each listener that reads the past holds one a partition.
+# Entries and bytes in one read, of which each listener that reads the past holds one a partition.
 _PAGE = 16
+_PAGE_BYTES = 65_536
 _PAUSE_S = 0.2
 
 
@@ -40,13 +43,13 @@ class Past:
     async def read(self) -> AsyncIterator[bytes]:
         """Frames, or nothing at all, so that the caller can look up between two; ends with the listener attached."""
         while behind := self._behind():
-            await asyncio.gather(*(self._fill(i) for i in behind if not self._pages[i]))
+            for i in behind:
+                if not self._pages[i]:
+                    await self._fill(i)
             gaps, self._gaps = b"".join(self._gaps), []
             ready = [i for i in behind if self._pages[i]]
             first = min(ready, key=lambda i: Place.after(self._pages[i][0].id), default=None)
-            yield gaps + (b"" if first is None else self._next(first))
-            # Entries that are in memory already must not keep the process from its other work.
-            await asyncio.sleep(0)
+            yield gaps + (b"" if first is None else await self._next(first))
         self._feed.attach(self._listener)
 
     @property
@@ -61,7 +64,10 @@ class Past:
         place, upto = self._places[i], self._feed.places[i]
         first = f"({place.entry_id}" if place.is_whole else place.entry_id
         try:
-            page = await journal.page(self._partitions.all[i], first=first, last=upto.entry_id, count=_PAGE)
+            async with self._feed.reads.taken(self._listener.client):
+                page = await journal.page(
+                    self._partitions.all[i], first=first, last=upto.entry_id, count=_PAGE, bytes_max=_PAGE_BYTES
+                )
         except BusAway:
             await asyncio.sleep(_PAUSE_S)  # it is asked again in the next round
             return
@@ -78,13 +84,18 @@ class Past:
         self._places[gap.partition] = gap.to
         self._gaps.append(sse.gap(self.position, gap))
 
-    def _next(self, i: int) -> bytes:
+    async def _next(self, i: int) -> bytes:
         """The frames of a partition's next entry, without the lines that were read already."""
         entry = self._pages[i].popleft()
+        async with self._feed.turns.taken(self._listener.client):
+            frames = self._frames(i, entry)
+        self._places[i] = Place.after(entry.id)
+        return frames
+
+    def _frames(self, i: int, entry: Entry) -> bytes:
         place, lines = self._places[i], lines_of(entry)
         seen = place.lines if place.entry_id == entry.id else 0
         at = position.within(self._places, i, entry.id, len(lines))
         matches = self._listener.pattern.matches
-        frames = [sse.event(at(n), line) for n, line in enumerate(lines, 1) if n > seen and matches(routing_key(line))]
-        self._places[i] = Place.after(entry.id)
-        return b"".join(frames)
+        numbered = ((n, line) for n, line in enumerate(lines, 1) if n > seen)
+        return b"".join(sse.event(at(n), line) for n, line in numbered if matches(routing_key(line)))
