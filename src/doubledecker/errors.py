@@ -39,6 +39,8 @@ DoubledeckerError
 └── SettingInvalid           a setting does not parse or is out of range
 """
 
+from typing import Self
+
 from doubledecker.pickling import Portable
 
 
@@ -55,6 +57,11 @@ class Refused(DoubledeckerError):
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
         self.detail = detail
+
+    def bare(self) -> Self:
+        """The error as a value to keep: its traceback would keep the frames that keep it, until garbage is collected."""
+        self.__cause__ = self.__context__ = None
+        return self.with_traceback(None)
 
 
 class BadRequest(Refused):

@@ -3,11 +3,10 @@
 A request is read, parsed, handed to the publisher, and answered when Redis has said yes.
 """
 
-import asyncio
 import contextlib
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from urllib.parse import parse_qs
@@ -34,13 +33,16 @@ from doubledecker.web import body as bodies
 from doubledecker.web import problem
 from doubledecker.web.authentication import require_client
 from doubledecker.web.body import BodyLimits
+from doubledecker.web.turns import Turns
 
 # An answer longer than this is not remembered but made again, from ids that depend on the key alone.
 _ANSWER_BYTES_MAX = 4_096
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _NDJSON = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
-# Other requests get their turn after so many events: some 1 ms.
-_PARSED_AT_ONCE = 500
+# Other requests get their turn after so many events, or bytes of events: half a millisecond, or some ten if all of
+# them are refused.
+_PARSED_AT_ONCE = 200
+_PARSED_BYTES_AT_ONCE = 65_536
 # Every other line may be empty.
 _LINES_AN_EVENT_MAX = 2
 # An array of events has fewer commas than one in so many bytes, unless there is little in them but numbers.
@@ -99,6 +101,7 @@ class Publishing:
         self._publisher = publisher
         self._rules = rules
         self._arrays = _Arrays(rules.events_max)
+        self._turns = Turns()
 
     async def post_topic(self, request: Request, caller: Caller) -> Response:
         """One event, as Routemaster's clients send it; 204."""
@@ -123,9 +126,13 @@ class Publishing:
         scope = request.scope
         is_whole = _is_whole(scope)
         body = await bodies.read(scope, request.receive, self._rules.body)
-        json_body.check_text(body)
-        items, is_single = self._items(bodies.header(scope, b"content-type") or b"", body)
         key = _idempotency_key(scope)
+        content_type = bodies.header(scope, b"content-type") or b""
+        if len(body) <= _PARSED_BYTES_AT_ONCE:
+            items, is_single = self._items(content_type, body)
+        else:
+            async with self._turns.taken(caller.id):
+                items, is_single = self._items(content_type, body)
         parsed = await self._parse(items, caller, key)
         if is_single and parsed.refused:
             raise parsed.refused[0]
@@ -178,6 +185,7 @@ class Publishing:
 
     def _items(self, content_type: bytes, body: bytes) -> tuple[Sequence[_Item], bool]:
         """The events of a body, and whether it was a single one."""
+        json_body.check_text(body)
         items: Sequence[_Item]
         kind = content_type.partition(b";")[0].strip().lower()
         if kind not in (*_JSON, *_NDJSON):
@@ -198,21 +206,39 @@ class Publishing:
 
     async def _parse(self, items: Sequence[_Item], caller: Caller, key: str) -> _Parsed:
         parsed = _Parsed()
-        now_ms, limits = clock.now_ms(), self._rules.event
+        now_ms = clock.now_ms()
         repeatable = (repeatable_event_id(caller.id, key, str(i)) for i in range(len(items)))
-        ids = repeatable if key else event_ids(now_ms, len(items))
-        for i, (item, id_) in enumerate(zip(items, ids, strict=True)):
-            if i % _PARSED_AT_ONCE == _PARSED_AT_ONCE - 1:
-                await asyncio.sleep(0)
+        ids = repeatable if key else iter(event_ids(now_ms, len(items)))
+        pieces = _pieces(items)
+        if len(pieces) == 1:
+            self._parse_piece(pieces[0], items, ids, now_ms, parsed, is_repeatable=bool(key))
+            return parsed
+        for piece in pieces:
+            async with self._turns.taken(caller.id):
+                self._parse_piece(piece, items, ids, now_ms, parsed, is_repeatable=bool(key))
+        return parsed
+
+    def _parse_piece(
+        self,
+        piece: range,
+        items: Sequence[_Item],
+        ids: Iterator[str],
+        now_ms: int,
+        parsed: _Parsed,
+        *,
+        is_repeatable: bool,
+    ) -> None:
+        limits = self._rules.event
+        for i, id_ in zip(piece, ids, strict=False):
+            item = items[i]
             try:
                 offered = item if isinstance(item, Offered) else parsing.parse_offered(item)
                 event = parsing.accept(offered, id_=id_, now_ms=now_ms, limits=limits)
             except Refused as refusal:
-                parsed.refused[i] = refusal
+                parsed.refused[i] = refusal.bare()
             else:
-                is_id_given = bool(key) or offered.id is not None
+                is_id_given = is_repeatable or offered.id is not None
                 parsed.drafts.append(parsing.draft(event, is_id_given=is_id_given, index=i))
-        return parsed
 
 
 class _Arrays:
@@ -246,6 +272,17 @@ class _Arrays:
     def _struct(self) -> "msgspec.json.Decoder[msgspec.Struct]":
         fields = [(f"item_{i}", Raw, _NO_ITEM) for i in range(self._items_max + 1)]
         return msgspec.json.Decoder(msgspec.defstruct("Items", fields, array_like=True))
+
+
+def _pieces(items: Sequence[_Item]) -> list[range]:
+    """The indexes of the items, cut where other requests get their turn."""
+    pieces, start, size = list[range](), 0, 0
+    for i, item in enumerate(items):
+        size += len(item.data if isinstance(item, Offered) else item)
+        if size > _PARSED_BYTES_AT_ONCE or i - start + 1 >= _PARSED_AT_ONCE:
+            pieces.append(range(start, i + 1))
+            start, size = i + 1, 0
+    return [*pieces, range(start, len(items))] if start < len(items) else pieces
 
 
 def _lines(body: bytes, *, lines_max: int) -> list[bytes]:
