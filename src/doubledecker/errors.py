@@ -59,7 +59,7 @@ class Refused(DoubledeckerError):
         self.detail = detail
 
     def bare(self) -> Self:
-        """The error as a value to keep: its traceback would keep the frames that keep it, until garbage is collected."""
+        """The error as a value to keep: its traceback would keep the frames that keep it, in a cycle."""
         self.__cause__ = self.__context__ = None
         return self.with_traceback(None)
 

@@ -8,7 +8,7 @@ from doubledecker.errors import BusAway
 from doubledecker.model.queue import Queue
 from doubledecker.queues import view
 from doubledecker.queues.gather import Pull
-from doubledecker.queues.ring import Rings
+from doubledecker.queues.ring import Patience, Rings
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.queues import Held, Message
@@ -150,6 +150,45 @@ async def test_a_shared_call_takes_no_more_than_a_call_may(plain: Partitions):
     acked = await asyncio.gather(*(rings.ack(queue, each) for each in acks))
     assert await calls(plain) - before == 2
     assert [len(ids) for ids in acked] == [45] * 10 + [0] * 600
+
+
+async def test_a_shared_call_that_finds_nothing_answers_all_who_asked(plain: Partitions):
+    queue, rings = counted_queue(), quiet_rings(plain)
+    before = await calls(plain)
+    pulls = await asyncio.gather(*(rings.pull(queue, most=45) for _ in range(100)))
+
+    assert await calls(plain) - before == 1
+    assert [len(pull.messages) for pull in pulls] == [0] * 100
+
+
+async def test_those_who_have_no_room_in_a_call_are_served_by_the_next_in_order(plain: Partitions):
+    queue, rings = counted_queue(), quiet_rings(plain)
+    await push(plain, queue, ["ann"] * 190)
+    pulls = await asyncio.gather(*(rings.pull(queue, most=45) for _ in range(6)))
+
+    assert [len(pull.messages) for pull in pulls] == [45, 45, 45, 45, 10, 0]
+
+
+async def test_however_many_wait_for_a_queue_and_for_however_much_they_look_together(plain: Partitions):
+    """Each large pull that waited looked by itself: 1800 of one client kept web from serving others for seconds."""
+    queue, patiences = counted_queue(), [Patience() for _ in range(100)]
+    async with rings_with_bell(plain) as rings:
+        before = await calls(plain)
+        waits = [
+            asyncio.create_task(rings.pull_waiting(queue, most=100, wait_ms=60_000, patience=patience))
+            for patience in patiences
+        ]
+        async with asyncio.timeout(30):
+            while await calls(plain) - before < 104:
+                await asyncio.sleep(0.05)
+        looked = await calls(plain) - before
+        for patience in patiences:
+            patience.end()
+        pulls = await asyncio.gather(*waits)
+
+    # The first look of each is its own. Of four more rounds, a hundred looks each, all but a few were shared.
+    assert 104 <= looked < 150
+    assert all(pull.messages == () for pull in pulls)
 
 
 async def test_large_pulls_and_looks_go_by_themselves(plain: Partitions):

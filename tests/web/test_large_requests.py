@@ -1,5 +1,6 @@
 """A large request is worked on in pieces, and leaves nothing behind in memory: other clients' requests go on."""
 
+import asyncio
 import gc
 
 import msgspec
@@ -7,6 +8,7 @@ import pytest
 
 from conftest import Topology
 from doubledecker.errors import Refused
+from doubledecker.store import letters
 from doubledecker.web.publishing import _pieces
 from harness import a_bus, an_event
 from web.asking import ask
@@ -52,3 +54,29 @@ async def test_a_large_body_is_parsed_as_a_small_one_is(one: Topology):
         assert (len(whole.json["ids"]), len(by_line.json["ids"])) == (1_000, 1_000)
         assert broken.status == 400
         assert (await bus.get("/topics"))[0]["events"] == 2_000
+
+
+async def test_a_client_has_one_large_read_under_way_however_often_it_asks(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    """A page of messages may be megabytes, on the connection to Redis that everyone's publishes use."""
+    at_once, at_once_max, read = 0, 0, letters.read
+
+    async def counted(*args, **kwargs) -> list[tuple[str, bytes]]:
+        nonlocal at_once, at_once_max
+        at_once += 1
+        at_once_max = max(at_once_max, at_once)
+        found = await read(*args, **kwargs)
+        at_once -= 1
+        return found
+
+    async with a_bus(one, workers=0) as bus:
+        shop = await bus.token("shop")
+        await ask(bus, "PUT", "/queues/work", shop, json={"pattern": ".*"})
+        await bus.publish(shop, [an_event(n) for n in range(10)])
+        monkeypatch.setattr(letters, "read", counted)
+        paths = ["/queues/work/messages", "/queues/work?facets=10"] * 10
+        answers = await asyncio.gather(*(ask(bus, "GET", path, shop) for path in paths))
+
+    assert {answer.status for answer in answers} == {200}
+    assert at_once_max == 1

@@ -182,6 +182,28 @@ async def test_a_client_has_so_many_streams_open(one: Topology):
                 assert (other.status, root.status) == (200, 200)
 
 
+async def test_a_client_has_so_many_requests_under_way(one: Topology):
+    async with a_bus(one, workers=0, client_requests_max=2) as bus:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        await ask(bus, "PUT", "/queues/idle", ann, json={"pattern": "none:none:none"})
+        url = f"{bus.url}/stream"
+        async with bus.http.get(url, headers=basic(ann)) as first:
+            assert await first.content.readline()
+            async with bus.http.get(url, headers=basic(ann)) as second:
+                assert await second.content.readline()
+                refused = await ask(bus, "POST", "/queues/idle/pull", ann, json={"max": 1, "wait_ms": 20_000})
+                others = [(await ask(bus, "GET", "/topics", secret)).status for secret in (bob, ROOT_KEY)]
+
+                assert_refused(refused, "client_requests_max", 2)
+                assert refused.headers["Retry-After"] == "1"
+                assert others == [200, 200]
+        async with asyncio.timeout(10):
+            while (await ask(bus, "GET", "/topics", ann)).status != 200:
+                await asyncio.sleep(0.02)
+        # Those that were answered, refused or not, count no longer.
+        assert [(await ask(bus, "GET", "/queues/none", ann)).status for _ in range(5)] == [404] * 5
+
+
 async def test_a_client_has_so_many_idempotency_keys_within_some_minutes(one: Topology):
     async with a_bus(one, workers=0, client_idempotency_keys_max=2) as bus:
         ann, bob = await bus.token("ann"), await bus.token("bob")

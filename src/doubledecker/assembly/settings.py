@@ -84,6 +84,7 @@ class Settings:
     pattern_steps_max: int = Quotas.pattern_steps_max
     client_subscriptions_max: int = Quotas.client_subscriptions_max
     client_streams_max: int = Quotas.client_streams_max
+    client_requests_max: int = Quotas.client_requests_max
     client_events_per_s: int = Quotas.client_events_per_s
     client_idempotency_keys_max: int = Quotas.client_idempotency_keys_max
     queue_tenants_max: int = Quotas.queue_tenants_max
@@ -238,6 +239,7 @@ _LEAST = {
     "client_copies_max": 0,
     "client_subscriptions_max": 0,
     "client_streams_max": 0,
+    "client_requests_max": 0,
     "client_events_per_s": 0,
     "client_idempotency_keys_max": 0,
     "queue_tenants_max": 0,

@@ -22,6 +22,7 @@ class Quotas:
     pattern_steps_max: int = 100_000
     client_subscriptions_max: int = 1_000
     client_streams_max: int = 100
+    client_requests_max: int = 500
     client_events_per_s: int = 100_000
     client_idempotency_keys_max: int = 100_000
     queue_tenants_max: int = 100_000
@@ -89,6 +90,18 @@ def check_streams(quotas: Quotas, streams: int) -> None:
     """Raise QuotaExceeded when a client would have too many streams open in one web process."""
     remedy = "close some, or follow several topics on one stream"
     quotas.check("client_streams_max", streams, noun="streams of this client", remedy=remedy)
+
+
+def too_many_requests(quotas: Quotas, *, wanted: int) -> QuotaExceeded:
+    """Why a request is not taken while so many others of its client are under way in one web process."""
+    return QuotaExceeded(
+        "client_requests_max",
+        quotas.client_requests_max,
+        wanted,
+        noun="requests of this client at the same time",
+        remedy="wait for some to be answered; pulls that wait and streams count too",
+        retry_after_s=1,
+    )
 
 
 def check_tenants(quotas: Quotas, tenants: int) -> None:

@@ -121,20 +121,22 @@ class Pulls(_Gathering[_Same, int, Pull]):
             raise
 
     def _take(self, waiting: deque[_AskPull]) -> list[_AskPull]:
-        asks: list[_AskPull] = []
-        room = PULL_MAX
-        while waiting and (not asks or waiting[0][0] <= room):
-            most, answer = waiting.popleft()
-            if not answer.done():
-                asks.append((most, answer))
-                room -= most
+        """Everyone: a call that finds nothing answers also those for whom it has no room."""
+        asks = [ask for ask in waiting if not ask[1].done()]
+        waiting.clear()
         return asks
 
     async def _serve(self, key: _Same, asks: list[_AskPull]) -> None:
         queue, lease_ms = key
-        left = await self._pull(queue, [most for most, _ in asks], lease_ms)
-        for ask in asks:
+        portions = _portions(asks)
+        pulled = left = await self._pull(queue, portions, lease_ms)
+        for ask in asks[: len(portions)]:
             left = _served(ask, left)
+        if pulled.messages:
+            self._waiting[key].extendleft(reversed(asks[len(portions) :]))
+        else:
+            for ask in asks[len(portions) :]:
+                _served(ask, left)
         self._pass_on(key, left)
 
     def _pass_on(self, key: _Same, left: Pull) -> None:
@@ -143,6 +145,17 @@ class Pulls(_Gathering[_Same, int, Pull]):
             left = _served(waiting.popleft(), left)
         if left.messages:
             self._start(self._give_back(key[0], left.messages))
+
+
+def _portions(asks: Sequence[_AskPull]) -> list[int]:
+    """What those ask for who have room in one call, in order; the first always has."""
+    portions, room = [asks[0][0]], PULL_MAX - asks[0][0]
+    for most, _ in asks[1:]:
+        room -= most
+        if room < 0:
+            break
+        portions.append(most)
+    return portions
 
 
 def _served(ask: _AskPull, pull: Pull) -> Pull:

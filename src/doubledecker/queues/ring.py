@@ -6,6 +6,7 @@ tenants are served in turn wherever they are. A message's id says where it is.
 
 import asyncio
 import contextlib
+import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -88,18 +89,24 @@ class Rings:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
         patience = patience or Patience()
+        look = self.pull
         with self._bell.waiting(queue.name, patience.rung) as rung:
             while True:
                 rung.clear()
                 queue = look_again() if look_again else queue
-                pull = await self.pull(queue, most=most, lease_ms=lease_ms)
+                pull = await look(queue, most=most, lease_ms=lease_ms)
                 left_s = deadline - loop.time()
                 if pull.messages or left_s <= 0 or patience.is_over or self._bell.is_stopped:
                     return pull
-                due_s = _WAIT_S_MAX if pull.wait_ms is None else max(pull.wait_ms / 1000, _WAIT_S_MIN)
+                due_s = math.inf if pull.wait_ms is None else max(pull.wait_ms / 1000, _WAIT_S_MIN)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(left_s, due_s, _WAIT_S_MAX)):
+                    async with asyncio.timeout(min(left_s, due_s, _until_look_s(queue, loop.time()))):
                         await rung.wait()
+                look = self._look_again
+
+    async def _look_again(self, queue: Queue, *, most: int, lease_ms: int | None = None) -> Pull:
+        """Pull for one who waits; all who look at a queue at the same moment share a call, however many they are."""
+        return await self._pulls.pull(queue, min(most, PULL_MAX), lease_ms or queue.lease_ms)
 
     async def ack(self, queue: Queue, held: Sequence[Named]) -> list[str]:
         """End messages; returns the ids that were still the caller's."""
@@ -197,3 +204,8 @@ class Rings:
         ]
         replies = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
         return [id_ for reply in replies for id_ in reply]
+
+
+def _until_look_s(queue: Queue, now_s: float) -> float:
+    """How long until those who wait look at a queue: all at the same moment, and each queue has its own."""
+    return _WAIT_S_MAX - (now_s + hash(queue.name) % 1_000 / 1_000) % _WAIT_S_MAX

@@ -1,6 +1,7 @@
 """The ASGI application: which route, who asks, and what every error looks like."""
 
 import asyncio
+from collections import Counter
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -8,6 +9,8 @@ from starlette.types import Receive, Scope, Send
 
 from doubledecker import log
 from doubledecker.errors import BusAway, BusSilent, DoubledeckerError, NotFound, Refused, Unauthenticated
+from doubledecker.model import quota
+from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
 from doubledecker.web import problem
 from doubledecker.web.authentication import Authenticator
@@ -25,6 +28,8 @@ from doubledecker.web.table import ByMethod, Route, Table
 _LOG_S = 1.0
 _REDIRECTS = 300  # answers below are good news, which say nothing of closing the connection
 _NOBODY = Caller(id="", name="")
+# In the scope of a request that counts as one of its client's.
+_COUNTED = "doubledecker.is_counted"
 
 _log = log.get("web")
 
@@ -43,10 +48,13 @@ class App:
         errands: ErrandRoutes,
         *,
         room: Room,
+        quotas: Quotas,
         metrics_public: bool,
     ) -> None:
         self._authenticator = authenticator
         self._room = room
+        self._quotas = quotas
+        self._under_way: Counter[str] = Counter()
         self._log_from_s = 0.0
         self.table = Table(
             {
@@ -60,21 +68,27 @@ class App:
         if scope["type"] != "http":
             return
         try:
-            answer = await self._answer(scope, receive)
+            answer = await self._try_to_answer(scope, receive)
+            if type(answer) is Response and answer.status_code < _REDIRECTS and scope["method"] != "HEAD":
+                scope["extensions"][ANSWER]["call"](answer.status_code, answer.raw_headers, answer.body)
+            else:
+                await answer(scope, receive, send)
+        finally:
+            self._leave(scope)
+
+    async def _try_to_answer(self, scope: Scope, receive: Receive) -> Response:
+        try:
+            return await self._answer(scope, receive)
         except Unauthenticated as error:
-            answer = problem.response(error, self._authenticator.challenges(stale=error.stale))
+            return problem.response(error, self._authenticator.challenges(stale=error.stale))
         except DoubledeckerError as error:
             self._log_refusal_of_redis(error)
-            answer = problem.response(error)
+            return problem.response(error)
         except Exception:  # noqa: BLE001 - the edge of a request: the client gets an answer, the log the traceback
             _log.exception("request.failed", method=scope["method"], path=_loggable(scope["path"]))
-            answer = problem.plain(500, "Internal error", "this is a bug; the server's log has the details")
+            return problem.plain(500, "Internal error", "this is a bug; the server's log has the details")
         finally:
             self._room.release(scope)
-        if type(answer) is Response and answer.status_code < _REDIRECTS and scope["method"] != "HEAD":
-            scope["extensions"][ANSWER]["call"](answer.status_code, answer.raw_headers, answer.body)
-        else:
-            await answer(scope, receive, send)
 
     def _log_refusal_of_redis(self, error: DoubledeckerError) -> None:
         """Log why Redis refused a command: the client is not told. A silent Redis has lines of its own."""
@@ -93,8 +107,26 @@ class App:
         if route is None:
             return _wrong_method(scope["method"], by_method)
         caller = _NOBODY if route.is_public else await self._identify(scope)
-        scope[CLIENT] = caller.id
+        self._enter(scope, caller)
         return await route.handler(Request(scope, receive), caller)
+
+    def _enter(self, scope: Scope, caller: Caller) -> None:
+        """Count a client's request until it is answered; raises QuotaExceeded when it has too many under way."""
+        scope[CLIENT] = caller.id
+        if caller.is_root or not caller.id:
+            return
+        wanted = self._under_way[caller.id] + 1
+        if 0 < self._quotas.client_requests_max < wanted:
+            raise quota.too_many_requests(self._quotas, wanted=wanted)
+        self._under_way[caller.id] = wanted
+        scope[_COUNTED] = True
+
+    def _leave(self, scope: Scope) -> None:
+        if scope.pop(_COUNTED, False):
+            client = scope[CLIENT]
+            self._under_way[client] -= 1
+            if not self._under_way[client]:
+                del self._under_way[client]
 
     async def _identify(self, scope: Scope) -> Caller:
         target = scope["raw_path"].decode("latin-1")

@@ -15,6 +15,7 @@ from doubledecker.store.partitions import Partitions
 from doubledecker.web import body as bodies
 from doubledecker.web import queue_bodies, queue_shapes
 from doubledecker.web.body import BodyLimits
+from doubledecker.web.turns import ClientLocks
 
 # A list ends here, however many rows it may have: each may hold 64 KiB.
 _LIST_BYTES_MAX = 8_388_608
@@ -23,10 +24,13 @@ _LIST_BYTES_MAX = 8_388_608
 class Letters:
     """Answers what is asked about the contents of queues; counts come before anything is destroyed."""
 
-    def __init__(self, partitions: Partitions, registry: LiveRegistry, limits: BodyLimits) -> None:
+    def __init__(
+        self, partitions: Partitions, registry: LiveRegistry, limits: BodyLimits, large_reads: ClientLocks
+    ) -> None:
         self._partitions = partitions
         self._registry = registry
         self._limits = limits
+        self._large_reads = large_reads
 
     async def peek(self, request: Request, caller: Caller) -> Response:
         """The next waiting messages of a tenant, without taking them."""
@@ -35,9 +39,10 @@ class Letters:
         check_tenant(tenant)
         most = queue_bodies.limit(request.query_params.get("limit"))
         rows: list[dict[str, object]] = []
-        for partition in self._partitions.all:
-            found = await letters.peek(partition, queue, tenant, most=most, bytes_max=_LIST_BYTES_MAX)
-            rows += [{"id": id_, "tenant": tenant, "event": Raw(event)} for id_, event in found]
+        async with self._large_reads.of(caller.id):
+            for partition in self._partitions.all:
+                found = await letters.peek(partition, queue, tenant, most=most, bytes_max=_LIST_BYTES_MAX)
+                rows += [{"id": id_, "tenant": tenant, "event": Raw(event)} for id_, event in found]
         return queue_shapes.json({"messages": rows[:most]})
 
     async def purge(self, request: Request, caller: Caller) -> Response:
@@ -58,8 +63,9 @@ class Letters:
         queue = await self._queue(request, caller)
         most = queue_bodies.limit(request.query_params.get("limit"))
         tenant = request.query_params.get("tenant")
-        rows = await view.find_letters(self._partitions, queue, tenant=tenant, most=most, bytes_max=_LIST_BYTES_MAX)
-        count = await view.count_letters(self._partitions, queue, tenant=tenant)
+        async with self._large_reads.of(caller.id):
+            rows = await view.find_letters(self._partitions, queue, tenant=tenant, most=most, bytes_max=_LIST_BYTES_MAX)
+            count = await view.count_letters(self._partitions, queue, tenant=tenant)
         return queue_shapes.json({"count": count, "messages": [queue_shapes.letter(row) for row in rows]})
 
     async def show_dead(self, request: Request, caller: Caller) -> Response:
@@ -80,7 +86,8 @@ class Letters:
     async def _settle_dead(self, request: Request, caller: Caller, *, is_redriven: bool) -> Response:
         queue = await self._queue(request, caller)
         asked = queue_bodies.choose(await self._body(request))
-        found = await view.name_letters(self._partitions, queue, tenant=asked.tenant_text, ids=asked.ids)
+        async with self._large_reads.of(caller.id):
+            found = await view.name_letters(self._partitions, queue, tenant=asked.tenant_text, ids=asked.ids)
         if asked.dry_run:
             return queue_shapes.json({"messages": sum(len(part) for part in found.values()), "dry_run": True})
         total = 0

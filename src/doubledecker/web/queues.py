@@ -25,6 +25,7 @@ from doubledecker.web import body as bodies
 from doubledecker.web import queue_bodies, queue_shapes
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.paging import page
+from doubledecker.web.turns import ClientLocks
 
 _FACETS_MAX = 100
 
@@ -38,6 +39,7 @@ class Queues:
         registry: LiveRegistry,
         rings: Rings,
         limits: BodyLimits,
+        large_reads: ClientLocks,
         *,
         is_private_allowed: bool,
     ) -> None:
@@ -45,6 +47,7 @@ class Queues:
         self._registry = registry
         self._rings = rings
         self._limits = limits
+        self._large_reads = large_reads
         self._is_private_allowed = is_private_allowed
         self._all = SnapshotCache(self._look_at_all)
 
@@ -69,7 +72,8 @@ class Queues:
             views = await self._all.get(rows=len(known))
         else:
             own = sorted((queue for queue in known.values() if queue.owner == caller.id), key=lambda queue: queue.name)
-            views = await view.look_all(self._partitions, own)
+            async with self._large_reads.of(caller.id):
+                views = await view.look_all(self._partitions, own)
         rows = page(views, request.query_params, name=lambda row: row.queue.name)
         return queue_shapes.json([queue_shapes.numbers(each, caller) for each in rows])
 
@@ -81,7 +85,8 @@ class Queues:
         """One queue with its facets, those with the most waiting first."""
         queue = await self._queue(request, caller)
         most = queue_bodies.limit(request.query_params.get("facets"), name="facets", default=_FACETS_MAX)
-        rows = await view.look_at_facets(self._partitions, queue, most=most)
+        async with self._large_reads.of(caller.id):
+            rows = await view.look_at_facets(self._partitions, queue, most=most)
         now_ms = clock.now_ms()
         ages = [now_ms - row.oldest_at for row in rows if row.oldest_at is not None]
         shown = queue_shapes.numbers(await view.look(self._partitions, queue), caller)

@@ -30,6 +30,7 @@ from doubledecker.web.publishing import Publishing, PublishRules
 from doubledecker.web.queues import Queues
 from doubledecker.web.routes import RouteRules, Routes
 from doubledecker.web.stream import Streaming, StreamRules
+from doubledecker.web.turns import ClientLocks
 
 # Requests under way get this long to finish when the process stops.
 _GRACE_S = 5
@@ -137,15 +138,24 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App
         private_callbacks=settings.private_callbacks,
     )
     stream = StreamRules(settings.stream_buffer_bytes, settings.stream_heartbeat_s, settings.stream_stall_s)
+    large_reads = ClientLocks()
     return App(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
         Publishing(bus.partitions, bus.publisher, Pacer(bus.partitions, rules.quotas), rules),
         Routes(bus.partitions, bus.registry, routes, feed, guard.bounds),
-        Queues(bus.partitions, bus.registry, bus.rings, small, is_private_allowed=settings.private_callbacks),
-        Letters(bus.partitions, bus.registry, small),
+        Queues(
+            bus.partitions,
+            bus.registry,
+            bus.rings,
+            small,
+            large_reads,
+            is_private_allowed=settings.private_callbacks,
+        ),
+        Letters(bus.partitions, bus.registry, small, large_reads),
         Streaming(bus.partitions, bus.registry, feed, stream),
         ErrandRoutes(Errands(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
         room=body.room,
+        quotas=rules.quotas,
         metrics_public=settings.metrics_public,
     )
 

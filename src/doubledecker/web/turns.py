@@ -12,19 +12,28 @@ from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
 
+class ClientLocks:
+    """A lock for each client: so much of a kind of work as one request makes is under way for it, and no more."""
+
+    def __init__(self) -> None:
+        # A lock lives for as long as a request holds it or waits for it.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def of(self, client: str) -> asyncio.Lock:
+        return self._locks.setdefault(client, asyncio.Lock())
+
+
 class Turns:
     """A line for pieces of heavy work."""
 
     def __init__(self) -> None:
         self._all = asyncio.Lock()
-        # A lock lives for as long as a request holds it or waits for it.
-        self._by_client: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._clients = ClientLocks()
 
     @asynccontextmanager
     async def taken(self, client: str) -> AsyncIterator[None]:
         """Run the block when it is the client's turn."""
-        own = self._by_client.setdefault(client, asyncio.Lock())
-        async with own, self._all:
+        async with self._clients.of(client), self._all:
             yield
             # Whatever else is ready goes first; the one who holds a lock could take it again without waiting.
             await asyncio.sleep(0)
