@@ -1,6 +1,8 @@
 """Versions: they say what the log says, whoever committed, and however much of the log is gone."""
 
+import errno
 import os
+import shutil
 import time
 from pathlib import Path
 from random import Random
@@ -10,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from doubledecker.errors import LakeUnfit
 from doubledecker.lake import arrow, commits, marks, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import files, lake, landing, refusals, tending, versions
@@ -26,11 +29,13 @@ def a_table(folder: Path) -> Table:
     return landing.table_of(str(folder), "events")
 
 
+def an_entry(number: int) -> Entry:
+    return Entry(f"{BEGAN_MS + number}-0", (("p", LINE % (number, number)),))
+
+
 def land(table: Table, number: int) -> None:
     """One event, and the mark that it is there."""
-    batch = arrow.to_batch(
-        rows.layout("events"), [Entry(f"{BEGAN_MS + number}-0", (("p", LINE % (number, number)),))], partition=0
-    )
+    batch = arrow.to_batch(rows.layout("events"), [an_entry(number)], partition=0)
     seen = versions.of(table, partitions=1)
     table.commit(seen, files.write(table, [batch]), marks.reaches({0: EntryId(BEGAN_MS + number, 0)}))
 
@@ -127,7 +132,7 @@ def test_a_commit_from_a_view_that_is_older_than_the_log_is_refused_and_changes_
         land(table, number)
     age(tmp_path, days=2)
     versions.shorten(table, commits_min=1)
-    assert not commits.exists(table.uri, behind.version())
+    assert commits.stamp(table.uri, behind.version()) is None
 
     with pytest.raises(CommitFailedError, match="cleaned up"):
         table.commit(behind, [], {"another": 1})
@@ -204,3 +209,53 @@ def test_a_draft_that_a_dead_append_left_is_no_commit_and_goes_after_a_day(tmp_p
     versions.shorten(table, commits_min=1)
     assert not draft.exists()
     assert lake.PROPERTIES.items() <= DeltaTable(table.uri).metadata().configuration.items()
+
+
+def test_a_table_that_was_deleted_and_made_anew_is_told_apart_at_the_same_version(tmp_path: Path):
+    table = a_table(tmp_path)
+    land(table, 1)
+    former = versions.of(table, partitions=1)
+    shutil.rmtree(table.uri)
+    a_table(tmp_path).open()
+    for number in range(former.version()):
+        batch = arrow.to_batch(rows.layout("events"), [an_entry(number)], partition=0)
+        a_table(tmp_path).commit(table.open(), files.write(table, [batch]), {})
+    latter = versions.of(table, partitions=1)
+
+    assert latter.version() == former.version()
+    assert told(latter, 1) == told(read_anew(table, 1), 1)
+    assert marks.landed(latter, 1) == {0: EntryId(0, 0)}
+
+
+def test_what_was_seen_of_a_former_table_is_not_committed_to_the_one_that_has_its_place(tmp_path: Path):
+    table = a_table(tmp_path)
+    former = versions.of(table, partitions=1)
+    shutil.rmtree(table.uri)
+    anew = table.open().version()
+    batch = arrow.to_batch(rows.layout("events"), [an_entry(1)], partition=0)
+    with pytest.raises(CommitFailedError):
+        table.commit(former, files.write(table, [batch]), {})
+
+    assert (anew, table.open().version()) == (former.version(), former.version())
+
+
+def without_links(*_: object) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
+
+
+def test_a_file_system_without_hard_links_is_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    table = a_table(tmp_path / "lake")
+    seen = versions.of(table)
+    monkeypatch.setattr(os, "link", without_links)
+    for act in (lambda: commits.check_links(str(tmp_path)), lambda: table.commit(seen, [], {})):
+        with pytest.raises(LakeUnfit, match=r"has no hard links .*; set DOUBLEDECKER_LAKE to a folder on another"):
+            act()
+
+    assert table.open().version() == seen.version()
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_the_check_for_hard_links_leaves_nothing_behind(tmp_path: Path):
+    commits.check_links(str(tmp_path / "lake"))
+
+    assert list((tmp_path / "lake").iterdir()) == []

@@ -21,7 +21,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from doubledecker.errors import LakeUnfit
 from doubledecker.lake import commits
-from doubledecker.lake.commits import Action
+from doubledecker.lake.commits import Action, Stamp
 
 # Others commit every few seconds at most, and a commit takes milliseconds.
 _TRIES = 20
@@ -113,12 +113,18 @@ def _named(file: WrittenFile | Part) -> dict[str, object]:
     return {"path": file.path, "partitionValues": dict(file.values), "size": file.size}
 
 
-class Seen(Protocol):
-    """A version of a table that somebody looked at: delta-rs's table, or one of ours."""
+class Followed(Protocol):
+    """A version of a table that is followed by its log, commit by commit."""
+
+    @property
+    def stamp(self) -> Stamp | None: ...
 
     def version(self) -> int: ...
 
     def protocol(self) -> ProtocolVersions: ...
+
+
+Seen = DeltaTable | Followed
 
 
 @dataclass(frozen=True)
@@ -212,7 +218,10 @@ class Table:
     def append(self, seen: Seen, version: int, change: Change) -> bool:
         """Commit a change as this version, and wait until it is safe; False if somebody else has made that version."""
         if commits.is_local(self.uri) and _is_plain(seen):
-            return commits.append(self.uri, version, change.actions)
+            # A table that was deleted and made anew meanwhile has the version too, but none of what was seen.
+            stamp = None if isinstance(seen, DeltaTable) else seen.stamp
+            after = stamp if version == seen.version() + 1 else None
+            return commits.append(self.uri, version, change.actions, after=after)
         opened = DeltaTable(self.uri)
         if opened.version() != version - 1:
             return False

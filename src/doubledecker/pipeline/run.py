@@ -127,6 +127,10 @@ def _prepare(access: Access, root: str, sources: Sources, *, takes_over: bool) -
             f"{sources.file}: there is no checkpoints; the lake {root} is no folder, so say where Spark keeps how far "
             f"each source has come: a folder or URL that it reaches"
         )
+    if commits.is_local(root):
+        # A path that cannot be a lake is told of by the table that is not opened there.
+        with contextlib.suppress(OSError):
+            commits.check_links(root)
     for name in landing.TABLES:
         landing.table_of(root, name).open()
     archive = landing.archive_of(root)

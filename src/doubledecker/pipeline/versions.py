@@ -23,7 +23,7 @@ from deltalake.table import ProtocolVersions
 from doubledecker.errors import LakeUnfit
 from doubledecker.lake import commits, marks
 from doubledecker.lake.arrow import MOMENT
-from doubledecker.lake.commits import Commit
+from doubledecker.lake.commits import Commit, Stamp
 from doubledecker.pipeline import lake
 from doubledecker.pipeline.lake import Change, Part, Table, TableSize, WrittenFile
 
@@ -59,6 +59,7 @@ class Version:
     marks: Mapping[str, int | None]
     asked: ProtocolVersions
     size: TableSize
+    stamp: Stamp | None
 
     def version(self) -> int:
         return self.number
@@ -132,7 +133,7 @@ class Version:
             added = pa.Table.from_pylist([_row(add) for add in commit.added], schema=files.schema)
             files, size = _joined(files, added), lake.total([size, _size(added)])
         changed = {name: commit.marks.get(name, value) for name, value in self.marks.items()}
-        return replace(self, number=commit.version, files=files, marks=changed, size=size)
+        return replace(self, number=commit.version, stamp=commit.stamp, files=files, marks=changed, size=size)
 
 
 class _Follower:
@@ -146,7 +147,7 @@ class _Follower:
     def look(self, names: Collection[str]) -> Version:
         with self._lock:
             newest = self._newest
-            if newest is None or not newest.marks.keys() >= set(names) or not commits.exists(*_place(newest)):
+            if newest is None or not newest.marks.keys() >= set(names) or not _is_there(newest):
                 known = newest.marks.keys() if newest else set()
                 newest = _load(self._table, {*known, *names})
             while (commit := commits.read(self._table.uri, newest.number + 1)) is not None:
@@ -195,17 +196,19 @@ def shorten(table: Table, *, commits_min: int = _COMMITS_MIN) -> None:
             commits.remove_drafts(table.uri, older_than_s=_DRAFT_S)
 
 
-def _place(version: Version) -> tuple[str, int]:
-    return version.table.uri, version.number
+def _is_there(version: Version) -> bool:
+    """Whether the log still has this version, and it is the one that was read."""
+    return version.stamp is not None and version.stamp == commits.stamp(version.table.uri, version.number)
 
 
 def _load(table: Table, names: Iterable[str]) -> Version:
     """Open the table, and take from it what a version has."""
     opened = table.open()
     schema = pa.schema([*_COLUMNS, *((f"{_IN}{name}", pa.string()) for name in table.partition_by)])
+    stamp = commits.stamp(table.uri, opened.version())
     values = {name: opened.transaction_version(name) for name in names}
     files = _files(opened, schema)
-    return Version(table, opened.version(), files, values, opened.protocol(), _size(files))
+    return Version(table, opened.version(), files, values, opened.protocol(), _size(files), stamp)
 
 
 def _files(opened: DeltaTable, schema: pa.Schema) -> pa.Table:
