@@ -127,3 +127,34 @@ def test_a_session_under_spark_submit_has_what_spark_submit_was_told(tmp_path: P
     )
 
     assert answer.stdout.splitlines() == ["['true', '7', 'plan', 'UTC']", "True", "False"], answer.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_closing_in_the_middle_of_a_job_is_quiet():
+    """Both tasks of the job are at work, as their connections say, and never end by themselves."""
+    script = (
+        "import contextlib, socket, threading\n"
+        "from doubledecker.pipeline.session import SessionPlan, close, open_session\n"
+        "spark = open_session(SessionPlan(master='local[2]'))\n"
+        "server = socket.create_server(('127.0.0.1', 0))\n"
+        "address = server.getsockname()\n"
+        "def work(_):\n"
+        "    with socket.create_connection(address) as connection:\n"
+        "        connection.recv(1)\n"
+        "def run():\n"
+        "    with contextlib.suppress(Exception):\n"
+        "        spark.sparkContext.parallelize(range(2), 2).foreach(work)\n"
+        "job = threading.Thread(target=run)\n"
+        "job.start()\n"
+        "held = [server.accept() for _ in range(2)]\n"
+        "close(spark)\n"
+        "job.join()\n"
+        "print('closed')\n"
+    )
+
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=280)
+
+    assert told.stdout == "closed\n", told.stderr
+    assert "ERROR" not in told.stderr
+    assert "Exception" not in told.stderr

@@ -85,7 +85,7 @@ def _look_with_spark(settings: Settings, root: str, *, id_: str | None, wanted: 
     try:
         return asyncio.run(_read(settings, root, id_=id_, wanted=wanted, reader=spark_search.reader(spark)))
     finally:
-        spark.stop()
+        session.close(spark)
 
 
 async def _read(

@@ -174,7 +174,7 @@ def _closing(spark: SparkSession, stop: threading.Event) -> Iterator[threading.E
                 stop.set()
         if not finished.wait(_ROUND_S_MAX) and not death.is_set():
             # Cancelling a job leaves its Python running; this does not.
-            spark.stop()
+            session.close(spark)
 
     threading.Thread(target=watch, name="watch", daemon=True).start()
     try:
@@ -183,4 +183,4 @@ def _closing(spark: SparkSession, stop: threading.Event) -> Iterator[threading.E
         finished.set()
         stop.set()
         if session.is_alive(spark):
-            spark.stop()
+            session.close(spark)

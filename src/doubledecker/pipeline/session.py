@@ -7,6 +7,7 @@ Of Spark's own settings, ours are the weakest: `SessionPlan.more`, which users g
 over both.
 """
 
+import contextlib
 import logging
 import os
 import sys
@@ -104,6 +105,14 @@ def is_alive(spark: SparkSession) -> bool:
     except (Py4JError, OSError, AttributeError):
         # A JVM that is gone refuses connections; a context that was stopped here has no Java part any more.
         return False
+
+
+def close(spark: SparkSession) -> None:
+    """Stop Spark at once, also in the middle of a job, and quietly."""
+    # Spark logs every task that does not survive this as an error, with traces; whoever stops it knows.
+    with contextlib.suppress(Py4JError, OSError, AttributeError):
+        spark.sparkContext.setLogLevel("OFF")
+    spark.stop()
 
 
 def _send_along(spark: SparkSession) -> None:

@@ -23,7 +23,7 @@ def run(wanted: Sequence[Run]) -> Iterable[Replication]:
         # A task a run: they take long enough, and differ in length, so that small tasks keep all executors busy.
         found = spark.sparkContext.parallelize(wanted, len(wanted)).map(_carry_out).collect()
     finally:
-        spark.stop()
+        session.close(spark)
     for one in found:
         if isinstance(one, str):
             raise ChainInvalid(one)
