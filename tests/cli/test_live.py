@@ -65,6 +65,13 @@ def screen(board: Board, width: int = 80, height: int = 24) -> list[str]:
     return text.getvalue().rstrip("\n").split("\n")
 
 
+def test_a_subscriber_is_shown_by_its_name_and_a_queue_by_all_of_its_own():
+    shown = "\n".join(screen(a_board(a_look(names=("billing-4aec50d4", "@demo-partners")))))
+
+    assert " billing " in shown
+    assert " @demo-partners " in shown
+
+
 def test_a_rate_is_what_a_counter_grew_by_over_the_last_seconds():
     seen = Trail()
     for second in range(20):

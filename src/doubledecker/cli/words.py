@@ -59,7 +59,7 @@ def printable(text: str) -> str:
 
 
 def names(tokens: Sequence[str]) -> dict[str, str]:
-    """Each token's name, or its whole id where two share a name."""
-    short = {token: token.rpartition("-")[0] or token for token in tokens}
+    """The name of each client, or its whole id where two share a name; a queue with a callback keeps its own."""
+    short = {token: token if token.startswith("@") else token.rpartition("-")[0] or token for token in tokens}
     shared = Counter(short.values())
     return {token: name if shared[name] == 1 else token for token, name in short.items()}
