@@ -80,11 +80,16 @@ def test_a_topic_is_listed_given_and_deleted(bus: Up):
     kept = topic(bus, "delete", "gifts", stdin="n\n")
     deleted = topic(bus, "delete", "gifts", "--yes")
     wrong = topic(bus, "give", "gifts", heir)
+    gone = topic(bus, "delete", "gifts", stdin="y\n")
 
     assert (given.returncode, by_heir.returncode, deleted.returncode) == (0, 0, 0), given.stderr
     assert "gifts\their\t2" in listed
     assert (kept.returncode, "Delete topic gifts? 0 subscriptions to it end" in kept.stderr) == (1, True)
     assert (wrong.returncode, wrong.stderr) == (4, "doubledecker: no topic named 'gifts'\n")
+    assert (gone.returncode, gone.stderr) == (
+        4,
+        "doubledecker: no topic named 'gifts'; `doubledecker topic list` shows them\n",
+    )
 
 
 def test_revoking_asks_first(bus: Up):
@@ -99,8 +104,9 @@ def test_revoking_asks_first(bus: Up):
     assert id_ not in ids(bus)
 
 
-def test_an_unknown_token_is_not_revoked(bus: Up):
-    answer = token(bus, "revoke", "nobody-12345678", "--yes")
+@pytest.mark.parametrize("words", [["revoke", "--yes"], ["rotate"]])
+def test_an_unknown_token_is_neither_revoked_nor_rotated(bus: Up, words: list[str]):
+    answer = token(bus, *words, "nobody-12345678")
 
     assert answer.returncode == 4
     assert answer.stderr == (

@@ -26,6 +26,15 @@ def test_hidden_things_are_not_in_the_help():
     assert "demo" not in commands.partition("Commands:")[2].replace("with demo traffic", "")
 
 
+@pytest.mark.parametrize("group", ["", "pipeline", "queue", "token", "topic"])
+def test_every_command_is_told_in_a_whole_line(group: str):
+    """Click cuts what does not fit, and ends it with dots."""
+    commands = run(*group.split(), "--help").stdout.partition("Commands:")[2]
+
+    assert commands
+    assert "..." not in commands
+
+
 @pytest.mark.parametrize("command", [["token", "list"], ["publish", "orders", "create", "--token", "x"]])
 def test_a_bus_that_is_not_there_is_exit_code_3(command: list[str]):
     url = f"http://127.0.0.1:{ports.free_port()}"
@@ -43,8 +52,10 @@ def test_status_of_a_redis_that_is_not_there_is_exit_code_3():
     answer = run("status", "--url", url)
 
     assert answer.returncode == 3
-    assert answer.stderr.startswith(f"doubledecker: Redis at {url}")
-    assert answer.stderr.endswith("start a bus with `doubledecker up`, or pass its --data or --url\n")
+    assert answer.stderr == (
+        f"doubledecker: Redis at {url}: Connection refused; "
+        "start a bus with `doubledecker up`, or pass its --data or --url\n"
+    )
 
 
 @pytest.mark.parametrize("command", ["status", "token list", "token create shop", "queue list", "tail"])

@@ -27,6 +27,22 @@ def test_a_replay_that_is_followed_is_not_asked_for_anew():
     assert "--id is a replay as it was asked for; leave out --topic" in answer.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["replay"], "say to whom it goes with one of --to-subscriber, --to-queue, --to-topic; there is none"),
+        (["replay", "--to-queue", "q", "--to-topic", "t"], "there is --to-queue and --to-topic"),
+        (["erase", "--topic", "orders"], "say what to erase with one of --tenant, --key; there is none"),
+        (["erase", "--tenant", "acme", "--key", "k"], "there is --tenant and --key"),
+    ],
+)
+def test_an_errand_without_exactly_one_object_is_wrong_usage(words: list[str], told: str):
+    answer = run(*words)
+
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert told in answer.stderr
+
+
 def test_a_list_of_none_and_a_replay_that_is_not_there(bus: Up):
     data = str(bus.data)
     listed = run("replays", "--json", "--data", data)
@@ -43,7 +59,7 @@ def test_what_is_refused_is_refused_before_a_pipeline_is_started(bus: Up):
     for words, told in (
         (["replay", "--from", "yesterday", "--to-queue", "q"], "from is 'yesterday'; write it like"),
         (["replay", "--to-queue", "stranger"], "stranger"),
-        (["erase", "--topic", "orders"], "tenant"),
+        (["erase", "--tenant", "acme", "--topic", "orders"], "leave the topic out"),
     ):
         answer = run(*words, "--data", str(bus.data))
 

@@ -149,15 +149,25 @@ def test_one_pass_ends_by_itself_and_another_lake_is_refused(data_dir: Path, tmp
     assert "Traceback" not in other.stderr
 
 
-def test_a_missing_spark_says_what_to_install(tmp_path: Path):
-    """A Python that does not find pyspark, because a folder before it on the path hides it."""
-    hidden = tmp_path / "sitecustomize.py"
-    hidden.write_text(
+def without_spark(folder: Path) -> str:
+    """A folder that, before others on the path, hides pyspark."""
+    (folder / "sitecustomize.py").write_text(
         "import importlib.util as u\nfound = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'pyspark' else found(name, *rest)\n"
     )
+    return str(folder)
+
+
+def test_up_says_that_it_has_no_pipeline_where_spark_is_missing(tmp_path: Path):
+    with an_up(tmp_path / "data", "--no-demo", with_pipeline=True, PYTHONPATH=without_spark(tmp_path)) as up:
+        told = up.err
+
+    assert "there is no pipeline, as PySpark is not installed; get it with: pip install 'doubledecker[spark]'\n" in told
+
+
+def test_a_missing_spark_says_what_to_install(tmp_path: Path):
     url = f"redis://127.0.0.1:{ports.free_port()}/0"
-    answer = run("pipeline", "run", PYTHONPATH=str(tmp_path), DOUBLEDECKER_REDIS_URL=url)
+    answer = run("pipeline", "run", PYTHONPATH=without_spark(tmp_path), DOUBLEDECKER_REDIS_URL=url)
 
     assert answer.returncode == 1
     assert answer.stderr == "doubledecker: PySpark is not installed; get it with: pip install 'doubledecker[spark]'\n"

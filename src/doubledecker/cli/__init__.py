@@ -81,7 +81,7 @@ def _demo() -> None:
 @click.option("--data", type=_FOLDER, help="Folder of a running `doubledecker up`  [default: .data, if one runs there]")
 @_json
 def _status(url: str | None, data: Path | None, *, as_json: bool) -> None:
-    """Show what the bus has done, what waits, and how its subscribers fare."""
+    """Show counts, what waits, and the health of subscribers."""
     from doubledecker.cli import status  # noqa: PLC0415 - the store is slow to import
 
     if url and data:
@@ -126,7 +126,7 @@ def _events(
 def _report(
     start: str | None, end: str | None, html: Path | None, data: Path | None, lake: str | None, *, as_json: bool
 ) -> None:
-    """Show what passed over the bus, from the measures: plots, percentiles, failures, fairness."""
+    """Show throughput, latency, failures and fairness."""
     from doubledecker.cli import report  # noqa: PLC0415 - only what the command needs
 
     report.report(start=start, end=end, html=html, data=data, lake=lake, as_json=as_json)
@@ -154,7 +154,7 @@ def _run(data: Path | None, lake: str | None, master: str | None, *, once: bool,
 @click.option("--data", type=_FOLDER, help="Folder of `doubledecker up`  [default: .data]")
 @_json
 def _sources(data: Path | None, *, as_json: bool) -> None:
-    """Show what the pipeline consumes, as sources.toml says it, or what is wrong there."""
+    """Show what sources.toml configures, or what is wrong there."""
     from doubledecker.cli import pipeline  # noqa: PLC0415 - only what the command needs
 
     pipeline.show_sources(data=data, as_json=as_json)
@@ -163,7 +163,7 @@ def _sources(data: Path | None, *, as_json: bool) -> None:
 @_pipeline.command("package")
 @click.argument("folder", type=_FOLDER)
 def _package(folder: Path) -> None:
-    """Write what spark-submit needs to FOLDER: our code as a zip, and a program that starts it."""
+    """Write what spark-submit needs to FOLDER. It is our code as a zip, and a program that starts it."""
     from doubledecker.cli import pipeline  # noqa: PLC0415 - only what the command needs
 
     pipeline.write_package(folder)
@@ -174,7 +174,7 @@ def _package(folder: Path) -> None:
 @click.option("--data", type=_FOLDER, help="Folder of a running `doubledecker up`  [default: .data, if one runs there]")
 @_json
 def _pipeline_status(url: str | None, data: Path | None, *, as_json: bool) -> None:
-    """Show each step: what it did, how far it is behind, how large its table is."""
+    """Show the rows, the lag and the table of each step."""
     from doubledecker.cli import pipeline  # noqa: PLC0415 - the store is slow to import
 
     if url and data:
@@ -218,7 +218,7 @@ def list_(bus: str | None, data: Path | None, *, as_json: bool) -> None:
 )
 @_as_root
 def rotate(id: str, overlap_s: int, bus: str | None, data: Path | None) -> None:  # noqa: A002 - click shows its name
-    """Replace a client's secret and print the new one, this once; the client keeps its id and all that it owns."""
+    """Replace a client's secret and print the new one, this once. The client keeps its id and all that it owns."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
     clients.rotate_token(bus, data, id, overlap_s=overlap_s)
@@ -229,7 +229,7 @@ def rotate(id: str, overlap_s: int, bus: str | None, data: Path | None) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask")
 @_as_root
 def revoke(id: str, bus: str | None, data: Path | None, *, yes: bool) -> None:  # noqa: A002 - click shows the argument's name
-    """Forget a client; its subscriber ends with it."""
+    """Forget a client. Its subscriber ends with it."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
     clients.revoke_token(bus, data, id, is_sure=yes)
@@ -282,7 +282,7 @@ def _tail(
     *,
     as_json: bool,
 ) -> None:
-    """Show events as they are published; PATTERN is a glob on tenant:topic:type, like '*:page:*'."""
+    """Show events as they are published. PATTERN is a glob on tenant:topic:type, like '*:page:*'."""
     from doubledecker.cli import clients, tail  # noqa: PLC0415 - only what the command needs
 
     tail.tail(clients.as_caller(bus, data, secret), tail.Wanted(pattern, start, count), as_json=as_json)

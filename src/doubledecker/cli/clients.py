@@ -70,7 +70,9 @@ def list_tokens(bus: str | None, data: Path | None, *, as_json: bool) -> None:
 
 def rotate_token(bus: str | None, data: Path | None, id_: str, *, overlap_s: int) -> None:
     """Replace a client's secret and print the new one, this once."""
-    answer = as_caller(bus, data).post(f"/api_tokens/{quote(id_, safe='')}/rotate", {"overlap_s": overlap_s})
+    remote = as_caller(bus, data)
+    _check_known(remote, id_)
+    answer = remote.post(f"/api_tokens/{quote(id_, safe='')}/rotate", {"overlap_s": overlap_s})
     rotated = msgspec.json.decode(answer, type=_Rotated)
     until = "no longer works" if rotated.former_until is None else f"works until {words.moment(rotated.former_until)}"
     click.echo(f"Rotated {rotated.id}. Its former secret {until}; the new one is shown this once:", err=True)
@@ -80,8 +82,7 @@ def rotate_token(bus: str | None, data: Path | None, id_: str, *, overlap_s: int
 def revoke_token(bus: str | None, data: Path | None, id_: str, *, is_sure: bool) -> None:
     """Forget one client."""
     remote = as_caller(bus, data)
-    if all(row.token != id_ for row in _tokens(remote)):
-        raise NotFound(f"no token with the id {id_!r}; `doubledecker token list` shows them")
+    _check_known(remote, id_)
     if not is_sure:
         question = f"Revoke 1 token, {id_}? Its subscriber, and the events that wait for it, end with it."
         click.confirm(question, abort=True, err=True)
@@ -110,6 +111,8 @@ def give_topic(bus: str | None, data: Path | None, name: str, id_: str) -> None:
 def delete_topic(bus: str | None, data: Path | None, name: str, *, is_sure: bool) -> None:
     """Forget a topic, having said what ends with it."""
     remote = as_caller(bus, data)
+    if all(row.name != name for row in msgspec.json.decode(remote.get("/topics"), type=list[_Topic])):
+        raise NotFound(f"no topic named {name!r}; `doubledecker topic list` shows them")
     if not is_sure:
         subscribers = msgspec.json.decode(remote.get("/subscribers"), type=list[_Subscriber])
         count = sum(name in each.topics for each in subscribers)
@@ -148,6 +151,12 @@ def _token_row(row: _Listed) -> dict[str, object]:
 def _former(until: int | None) -> str:
     """Until when a client's former secret works."""
     return "" if until is None or until <= clock.now_ms() else f"until {words.moment(until)}"
+
+
+def _check_known(remote: Remote, id_: str) -> None:
+    """Raise unless a client has this id."""
+    if all(row.token != id_ for row in _tokens(remote)):
+        raise NotFound(f"no token with the id {id_!r}; `doubledecker token list` shows them")
 
 
 def _tokens(remote: Remote) -> list[_Listed]:

@@ -1,11 +1,14 @@
 """`doubledecker replay`, `replays` and `erase`: the words of these commands; what they do is in cli/errands.py."""
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import click
 
 from doubledecker.cli import options
 
+_TARGETS = ("to_subscriber", "to_queue", "to_topic")
+_ERASED = ("tenant", "key")
 _data = click.option(
     "--data", type=options.FOLDER, help="Folder of `doubledecker up`: its bus and its lake  [default: .data]"
 )
@@ -42,10 +45,12 @@ def replay(
     as_json: bool,
     **given: str | int | bool | None,
 ) -> None:
-    """Send past events again, from lake and journal, to one target; counts first, and asks."""
+    """Send past events again, from lake and journal, to one target. Counts first, and asks."""
     from doubledecker.cli import errands  # noqa: PLC0415 - the store is slow to import
 
     asked = {name: value for name, value in given.items() if value is not None}
+    if not id_:
+        _check_one(asked, _TARGETS, "to whom it goes")
     desk = errands.Desk(data, lake, as_json=as_json)
     if id_ and asked:
         raise click.UsageError(f"--id is a replay as it was asked for; leave out --{min(asked).replace('_', '-')}")
@@ -80,8 +85,21 @@ def replays(cancel: str | None, data: Path | None, *, as_json: bool) -> None:
 @_lake
 @options.as_json
 def erase(data: Path | None, lake: str | None, *, dry_run: bool, yes: bool, as_json: bool, **given: str | None) -> None:
-    """Remove a tenant's or a key's events from the lake for good; counts first, and asks."""
+    """Remove a tenant's or a key's events from the lake for good. Counts first, and asks."""
     from doubledecker.cli import errands  # noqa: PLC0415 - the store is slow to import
 
     asked = {name: value for name, value in given.items() if value is not None}
+    _check_one(asked, _ERASED, "what to erase")
     errands.Desk(data, lake, as_json=as_json).erase(asked, is_dry=dry_run, is_sure=yes)
+
+
+def _check_one(asked: Collection[str], names: Sequence[str], what: str) -> None:
+    """Raise a usage error unless exactly one of these options is there."""
+    given = [name for name in names if name in asked]
+    if len(given) != 1:
+        seen = " and ".join(map(_option, given)) or "none"
+        raise click.UsageError(f"say {what} with one of {', '.join(map(_option, names))}; there is {seen}")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

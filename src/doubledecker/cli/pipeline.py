@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # In the data folder, unless a setting says otherwise.
 SOURCES = "sources.toml"
-_MISSING = "PySpark is not installed; get it with: pip install 'doubledecker[spark]'"
+MISSING = "PySpark is not installed; get it with: pip install 'doubledecker[spark]'"
 _JOURNALS = ("events", "attempts", "settlements")
 _BAR = 20
 # More of an error would widen the table; the whole stands below it.
@@ -45,7 +45,7 @@ def is_installed() -> bool:
 def find(data: Path | None, lake: str | None) -> tuple[Settings, str]:
     """Settings that lead to the bus, and where its lake is; raises SparkUnfit when there is no Spark to use them."""
     if not is_installed():
-        raise SparkUnfit(_MISSING)
+        raise SparkUnfit(MISSING)
     return folder.locate(data, lake)
 
 
@@ -65,7 +65,7 @@ def run(*, data: Path | None, lake: str | None, master: str | None, is_once: boo
 def write_package(folder: Path) -> None:
     """Write the files for spark-submit, and print how it is called."""
     if not is_installed():
-        raise SparkUnfit(_MISSING)
+        raise SparkUnfit(MISSING)
     from doubledecker.pipeline import package  # noqa: PLC0415 - the rest of its package needs Spark
 
     try:
@@ -79,7 +79,7 @@ def write_package(folder: Path) -> None:
 def show_sources(*, data: Path | None, as_json: bool) -> None:
     """Print what the pipeline consumes, if the file says it well."""
     if not is_installed():
-        raise SparkUnfit(_MISSING)
+        raise SparkUnfit(MISSING)
     wanted = _read_sources(reading.read(os.environ), data)
     if as_json:
         click.echo(json.dumps([asdict(source) for source in wanted.all]))

@@ -19,7 +19,7 @@ def _desk(bus: str | None, data: Path | None, secret: str | None) -> "Desk":
 
 @click.group()
 def queue() -> None:
-    """Register queues, look into them, rule their facets, look after dead letters."""
+    """Register queues, look into them, manage dead letters."""
 
 
 @queue.command()
@@ -54,7 +54,9 @@ def register(
     secret: str | None,
     **asked: str | int | tuple[str, ...] | None,
 ) -> None:
-    """Create or replace a queue for all events whose tenant:topic:type matches a PATTERN in full.
+    """Create or replace a queue of the events that match a PATTERN.
+
+    It must match the whole of an event's tenant:topic:type, as in '.*:orders:paid'.
 
     What is not said gets its default, also when the queue was there before.
     """
@@ -131,7 +133,7 @@ def facet(
     paused: bool | None,
     **bounds: str | None,
 ) -> None:
-    """Change what holds for a tenant, or show it when nothing is to be changed."""
+    """Show the rules of a tenant, or change those that are given."""
     _desk(bus, data, secret).facet(name, tenant, paused=paused, **bounds)
 
 
@@ -164,7 +166,7 @@ def redrive(
     *,
     yes: bool,
 ) -> None:
-    """Bring dead letters back to their lines, all or some, as if never tried."""
+    """Return dead letters to the queue, as if never tried. Without an ID, all of them."""
     _desk(bus, data, secret).redrive(name, ids=ids, tenant=tenant, is_sure=yes)
 
 
@@ -177,7 +179,7 @@ def redrive(
 def purge(
     name: str, tenant: str | None, bus: str | None, data: Path | None, secret: str | None, *, is_dead: bool, yes: bool
 ) -> None:
-    """Destroy what waits, or dead letters; what consumers have in hand is left to them."""
+    """Destroy what waits, or dead letters. What consumers have in hand is left to them."""
     _desk(bus, data, secret).purge(name, tenant=tenant, is_dead=is_dead, is_sure=yes)
 
 

@@ -71,7 +71,7 @@ def stretch(start: str | None, end: str | None, *, now: datetime) -> Stretch:
 def find(data: Path | None, lake: str | None) -> str:
     """Where the lake is; raises when there is none, or nothing to read it with."""
     if importlib.util.find_spec("deltalake") is None:
-        raise SparkUnfit("a report needs the lake's library; get it with: pip install 'doubledecker[spark]'")
+        raise SparkUnfit("deltalake is not installed; get it with: pip install 'doubledecker[lake]'")
     root = lake or reading.read(os.environ).lake or str((data or folder.DEFAULT) / "lake")
     if "://" in root:
         return root

@@ -27,7 +27,7 @@ def list_(bus: str | None, data: Path | None, *, as_json: bool) -> None:
 @click.argument("id")
 @options.as_root
 def give(topic: str, id: str, bus: str | None, data: Path | None) -> None:  # noqa: A002 - click shows the argument's name
-    """Make the client with the token ID the owner of TOPIC; its subscriptions and its count stay."""
+    """Make the client with the token ID the owner of TOPIC. Its subscriptions and its count stay."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
     clients.give_topic(bus, data, topic, id)
@@ -38,7 +38,7 @@ def give(topic: str, id: str, bus: str | None, data: Path | None) -> None:  # no
 @options.is_sure
 @options.as_root
 def delete(topic: str, bus: str | None, data: Path | None, *, yes: bool) -> None:
-    """Forget TOPIC; the subscriptions to it end, and the next client that publishes on it owns it."""
+    """Forget TOPIC. The subscriptions to it end, and the next client that publishes on it owns it."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
     clients.delete_topic(bus, data, topic, is_sure=yes)

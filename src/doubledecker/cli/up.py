@@ -56,6 +56,7 @@ class Plan:
     is_key_set: bool
     with_demo: bool
     with_pipeline: bool
+    lacks_spark: bool
     is_live: bool
 
 
@@ -76,6 +77,7 @@ def up(*, port: int | None, data: Path, with_demo: bool, with_pipeline: bool) ->
         is_key_set=bool(settings.root_key),
         with_demo=with_demo,
         with_pipeline=with_pipeline and pipeline.is_installed(),
+        lacks_spark=with_pipeline and not pipeline.is_installed(),
         is_live=console.is_terminal and not console.is_dumb_terminal,
     )
     asyncio.run(_Up(plan, console).run())
@@ -140,6 +142,8 @@ class _Up:
         _echo(f"Doubledecker is at {self._board.url}")
         if not self._plan.is_key_set:
             _echo(f"The root key is in {self._plan.data / folder.ROOT_KEY}")
+        if self._plan.lacks_spark:
+            self._say(f"there is no pipeline, as {pipeline.MISSING}")
         children = self._children(settings)
         self._board.kept.extend(children)
         for child in children:

@@ -6,6 +6,7 @@ late; calls that block are not guarded.
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
@@ -103,7 +104,7 @@ class Node:
         if isinstance(error, AuthenticationError):
             return BusAway(f"Redis refused the credentials of {_shown(self.url)}")
         kind = BusSilent if isinstance(error, RedisConnectionError | OSError) else BusAway
-        return kind(f"Redis at {_shown(self.url)}: {str(error) or type(error).__name__}")
+        return kind(f"Redis at {_shown(self.url)}: {_reason(error)}")
 
 
 class Nodes:
@@ -222,6 +223,14 @@ def _pool(url: str) -> redis.ConnectionPool:
             f"cannot use the Redis URL {_shown(url)[:80]!r}; it must be like redis://127.0.0.1:6379/0, or begin with "
             "rediss:// or unix://"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong: of a failed connection what the system says, without redis-py's words around it."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, OSError) and cause.errno:
+        return os.strerror(cause.errno)
+    return str(error) or type(error).__name__
 
 
 def _shown(url: str) -> str:
