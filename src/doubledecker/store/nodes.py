@@ -17,10 +17,10 @@ from redis.exceptions import AuthenticationError, MovedError, NoScriptError, Out
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from doubledecker.errors import BusAway, BusSilent, MemoryFull, SettingInvalid
-from doubledecker.store.line import Line, Reply, open_line, patiently
+from doubledecker.store.line import Command, Line, Reply, open_line, patiently
 from doubledecker.store.scripts import Encoded
 
-Commands = Sequence[Sequence[Encoded]]
+Commands = Sequence[Command]
 Call = Callable[[Commands], Awaitable[list[Reply]]]
 # From a server's address and the call to it, to the call as it is made.
 Guard = Callable[[str, Call], Call]
@@ -153,7 +153,7 @@ class Nodes:
             await self._relocate_quietly()
             raise BusAway("the slot has moved to another node") from error
 
-    async def everywhere(self, commands: Sequence[Sequence[Encoded]]) -> list[list[Reply]]:
+    async def everywhere(self, commands: Commands) -> list[list[Reply]]:
         """Send commands to every server that holds slots."""
         return await asyncio.gather(*(self._at(url).call(commands) for url in self.urls))
 

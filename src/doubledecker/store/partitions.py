@@ -9,7 +9,7 @@ over all partitions (health, batches in flight).
 import asyncio
 import binascii
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from redis.exceptions import NoScriptError
@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError
 from doubledecker import log
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.event import DEFAULT_TENANT, Kind
-from doubledecker.store.line import Reply
+from doubledecker.store.line import Packed, Reply, pack
 from doubledecker.store.nodes import ANSWER_S_MAX, Guard, Nodes
 from doubledecker.store.scripts import Encoded, Script, Value, load
 
@@ -40,6 +40,7 @@ class Partition:
         self.shift_ms = 0
         self._nodes = nodes
         self._slot = slot(prefix)
+        self._fronts: dict[str, Packed] = {}
 
     def key(self, name: str) -> str:
         """The full name of one of this partition's keys."""
@@ -47,12 +48,21 @@ class Partition:
 
     async def run(self, script: Script, /, *rest: Encoded, **values: Value) -> Reply:
         """Run a script once; a server that lost it (a restart does that) is given it again."""
-        layout = script.layout(values, rest, prefix=self.prefix, shift_ms=self.shift_ms)
+        arguments = pack(script.arguments(values, rest, prefix=self.prefix, shift_ms=self.shift_ms))
+        front = self._fronts.get(script.name) or self._front(script, values)
         try:
-            [reply] = await self._nodes.call(self._slot, [["EVALSHA", script.sha, *layout]])
+            [reply] = await self._nodes.call(self._slot, [front + arguments])
         except NoScriptError:
-            [reply] = await self._nodes.call(self._slot, [["EVAL", script.text, *layout]])
+            whole = pack(["EVAL", script.text, *script.keys(values, prefix=self.prefix)])
+            [reply] = await self._nodes.call(self._slot, [whole + arguments])
         return reply
+
+    def _front(self, script: Script, values: Mapping[str, Value]) -> Packed:
+        """A call up to its arguments; kept for a script that always has the same keys."""
+        front = pack(["EVALSHA", script.sha, *script.keys(values, prefix=self.prefix)])
+        if not script.placeholders:
+            self._fronts[script.name] = front
+        return front
 
     async def command(self, *words: Encoded) -> Reply:
         """Run one plain command."""

@@ -70,24 +70,26 @@ class Script:
     text: str
     sha: str
     placeholders: frozenset[str]
+    wanted: frozenset[str]
 
-    def layout(
+    def keys(self, values: Mapping[str, Value], *, prefix: str) -> list[Encoded]:
+        """What follows the digest in EVALSHA: the number of keys, and their names."""
+        keys = [prefix + _fill(template, values) for _, template in self.header.keys] or [prefix]
+        return [len(keys), *keys]
+
+    def arguments(
         self, values: Mapping[str, Value], rest: Sequence[Encoded], *, prefix: str, shift_ms: int
     ) -> list[Encoded]:
-        """The arguments of EVALSHA after the digest: number of keys, keys, arguments."""
+        """What follows the keys; raises TypeError unless the values are those that the script takes."""
         header = self.header
-        wanted = self.placeholders.union(name for name, _ in header.args)
-        if values.keys() != wanted:
-            raise TypeError(f"{self.name}.lua takes {sorted(wanted)}, not {sorted(values)}")
-        keys = [prefix + _fill(template, values) for _, template in header.keys] or [prefix]
-        call: list[Encoded] = [len(keys), *keys]
-        if header.families:
-            call.append(prefix)
+        if values.keys() != self.wanted:
+            raise TypeError(f"{self.name}.lua takes {sorted(self.wanted)}, not {sorted(values)}")
+        arguments: list[Encoded] = [prefix] if header.families else []
         if header.reads_time:
-            call.append(shift_ms)
-        call.extend(_encode(values[name], form) for name, form in header.args)
-        call.extend(rest)
-        return call
+            arguments.append(shift_ms)
+        arguments += [_encode(values[name], form) for name, form in header.args]
+        arguments += rest
+        return arguments
 
 
 @cache
@@ -103,7 +105,8 @@ def load(name: str) -> Script:
     placeholders = frozenset(p for _, template in header.keys for p in _PLACEHOLDER.findall(template))
     # SHA-1 is how EVALSHA names a script; nothing is protected by it.
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-    return Script(name, header, body, text, sha, placeholders)
+    wanted = placeholders.union(name for name, _ in header.args)
+    return Script(name, header, body, text, sha, placeholders, wanted)
 
 
 def read(name: str) -> str:
