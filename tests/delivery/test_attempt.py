@@ -54,6 +54,39 @@ async def test_an_endless_body_does_not_hold_the_attempt():
         assert outcome.took_ms < 5_000
 
 
+@contextlib.asynccontextmanager
+async def a_speaker(first: bytes, again: bytes) -> AsyncIterator[str]:
+    """A receiver that says something when it is called, and goes on saying something else for as long as one reads."""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(first)
+        with contextlib.suppress(ConnectionError):
+            while again:
+                writer.write(again)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(speak, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+
+
+async def test_a_receiver_that_never_comes_to_its_answer_is_cut_off():
+    """100 Continue without end kept the process from serving all other receivers until the attempt timed out."""
+    async with a_speaker(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1_000) as url, asyncio.timeout(10):
+        outcome = await attempt(url)
+
+    assert outcome.kind is Kind.BROKEN
+    assert "more than 8 interim answers" in outcome.detail
+
+
+async def test_a_few_interim_answers_are_skipped():
+    hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 8
+    async with a_speaker(hints + b"HTTP/1.1 204 No Content\r\n\r\n", b"") as url:
+        assert (await attempt(url)).kind is Kind.DELIVERED
+
+
 async def test_a_cut_connection_is_broken():
     async with Receiver(plan=lambda _: "cut") as receiver:
         assert (await attempt(receiver.url)).kind is Kind.BROKEN

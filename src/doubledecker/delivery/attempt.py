@@ -11,8 +11,12 @@ import email.utils
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import RawResponseMessage
 
 from doubledecker import __version__, clock
 from doubledecker.model.outcome import Kind, Outcome
@@ -23,6 +27,9 @@ _BODY_BYTES_MAX = 65_536
 _ANSWER_BYTES_MAX = 2_097_152
 _BODY_S_MAX = 1.0
 _OK = range(200, 300)
+# Answers before the answer, such as 100 Continue and 103 Early Hints. We ask for none, and a few are harmless.
+_INTERIM = range(100, 200)
+_INTERIM_MAX = 8
 # Of a number in a header; Python refuses to read thousands.
 _DIGITS_MAX = 20
 _PLAIN: Mapping[str, str] = {}
@@ -43,7 +50,7 @@ class Dialer:
         self._connect_s = limits.connect_s
         self._session = aiohttp.ClientSession(
             # The number of calls is bounded per subscriber, in Redis; a second bound here would only hide it.
-            connector=aiohttp.TCPConnector(limit=0, ssl=limits.ssl_verify, ttl_dns_cache=30),
+            connector=_Connector(limit=0, ssl=limits.ssl_verify, ttl_dns_cache=30),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
@@ -81,6 +88,36 @@ class Dialer:
             return Outcome(Kind.UNREACHABLE, 0, detail=str(error.os_error))
         except (aiohttp.ClientError, ssl.SSLError, OSError, ValueError) as error:
             return Outcome(Kind.BROKEN, 0, detail=f"{type(error).__name__}: {error}")
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Opens connections that are cut when a receiver sends interim answers without end."""
+
+    def __init__(self, *, limit: int, ssl: bool, ttl_dns_cache: int) -> None:
+        super().__init__(limit=limit, ssl=ssl, ttl_dns_cache=ttl_dns_cache)
+        self._factory = cast("partial[ResponseHandler]", partial(_Protocol, loop=self._loop))
+
+
+class _Protocol(ResponseHandler):
+    """One connection to a receiver.
+
+    aiohttp skips interim answers as fast as they come. A receiver that sends nothing else would keep the process busy,
+    and every other receiver waiting, until the attempt times out; so it is cut off where the answers arrive.
+    """
+
+    _interim = 0
+
+    def feed_data(self, data: tuple[RawResponseMessage, aiohttp.StreamReader], size: int = 0) -> None:
+        if data[0].code not in _INTERIM:
+            self._interim = 0
+        elif self._interim < _INTERIM_MAX:
+            self._interim += 1
+        else:
+            self.set_exception(aiohttp.ClientConnectionError(f"more than {_INTERIM_MAX} interim answers"))
+            if self.transport is not None:
+                self.transport.abort()
+            return
+        super().feed_data(data, size)
 
 
 async def _drain(response: aiohttp.ClientResponse) -> bytes:
