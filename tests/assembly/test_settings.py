@@ -64,7 +64,8 @@ def test_routemaster_s_names_are_aliases_and_ours_win(name: str, alias: str):
         ("SPARK_CONF", "executor.memory", "'executor.memory' is no setting of Spark"),
         ("SPARK_CONF", "spark.master=yarn", "DOUBLEDECKER_SPARK_MASTER"),
         ("SPARK_CONF", "spark.sql.session.timeZone=Europe/Vienna", "the pipeline needs 'UTC'"),
-        ("PROT", "1", "no setting DOUBLEDECKER_PROT"),
+        ("PROT", "1", "no setting DOUBLEDECKER_PROT; did you mean DOUBLEDECKER_PORT?"),
+        ("FROBNICATE", "1", "no setting DOUBLEDECKER_FROBNICATE; docs/operations.md lists them"),
     ],
 )
 def test_a_bad_setting_is_named_with_what_is_allowed(name: str, value: str, says: str):

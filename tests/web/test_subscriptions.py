@@ -282,7 +282,10 @@ async def test_a_callback_over_plain_http_is_refused_unless_private_ones_are_all
         answer = await ask(bus, "POST", "/subscription", mail, json={**LEAST, "callback": "http://mail.example/"})
 
         assert answer.status == 400
-        assert answer.detail == "callback is 'http://mail.example/'; it must be a URL with https"
+        assert answer.detail == (
+            "callback is 'http://mail.example/'; it must be a URL with https; "
+            "DOUBLEDECKER_PRIVATE_CALLBACKS=true of the bus allows http"
+        )
 
 
 async def test_a_subscriber_is_deleted_once_and_then_not_found(topology: Topology):

@@ -3,6 +3,7 @@
 Each is `DOUBLEDECKER_<NAME>`; the names that Routemaster used are accepted too. docs/operations.md lists them all.
 """
 
+import difflib
 import ipaddress
 import re
 from collections.abc import Mapping
@@ -330,7 +331,9 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     known = {PREFIX + field.name.upper(): field.name for field in fields(Settings)}
     for each in environment:
         if each.startswith(PREFIX) and each not in known:
-            raise SettingInvalid(f"there is no setting {each}; docs/operations.md lists them")
+            near = difflib.get_close_matches(each.removeprefix(PREFIX).lower(), known.values(), n=1)
+            meant = f"did you mean {PREFIX}{near[0].upper()}?" if near else "docs/operations.md lists them"
+            raise SettingInvalid(f"there is no setting {each}; {meant}")
     given = {name: alias for name, alias in ALIASES.items() if alias in environment}
     return given | {name: each for each, name in known.items() if each in environment}
 

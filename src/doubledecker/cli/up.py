@@ -28,7 +28,7 @@ from doubledecker.cli import board as boards
 from doubledecker.cli import demo, folder, live, pipeline, words
 from doubledecker.cli.board import Board
 from doubledecker.cli.keep import ChildLife, Command, Kept, ValkeyLife
-from doubledecker.errors import SettingInvalid
+from doubledecker.errors import BusAway, SettingInvalid
 from doubledecker.store import maxmemory, ports
 from doubledecker.store.disk import DiskReserve
 from doubledecker.store.embedded import EmbeddedServer
@@ -118,9 +118,15 @@ class _Up:
         if not plan.is_key_set:
             settings = replace(settings, root_key=folder.make_root_key(plan.data))
         # A server that does not fit is told here, once, not by each child again and again.
-        async with build.open_bus(settings, patience_s=_PATIENCE_S) as bus:
-            bus.headroom.check()
-            return settings
+        try:
+            async with build.open_bus(settings, patience_s=_PATIENCE_S) as bus:
+                bus.headroom.check()
+                return settings
+        except BusAway as error:
+            by = reading.variable("redis_url", os.environ)
+            if by is None:
+                raise
+            raise BusAway(f"{error}; start it, or unset {by}: `up` then runs a server of its own") from error
 
     async def _start_server(self) -> EmbeddedServer:
         """Valkey, with a bound on its memory: a full memory is then an answer, and not the end of a process."""

@@ -155,7 +155,10 @@ def _check_callback(callback: str, *, is_private_allowed: bool) -> None:
         raise BadRequest("callback is not a URL") from None
     schemes = ("https", "http") if is_private_allowed else ("https",)
     if not is_url or parts.scheme not in schemes:
-        raise BadRequest(f"callback is {callback[:80]!r}; it must be a URL with {' or '.join(schemes)}")
+        allow = (
+            "; DOUBLEDECKER_PRIVATE_CALLBACKS=true of the bus allows http" if is_url and parts.scheme == "http" else ""
+        )
+        raise BadRequest(f"callback is {callback[:80]!r}; it must be a URL with {' or '.join(schemes)}{allow}")
     if len(callback) > CALLBACK_LENGTH_MAX or not callback.isascii() or not callback.isprintable() or " " in callback:
         raise BadRequest(f"callback must be at most {CALLBACK_LENGTH_MAX} printable ASCII characters without spaces")
     if parts.fragment:
