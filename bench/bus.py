@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,11 +39,11 @@ class Bus:
     def pids(self) -> dict[str, int]:
         return {"web": self.web.pid, "valkey": self.server.pid}
 
-    async def subscribe(self, count: int, callback: str, **fields: int | str) -> None:
-        """That many subscribers to the topic of the bench."""
+    async def subscribe(self, count: int, callback: str, *, topic: str = events.TOPIC, **fields: int | str) -> None:
+        """That many subscribers to a topic."""
         for number in range(count):
-            body = {"topics": [events.TOPIC], "callback": callback, **fields}
-            headers = {"Authorization": await self.authorization(f"subscriber-{number}")}
+            body = {"topics": [topic], "callback": callback, **fields}
+            headers = {"Authorization": await self.authorization(f"{topic}-subscriber-{number}")}
             async with self.http.post(f"{self.url}/subscription", json=body, headers=headers) as answer:
                 answer.raise_for_status()
 
@@ -64,9 +64,20 @@ class Bus:
     async def loaded(self, spec: Spec) -> Loaded:
         return await children.loaded(spec, self.pids)
 
+    async def publish(self, topic: str, count: int, *, per_request: int) -> None:
+        """Queue events of any topic, so many in a request."""
+        headers = {"Authorization": self.publisher, "Content-Type": "application/json"}
+        for first in range(0, count, per_request):
+            numbers = range(first, min(count, first + per_request))
+            body = events.encode([{**events.event(number), "topic": topic} for number in numbers])
+            async with self.http.post(f"{self.url}/events", data=body, headers=headers) as answer:
+                answer.raise_for_status()
+
     @contextlib.asynccontextmanager
-    async def a_worker(self) -> AsyncIterator[Child]:
-        async with children.started("doubledecker", "worker", environment=self.environment) as worker:
+    async def a_worker(self, **settings: int) -> AsyncIterator[Child]:
+        """A running worker; settings are those of the bus, by name."""
+        more = {f"DOUBLEDECKER_{name.upper()}": str(value) for name, value in settings.items()}
+        async with children.started("doubledecker", "worker", environment={**self.environment, **more}) as worker:
             yield worker
 
     async def authorization(self, name: str) -> str:
@@ -89,17 +100,22 @@ async def a_server() -> AsyncIterator[EmbeddedServer]:
 
 
 @contextlib.asynccontextmanager
-async def a_bus() -> AsyncIterator[Bus]:
-    """An empty bus with default settings, ready to be published to."""
+async def a_bus(*options: str, seed: Callable[[str], Awaitable[None]] | None = None) -> AsyncIterator[Bus]:
+    """An empty bus with default settings, ready to be published to.
+
+    `options` are those of `doubledecker web`. `seed` may fill the server, whose URL it gets, before web starts.
+    """
     port = embedded.free_port()
     async with a_server() as server, aiohttp.ClientSession() as http:
+        if seed is not None:
+            await seed(server.url)
         environment = {
             "DOUBLEDECKER_REDIS_URL": server.url,
             "DOUBLEDECKER_ROOT_KEY": ROOT_KEY,
             "DOUBLEDECKER_PORT": str(port),
             "DOUBLEDECKER_PRIVATE_CALLBACKS": "true",
         }
-        async with children.started("doubledecker", "web", environment=environment) as web:
+        async with children.started("doubledecker", "web", *options, environment=environment) as web:
             bus = Bus(server, web, port, environment, http)
             await _until_connected(bus)
             bus.publisher = await bus.authorization("publisher")

@@ -1,7 +1,8 @@
 """The receiver: the least an HTTP server can do with a batch, in a process of its own, so that it is never the limit.
 
 `POST /` counts the events and answers 200. `POST /timed` also compares the moments in the events with its own clock,
-which processes of one machine share. While the gate is shut, answers wait; `POST /open` sends them and starts the
+which processes of one machine share. `POST /hang` is never answered, `POST /fail` with 500, `POST /refuse` with 400.
+While the gate is shut, answers wait; `POST /open` sends them and starts the
 count anew. `GET /tally` says what came since. It expects clients that do not pipeline.
 """
 
@@ -13,6 +14,11 @@ import time
 import uvloop
 
 _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+_ANSWERS = {
+    b"POST /hang": b"",
+    b"POST /fail": b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n",
+    b"POST /refuse": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+}
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _SENT = re.compile(rb'"sent_ns":(\d+)')
 
@@ -51,6 +57,7 @@ class Tally:
         shown = {
             "requests": self.requests,
             "events": self.events,
+            "timed": len(self.lags_ms),
             "held": len(self.held),
             "seconds": self.last_s - self.started_s,
             "lags_ms": self.lags_ms,
@@ -98,7 +105,7 @@ class _Connection(asyncio.Protocol):
         if target == b"POST /timed":
             self._tally.time(request)
         if self._tally.is_open:
-            self._transport.write(_OK)
+            self._transport.write(_ANSWERS.get(target, _OK))
         else:
             self._tally.held.append(self._transport)
 

@@ -12,7 +12,8 @@ _INTRODUCTION = """# Benchmarks
 
 Written by `make bench`, which starts and stops everything that it measures, on the loopback address, and takes some
 half an hour. Do not edit this page: the next run writes it again. `.venv/bin/python -m bench --quick` prints shorter,
-rougher tables and writes nothing; `--only ingest` (or `drain`, `latency`, …) measures one part.
+rougher tables and writes nothing; `--only ingest` (or `drain`, `latency`, …) measures one part. `make bench
+AGAINST=COMMIT` measures the product of this tree and of another commit in turns, and writes the last section alone.
 """
 _RULES = """## How to read it
 
@@ -64,13 +65,13 @@ def _line(row: Row, samples: Samples) -> str:
     peer = _best_peer(row, samples)
     cells = (
         row.what,
-        f"**{_shown(median)}** {row.unit}",
-        f"{_shown(min(values))} to {_shown(max(values))}",
-        _shown(floor),
+        f"**{shown(median)}** {row.unit}",
+        f"{shown(min(values))} to {shown(max(values))}",
+        shown(floor),
         _ratio(median, floor),
-        f"{peer[0]} {_shown(peer[1])}" if peer else "",
+        f"{peer[0]} {shown(peer[1])}" if peer else "",
         _ratio(median, peer[1]) if peer else "",
-        _aim(row, median),
+        _aim(row, samples),
     )
     return f"| {' | '.join(cells)} |"
 
@@ -84,16 +85,36 @@ def _best_peer(row: Row, samples: Samples) -> tuple[str, float] | None:
     return fastest(found, key=lambda peer: peer[1], default=None)
 
 
-def _aim(row: Row, median: float) -> str:
+def _aim(row: Row, samples: Samples) -> str:
     if row.aim is None:
         return ""
-    bound = f"≥ {_shown(row.aim.least)}" if row.aim.least is not None else f"≤ {_shown(row.aim.most)}"
-    return f"{bound}: {'met' if row.aim.is_met_by(median) else '**not met**'}"
+    value = _aimed_at(row, samples)
+    bound = f"≥ {shown(row.aim.least)}" if row.aim.least is not None else f"≤ {shown(row.aim.most)}"
+    of = f" of the {row.aim.of}" if row.aim.of else ""
+    if value is None:
+        return f"{bound}{of}"
+    return f"{bound}{of}: {'met' if row.aim.is_met_by(value) else '**not met**'}"
+
+
+def _aimed_at(row: Row, samples: Samples) -> float | None:
+    """What the aim of a row bounds: its median, or the ratio of it to the floor or the best peer, if that is known."""
+    median = statistics.median(samples[row.key])
+    if row.aim is None or not row.aim.of:
+        return median
+    if row.aim.of == "floor":
+        return median / statistics.median(samples[row.floor]) if row.floor in samples else None
+    peer = _best_peer(row, samples)
+    return median / peer[1] if peer else None
 
 
 def _summary(samples: Samples) -> str:
-    aimed = [row for table in TABLES for row in table.rows if row.aim and row.key in samples]
-    met = [row for row in aimed if row.aim.is_met_by(statistics.median(samples[row.key]))]
+    aimed = [
+        (row.aim, value)
+        for table in TABLES
+        for row in table.rows
+        if row.aim and row.key in samples and (value := _aimed_at(row, samples)) is not None
+    ]
+    met = [value for aim, value in aimed if aim.is_met_by(value)]
     rates = [row for table in TABLES for row in table.rows if row.unit == "/s" and row.key in samples]
     widest = max(rates, key=lambda row: _spread(samples[row.key]))
     lines = [
@@ -139,7 +160,8 @@ def _ratio(ours: float, theirs: float | None) -> str:
     return f"{ours / theirs:.2f}" if theirs else ""
 
 
-def _shown(value: float | None) -> str:
+def shown(value: float | None) -> str:
+    """A figure with as many digits as matter."""
     if value is None:
         return ""
     if value >= 100:

@@ -15,12 +15,39 @@ class Scale:
     light_s: float
     jobs: int
     patience_s: float
+    subscribers: int = 10_000
+    # No part is measured again when it would end later than this after the start; 0 is no bound.
+    seconds_max: float = 0.0
+
+    def is_time_for(self, *, elapsed_s: float, last_s: float | None) -> bool:
+        """Whether a part that took so long the last time fits in; each is measured once, whatever it takes."""
+        return last_s is None or not self.seconds_max or elapsed_s + last_s <= self.seconds_max
 
 
 # Four seconds hold forty ticks of processor time at least, so that a share of it is known to a few per cent.
 FULL = Scale(
     repetitions=3, warm_s=1.0, measure_s=4.0, backlog=100_000, singles=20_000, light_s=10.0, jobs=5_000, patience_s=20.0
 )
+# Two trees in turns: less than half of the work, so that both take no longer than the whole of one.
+COMPARING = Scale(
+    repetitions=3,
+    warm_s=0.5,
+    measure_s=2.0,
+    backlog=40_000,
+    singles=10_000,
+    light_s=6.0,
+    jobs=2_000,
+    patience_s=20.0,
+    seconds_max=24 * 60,
+)
 QUICK = Scale(
-    repetitions=1, warm_s=0.3, measure_s=1.0, backlog=10_000, singles=2_000, light_s=2.0, jobs=1_000, patience_s=10.0
+    repetitions=1,
+    warm_s=0.3,
+    measure_s=1.0,
+    backlog=10_000,
+    singles=2_000,
+    light_s=2.0,
+    jobs=1_000,
+    patience_s=10.0,
+    subscribers=1_000,
 )
