@@ -13,7 +13,7 @@ help:
 	@echo "make test       everything: checks, tests, kill tests"
 	@echo "make test-fast  the tests that take seconds"
 	@echo "make check      lint, types, layers"
-	@echo "make bench      measure, and write docs/benchmarks.md"
+	@echo "make bench      measure, and write docs/benchmarks.md; AGAINST=COMMIT compares with that commit"
 	@echo "make plots      run the simulations of docs/simulations.md, and write their plots and numbers"
 	@echo "make setup      only install; the others do it when needed"
 
@@ -50,8 +50,9 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+# `make bench AGAINST=main` compares the product with another commit's instead.
 bench: .venv/.bench
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(if $(AGAINST),--against $(AGAINST))
 
 plots: setup
 	$(BIN)/python examples/simulations/redraw.py

@@ -5,6 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from bench import comparison
+from bench.comparison import Change, Comparison
+from bench.rows import TABLES, Aim, Row
+from bench.scale import COMPARING
 
 ROOT = Path(__file__).parent.parent
 
@@ -20,3 +24,95 @@ def test_a_quick_bench_of_a_part_prints_its_tables_and_writes_nothing(part: str,
     assert done.returncode == 0, done.stderr
     assert row in done.stdout
     assert (page.read_bytes() if page.exists() else None) == before
+
+
+_RATE = Row("events", "some.events_per_s", "/s")
+_COST = Row("processor time", "some.cpu_us", "µs")
+
+
+@pytest.mark.parametrize(
+    ("row", "after", "verdict"),
+    [
+        (_RATE, (110.0, 120.0, 130.0), "better"),
+        (_RATE, (80.0, 90.0, 70.0), "worse"),
+        (_COST, (110.0, 120.0, 130.0), "worse"),
+        (_COST, (80.0, 90.0, 70.0), "better"),
+        (_RATE, (80.0, 90.0, 101.0), ""),
+        (_RATE, (101.0, 102.0, 103.0), ""),
+    ],
+)
+def test_a_row_has_changed_when_all_repetitions_agree_and_the_medians_are_apart(
+    row: Row, after: tuple[float, ...], verdict: str
+):
+    assert Change(row, (100.0, 100.0, 100.0), after).verdict == verdict
+
+
+def test_repetitions_are_not_paired_when_one_of_them_is_missing():
+    change = Change(_RATE, (100.0, 100.0), (110.0, 120.0, 130.0))
+
+    assert (change.ratio, change.ratios, change.verdict) == (1.2, [], "")
+
+
+def test_a_row_that_must_reach_an_aim_is_better_when_it_is_larger():
+    assert Row("fairness", "some.jain", "", aim=Aim(least=0.99)).is_better_larger
+    assert not Row("lag", "some.lag_s", "s", aim=Aim(most=5)).is_better_larger
+
+
+def test_a_comparison_shows_both_medians_their_ratio_and_both_ratios_to_the_floor():
+    before = {"drain.1.batches_per_s": [100.0, 200.0, 300.0]}
+    after = {"drain.1.batches_per_s": [150.0, 300.0, 600.0]}
+    shared = {"floor.posts.1.batches_per_s": [800.0]}
+
+    table = Comparison(before, after, shared).table()
+
+    expected = "| batches of 1: batches | 200 /s | **300** /s | 1.50 better | 1.50 to 2.00 | 800 | 0.25 | 0.38 |"
+    assert expected in table.splitlines()
+
+
+def test_a_row_that_the_older_tree_has_no_figure_of_is_new():
+    table = Comparison({}, {"latency.worker_calls": [2.0]}, {}).table()
+
+    assert "| calls of the worker to Valkey an event | new | **2.00** |  |  |  |  |  |" in table.splitlines()
+
+
+def test_peers_and_floors_are_no_rows_of_a_comparison():
+    after = {"floor.posts.1.batches_per_s": [1.0], "tenacity.guarded_us": [1.0], "guarded.retry_us": [1.0]}
+
+    table = Comparison({}, after, {}).table()
+
+    assert len(table.splitlines()) == len(("columns", "rule", "title", "retry"))
+
+
+def test_a_page_keeps_one_comparison_and_loses_nothing_else():
+    page = "# Benchmarks\n\n## Floors\n\nfigures\n"
+
+    first = comparison.replaced(page, "## Compared with 1234567 (0.1.0)\n\nold\n")
+    second = comparison.replaced(first, "## Compared with 89abcde (0.2.0)\n\nnew\n")
+
+    assert second == f"{page}\n## Compared with 89abcde (0.2.0)\n\nnew\n"
+    assert comparison.kept(second) == "## Compared with 89abcde (0.2.0)\n\nnew\n"
+    assert comparison.kept(page) == ""
+
+
+def test_no_part_is_measured_again_when_it_would_end_too_late_but_each_is_once():
+    late_s = COMPARING.seconds_max
+
+    assert COMPARING.is_time_for(elapsed_s=late_s, last_s=None)
+    assert COMPARING.is_time_for(elapsed_s=late_s - 10, last_s=10)
+    assert not COMPARING.is_time_for(elapsed_s=late_s - 9, last_s=10)
+
+
+def test_no_figure_is_shown_twice():
+    keys = [row.key for table in TABLES for row in table.rows if not row.key.startswith(("asyncio.", "simpy."))]
+
+    assert sorted(keys) == sorted({*keys})
+
+
+def test_an_unknown_commit_is_refused_in_one_line():
+    command = [sys.executable, "-m", "bench", "--quick", "--against", "no-such-commit", "--only", "stages"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("python -m bench: ")
+    assert "no-such-commit" in done.stderr
+    assert done.stderr.count("\n") == 1
