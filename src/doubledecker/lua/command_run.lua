@@ -1,6 +1,8 @@
 -- Run one command also when memory is full: a small write that keeps the bus going, such as a heartbeat.
 --
--- rest words    text  the command, as it would be sent by itself
--- returns       what the command returns
+-- key  target  <name>  any   the key that it writes
+-- arg  verb    text  the command
+-- rest words   text  its other arguments
+-- returns      what the command returns
 
-return redis.call(unpack(words))
+return redis.call(verb, target, unpack(words))

@@ -69,9 +69,9 @@ class Partition:
         [reply] = await self._nodes.call(self._slot, [words])
         return reply
 
-    async def write(self, *words: Encoded) -> Reply:
-        """Run one plain command that writes a little, also when memory is full."""
-        return await self.run(_COMMAND, *words)
+    async def write(self, verb: str, key: str, *words: Encoded) -> Reply:
+        """Run one plain command that writes a little to a key of this partition, also when memory is full."""
+        return await self.run(_COMMAND, *words, verb=verb, name=key.removeprefix(self.prefix))
 
     async def commands(self, commands: Sequence[Sequence[Encoded]]) -> list[Reply]:
         """Run plain commands, some hundreds in a round trip: what others ask does not wait for all of them."""
