@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 
 import pyarrow as pa
 
@@ -65,11 +65,12 @@ async def publish_all(work: TaskWork, batches: Iterator[pa.RecordBatch], refused
     """Publish all rows, an Arrow batch at a time, to all partitions side by side."""
     seen = 0
     async with build.open_bus(work.settings) as bus, notifying(bus, work.settings) as notifiers:
-        publishers = _publishers(bus, work, notifiers)
-        for arrow in batches:
-            if arrow.num_rows and not seen:
-                is_complete = await fences.enter(bus.partitions.home, work.write, task=work.task)
-                publishers = _publishers(bus, work, notifiers, is_complete=is_complete)
+        # A task without rows does not enter the write: it may have had none before either.
+        filled = (arrow for arrow in batches if arrow.num_rows)
+        first = next(filled, None)
+        is_complete = first is not None and await fences.enter(bus.partitions.home, work.write, task=work.task)
+        publishers = _publishers(bus, work, notifiers, is_complete=is_complete)
+        for arrow in chain([] if first is None else [first], filled):
             why = _said(arrow)
             parts = _sort_out(bus, work, arrow, why, first=seen)
             await asyncio.gather(*(publishers[index].publish(rows) for index, rows in parts.items()))
