@@ -13,7 +13,7 @@ from doubledecker.model.event import Event, Kind
 from doubledecker.model.queue import Queue
 from doubledecker.model.token import Caller
 from doubledecker.store import fences, journal
-from doubledecker.store.fences import Write
+from doubledecker.store.fences import Refusal, Refusals, Write
 from feed import Feed, a_feed
 from harness import within
 
@@ -191,3 +191,17 @@ async def test_a_later_batch_of_a_write_begins_anew_and_an_older_one_is_an_error
         for call in (fences.enter(home, older, task=0), fences.complete(home, older, tasks=9)):
             with pytest.raises(OrderChanged, match=r"batch 3 .* batch 4"):
                 await call
+
+
+async def test_what_refused_rows_is_kept_whole_and_in_its_former_form_too(one: Topology):
+    async with a_feed(one) as feed:
+        home = feed.bus.partitions.home
+        odd = Refusal("topic", "orders", 'a "client" of\nours')
+        await home.command("HSET", home.key(FENCE), "batch", 0, "rows", 4, "digest", "")
+        [told, _] = Refusals({odd: [0]}).packed
+        former = ["queue jobs\n1", "topic orders other-1a2b3c4d\n2", "topic orders \n3"]
+        await home.command("RPUSH", home.key("refused:a-task"), *told, *former)
+        reached = await fences.read(home, "a-task")
+
+    others = [Refusal("queue", "jobs"), Refusal("topic", "orders", "other-1a2b3c4d"), Refusal("topic", "orders")]
+    assert reached.refused == dict(enumerate([odd, *others]))

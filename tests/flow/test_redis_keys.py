@@ -21,7 +21,7 @@ from doubledecker.model.step import RunReport
 from doubledecker.model.summary import Moment, Summary
 from doubledecker.store import bulk, errands, events, fences, jobs, journal, measures, pipeline, subscribers
 from doubledecker.store.events import PublishLimits
-from doubledecker.store.fences import Fence, Refusals, Write
+from doubledecker.store.fences import Fence, Refusal, Refusals, Write
 from doubledecker.store.partitions import Partitions
 from doubledecker.worker import process
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
@@ -184,7 +184,9 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
     await put_parked_back(bus.partitions)
     seen += await keys_of(topology, bus.partitions)
     for partition in bus.partitions.all:
-        fence = Fence("0" * 32, batch=0, first=0, last=0, digest="", refusals=Refusals({"topic users": [0]}))
+        fence = Fence(
+            "0" * 32, batch=0, first=0, last=0, digest="", refusals=Refusals({Refusal("topic", "users"): [0]})
+        )
         await events.publish(partition, [], version=10**9, limits=PublishLimits(), fence=fence)
     await fences.complete(bus.partitions.home, Write("0" * 32, batch=0), tasks=1)
     await ask_for_errands(bus)

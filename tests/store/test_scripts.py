@@ -20,7 +20,7 @@ KEYWORDS = frozenset(
 )
 GLOBALS = frozenset(
     (
-        *("redis", "cmsgpack", "struct", "table", "string", "math"),
+        *("redis", "cjson", "cmsgpack", "struct", "table", "string", "math"),
         *("type", "tonumber", "tostring", "ipairs", "pairs", "unpack"),
     )
 )

@@ -24,7 +24,7 @@ from doubledecker.errors import BusAway, JournalFull, OrderChanged, TopicOwned, 
 from doubledecker.model.event import Kind
 from doubledecker.store import events, fences, offers
 from doubledecker.store.events import Accepted, PublishReply
-from doubledecker.store.fences import Fence, Reached, Refusals
+from doubledecker.store.fences import Fence, Reached, Refusal, Refusals
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 
@@ -190,7 +190,7 @@ class FencedPublisher:
         for row in some:
             if owners[row.kind.topic] != publisher:
                 owner = owners[row.kind.topic]
-                call.bar(row, f"topic {row.kind.topic} {owner}", number=self._rows + call.rows)
+                call.bar(row, Refusal("topic", row.kind.topic, owner), number=self._rows + call.rows)
             elif call.group.take(Offer(snapshot.route(row.kind), row.message, publisher, row.id)):
                 call.indexes.append(row.index)
                 call.numbers.append(self._rows + call.rows)
@@ -202,7 +202,7 @@ class FencedPublisher:
 
     async def _note(self, call: "_Call", reply: PublishReply) -> None:
         """What a call did is done, whatever happens next."""
-        call.refused |= {call.indexes[at]: _reason(f"queue {queue}") for at, queue in reply.refused.items()}
+        call.refused |= {call.indexes[at]: _reason(Refusal("queue", queue)) for at, queue in reply.refused.items()}
         for _ in range(call.rows):
             self._waiting.popleft()
         self._rows += call.rows
@@ -232,12 +232,13 @@ async def persist(act: Callable[[], Awaitable[bool]], forget: Callable[[], None]
             await asyncio.sleep(_PAUSE_S)
 
 
-def _reason(refused_by: str) -> str:
+def _reason(by: Refusal) -> str:
     """Why a row is refused, in a sentence."""
-    kind, name, *owner = refused_by.split(" ")
-    if owner == [""]:
-        return f"topic {name!r} is new, and its client owns as many as it may (DOUBLEDECKER_CLIENT_TOPICS_MAX)"
-    return TopicOwned(name, *owner).detail if kind == "topic" else f"queue {name!r} is full"
+    if by.kind == "queue":
+        return f"queue {by.name!r} is full"
+    if not by.owner:
+        return f"topic {by.name!r} is new, and its client owns as many as it may (DOUBLEDECKER_CLIENT_TOPICS_MAX)"
+    return TopicOwned(by.name, by.owner).detail
 
 
 @dataclass
@@ -252,10 +253,10 @@ class _Call:
     indexes: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
-    barred: dict[str, list[int]] = field(default_factory=dict)
+    barred: dict[Refusal, list[int]] = field(default_factory=dict)
     rows: int = 0
 
-    def bar(self, row: Row, refused_by: str, *, number: int) -> None:
+    def bar(self, row: Row, by: Refusal, *, number: int) -> None:
         """Refuse a row without offering it."""
-        self.refused[row.index] = _reason(refused_by)
-        self.barred.setdefault(refused_by, []).append(number)
+        self.refused[row.index] = _reason(by)
+        self.barred.setdefault(by, []).append(number)

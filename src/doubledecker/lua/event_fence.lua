@@ -1,7 +1,7 @@
 -- part: how far a Spark task has published, and which of its rows were refused; see store/fences.py
 --
 -- keys fence     fence:<task>    hash  batch, rows and digest of what a Spark task has published
--- keys refusals  refused:<task>  list  its refused rows: a reason and, on the next line, row numbers
+-- keys refusals  refused:<task>  list  its refused rows: what refused them, as JSON, and on the next line their numbers
 
 -- Whether a call begins where the task's last one ended. If not, another attempt of the task was faster.
 local function follows(call)
@@ -21,7 +21,7 @@ local function keep_refused(task, first, barred, numbers, refused_by)
     table.insert(by_queue[queue], numbers[i] or first + i - 1)
   end
   for queue, rows in pairs(by_queue) do
-    found[#found + 1] = "queue " .. queue .. "\n" .. table.concat(rows, ",")
+    found[#found + 1] = cjson.encode({"queue", queue}) .. "\n" .. table.concat(rows, ",")
   end
   if #found > 0 then
     redis.call("RPUSH", refusals(task), unpack(found))

@@ -11,7 +11,9 @@ repeat of a complete write must have the same tasks with the same rows.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Literal, cast
+
+import msgspec
 
 from doubledecker.errors import OrderChanged
 from doubledecker.store.line import Reply
@@ -24,20 +26,37 @@ KEPT_MS = 7 * 86_400_000
 _ENTER, _COMPLETE = load("write_enter"), load("write_complete")
 
 
+class Refusal(msgspec.Struct, frozen=True, array_like=True):
+    """What refused a row: a full queue, or a topic that is another client's; the owner is empty if the topic is new."""
+
+    kind: Literal["queue", "topic"]
+    name: str
+    owner: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "Refusal":
+        """One that was kept; older ones are words with spaces between, such as `topic <name> <owner>`."""
+        if text.startswith("["):
+            return msgspec.json.decode(text, type=cls)
+        kind, name, owner, *_ = [*text.split(" "), ""]
+        return cls("topic" if kind == "topic" else "queue", name, owner)
+
+
 @dataclass(frozen=True)
 class Refusals:
-    """Rows of a call that were refused before it, by reason (`topic <name> <owner>`), and numbers of its other rows.
+    """Rows of a call that were refused before it, by what refused them, and numbers of its other rows.
 
     `numbers` may be left out when no row was refused: the events are consecutive rows then.
     """
 
-    barred: Mapping[str, Sequence[int]]
+    barred: Mapping[Refusal, Sequence[int]]
     numbers: Sequence[int] = ()
 
     @property
     def packed(self) -> list[Packable]:
         numbers = self.numbers if self.barred else ()
-        return [[f"{why}\n{','.join(map(str, rows))}" for why, rows in self.barred.items()], list(numbers)]
+        told = {msgspec.json.encode(by).decode(): ",".join(map(str, rows)) for by, rows in self.barred.items()}
+        return [[f"{by}\n{rows}" for by, rows in told.items()], list(numbers)]
 
 
 @dataclass(frozen=True)
@@ -59,12 +78,12 @@ class Fence:
 
 @dataclass(frozen=True)
 class Reached:
-    """How far a task has come; `refused` says by row number what refused it, as `queue <name>` or `topic <name> …`."""
+    """How far a task has come; `refused` says by row number what refused it."""
 
     batch: int = -1
     rows: int = 0
     digest: str = ""
-    refused: Mapping[int, str] = field(default_factory=dict)
+    refused: Mapping[int, Refusal] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,10 +105,10 @@ async def read(partition: Partition, task: str) -> Reached:
     batch, rows, digest = cast("tuple[bytes | None, bytes | None, bytes | None]", kept)
     if batch is None:
         return Reached()
-    refused: dict[int, str] = {}
+    refused: dict[int, Refusal] = {}
     for each in cast("list[bytes]", told):
-        why, _, numbers = each.decode().partition("\n")
-        refused |= dict.fromkeys(map(int, numbers.split(",")), why)
+        by, _, numbers = each.decode().partition("\n")
+        refused |= dict.fromkeys(map(int, numbers.split(",")), Refusal.parse(by))
     return Reached(int(batch), int(rows or 0), (digest or b"").decode(), refused)
 
 
