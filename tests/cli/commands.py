@@ -114,7 +114,7 @@ class Up:
         return (self.data / "root.key").read_text().strip()
 
     def until_ready(self) -> None:
-        until(lambda: "Ready." in self.out or self.process.poll() is not None, within_s=30)
+        until(lambda: "Ready." in self.out or self.process.poll() is not None, within_s=120)
         assert self.process.poll() is None, self.err
 
     def is_ready(self) -> bool:
