@@ -83,7 +83,7 @@ def test_a_topic_is_listed_given_and_deleted(bus: Up):
     gone = topic(bus, "delete", "gifts", stdin="y\n")
 
     assert (given.returncode, by_heir.returncode, deleted.returncode) == (0, 0, 0), given.stderr
-    assert "gifts\their\t2" in listed
+    assert f"gifts\their\t{heir}\t2" in listed
     assert (kept.returncode, "Delete topic gifts? 0 subscriptions to it end" in kept.stderr) == (1, True)
     assert (wrong.returncode, wrong.stderr) == (4, "doubledecker: no topic named 'gifts'\n")
     assert (gone.returncode, gone.stderr) == (

@@ -6,6 +6,7 @@ revoked token is refused everywhere within a second.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -34,6 +35,16 @@ _RECENT_MAX = 200
 _PROBES = tuple(Kind(f"topic_{end}", f"type-{end}", f"tenant-{end}") for end in ("a", "b"))
 
 _log = log.get("registry")
+
+
+@dataclass(frozen=True)
+class TopicView:
+    """A topic as it is listed: the name and the id of the token that owns it, and how many events it had."""
+
+    name: str
+    publisher: str
+    publisher_id: str
+    events: int
 
 
 class LiveRegistry:
@@ -234,11 +245,11 @@ class LiveRegistry:
         """How many topics there are."""
         return await registry.count_topics(self._partitions.home)
 
-    async def topics(self) -> list[tuple[str, str, int]]:
-        """Name, owner's name and number of events of every topic."""
+    async def topics(self) -> list[TopicView]:
+        """All topics, with who owns them and how many events they had."""
         await self.refresh()
         rows = await registry.topics(self._partitions)
-        return [(name, self._name_of(owner), events) for name, owner, events in rows]
+        return [TopicView(name, self._name_of(owner), owner, events) for name, owner, events in rows]
 
     async def _register_queue(self, queue: Queue, caller: Caller) -> bool:
         named = queue.owner if caller.is_root else ""

@@ -37,6 +37,7 @@ class _Rotated(msgspec.Struct):
 class _Topic(msgspec.Struct):
     name: str
     publisher: str
+    publisher_id: str
     events: int
 
 
@@ -97,7 +98,8 @@ def list_topics(bus: str | None, data: Path | None, *, as_json: bool) -> None:
         click.echo(answer)
         return
     rows = msgspec.json.decode(answer, type=list[_Topic])
-    table.show(["topic", "owner", "events"], [[row.name, row.publisher, f"{row.events:,}"] for row in rows])
+    shown = [[row.name, row.publisher, row.publisher_id, f"{row.events:,}"] for row in rows]
+    table.show(["topic", "owner", "owner's id", "events"], shown)
     if not rows:
         click.echo("There are no topics; the first client to publish on one owns it", err=True)
 

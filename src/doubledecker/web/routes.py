@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import msgspec
 from starlette.requests import Request
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from doubledecker import __version__, clock, log
 from doubledecker.bus import overview, usage
 from doubledecker.bus.overview import ALIVE_MS, SubscriberView
-from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.registry import LiveRegistry, TopicView
 from doubledecker.bus.snapshots import SnapshotCache
 from doubledecker.errors import BusAway
 from doubledecker.model import json_body
@@ -165,10 +165,10 @@ class Routes:
 
     async def list_topics(self, request: Request, _caller: Caller) -> Response:
         known = await self._topics.get(rows=await self._registry.count_topics())
-        rows = page(known, request.query_params, name=lambda row: row[0])
-        return _json([{"name": name, "publisher": owner, "events": events} for name, owner, events in rows])
+        rows = page(known, request.query_params, name=lambda row: row.name)
+        return _json([asdict(row) for row in rows])
 
-    async def _look_at_topics(self) -> list[tuple[str, str, int]]:
+    async def _look_at_topics(self) -> list[TopicView]:
         return await self._registry.topics()
 
     async def delete_topic(self, request: Request, caller: Caller) -> Response:

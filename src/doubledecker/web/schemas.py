@@ -214,9 +214,14 @@ SUBSCRIBER = record(
 )
 
 TOPIC = record(
-    ["name", "publisher", "events"],
-    {"name": TOPIC_NAME, "publisher": {**_TOKEN, "description": "The name of its owner's token"}, "events": _COUNT},
-    examples=[{"name": "orders", "publisher": "shop", "events": 12}],
+    ["name", "publisher", "publisher_id", "events"],
+    {
+        "name": TOPIC_NAME,
+        "publisher": {**_TOKEN, "description": "The name of its owner's token"},
+        "publisher_id": {**_TOKEN, "description": "The id of its owner's token; names need not be unique"},
+        "events": _COUNT,
+    },
+    examples=[{"name": "orders", "publisher": "shop", "publisher_id": "shop-1a2b3c4d", "events": 12}],
 )
 
 TOKEN_WANTED = record(
