@@ -3,6 +3,9 @@
 It has at most one call under way. What arrives meanwhile forms the next group: the busier the bus, the larger the
 groups. The script writes all of a group, or nothing because the registry has changed: then the committer reads what
 changed and gathers again, with the new routing. If Redis fails, every request in the group fails.
+
+Publishers share a group: each has a line of its own, whose order is kept, and each group begins with another line. So
+the event of one publisher waits for a call or two, however many events others have sent before.
 """
 
 import asyncio
@@ -16,7 +19,7 @@ from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, DoubledeckerError, JournalFull, TooLarge, Unauthenticated
-from doubledecker.model.event import Draft
+from doubledecker.model.event import Draft, Kind
 from doubledecker.model.routing import Registry
 from doubledecker.store import events, offers
 from doubledecker.store.events import Accepted
@@ -63,12 +66,19 @@ class Group:
     wholes: list[tuple[int, int]] = field(default_factory=list)
     writes: int = 0
     size: int = 0
+    writes_max: int = field(default_factory=lambda: offers.WRITES_MAX)
+    size_max: int = field(default_factory=lambda: offers.BYTES_MAX)
+
+    def share(self, left: int) -> None:
+        """Leave the next publisher its part of the room that is left for so many."""
+        self.writes_max = self.writes + max(1, (offers.WRITES_MAX - self.writes) // left)
+        self.size_max = self.size + max(1, (offers.BYTES_MAX - self.size) // left)
 
     def take(self, offer: Offer) -> bool:
         """Take the offer along if there is room for it; for one there always is."""
         places = offer.writes
         writes, size = self.writes + places, self.size + len(offer.message) * places
-        if self.offers and (writes > offers.WRITES_MAX or size > offers.BYTES_MAX):
+        if self.offers and (writes > self.writes_max or size > self.size_max):
             return False
         self.offers.append(offer)
         self.writes, self.size = writes, size
@@ -91,7 +101,8 @@ class Committer:
         self._registry = registry
         self._headroom = headroom
         self._notifier = notifier
-        self._units: deque[_Unit] = deque()
+        # By publisher; the first line begins the next group.
+        self._lines: dict[str, deque[_Unit]] = {}
         self._has_work = asyncio.Event()
 
     async def submit(
@@ -103,7 +114,7 @@ class Committer:
         """
         done = asyncio.get_running_loop().create_future()
         unit = _Unit(publisher, drafts, done, is_whole, self._registry.snapshot.version)
-        self._units.append(unit)
+        self._lines.setdefault(publisher, deque()).append(unit)
         self._has_work.set()
         await done
         return unit.disowned, unit.refused
@@ -113,7 +124,7 @@ class Committer:
         while True:
             await self._has_work.wait()
             await self._commit_group()
-            if not self._units:
+            if not self._lines:
                 self._has_work.clear()
 
     async def _commit_group(self) -> None:
@@ -155,28 +166,36 @@ class Committer:
     async def _match_again(self) -> None:
         """Match the next drafts with patterns that changed since they were submitted."""
         version = self._registry.snapshot.version
-        waiting = (unit for unit in islice(self._units, offers.WRITES_MAX) if unit.version != version)
-        left = (islice(unit.drafts, unit.written, None) for unit in waiting)
-        kinds = {draft.kind for draft in islice(chain.from_iterable(left), offers.WRITES_MAX)}
+        kinds = set[Kind]()
+        for line in self._lines.values():
+            waiting = (unit for unit in islice(line, offers.WRITES_MAX) if unit.version != version)
+            left = chain.from_iterable(islice(unit.drafts, unit.written, None) for unit in waiting)
+            kinds.update(draft.kind for draft in islice(left, offers.WRITES_MAX))
         if kinds:
             await self._registry.learn(kinds)
 
     def _gather(self) -> Group:
-        """The next group, in order of arrival; nothing is taken off the line yet."""
+        """The next group, of every line in its order of arrival; nothing is taken off the lines yet."""
         group = Group()
         snapshot = self._registry.snapshot
-        for unit in self._units:
-            if unit.version != snapshot.version:
-                _recheck(unit, snapshot)
-            if not self._add(group, unit):
-                break
+        for i, line in enumerate(self._lines.values()):
+            group.share(len(self._lines) - i)
+            for unit in line:
+                if unit.version != snapshot.version:
+                    _recheck(unit, snapshot)
+                if not self._add(group, unit):
+                    break
         if not group.parts:
-            group.parts.append((self._units[0], 0))
-            self._units[0].finish(TooLarge(_TOO_LARGE))
+            first = next(iter(self._lines.values()))[0]
+            group.parts.append((first, 0))
+            first.finish(TooLarge(_TOO_LARGE))
         return group
 
     def _add(self, group: Group, unit: _Unit) -> bool:
         """Add what fits of a unit; says whether all of it did."""
+        if unit.is_whole and not group.parts:
+            # It fits no share, perhaps; where it comes first it has all the room there is.
+            group.share(1)
         before = Group(list(group.offers), group.parts, [], group.writes, group.size) if unit.is_whole else group
         upto = unit.written
         for draft in islice(unit.drafts, unit.written, None):
@@ -189,7 +208,8 @@ class Committer:
             return False
         if unit.is_whole:
             group.wholes.append((len(before.offers), len(group.offers) - 1))
-        group.parts.append((unit, upto))
+        if is_complete or upto > unit.written:
+            group.parts.append((unit, upto))
         return is_complete
 
     def _settle(self, group: Group) -> None:
@@ -197,13 +217,20 @@ class Committer:
         for unit, upto in group.parts:
             unit.written = upto
             if upto == len(unit.drafts) or unit.done.done():
-                self._units.popleft()
+                self._lines[unit.publisher].popleft()
                 unit.finish()
+        self._pass_turn()
 
     def _fail(self, group: Group, error: DoubledeckerError) -> None:
         for unit, _ in group.parts:
-            self._units.popleft()
+            self._lines[unit.publisher].popleft()
             unit.finish(error)
+        self._pass_turn()
+
+    def _pass_turn(self) -> None:
+        """Forget empty lines, and let another begin the next group."""
+        first, *others = self._lines
+        self._lines = {publisher: self._lines[publisher] for publisher in (*others, first) if self._lines[publisher]}
 
 
 def _offer(publisher: str, draft: Draft, snapshot: Registry) -> Offer:
