@@ -94,6 +94,24 @@ def test_a_limit_that_leaves_nothing_for_events_is_refused_at_start(data_dir: Pa
     assert "Traceback" not in answer.stderr
 
 
+@pytest.mark.parametrize(("name", "said"), [("redis.url", "Is a directory"), ("valkey.lock", "Is a directory")])
+def test_a_folder_that_cannot_be_written_is_one_line(data_dir: Path, name: str, said: str):
+    (data_dir / name).mkdir(parents=True)
+    answer = run("up", "--no-pipeline", "--port", "0", "--data", str(data_dir))
+
+    assert answer.returncode == 1
+    assert f"cannot keep data in {data_dir}: {said}; make room there, or pass another --data" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_a_disk_without_the_reserve_is_refused_at_start(data_dir: Path):
+    answer = run("up", "--data", str(data_dir), "--port", "0", DOUBLEDECKER_DISK_MIN_FREE_BYTES=str(10**18))
+
+    assert answer.returncode == 1
+    assert f"DOUBLEDECKER_DISK_MIN_FREE_BYTES keeps {10**18} free: make room" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
 @pytest.mark.slow
 def test_a_child_that_does_not_stop_is_killed_after_its_grace(data_dir: Path):
     with an_up(data_dir, "--no-demo") as up:

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -38,6 +39,36 @@ def land(table: Table, number: int) -> None:
     batch = arrow.to_batch(rows.layout("events"), [an_entry(number)], partition=0)
     seen = versions.of(table, partitions=1)
     table.commit(seen, files.write(table, [batch]), marks.reaches({0: EntryId(BEGAN_MS + number, 0)}))
+
+
+def test_files_that_could_not_be_written_to_their_end_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    table = a_table(tmp_path)
+    table.open()
+    entries = [Entry(f"{BEGAN_MS}-0", (("p", LINE % (1, 1)),))]
+
+    def then_full() -> Iterator[pa.RecordBatch]:
+        yield from (arrow.to_batch(rows.layout("events"), entries, partition=0) for _ in range(2))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "_CHUNK_ROWS", 1)
+    with pytest.raises(OSError, match="No space"):
+        list(files.write(table, then_full()))
+
+    assert list(tmp_path.rglob("*.parquet")) == []
+
+
+def test_a_commit_that_could_not_be_written_leaves_nothing(tmp_path: Path):
+    table = a_table(tmp_path)
+    table.open()
+
+    def then_full() -> Iterator[commits.Action]:
+        yield {"commitInfo": {}}
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        commits.append(table.uri, 1, then_full())
+
+    assert [path.name for path in Path(table.uri, "_delta_log").iterdir()] == [f"{0:020}.json"]
 
 
 def read_anew(table: Table, partitions: int) -> Version:

@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from doubledecker.errors import BusAway
 from doubledecker.store import flush
 from doubledecker.store.disk import DiskReserve
 from doubledecker.store.embedded import EmbeddedServer
+from doubledecker.store.partitions import Partitions
 
 
 async def takes_writes(url: str) -> bool:
@@ -52,6 +55,21 @@ async def until_refused(url: str) -> None:
     async with asyncio.timeout(10):
         while await takes_writes(url):
             await asyncio.sleep(0.01)
+
+
+async def test_whoever_waits_for_a_server_that_refuses_writes_leaves_no_connections(data_dir: Path):
+    server = await EmbeddedServer.start(data_dir)
+    try:
+        async with Redis.from_url(server.url) as client:
+            await client.config_set("min-replicas-to-write", 1)
+            for _ in range(5):
+                with pytest.raises(BusAway, match="NOREPLICAS"):
+                    await Partitions.connect(server.url, namespace="rm:", count=1)
+            async with asyncio.timeout(10):
+                while len(await client.client_list()) > 1:
+                    await asyncio.sleep(0.01)
+    finally:
+        await server.stop()
 
 
 async def test_a_file_that_cannot_be_flushed_does_not_end_the_flushing(data_dir: Path, monkeypatch):

@@ -98,10 +98,17 @@ class _Up:
         for number in (signal.SIGINT, signal.SIGTERM, *hangup):
             asyncio.get_running_loop().add_signal_handler(number, self._stop_or_hurry)
         async with contextlib.AsyncExitStack() as held:
-            settings = await self._unless_stopped(self._open(held))
+            settings = await self._unless_stopped(self._opened(held))
             if settings is not None:
                 await self._serve(settings)
         _echo("Doubledecker has stopped", err=True)
+
+    async def _opened(self, held: contextlib.AsyncExitStack) -> Settings:
+        try:
+            return await self._open(held)
+        except OSError as error:
+            what = f"cannot keep data in {self._plan.data}: {error.strerror}"
+            raise SettingInvalid(f"{what}; make room there, or pass another --data") from error
 
     async def _open(self, held: contextlib.AsyncExitStack) -> Settings:
         """Valkey, if it is ours to run, and a root key; the settings then lead to both."""
@@ -131,13 +138,15 @@ class _Up:
     async def _start_server(self) -> EmbeddedServer:
         """Valkey, with a bound on its memory: a full memory is then an answer, and not the end of a process."""
         settings = self._plan.settings
+        reserve = DiskReserve(settings.disk_min_free_bytes, self._say)
+        reserve.check(self._plan.data)
         asked = settings.redis_max_mem_bytes or int(maxmemory.machine_bytes() * settings.redis_memory_share)
         server = await EmbeddedServer.start(
             self._plan.data,
             durable=settings.durable,
             maxmemory_bytes=asked,
             headroom_bytes=2 * settings.redis_min_free_bytes,
-            reserve=DiskReserve(settings.disk_min_free_bytes, self._say),
+            reserve=reserve,
         )
         if server.maxmemory_bytes > asked:
             allowed = words.size(server.maxmemory_bytes)
@@ -175,7 +184,8 @@ class _Up:
         """End what a demo that was killed left behind, so that nothing is retried where nobody listens."""
         trace = self._plan.data / folder.DEMO
         if self._plan.with_demo:
-            trace.touch()
+            with contextlib.suppress(OSError):  # on a full disk the bus goes on
+                trace.touch()
         elif trace.exists():
             await demo.unsubscribe(settings)
             trace.unlink(missing_ok=True)

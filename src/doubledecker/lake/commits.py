@@ -94,11 +94,11 @@ def append(folder: str, version: int, actions: Iterable[Action], *, after: Stamp
     """
     log = Path(folder) / LOG
     draft = log / f".{uuid4()}.tmp"
-    with draft.open("x") as file:
-        file.writelines(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
-        file.flush()
-        os.fsync(file.fileno())
     try:
+        with draft.open("x") as file:
+            file.writelines(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+            file.flush()
+            os.fsync(file.fileno())
         former = stamp(folder, version - 1)
         if former is None or after not in {None, former}:
             return False
@@ -106,7 +106,7 @@ def append(folder: str, version: int, actions: Iterable[Action], *, after: Stamp
     except FileExistsError:
         return False
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)
     sync(log)
     return True
 

@@ -4,10 +4,12 @@ Rows are gathered to chunks, sorted by the table's folders, and written to one o
 chunk, whatever the number of rows; what a task that dies leaves behind belongs to no table, and vacuum removes it.
 """
 
+import contextlib
 import json
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote, unquote
@@ -52,8 +54,22 @@ class _OpenFile:
 
 
 def write(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[WrittenFile]:
-    """Write all rows; yields each file when it is whole."""
+    """Write all rows; yields each file when it is whole. When it fails, such as on a full disk, it leaves no file."""
     system = system_of(table.uri)
+    begun: list[_OpenFile] = []
+    is_whole = False
+    try:
+        yield from _write(table, system, batches, begun)
+        is_whole = True
+    finally:
+        if not is_whole:
+            _abandon(system, begun)
+
+
+def _write(
+    table: Table, system: fs.FileSystem, batches: Iterable[pa.RecordBatch], begun: list[_OpenFile]
+) -> Iterator[WrittenFile]:
+    """Write all rows; notes the files in `begun`."""
     kept = pa.schema([column for column in table.schema if column.name not in table.partition_by])
     open_files: dict[tuple[str, ...], _OpenFile] = {}
     for chunk in _chunks(table, batches):
@@ -62,9 +78,19 @@ def write(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[WrittenFi
                 if len(open_files) >= _OPEN_MAX:
                     yield _close(table, system, open_files.pop(next(iter(open_files))))
                 open_files[folder] = _open(table, system, folder, kept, rows=rows.num_rows)
+                begun.append(open_files[folder])
             _add(open_files[folder], rows.select(kept.names))
     for file in open_files.values():
         yield _close(table, system, file)
+
+
+def _abandon(system: fs.FileSystem, begun: Iterable[_OpenFile]) -> None:
+    """Delete files that nobody will commit: on a disk that is full, each further try would leave its own."""
+    for file in begun:
+        # What is still to be written may not fit; it is not needed.
+        for end in (file.writer.close, file.stream.close, partial(system.delete_file, file.path)):
+            with contextlib.suppress(OSError):
+                end()
 
 
 def in_tasks(

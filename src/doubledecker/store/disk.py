@@ -15,6 +15,8 @@ from pathlib import Path
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from doubledecker.errors import SettingInvalid
+
 GLANCE_S = 0.25  # a server that writes 100 MB a second takes three quarters of the reserve's default in this time
 _ANSWER_S_MAX = 1.0
 # One replica more than an embedded server has: it then refuses every command that writes, before it has any effect.
@@ -34,6 +36,14 @@ class DiskReserve:
     bytes: int
     tell: Callable[[str], None] = lambda _: None
     free_bytes: Callable[[Path], int] = free_bytes
+
+    def check(self, directory: Path) -> None:
+        """Raise SettingInvalid when a server that starts now could not take a single write."""
+        if self._is_short(directory):
+            raise SettingInvalid(
+                f"the disk of {directory} has {self.free_bytes(directory)} bytes left, and "
+                f"DOUBLEDECKER_DISK_MIN_FREE_BYTES keeps {self.bytes} free: make room, lower it, or pass another --data"
+            )
 
     @contextlib.asynccontextmanager
     async def keeping(self, directory: Path, url: str) -> AsyncIterator[None]:

@@ -8,6 +8,7 @@ over all partitions (health, batches in flight).
 
 import asyncio
 import binascii
+import contextlib
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -116,12 +117,16 @@ class Partitions:
     async def connect(cls, url: str, *, namespace: str, count: int, guard: Guard | None = None) -> "Partitions":
         """Find the servers and check that they fit: version, eviction policy, number of partitions."""
         nodes = Nodes(url, guard)
-        await nodes.discover()
-        tagged = count > 1 or nodes.is_cluster
-        prefixes = [f"{namespace}{{{tag(i, count)}}}:" if tagged else namespace for i in range(count)]
-        partitions = cls(nodes, [Partition(nodes, index=i, prefix=prefix) for i, prefix in enumerate(prefixes)])
-        await partitions._check_server()
-        await partitions._check_count(namespace)
+        async with contextlib.AsyncExitStack() as held:
+            # Whoever waits for a server asks it again and again: a try that fails must leave no connection.
+            held.push_async_callback(nodes.close)
+            await nodes.discover()
+            tagged = count > 1 or nodes.is_cluster
+            prefixes = [f"{namespace}{{{tag(i, count)}}}:" if tagged else namespace for i in range(count)]
+            partitions = cls(nodes, [Partition(nodes, index=i, prefix=prefix) for i, prefix in enumerate(prefixes)])
+            await partitions._check_server()
+            await partitions._check_count(namespace)
+            held.pop_all()
         return partitions
 
     def of(self, kind: Kind, key: str = "") -> Partition:
