@@ -158,3 +158,26 @@ def test_closing_in_the_middle_of_a_job_is_quiet():
     assert told.stdout == "closed\n", told.stderr
     assert "ERROR" not in told.stderr
     assert "Exception" not in told.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_stream_that_fails_raises_its_error_and_logs_no_traces():
+    script = (
+        "from doubledecker.pipeline.session import SessionPlan, close, open_session\n"
+        "spark = open_session(SessionPlan(master='local[1]'))\n"
+        "def fail(rows, batch):\n"
+        "    raise ValueError('no such publisher')\n"
+        "query = spark.readStream.format('rate').load().writeStream.foreachBatch(fail).start()\n"
+        "try:\n"
+        "    query.awaitTermination()\n"
+        "except Exception as error:\n"
+        "    print('no such publisher' in str(error))\n"
+        "close(spark)\n"
+    )
+
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=280)
+
+    assert told.stdout == "True\n", told.stderr
+    assert "MicroBatchExecution" not in told.stderr
+    assert "Traceback" not in told.stderr
