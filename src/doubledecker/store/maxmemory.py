@@ -8,8 +8,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from doubledecker.errors import ServerUnfit
+from doubledecker.store import cgroup
 
-ROOT = Path("/")
 _ANSWER_S_MAX = 10.0  # it has just answered a ping; one that is silent for so long hangs
 # Where a group's limit is, and in which hierarchy: of version 2, which has no name, and of version 1.
 _LIMITS = {"": ("sys/fs/cgroup", "memory.max"), "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes")}
@@ -36,30 +36,11 @@ class MemoryLimit:
         return bound
 
 
-def machine_bytes(root: Path = ROOT) -> int:
+def machine_bytes(root: Path = cgroup.ROOT) -> int:
     """The machine's memory, or less if a control group that we are in, such as a container's, allows less."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([physical, *_group_limits(root)])
-
-
-def _group_limits(root: Path) -> list[int]:
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []  # not a Linux
-    found = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        for name in set(controllers.split(",")) & _LIMITS.keys():
-            folder, file = _LIMITS[name]
-            found += [_limit(place / file) for place in _upwards(root / folder, path)]
-    return [limit for limit in found if limit is not None]
-
-
-def _upwards(top: Path, path: str) -> list[Path]:
-    """The group and all that it is in. In a container the path may be that of the host; then only the top is there."""
-    group = top / path.lstrip("/")
-    return [place for place in (group, *group.parents) if place.is_relative_to(top)]
+    limits = map(_limit, cgroup.files(_LIMITS, root))
+    return min([physical, *(limit for limit in limits if limit is not None)])
 
 
 def _limit(file: Path) -> int | None:
