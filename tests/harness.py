@@ -14,7 +14,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.model.queue import Queue
 from doubledecker.store import registry
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.web import server
+from doubledecker.web import listening, server
 from doubledecker.worker import process
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ async def a_bus(topology: Topology, *, workers: int = 1, **changes: object) -> A
     await topology.clear()
     settings = quick_settings(topology, **changes)
     stop = asyncio.Event()
-    with server.bind("127.0.0.1", 0) as listener:
+    with listening.bind("127.0.0.1", 0) as listener:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(server.run(settings, listener, stop))
             for _ in range(workers):

@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     import structlog
 
 
-def configure(*, level: str, as_json: bool) -> None:
-    """Set up logging for this process; called once, by the command that starts it."""
+def configure(*, level: str, as_json: bool, process: str | None = None) -> None:
+    """Set up logging for this process; called once, by the command that starts it. Each line has its name, if given."""
     import structlog  # noqa: PLC0415 - see _Lazy
 
+    if process is not None:
+        structlog.contextvars.bind_contextvars(process=process)
     renderer: structlog.types.Processor = (
         structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )

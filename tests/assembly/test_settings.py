@@ -64,6 +64,9 @@ def test_routemaster_s_names_are_aliases_and_ours_win(name: str, alias: str):
         ("SPARK_CONF", "executor.memory", "'executor.memory' is no setting of Spark"),
         ("SPARK_CONF", "spark.master=yarn", "DOUBLEDECKER_SPARK_MASTER"),
         ("SPARK_CONF", "spark.sql.session.timeZone=Europe/Vienna", "the pipeline needs 'UTC'"),
+        ("WEB_PROCESSES", "-1", "WEB_PROCESSES is -1; the least is 0"),
+        ("WORKER_PROCESSES", "257", "WORKER_PROCESSES is 257; the most is 256"),
+        ("WEB_PROCESSES", "all", "whole number"),
         ("PROT", "1", "no setting DOUBLEDECKER_PROT; did you mean DOUBLEDECKER_PORT?"),
         ("FROBNICATE", "1", "no setting DOUBLEDECKER_FROBNICATE; docs/operations.md lists them"),
     ],
@@ -108,6 +111,23 @@ def test_a_spark_conf_file_that_cannot_be_used_is_named(tmp_path: Path):
         file.write_bytes(content)
         with pytest.raises(SettingInvalid, match=str(file)):
             spark_conf.read(tmp_path, "")
+
+
+def test_bounds_of_a_web_process_are_divided_and_the_largest_body_fits_into_a_share():
+    settings = Settings(connections_max=10, address_connections_max=5, streams_max=0, bodies_bytes_max=100_000_000)
+
+    assert settings.divided(1) == settings
+    third = settings.divided(3)
+    assert (third.connections_max, third.address_connections_max, third.streams_max) == (4, 2, 0)
+    assert third.bodies_bytes_max == 33_333_334
+    assert settings.divided(64).bodies_bytes_max == 2 * settings.body_bytes_max
+    small = Settings(bodies_bytes_max=2_000_000)
+    assert small.divided(64).bodies_bytes_max == 2_000_000
+
+
+def test_no_puma_workers_are_one_process():
+    assert read({"PUMA_WORKERS": "0"}).web_processes == 1
+    assert read({"DOUBLEDECKER_WEB_PROCESSES": "0"}).web_processes == 0
 
 
 def routemaster_env() -> dict[str, str]:

@@ -58,6 +58,7 @@ TIMED = (
     "queue:dead:index:{queue}",
     "holds:@{queue}",
     "watchers",
+    "processes",
 )
 AN_HOUR_MS = 3_600_000
 # What the second part of the walk brings about.

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 
 from conftest import Topology
-from doubledecker.web import server
+from doubledecker.web import listening
 from doubledecker.web.protocol import GuardedProtocol
 from harness import a_bus, an_event
 from web.asking import ask
@@ -61,7 +61,7 @@ async def a_counting_server(**bounds: float) -> AsyncIterator[tuple[int, Seen]]:
 async def a_server(app, protocol: type[GuardedProtocol], *, buffer_bytes: int = 1 << 20) -> AsyncIterator[int]:
     config = uvicorn.Config(app, http=protocol, lifespan="off", log_config=None, ws="none")
     serving = _Server(config)
-    with server.bind("127.0.0.1", 0) as listener:
+    with listening.bind("127.0.0.1", 0) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
         task = asyncio.create_task(serving.serve([listener]))

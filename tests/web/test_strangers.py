@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 from conftest import Topology
 from doubledecker.model.queue import Queue
 from doubledecker.store import registry
-from doubledecker.web import server
+from doubledecker.web import listening, server
 from harness import TestBus, a_bus, an_event, save_queues
 from web.asking import ask
 
@@ -147,7 +147,7 @@ async def test_queues_of_version_0_1_0_that_refused_everybody_are_named_in_the_l
             await registry.save_queue(bus.partitions.home, queue, former=None)
         assert await put(bus, await bus.token("owner"), "new") == 201
         stop = asyncio.Event()
-        with capture_logs() as lines, server.bind("127.0.0.1", 0) as listener:
+        with capture_logs() as lines, listening.bind("127.0.0.1", 0) as listener:
             stop.set()
             await server.run(bus.settings, listener, stop)
 

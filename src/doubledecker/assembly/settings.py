@@ -7,10 +7,11 @@ import difflib
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from urllib.parse import urlsplit
 
 from doubledecker.assembly import spark_conf
+from doubledecker.assembly.launch import PROCESSES_MAX
 from doubledecker.errors import SettingInvalid
 from doubledecker.model import token as tokens
 from doubledecker.model.event import DEPTH_MAX
@@ -22,6 +23,7 @@ ALIASES = {
     "root_key": "ROUTEMASTER_ROOT_KEY",
     "clients": "ROUTEMASTER_CLIENTS",
     "redis_url": "ROUTEMASTER_REDIS_URL",
+    "web_processes": "PUMA_WORKERS",
     "worker_threads": "ROUTEMASTER_WORKER_THREADS",
     "redis_max_mem_bytes": "ROUTEMASTER_REDIS_MAX_MEM",
     "redis_min_free_bytes": "ROUTEMASTER_REDIS_MIN_FREE",
@@ -39,6 +41,8 @@ ALIASES = {
 }
 # Secrets that never leave the process in a pickle. `spark_conf` may hold keys of an object store.
 _KEPT_HERE = ("root_key", "clients", "spark_conf")
+# The bounds of a web process that are its part of those of its command.
+_DIVIDED = ("connections_max", "address_connections_max", "client_requests_max", "streams_max", "bodies_bytes_max")
 # Ruby's names of levels that have another one here.
 _LEVELS = {"warn": "warning", "fatal": "error", "unknown": "error"}
 _SCHEMES = ("redis", "rediss", "unix")
@@ -61,6 +65,7 @@ class Settings:
     redis_open_s: float = 0.25
     host: str = "127.0.0.1"
     port: int = 17890
+    web_processes: int = 1
     root_key: str = ""
     clients: str = ""
     private_callbacks: bool = False
@@ -90,6 +95,7 @@ class Settings:
     client_idempotency_keys_max: int = Quotas.client_idempotency_keys_max
     queue_tenants_max: int = Quotas.queue_tenants_max
     # delivering
+    worker_processes: int = 1
     worker_threads: int = 100
     connect_timeout_s: float = 2.0
     delivery_timeout_s: float = 20.0
@@ -188,6 +194,14 @@ class Settings:
         """The metric adapters asked for."""
         return tuple(name.strip() for name in self.metric_adapters.split(",") if name.strip())
 
+    def divided(self, processes: int) -> "Settings":
+        """The settings of one of several web processes: what bounds a process is divided among them."""
+        shares = {name: -(-getattr(self, name) // processes) for name in _DIVIDED}
+        # One client may have half of it, and the largest body must fit into that.
+        least = min(self.bodies_bytes_max, 2 * self.body_bytes_max)
+        shares["bodies_bytes_max"] = max(shares["bodies_bytes_max"], least)
+        return replace(self, **shares)
+
     def _check(self) -> None:
         for name, least in _LEAST.items():
             value = getattr(self, name)
@@ -225,6 +239,8 @@ _LEAST = {
     "partitions": 1,
     "redis_open_s": 0.001,
     "port": 0,
+    "web_processes": 0,
+    "worker_processes": 0,
     "max_event_data_bytes": 1,
     "event_depth_max": 1,
     "events_per_request_max": 1,
@@ -288,6 +304,8 @@ _LEAST = {
 
 
 _MOST = {
+    "web_processes": PROCESSES_MAX,
+    "worker_processes": PROCESSES_MAX,
     "event_depth_max": DEPTH_MAX,
     "events_per_request_max": 100_000,
     "breaker_calls": 10_000,
@@ -345,6 +363,8 @@ def _text(name: str, environment: Mapping[str, str], by: str) -> str:
         return text
     if name == "hp_damage_rate":
         return text.removeprefix("-")
+    if name == "web_processes" and text == "0":
+        return "1"  # Puma without workers of its own; ours would be one a core
     if name == "log_level":
         return _LEVELS.get(text.lower(), text)
     if name == "redis_url" and _VARIABLE.fullmatch(text):

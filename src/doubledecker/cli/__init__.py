@@ -6,12 +6,14 @@ from pathlib import Path
 import click
 
 from doubledecker import __version__
+from doubledecker.assembly.launch import PROCESSES_MAX, Member
 from doubledecker.cli.errand_group import erase, replay, replays
 from doubledecker.cli.options import FOLDER as _FOLDER
 from doubledecker.cli.options import as_caller as _as_caller
 from doubledecker.cli.options import as_json as _json
 from doubledecker.cli.options import as_root as _as_root
 from doubledecker.cli.options import at_bus as _bus
+from doubledecker.cli.options import processes as _processes
 from doubledecker.cli.queue_group import queue
 from doubledecker.cli.simulate import simulate
 from doubledecker.cli.topic_group import topic
@@ -33,31 +35,38 @@ def cli() -> None:
 @cli.command("up")
 @click.option("--port", type=_PORT, help="Port, 0 for a free one  [default: DOUBLEDECKER_PORT or 17890]")
 @click.option("--data", type=_FOLDER, default=".data", help="Folder to keep everything in  [default: .data]")
+@click.option(
+    "--processes",
+    type=click.IntRange(0, PROCESSES_MAX),
+    help="How many processes of web, and of worker; 0 for one a core  [default: as for those commands]",
+)
 @click.option("--no-demo", is_flag=True, help="Without the demo's publisher and subscribers")
 @click.option("--no-pipeline", is_flag=True, help="Without the Spark pipeline")
-def _up(port: int | None, data: Path, *, no_demo: bool, no_pipeline: bool) -> None:
+def _up(port: int | None, data: Path, processes: int | None, *, no_demo: bool, no_pipeline: bool) -> None:
     """Run the whole bus on this machine, with demo traffic."""
     from doubledecker.cli import up  # noqa: PLC0415 - the store is slow to import
 
-    up.up(port=port, data=data, with_demo=not no_demo, with_pipeline=not no_pipeline)
+    up.up(port=port, data=data, processes=processes, with_demo=not no_demo, with_pipeline=not no_pipeline)
 
 
 @cli.command()
 @click.option("--host", help="Address to listen on  [default: DOUBLEDECKER_HOST or 127.0.0.1]")
 @click.option("--port", type=_PORT, help="Port  [default: DOUBLEDECKER_PORT or 17890]")
-def web(host: str | None, port: int | None) -> None:
+@_processes("DOUBLEDECKER_WEB_PROCESSES")
+def web(host: str | None, port: int | None, processes: int | None, member: Member | None, ready_fd: int | None) -> None:
     """Serve the HTTP API."""
-    from doubledecker.cli import processes  # noqa: PLC0415 - the server is slow to import
+    from doubledecker.cli import processes as running  # noqa: PLC0415 - the server is slow to import
 
-    processes.web(host, port)
+    running.web(host, port, running.Processes(processes, member, ready_fd))
 
 
 @cli.command()
-def worker() -> None:
+@_processes("DOUBLEDECKER_WORKER_PROCESSES")
+def worker(processes: int | None, member: Member | None, ready_fd: int | None) -> None:
     """Deliver batches and do the chores."""
-    from doubledecker.cli import processes  # noqa: PLC0415 - the server is slow to import
+    from doubledecker.cli import processes as running  # noqa: PLC0415 - the server is slow to import
 
-    processes.worker()
+    running.worker(running.Processes(processes, member, ready_fd))
 
 
 @cli.command("watch")

@@ -19,6 +19,8 @@ from doubledecker.store.pipeline import PipelineState
 
 LOOK_S = 1.0
 PIPELINE = "pipeline"
+# The bus is ready when all of these are; the others may come later, or not at all.
+_AWAITED = frozenset({"web", "worker"})
 # Until it is first ready somebody is waiting for it; afterwards a glance is enough.
 _STARTING_GLANCE_S, _GLANCE_S = 0.1, 1.0
 _ANSWER_S_MAX = 2.0
@@ -78,11 +80,15 @@ def _note_pipeline(board: Board, said: PipelineState) -> None:
 
 
 async def follow_readiness(board: Board, on_first: Callable[[], None]) -> None:
-    """Ask the bus whether it is ready, for ever; the first yes is told."""
+    """Ask the bus whether it is ready, for ever; the first yes is told.
+
+    Its web processes share an address, and only one of them answers: the others tell their supervisor.
+    """
     was_ready = False
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S_MAX)) as http:
         while True:
-            board.is_ready = await is_ready(http, board.url)
+            are_running = all(each.state is State.RUNNING for each in board.kept if each.kind in _AWAITED)
+            board.is_ready = are_running and await is_ready(http, board.url)
             if board.is_ready and not was_ready:
                 was_ready = True
                 on_first()

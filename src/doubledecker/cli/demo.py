@@ -36,7 +36,7 @@ _log = log.get("demo")
 
 def demo() -> None:
     """Run the demo until SIGINT or SIGTERM."""
-    settings = load()
+    settings = load("demo")
     until_stopped(lambda stop: _until(stop, settings))
 
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from doubledecker.errors import ServerUnfit
 from doubledecker.store import tether
@@ -23,12 +23,34 @@ PAUSE_S_MIN = 0.2
 PAUSE_S_MAX = 10.0
 # A process that ran this long was well; its death is news, not the next of a series.
 WELL_S = 30.0
+# So many deaths in a row, none after a good run, are called a crash loop.
+CRASH_LOOP_DEATHS = 5
 # A log that a start finds larger than this is put aside, and the one put aside before is removed.
 LOG_BYTES_MAX = 16_777_216
 _STDERR = 2
 _GLANCE_S = 0.1
 
-Say = Callable[[str], None]
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a kept process: how it ended, how often in a row it did soon after its start, when it starts again."""
+
+    name: str
+    how: str
+    exit_code: int | None
+    deaths: int
+    again_s: float
+
+    @property
+    def is_crash_loop(self) -> bool:
+        return self.deaths >= CRASH_LOOP_DEATHS
+
+    def __str__(self) -> str:
+        loop = f", {self.deaths} times in a row soon after its start (a crash loop)" if self.is_crash_loop else ""
+        return f"{self.name} {self.how}{loop}; it is started again in {self.again_s:.1f} s"
+
+
+Told = Callable[[Ended], None]
 
 
 class State(enum.Enum):
@@ -42,9 +64,11 @@ class State(enum.Enum):
 
 
 class Life(Protocol):
-    """One process: how to start it, to learn of its end, and to end it."""
+    """One process: how to start it, to learn that it is ready and that it has ended, and to end it."""
 
     async def start(self) -> None: ...
+
+    async def until_ready(self) -> bool: ...
 
     async def wait(self) -> int: ...
 
@@ -56,12 +80,14 @@ class Life(Protocol):
 class Kept:
     """A process that is started again whenever it dies, until it is stopped."""
 
-    def __init__(self, name: str, life: Life, *, say: Say, grace_s: float) -> None:
+    def __init__(self, name: str, life: Life, *, told: Told, grace_s: float, kind: str = "") -> None:
         self.name = name
+        self.kind = kind or name
         self.state = State.STARTING
         self.restarts = 0
+        self.was_ready = asyncio.Event()
         self._life = life
-        self._say = say
+        self._told = told
         self._grace_s = grace_s
         self._task: asyncio.Task[None] | None = None
 
@@ -85,26 +111,42 @@ class Kept:
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
-        pause_s = 0.0
-        while True:
+        pause_s, deaths = 0.0, 0
+        while not self._is_stopping():
             began_s = loop.time()
-            ended = await self._live_once()
-            if self.state is State.STOPPING:
+            exit_code, how = await self._live_once()
+            if self._is_stopping():
                 return
-            pause_s = next_pause_s(pause_s, ran_s=loop.time() - began_s)
+            ran_s = loop.time() - began_s
+            pause_s = next_pause_s(pause_s, ran_s=ran_s)
+            deaths = 1 if ran_s >= WELL_S else deaths + 1
             self.state = State.RESTARTING
-            self._say(f"{self.name} {ended}; it is started again in {pause_s:.1f} s")
+            self._told(Ended(self.name, how, exit_code, deaths, pause_s))
             await asyncio.sleep(pause_s)
             self.restarts += 1
 
-    async def _live_once(self) -> str:
-        """Start it and wait for its end; says how it ended."""
+    def _is_stopping(self) -> bool:
+        return self.state is State.STOPPING
+
+    async def _live_once(self) -> tuple[int | None, str]:
+        """Start it and wait for its end; the exit code, and how it ended."""
+        self.state = State.STARTING
         try:
             await self._life.start()
         except (OSError, ServerUnfit) as error:
-            return f"did not start ({error})"
-        self.state = State.RUNNING
-        return how_it_ended(await self._life.wait())
+            return None, f"did not start ({error})"
+        noting = asyncio.create_task(self._note_readiness())
+        try:
+            exit_code = await self._life.wait()
+        finally:
+            noting.cancel()
+            await asyncio.gather(noting, return_exceptions=True)
+        return exit_code, how_it_ended(exit_code)
+
+    async def _note_readiness(self) -> None:
+        if await self._life.until_ready() and self.state is State.STARTING:
+            self.state = State.RUNNING
+            self.was_ready.set()
 
 
 def next_pause_s(last_s: float, *, ran_s: float) -> float:
@@ -125,11 +167,15 @@ def how_it_ended(exit_code: int) -> str:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of ours to run as a child; its words go to `log`, or to our stderr."""
+    """A command of ours to run as a child; its words go to `log`, or to our stderr.
+
+    One that reports when it is ready takes `--ready-fd`, the end of a pipe to write to; others are ready once they run.
+    """
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
-    log: Path | None
+    log: Path | None = None
+    reports_readiness: bool = False
 
 
 class ChildLife:
@@ -138,19 +184,49 @@ class ChildLife:
     def __init__(self, command: Command) -> None:
         self._command = command
         self._process: asyncio.subprocess.Process | None = None
+        self._ready: BinaryIO | None = None
 
     async def start(self) -> None:
         """Start it from this thread, which must be the main one (see `tether`)."""
-        with _opened(self._command.log) as output:
+        with _opened(self._command.log) as output, self._readiness() as pipe:
+            words = [*self._command.arguments, *(["--ready-fd", str(pipe)] if pipe is not None else [])]
             self._process = await asyncio.create_subprocess_exec(
                 # -P: what lies in the current folder must not be taken for a module of ours.
-                *tether.tethered([sys.executable, "-P", "-m", "doubledecker", *self._command.arguments]),
+                *tether.tethered([sys.executable, "-P", "-m", "doubledecker", *words]),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=dict(self._command.environment),
                 start_new_session=True,
+                pass_fds=() if pipe is None else (pipe,),
             )
+
+    @contextlib.contextmanager
+    def _readiness(self) -> Iterator[int | None]:
+        """The end of a pipe that a child writes to when it is ready; ours alone is kept open."""
+        if not self._command.reports_readiness:
+            yield None
+            return
+        reading, writing = os.pipe()
+        self._ready = os.fdopen(reading, "rb", buffering=0)
+        try:
+            yield writing
+        finally:
+            os.close(writing)
+
+    async def until_ready(self) -> bool:
+        """Whether it came to be ready; False when it ended before."""
+        if self._ready is None:
+            return True
+        heard = asyncio.StreamReader()
+        pipe, self._ready = self._ready, None
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(heard), pipe
+        )
+        try:
+            return bool(await heard.read(1))
+        finally:
+            transport.close()
 
     async def wait(self) -> int:
         """Wait for its end; what it had started and left behind, such as Spark's JVM, is then told to end too."""
@@ -205,6 +281,9 @@ class ValkeyLife:
         if not self._is_running:
             await self._server.restart()
         self._is_running = True
+
+    async def until_ready(self) -> bool:
+        return True  # its start ends when it answers
 
     async def wait(self) -> int:
         exit_code = await self._server.wait()

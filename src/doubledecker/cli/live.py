@@ -16,12 +16,13 @@ _SPARK_MAX = trail.KEPT_S
 _FIXED_LINES = 13
 _ROWS_MIN = 2
 _COLOURS = {"healthy": "green", "recovering": "yellow", "failing": "red"}
+_NEEDY_FIRST = (State.RESTARTING, State.STARTING, State.STOPPING, State.RUNNING, State.STOPPED)
 _STATE_COLOURS = {State.RUNNING: "green", State.RESTARTING: "red"}
 
 
 def render(board: Board, *, width: int, height: int, now_ms: int, foot: str) -> RenderableType:
     """The whole screen."""
-    rows_max = max(_ROWS_MIN, height - _FIXED_LINES - len(board.kept) - len(board.messages))
+    rows_max = max(_ROWS_MIN, height - _FIXED_LINES - len(_by_kind(board.kept)) - len(board.messages))
     gap = Text("")
     parts: list[RenderableType] = [_head(board, width, now_ms), gap]
     if board.trail.last is None:
@@ -124,10 +125,26 @@ def _subscriber(view: SubscriberView, name: str, sent: float) -> list[str | Text
 
 def _processes(kept: list[Kept]) -> RenderableType:
     table = _table("process", "state", "restarts")
-    for each in kept:
-        restarts = Text(str(each.restarts), style="yellow" if each.restarts else "")
-        table.add_row(f" {each.name}", Text(each.state.value, style=_STATE_COLOURS.get(each.state, "yellow")), restarts)
+    for kind, alike in _by_kind(kept).items():
+        states = {each.state for each in alike}
+        # Of several, the one that needs attention is shown.
+        state = next(each for each in _NEEDY_FIRST if each in states)
+        shown = state.value if len(states) == 1 else f"{sum(each.state is state for each in alike)} {state.value}"
+        restarts = sum(each.restarts for each in alike)
+        name = kind if len(alike) == 1 else f"{len(alike)} {kind}"
+        table.add_row(
+            f" {name}",
+            Text(shown, style=_STATE_COLOURS.get(state, "yellow")),
+            Text(str(restarts), style="yellow" if restarts else ""),
+        )
     return table
+
+
+def _by_kind(kept: list[Kept]) -> dict[str, list[Kept]]:
+    found: dict[str, list[Kept]] = {}
+    for each in kept:
+        found.setdefault(each.kind, []).append(each)
+    return found
 
 
 def _table(first: str, *others: str) -> Table:

@@ -6,6 +6,8 @@ from typing import TypeVar
 
 import click
 
+from doubledecker.assembly.launch import PROCESSES_MAX, Member
+
 _F = TypeVar("_F", bound=Callable[..., object])
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -24,6 +26,24 @@ _with_secret = click.option(
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON")
 is_sure = click.option("--yes", is_flag=True, help="Do not ask")
+
+
+def _member(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Member | None:
+    if text is None:
+        return None
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 0 < int(number) <= int(count)):
+        raise click.BadParameter(f"{text!r} is not like 1/2")
+    return Member(int(number), int(count))
+
+
+def processes(setting: str) -> Callable[[_F], _F]:
+    """How many processes of a command to run; a supervisor tells each of them which one it is."""
+    text = f"How many processes share the work, 0 for one a core  [default: {setting} or 1]"
+    asked = click.option("--processes", type=click.IntRange(0, PROCESSES_MAX), help=text)
+    member = click.option("--member", callback=_member, hidden=True)
+    ready_fd = click.option("--ready-fd", type=int, hidden=True)
+    return lambda command: asked(member(ready_fd(command)))
 
 
 def as_root(command: _F) -> _F:

@@ -7,9 +7,8 @@ what they hold; the pipeline at the same time, since it waits for none of them; 
 
 import asyncio
 import contextlib
+import itertools
 import os
-import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,13 +24,14 @@ from doubledecker.assembly import build, spark_conf
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import PREFIX, Settings
 from doubledecker.cli import board as boards
-from doubledecker.cli import demo, folder, live, pipeline, words
+from doubledecker.cli import demo, folder, live, pipeline, supervise, words
 from doubledecker.cli.board import Board
-from doubledecker.cli.keep import ChildLife, Command, Kept, ValkeyLife
+from doubledecker.cli.keep import ChildLife, Command, Ended, Kept, ValkeyLife
 from doubledecker.errors import BusAway, SettingInvalid
-from doubledecker.store import maxmemory, ports
+from doubledecker.store import cores, maxmemory, ports
 from doubledecker.store.disk import DiskReserve
 from doubledecker.store.embedded import EmbeddedServer
+from doubledecker.web import listening
 
 # Together with the worker's own shutdown time, five seconds unless set, a stop ends within ten.
 _DEMO_GRACE_S, _WEB_GRACE_S, _WORKER_MARGIN_S, _VALKEY_GRACE_S = 1.0, 2.0, 0.5, 1.5
@@ -60,13 +60,20 @@ class Plan:
     is_live: bool
 
 
-def up(*, port: int | None, data: Path, with_demo: bool, with_pipeline: bool) -> None:
+def up(*, port: int | None, data: Path, processes: int | None, with_demo: bool, with_pipeline: bool) -> None:
     """Run everything until SIGINT or SIGTERM."""
     settings = reading.read(os.environ)
     log.configure(level="error", as_json=settings.log_json)
     wanted = settings.port if port is None else port
     settings = replace(settings, port=wanted or ports.free_port())
-    _check_port(settings)
+    if processes is not None:
+        settings = replace(settings, web_processes=processes, worker_processes=processes)
+    # Held until the end, and refused when it is taken, before anything starts.
+    with listening.on(settings.host, settings.port, by=listening.reserve, remedy="; pass another --port"):
+        _up(settings, data, with_demo=with_demo, with_pipeline=with_pipeline)
+
+
+def _up(settings: Settings, data: Path, *, with_demo: bool, with_pipeline: bool) -> None:
     folder.prepare(data)
     settings = replace(settings, spark_conf=spark_conf.read(data, settings.spark_conf))
     console = Console()
@@ -93,9 +100,7 @@ class _Up:
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
-        # A closed terminal stops us too, unless we were told not to mind, as nohup does.
-        hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
-        for number in (signal.SIGINT, signal.SIGTERM, *hangup):
+        for number in supervise.stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._stop_or_hurry)
         async with contextlib.AsyncExitStack() as held:
             settings = await self._unless_stopped(self._opened(held))
@@ -115,7 +120,7 @@ class _Up:
         plan, settings = self._plan, self._plan.settings
         if plan.is_embedded:
             server = await self._start_server()
-            kept = Kept("valkey", ValkeyLife(server), say=self._say, grace_s=_VALKEY_GRACE_S)
+            kept = Kept("valkey", ValkeyLife(server), told=self._note_end, grace_s=_VALKEY_GRACE_S)
             held.push_async_callback(kept.stop)
             self._board.kept.append(kept)
             kept.keep()
@@ -200,22 +205,32 @@ class _Up:
             # Its mailer fails for seconds at a time; waiting minutes for the next try would be no fun to watch.
             environment.setdefault(f"{PREFIX}BACKOFF_CAP_MS", "3000")
         working_s = settings.shutdown_s + _WORKER_MARGIN_S
-        graces_s = {"worker": working_s, "watch": working_s, "web": _WEB_GRACE_S}
-        if self._plan.with_demo:
-            graces_s["demo"] = _DEMO_GRACE_S
-        if self._plan.with_pipeline:
-            graces_s[boards.PIPELINE] = _PIPELINE_GRACE_S
-        # The folder is named: the sources and settings of Spark in another one are not this bus's.
-        arguments = {boards.PIPELINE: ["pipeline", "run", "--data", str(self._plan.data)]}
-        return [
-            Kept(
-                name,
-                ChildLife(Command(arguments.get(name, [name]), _environment_of(name, environment), self._log(name))),
-                say=self._say,
-                grace_s=grace_s,
-            )
-            for name, grace_s in graces_s.items()
+        kept = [
+            *self._members("worker", settings.worker_processes, environment, grace_s=working_s),
+            self._child("watch", environment=environment, grace_s=working_s),
+            *self._members("web", settings.web_processes, environment, grace_s=_WEB_GRACE_S),
         ]
+        if self._plan.with_demo:
+            kept.append(self._child("demo", environment=environment, grace_s=_DEMO_GRACE_S))
+        if self._plan.with_pipeline:
+            # The folder is named: the sources and settings of Spark in another one are not this bus's.
+            words = ("pipeline", "run", "--data", str(self._plan.data))
+            kept.append(self._child(*words, environment=environment, grace_s=_PIPELINE_GRACE_S))
+        return kept
+
+    def _members(self, kind: str, count: int, environment: Mapping[str, str], *, grace_s: float) -> list[Kept]:
+        command = Command([kind], _environment_of(kind, environment))
+        return supervise.members(
+            command, count or cores.count(), told=self._note_end, grace_s=grace_s, log_of=self._log
+        )
+
+    def _child(self, *words: str, environment: Mapping[str, str], grace_s: float) -> Kept:
+        name = words[0]
+        command = Command(words, _environment_of(name, environment), self._log(name))
+        return Kept(name, ChildLife(command), told=self._note_end, grace_s=grace_s)
+
+    def _note_end(self, ended: Ended) -> None:
+        self._say(str(ended))
 
     def _log(self, name: str) -> Path | None:
         return self._plan.data / "logs" / f"{name}.log" if self._plan.is_live else None
@@ -269,8 +284,9 @@ class _Up:
 
 
 async def _stop_in_turn(children: Sequence[Kept]) -> None:
-    for child in children:
-        await child.stop()
+    """Stop one kind of process after the other; those of one kind at the same time."""
+    for _, alike in itertools.groupby(children, key=lambda child: child.kind):
+        await asyncio.gather(*(child.stop() for child in alike))
 
 
 @contextlib.asynccontextmanager
@@ -282,19 +298,6 @@ async def _running(work: Coroutine[None, None, _Result]) -> AsyncIterator[asynci
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def _check_port(settings: Settings) -> None:
-    """Refuse an address that is taken before anything starts."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As the web process will ask for it: what lingers of a former run is no hindrance.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((settings.host, settings.port))
-        except OSError as error:
-            where = f"{settings.host}:{settings.port}"
-            raise SettingInvalid(f"cannot listen on {where}: {error.strerror}; pass another --port") from error
 
 
 def _environment_of(child: str, environment: Mapping[str, str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from doubledecker.model.quota import Quotas
 from doubledecker.queues.view import QueueView
 from doubledecker.stages import Bound
 from doubledecker.stages.prometheus import StagesCollector
+from doubledecker.store.processes import Family, Report, Sample
 
 _HELP = {
     "events.published": "Events accepted, by topic",
@@ -59,24 +60,29 @@ class QuotaUse:
         yield most
 
 
-def of_chains(chains: Mapping[str, Bound]) -> list[Metric]:
-    """The chains of this process; to be called on their loop, as their counters are not made for other threads."""
+def of_web(chains: Mapping[str, Bound], *, streams: int, connections: int) -> list[Family]:
+    """What a web process counts for itself; to be called on its loop, as chains are not made for other threads."""
+    gauges = {
+        "doubledecker_streams": ("Streams open in a web process", streams),
+        "doubledecker_connections": ("Connections open to a web process", connections),
+    }
     # Numbered, as the servers of the other metrics are: an address is nobody's business.
     names = {f"redis-{number}": chains[server] for number, server in enumerate(sorted(chains))}
-    return list(StagesCollector(names, prefix="doubledecker_stage").collect())
+    return [
+        *(Family(name, text, "gauge", [Sample(name, {}, value)]) for name, (text, value) in gauges.items()),
+        *(_packed(metric) for metric in StagesCollector(names, prefix="doubledecker_stage").collect()),
+    ]
 
 
-def render(
-    view: Overview | None,
-    queues: Sequence[QueueView],
-    quotas: QuotaUse,
-    chains: Sequence[Metric],
-    *,
-    listeners: int,
-) -> bytes:
-    """The text that Prometheus reads: the whole bus unless it is away; chains and listeners of this process."""
+def _packed(metric: Metric) -> Family:
+    samples = [Sample(sample.name, sample.labels, sample.value) for sample in metric.samples]
+    return Family(metric.name, metric.documentation, metric.type, samples)
+
+
+def render(view: Overview | None, queues: Sequence[QueueView], quotas: QuotaUse, processes: Sequence[Report]) -> bytes:
+    """The text that Prometheus reads: the whole bus unless it is away, and what processes report of themselves."""
     registry = CollectorRegistry()
-    registry.register(_Collected(view, queues, quotas, chains, listeners))
+    registry.register(_Collected(view, queues, quotas, processes))
     return generate_latest(registry)
 
 
@@ -87,14 +93,13 @@ class _Collected(Collector):
     view: Overview | None
     queues: Sequence[QueueView]
     quotas: QuotaUse
-    chains: Sequence[Metric]
-    listeners: int
+    processes: Sequence[Report]
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("doubledecker_redis_up", "1 when Redis answers", value=float(self.view is not None))
         if self.view is not None:
             yield from self._of_bus(self.view)
-        yield from self.chains
+        yield from _of_processes(self.processes)
 
     def _of_bus(self, view: Overview) -> Iterator[Metric]:
         yield from _counters(view)
@@ -102,7 +107,21 @@ class _Collected(Collector):
         yield from _gauges(view)
         yield from _queues(self.queues)
         yield from self.quotas.collect()
-        yield GaugeMetricFamily("doubledecker_streams", "Streams open in this process", value=self.listeners)
+
+
+def _of_processes(reports: Sequence[Report]) -> Iterator[Metric]:
+    """What processes report, each series with the name of its process: a sum would fall when one of them ends."""
+    alive = GaugeMetricFamily("doubledecker_processes", "Processes that report, by kind", labels=["kind"])
+    for kind, count in sorted(Sum(report.kind for report in reports).items()):
+        alive.add_metric([kind], count)
+    yield alive
+    families: dict[str, Metric] = {}
+    for report in sorted(reports, key=lambda report: report.process):
+        for family in report.families:
+            metric = families.setdefault(family.name, Metric(family.name, family.help, family.type))
+            for sample in family.samples:
+                metric.add_sample(sample.name, sample.labels | {"process": report.process}, sample.value)
+    yield from families.values()
 
 
 def _counters(view: Overview) -> Iterator[Metric]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import msgspec
@@ -12,6 +11,7 @@ from starlette.responses import Response
 from doubledecker import __version__, clock, log
 from doubledecker.bus import overview, usage
 from doubledecker.bus.overview import ALIVE_MS, SubscriberView
+from doubledecker.bus.presence import Presence
 from doubledecker.bus.registry import LiveRegistry, TopicView
 from doubledecker.bus.snapshots import SnapshotCache
 from doubledecker.errors import BusAway
@@ -20,14 +20,12 @@ from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.token import Caller, Token
 from doubledecker.queues import view as queue_view
-from doubledecker.stages import Bound
 from doubledecker.store import jobs, pipeline
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import body as bodies
 from doubledecker.web import metrics, openapi, problem
 from doubledecker.web.authentication import require_client, require_root
 from doubledecker.web.body import BodyLimits
-from doubledecker.web.feed import Feed
 from doubledecker.web.paging import page
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
@@ -54,14 +52,12 @@ class Routes:
         partitions: Partitions,
         registry: LiveRegistry,
         rules: RouteRules,
-        feed: Feed,
-        chains: Mapping[str, Bound],
+        presence: Presence,
     ) -> None:
         self._partitions = partitions
         self._registry = registry
         self._rules = rules
-        self._feed = feed
-        self._chains = chains
+        self._presence = presence
         self._metrics = SnapshotCache(self._render_metrics)
         self._topics = SnapshotCache(self._look_at_topics)
 
@@ -112,23 +108,24 @@ class Routes:
         return Response(openapi.encoded(), media_type="application/json")
 
     async def metrics(self, _request: Request, _caller: Caller) -> Response:
-        """The overview and the chains of this process, for Prometheus; the chains alone while Redis is away."""
+        """The overview and what processes report, for Prometheus; this process alone while Redis is away."""
         snapshot = self._registry.snapshot
         rows = len(snapshot.queues) + len(snapshot.subscribers) + len(snapshot.tokens) + len(snapshot.owners)
         return Response(await self._metrics.get(rows=rows), media_type="text/plain; version=0.0.4")
 
     async def _render_metrics(self) -> bytes:
         view, queues, uses = None, [], []
+        reports = [self._presence.report()]
         with contextlib.suppress(BusAway):
             await self._registry.refresh()
             known, known_queues = self._registry.snapshot.pushed_to, self._registry.snapshot.queues.values()
             queues = await queue_view.look_all(self._partitions, list(known_queues))
             uses = await usage.look(self._partitions, self._registry.snapshot)
+            reports += await self._presence.others(silent_ms_max=ALIVE_MS)
             view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
         quotas = metrics.QuotaUse(uses, self._registry.quotas)
-        chains, listeners = metrics.of_chains(self._chains), len(self._feed.listeners)
         # In a thread: thousands of queues are some hundred thousand lines.
-        return await asyncio.to_thread(metrics.render, view, queues, quotas, chains, listeners=listeners)
+        return await asyncio.to_thread(metrics.render, view, queues, quotas, reports)
 
     async def list_tokens(self, _request: Request, caller: Caller) -> Response:
         """Names and ids; the secrets are not known here any more."""

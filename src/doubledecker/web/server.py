@@ -11,13 +11,16 @@ import uvicorn
 from doubledecker import clock, log
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
+from doubledecker.assembly.launch import Launch, launch
 from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.errands import Errands
 from doubledecker.bus.pacing import Pacer
+from doubledecker.bus.presence import Presence
 from doubledecker.model.event import EventLimits
 from doubledecker.model.routing import Registry
-from doubledecker.web import waiting
+from doubledecker.store.processes import Family
+from doubledecker.web import metrics, waiting
 from doubledecker.web.addresses import Addresses
 from doubledecker.web.app import App
 from doubledecker.web.authentication import Authenticator
@@ -25,6 +28,7 @@ from doubledecker.web.body import BodyLimits, Room
 from doubledecker.web.errands import ErrandRoutes
 from doubledecker.web.feed import Feed
 from doubledecker.web.letters import Letters
+from doubledecker.web.listening import BACKLOG
 from doubledecker.web.protocol import UNREAD_S_MAX, guarded
 from doubledecker.web.publishing import Publishing, PublishRules
 from doubledecker.web.queues import Queues
@@ -33,10 +37,9 @@ from doubledecker.web.stream import Streaming, StreamRules
 from doubledecker.web.turns import ClientLocks
 
 # Requests under way get this long to finish when the process stops.
-_GRACE_S = 5
+GRACE_S = 5
 # Idle connections are kept for longer than clients' pools keep theirs, so that the client closes first.
 _KEEP_ALIVE_S = 75
-_BACKLOG = 2048
 # Bodies that do not hold events are small: the largest is a list of a thousand messages. What is too much for a route
 # is found only once it is decoded, so that its cost is bounded here.
 _SMALL_BYTES_MAX = 1_048_576
@@ -44,28 +47,14 @@ _SMALL_BYTES_MAX = 1_048_576
 _log = log.get("web")
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; raises OSError when the address is taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio turns Nagle's algorithm off; else each body waits 40 ms for the head's ACK.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) -> None:
+async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event, launched: Launch | None = None) -> None:
     """Serve until `stop` is set; then answer what is under way. Until Redis is reached, only /livez is 200."""
+    launched = launched or launch("web")
     server = _Server(_config(settings))
     serving = asyncio.create_task(server.serve([listener]))
     serving.add_done_callback(lambda _: stop.set())
     try:
-        await _serve_bus(settings, listener, server, stop, serving)
+        await _serve_bus(settings, listener, server, stop, serving, launched)
     finally:
         server.should_exit = True
         await serving
@@ -73,7 +62,12 @@ async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event) 
 
 
 async def _serve_bus(
-    settings: Settings, listener: socket.socket, server: "_Server", stop: asyncio.Event, serving: "asyncio.Task[None]"
+    settings: Settings,
+    listener: socket.socket,
+    server: "_Server",
+    stop: asyncio.Event,
+    serving: "asyncio.Task[None]",
+    launched: Launch,
 ) -> None:
     guard = RedisGuard(open_s=settings.redis_open_s)
     async with build.open_bus(settings, guard=guard, stop=stop) as bus:
@@ -81,12 +75,14 @@ async def _serve_bus(
         bus.headroom.check()
         await _import_clients(settings, bus)
         feed = Feed(bus.partitions, listeners_max=settings.streams_max)
-        async with asyncio.TaskGroup() as tasks:
+        presence = _presence(bus, launched, feed, guard, server)
+        async with presence.kept(), asyncio.TaskGroup() as tasks:
             endless = (bus.registry.follow(), bus.publisher.run(), bus.bell.run(), feed.run())
             background = [tasks.create_task(part) for part in endless]
-            server.serve_with(make_app(settings, bus, feed, guard))
+            server.serve_with(make_app(settings, bus, feed, presence))
             host, port = listener.getsockname()[:2]
             _log.info("web.started", host=host, port=port)
+            launched.ready()
             _log_limited_queues(bus)
             await stop.wait()
             bus.bell.stop()
@@ -96,6 +92,16 @@ async def _serve_bus(
             await bus.publisher.finish()
             for task in background:
                 task.cancel()
+
+
+def _presence(bus: Bus, launched: Launch, feed: Feed, guard: RedisGuard, server: "_Server") -> Presence:
+    """The process as the metrics of all processes show it."""
+
+    def figures() -> list[Family]:
+        connections = len(server.server_state.connections)
+        return metrics.of_web(guard.bounds, streams=len(feed.listeners), connections=connections)
+
+    return Presence(bus.partitions.home, launched.process, kind=launched.kind, figures=figures)
 
 
 def _log_limited_queues(bus: Bus) -> None:
@@ -125,7 +131,7 @@ def _warn_of_public_uuids(registry: Registry) -> None:
             _log.warning("subscriber.forgeable", subscriber=receiver.token)
 
 
-def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App:
+def make_app(settings: Settings, bus: Bus, feed: Feed, presence: Presence) -> App:
     """The application for these settings."""
     body = BodyLimits(settings.body_bytes_max, settings.body_s_max, Room(settings.bodies_bytes_max))
     small = replace(body, bytes_max=min(body.bytes_max, _SMALL_BYTES_MAX))
@@ -142,7 +148,7 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, guard: RedisGuard) -> App
     return App(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
         Publishing(bus.partitions, bus.publisher, Pacer(bus.partitions, rules.quotas), rules),
-        Routes(bus.partitions, bus.registry, routes, feed, guard.bounds),
+        Routes(bus.partitions, bus.registry, routes, presence),
         Queues(
             bus.partitions,
             bus.registry,
@@ -180,8 +186,8 @@ def _config(settings: Settings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_GRACE_S,
-        backlog=_BACKLOG,
+        timeout_graceful_shutdown=GRACE_S,
+        backlog=BACKLOG,
     )
 
 

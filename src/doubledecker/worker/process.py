@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from doubledecker import log
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
+from doubledecker.assembly.launch import Launch, launch
 from doubledecker.assembly.settings import Settings
+from doubledecker.bus.presence import Presence
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.verdict import Backoff
 from doubledecker.delivery.chains import Chains
@@ -50,12 +53,16 @@ class Rhythm:
     tickers: dict[str, float]
 
 
-async def run(settings: Settings, stop: asyncio.Event) -> None:
+async def run(settings: Settings, stop: asyncio.Event, launched: Launch | None = None) -> None:
     """Work until `stop` is set."""
+    launched = launched or launch("worker")
     async with build.open_bus(settings, stop=stop) as bus, build.open_chains(settings) as receivers:
         bus.headroom.check()
+        presence = Presence(bus.partitions.home, launched.process, kind=launched.kind)
         with contextlib.closing(Monitor(_adapters(settings))) as monitor:
-            await make_worker(settings, bus, receivers, monitor).run(stop)
+            worker = make_worker(settings, bus, receivers, monitor)
+            async with presence.kept():
+                await worker.run(stop, launched.ready)
 
 
 def make_worker(settings: Settings, bus: Bus, receivers: Chains, monitor: Monitor) -> "Worker":
@@ -134,8 +141,8 @@ class Worker:
             partitions, {AUX: [aux_slot]}, chores.run, process=f"{process}:aux", sleep_s_max=rhythm.sleep_s_max
         )
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Work until `stop` is set; then finish or give back what is held."""
+    async def run(self, stop: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
+        """Work until `stop` is set; then finish or give back what is held. Calls `ready` when it begins."""
         # Before it takes anything: a slot that was never heard of counts as dead.
         while not await self._try_beat():
             with contextlib.suppress(TimeoutError):
@@ -143,6 +150,7 @@ class Worker:
                     await stop.wait()
                     return
         _log.info("worker.started", slots=self._rhythm.slots, partitions=len(self._partitions.all))
+        ready()
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(self._registry.follow()),

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from doubledecker import log
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
+from doubledecker.assembly.launch import launch
 from doubledecker.assembly.settings import Settings
+from doubledecker.bus.presence import Presence
 from doubledecker.bus.verdict import Backoff
 from doubledecker.delivery.chains import Chains
 from doubledecker.delivery.record import ChainsTold
@@ -43,7 +45,9 @@ class _Served:
 async def run(settings: Settings, stop: asyncio.Event) -> None:
     """Watch until `stop` is set."""
     async with build.open_bus(settings, stop=stop) as bus, build.open_chains(settings) as receivers:
-        await make_watch(settings, bus, receivers).run(stop)
+        launched = launch("watch")
+        async with Presence(bus.partitions.home, launched.process, kind=launched.kind).kept():
+            await make_watch(settings, bus, receivers).run(stop)
 
 
 def make_watch(settings: Settings, bus: Bus, receivers: Chains) -> "Watch":
