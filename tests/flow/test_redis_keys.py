@@ -19,7 +19,7 @@ from doubledecker.model import token as tokens
 from doubledecker.model.queue import Queue
 from doubledecker.model.step import RunReport
 from doubledecker.model.summary import Moment, Summary
-from doubledecker.store import bulk, errands, events, fences, jobs, journal, measures, pipeline, subscribers
+from doubledecker.store import bulk, errands, events, fences, jobs, journal, measures, pipeline, streams, subscribers
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.fences import Fence, Refusal, Refusals, Write
 from doubledecker.store.partitions import Partitions
@@ -59,6 +59,7 @@ TIMED = (
     "holds:@{queue}",
     "watchers",
     "processes",
+    "streams:{token}",
 )
 AN_HOUR_MS = 3_600_000
 # What the second part of the walk brings about.
@@ -224,6 +225,7 @@ async def fill(bus: TestBus, good: Receiver, bad: Receiver, stuck: Receiver) -> 
     await ask_with_digest(bus, "publisher", publisher)
     await unsubscribe(bus, gone)
     await use_queues(bus, publisher)
+    await streams.enter(bus.partitions.home, "listener-00000000", "stream", most=0)
 
 
 async def ask_for_errands(bus: TestBus) -> None:

@@ -129,7 +129,7 @@ def filled(path: str, name: str, id_: str = "0-1") -> str:
 
 def an_app(settings: Settings) -> web.App:
     """An app to look at its routes, with nothing behind them."""
-    return web.make_app(settings, NoBus(), NoBus(), NoBus())  # type: ignore[arg-type]
+    return web.make_app(settings, NoBus(), NoBus(), NoBus(), NoBus())  # type: ignore[arg-type]
 
 
 def test_every_route_is_in_the_document_and_every_documented_route_exists():

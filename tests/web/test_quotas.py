@@ -1,11 +1,14 @@
 """What one client may have: each bound is refused by name, holds for one client alone, and not for root."""
 
 import asyncio
+import re
 
 from conftest import Topology
 from doubledecker.assembly import build
+from doubledecker.store import streams
+from doubledecker.store.partitions import Partitions
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
-from web.asking import Answer, ask
+from web.asking import Answer, another_web, ask
 
 
 async def put(bus: TestBus, secret: str, name: str, *patterns: str) -> Answer:
@@ -202,6 +205,37 @@ async def test_a_client_has_so_many_requests_under_way(one: Topology):
                 await asyncio.sleep(0.02)
         # Those that were answered, refused or not, count no longer.
         assert [(await ask(bus, "GET", "/queues/none", ann)).status for _ in range(5)] == [404] * 5
+
+
+async def test_the_streams_of_a_client_are_counted_over_all_web_processes(one: Topology):
+    async with a_bus(one, workers=0, client_streams_max=1) as bus, another_web(bus) as other:
+        ann = await bus.token("ann")
+        async with bus.http.get(f"{bus.url}/stream", headers=basic(ann)) as first:
+            assert await first.content.readline()
+            async with bus.http.get(f"{other}/stream", headers=basic(ann)) as second:
+                refused = await second.json(content_type=None)
+            metrics = (await ask(bus, "GET", "/metrics")).body.decode()
+        async with asyncio.timeout(10):
+            while True:
+                async with bus.http.get(f"{other}/stream", headers=basic(ann)) as again:
+                    if again.status == 200:
+                        break
+
+    assert second.status == 429
+    assert "at most 1 are allowed (DOUBLEDECKER_CLIENT_STREAMS_MAX)" in refused["detail"]
+    assert re.search(r'doubledecker_client_quota_used{client="ann-\w+",quota="client_streams_max"} 1.0', metrics)
+
+
+async def test_streams_of_a_process_that_died_are_counted_until_their_lease_ends(partitions: Partitions):
+    home = partitions.home
+    entered = [await streams.enter(home, "ann", f"stream-{n}", most=2) for n in range(3)]
+    home.shift_ms = streams.LEASE_MS - 1_000
+    await streams.renew(home, "ann", ["stream-0"])
+    home.shift_ms = streams.LEASE_MS + 1_000
+
+    assert entered == [True, True, False]
+    assert await streams.counts(home, ["ann", "bob"]) == {"ann": 1, "bob": 0}
+    assert await streams.enter(home, "ann", "stream-3", most=2)
 
 
 async def test_a_client_has_so_many_idempotency_keys_within_some_minutes(one: Topology):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from doubledecker.model.quota import Quotas
 from doubledecker.model.routing import Registry
-from doubledecker.store import registry
+from doubledecker.store import registry, streams
 from doubledecker.store.partitions import Partitions
 
 
@@ -27,6 +27,7 @@ async def look(partitions: Partitions, snapshot: Registry) -> list[Use]:
     queues = Counter(queue.owner for queue in snapshot.queues.values())
     ids = sorted(snapshot.tokens)
     found = []
+    open_streams = await streams.counts(partitions.home, ids)
     for id_, (topics, keys) in zip(ids, await registry.counts_of(partitions.home, ids), strict=True):
         subscriber = snapshot.subscribers.get(id_)
         counts = {
@@ -34,6 +35,7 @@ async def look(partitions: Partitions, snapshot: Registry) -> list[Use]:
             "client_queues_max": queues[id_],
             "client_pattern_steps_max": snapshot.steps(id_),
             "client_subscriptions_max": len(subscriber.topics) if subscriber else 0,
+            "client_streams_max": open_streams[id_],
             "client_idempotency_keys_max": keys,
         }
         if any(counts.values()):

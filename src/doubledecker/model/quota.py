@@ -87,7 +87,7 @@ def too_many_keys(quotas: Quotas, *, window_s: int) -> QuotaExceeded:
 
 
 def check_streams(quotas: Quotas, streams: int) -> None:
-    """Raise QuotaExceeded when a client would have too many streams open in one web process."""
+    """Raise QuotaExceeded when a client would have too many streams open, over all web processes."""
     remedy = "close some, or follow several topics on one stream"
     quotas.check("client_streams_max", streams, noun="streams of this client", remedy=remedy)
 

@@ -92,11 +92,7 @@ class Feed:
     def check_room(self) -> None:
         """Raise TooMany when no further listener is served."""
         if len(self.listeners) >= self._listeners_max:
-            raise TooMany(f"{len(self.listeners)} streams are open; this server has at most {self._listeners_max}")
-
-    def count_of(self, client: str) -> int:
-        """How many streams a client has open."""
-        return sum(listener.client == client for listener in self.listeners)
+            raise TooMany(f"{len(self.listeners)} streams are open; this process serves at most {self._listeners_max}")
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -34,6 +34,7 @@ from doubledecker.web.publishing import Publishing, PublishRules
 from doubledecker.web.queues import Queues
 from doubledecker.web.routes import RouteRules, Routes
 from doubledecker.web.stream import Streaming, StreamRules
+from doubledecker.web.stream_leases import StreamLeases
 from doubledecker.web.turns import ClientLocks
 
 # Requests under way get this long to finish when the process stops.
@@ -75,11 +76,12 @@ async def _serve_bus(
         bus.headroom.check()
         await _import_clients(settings, bus)
         feed = Feed(bus.partitions, listeners_max=settings.streams_max)
+        leases = StreamLeases(bus.partitions.home, bus.registry.quotas)
         presence = _presence(bus, launched, feed, guard, server)
         async with presence.kept(), asyncio.TaskGroup() as tasks:
-            endless = (bus.registry.follow(), bus.publisher.run(), bus.bell.run(), feed.run())
+            endless = (bus.registry.follow(), bus.publisher.run(), bus.bell.run(), feed.run(), leases.run())
             background = [tasks.create_task(part) for part in endless]
-            server.serve_with(make_app(settings, bus, feed, presence))
+            server.serve_with(make_app(settings, bus, feed, leases, presence))
             host, port = listener.getsockname()[:2]
             _log.info("web.started", host=host, port=port)
             launched.ready()
@@ -131,7 +133,7 @@ def _warn_of_public_uuids(registry: Registry) -> None:
             _log.warning("subscriber.forgeable", subscriber=receiver.token)
 
 
-def make_app(settings: Settings, bus: Bus, feed: Feed, presence: Presence) -> App:
+def make_app(settings: Settings, bus: Bus, feed: Feed, leases: StreamLeases, presence: Presence) -> App:
     """The application for these settings."""
     body = BodyLimits(settings.body_bytes_max, settings.body_s_max, Room(settings.bodies_bytes_max))
     small = replace(body, bytes_max=min(body.bytes_max, _SMALL_BYTES_MAX))
@@ -158,7 +160,7 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, presence: Presence) -> Ap
             is_private_allowed=settings.private_callbacks,
         ),
         Letters(bus.partitions, bus.registry, small, large_reads),
-        Streaming(bus.partitions, bus.registry, feed, stream),
+        Streaming(bus.partitions, bus.registry, feed, leases, stream),
         ErrandRoutes(Errands(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
         room=body.room,
         quotas=rules.quotas,

@@ -16,7 +16,7 @@ from doubledecker import clock, log
 from doubledecker.bus import telemetry
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BadRequest, BusAway, Gone
-from doubledecker.model import glob, position, quota
+from doubledecker.model import glob, position
 from doubledecker.model.glob import Glob
 from doubledecker.model.position import Place
 from doubledecker.model.token import Caller
@@ -28,6 +28,7 @@ from doubledecker.web.listener import Listener
 from doubledecker.web.past import Past
 from doubledecker.web.protocol import ABORT
 from doubledecker.web.sse import Gap, Reason, Why
+from doubledecker.web.stream_leases import Lease, StreamLeases
 
 _PARAMETERS = ("pattern", "from", "strict")
 # A stream is written in pieces of this, each of which a client has to read in time.
@@ -67,10 +68,13 @@ class _Start:
 class Streaming:
     """Answers `GET /stream`."""
 
-    def __init__(self, partitions: Partitions, registry: LiveRegistry, feed: Feed, rules: StreamRules) -> None:
+    def __init__(
+        self, partitions: Partitions, registry: LiveRegistry, feed: Feed, leases: StreamLeases, rules: StreamRules
+    ) -> None:
         self._partitions = partitions
         self._registry = registry
         self._feed = feed
+        self._leases = leases
         self._rules = rules
 
     async def get_stream(self, request: Request, caller: Caller) -> Response:
@@ -78,14 +82,15 @@ class Streaming:
         wanted = parse(request.query_params.multi_items(), request.headers)
         if request.method == "HEAD":
             return Response(headers=_HEADERS)
+        self._feed.check_room()
         with self._feed.held():
             await self._feed.until_at()
             start = await self._find(wanted)
+            lease = await self._leases.take(caller)
             await self._feed.until_at(start.places)
+        # Nothing may wait from here until the listener is registered: others would take its room, the feed fall asleep.
         self._feed.check_room()
-        if not caller.is_root:
-            quota.check_streams(self._registry.quotas, self._feed.count_of(caller.id) + 1)
-        return _Stream(self, wanted, start, caller)
+        return _Stream(self, wanted, start, caller, lease)
 
     async def _find(self, wanted: Wanted) -> _Start:
         if wanted.start == "latest":
@@ -134,23 +139,27 @@ class Streaming:
             listener.drop(Reason.REVOKED)
         return listener.end is None
 
-    async def serve(self, wanted: Wanted, start: _Start, caller: Caller, connection: "_Connection") -> None:
+    async def serve(
+        self, wanted: Wanted, start: _Start, caller: Caller, lease: Lease | None, connection: "_Connection"
+    ) -> None:
         """Send a stream until it ends, one way or another."""
-        rules = self._rules
-        listener = Listener(
-            wanted.pattern, buffer_bytes=rules.buffer_bytes, is_strict=wanted.is_strict, client=caller.id
-        )
+        size = self._rules.buffer_bytes
+        listener = Listener(wanted.pattern, buffer_bytes=size, is_strict=wanted.is_strict, client=caller.id)
         with self._feed.registered(listener):
-            await connection.start()
-            async with asyncio.TaskGroup() as tasks:
-                leaving = tasks.create_task(connection.until_gone())
-                sending = tasks.create_task(self._send(listener, start, caller, connection))
-                patience = tasks.create_task(self._until_cut(listener, connection))
-                await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
-                for task in (sending, leaving, patience):
-                    task.cancel()
+            async with self._leases.held(lease):
+                await self._send_all(listener, start, caller, connection)
         if listener.end is not None:
             await self._note(listener, listener.end, caller)
+
+    async def _send_all(self, listener: Listener, start: _Start, caller: Caller, connection: "_Connection") -> None:
+        await connection.start()
+        async with asyncio.TaskGroup() as tasks:
+            leaving = tasks.create_task(connection.until_gone())
+            sending = tasks.create_task(self._send(listener, start, caller, connection))
+            patience = tasks.create_task(self._until_cut(listener, connection))
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            for task in (sending, leaving, patience):
+                task.cancel()
 
     async def _send(self, listener: Listener, start: _Start, caller: Caller, connection: "_Connection") -> None:
         try:
@@ -180,15 +189,19 @@ class Streaming:
 class _Stream(Response):
     """A stream as an answer, before it is sent."""
 
-    def __init__(self, streaming: Streaming, wanted: Wanted, start: _Start, caller: Caller) -> None:
+    def __init__(
+        self, streaming: Streaming, wanted: Wanted, start: _Start, caller: Caller, lease: Lease | None
+    ) -> None:
         super().__init__(headers=_HEADERS)
         self._streaming = streaming
         self._wanted = wanted
         self._start = start
         self._caller = caller
+        self._lease = lease
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._streaming.serve(self._wanted, self._start, self._caller, _Connection(scope, receive, send))
+        connection = _Connection(scope, receive, send)
+        await self._streaming.serve(self._wanted, self._start, self._caller, self._lease, connection)
 
 
 class _Connection:
