@@ -18,6 +18,8 @@ from doubledecker.store.nodes import ANSWER_S_MAX, Node
 from harness import a_bus, an_event
 from web.asking import ask
 
+pytestmark = pytest.mark.silent_redis
+
 
 def keep_busy(wall_s: float) -> None:
     """Hold up the loop, as a heavy request does."""

@@ -22,6 +22,8 @@ from harness import TestBus, a_bus, an_event
 from receiver import Receiver
 from web.asking import ask, journal
 
+pytestmark = pytest.mark.silent_redis
+
 NEED_REDIS = [
     ("GET", "/pulse", None),
     ("GET", "/pulse/scaling", None),
