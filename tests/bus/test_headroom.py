@@ -26,34 +26,26 @@ async def test_a_partition_that_a_failed_look_did_not_reach_is_looked_at_when_it
         await partitions.close()
 
 
-async def test_publishes_that_are_refused_share_a_look_at_the_servers(one: Topology):
-    partitions = await Partitions.connect(one.url, namespace="full:", count=1)
-    try:
-        headroom = Headroom(partitions, MemoryRules(bytes_max=1))
-        await headroom.refresh()
-        before = await looks(partitions)
-        for _ in range(100):
-            with pytest.raises(MemoryFull):
-                await headroom.admit(partitions.home)
+async def test_publishes_that_are_refused_share_a_look_at_the_servers(plain: Partitions):
+    headroom = Headroom(plain, MemoryRules(bytes_max=1))
+    await headroom.refresh()
+    before = await looks(plain)
+    for _ in range(100):
+        with pytest.raises(MemoryFull):
+            await headroom.admit(plain.home)
 
-        assert await looks(partitions) - before < 100
-    finally:
-        await partitions.close()
+    assert await looks(plain) - before < 100
 
 
-async def test_a_commit_does_not_look_at_the_servers_however_old_the_last_look_is(one: Topology):
-    partitions = await Partitions.connect(one.url, namespace="old:", count=1)
-    try:
-        headroom = Headroom(partitions, MemoryRules(journal_bytes_max=1_000))
-        await headroom.refresh()
-        make_old(headroom)
-        before = await looks(partitions)
-        await headroom.admit(partitions.home)
-        await headroom.tidy(partitions.home, 1_000)
+async def test_a_commit_does_not_look_at_the_servers_however_old_the_last_look_is(plain: Partitions):
+    headroom = Headroom(plain, MemoryRules(journal_bytes_max=1_000))
+    await headroom.refresh()
+    make_old(headroom)
+    before = await looks(plain)
+    await headroom.admit(plain.home)
+    await headroom.tidy(plain.home, 1_000)
 
-        assert await looks(partitions) - before == 1
-    finally:
-        await partitions.close()
+    assert await looks(plain) - before == 1
 
 
 async def test_a_journal_is_cut_by_a_bound_that_holds_now(plain: Partitions):

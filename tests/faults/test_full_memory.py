@@ -1,13 +1,15 @@
 """A server at its maxmemory: publishing is refused whole, and everything that frees memory works, down to empty."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
 from doubledecker.store import batches, jobs, scripts
-from harness import a_bus, an_event
+from harness import TestBus, a_bus, an_event
 from receiver import Receiver
 from small_memory import MAXMEMORY_BYTES, a_small_server, a_worker, ask, publish_until_full, pull, settle
 
@@ -64,7 +66,9 @@ async def test_a_full_bus_is_drained_by_its_consumers(data_dir: Path):
         assert (await ask(bus, "POST", "/events", publisher, [an_event(-1)]))[0] == 202
 
 
-async def test_a_full_bus_is_drained_by_a_worker_and_publishing_goes_on(data_dir: Path):
+@asynccontextmanager
+async def a_full_bus(data_dir: Path) -> AsyncIterator[tuple[TestBus, Receiver, str, list[str]]]:
+    """A bus without a worker, a receiver with as much to get as the bus can hold, a publisher's secret, and the ids."""
     async with (
         a_small_server(data_dir) as topology,
         a_bus(topology, workers=0, **NO_RESERVE) as bus,
@@ -72,26 +76,21 @@ async def test_a_full_bus_is_drained_by_a_worker_and_publishing_goes_on(data_dir
     ):
         publisher = await bus.token("publisher")
         await bus.subscribe(await bus.token("mail"), receiver.url, "widgets", timeout=0, max=5)
-        accepted = await publish_until_full(bus, publisher)
+        yield bus, receiver, publisher, await publish_until_full(bus, publisher)
 
-        async with a_worker(bus):
-            await receiver.until(lambda: set(accepted) <= set(receiver.ids), within_s=30)
-            async with asyncio.timeout(30):
-                while await batches.oldest(bus.partitions.home) is not None:
-                    await asyncio.sleep(0.05)
-                while (await ask(bus, "POST", "/events", publisher, [an_event(-1)]))[0] != 202:
-                    await asyncio.sleep(0.05)
+
+async def test_a_full_bus_is_drained_by_a_worker_and_publishing_goes_on(data_dir: Path):
+    async with a_full_bus(data_dir) as (bus, receiver, publisher, accepted), a_worker(bus):
+        await receiver.until(lambda: set(accepted) <= set(receiver.ids), within_s=30)
+        async with asyncio.timeout(30):
+            while await batches.oldest(bus.partitions.home) is not None:
+                await asyncio.sleep(0.05)
+            while (await ask(bus, "POST", "/events", publisher, [an_event(-1)]))[0] != 202:
+                await asyncio.sleep(0.05)
 
 
 async def test_a_worker_lives_and_retries_while_memory_is_full(data_dir: Path):
-    async with (
-        a_small_server(data_dir) as topology,
-        a_bus(topology, workers=0, **NO_RESERVE) as bus,
-        Receiver() as receiver,
-    ):
-        publisher = await bus.token("publisher")
-        await bus.subscribe(await bus.token("mail"), receiver.url, "widgets", timeout=0, max=5)
-        accepted = await publish_until_full(bus, publisher)
+    async with a_full_bus(data_dir) as (bus, receiver, _, accepted):
         receiver.plan = lambda _: 500
 
         async with a_worker(bus):
