@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import pytest
 import uvicorn
+from structlog.testing import capture_logs
 
-from doubledecker.web import protocol
-from doubledecker.web.protocol import guarded
+from doubledecker.web import head, protocol
+from doubledecker.web.protocol import RefusalLog, guarded
 
 HEAD_S_MAX = 0.5
 HEAD_BYTES_MAX = 4096
@@ -230,6 +231,18 @@ def test_endless_trailers_get_431(port: int):
         client.sendall(head + b"1\r\na\r\n0\r\nx: " + b"a" * 100_000)
 
         assert read(client).problem["status"] == 431
+
+
+def test_a_flood_of_refused_heads_does_not_fill_the_log():
+    refusals, refusal = RefusalLog(), head.malformed("nonsense")
+    with capture_logs() as lines:
+        for n in range(1_000):
+            refusals.note(refusal, "192.0.2.1", now_s=100.0 + n / 1_000)
+        refusals.note(refusal, "192.0.2.1", now_s=200.0)
+
+    assert len(lines) <= 11
+    assert sum(line["unlogged"] for line in lines) + len(lines) == 1_001
+    assert (lines[0]["event"], lines[0]["status"], lines[0]["client"]) == ("head.refused", 400, "192.0.2.1")
 
 
 def test_what_is_not_http_gets_400_as_a_problem(port: int):

@@ -17,7 +17,7 @@ from doubledecker.model.token import REALM
 
 NONCE_MS_MAX = 5 * 60_000  # long enough for a burst of calls, short enough that a stolen nonce soon dies
 COUNTS_KEPT_MS = 2 * NONCE_MS_MAX  # a nonce from a peer whose clock is ahead lives up to twice as long
-COUNT_MAX = 9_999  # bounds the caller's bitmap of used counts to 1250 bytes a nonce
+COUNT_MAX = 999  # bounds the caller's bitmap of used counts to 125 bytes a nonce, of which anyone gets any number
 HEADER_CHARS_MAX = 4_096  # our request targets are under 1 KiB and the other fields take about 400 characters
 
 _TIME_CHARS = 12  # hex milliseconds, enough until the year 10889

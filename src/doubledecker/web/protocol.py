@@ -50,7 +50,25 @@ _EMPTY_LINE = b"\r\n\r\n"
 # Chunks of a byte each cost as much as large ones: after so many bytes, some 5 ms at the worst, others get their turn.
 _TURN_BYTES = 32 * 1024
 
+# Anyone may send what is refused, as fast as they can; the log gets so many lines a second.
+_LOG_S = 0.1
+
 _log = log.get("web")
+
+
+class RefusalLog:
+    """Logs refused heads, some of them: each line says how many were refused unlogged since the last."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+        self._unlogged = 0
+
+    def note(self, refusal: Refusal, client: str | None, *, now_s: float) -> None:
+        if now_s < self._next_s:
+            self._unlogged += 1
+            return
+        _log.info("head.refused", status=refusal.status, why=refusal.detail, client=client, unlogged=self._unlogged)
+        self._next_s, self._unlogged = now_s + _LOG_S, 0
 
 
 class GuardedProtocol(HttpToolsProtocol):
@@ -62,6 +80,7 @@ class GuardedProtocol(HttpToolsProtocol):
     connections_max: int = CONNECTIONS_MAX
     unread_s_max: float = UNREAD_S_MAX
     addresses: Addresses = Addresses(CONNECTIONS_MAX)
+    refusals: RefusalLog = RefusalLog()
 
     _unparsed: bytes = b""
     _parsed_to: int = 0
@@ -260,7 +279,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _refuse(self, refusal: Refusal) -> None:
         self._end()
-        _log.info("head.refused", status=refusal.status, why=refusal.detail, client=self.client and self.client[0])
+        self.refusals.note(refusal, self.client and self.client[0], now_s=self.loop.time())
         cycle = self.cycle
         if not _is_answering(cycle):
             self._answer(refusal)
@@ -325,6 +344,7 @@ def guarded(
         "connections_max": connections_max,
         "unread_s_max": unread_s_max,
         "addresses": addresses or Addresses(connections_max),
+        "refusals": RefusalLog(),
     }
     return cast("type[HttpToolsProtocol]", type("GuardedProtocol", (GuardedProtocol,), bounds))
 
