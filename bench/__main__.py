@@ -95,6 +95,8 @@ async def _compare(reference: str, scale: Scale, names: list[str], *, is_kept: b
     facts |= {"before": before.name, "after": f"{after.name}, digest {source}"}
     if found.by_its_own:
         facts["before, by its own benchmark"] = ", ".join(found.by_its_own)
+    if found.failed:
+        facts["left out of a repetition, having failed"] = ", ".join(found.failed)
     compared = Comparison(found.before, found.after, found.shared)
     section = compared.section(before.name, facts, repetitions=scale.repetitions)
     print(section)

@@ -9,6 +9,7 @@ where that does not measure the part either, there is nothing to compare with.
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from doubledecker.store import tether
 ROOT = Path(__file__).parent.parent
 _TURN = Path(__file__).with_name("turn.py")
 _TURN_S_MAX = 900.0
+_ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
+_MISFIT = re.compile(r"(ImportError|ModuleNotFoundError|AttributeError|TypeError)\b")
 # What runs by itself, so that it is measured once for both trees.
 _SHARED = frozenset({"floors", "peers"})
 
@@ -45,9 +48,15 @@ class Compared:
     before: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     after: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     shared: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    # Parts by what measured them before, where that was not this tree's benchmark.
-    by_its_own: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+    # Whose benchmark measures a part of the older tree; None is nobody's.
+    benches: dict[str, Path | None] = field(default_factory=dict)
+    # Parts that failed in a repetition, which is left out for both trees.
+    failed: list[str] = field(default_factory=list)
+
+    @property
+    def by_its_own(self) -> list[str]:
+        """Parts that the older tree's own benchmark measured there."""
+        return [name for name, bench in self.benches.items() if bench not in {None, ROOT}]
 
 
 class NotComparable(Exception):
@@ -55,7 +64,15 @@ class NotComparable(Exception):
 
 
 class PartFailed(Exception):
-    """A part could not be measured; says the last line of what it wrote."""
+    """A part could not be measured; says why, by what it wrote to stderr."""
+
+    def __init__(self, written: str) -> None:
+        lines = [line.strip() for line in written.splitlines() if line.strip()]
+        # That a child ended says less than the error that ended it, which is above.
+        telling = [line for line in lines if _ERROR.match(line)]
+        super().__init__((telling or lines or ["it wrote nothing"])[-1])
+        # The benchmark names what this product does not have: another try would fail too.
+        self.is_misfit = any(_MISFIT.match(line) for line in lines)
 
 
 def this_tree() -> Tree:
@@ -97,33 +114,38 @@ async def compare(before: Tree, after: Tree, names: Sequence[str], scale: Scale)
 
 async def _pair(found: Compared, trees: tuple[Tree, Tree], name: str, scale: Scale, *, is_swapped: bool) -> None:
     before, after = trees
-    if is_swapped:
-        new = await _figures(after, name, scale)
-        old = await _former(found, before, name, scale)
-    else:
-        old = await _former(found, before, name, scale)
-        new = await _figures(after, name, scale)
+    try:
+        if is_swapped:
+            new = await _figures(after, name, scale)
+            old = await _former(found, before, name, scale)
+        else:
+            old = await _former(found, before, name, scale)
+            new = await _figures(after, name, scale)
+    except PartFailed as error:
+        # Of both, so that the figures of a repetition stay beside one another; the other parts are worth having.
+        _say(f"{name} is left out of this repetition: {error}")
+        found.failed.append(name)
+        return
     _add(found.after, new)
     _add(found.before, old)
 
 
 async def _former(found: Compared, before: Tree, name: str, scale: Scale) -> dict[str, float]:
-    """The older tree's figures: by this tree's benchmark, else by its own, else none."""
-    if name in found.missing:
-        return {}
-    if name not in found.by_its_own:
+    """The older tree's figures: by this tree's benchmark, else by its own, else none; the first time decides."""
+    if name in found.benches:
+        bench = found.benches[name]
+        return await _figures(before, name, scale, bench=bench) if bench else {}
+    for bench in (ROOT, before.root):
         try:
-            return await _figures(before, name, scale)
+            figures = await _figures(before, name, scale, bench=bench)
         except PartFailed as error:
-            _say(f"{name} of {before.name} does not fit this benchmark ({error}); trying its own")
-            found.by_its_own.append(name)
-    try:
-        return await _figures(before, name, scale, bench=before.root)
-    except PartFailed as error:
-        _say(f"{before.name} has no {name} to measure ({error})")
-        found.by_its_own.remove(name)
-        found.missing.append(name)
-        return {}
+            whose = "this benchmark" if bench == ROOT else "its own"
+            _say(f"{name} of {before.name} cannot be measured by {whose}: {error}")
+        else:
+            found.benches[name] = bench
+            return figures
+    found.benches[name] = None
+    return {}
 
 
 async def _figures(tree: Tree, name: str, scale: Scale, *, bench: Path = ROOT) -> dict[str, float]:
@@ -131,6 +153,8 @@ async def _figures(tree: Tree, name: str, scale: Scale, *, bench: Path = ROOT) -
     try:
         return await _measured(tree, name, scale, bench)
     except PartFailed as error:
+        if error.is_misfit:
+            raise
         _say(f"{name} of {tree.name} failed ({error}); once more")
         return await _measured(tree, name, scale, bench)
 
@@ -156,8 +180,7 @@ async def _measured(tree: Tree, name: str, scale: Scale, bench: Path) -> dict[st
                 await process.wait()
         if process.returncode != 0:
             errors.seek(0)
-            lines = errors.read().decode(errors="replace").split("\n")
-            raise PartFailed(next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing"))
+            raise PartFailed(errors.read().decode(errors="replace"))
     figures: dict[str, float] = json.loads(printed.splitlines()[-1])
     return figures
 

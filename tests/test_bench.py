@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from bench import comparison
+from bench.against import PartFailed
 from bench.comparison import Change, Comparison
 from bench.rows import TABLES, Aim, Row
 from bench.scale import COMPARING
@@ -100,6 +101,15 @@ def test_no_part_is_measured_again_when_it_would_end_too_late_but_each_is_once()
     assert COMPARING.is_time_for(elapsed_s=late_s, last_s=None)
     assert COMPARING.is_time_for(elapsed_s=late_s - 10, last_s=10)
     assert not COMPARING.is_time_for(elapsed_s=late_s - 9, last_s=10)
+
+
+def test_a_part_that_failed_says_what_its_own_child_wrote_and_whether_another_try_may_help():
+    trace = "Traceback (most recent call last):\n  File …\n"
+    misfit = PartFailed(f"{trace}ImportError: no name 'x'\n{trace}bench.children.ChildEnded: a process ended\n")
+    slow = PartFailed(f"{trace}TimeoutError\n")
+
+    assert (str(misfit), misfit.is_misfit) == ("ImportError: no name 'x'", True)
+    assert (str(slow), slow.is_misfit) == ("TimeoutError", False)
 
 
 def test_no_figure_is_shown_twice():
