@@ -2,16 +2,19 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 
 import pytest
 
 from conftest import Topology
 from doubledecker.bus.snapshots import ROWS_MAX
 from doubledecker.model.queue import Queue
+from doubledecker.queues import view
 from doubledecker.stages.bound import Bound
 from doubledecker.stages.statistics import Snapshot
 from doubledecker.store import registry
-from harness import a_bus
+from doubledecker.store.partitions import Partitions
+from harness import a_bus, save_queues
 from web.asking import ask
 
 COUNT = ROWS_MAX + 100
@@ -33,6 +36,29 @@ async def test_lists_of_many_are_whole_and_in_pages_when_asked(topology: Topolog
             assert first + second == whole
         text = (await ask(bus, "GET", "/metrics")).body.decode()
         assert text.count('doubledecker_queue_messages{queue="q0') == 4 * COUNT
+
+
+async def test_all_who_ask_share_one_look_at_many_queues(one: Topology, monkeypatch: pytest.MonkeyPatch):
+    looks: list[int] = []
+    look_all = view.look_all
+
+    async def noted(partitions: Partitions, queues: Sequence[Queue]) -> list[view.QueueView]:
+        looks.append(len(queues))
+        return await look_all(partitions, queues)
+
+    monkeypatch.setattr(view, "look_all", noted)
+    async with a_bus(one, workers=0) as bus:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        ids = {token["name"]: token["token"] for token in await bus.get("/api_tokens")}
+        owned = [Queue(f"q{n:04}", ids["bob" if n < 3 else "ann"], ("no:no:no",)) for n in range(COUNT)]
+        await save_queues(bus.partitions.home, owned)
+        # The first look takes some time, and is kept for ten times as long: these all come within it.
+        shown = await asyncio.gather(*(bus.get("/queues", ann) for _ in range(5)), bus.get("/queues"))
+        few = await bus.get("/queues", bob)
+
+        assert [len(rows) for rows in shown] == [COUNT - 3] * 5 + [COUNT]
+        assert [row["name"] for row in few] == ["q0000", "q0001", "q0002"]
+        assert looks == [COUNT, 3]
 
 
 async def test_a_page_that_cannot_be_is_refused(one: Topology):

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from doubledecker import clock
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.snapshots import SnapshotCache
+from doubledecker.bus.snapshots import ROWS_MAX, SnapshotCache
 from doubledecker.errors import Conflict
 from doubledecker.model import queue as queueing
 from doubledecker.model import quota
@@ -65,15 +65,18 @@ class Queues:
         return queue_shapes.json(queue_shapes.definition(kept, caller), status=201 if is_new else 200)
 
     async def list_(self, request: Request, caller: Caller) -> Response:
-        """All for root, its own for a client."""
+        """All for root, its own for a client; of many, from the snapshot that all who ask share."""
         await self._registry.refresh()
         known = self._registry.snapshot.queues
-        if caller.is_root:
-            views = await self._all.get(rows=len(known))
+        own = [queue for queue in known.values() if caller.is_root or queue.owner == caller.id]
+        if len(own) > ROWS_MAX:
+            seen = await self._all.get(rows=len(known))
+            # By both: since it was made, a name may have become another client's.
+            named = {(queue.name, queue.owner) for queue in own}
+            views = [each for each in seen if (each.queue.name, each.queue.owner) in named]
         else:
-            own = sorted((queue for queue in known.values() if queue.owner == caller.id), key=lambda queue: queue.name)
             async with self._large_reads.of(caller.id):
-                views = await view.look_all(self._partitions, own)
+                views = await view.look_all(self._partitions, sorted(own, key=lambda queue: queue.name))
         rows = page(views, request.query_params, name=lambda row: row.queue.name)
         return queue_shapes.json([queue_shapes.numbers(each, caller) for each in rows])
 
