@@ -104,7 +104,7 @@ class QueueMachine(RuleBasedStateMachine):
 
         refused = self.model.refused(tenants, wholes)
         assert reply.outcome is Accepted.OK
-        assert reply.refused == dict.fromkeys(sorted(refused), "law")
+        assert reply.refused == dict.fromkeys(sorted(refused), "queue law")
         self.model.push([tenant for i, tenant in enumerate(tenants) if i not in refused], now=self.now())
 
     @rule(tenant=some_tenant, count=st.sampled_from([1, 3, 70]))

@@ -189,7 +189,7 @@ class TestFull:
         offers = [an_offer("ann", narrow, wide) for _ in range(3)] + [an_offer("ann", wide) for _ in range(3)]
         reply = await events.publish(plain.home, offers, version=0, limits=PublishLimits(), wholes=[(1, 2)])
 
-        assert dict(reply.refused) == {1: "narrow", 2: "narrow", 5: "wide"}
+        assert dict(reply.refused) == {1: "queue narrow", 2: "queue narrow", 5: "queue wide"}
 
     async def test_what_is_refused_is_nowhere_and_may_be_sent_again(self, plain: Partitions):
         full, other = a_queue("full", overflow="refuse", max_length=1), a_queue("other")

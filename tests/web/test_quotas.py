@@ -2,9 +2,12 @@
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
+from itertools import islice
 
 from conftest import Topology
 from doubledecker.assembly import build
+from doubledecker.model.event import Kind
 from doubledecker.store import streams
 from doubledecker.store.partitions import Partitions
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
@@ -74,10 +77,10 @@ class TestQueues:
 
     async def test_events_of_late_tell_which_queues_would_get_the_same(self, one: Topology):
         async with a_bus(one, workers=0, client_copies_max=2) as bus:
-            ann = await bus.token("ann")
+            ann, bob = await bus.token("ann"), await bus.token("bob")
             assert [(await put(bus, ann, f"page{n}", f".*:page:view|{n}:.*")).status for n in range(2)] == [201, 201]
             assert (await put(bus, ann, "user", ".*:user:.*")).status == 201
-            await bus.publish(ann, [{"topic": "page", "type": "view"}])
+            await bus.publish(bob, [{"topic": "page", "type": "view"}])
 
             assert_refused(await put(bus, ann, "page2", ".*:page:.*"), "client_copies_max", 2)
 
@@ -267,3 +270,131 @@ async def test_use_is_shown_beside_the_bounds(one: Topology):
         assert f'doubledecker_client_quota_used{{client="{id_}",quota="client_queues_max"}} 1.0' in text
         assert f'doubledecker_client_quota_used{{client="{id_}",quota="client_pattern_steps_max"}} 12.0' in text
         assert 'doubledecker_quota_max{quota="client_topics_max"} 7.0' in text
+
+
+class TestCopies:
+    """Of one event a client gets so many copies, also when nobody could tell at registration."""
+
+    async def test_events_of_unforeseen_kinds_enter_so_many_queues_of_one_client(self, topology: Topology):
+        async with a_bus(topology, workers=0, client_copies_max=2) as bus:
+            ann, bob = await bus.token("ann"), await bus.token("bob")
+            # The keys on which they overlap were never seen, so each may be registered.
+            answers = [await put(bus, ann, f"sly{n}", ".*:(secret|other" + "x" * n + "):.*") for n in range(4)]
+            await put(bus, bob, "bobs", ".*:secret:.*")
+            await put(bus, ROOT_KEY, "roots", ".*")
+            await bus.publish(bob, [an_event(n, "secret", tenant=f"t{n}") for n in range(6)])
+            await bus.publish(bob, [an_event(7, "otherx")])
+
+            assert [answer.status for answer in answers] == [201] * 4
+            assert [await waiting(bus, f"sly{n}") for n in range(4)] == [6, 7, 0, 0]
+            assert [await waiting(bus, name) for name in ("bobs", "roots")] == [6, 7]
+
+    async def test_the_queues_left_out_count_what_they_missed(self, topology: Topology):
+        async with a_bus(topology, workers=0, client_copies_max=1) as bus:
+            ann, bob = await bus.token("ann"), await bus.token("bob")
+            for name in ("first", "second", "third"):
+                await put(bus, ann, name, f".*:page:.*|{name}:.*")
+            events = [an_event(n, "page", id=f"event-{n}") for n in range(3)]
+            await bus.publish(bob, events)
+            # A repeat is published nowhere, so nobody missed it.
+            await bus.publish(bob, [*events, an_event(4, "page", tenant="first")])
+            await until(lambda: skipped(bus, "second", 4))
+            metrics = (await ask(bus, "GET", "/metrics")).body.decode()
+
+            assert await skipped(bus, "third", 4)
+            assert await skipped(bus, "first", 0)
+            assert 'doubledecker_queue_skipped_total{queue="second"} 4.0' in metrics
+
+    async def test_a_clients_own_events_enter_all_of_its_queues(self, one: Topology):
+        async with a_bus(one, workers=0, client_copies_max=1) as bus:
+            ann, bob = await bus.token("ann"), await bus.token("bob")
+            await bus.publish(ann, [an_event(1, "page")])
+            answers = [await put(bus, ann, f"q{n}", f".*:page:.*|{n}:.*") for n in range(3)]
+            await bus.publish(ann, [an_event(2, "page")])
+            # Its topic becomes another's, and with that its events are another's.
+            to = next(token["token"] for token in await bus.get("/api_tokens") if token["name"] == "bob")
+            await ask(bus, "POST", "/topics/page/give", json={"to": to})
+            await bus.publish(bob, [an_event(3, "page")])
+
+            assert [answer.status for answer in answers] == [201] * 3
+            assert [await waiting(bus, f"q{n}") for n in range(3)] == [2, 1, 1]
+
+    async def test_a_bound_of_zero_is_none(self, one: Topology):
+        async with a_bus(one, workers=0, client_copies_max=0) as bus:
+            ann = await bus.token("ann")
+            for n in range(12):
+                await put(bus, ann, f"q{n}", ".*")
+            await bus.publish(ann, [an_event(1)])
+
+            assert [await waiting(bus, f"q{n}") for n in range(12)] == [1] * 12
+
+
+async def waiting(bus: TestBus, queue: str) -> int:
+    return int((await bus.get(f"/queues/{queue}"))["waiting"])
+
+
+async def skipped(bus: TestBus, queue: str, count: int) -> bool:
+    return (await bus.get(f"/queues/{queue}"))["counters"]["skipped"] == count
+
+
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(20):
+        while not await is_so():
+            await asyncio.sleep(0.02)
+
+
+class TestTenants:
+    """A queue knows so many tenants, whatever events come."""
+
+    async def test_events_of_further_tenants_do_not_enter_a_strangers_queue(self, topology: Topology):
+        async with a_bus(topology, workers=0, queue_tenants_max=2) as bus:
+            ann, bob = await bus.token("ann"), await bus.token("bob")
+            await put(bus, ann, "jobs", ".*")
+            await put(bus, ROOT_KEY, "roots", ".*")
+            # A tenant is whole in one partition, and the bound holds in each.
+            tenants = tenants_of_one_partition(bus, 4)
+            await bus.publish(bob, [an_event(n, tenant=tenant) for n, tenant in enumerate(tenants)])
+            await bus.publish(bob, [an_event(n, tenant=tenant) for n, tenant in enumerate(tenants)])
+            seen = await bus.get("/queues/jobs")
+
+            assert {facet["tenant"]: facet["waiting"] for facet in seen["facets"]} == dict.fromkeys(tenants[:2], 2)
+            assert seen["counters"]["skipped"] == 4
+            assert await waiting(bus, "roots") == 8
+
+    async def test_its_owners_events_of_further_tenants_are_refused_by_name(self, one: Topology):
+        async with a_bus(one, workers=0, queue_tenants_max=2) as bus:
+            ann = await bus.token("ann")
+            await put(bus, ann, "jobs", ".*")
+            tenants = [an_event(n, tenant=f"t{n}") for n in range(3)]
+            mixed = await ask(bus, "POST", "/events", ann, json=tenants)
+            single = await ask(bus, "POST", "/events", ann, json=tenants[2])
+            whole = await ask(bus, "POST", "/events?all=1", ann, json=tenants)
+
+            assert (mixed.status, len(mixed.json["ids"])) == (202, 2)
+            [refusal] = mixed.json["refused"]
+            assert refusal["index"] == 2
+            for why in (refusal["why"], single.detail, whole.json["refused"][0]["why"]):
+                assert "at most 2 are allowed (DOUBLEDECKER_QUEUE_TENANTS_MAX)" in why
+            assert (single.status, whole.status) == (429, 429)
+            assert await waiting(bus, "jobs") == 2
+
+    async def test_tenants_that_have_nothing_left_make_room_also_while_nobody_pulls(self, one: Topology):
+        async with a_bus(one, workers=0, queue_tenants_max=2) as bus:
+            ann = await bus.token("ann")
+            await put(bus, ann, "jobs", ".*")
+            await bus.publish(ann, [an_event(n, tenant=f"t{n}") for n in range(2)])
+            pulled = await ask(bus, "POST", "/queues/jobs/pull", ann, json={"max": 2})
+            messages = [{"id": each["id"], "attempt": each["attempt"]} for each in pulled.json["messages"]]
+            await ask(bus, "POST", "/queues/jobs/ack", ann, json={"messages": messages})
+            await bus.publish(ann, [an_event(n, tenant=f"t{n}") for n in range(1, 4, 2)])
+            refused = await ask(bus, "POST", "/events", ann, json=an_event(5, tenant="t5"))
+
+            assert len(messages) == 2
+            assert await waiting(bus, "jobs") == 2
+            assert refused.status == 429
+
+
+def tenants_of_one_partition(bus: TestBus, count: int) -> list[str]:
+    tenants = (f"t{n}" for n in range(1_000))
+    home, of = bus.partitions.home, bus.partitions.of
+    return list(islice((tenant for tenant in tenants if of(Kind("widgets", "update", tenant)) is home), count))

@@ -84,7 +84,7 @@ class TestFullQueuesOfOthers:
             assert answers[0].json["refused"] == []
 
     async def test_a_wide_event_does_not_enter_a_strangers_full_queue(self, one: Topology):
-        async with a_bus(one) as bus:
+        async with a_bus(one, client_copies_max=0) as bus:
             publisher = await bus.token("publisher")
             home = bus.partitions.home
             queues = [Queue(f"q{n}", "stranger-1", (".*",), overflow="refuse", max_length=1) for n in range(2001)]

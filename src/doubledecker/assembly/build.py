@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, fields
 
 from doubledecker.assembly.settings import Settings
@@ -13,7 +13,7 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.relief import MemoryRules
 from doubledecker.delivery.attempt import Dialer, DialLimits
 from doubledecker.delivery.chains import ChainRules, Chains
-from doubledecker.errors import ServerUnfit
+from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.quota import Quotas
 from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Rings
@@ -64,11 +64,13 @@ async def open_bus(
         await registry.index_topics()
         await registry.refresh()
         bell = Bell(partitions)
-        headroom = Headroom(partitions, memory_rules(settings))
+        headroom = Headroom(partitions, memory_rules(settings), tenants_max=settings.queue_tenants_max)
         await headroom.refresh()
         publisher = Publisher(partitions, registry, headroom, Notify(settings.notify))
         with closing(registry):
             yield Bus(partitions, registry, headroom, publisher, bell, Rings(partitions, bell))
+            with suppress(BusAway):
+                await registry.skips.flush()
     finally:
         await partitions.close()
 

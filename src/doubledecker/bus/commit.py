@@ -110,7 +110,7 @@ class Committer:
     ) -> tuple[list[Draft], dict[int, str]]:
         """Wait until the drafts are written.
 
-        Returns those whose topic was deleted or given away before, and which full queue refused which, by their index.
+        Returns those whose topic was deleted or given away before, and why which were refused, by their index.
         """
         done = asyncio.get_running_loop().create_future()
         unit = _Unit(publisher, drafts, done, is_whole, self._registry.snapshot.version)
@@ -157,6 +157,7 @@ class Committer:
             return self._fail(group, error)
         _note_refused(group, reply.refused)
         self._settle(group)
+        self._registry.note_skipped(group.offers, reply)
         self._notifier.add(group.offers, reply)
         # The events are written. If Redis is away now, the next call fails, and its callers hear of it.
         with contextlib.suppress(BusAway):
@@ -234,11 +235,12 @@ class Committer:
 
 
 def _offer(publisher: str, draft: Draft, snapshot: Registry) -> Offer:
-    return Offer(snapshot.route(draft.kind), draft.message, publisher, draft.id if draft.is_id_given else "")
+    id_ = draft.id if draft.is_id_given else ""
+    return Offer(snapshot.route(draft.kind, publisher), draft.message, publisher, id_)
 
 
 def _note_refused(group: Group, refused: Mapping[int, str]) -> None:
-    """Tell each unit which of its events which full queue refused."""
+    """Tell each unit which of its events were refused, and why."""
     if not refused:
         return
     at = 0

@@ -191,7 +191,7 @@ class FencedPublisher:
             if owners[row.kind.topic] != publisher:
                 owner = owners[row.kind.topic]
                 call.bar(row, Refusal("topic", row.kind.topic, owner), number=self._rows + call.rows)
-            elif call.group.take(Offer(snapshot.route(row.kind), row.message, publisher, row.id)):
+            elif call.group.take(Offer(snapshot.route(row.kind, publisher), row.message, publisher, row.id)):
                 call.indexes.append(row.index)
                 call.numbers.append(self._rows + call.rows)
             else:
@@ -202,13 +202,14 @@ class FencedPublisher:
 
     async def _note(self, call: "_Call", reply: PublishReply) -> None:
         """What a call did is done, whatever happens next."""
-        call.refused |= {call.indexes[at]: _reason(Refusal("queue", queue)) for at, queue in reply.refused.items()}
+        call.refused |= {call.indexes[at]: _reason(Refusal(*why.split(" ", 1))) for at, why in reply.refused.items()}
         for _ in range(call.rows):
             self._waiting.popleft()
         self._rows += call.rows
         self._digest = call.digest
         self.tally.published += call.rows - len(call.refused)
         self.tally.refused |= call.refused
+        self._registry.note_skipped(call.group.offers, reply)
         self._notifier.add(call.group.offers, reply)
         await self._headroom.tidy(self._partition, reply.journal_bytes)
 
@@ -236,6 +237,8 @@ def _reason(by: Refusal) -> str:
     """Why a row is refused, in a sentence."""
     if by.kind == "queue":
         return f"queue {by.name!r} is full"
+    if by.kind == "tenants":
+        return f"queue {by.name!r} knows as many tenants as it may (DOUBLEDECKER_QUEUE_TENANTS_MAX), and not this one"
     if not by.owner:
         return f"topic {by.name!r} is new, and its client owns as many as it may (DOUBLEDECKER_CLIENT_TOPICS_MAX)"
     return TopicOwned(by.name, by.owner).detail

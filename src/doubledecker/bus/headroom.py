@@ -27,8 +27,9 @@ _log = log.get("bus")
 class Headroom:
     """The memory of every server, as last looked at by this process."""
 
-    def __init__(self, partitions: Partitions, rules: MemoryRules) -> None:
+    def __init__(self, partitions: Partitions, rules: MemoryRules, *, tenants_max: int = 0) -> None:
         self.rules = rules
+        self._tenants_max = tenants_max
         self._partitions = partitions
         self._looked_s: dict[int, float] = {}
         self._limits: dict[int, int] = {}
@@ -60,7 +61,8 @@ class Headroom:
             await self._look_at_server_of(partition)
         if partition.index in self._full:
             raise MemoryFull
-        return PublishLimits(journal_bytes_max=self._events_max[partition.index] if self.rules.journal_refuses else 0)
+        journal_bytes_max = self._events_max[partition.index] if self.rules.journal_refuses else 0
+        return PublishLimits(journal_bytes_max=journal_bytes_max, tenants_max=self._tenants_max)
 
     async def tidy(self, partition: Partition, journal_bytes: int) -> None:
         """Cut the event journal if a publish call took it over its bound."""

@@ -107,7 +107,7 @@ class Publisher:
         refused: dict[int, Refused] = {}
         while drafts:
             drafts, full = await self._committers[index].submit(publisher, drafts, is_whole=is_whole)
-            refused |= {i: _full(queue) for i, queue in full.items()}
+            refused |= {i: self._no_room(why) for i, why in full.items()}
             if drafts:
                 topics = sorted({draft.kind.topic for draft in drafts})
                 whys = await self._claim(topics, publisher)
@@ -116,6 +116,10 @@ class Publisher:
                 refused |= _refused(drafts, whys)
                 drafts = [draft for draft in drafts if draft.kind.topic not in whys]
         return refused
+
+    def _no_room(self, why: str) -> QueueFull:
+        kind, _, queue = why.partition(" ")
+        return quota.too_many_tenants(self._registry.quotas, queue) if kind == "tenants" else _full(queue)
 
 
 def _refused(drafts: Sequence[Draft], whys: Mapping[str, Refused]) -> dict[int, Refused]:

@@ -12,6 +12,7 @@ import msgspec
 
 from doubledecker import clock, log
 from doubledecker.bus.searching import Searcher
+from doubledecker.bus.skips import Skips
 from doubledecker.errors import BadRequest, BusAway, Conflict, Forbidden, NotFound, TooMany, TopicOwned, Unauthenticated
 from doubledecker.model import queue as queueing
 from doubledecker.model import quota
@@ -25,6 +26,8 @@ from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.model.token import ROOT_NAME, Caller, Token
 from doubledecker.store import bulk, registry, subscribers
+from doubledecker.store.events import PublishReply
+from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partitions
 
 FOLLOW_S = 0.5
@@ -58,7 +61,8 @@ class LiveRegistry:
         self._registering = asyncio.Lock()
         self._searcher = Searcher()
         self._token_lock = asyncio.Lock()
-        self.snapshot = Registry()
+        self.snapshot = Registry(copies_max=self.quotas.client_copies_max)
+        self.skips = Skips(partitions.home, copies_max=self.quotas.client_copies_max)
 
     async def index_topics(self) -> None:
         """Note who owns which topic, in data of a version that did not."""
@@ -74,6 +78,7 @@ class LiveRegistry:
         while True:
             try:
                 await self.refresh()
+                await self.skips.flush()
             except BusAway as error:
                 _log.warning("registry.unreachable", error=str(error))
             await asyncio.sleep(FOLLOW_S)
@@ -84,6 +89,11 @@ class LiveRegistry:
         if search is not None:
             await self._searcher.run(search)
             self.snapshot.take(search)
+
+    def note_skipped(self, offers: Sequence[Offer], reply: PublishReply) -> None:
+        """Count the queues that written events did not enter; what follows the registry writes the counts."""
+        if self.snapshot.is_skipping:
+            self.skips.note(offers, reply)
 
     def close(self) -> None:
         """End what runs beside the event loop."""
@@ -279,24 +289,26 @@ class LiveRegistry:
         raise Conflict(f"queue {queue.name!r} is being changed by others at the same time; try again")
 
     async def _check_copies(self, queue: Queue) -> None:
-        """Raise QuotaExceeded when some event would be on more queues of one client than is allowed.
+        """Raise QuotaExceeded when some event of another client would be on more queues of this one than is allowed.
 
         Future events are not known, so it is tried on recent kinds of events, and on two that only a catch-all matches.
+        What cannot be told yet is bounded when it is routed.
         """
         most = self.quotas.client_copies_max
         own = {other.name for other in self.snapshot.queues.values() if other.owner == queue.owner} - {queue.name}
         if most == 0 or len(own) < most:
             return
-        kinds = [*self.snapshot.recent(_RECENT_MAX), *_PROBES]
+        recent = self.snapshot.recent(_RECENT_MAX)
+        kinds = [kind for kind in recent if self.snapshot.owners.get(kind.topic) != queue.owner]
+        kinds += _PROBES
         await self.learn(kinds)
         matcher = Matcher()
         matcher.put(queue.name, queue.patterns)
         search = matcher.search([kind.routing_key for kind in kinds])
         await self._searcher.run(search)
         matched = [kind for kind, lookup in zip(kinds, search.lookups, strict=True) if lookup.names]
-        copies = max(
-            (sum(each.name in own for each in self.snapshot.route(kind).queues) for kind in matched), default=0
-        )
+        routes = (self.snapshot.route(kind, "") for kind in matched)
+        copies = max((sum(each.name in own for each in (*route.queues, *route.skipped)) for route in routes), default=0)
         quota.check_copies(self.quotas, copies + 1)
 
     def _check_clients(self, field: str, ids: Sequence[str]) -> None:

@@ -112,7 +112,7 @@ class TopicAim:
             raise NotFound(f"the client {publisher!r}, whose topic it was, is gone")
         id_ = repeatable_event_id(self.id, event.id)
         new = structs.replace(event, topic=self.replay.name, id=id_, replay=self.id, replay_of=event.id)
-        return Offer(snapshot.route(new.kind), encode(new), publisher)
+        return Offer(snapshot.route(new.kind, publisher), encode(new), publisher)
 
     async def write(self, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
         limits = await self.headroom.admit(self.partition)
@@ -181,6 +181,7 @@ class Sender:
         reply = await self._aim.write(group.offers, version=version, fence=fence)
         match reply.outcome:
             case Accepted.OK:
+                self._registry.note_skipped(group.offers, reply)
                 for _ in range(count):
                     self._waiting.popleft()
                 self.sent += count

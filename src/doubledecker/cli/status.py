@@ -86,6 +86,7 @@ def _totals(view: Overview) -> list[list[str]]:
         ["watch processes", str(view.watches_alive)],
         ["memory", ", ".join(map(_memory, view.memory))],
         ["dropped", f"{_dropped(view):,}"],
+        ["skipped", f"{view.total('queue.skipped'):,}"],
         ["journal", words.size(sum(view.journal_bytes.values()))],
     ]
 
@@ -123,6 +124,7 @@ def _as_json(view: Overview) -> dict[str, object]:
         "memory_limit_bytes": sum(each.limit_bytes for each in view.memory),
         "memory": view.memory_state,
         "dropped": _dropped(view),
+        "skipped": view.total("queue.skipped"),
         "journal_bytes": view.journal_bytes,
         "subscribers": [_subscriber_as_json(each, view.at) for each in view.subscribers],
     }

@@ -11,17 +11,18 @@ local function follows(call)
   return batch_now <= call[2] and rows_now == call[3]
 end
 
--- Keep the refused rows of this call: `barred` were refused before it, `refused_by` names full queues. `numbers` are
+-- Keep the refused rows of this call: `barred` were refused before it, `refused_by` says why others were. `numbers` are
 -- the row numbers of the events; without them the events are consecutive rows.
 local function keep_refused(task, first, barred, numbers, refused_by)
   local found = barred
-  local by_queue = {}
-  for i, queue in pairs(refused_by) do
-    by_queue[queue] = by_queue[queue] or {}
-    table.insert(by_queue[queue], numbers[i] or first + i - 1)
+  local rows_of = {}
+  for i, why in pairs(refused_by) do
+    rows_of[why] = rows_of[why] or {}
+    table.insert(rows_of[why], numbers[i] or first + i - 1)
   end
-  for queue, rows in pairs(by_queue) do
-    found[#found + 1] = cjson.encode({"queue", queue}) .. "\n" .. table.concat(rows, ",")
+  for why, rows in pairs(rows_of) do
+    local by = cjson.encode({string.match(why, "^(%S+) (.*)$")})
+    found[#found + 1] = by .. "\n" .. table.concat(rows, ",")
   end
   if #found > 0 then
     redis.call("RPUSH", refusals(task), unpack(found))

@@ -25,10 +25,11 @@
 -- arg  journal_bytes_max  int  refuse when the journal holds more and an archive is behind; 0 never refuses
 -- arg  id_window_ms   int   how long a publisher's id is remembered
 -- arg  ids_max        int   how many are remembered, by publisher
+-- arg  tenants_max    int   how many tenants a client's queue may know; 0 is no bound
 -- arg  plan           pack  ends, publishers, topics, ids, lanes, later, channels, fanout and uids; see store/offers.py
 -- arg  lines          text  the events, as they are stored and delivered, one a line
 -- now
--- returns             {"ok", journal bytes, {repeat, …}, {refused, full queue, …}, is heard} or {"stale" | "full" | "moved" | "fenced"}
+-- returns             {"ok", journal bytes, {repeat, …}, {refused, why, …}, is heard} or {"stale" | "full" | "moved" | "fenced"}
 
 if tonumber(redis.call("HGET", registry, "version") or 0) > version then
   return {"stale"}
@@ -51,7 +52,8 @@ local function message(i)
   return cut[i]
 end
 
--- Events that are not written: repeats, and those that a full queue refuses.
+-- Events that are not written: repeats, and those that a queue refuses: `queue <name>` when it is full, `tenants <name>`
+-- when it knows as many tenants as it may.
 local left_out, is_any_left_out = {}, false
 local repeats, refused_by = {}, {}
 local first_of = {}
@@ -73,10 +75,30 @@ for _, whole in ipairs(plan.wholes) do
   end
 end
 
+local function refuse(i, why)
+  if whole_of[i] then
+    whole_of[i].why = whole_of[i].why or why
+  else
+    left_out[i], refused_by[i], is_any_left_out = i, why, true
+  end
+end
+
+for _, part in ipairs(plan.queues) do
+  for _, queue in ipairs(part[1]) do
+    local name, owner = queue[1], queue[4]
+    for _, i in ipairs(read_facets(name, owner, part[2], part[3])) do
+      if publisher_of(i) ~= owner then
+        skip(name, i)
+      elseif not left_out[i] then
+        refuse(i, "tenants " .. name)
+      end
+    end
+  end
+end
 for _, part in ipairs(plan.bounded) do
   local i, facet, at, skippable = part[1], part[2], part[3], part[4]
   local whole = whole_of[i]
-  if not left_out[i] and not (whole and whole.queue) then
+  if not left_out[i] and not (whole and whole.why) then
     local queue = full_queue(facet, at)
     if not queue then
       take_room(facet, at, 1, whole and whole.took)
@@ -87,19 +109,17 @@ for _, part in ipairs(plan.bounded) do
           take_room(facet, {b}, 1, whole and whole.took)
         end
       end
-    elseif whole then
-      whole.queue = queue
-      for _, taken in ipairs(whole.took) do
+    else
+      refuse(i, "queue " .. queue)
+      for _, taken in ipairs(whole and whole.took or {}) do
         take_room(taken[1], taken[2], -1)
       end
-    else
-      left_out[i], refused_by[i], is_any_left_out = i, queue, true
     end
   end
 end
 for _, whole in ipairs(plan.wholes) do
-  for i = whole[1], whole.queue and whole[2] or 0 do
-    left_out[i], refused_by[i], is_any_left_out = i, whole.queue, true
+  for i = whole[1], whole.why and whole[2] or 0 do
+    left_out[i], refused_by[i], is_any_left_out = i, whole.why, true
   end
 end
 -- A repeat of an event that is refused is refused with it.
@@ -181,8 +201,11 @@ end
 for _, part in ipairs(plan.queues) do
   for _, queue in ipairs(part[1]) do
     local skipping = skipped[queue[1]]
-    local function text_of(i)
-      return not left_out[i] and not (skipping and skipping[i]) and message(i)
+    local text_of = message
+    if is_any_left_out or skipping then
+      text_of = function(i)
+        return not left_out[i] and not (skipping and skipping[i]) and message(i)
+      end
     end
     push(queue[1], queue[2], queue[3], part[2], part[3], text_of)
   end
@@ -213,9 +236,9 @@ if plan.fence then
   advance(plan.fence, refused_by)
 end
 local refused = {}
-for i, queue in pairs(refused_by) do
+for i, why in pairs(refused_by) do
   refused[#refused + 1] = i
-  refused[#refused + 1] = queue
+  refused[#refused + 1] = why
 end
 
 -- Only looked up here: the caller notifies afterwards, so that no listener hears of what is not yet written.

@@ -1,7 +1,7 @@
 -- part: putting events on queues, as publishing does.
 --
--- First, whether the queues that refuse have room for an event; then pushing it to its facet's line, dropping the oldest
--- where a queue drops, and seating a facet that had nothing.
+-- First, which facets are new to a queue that may know no more, and whether the queues that refuse have room for an event;
+-- then pushing it to its facet's line, dropping the oldest where a queue drops, and seating a facet that had nothing.
 --
 -- key  queue_bell     queues:bell            stream  rung with a queue's name when it has something to serve again
 -- key  queue_index    queues:index           set     queues that have held a message here
@@ -18,9 +18,97 @@
 
 -- So many words are gathered for one command.
 local WORDS_MAX = 1000
--- A message's id: partition and number.
-local ID = "%s-%d"
+-- A message's id: partition and number. Numbers are slow to spell, so ten ids share the spelling of all but the last digit.
+local STEM = "%s-%d"
+local DIGITS = {[0] = "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
 
+-- So many idle facets are forgotten at once to make room for new ones.
+local FORGOTTEN_MAX = 200
+
+-- The publisher of an event; none of one that was accepted before. Only asked at a bound.
+local publishers
+local function publisher_of(i)
+  if not publishers then
+    publishers = {}
+    for _, part in ipairs(plan.publishers) do
+      for n = 1, part[2] and #part[2] or #plan.ends do
+        publishers[part[2] and part[2][n] or n] = part[1]
+      end
+    end
+  end
+  return publishers[i]
+end
+
+-- Forget facets that have nothing waiting, those first that owe least: one that comes back soon is served a little
+-- earlier than it would be. Without it a queue that nobody pulls from could never know another tenant. Returns how many.
+local function forget_idle(queue, wanted, is_fed)
+  local names, places, gone = {}, {}, {}
+  for i, place in ipairs(redis.call("ZRANGE", queue_idle(queue), 0, math.min(wanted, FORGOTTEN_MAX) - 1)) do
+    if #names < FORGOTTEN_MAX then
+      places[i] = place
+      for name in string.gmatch(place, "%S+") do
+        names[#names + 1] = name
+      end
+    end
+  end
+  if #names == 0 then
+    return 0
+  end
+  redis.call("ZREM", queue_idle(queue), unpack(places))
+  for i, record in ipairs(redis.call("HMGET", queue_facets(queue), unpack(names))) do
+    local _, _, _, head = unpack_facet(record)
+    if record and head == "" and not is_fed[names[i]] then
+      gone[#gone + 1] = names[i]
+    end
+  end
+  return #gone > 0 and redis.call("HDEL", queue_facets(queue), unpack(gone)) or 0
+end
+
+-- Those of the facets without a record for which a queue has no room, by their place among `names`.
+local function no_room_for(queue, names, kept, new)
+  local room = tenants_max - redis.call("HLEN", queue_facets(queue))
+  if room < new then
+    local is_fed = {}
+    for i = 1, #names do
+      is_fed[names[i]] = true
+    end
+    room = room + forget_idle(queue, new - room, is_fed)
+  end
+  local out = {}
+  for i = 1, room < new and #names or 0 do
+    if not kept[i] then
+      room = room - 1
+      out[#out + 1] = room < 0 and i or nil
+    end
+  end
+  return out
+end
+
+-- The records of facets that this call feeds, by queue. Returns the events of tenants for which the queue has no room;
+-- queues of root, which have no owner here, have room for all.
+local facets_kept = {}
+local function read_facets(queue, owner, names, numbers)
+  local kept, new, out = {}, 0, {}
+  for first = 1, #names, WORDS_MAX do
+    local last = math.min(first + WORDS_MAX - 1, #names)
+    for i, record in ipairs(redis.call("HMGET", queue_facets(queue), unpack(names, first, last))) do
+      kept[first + i - 1] = record
+      new = new + (record and 0 or 1)
+    end
+  end
+  facets_kept[queue] = kept
+  if new > 0 and tenants_max > 0 and owner ~= "" then
+    for _, i in ipairs(no_room_for(queue, names, kept, new)) do
+      local events = type(numbers[i]) == "number" and {numbers[i]} or numbers[i]
+      for n = 1, #events do
+        out[#out + 1] = events[n]
+      end
+    end
+  end
+  return out
+end
+
+local format = string.format
 local function waiting_in(queue, facet)
   local _, _, has_tail, head = unpack_facet(redis.call("HGET", queue_facets(queue), facet))
   return length_of(head, has_tail, queue_line(queue, facet))
@@ -51,7 +139,7 @@ local function take_room(facet, at, by, took)
   end
 end
 
--- Events that do not enter a full queue, by queue: it turns new ones away, and may not refuse those of this publisher.
+-- Events that do not enter a queue which has no room for them, by queue: it may not refuse those of this publisher.
 local skipped = {}
 local function skip(queue, i)
   skipped[queue] = skipped[queue] or {}
@@ -70,12 +158,12 @@ local function note_skipped(queue, events, left_out)
 end
 
 -- What is known of a queue that this call feeds. What is new in it is gathered, and written together: ids and texts in
--- turns, facet by facet, and how many each facet gets.
+-- turns, facet by facet, and the ids that each facet gets.
 local function standing_of(queue, most, facet_most)
   local kept = redis.call("HMGET", queue_state(queue), "sequence", "v")
   return {
     queue = queue, most = most, facet_most = facet_most, length = redis.call("HLEN", queue_data(queue)),
-    sequence = tonumber(kept[1] or 0), v = tonumber(kept[2] or 0), words = {}, size = 0, names = {}, counts = {},
+    sequence = tonumber(kept[1] or 0), v = tonumber(kept[2] or 0), words = {}, size = 0, names = {}, ids = {}, kept = {},
   }
 end
 
@@ -166,21 +254,15 @@ local function join(standing, facet, kept, ids)
 end
 
 local function write(standing)
-  local queue, words, names, counts = standing.queue, standing.words, standing.names, standing.counts
+  local queue, names, kept = standing.queue, standing.names, standing.kept
   if #names == 0 then
     return
   end
-  redis.call("HSET", queue_data(queue), unpack(words))
-  local kept = redis.call("HMGET", queue_facets(queue), unpack(names))
+  redis.call("HSET", queue_data(queue), unpack(standing.words))
   local records, woken, kept_of_woken = {}, {}, {}
-  local count, woken_count, at = 0, 0, 1
+  local count, woken_count = 0, 0
   for i = 1, #names do
-    local ids = {}
-    for n = 1, counts[i] do
-      ids[n] = words[at]
-      at = at + 2
-    end
-    local record, is_woken = join(standing, names[i], kept[i], ids)
+    local record, is_woken = join(standing, names[i], kept[i], standing.ids[i])
     if record then
       records[count + 1], records[count + 2] = names[i], record
       count = count + 2
@@ -197,24 +279,29 @@ local function write(standing)
     seat(queue, standing.v, woken, kept_of_woken)
   end
   redis.call("HSET", queue_state(queue), "sequence", string.format("%d", standing.sequence))
-  standing.words, standing.size, standing.names, standing.counts = {}, 0, {}, {}
+  standing.words, standing.size, standing.names, standing.ids, standing.kept = {}, 0, {}, {}, {}
 end
 
 -- Gather a facet's events, one number or several; `text_of` has none for one that is left out.
-local function gather(standing, facet, numbers, text_of)
-  local words, size, sequence = standing.words, standing.size, standing.sequence
+local function gather(standing, facet, kept, numbers, text_of)
+  local words, size, sequence, ids, count = standing.words, standing.size, standing.sequence, {}, 0
   local is_one = type(numbers) == "number"
   for n = 1, is_one and 1 or #numbers do
     local text = text_of(is_one and numbers or numbers[n])
     if text then
-      sequence = sequence + 1
-      words[size + 1], words[size + 2] = string.format(ID, plan.partition, sequence), text
+      sequence, count = sequence + 1, count + 1
+      local digit = sequence % 10
+      if digit == 0 or not standing.stem then
+        standing.stem = sequence < 10 and plan.partition .. "-" or format(STEM, plan.partition, (sequence - digit) / 10)
+      end
+      local id = standing.stem .. DIGITS[digit]
+      words[size + 1], words[size + 2], ids[count] = id, text, id
       size = size + 2
     end
   end
-  if sequence > standing.sequence then
-    local count = #standing.names + 1
-    standing.names[count], standing.counts[count] = facet, sequence - standing.sequence
+  if count > 0 then
+    local at = #standing.names + 1
+    standing.names[at], standing.kept[at], standing.ids[at] = facet, kept, ids
     standing.sequence, standing.size = sequence, size
   end
 end
@@ -224,7 +311,7 @@ local function push(queue, most, facet_most, facets, numbers, text_of)
   local standing = standing_of(queue, most, facet_most)
   local is_new = standing.sequence == 0
   for i = 1, #facets do
-    gather(standing, facets[i], numbers[i], text_of)
+    gather(standing, facets[i], facets_kept[queue][i], numbers[i], text_of)
     if standing.size >= WORDS_MAX then
       write(standing)
     end

@@ -6,7 +6,7 @@ Every bound is a setting of the same name; 0 is no bound. Root is exempt.
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from doubledecker.errors import QuotaExceeded
+from doubledecker.errors import QueueFull, QuotaExceeded
 from doubledecker.model.matching import steps_of
 from doubledecker.model.queue import Queue
 
@@ -108,6 +108,14 @@ def check_tenants(quotas: Quotas, tenants: int) -> None:
     """Raise QuotaExceeded when too many tenants of a queue would have rules."""
     remedy = "give tenants that need no rules their defaults again"
     quotas.check("queue_tenants_max", tenants, noun="tenants of this queue with rules", remedy=remedy)
+
+
+def too_many_tenants(quotas: Quotas, queue: str) -> QueueFull:
+    """Why an event of a new tenant cannot enter a queue of its own publisher."""
+    return QueueFull(
+        f"queue {queue!r} knows {quotas.queue_tenants_max} tenants, and at most {quotas.queue_tenants_max} are allowed "
+        "(DOUBLEDECKER_QUEUE_TENANTS_MAX); consume or purge what some of them have waiting"
+    )
 
 
 def _steps(queues: Iterable[Queue]) -> int:

@@ -2,9 +2,13 @@
 
 The snapshot is a process's copy of the registry at one version. The publish script compares that version with the
 one in Redis before it writes, so an answer given here is proven there.
+
+Of another client's event, a client's queues get at most so many copies: its first ones by name. That is decided when a
+route is made, so that it holds for keys that nobody knew when the queues were registered, and costs a publish nothing.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -21,11 +25,17 @@ _ROUTES_NEW_MAX, _ROUTES_KEPT_MAX = 2_000, 10_000
 
 
 class Route(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Where events of a kind go: the batches of receivers, and queues, once each. Every route is its own."""
+    """Where events of a kind go: the batches of receivers, and queues, once each. Every route is its own.
+
+    `skipped` are queues that match, and get nothing because their owner has reached a bound. Where a bound decided, the
+    route is that of one `publisher`; otherwise of any.
+    """
 
     kind: Kind
     receivers: tuple[Subscriber, ...] = ()
     queues: tuple[Queue, ...] = ()
+    skipped: tuple[Queue, ...] = ()
+    publisher: str | None = None
     # Kept, because it is asked for every event.
     copies: int = 0
 
@@ -33,11 +43,19 @@ class Route(msgspec.Struct, frozen=True, eq=False, gc=False):
         msgspec.structs.force_setattr(self, "copies", len(self.receivers) + len(self.queues))
 
 
+# Queues that get an event, those that are skipped, and whose event it has to be, if that matters.
+_Shares = tuple[tuple[Queue, ...], tuple[Queue, ...], str | None]
+
+
 @dataclass
 class Registry:
     """Tokens, subscribers, queues and the topics' owners, as of `version`."""
 
     version: int = 0
+    # How many queues of one client get the same event of another client at most; 0 is no bound.
+    copies_max: int = 0
+    # Whether some route has skipped queues; so nobody has to look at every route.
+    is_skipping: bool = False
     tokens: dict[str, Token] = field(default_factory=dict)
     subscribers: dict[str, Subscriber] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
@@ -48,18 +66,19 @@ class Registry:
     _routes: ScanResistantCache[Kind, Route] = field(
         default_factory=lambda: ScanResistantCache(new_max=_ROUTES_NEW_MAX, kept_max=_ROUTES_KEPT_MAX)
     )
-    # Routes to the same queues share the tuple of them, so that a group of events is told apart by it quickly.
-    _together: dict[tuple[str, ...], tuple[Queue, ...]] = field(default_factory=dict)
+    # Routes to the same queues share the tuples of them, so that a group of events is told apart by it quickly.
+    _together: dict[tuple[tuple[str, ...], str | None], _Shares] = field(default_factory=dict)
 
-    def route(self, kind: Kind) -> Route:
-        """Where events of this kind go; subscribers of the bulk tier get them from the lake."""
+    def route(self, kind: Kind, publisher: str = "") -> Route:
+        """Where a client's events of this kind go; subscribers of the bulk tier get them from the lake."""
         route = self._routes.get(kind)
-        if route is None:
+        if route is None or (route.publisher is not None and route.publisher != publisher):
             names = self._matcher.match(kind.routing_key) if self.queues else ()
-            queues = self._together.get(names)
-            if queues is None:
-                queues = self._together[names] = tuple(self.queues[name] for name in names)
-            route = Route(kind, self._by_topic.get(kind.topic, ()), queues)
+            shares = self._together.get((names, None)) or self._together.get((names, publisher))
+            if shares is None:
+                shares = self._share([self.queues[name] for name in names], publisher)
+                self._together[names, shares[2]] = shares
+            route = Route(kind, self._by_topic.get(kind.topic, ()), *shares)
             self._routes.put(kind, route)
         return route
 
@@ -129,6 +148,23 @@ class Registry:
         self.tokens.pop(id_, None)
         if token is not None:
             self.tokens[id_] = token
+
+    def _share(self, matching: Sequence[Queue], publisher: str) -> _Shares:
+        """The queues that get an event, those that are skipped, and whose event it has to be, if that matters.
+
+        Queues of root get every event, and those of its publisher too, who alone waits for it to be written.
+        """
+        copies: Counter[str] = Counter()
+        fed: list[Queue] = []
+        skipped: list[Queue] = []
+        is_own_exempt = False
+        for queue in matching:
+            copies[queue.owner] += 1
+            is_over = not queue.is_roots and 0 < self.copies_max < copies[queue.owner]
+            is_own_exempt = is_own_exempt or (is_over and queue.owner == publisher)
+            (skipped if is_over and queue.owner != publisher else fed).append(queue)
+        self.is_skipping = self.is_skipping or bool(skipped)
+        return tuple(fed), tuple(skipped), publisher if skipped or is_own_exempt else None
 
     def _forget_routes(self) -> None:
         self._routes.clear()

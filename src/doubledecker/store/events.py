@@ -39,7 +39,10 @@ class Accepted(Enum):
 
 @dataclass(frozen=True)
 class PublishReply:
-    """The outcome, how much the journal holds afterwards, and which event which full queue refused."""
+    """The outcome, how much the journal holds afterwards, and which events were refused.
+
+    Why they were: `queue <name>`, which is full, or `tenants <name>`, a queue that knows as many tenants as it may.
+    """
 
     outcome: Accepted
     journal_bytes: int = 0
@@ -56,6 +59,8 @@ class PublishLimits:
     journal_bytes_max: int = 0
     id_window_ms: int = 86_400_000
     ids_max: int = 100_000
+    # How many tenants a client's queue may know; 0 is no bound.
+    tenants_max: int = 0
 
 
 async def publish(
@@ -96,6 +101,7 @@ async def fan_out(
     publisher: str,
     taken: int,
     version: int,
+    limits: PublishLimits,
 ) -> PublishReply:
     """Write one wide event to the next receivers; `taken` names leave the list, which had `left` before."""
     tenant = _STORED.decode(message).tenant
@@ -104,7 +110,7 @@ async def fan_out(
         **offering.plan_part(Route(Kind("", "", tenant), tuple(receivers), tuple(queues)), message, publisher),
         "fanout": [fid, left + 1, taken],
     }
-    return await _call(partition, [message], plan, version, PublishLimits())
+    return await _call(partition, [message], plan, version, limits)
 
 
 async def fan_out_next(partition: Partition, fid: str, *, count: int) -> tuple[bytes, list[str], int] | None:
@@ -166,6 +172,7 @@ async def _call(
         journal_bytes_max=limits.journal_bytes_max,
         id_window_ms=limits.id_window_ms,
         ids_max=limits.ids_max,
+        tenants_max=limits.tenants_max,
         plan={**plan, "ends": ends, "partition": str(partition.index)},
         lines=b"\n".join(messages),
     )
@@ -179,6 +186,6 @@ async def _call(
         Accepted.OK,
         journal_bytes,
         frozenset(index - 1 for index in repeats),
-        {index - 1: queue.decode() for index, queue in pairs},
+        {index - 1: why.decode() for index, why in pairs},
         is_heard == 1,
     )

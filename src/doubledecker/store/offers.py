@@ -186,8 +186,12 @@ def _bounds(feeds: Sequence[tuple[list[Queue], _Lines]], publishers: Sequence[st
 
 
 def _bounded(queue: Queue) -> Packable:
-    """A queue and what it drops beyond; one that refuses has checked its bounds before, and drops nothing."""
-    return [queue.name, 0, 0] if queue.refuses else [queue.name, queue.max_length, queue.facet_max_length]
+    """A queue, what it drops beyond, and its owner unless that is root, who has no quota.
+
+    One that refuses has checked its bounds before, and drops nothing.
+    """
+    most = (0, 0) if queue.refuses else (queue.max_length, queue.facet_max_length)
+    return [queue.name, *most, "" if queue.is_roots else queue.owner]
 
 
 def _lanes(routes: dict[tuple[Subscriber, ...], list[int]]) -> list[tuple[list[int], list[Subscriber]]]:

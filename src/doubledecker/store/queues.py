@@ -5,13 +5,13 @@ about one partition; queues/ring.py makes one queue of them.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from doubledecker.model.queue import Queue
 from doubledecker.store.partitions import Partition
-from doubledecker.store.scripts import Encoded, load
+from doubledecker.store.scripts import Encoded, Packable, load
 
 # Measured: a pull of 100 holds the server for about a millisecond.
 PULL_MAX = 200
@@ -31,7 +31,7 @@ _PullReply = tuple[list[bytes], list[int], list[bytes], list[bytes], list[int], 
 _FACETS_MAX = 1_000
 
 _PULL, _ACK, _NACK, _EXTEND = load("queue_pull"), load("queue_ack"), load("queue_nack"), load("queue_extend")
-_DROP, _SPARE = load("queue_drop"), load("queue_spare")
+_DROP, _SPARE, _SKIP = load("queue_drop"), load("queue_spare"), load("queue_skip")
 
 
 @dataclass(frozen=True)
@@ -210,6 +210,12 @@ async def drop_oldest(partition: Partition, queue: Queue, *, messages_max: int, 
     )
     dropped, size = cast("tuple[int, int]", reply)
     return dropped, size
+
+
+async def note_skipped(partition: Partition, counts: Mapping[str, int]) -> None:
+    """Count events that did not enter queues; a few hundred queues at most, as it is one call."""
+    flat: list[Packable] = [word for pair in counts.items() for word in pair]
+    await partition.run(_SKIP, counts=flat)
 
 
 async def lengths(partition: Partition, tokens: Sequence[str]) -> dict[str, int]:

@@ -29,7 +29,7 @@ _HELP = {
     "delivery.events": "Events in delivery attempts",
     "delivery.time": "Milliseconds spent in delivery attempts",
     "queue.dropped": "Messages that a full queue dropped",
-    "queue.skipped": "Events that did not enter a full queue, which may not refuse their publisher",
+    "queue.skipped": "Events that did not enter a queue: it was full, or its owner had reached a bound",
     "notifications.missed": "Events that listeners on Redis channels were not told of",
     "streams.dropped": "Streams that the bus ended, by reason",
     "latency.batches.first_attempt": "From a batch's first event accepted to its first attempt",

@@ -20,7 +20,7 @@ from doubledecker.store import (
     registry,
     subscribers,
 )
-from doubledecker.store.events import Accepted, PublishReply
+from doubledecker.store.events import Accepted, PublishLimits, PublishReply
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
@@ -198,6 +198,7 @@ class Chores:
             publisher=owner or "",
             taken=len(share),
             version=snapshot.version,
+            limits=PublishLimits(tenants_max=self._live.quotas.queue_tenants_max),
         )
 
     async def _unpark(self, partition: Partition) -> None:

@@ -1,0 +1,29 @@
+"""Routing: which of the queues that match get an event."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from doubledecker.model.event import Kind
+from doubledecker.model.queue import Queue
+from doubledecker.model.routing import Registry
+
+OWNERS = st.sampled_from(["ann", "bob", "root", ""])
+KIND = Kind("page", "view", "red")
+
+
+@given(st.lists(OWNERS, max_size=12), st.integers(0, 4), st.lists(st.sampled_from(["ann", "bob", "eve"]), min_size=1))
+def test_no_client_gets_more_copies_of_anothers_event_than_allowed(owners: list[str], most: int, publishers: list[str]):
+    registry = Registry(copies_max=most)
+    registry.put_queues([Queue(f"q{n}", owner, (".*",)) for n, owner in enumerate(owners)])
+    for publisher in publishers:
+        route = registry.route(KIND, publisher)
+
+        counts = Counter(queue.owner for queue in route.queues)
+        everyone = Counter(owners)
+        for owner, count in everyone.items():
+            is_exempt = owner in {"root", "", publisher} or most == 0
+            assert counts[owner] == (count if is_exempt else min(count, most))
+        assert sorted(queue.name for queue in (*route.queues, *route.skipped)) == sorted(registry.queues)
+        assert not route.skipped or registry.is_skipping
