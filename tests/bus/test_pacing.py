@@ -20,7 +20,7 @@ from web.asking import ask
 
 
 def a_pacer(partitions: Partitions, rate: int) -> Pacer:
-    return Pacer(partitions, Quotas(client_events_per_s=rate))
+    return Pacer(partitions, LiveRegistry(partitions, Quotas(client_events_per_s=rate)))
 
 
 async def test_beyond_its_rate_a_client_waits_and_others_do_not(plain: Partitions):
@@ -81,10 +81,9 @@ def a_task(plain: Partitions, live: LiveRegistry, client: str, pacer: Pacer) -> 
 
 
 async def test_rows_of_a_spark_task_wait_for_their_turn_instead_of_failing(plain: Partitions):
-    quotas = Quotas(client_events_per_s=1000)
-    live = LiveRegistry(plain, quotas)
+    live = LiveRegistry(plain, Quotas(client_events_per_s=1000))
     ann = await live.create_token("ann", "a-secret-of-ann", now_ms=1)
-    pacer = Pacer(plain, quotas)
+    pacer = Pacer(plain, live)
     assert await pacer.wait_ms(ann.id, 1_300) == 0
     publisher = a_task(plain, live, ann.id, pacer)
     await publisher.publish([Row(Kind("pages", "view", "acme"), "", b"{}", b"m", "", 0)])
@@ -102,7 +101,7 @@ async def test_a_queue_that_is_registered_while_rows_wait_for_their_turn_gets_th
             await live.register_queue(late, caller=Caller(ann.id, ann.name))
             await live.refresh()
 
-    publisher = a_task(plain, live, ann.id, RegisteringPacer(plain, Quotas()))
+    publisher = a_task(plain, live, ann.id, RegisteringPacer(plain, live))
     event = b'{"topic":"pages","type":"view","id":"1"}'
     await publisher.publish([Row(Kind("pages", "view", "acme"), "", event, b"m", "", 0)])
 

@@ -16,6 +16,7 @@ from doubledecker.store.chains import ChainState
 from doubledecker.store.queues import Held
 from doubledecker.store.subscribers import Condition
 from doubledecker.worker.autodrop import Autodrop
+from doubledecker.worker.backlogs import BacklogMeter
 from doubledecker.worker.chores import ChoreRules, Chores, queues_to_try
 from doubledecker.worker.deliver import Deliverer, DeliveryRules
 from doubledecker.worker.monitor import Monitor
@@ -128,7 +129,8 @@ def _chores(bus: build.Bus) -> Chores:
     # None of these chores makes a call, so there are no chains.
     deliverer = Deliverer(bus.partitions, bus.registry, cast("Chains", None), delivery)
     autodrop = Autodrop(bus.partitions, bus.registry, bus.headroom.rules)
-    return Chores(bus.partitions, bus.registry, deliverer, Monitor([]), autodrop, ChoreRules(dead_ms=1000))
+    meter = BacklogMeter(bus.partitions, bus.registry, bus.headroom.rules)
+    return Chores(bus.partitions, bus.registry, deliverer, Monitor([]), autodrop, meter, ChoreRules(dead_ms=1000))
 
 
 def _add_datagrams(statsd: socket.socket, sums: dict[str, int]) -> None:

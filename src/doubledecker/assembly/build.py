@@ -63,6 +63,7 @@ async def open_bus(
         registry = LiveRegistry(partitions, quotas(settings))
         await registry.index_topics()
         await registry.refresh()
+        await registry.look_at_backlogs()
         bell = Bell(partitions)
         headroom = Headroom(partitions, memory_rules(settings), tenants_max=settings.queue_tenants_max)
         await headroom.refresh()

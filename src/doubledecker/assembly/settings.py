@@ -93,6 +93,7 @@ class Settings:
     client_requests_max: int = Quotas.client_requests_max
     client_events_per_s: int = Quotas.client_events_per_s
     client_idempotency_keys_max: int = Quotas.client_idempotency_keys_max
+    client_waiting_bytes_max: int = Quotas.client_waiting_bytes_max
     queue_tenants_max: int = Quotas.queue_tenants_max
     # delivering
     worker_processes: int = 1
@@ -259,6 +260,7 @@ _LEAST = {
     "client_requests_max": 0,
     "client_events_per_s": 0,
     "client_idempotency_keys_max": 0,
+    "client_waiting_bytes_max": 0,
     "queue_tenants_max": 0,
     "client_pattern_steps_max": 0,
     "pattern_steps_max": 0,

@@ -202,7 +202,7 @@ class FencedPublisher:
 
     async def _note(self, call: "_Call", reply: PublishReply) -> None:
         """What a call did is done, whatever happens next."""
-        call.refused |= {call.indexes[at]: _reason(Refusal(*why.split(" ", 1))) for at, why in reply.refused.items()}
+        call.refused |= {call.indexes[at]: _reason(Refusal.parse(why)) for at, why in reply.refused.items()}
         for _ in range(call.rows):
             self._waiting.popleft()
         self._rows += call.rows

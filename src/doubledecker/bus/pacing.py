@@ -1,4 +1,6 @@
-"""How many events a second a client publishes, over all processes: a token bucket in Redis, taken from in blocks.
+"""Whether a client may publish now: not while too many bytes wait for it, and so many events a second.
+
+The events a second of all processes come from a token bucket in Redis, taken from in blocks.
 
 A process takes a twentieth of a second's worth at a time and spends it without asking again, so that a busy publisher
 pays one call in many requests for it. What a process has taken and not spent is at most one block.
@@ -8,8 +10,9 @@ import asyncio
 import math
 from weakref import WeakValueDictionary
 
+from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import QuotaExceeded
-from doubledecker.model.quota import Quotas
+from doubledecker.model.quota import WAITING_RETRY_S
 from doubledecker.store import pace
 from doubledecker.store.partitions import Partitions
 
@@ -21,11 +24,15 @@ _CLIENTS_MAX = 10_000
 class Pacer:
     """Admits events of clients, or says how long to wait."""
 
-    def __init__(self, partitions: Partitions, quotas: Quotas) -> None:
+    def __init__(self, partitions: Partitions, registry: LiveRegistry) -> None:
         self._partitions = partitions
-        self._rate = quotas.client_events_per_s
+        self._registry = registry
         self._left: dict[str, int] = {}
         self._taking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @property
+    def _rate(self) -> int:
+        return self._registry.quotas.client_events_per_s
 
     async def wait_ms(self, client: str, events: int) -> int:
         """0 when the events may be published now, and are counted; else in how many milliseconds to ask again."""
@@ -43,6 +50,10 @@ class Pacer:
 
     async def wait(self, client: str, events: int) -> None:
         """Return when the events may be published."""
+        await self._registry.look_at_backlogs()
+        while client in self._registry.overfull:
+            await asyncio.sleep(WAITING_RETRY_S)
+            await self._registry.look_at_backlogs()
         wait_ms = await self.wait_ms(client, events)
         while wait_ms > 0:
             await asyncio.sleep(wait_ms / 1000)
@@ -50,6 +61,7 @@ class Pacer:
 
     async def admit(self, client: str, events: int) -> None:
         """Raise QuotaExceeded, with when to try again, unless the events may be published now."""
+        self._registry.check_backlog(client)
         wait_ms = await self.wait_ms(client, events)
         if wait_ms > 0:
             wait_s = math.ceil(wait_ms / 1000)

@@ -6,7 +6,7 @@ revoked token is refused everywhere within a second.
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -25,7 +25,7 @@ from doubledecker.model.quota import Quotas
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.model.token import ROOT_NAME, Caller, Token
-from doubledecker.store import bulk, registry, subscribers
+from doubledecker.store import backlogs, bulk, registry, subscribers
 from doubledecker.store.events import PublishReply
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partitions
@@ -62,7 +62,11 @@ class LiveRegistry:
         self._searcher = Searcher()
         self._token_lock = asyncio.Lock()
         self.snapshot = Registry(copies_max=self.quotas.client_copies_max)
-        self.skips = Skips(partitions.home, copies_max=self.quotas.client_copies_max)
+        # Clients for whom too many bytes wait, how many, and the bound, as this process last read.
+        self.overfull: dict[str, int] = {}
+        self.backlog_bytes_max = 0
+        self._backlogs_at_s = float("-inf")
+        self.skips = Skips(partitions.home)
 
     async def index_topics(self) -> None:
         """Note who owns which topic, in data of a version that did not."""
@@ -78,10 +82,33 @@ class LiveRegistry:
         while True:
             try:
                 await self.refresh()
+                await self.look_at_backlogs()
                 await self.skips.flush()
             except BusAway as error:
                 _log.warning("registry.unreachable", error=str(error))
             await asyncio.sleep(FOLLOW_S)
+
+    async def look_at_backlogs(self) -> None:
+        """Read for which clients too many bytes wait, unless that was just done."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._backlogs_at_s < FOLLOW_S / 2:
+            return
+        self._backlogs_at_s = now_s
+        self.backlog_bytes_max = await backlogs.bound(self._partitions.home)
+        is_bounded = self.backlog_bytes_max > 0
+        self.overfull = await backlogs.beyond(self._partitions.home, self.backlog_bytes_max) if is_bounded else {}
+        self.snapshot.put_overfull(frozenset(self.overfull))
+
+    @property
+    def bounds(self) -> Quotas:
+        """The quotas as they hold now: the bytes that may wait depend on how much memory there is."""
+        most = self.backlog_bytes_max or self.quotas.client_waiting_bytes_max
+        return replace(self.quotas, client_waiting_bytes_max=most)
+
+    def check_backlog(self, client: str) -> None:
+        """Raise QuotaExceeded when too many bytes wait for a client."""
+        if client in self.overfull:
+            raise quota.too_many_bytes(self.overfull[client], self.backlog_bytes_max)
 
     async def learn(self, kinds: Iterable[Kind]) -> None:
         """Match new kinds with the patterns of all queues and remember the answers, so that `route` need not match."""
@@ -277,6 +304,8 @@ class LiveRegistry:
                 named_before = former.refuse_clients if former else None
                 wanted = msgspec.structs.replace(wanted, refuse_clients=named_before or ())
             if not caller.is_root:
+                if former is None:
+                    self.check_backlog(wanted.owner)
                 quota.check_queue(self.quotas, wanted, self.snapshot.queues)
                 if former is None or former.patterns != wanted.patterns:
                     await self._check_copies(wanted)

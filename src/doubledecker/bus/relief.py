@@ -20,6 +20,8 @@ from doubledecker.store import journal
 
 # Journals together may take so much of the memory that the limit and the reserve leave to the bus.
 JOURNAL_SHARE = 0.5
+# For one client so much of that memory, of all servers together, may wait.
+CLIENT_SHARE = 0.5
 # Batches this close in age are equally old: one call can then delete many of one receiver.
 SAME_AGE_MS = 1_000
 
@@ -47,6 +49,12 @@ class MemoryRules:
         if limit == 0:
             return self.journal_bytes_max
         return min(self.journal_bytes_max, max(0, int(self.bound_of(limit) * JOURNAL_SHARE)))
+
+    def client_bytes_max(self, limits: Sequence[int], asked: int) -> int:
+        """How much may wait for one client: the lesser of what is asked and a share of the memory; 0 is no bound."""
+        if asked == 0 or 0 in limits:
+            return asked
+        return max(1, min(asked, int(sum(map(self.bound_of, limits)) * CLIENT_SHARE)))
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,8 @@ _log = log.get("bus")
 class Skips:
     """What was skipped since the counts were last written."""
 
-    def __init__(self, home: Partition, *, copies_max: int) -> None:
+    def __init__(self, home: Partition) -> None:
         self._home = home
-        self._copies_max = copies_max
         # By identity: routes share these tuples, and the hash of a long one takes long.
         self._counts: dict[int, tuple[tuple[Queue, ...], int]] = {}
         self._logged: set[str] = set()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from doubledecker.model.quota import Quotas
 from doubledecker.model.routing import Registry
-from doubledecker.store import registry, streams
+from doubledecker.store import backlogs, registry, streams
 from doubledecker.store.partitions import Partitions
 
 
@@ -28,7 +28,9 @@ async def look(partitions: Partitions, snapshot: Registry) -> list[Use]:
     ids = sorted(snapshot.tokens)
     found = []
     open_streams = await streams.counts(partitions.home, ids)
-    for id_, (topics, keys) in zip(ids, await registry.counts_of(partitions.home, ids), strict=True):
+    waiting = await backlogs.of_clients(partitions.home, ids)
+    rows = zip(ids, await registry.counts_of(partitions.home, ids), waiting, strict=True)
+    for id_, (topics, keys), waiting_bytes in rows:
         subscriber = snapshot.subscribers.get(id_)
         counts = {
             "client_topics_max": topics,
@@ -37,6 +39,7 @@ async def look(partitions: Partitions, snapshot: Registry) -> list[Use]:
             "client_subscriptions_max": len(subscriber.topics) if subscriber else 0,
             "client_streams_max": open_streams[id_],
             "client_idempotency_keys_max": keys,
+            "client_waiting_bytes_max": waiting_bytes,
         }
         if any(counts.values()):
             found.append(Use(id_, counts))

@@ -28,14 +28,14 @@ _BOUNDS = {
     "client_pattern_steps_max": "pattern steps",
     "client_subscriptions_max": "subscriptions",
     "client_idempotency_keys_max": "idempotency keys",
+    "client_waiting_bytes_max": "bytes waiting",
 }
 
 
 def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     """Print the state of the bus."""
     settings = find(url, data)
-    view, uses = _look(settings)
-    quotas = build.quotas(settings)
+    view, uses, quotas = _look(settings)
     if as_json:
         click.echo(json.dumps({**_as_json(view), "clients": _uses_as_json(uses, quotas)}))
         return
@@ -63,17 +63,17 @@ def find(url: str | None, data: Path | None) -> Settings:
     return folder.find(settings, data, is_url_set=settings.redis_url != Settings.redis_url)
 
 
-def _look(settings: Settings) -> tuple[Overview, list[Use]]:
+def _look(settings: Settings) -> tuple[Overview, list[Use], Quotas]:
     try:
         return asyncio.run(_read(settings))
     except BusAway as error:
         raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data or --url") from error
 
 
-async def _read(settings: Settings) -> tuple[Overview, list[Use]]:
+async def _read(settings: Settings) -> tuple[Overview, list[Use], Quotas]:
     async with build.open_bus(settings, patience_s=0) as bus:
         view = await overview.look(bus.partitions, bus.registry.snapshot.pushed_to, now_ms=clock.now_ms())
-        return view, await usage.look(bus.partitions, bus.registry.snapshot)
+        return view, await usage.look(bus.partitions, bus.registry.snapshot), bus.registry.bounds
 
 
 def _totals(view: Overview) -> list[list[str]]:
@@ -152,8 +152,12 @@ def _nearest(uses: list[Use], quotas: Quotas) -> list[Use]:
 
 
 def _use_row(use: Use, quotas: Quotas) -> list[str]:
-    bounds = [(use.counts[bound], getattr(quotas, bound)) for bound in _BOUNDS]
-    return [use.client, *(f"{count:,} of {most:,}" if most else f"{count:,}" for count, most in bounds)]
+    return [use.client, *(_used(bound, use.counts[bound], getattr(quotas, bound)) for bound in _BOUNDS)]
+
+
+def _used(bound: str, count: int, most: int) -> str:
+    shown = words.size if bound.endswith("_bytes_max") else "{:,}".format
+    return f"{shown(count)} of {shown(most)}" if most else shown(count)
 
 
 def _uses_as_json(uses: list[Use], quotas: Quotas) -> list[dict[str, object]]:

@@ -10,6 +10,9 @@ from doubledecker.errors import QueueFull, QuotaExceeded
 from doubledecker.model.matching import steps_of
 from doubledecker.model.queue import Queue
 
+# Backlogs are measured about once a second, and take some time to shrink.
+WAITING_RETRY_S = 2
+
 
 @dataclass(frozen=True)
 class Quotas:
@@ -17,7 +20,7 @@ class Quotas:
 
     client_topics_max: int = 1_000
     client_queues_max: int = 1_000
-    client_copies_max: int = 10
+    client_copies_max: int = 4
     client_pattern_steps_max: int = 10_000
     pattern_steps_max: int = 100_000
     client_subscriptions_max: int = 1_000
@@ -25,6 +28,7 @@ class Quotas:
     client_requests_max: int = 500
     client_events_per_s: int = 100_000
     client_idempotency_keys_max: int = 100_000
+    client_waiting_bytes_max: int = 1_073_741_824
     queue_tenants_max: int = 100_000
 
     def check(self, bound: str, wanted: int, *, noun: str, remedy: str) -> None:
@@ -84,6 +88,15 @@ def too_many_keys(quotas: Quotas, *, window_s: int) -> QuotaExceeded:
     noun = f"idempotency keys of this client within {window_s} s"
     remedy = "send fewer requests with more events each, or leave out the key"
     return QuotaExceeded("client_idempotency_keys_max", most, most + 1, noun=noun, remedy=remedy)
+
+
+def too_many_bytes(waiting: int, most: int) -> QuotaExceeded:
+    """Why a client for whom too much waits may neither publish nor have further queues."""
+    noun = "bytes waiting in the queues and batches of this client"
+    remedy = "pull, purge or deliver some of it, then send this again"
+    return QuotaExceeded(
+        "client_waiting_bytes_max", most, waiting, noun=noun, remedy=remedy, retry_after_s=WAITING_RETRY_S
+    )
 
 
 def check_streams(quotas: Quotas, streams: int) -> None:

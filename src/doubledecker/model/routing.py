@@ -54,6 +54,8 @@ class Registry:
     version: int = 0
     # How many queues of one client get the same event of another client at most; 0 is no bound.
     copies_max: int = 0
+    # Clients for whom too many bytes wait: others' events do not enter their queues.
+    overfull: frozenset[str] = frozenset()
     # Whether some route has skipped queues; so nobody has to look at every route.
     is_skipping: bool = False
     tokens: dict[str, Token] = field(default_factory=dict)
@@ -122,6 +124,12 @@ class Registry:
         self.queues = {queue.name: queue for queue in queues}
         self._matcher.put_all({queue.name: (queue.owner, queue.patterns) for queue in self.queues.values()})
 
+    def put_overfull(self, clients: frozenset[str]) -> None:
+        """Take over for whom too many bytes wait."""
+        if clients != self.overfull:
+            self.overfull = clients
+            self._forget_routes()
+
     def with_name(self, name: str) -> list[Token]:
         """The tokens with this name; a name may be shared."""
         return [token for token in self.tokens.values() if token.name == name]
@@ -160,7 +168,8 @@ class Registry:
         is_own_exempt = False
         for queue in matching:
             copies[queue.owner] += 1
-            is_over = not queue.is_roots and 0 < self.copies_max < copies[queue.owner]
+            is_over = queue.owner in self.overfull or 0 < self.copies_max < copies[queue.owner]
+            is_over = is_over and not queue.is_roots
             is_own_exempt = is_own_exempt or (is_over and queue.owner == publisher)
             (skipped if is_over and queue.owner != publisher else fed).append(queue)
         self.is_skipping = self.is_skipping or bool(skipped)

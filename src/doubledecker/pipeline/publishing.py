@@ -114,7 +114,7 @@ async def notifying(bus: Bus, settings: Settings) -> AsyncIterator[list[Notifier
 def _publishers(
     bus: Bus, work: TaskWork, notifiers: Sequence[Notifier], *, is_complete: bool = False
 ) -> list[FencedPublisher]:
-    pacer = Pacer(bus.partitions, bus.registry.quotas)
+    pacer = Pacer(bus.partitions, bus.registry)
     return [
         FencedPublisher(
             partition,

@@ -27,19 +27,22 @@ _ENTER, _COMPLETE = load("write_enter"), load("write_complete")
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):
-    """What refused a row: a full queue, or a topic that is another client's; the owner is empty if the topic is new."""
+    """What refused a row: a full queue, one that may know no more tenants, or a topic that is another client's.
 
-    kind: Literal["queue", "topic"]
+    The owner is empty if the topic is new.
+    """
+
+    kind: Literal["queue", "tenants", "topic"]
     name: str
     owner: str = ""
 
     @classmethod
     def parse(cls, text: str) -> "Refusal":
-        """One that was kept; older ones are words with spaces between, such as `topic <name> <owner>`."""
+        """One that was kept, or is told; older ones are words with spaces between, such as `topic <name> <owner>`."""
         if text.startswith("["):
             return msgspec.json.decode(text, type=cls)
         kind, name, owner, *_ = [*text.split(" "), ""]
-        return cls("topic" if kind == "topic" else "queue", name, owner)
+        return cls("topic" if kind == "topic" else "tenants" if kind == "tenants" else "queue", name, owner)
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class Routes:
             uses = await usage.look(self._partitions, self._registry.snapshot)
             reports += await self._presence.others(silent_ms_max=ALIVE_MS)
             view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
-        quotas = metrics.QuotaUse(uses, self._registry.quotas)
+        quotas = metrics.QuotaUse(uses, self._registry.bounds)
         # In a thread: thousands of queues are some hundred thousand lines.
         return await asyncio.to_thread(metrics.render, view, queues, quotas, reports)
 

@@ -149,7 +149,7 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, leases: StreamLeases, pre
     large_reads = ClientLocks()
     return App(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
-        Publishing(bus.partitions, bus.publisher, Pacer(bus.partitions, rules.quotas), rules),
+        Publishing(bus.partitions, bus.publisher, Pacer(bus.partitions, bus.registry), rules),
         Routes(bus.partitions, bus.registry, routes, presence),
         Queues(
             bus.partitions,

@@ -25,6 +25,7 @@ from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
 from doubledecker.worker.autodrop import Autodrop
+from doubledecker.worker.backlogs import BacklogMeter
 from doubledecker.worker.deliver import Deliverer
 from doubledecker.worker.monitor import Monitor
 
@@ -60,6 +61,7 @@ class Chores:
         deliverer: Deliverer,
         monitor: Monitor,
         autodrop: Autodrop,
+        meter: BacklogMeter,
         rules: ChoreRules,
     ) -> None:
         self._partitions = partitions
@@ -71,6 +73,7 @@ class Chores:
         self._by_name: dict[str, Callable[..., Awaitable[None]]] = {
             "monitor": self.monitor,
             "autodrop": self._autodrop.run,
+            "backlogs": meter.run,
             "repair": self.repair,
             "schedule": self.repair,  # its name in 0.1.0, whose data may hold such a job
             "sweep": self.sweep,

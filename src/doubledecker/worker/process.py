@@ -21,6 +21,7 @@ from doubledecker.model.uid import uid
 from doubledecker.store import chains, jobs
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.worker.autodrop import Autodrop
+from doubledecker.worker.backlogs import BacklogMeter
 from doubledecker.worker.chores import ChoreRules, Chores
 from doubledecker.worker.deliver import Deliverer, DeliveryRules
 from doubledecker.worker.fetch import Fetcher
@@ -29,6 +30,8 @@ from doubledecker.worker.monitor import Adapter, Monitor, PrintAdapter, StatsdAd
 # Safety net for what a crash left behind; nothing that is on time waits for it.
 _REPAIR_S = 1.0
 _SWEEP_S = 30.0
+# Between two looks a client may have more than its bound waiting.
+_BACKLOGS_S = 1.0
 _RETURN_S = 5.0
 # What a call takes beyond its own deadline: loading, settling.
 _LEASE_MARGIN_S = 5
@@ -83,6 +86,7 @@ def make_worker(settings: Settings, bus: Bus, receivers: Chains, monitor: Monito
         tickers={
             "monitor": settings.monitor_interval_s,
             "autodrop": settings.autodrop_interval_s,
+            "backlogs": _BACKLOGS_S,
             "repair": _REPAIR_S,
             "sweep": _SWEEP_S,
             "return": _RETURN_S,
@@ -90,7 +94,8 @@ def make_worker(settings: Settings, bus: Bus, receivers: Chains, monitor: Monito
     )
     deliverer = Deliverer(bus.partitions, bus.registry, receivers, delivery)
     autodrop = Autodrop(bus.partitions, bus.registry, bus.headroom.rules)
-    chores = Chores(bus.partitions, bus.registry, deliverer, monitor, autodrop, chore)
+    meter = BacklogMeter(bus.partitions, bus.registry, bus.headroom.rules)
+    chores = Chores(bus.partitions, bus.registry, deliverer, monitor, autodrop, meter, chore)
     return Worker(bus.partitions, bus.registry, deliverer, chores, receivers, rhythm)
 
 
