@@ -25,9 +25,8 @@ _LOOK_S = 0.1
 
 
 async def measure(scale: Scale) -> dict[str, float]:
-    # Five backlogs: to start and stop a job of Spark's shall not be most of it.
     async with a_server() as server:
-        words = ("bench.pipeline_loop", str(scale.backlog * 5))
+        words = ("bench.pipeline_loop", str(scale.rows))
         environment = {"BENCH_REDIS_URL": server.url, "BENCH_VALKEY_PID": str(server.pid)}
         async with children.started(*words, environment=environment) as loop:
             figures: dict[str, float] = json.loads(await loop.line(within_s=_START_S_MAX + 20 * scale.patience_s))
@@ -46,8 +45,8 @@ async def _lag(scale: Scale) -> dict[str, float]:
                 feeding = tasks.create_task(_feed(bus))
                 await _until_landed(found.home)
                 # What came while Spark started is caught up with first.
-                await asyncio.sleep(scale.patience_s / 2)
-                lags = await _look(found.home, scale.patience_s)
+                await asyncio.sleep(scale.light_s)
+                lags = await _look(found.home, 2 * scale.light_s)
                 feeding.cancel()
                 await found.close()
     return {"pipeline.lag_p50_s": statistics.median(lags), "pipeline.lag_most_s": max(lags)}

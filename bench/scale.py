@@ -16,6 +16,8 @@ class Scale:
     jobs: int
     patience_s: float
     subscribers: int = 10_000
+    # Of the pipeline: so many that to start and stop a job of Spark's is not most of it.
+    rows: int = 500_000
     # No part is measured again when it would end later than this after the start; 0 is no bound.
     seconds_max: float = 0.0
 
@@ -38,6 +40,7 @@ COMPARING = Scale(
     light_s=6.0,
     jobs=2_000,
     patience_s=20.0,
+    rows=100_000,
     seconds_max=24 * 60,
 )
 QUICK = Scale(
@@ -50,4 +53,5 @@ QUICK = Scale(
     jobs=1_000,
     patience_s=10.0,
     subscribers=1_000,
+    rows=50_000,
 )
