@@ -225,3 +225,29 @@ async def test_an_event_with_more_receivers_than_one_call_may_write_reaches_all(
         got = {(batch.uuid, event["id"]) for batch in receiver.batches for event in batch.events}
         assert got == {(f"u{n}", id_) for n in range(11) for id_ in ids}
         assert len(receiver.events) == 33
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e400", b"9" * 309, b"7" * 60_000])
+async def test_a_number_that_no_reader_can_hold_is_refused_alone(one: Topology, number: bytes):
+    async with a_bus(one, workers=0) as bus:
+        secret = await bus.token("shop")
+        good = b'{"topic":"orders","type":"create","data":{"n":1e308}}'
+        bad = good.replace(b"1e308", number)
+        single = await ask(bus, "POST", "/events", secret, body=bad)
+        several = await ask(bus, "POST", "/events", secret, body=b"[%b,%b,%b]" % (good, bad, good))
+        lines = await ask(bus, "POST", "/events", secret, body=good + b"\n" + bad, headers=NDJSON)
+        whole = await ask(bus, "POST", "/events?all=1", secret, body=b"[%b,%b]" % (good, bad))
+        posted = await ask(
+            bus, "POST", "/topics/orders", secret, body=b'{"type":"create","url":"https://x.org/1","data":%b}' % number
+        )
+
+        assert (single.status, several.status, lines.status) == (400, 202, 202)
+        assert (whole.status, posted.status) == (400, 400)
+        told = f"data has the number {number[:40].decode()}"
+        assert told in posted.json["detail"]
+        for answer, index in ((several, 1), (lines, 1), (whole, 1)):
+            [refusal] = answer.json["refused"]
+            assert refusal["index"] == index
+            assert refusal["why"].startswith(told)
+            assert "send it as a string" in refusal["why"]
+        assert len(await journal(bus)) == 3

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from doubledecker.cli import clients, table, words
 from doubledecker.cli.calls import Remote
-from doubledecker.client.views import DeadLetters, FacetView, QueueView, Rule
+from doubledecker.client.views import FacetView, QueueView, Rule
 from doubledecker.model.queue import HELD_MAX, RATE_MAX, RATE_MIN, WEIGHT_MAX, WEIGHT_MIN
 
 _Kind = type[int] | type[float]
@@ -40,6 +40,19 @@ class _Peeked(msgspec.Struct):
 
 class _Peeks(msgspec.Struct):
     messages: list[_Peeked]
+
+
+class _Died(msgspec.Struct):
+    id: str
+    tenant: str
+    attempts: int
+    why: str
+    died_at: int
+
+
+class _Dead(msgspec.Struct):
+    count: int
+    messages: list[_Died]
 
 
 class _Settled(msgspec.Struct):
@@ -156,7 +169,7 @@ class Desk:
         if as_json:
             click.echo(answer)
             return
-        letters = msgspec.json.decode(answer, type=DeadLetters)
+        letters = msgspec.json.decode(answer, type=_Dead)
         rows = [[row.id, row.tenant, str(row.attempts), words.moment(row.died_at), row.why] for row in letters.messages]
         table.show(["id", "tenant", "attempts", "died", "why"], rows)
         if len(rows) < letters.count:

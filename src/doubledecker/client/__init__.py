@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         RetryLater,
         Unauthenticated,
     )
-    from doubledecker.client.message import Event, Message
+    from doubledecker.client.message import Event, Message, Undecoded
     from doubledecker.client.pausing import Backoff
     from doubledecker.client.queue import AsyncQueue, Facet
     from doubledecker.client.sync import Bus
@@ -57,6 +57,7 @@ __all__ = [
     "RetryLater",
     "Rule",
     "Unauthenticated",
+    "Undecoded",
 ]
 
 _HOMES = {
@@ -83,6 +84,7 @@ _HOMES = {
     "message": (
         "Event",
         "Message",
+        "Undecoded",
     ),
     "pausing": ("Backoff",),
     "queue": (

@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from doubledecker.client.errors import NotABus
+
 
 class Event(msgspec.Struct, frozen=True, gc=False):
     """What was published. `id` is the same each time it is delivered; `t` is its time in milliseconds."""
@@ -23,6 +25,39 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     def routing_key(self) -> str:
         """What a queue's pattern is matched with."""
         return f"{self.tenant}:{self.topic}:{self.type}"
+
+
+class Undecoded(msgspec.Struct, frozen=True):
+    """The `data` of an event that cannot be decoded, such as a number beyond every type: its JSON, and why."""
+
+    json: bytes
+    why: str
+
+
+class _Sealed(Event, frozen=True, gc=False):
+    """An event whose data is left as JSON."""
+
+    data: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_decode = msgspec.json.Decoder(Event).decode
+_decode_sealed = msgspec.json.Decoder(_Sealed).decode
+
+
+def read_event(text: bytes | msgspec.Raw) -> Event:
+    """An event from its JSON. Data that cannot be decoded becomes `Undecoded`, so that it spoils no other event."""
+    try:
+        return _decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return _without_data(text, why=str(error))
+
+
+def _without_data(text: bytes | msgspec.Raw, *, why: str) -> Event:
+    try:
+        sealed = _decode_sealed(text)
+    except msgspec.DecodeError as error:
+        raise NotABus(f"what answers is not a bus, or another version of it: {error}") from error
+    return Event(**{**msgspec.structs.asdict(sealed), "data": Undecoded(bytes(sealed.data), why)})
 
 
 class Settler(Protocol):
@@ -109,6 +144,25 @@ class Back(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 def encodable(why: object) -> str:
     """A reason that can be sent; what is no character, as in the name of a file, becomes a question mark."""
     return str(why).encode(errors="replace").decode()
+
+
+class Leased(Protocol):
+    """A message as the bus hands it out, its event still JSON."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def tenant(self) -> str: ...
+
+    @property
+    def event(self) -> bytes | msgspec.Raw: ...
+
+    @property
+    def lease_until(self) -> int: ...
 
 
 class Pulse(msgspec.Struct, frozen=True):

@@ -7,11 +7,11 @@ from typing import Any, TypedDict, Unpack
 
 import msgspec
 
-from doubledecker.client import beating
+from doubledecker.client import beating, reading
 from doubledecker.client.calls import Calls, decode, given, path
 from doubledecker.client.consumer import Consumer
-from doubledecker.client.message import Back, Event, Message, Pulse, Terms
-from doubledecker.client.views import DeadLetter, DeadLetters, FacetView, QueueView, Rule, Waiting
+from doubledecker.client.message import Back, Message, Pulse, Terms, read_event
+from doubledecker.client.views import DeadLetter, FacetView, QueueView, Rule, Waiting
 
 _MS = 1000
 
@@ -39,7 +39,7 @@ class _Wire(msgspec.Struct, gc=False):
     id: str
     attempt: int
     tenant: str
-    event: Event
+    event: msgspec.Raw
     lease_until: int
 
 
@@ -51,8 +51,24 @@ class _Settled(msgspec.Struct):
     lost: set[str]
 
 
+class _Seen(msgspec.Struct, gc=False):
+    id: str
+    tenant: str
+    event: msgspec.Raw
+
+
 class _Peeked(msgspec.Struct):
-    messages: list[Waiting]
+    messages: list[_Seen]
+
+
+class _Died(_Seen, gc=False):
+    attempts: int
+    why: str
+    died_at: int
+
+
+class _Dead(msgspec.Struct):
+    messages: list[_Died]
 
 
 class _Count(msgspec.Struct):
@@ -109,12 +125,17 @@ class AsyncQueue(Consumer):
     async def peek(self, tenant: str = "default", *, limit: int = 100) -> list[Waiting]:
         """The next waiting messages of a tenant, without taking them."""
         at = path("queues", self.name, "messages", tenant=tenant, limit=limit)
-        return (await self._calls.ask("GET", at, kind=_Peeked)).messages
+        peeked = await self._calls.ask("GET", at, kind=_Peeked)
+        return [Waiting(each.id, each.tenant, read_event(each.event)) for each in peeked.messages]
 
     async def dead(self, *, tenant: str | None = None, limit: int = 100) -> list[DeadLetter]:
         """Dead letters, oldest first."""
         at = path("queues", self.name, "dead", tenant=tenant, limit=limit)
-        return list((await self._calls.ask("GET", at, kind=DeadLetters)).messages)
+        dead = await self._calls.ask("GET", at, kind=_Dead)
+        return [
+            DeadLetter(each.id, each.tenant, each.attempts, each.why, each.died_at, read_event(each.event))
+            for each in dead.messages
+        ]
 
     async def redrive(self, ids: Sequence[str] | None = None, *, tenant: str | None = None) -> int:
         """Bring dead letters back to their lines, as if never tried: all, some, or a tenant's; returns how many."""
@@ -150,11 +171,12 @@ class HttpSource:
 
     async def pull(self, *, most: int, wait_ms: int, lease_ms: int | None) -> list[Message]:
         body = given({"max": most, "wait_ms": wait_ms, "lease_ms": lease_ms})
-        answer = await self._calls.once("POST", f"{self._path}/pull", body, wait_s=wait_ms / _MS)
-        return [
-            Message(each.id, each.attempt, each.tenant, each.event, each.lease_until)
-            for each in decode(answer, _Pulled).messages
-        ]
+
+        async def take() -> list[_Wire]:
+            answer = await self._calls.once("POST", f"{self._path}/pull", body, wait_s=wait_ms / _MS)
+            return decode(answer, _Pulled).messages
+
+        return await reading.readable(self, take)
 
     def hurry(self) -> None:
         """Nothing: the bus may have taken messages already, and only its answer brings them."""

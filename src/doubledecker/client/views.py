@@ -71,10 +71,3 @@ class Waiting(msgspec.Struct, frozen=True):
     id: str
     tenant: str
     event: Event
-
-
-class DeadLetters(msgspec.Struct, frozen=True):
-    """Some dead letters, and how many there are in all."""
-
-    count: int
-    messages: tuple[DeadLetter, ...]

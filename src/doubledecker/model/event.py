@@ -1,7 +1,7 @@
 """Events: what a publisher says happened, checked, and in the form in which they are stored and delivered.
 
 An accepted event is encoded to JSON once. Those bytes are what batches hold, what the journal holds and what a
-subscriber receives; nothing on the way parses them again. `data` is never looked into: its bytes are passed on.
+subscriber receives; nothing on the way parses them again. `data` is checked when it comes in: its bytes are passed on.
 """
 
 import re
@@ -14,7 +14,7 @@ import re2
 from msgspec import UNSET, Raw, UnsetType
 
 from doubledecker.errors import BadRequest, TooLarge
-from doubledecker.model import json_body
+from doubledecker.model import json_body, numbers
 
 # Wider than Routemaster's [a-z_]{1,64}, whose clients check their names themselves.
 TOPIC = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -282,6 +282,7 @@ def _checked_data(data: Raw, limits: EventLimits) -> Raw | UnsetType:
     # A level takes two brackets, so most events are too short to need a closer look.
     if size > 2 * limits.depth_max and _is_deeper(raw, limits.depth_max):
         raise BadRequest(f"data nests deeper than {limits.depth_max} levels")
+    numbers.check(raw)
     # An event is one line in the journal; only white space between tokens can hold a line break.
     return Raw(msgspec.json.format(raw, indent=-1)) if _LINE_FEED in raw or _RETURN in raw else data
 

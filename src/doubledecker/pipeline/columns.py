@@ -19,6 +19,7 @@ from msgspec import Raw
 from doubledecker.bus.fenced import Row
 from doubledecker.errors import Refused
 from doubledecker.model import event as parsing
+from doubledecker.model import numbers
 from doubledecker.model.event import Event, EventLimits, Kind, Offered
 
 # No name, and no character of one, is like a hole.
@@ -199,12 +200,14 @@ def _is_plain_data(column: pa.Array, limits: EventLimits) -> pa.Array:
 
 
 def _are_all_json(texts: Sequence[str], size: int | None) -> bool:
-    """Whether all are JSON on one line; white space around one would be missing from what was read."""
+    """Whether all are JSON on one line, with plain numbers; white space around one is missing from what was read."""
     try:
-        read = b"".join(map(_check_json, texts))
-    except msgspec.DecodeError:
+        parts = [bytes(_check_json(text)) for text in texts]
+    except (msgspec.DecodeError, RecursionError):
         return False
-    return len(read) == (size or 0) and b"\n" not in read and b"\r" not in read
+    read = b"".join(parts)
+    is_one_line = len(read) == (size or 0) and b"\n" not in read and b"\r" not in read
+    return is_one_line and all(map(numbers.are_plain, parts))
 
 
 def _is_json(text: str) -> bool:

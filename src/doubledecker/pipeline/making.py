@@ -100,5 +100,5 @@ def _json(value: object) -> Raw:
         return Raw(_encode(value))
     try:
         return _check_json(value)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise BadRequest(f"data is not JSON: {error}") from error

@@ -21,9 +21,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from doubledecker import errors
+from doubledecker.client import reading
 from doubledecker.client.consumer import Consumer
 from doubledecker.client.errors import BusAway, NotFound
-from doubledecker.client.message import Back, Event, Message, Pulse, Terms
+from doubledecker.client.message import Back, Leased, Message, Pulse, Terms
 from doubledecker.model.queue import Queue
 from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Patience, Rings
@@ -39,7 +40,6 @@ _QUIET_S = 1.0
 _NOT_FOUND = 404
 
 _log = logging.getLogger("doubledecker.client")
-_event = msgspec.json.Decoder(Event).decode
 
 
 class LocalBus:
@@ -107,6 +107,12 @@ class RedisSource:
         return Terms(self._queue.lease_ms, self._queue.attempts_max)
 
     async def pull(self, *, most: int, wait_ms: int, lease_ms: int | None) -> list[Message]:
+        async def take() -> Sequence[Leased]:
+            return await self._take(most=most, wait_ms=wait_ms, lease_ms=lease_ms)
+
+        return await reading.readable(self, take)
+
+    async def _take(self, *, most: int, wait_ms: int, lease_ms: int | None) -> Sequence[Leased]:
         patience = Patience()
         self._patiences.add(patience)
         try:
@@ -119,7 +125,7 @@ class RedisSource:
                     self._queue = await _registered(self._partitions, self.name)
         finally:
             self._patiences.discard(patience)
-        return [Message(m.id, m.attempt, m.tenant, _event(m.event), m.lease_until) for m in pull.messages]
+        return pull.messages
 
     def hurry(self) -> None:
         """End all waits: of several handlers of a queue one is rarely stopped without the others."""
