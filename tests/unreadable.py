@@ -15,12 +15,17 @@ FAR = b'{"n":1e999}'
 LONG = b'{"n":[' + b"7" * 60_000 + b"]}"
 
 
+def some_events(topic: str, data: Sequence[bytes]) -> list[Event]:
+    """An event of each of these JSON texts."""
+    return [Event(topic, "run", t=n, data=Raw(text), id=event_id(n)) for n, text in enumerate(data)]
+
+
 async def publish_unchecked(bus: TestBus, topic: str, data: Sequence[bytes]) -> list[str]:
     """Publish an event of each of these JSON texts as a client of its own; returns their ids."""
     async with build.open_bus(bus.settings) as own:
         token = await own.registry.create_token("stranger", "secret-of-the-stranger", now_ms=clock.now_ms())
         committing = asyncio.create_task(own.publisher.run())
-        events = [Event(topic, "run", t=n, data=Raw(text), id=event_id(n)) for n, text in enumerate(data)]
+        events = some_events(topic, data)
         try:
             refused = await own.publisher.publish(
                 token.id, [draft(event, is_id_given=False, index=i) for i, event in enumerate(events)]

@@ -14,12 +14,14 @@ from doubledecker.lake.queries import Found
 from doubledecker.lake.snapshots import Snapshot
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
+from doubledecker.model.event import draft
 from doubledecker.pipeline import files, landing, tombstones
 from doubledecker.pipeline.lake import Table
 from doubledecker.store import journal
 from doubledecker.store.journal import Entry
 from feed import Feed, a_feed
 from lakes import PlainLake, a_plain_lake
+from unreadable import FAR, LONG, some_events
 
 _ENDLESS = "select sum(a.range + b.range) from range(10000000) a, range(10000000) b"
 
@@ -73,6 +75,25 @@ async def test_time_topic_tenant_and_condition_narrow_it(one: Topology, tmp_path
             row for row in whole if row["key"] == "key-3" or int(str(row["timestamp"])) < 4
         ]
         assert ids(await mine.find(where="data.number >= 118")) == ids(whole[118:])
+
+
+async def test_numbers_that_no_reader_can_hold_stop_no_search(one: Topology, tmp_path: Path):
+    data = [b'{"n":7}', FAR, LONG, b'{"n":0.%b}' % (b"1" * 60_000), b'{"n":8}']
+    async with a_feed(one) as feed:
+        mine = await a_plain_lake(feed, tmp_path)
+        events = some_events("jobs", data)
+        drafts = [draft(event, is_id_given=False, index=i) for i, event in enumerate(events)]
+        await feed.bus.publisher.publish(feed.publisher, drafts)
+        wanted = ({"where": "data.n between 7 and 8"}, {"where": "data.n = '1e999'"}, {})
+        fresh = [await mine.find(**each) for each in wanted]
+        await mine.land()
+        landed = [await mine.find(**each) for each in wanted]
+
+    assert fresh == landed
+    few, far, every = landed
+    assert ids(few) == [events[0].id, events[4].id]
+    assert ids(far) == [events[1].id]
+    assert [str(row["data"]).encode() for row in every] == data
 
 
 async def test_a_lake_that_is_not_there_is_not_made(one: Topology, tmp_path: Path):

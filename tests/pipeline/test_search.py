@@ -1,6 +1,7 @@
 """Search by Spark: what it reads of the lake is what is read without it, and conditions mean the same."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from doubledecker.store.journal import Entry
 from errands import Desk
 from feed import a_feed
 from lakes import a_lake
+from unreadable import FAR, LONG
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -67,10 +69,10 @@ CONDITIONS = (
 )
 
 
-def a_table(root: str) -> None:
+def a_table(root: str, texts: Sequence[bytes] = DATA) -> None:
     line = b'{"topic":"orders","type":"create","id":"id-%d","t":%d%s,"data":%s}'
     entries = []
-    for n, data in enumerate(DATA):
+    for n, data in enumerate(texts):
         key = b"" if n == 4 else b',"key":"key-%d"' % (n % 3)
         tenant = b',"tenant":"T\xc3\xa4"' if n == 2 else b""
         entries.append(Entry(f"{1_794_740_000_000 + n}-0", (("p", line % (n, n, key + tenant, data)),)))
@@ -92,6 +94,18 @@ def test_a_condition_means_the_same_with_and_without_spark(spark: SparkSession, 
 
     assert {text: few for text, (few, _) in found.items()} == {text: many for text, (_, many) in found.items()}
     assert [text for text, (few, _) in found.items() if not few] == ["data.text = 'ä'"]
+
+
+def test_numbers_that_no_reader_can_hold_stop_no_search_by_spark(spark: SparkSession, tmp_path: Path):
+    a_table(str(tmp_path), [FAR.replace(b'"n"', b'"number"'), LONG.replace(b'"n"', b'"number"'), *DATA])
+    snapshot = snapshots.read(str(tmp_path), "events", partitions=1)
+    found = {
+        text: [row["id"] for row in search._landed(spark, snapshot, Query("events", where.parse(text), limit=100), [])]
+        for text in CONDITIONS
+    }
+
+    assert found["data.number = 1"] == ["id-2"]
+    assert found["data.inner.state = 'paid'"] == ["id-2"]
 
 
 async def test_spark_finds_what_is_found_without_it(spark: SparkSession, topology: Topology, tmp_path: Path):

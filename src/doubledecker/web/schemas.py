@@ -14,7 +14,8 @@ Schema = dict[str, object]
 _DEFAULTS = {name: getattr(Settings(), name) for name in ("max_event_data_bytes", "event_depth_max")}
 _DATA = (
     f"Any JSON value, of at most `max_event_data_bytes` ({_DEFAULTS['max_event_data_bytes']} unless set otherwise) and "
-    f"`event_depth_max` levels ({_DEFAULTS['event_depth_max']}); passed on as it is. Null is the same as absent."
+    f"`event_depth_max` levels ({_DEFAULTS['event_depth_max']}); passed on as it is. Null is the same as absent. "
+    "A number must be in the range of a double, and have at most 1000 characters: send others as strings."
 )
 
 
