@@ -1,10 +1,11 @@
-"""Routing: which of the queues that match get an event."""
+"""Routing: which of the queues that match get an event, and whose a secret is."""
 
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from doubledecker.model import token as tokens
 from doubledecker.model.event import Kind
 from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Registry
@@ -27,3 +28,19 @@ def test_no_client_gets_more_copies_of_anothers_event_than_allowed(owners: list[
             assert counts[owner] == (count if is_exempt else min(count, most))
         assert sorted(queue.name for queue in (*route.queues, *route.skipped)) == sorted(registry.queues)
         assert not route.skipped or registry.is_skipping
+
+
+def test_a_secret_that_has_ended_may_be_another_clients():
+    """Whatever changes first, and however often."""
+    rotated = tokens.rotate(tokens.make("a-1", "a", "old", now_ms=0), "new", overlap_s=1, now_ms=0)
+    other = tokens.make("b-2", "b", "old", now_ms=5_000)
+    registry = Registry()
+    for token in (rotated, other, rotated, other):
+        registry.put_token(token.id, token)
+
+    found = [registry.with_secret(tokens.hash_secret(secret), 5_000) for secret in ("old", "new", "wrong")]
+    registry.put_token(rotated.id, None)
+
+    assert found == [other, rotated, None]
+    assert registry.with_secret(tokens.hash_secret("old"), 5_000) == other
+    assert registry.with_secret(tokens.hash_secret("new"), 5_000) is None

@@ -63,6 +63,8 @@ class Registry:
     queues: dict[str, Queue] = field(default_factory=dict)
     # Owners are learnt one by one, when a topic is first published on; a claim does not change the version.
     owners: dict[str, str] = field(default_factory=dict)
+    # Whose each secret is, or was.
+    _by_secret: dict[str, str] = field(default_factory=dict)
     _by_topic: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict)
     _matcher: Matcher = field(default_factory=Matcher)
     _routes: ScanResistantCache[Kind, Route] = field(
@@ -136,7 +138,8 @@ class Registry:
 
     def with_secret(self, secret_hash: str, now_ms: int) -> Token | None:
         """The token that this secret is of, now."""
-        return next((token for token in self.tokens.values() if token.accepts(secret_hash, now_ms)), None)
+        token = self.tokens.get(self._by_secret.get(secret_hash, ""))
+        return token if token is not None and token.accepts(secret_hash, now_ms) else None
 
     def put_subscriber(self, token: str, subscriber: Subscriber | None) -> None:
         """Take over a changed subscriber, or forget a deleted one."""
@@ -152,10 +155,23 @@ class Registry:
         self._reindex({topic for subscriber in self.subscribers.values() for topic in subscriber.topics})
 
     def put_token(self, id_: str, token: Token | None) -> None:
-        """Take over a new token, or forget a revoked one."""
-        self.tokens.pop(id_, None)
+        """Take over a changed token, or forget a revoked one."""
+        former = self.tokens.pop(id_, None)
+        for secret in (former.hash, *former.former_hashes) if former else ():
+            if self._by_secret.get(secret) == id_:
+                del self._by_secret[secret]
         if token is not None:
             self.tokens[id_] = token
+            self._by_secret[token.hash] = id_
+            for secret in token.former_hashes:
+                # One that has ended may be another client's now.
+                self._by_secret.setdefault(secret, id_)
+
+    def put_tokens(self, tokens: Iterable[Token]) -> None:
+        """Take over all tokens at once."""
+        self.tokens, self._by_secret = {}, {}
+        for token in tokens:
+            self.put_token(token.id, token)
 
     def _share(self, matching: Sequence[Queue], publisher: str) -> _Shares:
         """The queues that get an event, those that are skipped, and whose event it has to be, if that matters.

@@ -56,6 +56,11 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
         """The secrets that work now."""
         return [Secret(self.hash, self.ha1), *(secret for secret in self.former if secret.until > now_ms)]
 
+    @property
+    def former_hashes(self) -> list[str]:
+        """Of the secrets that were replaced, also of those that have ended."""
+        return [secret.hash for secret in self.former]
+
     def accepts(self, secret_hash: str, now_ms: int) -> bool:
         """Whether this secret works now."""
         return any(secret.hash == secret_hash for secret in self.secrets(now_ms))

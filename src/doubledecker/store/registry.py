@@ -163,7 +163,7 @@ async def topics(partitions: Partitions) -> list[tuple[str, str, int]]:
 
 async def _read_all(home: Partition, registry: Registry) -> None:
     flat = cast("list[bytes]", await home.command("HGETALL", home.key("api_tokens")))
-    registry.tokens = {token.id: token for token in map(_token, flat[1::2])}
+    registry.put_tokens(map(_token, flat[1::2]))
     found = await subscribers.load_many(home, await subscribers.all_tokens(home))
     registry.put_subscribers(found.values())
     queues = cast("list[bytes]", await home.command("HGETALL", home.key("queues")))

@@ -11,7 +11,6 @@ import hashlib
 import hmac
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from doubledecker import clock
 from doubledecker.bus.registry import LiveRegistry
@@ -32,13 +31,6 @@ _WRONG = "unknown token; send it as the user of Basic, as Bearer, or answer the 
 _ROOT = Caller(id=ROOT_NAME, name=ROOT_NAME, is_root=True)
 
 
-class _Known(NamedTuple):
-    """Whose a secret is, and until when; 0 is without an end."""
-
-    caller: Caller
-    until: int = 0
-
-
 class Authenticator:
     """Turns an Authorization header into a caller."""
 
@@ -52,13 +44,11 @@ class Authenticator:
         self._cache: dict[bytes, Caller] = {}
         self._cache_version = -1
         self._remembered: Counter[str] = Counter()
-        self._by_hash: dict[str, _Known] = {}
         self._refreshed_at = 0.0
 
     async def identify(self, header: bytes | None, *, method: str, target: str) -> Caller:
         """The caller; raises Unauthenticated."""
-        if self._cache_version != self._registry.snapshot.version:
-            self._reindex()
+        self._forget_if_changed()
         caller = self._cache.get(header) if header else None
         return caller or await self._identify(header or b"", method, target)
 
@@ -76,21 +66,27 @@ class Authenticator:
         if not secrets:
             raise Unauthenticated(_WRONG if header else "this needs a token")
         hashes = [hashlib.sha256(secret).hexdigest() for secret in secrets]
-        known = self._known(hashes)
-        if known is None and await self._refreshed():
-            known = self._known(hashes)
-        if known is None:
+        caller = self._by_secret(header, hashes)
+        if caller is None and await self._refreshed():
+            caller = self._by_secret(header, hashes)
+        if caller is None:
             raise Unauthenticated(_WRONG)
-        # A former secret ends by time, which the cache knows nothing of.
-        if known.until == 0:
-            self._remember(header, known.caller)
-        return known.caller
+        return caller
 
-    def _known(self, hashes: Sequence[str]) -> "_Known | None":
+    def _by_secret(self, header: bytes, hashes: Sequence[str]) -> Caller | None:
+        """Whose one of these secrets is, as far as this process knows; remembered by the header if that is for good."""
         if any(hmac.compare_digest(hashed, self._root_hash) for hashed in hashes):
-            return _Known(_ROOT)
-        found = next((self._by_hash[hashed] for hashed in hashes if hashed in self._by_hash), None)
-        return found if found is not None and (found.until == 0 or clock.now_ms() < found.until) else None
+            self._remember(header, _ROOT)
+            return _ROOT
+        for hashed in hashes:
+            token = self._registry.snapshot.with_secret(hashed, clock.now_ms())
+            if token is not None:
+                caller = Caller(token.id, token.name, secret_hash=hashed)
+                # A former secret ends by time, which the cache knows nothing of.
+                if hashed == token.hash:
+                    self._remember(header, caller)
+                return caller
+        return None
 
     async def _by_digest(self, header: str, method: str, target: str) -> Caller:
         credentials = digest.parse(header)
@@ -139,17 +135,12 @@ class Authenticator:
             self._remembered[caller.id] += 1
             self._cache[header] = caller
 
-    def _reindex(self) -> None:
-        snapshot = self._registry.snapshot
-        now_ms = clock.now_ms()
-        self._by_hash = {
-            secret.hash: _Known(Caller(token.id, token.name, secret_hash=secret.hash), secret.until)
-            for token in snapshot.tokens.values()
-            for secret in token.secrets(now_ms)
-        }
-        self._cache.clear()
-        self._remembered.clear()
-        self._cache_version = snapshot.version
+    def _forget_if_changed(self) -> None:
+        """Forget whose each header is when the registry has changed."""
+        if self._cache_version != self._registry.snapshot.version:
+            self._cache.clear()
+            self._remembered.clear()
+            self._cache_version = self._registry.snapshot.version
 
     async def _refreshed(self) -> bool:
         now = asyncio.get_running_loop().time()
@@ -157,8 +148,7 @@ class Authenticator:
             return False
         self._refreshed_at = now
         await self._registry.refresh()
-        if self._cache_version != self._registry.snapshot.version:
-            self._reindex()
+        self._forget_if_changed()
         return True
 
 
