@@ -167,3 +167,17 @@ class TestCache:
         cache.put("a", 4)
 
         assert (cache.get("a"), cache.get("b")) == (4, 1)
+
+
+def test_a_hundred_thousand_tenants_that_publish_in_turn_are_remembered():
+    matcher = Matcher()
+    matcher.put("q", (".*:page:.*",))
+    keys = [f"tenant-{n}:page:view" for n in range(100_000)]
+    for _ in range(3):
+        unknown = [key for key in keys if not matcher.knows(key)]
+        search = matcher.search(unknown)
+        for lookup, named in search.pieces():
+            lookup.names |= named.match(lookup.key)
+        matcher.take(search)
+
+    assert all(map(matcher.knows, keys))

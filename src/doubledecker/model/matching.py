@@ -30,7 +30,8 @@ SHELF_STEPS = 2_000
 SHARED_STEPS = 200
 # Room for some hundred states of the largest shelf; with more there is nothing to win.
 _SHELF_BYTES = 1 << 21
-_KEYS_NEW_MAX, _KEYS_KEPT_MAX = 20_000, 80_000
+# A hundred thousand tenants that publish in turn are all remembered, and half of those kept; some 60 MB at the most.
+_KEYS_NEW_MAX, _KEYS_KEPT_MAX = 120_000, 240_000
 # More changes than this since an answer, and it is made from the start.
 _CHANGES_MAX = 50
 _LOG_MAX = 10_000
