@@ -26,7 +26,7 @@ class Quotas:
     client_subscriptions_max: int = 1_000
     client_streams_max: int = 100
     client_requests_max: int = 500
-    client_events_per_s: int = 100_000
+    client_events_per_s: int = 200_000
     client_idempotency_keys_max: int = 100_000
     client_waiting_bytes_max: int = 1_073_741_824
     queue_tenants_max: int = 100_000
