@@ -75,4 +75,5 @@ async def test_everything_is_gone_once_it_is_delivered(topology: Topology):
         assert row["events"]["sent"] == 95
         assert row["health"] == 100
         async with bus.http.get(f"{bus.url}/topics", headers=basic(publisher)) as response:
-            assert await response.json() == [{"name": "widgets", "publisher": "publisher", "events": 95}]
+            [topic] = await response.json()
+            assert (topic["name"], topic["publisher"], topic["events"]) == ("widgets", "publisher", 95)
