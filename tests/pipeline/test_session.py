@@ -153,7 +153,7 @@ def test_closing_in_the_middle_of_a_job_is_quiet():
         "print('closed')\n"
     )
 
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=280)
+    told = run_program(script)
 
     assert told.stdout == "closed\n", told.stderr
     assert "ERROR" not in told.stderr
@@ -176,8 +176,13 @@ def test_a_stream_that_fails_raises_its_error_and_logs_no_traces():
         "close(spark)\n"
     )
 
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=280)
+    told = run_program(script)
 
     assert told.stdout == "True\n", told.stderr
     assert "MicroBatchExecution" not in told.stderr
     assert "Traceback" not in told.stderr
+
+
+def run_program(text: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of its own: what Spark logs goes to its standard error."""
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, timeout=280)

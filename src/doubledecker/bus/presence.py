@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from doubledecker.background import beside
 from doubledecker.errors import BusAway
 from doubledecker.store import processes
 from doubledecker.store.partitions import Partition
@@ -45,13 +46,10 @@ class Presence:
     @contextlib.asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:
         """Report while the block runs; sign off at its end."""
-        task = asyncio.create_task(self._keep_reporting())
         try:
-            yield
+            async with beside(self._keep_reporting()):
+                yield
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
             with contextlib.suppress(BusAway):
                 await processes.sign_off(self._home, [self.process])
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from doubledecker.background import beside
 from doubledecker.errors import SettingInvalid
 
 GLANCE_S = 0.25  # a server that writes 100 MB a second takes three quarters of the reserve's default in this time
@@ -48,13 +49,8 @@ class DiskReserve:
     @contextlib.asynccontextmanager
     async def keeping(self, directory: Path, url: str) -> AsyncIterator[None]:
         """Look at the disk while the block runs, and have the server at this URL refuse writes while it is short."""
-        task = asyncio.create_task(self._look_forever(directory, url))
-        try:
+        async with beside(self._look_forever(directory, url)):
             yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
     async def _look_forever(self, directory: Path, url: str) -> None:
         is_refusing = False

@@ -9,22 +9,17 @@ file may do.
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+
+from doubledecker.background import beside
 
 EVERY_S = 1.0
 
 
-@contextlib.asynccontextmanager
-async def flushing(directory: Path) -> AsyncIterator[None]:
+def flushing(directory: Path) -> AbstractAsyncContextManager[None]:
     """Flush a server's append-only file once a second while the block runs."""
-    task = asyncio.create_task(_flush_forever(directory))
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    return beside(_flush_forever(directory))
 
 
 async def _flush_forever(directory: Path) -> None:
