@@ -42,6 +42,14 @@ async def test_those_that_are_over_are_forgotten_and_those_that_are_not_never(pl
     assert [errand.created_at for errand in kept] == [0, *range(21, KEPT_MAX + 20)]
 
 
+async def test_errands_of_one_millisecond_are_listed_as_they_were_made(plain: Partitions):
+    for number in (2, 1, 3):
+        await errands.create(plain.home, REPLAYS, structs.replace(an_errand(number), created_at=7))
+    kept = await errands.read_all(plain.home, REPLAYS)
+
+    assert [errand.id for errand in kept] == ["errand-2", "errand-1", "errand-3"]
+
+
 async def test_only_so_many_may_wait(plain: Partitions):
     for number in range(ACTIVE_MAX):
         await errands.create(plain.home, REPLAYS, an_errand(number))

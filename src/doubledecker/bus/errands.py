@@ -110,8 +110,7 @@ class Errands:
         now_ms = await self._home.time_ms()
         owner = "" if caller.is_root else caller.id
         errand = Errand(uid(), owner, msgspec.Raw(msgspec.json.encode(asked)), now_ms, changed_at=now_ms)
-        await errands.create(self._home, kind, errand)
-        [noted] = await self._noted([errand])
+        [noted] = await self._noted([await errands.create(self._home, kind, errand)])
         return noted
 
     async def _noted(self, found: Sequence[Errand]) -> list[Errand]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import cast
 
 import msgspec
+from msgspec import structs
 
 from doubledecker.errors import NotFound, TooMany
 from doubledecker.model.errand import Errand
@@ -22,8 +23,8 @@ _decode = msgspec.json.Decoder(Errand).decode
 _SECOND_US = 1_000_000
 
 
-async def create(home: Partition, kind: str, errand: Errand) -> None:
-    """Keep a new errand; raises TooMany while as many wait as may."""
+async def create(home: Partition, kind: str, errand: Errand) -> Errand:
+    """Keep a new errand, and return it as kept; raises TooMany while as many wait as may."""
     known = await read_all(home, kind)
     active = sum(each.is_active for each in known)
     if active >= ACTIVE_MAX:
@@ -31,7 +32,11 @@ async def create(home: Partition, kind: str, errand: Errand) -> None:
     over = [each.id for each in known if not each.is_active]
     if len(known) >= KEPT_MAX and over:
         await home.command("HDEL", home.key(kind), *over[: len(known) - KEPT_MAX + 1])
-    await home.run(_REPLACE, kind=kind, id=errand.id, former="", latter=msgspec.json.encode(errand))
+    # Two errands of one millisecond would be listed in the order of their random ids.
+    created_at = max([errand.created_at, *(each.created_at + 1 for each in known)])
+    kept = structs.replace(errand, created_at=created_at)
+    await home.run(_REPLACE, kind=kind, id=kept.id, former="", latter=msgspec.json.encode(kept))
+    return kept
 
 
 async def read_all(home: Partition, kind: str) -> list[Errand]:
