@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Self
 
@@ -10,16 +11,25 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from doubledecker.lake import life, marks, queries, reads
+from doubledecker.lake import arrow, life, marks, queries, reads, rows
 from doubledecker.lake.life import Life
 from doubledecker.lake.queries import Found
 from doubledecker.lake.reads import Reader
 from doubledecker.model import search
+from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
-from doubledecker.pipeline import lake, landing, reading, rewriting, versions
+from doubledecker.pipeline import files, lake, landing, reading, rewriting, versions
 from doubledecker.pipeline.landing import Landed
 from doubledecker.pipeline.reading import Access
+from doubledecker.store.journal import Entry
 from feed import Feed
+
+
+def land_entry(root: str, name: str, entry: Entry) -> None:
+    """Write an entry of a journal to its table as a file of its own, without a bus."""
+    table = landing.table_of(root, name)
+    batch = arrow.to_batch(rows.layout(name), [entry], partition=0)
+    table.commit(table.open(), list(files.write(table, [batch])), marks.reaches({0: EntryId.parse(entry.id)}))
 
 
 class PlainLake:
@@ -66,10 +76,10 @@ class PlainLake:
         async with reading.connected(self.access) as bus:
             return await reads.find(reads.Ground(self.root, bus), query, reader=reader)
 
-    async def life(self, id_: str, *, reader: Reader | None = None) -> Life:
+    async def life(self, id_: str, *, since: datetime | None = None, reader: Reader | None = None) -> Life:
         """What `doubledecker events --id` finds."""
         async with reading.connected(self.access) as bus:
-            return await life.look(reads.Ground(self.root, bus), id_, reader=reader)
+            return await life.look(reads.Ground(self.root, bus), id_, since=since, reader=reader)
 
     def table(self, name: str = "events") -> DeltaTable:
         return DeltaTable(f"{self.root}/{name}")

@@ -4,6 +4,7 @@ import importlib.util
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cli.commands import Up, run
@@ -13,7 +14,8 @@ from doubledecker.lake import arrow, marks, reads, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
 from doubledecker.pipeline import files, landing, tombstones
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import Attempt, Entry
+from lakes import land_entry
 
 HIDING = """\
 import sys
@@ -107,3 +109,26 @@ def test_too_much_for_a_machine_without_spark_says_what_to_do(bus: Up, tmp_path:
 
     with pytest.raises(ReadTooLarge, match="it touches 1 files of 0 MiB; narrow it with --from"):
         search.search(id_=None, limit=1, data=bus.data, lake=str(tmp_path / "lake"), as_json=True, wanted={})
+
+
+def test_an_old_events_life_is_shown_without_spark_as_far_as_it_was_read(
+    bus: Up, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    root = str(tmp_path / "lake")
+    a_lake(tmp_path / "lake")
+    for at in (1_600_000_001_000, 1_600_086_400_000):
+        attempt = Attempt("a-batch", "mailer", 1, "refused", 5, at, ["landed-0"], status=503)
+        land_entry(root, "attempts", Entry(f"{at}-0", (("a", msgspec.json.encode(attempt)),)))
+    monkeypatch.setattr(reads, "_FILES_MAX", 1)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else found(name))
+    search.search(id_="landed-0", limit=1, data=bus.data, lake=root, as_json=False, wanted={})
+    shown = capsys.readouterr()
+    search.search(id_="landed-0", limit=1, data=bus.data, lake=root, as_json=True, wanted={})
+    told = json.loads(capsys.readouterr().out)
+
+    assert "2020-09-13T12:26:41.000Z" in shown.out
+    until = "2020-09-14T12:26:40.000Z"
+    assert until not in shown.out
+    assert shown.err == f"Attempts in the lake were looked at until {until}; --from {until} goes on from there\n"
+    assert (len(told["attempts"]), told["attempts_until"]) == (1, until)

@@ -58,10 +58,10 @@ def test_a_spark_conf_that_cannot_be_used_is_one_line_before_anything_starts(bus
 
 
 def test_one_event_is_not_narrowed_further():
-    answer = run("events", "--id", "x", "--from", "2026-11-15")
+    answer = run("events", "--id", "x", "--to", "2026-11-15")
 
     assert answer.returncode == 2
-    assert "--id is one event; leave out --from" in answer.stderr
+    assert "--id is one event; leave out --to" in answer.stderr
 
 
 def test_where_to_look_is_said_once():

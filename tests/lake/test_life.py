@@ -3,21 +3,26 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+from duckdb import DuckDBPyConnection
 from msgspec import Raw, json
 
 from conftest import Topology
-from doubledecker.lake import life
+from doubledecker.errors import ReadTooLarge
+from doubledecker.lake import engine, life, reads, snapshots
 from doubledecker.lake.life import Life
-from doubledecker.lake.queries import Found
+from doubledecker.lake.queries import Found, Query
+from doubledecker.model import moment
 from doubledecker.model.errand import Errand
 from doubledecker.model.queue import Queue
 from doubledecker.model.replay import Replay
 from doubledecker.model.token import Caller
 from doubledecker.store import extents
+from doubledecker.store.journal import Attempt, Entry
 from doubledecker.store.queues import Held
 from feed import a_feed
 from harness import a_bus, an_event
-from lakes import PlainLake, a_plain_lake
+from lakes import PlainLake, a_plain_lake, land_entry
 from receiver import Receiver
 
 
@@ -44,6 +49,65 @@ async def test_an_events_life_is_its_acceptance_and_every_attempt(one: Topology,
     ]
     assert landed == fresh
     assert stranger == Life([], [], [], [])
+
+
+DAY_MS = 86_400_000
+
+
+def an_old_events_attempts(root: str, id_: str, *, at_ms: int, days: int) -> None:
+    """An event that was accepted long ago, and an attempt to deliver it on each of some days, in a file of its own."""
+    line = b'{"topic":"orders","type":"create","t":1,"id":"%s"}' % id_.encode()
+    land_entry(root, "events", Entry(f"{at_ms}-0", (("p", line),)))
+    for day in range(days):
+        at = at_ms + day * DAY_MS + 1000
+        attempt = Attempt("a-batch", "mailer", day + 1, "refused", 5, at, [id_], status=503)
+        land_entry(root, "attempts", Entry(f"{at}-0", (("a", json.encode(attempt)),)))
+
+
+@pytest.mark.parametrize("bound", ["_FILES_MAX", "_BYTES_MAX"])
+async def test_attempts_on_an_old_event_are_read_as_far_as_the_bounds_go(
+    bound: str, one: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The bounds have room for the files of three days, of ten."""
+    begin_ms = 1_694_740_000_000
+    async with a_feed(one) as feed:
+        mine = await a_plain_lake(feed, tmp_path)
+        an_old_events_attempts(mine.root, "an-old-one", at_ms=begin_ms, days=10)
+        whole = await mine.life("an-old-one")
+        file_bytes = snapshots.read(mine.root, "attempts", partitions=1).bytes // 10
+        monkeypatch.setattr(reads, bound, {"_FILES_MAX": 3, "_BYTES_MAX": int(3.5 * file_bytes)}[bound])
+        part = await mine.life("an-old-one")
+        assert part.attempts_until is not None
+        rest = await mine.life("an-old-one", since=moment.parse(part.attempts_until))
+
+    assert ([row["attempt"] for row in whole.attempts], whole.attempts_until) == ([*range(1, 11)], None)
+    assert [row["attempt"] for row in part.attempts] == [1, 2, 3]
+    assert part.attempts_until == str(whole.attempts[3]["at"])
+    assert [row["attempt"] for row in rest.attempts] == [4, 5, 6]
+    assert rest.attempts_until == str(whole.attempts[6]["at"])
+
+
+async def test_attempts_that_take_too_long_to_read_leave_those_found_before(
+    one: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    select, read = engine.select_files, []
+
+    def select_some(connection: DuckDBPyConnection, *, query: Query, **named: object) -> Found:
+        read.append(query.name)
+        if read.count("attempts") == 3:
+            raise ReadTooLarge("it takes more than 10 s")
+        return select(connection, query=query, **named)
+
+    monkeypatch.setattr(engine, "select_files", select_some)
+    # Each of the first files is a part.
+    monkeypatch.setattr(reads, "_PART_BYTES", 1)
+    async with a_feed(one) as feed:
+        mine = await a_plain_lake(feed, tmp_path)
+        an_old_events_attempts(mine.root, "an-old-one", at_ms=1_694_740_000_000, days=10)
+        found = await mine.life("an-old-one")
+
+    assert [row["attempt"] for row in found.attempts] == [1, 2]
+    assert found.attempts_until == "2023-09-17T01:06:41.000Z"
 
 
 class _Client:

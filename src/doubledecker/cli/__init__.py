@@ -99,7 +99,9 @@ def _status(url: str | None, data: Path | None, *, as_json: bool) -> None:
 
 
 @cli.command("events")
-@click.option("--from", "start", metavar="TIME", help="Accepted from then on, e.g. 2026-11-15T11:00:00Z")
+@click.option(
+    "--from", "start", metavar="TIME", help="Accepted from then on, e.g. 2026-11-15T11:00:00Z; attempts from then on"
+)
 @click.option("--to", "end", metavar="TIME", help="Accepted before then")
 @click.option("--topic", help="On this topic")
 @click.option("--tenant", help="Of this tenant")
@@ -116,10 +118,9 @@ def _events(
     from doubledecker.cli import search  # noqa: PLC0415 - only what the command needs
 
     wanted = {name: value for name, value in given.items() if value}
-    if id_ and wanted:
-        raise click.UsageError(
-            f"--id is one event; leave out --{min(wanted).replace('start', 'from').replace('end', 'to')}"
-        )
+    narrowing = wanted.keys() - {"start"}
+    if id_ and narrowing:
+        raise click.UsageError(f"--id is one event; leave out --{min(narrowing).replace('end', 'to')}")
     search.search(id_=id_, limit=limit, data=data, lake=lake, as_json=as_json, wanted=wanted)
 
 

@@ -21,6 +21,7 @@ from doubledecker.model.event import EVENT_ID
 from doubledecker.model.search import Wanted
 
 if TYPE_CHECKING:
+    from doubledecker.lake.life import Life
     from doubledecker.lake.reads import Reader
 
 _SHOWN = ("at", "topic", "type", "tenant", "key", "id", "data")
@@ -43,21 +44,40 @@ def search(
         raise BadRequest(f"the id is {id_[:80]!r}; ids are 1 to 128 printable ASCII characters")
     found = _look(data, lake, id_=id_, wanted=asked)
     if as_json:
-        click.echo(json.dumps(found if id_ else found["events"], default=_as_text, ensure_ascii=False))
-        return
-    _show(_SHOWN, found["events"])
-    if id_ and found["events"]:
-        for names, part in ((_ATTEMPT, "attempts"), (_WAITING, "waiting"), (_REPLAY, "replays")):
-            if found[part]:
-                click.echo(f"\n{part}")
-                _show(names, found[part])
-    if not found["events"]:
+        told = found if isinstance(found, list) else asdict(found)
+        click.echo(json.dumps(told, default=_as_text, ensure_ascii=False))
+    elif isinstance(found, list):
+        _show_events(found, limit)
+    else:
+        _show_life(found)
+
+
+def _show_events(found: Found, limit: int) -> None:
+    _show(_SHOWN, found)
+    if not found:
         click.echo("No event fits", err=True)
-    elif not id_ and len(found["events"]) == limit:
+    elif len(found) == limit:
         click.echo(f"These are the first {limit}; there may be more: --limit", err=True)
 
 
-def _look(data: Path | None, lake: str | None, *, id_: str | None, wanted: Wanted) -> dict[str, Found]:
+def _show_life(life: "Life") -> None:
+    _show(_SHOWN, life.events)
+    for title, names, rows in (
+        ("attempts", _ATTEMPT, life.attempts),
+        ("waiting", _WAITING, life.waiting),
+        ("replays", _REPLAY, life.replays),
+    ):
+        if rows:
+            click.echo(f"\n{title}")
+            _show(names, rows)
+    if not life.events:
+        click.echo("No event fits", err=True)
+    elif life.attempts_until:
+        until = life.attempts_until
+        click.echo(f"Attempts in the lake were looked at until {until}; --from {until} goes on from there", err=True)
+
+
+def _look(data: Path | None, lake: str | None, *, id_: str | None, wanted: Wanted) -> "Found | Life":
     """Without Spark if that is not too much, else with it."""
     for needed in ("deltalake", "duckdb"):
         if importlib.util.find_spec(needed) is None:
@@ -77,7 +97,7 @@ def _look(data: Path | None, lake: str | None, *, id_: str | None, wanted: Wante
         return _look_with_spark(settings, root, id_=id_, wanted=wanted)
 
 
-def _look_with_spark(settings: Settings, root: str, *, id_: str | None, wanted: Wanted) -> dict[str, Found]:
+def _look_with_spark(settings: Settings, root: str, *, id_: str | None, wanted: Wanted) -> "Found | Life":
     from doubledecker.pipeline import search as spark_search  # noqa: PLC0415 - slow to import, and may not be there
     from doubledecker.pipeline import session  # noqa: PLC0415 - the same
 
@@ -90,7 +110,7 @@ def _look_with_spark(settings: Settings, root: str, *, id_: str | None, wanted: 
 
 async def _read(
     settings: Settings, root: str, *, id_: str | None, wanted: Wanted, reader: "Reader | None" = None
-) -> dict[str, Found]:
+) -> "Found | Life":
     from doubledecker.lake import life, queries, reads  # noqa: PLC0415 - slow to import, and may not be there
     from doubledecker.store.partitions import Partitions  # noqa: PLC0415 - the same
 
@@ -102,8 +122,8 @@ async def _read(
     try:
         ground = reads.Ground(root, bus)
         if id_:
-            return asdict(await life.look(ground, id_, reader=reader))
-        return {"events": await reads.find(ground, queries.search(wanted), reader=reader)}
+            return await life.look(ground, id_, since=wanted.since, reader=reader)
+        return await reads.find(ground, queries.search(wanted), reader=reader)
     finally:
         await bus.close()
 

@@ -24,24 +24,35 @@ _BEFORE = timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class Life:
-    """All that is known of one event; the lists are empty when there is none."""
+    """All that is known of one event; the lists are empty when there is none.
+
+    `attempts_until` is from when on attempts that have landed were not looked at, because they are too many; None when
+    all were.
+    """
 
     events: Found
     attempts: Found
     waiting: Found
     replays: Found
+    attempts_until: str | None = None
 
 
-async def look(ground: Ground, id_: str, *, reader: Reader | None = None) -> Life:
-    """Look for an event in lake, journal and Redis."""
+async def look(ground: Ground, id_: str, *, since: datetime | None = None, reader: Reader | None = None) -> Life:
+    """Look for an event in lake, journal and Redis.
+
+    Attempts are looked for from `since` on, or from acceptance on; they have no index of ids, so of many files the
+    earliest are read: most events are delivered within minutes.
+    """
     accepted = await reads.find(ground, queries.event(id_), reader=reader)
     if not accepted:
         return Life([], [], [], [])
-    since = min(_at(row) for row in accepted) - _BEFORE
-    attempts = await reads.find(ground, queries.attempts(id_, since=since), reader=reader)
+    begin = since or min(_at(row) for row in accepted) - _BEFORE
+    attempts = await reads.find_far(ground, queries.attempts(id_, since=begin), reader=reader)
     seen = [each for partition in ground.bus.all for each in await sightings.find(partition, id_)]
     kept = await errands.read_all(ground.bus.home, REPLAYS)
-    return Life(accepted, attempts, [_row(each) for each in seen], await _replays(accepted, kept))
+    waiting, sent = [_row(each) for each in seen], await _replays(accepted, kept)
+    until = moment.to_text(attempts.until) if attempts.until else None
+    return Life(accepted, attempts.found, waiting, sent, until)
 
 
 def _row(sighting: Sighting) -> Row:

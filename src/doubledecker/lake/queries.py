@@ -62,6 +62,6 @@ def event(id_: str) -> Query:
 
 
 def attempts(id_: str, *, since: datetime) -> Query:
-    """The attempts that carried an event, which was accepted at `since`."""
+    """The attempts from `since` on that carried an event."""
     parts = (condition.compared("at", ">=", since), condition.contains("events", id_))
     return Query("attempts", Junction("and", parts), _ROWS_MAX, since=since, id=id_)

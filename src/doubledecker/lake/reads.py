@@ -6,6 +6,8 @@
    version's mark, and then all begins again with a newer version. A reader never holds the journal.
 4. The files of the version are read. They stay, unless an erasure deletes them; then all begins again as well.
 
+A read of too many files is refused, or, where a part is of use, ends before them and says so.
+
 The bus trims only what the table has, or what its bound forces it to: the version was opened after 1, so what it does
 not have and what was trimmed by then is a gap, which the bus has recorded, and not to be found anywhere.
 """
@@ -13,6 +15,7 @@ not have and what was trimmed by then is a gap, which the bus has recorded, and 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 
 from duckdb import DuckDBPyConnection
@@ -38,6 +41,9 @@ _READS_MAX = 2
 _FILES_MAX = 5_000
 # Of what is searched row by row: about five million rows, read in two seconds on two cores.
 _BYTES_MAX = 268_435_456
+# Of the first part of a read that goes as far as it can; each has twice as many as the one before. When one takes too
+# long, what the others found is there.
+_PART_BYTES = 8_388_608
 
 Reader = Callable[[Snapshot, Query, Sequence[Erasure]], Awaitable[Found]]
 
@@ -51,21 +57,48 @@ class Ground:
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_READS_MAX))
 
 
+@dataclass(frozen=True)
+class Looked:
+    """The rows that were found, and from when on files were not read; None when all were."""
+
+    found: Found
+    until: datetime | None = None
+
+
+_Read = Callable[["_Look", Snapshot, Sequence[Erasure]], Awaitable[Looked]]
+
+
 async def find(ground: Ground, query: Query, *, reader: Reader | None = None) -> Found:
     """The first rows that fit, by time; of events, those that were not erased.
 
     Files are read by `reader`, such as Spark, or here; then ReadTooLarge is raised when they are too many for that.
     """
+    return (await _try(ground, query, _by(reader) if reader else _Look.read_few)).found
+
+
+async def find_far(ground: Ground, query: Query, *, reader: Reader | None = None) -> Looked:
+    """The same, but files that are too many to be read here are read from the earliest on, as far as the bounds go."""
+    return await _try(ground, query, _by(reader) if reader else _Look.read_far)
+
+
+async def _try(ground: Ground, query: Query, read: _Read) -> Looked:
     async with ground.slots:
         with engine.opened() as connection:
             look = _Look(ground, query, connection)
             for left in reversed(range(_TRIES)):
                 try:
-                    return await look.once(reader or look.read_few)
+                    return await look.once(read)
                 except (JournalTrimmed, LakeMoved) as error:
                     if not left:
                         raise LakeUnfit(f"journal and lake change faster than they can be read: {error}") from error
     raise AssertionError("the last try returns or raises")
+
+
+def _by(reader: Reader) -> _Read:
+    async def read(look: "_Look", snapshot: Snapshot, erased: Sequence[Erasure]) -> Looked:
+        return Looked(await reader(snapshot, look.query, erased))
+
+    return read
 
 
 @dataclass(frozen=True)
@@ -76,7 +109,7 @@ class _Look:
     query: Query
     connection: DuckDBPyConnection
 
-    async def once(self, reader: Reader) -> Found:
+    async def once(self, read: _Read) -> Looked:
         """Read journal and table as they are now; raises when they change meanwhile."""
         bus, query, root = self.ground.bus, self.query, self.ground.root
         reach = {part.index: await extents.read(part, query.name) for part in bus.all}
@@ -85,28 +118,51 @@ class _Look:
         fresh: Found = []
         for part in bus.all:
             fresh += await self._read_journal(part, reach[part.index], snapshot.reached[part.index], erased)
-        landed = await reader(snapshot, query, erased)
-        return sorted(landed + fresh, key=_place)[: query.limit]
+        landed = await read(self, snapshot, erased)
+        return Looked(sorted(landed.found + fresh, key=_place)[: query.limit], landed.until)
 
-    async def read_few(self, snapshot: Snapshot, query: Query, erased: Sequence[Erasure]) -> Found:
+    async def read_few(self, snapshot: Snapshot, erased: Sequence[Erasure]) -> Looked:
         """Read the files of a version, if they are few enough.
 
         An id that tells its time is looked for in the files of that time first. The bus makes such an id once; a
         publisher may bring one of any time, so the other files are read as well, as long as they are few enough.
         """
+        chosen = self._choose(snapshot)
+        near = chosen.between(*self.query.near) if self.query.near else chosen
+        found = await self._read_all(near, erased)
+        rest = chosen.without(near)
+        if found and _is_too_large(rest, self.query):
+            return Looked(found)
+        return Looked(found + await self._read_all(rest, erased))
+
+    async def read_far(self, snapshot: Snapshot, erased: Sequence[Erasure]) -> Looked:
+        """Read the files of a version by time, in growing parts, until they are too many or take too long."""
+        chosen = self._choose(snapshot).by_time()
+        near = chosen.first(files=_FILES_MAX, bytes_=_BYTES_MAX)
+        found: Found = []
+        for part in near.parts(_PART_BYTES):
+            try:
+                found += await self._read_files(part, erased)
+            except ReadTooLarge:
+                return Looked(found, self._begin(part))
+        rest = chosen.without(near)
+        return Looked(found, self._begin(rest) if rest.files else None)
+
+    def _begin(self, unread: Snapshot) -> datetime:
+        return max(unread.begin, self.query.since) if self.query.since else unread.begin
+
+    def _choose(self, snapshot: Snapshot) -> Snapshot:
+        """The files that the log alone does not rule out."""
         if "://" in snapshot.uri:
             raise ReadTooLarge("the lake is not a folder")
-        chosen = snapshot.between(query.since, query.until).of_topic(query.topic)
-        near = chosen.between(*query.near) if query.near else chosen
-        found = await self._read_files(near, erased)
-        rest = chosen.without(near)
-        if found and _is_too_large(rest, query):
-            return found
-        return found + await self._read_files(rest, erased)
+        return snapshot.between(self.query.since, self.query.until).of_topic(self.query.topic)
 
-    async def _read_files(self, chosen: Snapshot, erased: Sequence[Erasure]) -> Found:
+    async def _read_all(self, chosen: Snapshot, erased: Sequence[Erasure]) -> Found:
         if _is_too_large(chosen, self.query):
             raise ReadTooLarge(f"it touches {len(chosen.files):,} files of {chosen.bytes // 1_048_576:,} MiB")
+        return await self._read_files(chosen, erased)
+
+    async def _read_files(self, chosen: Snapshot, erased: Sequence[Erasure]) -> Found:
         select = partial(engine.select_files, paths=chosen.paths(), query=self.query, erased=erased)
         return await engine.run(self.connection, select)
 

@@ -3,10 +3,10 @@
 Reading makes no table and changes none: a lake that is not there has no files and has come nowhere.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import repeat, starmap
+from itertools import accumulate, repeat, starmap
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -68,8 +68,39 @@ class Snapshot:
         theirs = {file.path for file in other.files}
         return self._only(file for file in self.files if file.path not in theirs)
 
+    @property
+    def begin(self) -> datetime:
+        """Before when none of the files has rows; they are at least one."""
+        return moment.from_ms(min(_begin(file) for file in self.files) // 1000)
+
+    def by_time(self) -> "Snapshot":
+        """The files by when their rows begin; those of which that is not known come first."""
+        return self._only(sorted(self.files, key=_begin))
+
+    def first(self, *, files: int, bytes_: int) -> "Snapshot":
+        """As many files from the first one on as fit into both."""
+        sizes = accumulate(file.size for file in self.files)
+        return self._only(file for file, size in zip(self.files[:files], sizes, strict=False) if size <= bytes_)
+
+    def parts(self, bytes_: int) -> Iterator["Snapshot"]:
+        """All files, in parts of at least so many bytes, of which each is to have twice as many as the one before."""
+        part: list[File] = []
+        size = 0
+        for file in self.files:
+            part.append(file)
+            size += file.size
+            if size >= bytes_:
+                yield self._only(part)
+                part, size, bytes_ = [], 0, 2 * bytes_
+        if part:
+            yield self._only(part)
+
     def _only(self, files: Iterable[File]) -> "Snapshot":
         return Snapshot(self.uri, self.reached, tuple(files))
+
+
+def _begin(file: File) -> int:
+    return file.at_min or 0
 
 
 def read(root: str, name: str, *, partitions: int) -> Snapshot:

@@ -30,3 +30,8 @@ def to_us(moment: datetime) -> int:
 
 def from_ms(at_ms: int) -> datetime:
     return _EPOCH + at_ms * _MS
+
+
+def to_text(moment: datetime) -> str:
+    """In UTC, to the millisecond, the rest cut off."""
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z"
