@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from conftest import Topology
-from doubledecker.lake import marks, snapshots
+from doubledecker.lake import marks, reads
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.event import Event
 from doubledecker.pipeline import landing, rewriting, tending, tombstones, versions
@@ -167,7 +167,7 @@ def test_a_tombstone_is_written_once(tmp_path: Path):
         tombstones.write(root, "an-id", Erasure(before_ms=1_794_740_000_123, key="k", topic="orders"))
     tombstones.write(root, "another", Erasure(before_ms=5, tenant="t"))
 
-    assert sorted(snapshots.erased(root), key=lambda each: each.before_ms) == [
+    assert sorted(reads.erased(root), key=lambda each: each.before_ms) == [
         Erasure(before_ms=5, tenant="t"),
         Erasure(before_ms=1_794_740_000_123, key="k", topic="orders"),
     ]

@@ -299,7 +299,10 @@ def _tail(
 
 
 def main() -> None:
-    """Run a command; an error that we know is one line on stderr, never a traceback."""
+    """Run a command; an error that we know is one line on stderr, never a traceback.
+
+    So is a file or folder that is not ours, wherever a command met it.
+    """
     try:
         cli()
     except Refused as error:
@@ -308,8 +311,10 @@ def main() -> None:
         _fail(error, _UNREACHABLE)
     except DoubledeckerError as error:
         _fail(error, 1)
+    except PermissionError as error:
+        _fail(f"{error.filename}: {error.strerror}", 1)
 
 
-def _fail(error: DoubledeckerError, code: int) -> None:
+def _fail(error: DoubledeckerError | str, code: int) -> None:
     click.echo(f"doubledecker: {error}", err=True)
     sys.exit(code)

@@ -22,7 +22,7 @@ import click
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly import spark_conf
 from doubledecker.assembly.settings import Settings
-from doubledecker.errors import BusAway, SettingInvalid
+from doubledecker.errors import BusAway, LakeUnfit, SettingInvalid
 from doubledecker.store import private
 
 DEFAULT = Path(".data")
@@ -104,6 +104,22 @@ def locate(folder: Path | None, lake: str | None) -> tuple[Settings, str]:
     found = replace(found, spark_conf=spark_conf.read(folder or DEFAULT, found.spark_conf))
     # Resolved: Spark compares the lake's path with those of its files, which are.
     return found, root if "://" in root else str(Path(root).resolve())
+
+
+def has_lake(root: str) -> bool:
+    """Whether a lake's folder is there, if it is to be one; raises LakeUnfit when we may not look into it."""
+    if "://" in root:
+        return True
+    try:
+        # Listing it is one right, and entering it another: without either, its tables seem not to be there.
+        os.scandir(root).close()
+        Path(root, os.curdir).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        whose = "pass a --lake that you may read, or ask its owner"
+        raise LakeUnfit(f"cannot read the lake {root}: {error.strerror}; {whose}") from error
+    return True
 
 
 def _announced(folder: Path | None, name: str) -> str | None:

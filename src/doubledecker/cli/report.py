@@ -73,12 +73,10 @@ def find(data: Path | None, lake: str | None) -> str:
     if importlib.util.find_spec("deltalake") is None:
         raise SparkUnfit("deltalake is not installed; get it with: pip install 'doubledecker[lake]'")
     root = lake or reading.read(os.environ).lake or str((data or folder.DEFAULT) / "lake")
-    if "://" in root:
-        return root
-    if not Path(root).is_dir():
+    if not folder.has_lake(root):
         where = "pass its --lake, or --data of `doubledecker up`, or make one with `doubledecker pipeline run`"
         raise LakeUnfit(f"there is no lake at {root}; {where}")
-    return str(Path(root).resolve())
+    return root if "://" in root else str(Path(root).resolve())
 
 
 def _read(root: str, wanted: Stretch, *, is_open: bool) -> Report:

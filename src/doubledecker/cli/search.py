@@ -83,7 +83,7 @@ def _look(data: Path | None, lake: str | None, *, id_: str | None, wanted: Wante
         if importlib.util.find_spec(needed) is None:
             raise LakeUnfit(f"{needed} is not installed; get it with: pip install 'doubledecker[lake]'")
     settings, root = folder.locate(data, lake)
-    if "://" not in root and not Path(root).is_dir():
+    if not folder.has_lake(root):
         click.echo(f"There is no lake at {root}; only the journal is searched", err=True)
     try:
         return asyncio.run(_read(settings, root, id_=id_, wanted=wanted))

@@ -90,24 +90,35 @@ async def run(connection: DuckDBPyConnection, work: Callable[[DuckDBPyConnection
 
     Raises ReadTooLarge when it takes longer or more memory than a read may. However it ends, the thread has ended too.
     """
-    running = asyncio.ensure_future(asyncio.to_thread(work, connection))
+    running = asyncio.ensure_future(asyncio.to_thread(do, connection, work))
     try:
         await asyncio.wait({running}, timeout=_READ_S)
         if not running.done():
             raise ReadTooLarge(f"it takes more than {_READ_S:g} s")
         return running.result()
-    except duckdb.OutOfMemoryException as error:
-        raise ReadTooLarge(f"it takes more than {_CONFIG['memory_limit']} of memory") from error
-    except duckdb.IOException as error:
-        raise LakeMoved(f"a file of the lake cannot be read: {error}") from error
-    except duckdb.Error as error:
-        raise LakeUnfit(f"the lake cannot be read: {' '.join(str(error).split())[:300]}") from error
     finally:
         while not running.done():
             connection.interrupt()
             await asyncio.wait({running}, timeout=_INSIST_S)
         if not running.cancelled():
             running.exception()
+
+
+def do(connection: DuckDBPyConnection, work: Callable[[DuckDBPyConnection], _Result]) -> _Result:
+    """Do some work here and now, however long it takes; otherwise it raises what `run` does."""
+    try:
+        return work(connection)
+    except duckdb.OutOfMemoryException as error:
+        raise ReadTooLarge(f"it takes more than {_CONFIG['memory_limit']} of memory") from error
+    except duckdb.IOException as error:
+        raise LakeMoved(f"a file of the lake cannot be read: {_said(error)}") from error
+    except duckdb.Error as error:
+        raise LakeUnfit(f"the lake cannot be read: {_said(error)}") from error
+
+
+def _said(error: duckdb.Error) -> str:
+    """What DuckDB said, on one line, and without the part of our SQL that follows."""
+    return " ".join(str(error).partition("\nLINE ")[0].split())[:300]
 
 
 def select_files(
@@ -122,6 +133,18 @@ def select_files(
     files = f"select * from read_parquet($files, union_by_name = true{options})"  # noqa: S608 - names of ours
     source = f"({files} union all by name {given})"
     return _select(connection, source, query, erased, {"files": paths, "none": _JSON_NONE})
+
+
+def select_erased(connection: DuckDBPyConnection, paths: list[str]) -> list[Erasure]:
+    """The tombstones in some files."""
+    if not paths:
+        return []
+    wanted = "epoch_ms(before), tenant, key, topic"
+    connection.execute(f"select {wanted} from read_parquet($files)", {"files": paths})  # noqa: S608 - names of ours
+    return [
+        Erasure(before_ms, tenant=tenant or "", key=key or "", topic=topic or "")
+        for before_ms, tenant, key, topic in connection.fetchall()
+    ]
 
 
 def select_rows(

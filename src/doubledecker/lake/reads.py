@@ -81,6 +81,17 @@ async def find_far(ground: Ground, query: Query, *, reader: Reader | None = None
     return await _try(ground, query, _by(reader) if reader else _Look.read_far)
 
 
+def erased(root: str) -> Sequence[Erasure]:
+    """All tombstones: what was erased, wherever it still is."""
+    with engine.opened() as connection:
+        return engine.do(connection, partial(_select_erased, root))
+
+
+def _select_erased(root: str, connection: DuckDBPyConnection) -> Sequence[Erasure]:
+    stones = snapshots.read(root, "erasures", partitions=0)
+    return engine.select_erased(connection, stones.paths())
+
+
 async def _try(ground: Ground, query: Query, read: _Read) -> Looked:
     async with ground.slots:
         with engine.opened() as connection:
@@ -90,7 +101,7 @@ async def _try(ground: Ground, query: Query, read: _Read) -> Looked:
                     return await look.once(read)
                 except (JournalTrimmed, LakeMoved) as error:
                     if not left:
-                        raise LakeUnfit(f"journal and lake change faster than they can be read: {error}") from error
+                        raise LakeUnfit(f"the lake cannot be read, tried {_TRIES} times: {error}") from error
     raise AssertionError("the last try returns or raises")
 
 
@@ -114,7 +125,7 @@ class _Look:
         bus, query, root = self.ground.bus, self.query, self.ground.root
         reach = {part.index: await extents.read(part, query.name) for part in bus.all}
         snapshot = await asyncio.to_thread(snapshots.read, root, query.name, partitions=len(bus.all))
-        erased = await asyncio.to_thread(snapshots.erased, root) if query.name == "events" else []
+        erased = await engine.run(self.connection, partial(_select_erased, root)) if query.name == "events" else []
         fresh: Found = []
         for part in bus.all:
             fresh += await self._read_journal(part, reach[part.index], snapshot.reached[part.index], erased)

@@ -3,6 +3,7 @@
 Reading makes no table and changes none: a lake that is not there has no files and has come nowhere.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,8 +19,8 @@ from doubledecker.errors import LakeUnfit
 from doubledecker.lake import marks
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
-from doubledecker.model.erasure import Erasure
 
+_COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _MOMENT = DataType.timestamp("us", tz="UTC")
 
 
@@ -134,23 +135,15 @@ def _values(column: ChunkedArray) -> list[Any]:
     return list(plain.to_pylist())
 
 
-def erased(root: str) -> Sequence[Erasure]:
-    """All tombstones: what was erased, wherever it still is."""
-    table = _open(f"{root.rstrip('/')}/erasures")
-    if table is None or not table.file_uris():
-        return []
-    kept = table.scan().read_all()
-    columns = (_values(kept[name]) for name in ("before", "tenant", "key", "topic"))
-    return [
-        Erasure(before // 1000, tenant=tenant or "", key=key or "", topic=topic or "")
-        for before, tenant, key, topic in zip(*columns, strict=True)
-    ]
-
-
 def _open(uri: str) -> DeltaTable | None:
     try:
         return DeltaTable(uri)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise LakeUnfit(f"cannot open the lake's table {uri}: {error}; set DOUBLEDECKER_LAKE") from error
+        raise LakeUnfit(f"cannot open the lake's table {uri}: {said(error)}; set DOUBLEDECKER_LAKE") from error
+
+
+def said(error: Exception) -> str:
+    """What delta-rs said, on one line and without colours."""
+    return " ".join(_COLOUR.sub("", str(error)).split())

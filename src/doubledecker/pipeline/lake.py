@@ -20,7 +20,7 @@ from deltalake.table import ProtocolVersions
 from deltalake.transaction import AddAction, RemoveAction
 
 from doubledecker.errors import LakeUnfit
-from doubledecker.lake import commits
+from doubledecker.lake import commits, snapshots
 from doubledecker.lake.commits import Action, Stamp
 
 # Others commit every few seconds at most, and a commit takes milliseconds.
@@ -161,7 +161,8 @@ class Table:
                 self._create()
             return self._upgraded()
         except (DeltaError, OSError) as error:
-            raise LakeUnfit(f"cannot open the lake's table {self.uri}: {error}; set DOUBLEDECKER_LAKE") from error
+            seen = f"cannot open the lake's table {self.uri}: {snapshots.said(error)}"
+            raise LakeUnfit(f"{seen}; set DOUBLEDECKER_LAKE") from error
 
     def _create(self) -> None:
         folders = list(self.partition_by)

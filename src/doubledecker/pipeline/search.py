@@ -20,7 +20,7 @@ from pyspark.sql import functions as columns
 from pyspark.sql.types import TimestampType
 
 from doubledecker.errors import BadRequest, JournalTrimmed, LakeMoved, LakeUnfit
-from doubledecker.lake import marks, rows, snapshots
+from doubledecker.lake import marks, reads, rows
 from doubledecker.lake.queries import Found, Query
 from doubledecker.lake.reads import Reader
 from doubledecker.lake.snapshots import Snapshot
@@ -112,7 +112,7 @@ def everything(ground: Ground, name: str, *, since: datetime | None = None, unti
         if until is not None:
             fresh = fresh.where(columns.col("at") < columns.lit(until))
         whole = whole.unionByName(fresh.select(names))
-    return tombstones.leave_out(ground.spark, whole, snapshots.erased(ground.root)) if name == "events" else whole
+    return tombstones.leave_out(ground.spark, whole, reads.erased(ground.root)) if name == "events" else whole
 
 
 def has_landed(ground: Ground, name: str, reached: Mapping[int, EntryId], until: datetime) -> bool:

@@ -6,6 +6,7 @@ read once, some at a time, and added to all tallies that want them.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from doubledecker.errors import LakeUnfit
+from doubledecker.lake import snapshots
 from doubledecker.model import moment
 from doubledecker.model.summary import Flow, Moment, Receiving, Spread, Summary
 from doubledecker.pipeline import lake, measures, serving, sketches
@@ -54,26 +56,35 @@ def reach(root: str) -> tuple[datetime, datetime] | None:
     """From when to when there are measures at all, by the tables' logs; None when there are none."""
     bounds = []
     for name in measures.MEASURES:
-        uri = measures.table_of(root, name).uri
-        if DeltaTable.is_deltatable(uri):
-            minutes = [part for part in lake.parts(DeltaTable(uri)) if part.values["span"] == "minute"]
-            bounds += [(part.at_min, part.at_max) for part in minutes if part.at_min and part.at_max]
+        with _readable(measures.table_of(root, name).uri) as table:
+            parts = lake.parts(table) if table is not None else []
+        minutes = [part for part in parts if part.values["span"] == "minute"]
+        bounds += [(part.at_min, part.at_max) for part in minutes if part.at_min and part.at_max]
     return (min(least for least, _ in bounds), max(most for _, most in bounds)) if bounds else None
 
 
 def batches(root: str, name: str, *, span: str, since: datetime, until: datetime) -> Iterator[pa.Table]:
     """The rows of a measure from `since` until before `until`, some at a time; none when there is no such table."""
     measure = measures.TABLES[name]
-    uri = measures.table_of(root, name).uri
     bounds = [f"at {sign} timestamp '{_iso(moment)}'" for sign, moment in ((">=", since), ("<", until))]
     days = [f"date {sign} '{moment.astimezone(UTC):%Y-%m-%d}'" for sign, moment in ((">=", since), ("<=", until))]
     predicate = " and ".join([f"span = '{span}'", *days, *bounds])
+    with _readable(measures.table_of(root, name).uri) as table:
+        if table is not None:
+            # By Arrow's own reader, whose errors have names: those of delta-rs' reader are bare exceptions.
+            for batch in pa.RecordBatchReader.from_stream(
+                table.scan(columns=measure.schema.names, predicate=predicate)
+            ):
+                yield pa.table(batch).cast(measure.schema)
+
+
+@contextmanager
+def _readable(uri: str) -> Iterator[DeltaTable | None]:
+    """A table, None when there is none; raises LakeUnfit when it cannot be read."""
     try:
-        if DeltaTable.is_deltatable(uri):
-            for batch in DeltaTable(uri).scan(columns=measure.schema.names, predicate=predicate):
-                yield pa.table(pa.record_batch(batch)).cast(measure.schema)
-    except (DeltaError, OSError) as error:
-        raise LakeUnfit(f"cannot read the measures {uri}: {error}") from error
+        yield DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
+    except (DeltaError, pa.ArrowException, OSError) as error:
+        raise LakeUnfit(f"cannot read the measures {uri}: {snapshots.said(error)}") from error
 
 
 class _Tallies:
