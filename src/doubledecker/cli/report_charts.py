@@ -135,7 +135,10 @@ def _failed(each: Receiving, count: int) -> str:
 
 def fairness(queue: Serving) -> str:
     """How fairly a queue served, in words."""
-    return "what was asked for is not known" if queue.jain is None else f"Jain index against demand {queue.jain:.3f}"
+    if queue.jain is None:
+        return "what was asked for is not known"
+    divided = " of time" if queue.charge == "time" else ""
+    return f"Jain index{divided} against demand {queue.jain:.3f}"
 
 
 def wait(wait_ms: float | None) -> str:

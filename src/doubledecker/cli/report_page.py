@@ -126,12 +126,13 @@ def _subscribers(summary: Summary) -> Iterator[str]:
             (
                 queue.name,
                 f"{queue.tenants:,}",
+                queue.charge,
                 "none" if queue.jain is None else f"{queue.jain:.3f}",
                 *(f"{queue.settled[kind]:,}" for kind in kinds),
             )
             for queue in summary.queues
         ]
-        names = ("Queue", "Tenants", "Jain index", *(kind.capitalize() for kind in kinds))
+        names = ("Queue", "Tenants", "Charged by", "Jain index", *(kind.capitalize() for kind in kinds))
         yield "<section>\n<h2>Queues</h2>\n" + _table(names, settled) + "</section>"
 
 

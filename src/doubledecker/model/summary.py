@@ -54,7 +54,8 @@ class Receiving(msgspec.Struct, frozen=True):
 class Serving(msgspec.Struct, frozen=True):
     """What a queue handed out: to whom by share, how fairly as a whole and by moment, and what became of it.
 
-    Fairness is against demand; it is None where that was not observed. `waits` is how long messages of a tenant waited
+    Fairness is against demand, in what the queue charges by (`charge`: time or count); it is None where demand was not
+    observed. `waits` is how long messages of a tenant waited
     on average, in milliseconds: None for one that waited and was not served.
     """
 
@@ -65,6 +66,7 @@ class Serving(msgspec.Struct, frozen=True):
     jain: float | None
     jains: list[float | None]
     waits: dict[str, float | None] = {}
+    charge: str = "count"
 
 
 class Summary(msgspec.Struct, frozen=True):

@@ -53,9 +53,10 @@ MEASURES = {
 }
 
 
-# What sampling.py adds: message-milliseconds that tenants waited, how long that was observed, and weight times that.
-WAITING = Measure("waiting", "", ("queue", "tenant"), ("waited_ms", "observed_ms", "weighted_ms"))
-# The name in `tenant` of a row that says for how long its queue was observed; no tenant has an empty name.
+# What sampling.py adds: message-milliseconds that tenants waited, how long that was observed, and weight times that;
+# `timed_ms` is for how long of that the queue charged tenants by time.
+WAITING = Measure("waiting", "", ("queue", "tenant"), ("waited_ms", "observed_ms", "weighted_ms", "timed_ms"))
+# The name in `tenant` of a row that says for how long its queue was observed, and timed; no tenant has an empty name.
 OBSERVED = ""
 TABLES = {**MEASURES, WAITING.name: WAITING}
 

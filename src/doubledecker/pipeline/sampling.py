@@ -7,6 +7,7 @@ minute has waited 300 000 message-milliseconds. These add up over time and parti
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 from doubledecker.model import moment
 from doubledecker.pipeline import files, measures, reading
 from doubledecker.pipeline.reading import Access
-from doubledecker.store import facets, letters
+from doubledecker.store import facets, letters, registry
 from doubledecker.store.facets import Waiting
 
 # Bounds of one look, in each partition: it takes milliseconds of the server's time at most.
@@ -28,10 +29,11 @@ Sample = Mapping[str, Mapping[str, Waiting]]
 
 @dataclass(frozen=True)
 class _Look:
-    """What waits at one moment, by queue and tenant."""
+    """What waits at one moment, by queue and tenant, and which queues charge by time."""
 
     at: int
     queues: Sample
+    timed: AbstractSet[str]
 
 
 def sample(access: Access, root: str, *, interval_ms: int, is_active: bool) -> None:
@@ -44,18 +46,19 @@ def sample(access: Access, root: str, *, interval_ms: int, is_active: bool) -> N
     before = opened.transaction_version(_MARK) or look.at - interval_ms
     # While no pipeline ran nothing was observed, so a long gap is not counted.
     observed_ms = max(0, min(look.at - before, 2 * interval_ms))
-    found = list(rows(look.queues, at=moment.from_ms(look.at), observed_ms=observed_ms))
+    found = list(rows(look.queues, at=moment.from_ms(look.at), observed_ms=observed_ms, timed=look.timed))
     batch = pa.RecordBatch.from_pylist(found, schema=measures.WAITING.schema)
     table.commit(opened, files.write(table, [batch]), {_MARK: look.at})
 
 
-def rows(queues: Sample, *, at: datetime, observed_ms: int) -> Iterator[dict[str, object]]:
+def rows(queues: Sample, *, at: datetime, observed_ms: int, timed: AbstractSet[str]) -> Iterator[dict[str, object]]:
     """What one look adds to its minute and to its hour."""
     starts = {"minute": at.replace(second=0, microsecond=0), "hour": at.replace(minute=0, second=0, microsecond=0)}
     for span, start in starts.items():
         for queue, tenants in queues.items():
-            about = {"span": span, "at": start, "queue": queue, "observed_ms": observed_ms}
-            yield {**about, "tenant": measures.OBSERVED, "waited_ms": 0, "weighted_ms": 0}
+            about = {"span": span, "at": start, "queue": queue, "observed_ms": observed_ms, "timed_ms": 0}
+            timed_ms = observed_ms if queue in timed else 0
+            yield {**about, "tenant": measures.OBSERVED, "waited_ms": 0, "weighted_ms": 0, "timed_ms": timed_ms}
             for tenant, held in tenants.items():
                 waited_ms, weighted_ms = held.count * observed_ms, round(held.weight * observed_ms)
                 yield {**about, "tenant": tenant, "waited_ms": waited_ms, "weighted_ms": weighted_ms}
@@ -68,7 +71,10 @@ async def _look(access: Access) -> _Look:
             for queue in sorted(await letters.names_held(partition))[:_QUEUES_MAX]:
                 tenants = queues.setdefault(queue, {})
                 for found in await facets.waiting(partition, queue, most=_TENANTS_MAX):
-                    known = tenants.get(found.tenant)
-                    count = found.count + (known.count if known else 0)
+                    before = tenants.get(found.tenant)
+                    count = found.count + (before.count if before else 0)
                     tenants[found.tenant] = Waiting(found.tenant, count, found.weight)
-        return _Look(await bus.home.time_ms(), queues)
+        known = await registry.queues(bus.home, list(queues))
+        # What is pushed to a callback is charged by count, whatever its queue says.
+        timed = {queue.name for queue in known if queue.charge == "time" and not queue.callback}
+        return _Look(await bus.home.time_ms(), queues, timed)

@@ -1,4 +1,9 @@
-"""Serving: what the measures say of queues: what each handed out, to whom, how fairly, and how long tenants waited."""
+"""Serving: what the measures say of queues: what each handed out, to whom, how fairly, and how long tenants waited.
+
+How fairly is told by what the queue divides. One that charges by count divides messages, and those that wait are asked
+for as they are. One that charges by time divides the time of its consumers: a tenant got what its messages took, and
+asked for as much again for each that waits as one of its messages took on average.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +18,9 @@ from doubledecker.pipeline.tallying import Row, Tally
 
 # Of queues, and of a queue's tenants: more would not be looked at, and have to be kept.
 LARGEST_MAX = 20
+# How a message leaves its consumer's hands, which is when it is known what it took.
+_ENDS = ("acked", "nacked", "expired")
+_SERVED = ("pulled", *_ENDS, "took_ms")
 
 
 class QueueTallies:
@@ -20,8 +28,8 @@ class QueueTallies:
 
     def __init__(self) -> None:
         self.by_queue = Tally(["queue"], measures.SETTLEMENTS)
-        self.served = Tally(["queue", "tenant"], ["pulled"])
-        self.moments_served = Tally(["queue", "at", "tenant"], ["pulled"])
+        self.served = Tally(["queue", "tenant"], _SERVED)
+        self.moments_served = Tally(["queue", "at", "tenant"], _SERVED)
         self.waited = Tally(["queue", "tenant"], measures.WAITING.sums)
         self.moments_waited = Tally(["queue", "at", "tenant"], measures.WAITING.sums)
 
@@ -38,9 +46,21 @@ class _Tenant:
     """What a queue did for a tenant in some time."""
 
     pulled: int = 0
+    ended: int = 0
+    took_ms: int = 0
     waited_ms: int = 0
     observed_ms: int = 0
     weighted_ms: int = 0
+    timed_ms: int = 0
+
+    @property
+    def weight(self) -> float:
+        return self.weighted_ms / self.observed_ms if self.weighted_ms else 1.0
+
+    @property
+    def paid_ms(self) -> int:
+        """What its messages took, by which it is charged: a millisecond each at least."""
+        return max(self.took_ms, self.ended)
 
 
 _Tenants = Mapping[str, _Tenant]
@@ -62,8 +82,8 @@ def servings(tallies: QueueTallies, ats: Sequence[int]) -> list[Serving]:
 
 
 def _serving(name: str, settled: Row, whole: _Tenants, moments: Sequence[_Tenants]) -> Serving:
-    tenants = {tenant: held for tenant, held in whole.items() if tenant != measures.OBSERVED}
-    claims = _claims(whole)
+    tenants = _named(whole)
+    claims = _messages(whole)
     served = sum(held.pulled for held in tenants.values())
     shown = sorted(tenants, key=lambda tenant: (-claims[tenant].asked, tenant))[:LARGEST_MAX]
     return Serving(
@@ -74,24 +94,53 @@ def _serving(name: str, settled: Row, whole: _Tenants, moments: Sequence[_Tenant
         _fairness(whole),
         [_fairness(each) for each in moments],
         {tenant: _wait_ms(tenants[tenant]) for tenant in shown if _is_observed(whole)},
+        "time" if _is_timed(whole) else "count",
     )
 
 
+def _named(tenants: _Tenants) -> dict[str, _Tenant]:
+    return {tenant: held for tenant, held in tenants.items() if tenant != measures.OBSERVED}
+
+
 def _fairness(tenants: _Tenants) -> float | None:
-    return fairness.index(_claims(tenants)) if _is_observed(tenants) else None
+    if not _is_observed(tenants):
+        return None
+    return fairness.index(_times(tenants) if _is_timed(tenants) else _messages(tenants))
 
 
-def _claims(tenants: _Tenants) -> dict[str, Claim]:
-    observed_ms = max(1, tenants[measures.OBSERVED].observed_ms) if measures.OBSERVED in tenants else 1
+def _messages(tenants: _Tenants) -> dict[str, Claim]:
+    """What each got and asked for, in messages."""
+    return {
+        tenant: Claim(held.pulled, held.pulled + _waiting(tenants, held), held.weight)
+        for tenant, held in _named(tenants).items()
+    }
+
+
+def _times(tenants: _Tenants) -> dict[str, Claim]:
+    """What each got and asked for, in milliseconds of consumers."""
+    named = _named(tenants)
+    ended = sum(held.ended for held in named.values())
+    # Of a tenant whose costs are not known the others' are the best guess, as they are for the queue itself.
+    mean_ms = sum(held.paid_ms for held in named.values()) / ended if ended else 1.0
     return {
         tenant: Claim(
-            held.pulled,
-            held.pulled + held.waited_ms / observed_ms,
-            held.weighted_ms / held.observed_ms if held.weighted_ms else 1.0,
+            held.paid_ms,
+            held.paid_ms + _waiting(tenants, held) * (held.paid_ms / held.ended if held.ended else mean_ms),
+            held.weight,
         )
-        for tenant, held in tenants.items()
-        if tenant != measures.OBSERVED
+        for tenant, held in named.items()
     }
+
+
+def _waiting(tenants: _Tenants, held: _Tenant) -> float:
+    """How many messages of a tenant waited, on average."""
+    return held.waited_ms / max(1, tenants[measures.OBSERVED].observed_ms) if measures.OBSERVED in tenants else 0.0
+
+
+def _is_timed(tenants: _Tenants) -> bool:
+    """Whether the queue charged by time, for most of the time in which it was observed."""
+    observed = tenants.get(measures.OBSERVED, _Tenant())
+    return 2 * observed.timed_ms > observed.observed_ms
 
 
 def _is_observed(tenants: _Tenants) -> bool:
@@ -107,17 +156,19 @@ def _wait_ms(held: _Tenant) -> float | None:
 
 
 def _asked_in_all(tenants: _Tenants) -> float:
-    return sum(claim.asked for claim in _claims(tenants).values())
+    return sum(claim.asked for claim in _messages(tenants).values())
 
 
 def _grouped(served: Iterable[Row], waited: Iterable[Row], by: _Key) -> dict[object, dict[str, _Tenant]]:
     found: dict[object, dict[str, _Tenant]] = defaultdict(lambda: defaultdict(_Tenant))
     for row in served:
-        found[by(row)][str(row["tenant"])].pulled = _whole(row["pulled"])
+        held = found[by(row)][str(row["tenant"])]
+        held.pulled, held.took_ms = _whole(row["pulled"]), _whole(row["took_ms"])
+        held.ended = sum(_whole(row[word]) for word in _ENDS)
     for row in waited:
         held = found[by(row)][str(row["tenant"])]
         held.waited_ms, held.observed_ms = _whole(row["waited_ms"]), _whole(row["observed_ms"])
-        held.weighted_ms = _whole(row["weighted_ms"])
+        held.weighted_ms, held.timed_ms = _whole(row["weighted_ms"]), _whole(row["timed_ms"])
     return found
 
 

@@ -18,6 +18,7 @@ from doubledecker.lake import snapshots
 from doubledecker.model import moment
 from doubledecker.model.summary import Flow, Moment, Receiving, Spread, Summary
 from doubledecker.pipeline import lake, measures, serving, sketches
+from doubledecker.pipeline.measures import Measure
 from doubledecker.pipeline.serving import LARGEST_MAX, QueueTallies
 from doubledecker.pipeline.tallying import Least, Row, Tally
 
@@ -71,11 +72,21 @@ def batches(root: str, name: str, *, span: str, since: datetime, until: datetime
     predicate = " and ".join([f"span = '{span}'", *days, *bounds])
     with _readable(measures.table_of(root, name).uri) as table:
         if table is not None:
+            there = {column.name for column in table.schema().fields}
+            names = [column for column in measure.schema.names if column in there]
             # By Arrow's own reader, whose errors have names: those of delta-rs' reader are bare exceptions.
-            for batch in pa.RecordBatchReader.from_stream(
-                table.scan(columns=measure.schema.names, predicate=predicate)
-            ):
-                yield pa.table(batch).cast(measure.schema)
+            for batch in pa.RecordBatchReader.from_stream(table.scan(columns=names, predicate=predicate)):
+                yield _completed(measure, pa.table(batch))
+
+
+def _completed(measure: Measure, rows: pa.Table) -> pa.Table:
+    """Rows with all columns of today: a sum that a table, or a row of it, does not have yet adds nothing."""
+    columns = []
+    for column in measure.schema:
+        is_there = column.name in rows.column_names
+        values = rows[column.name].cast(column.type) if is_there else pa.nulls(rows.num_rows, column.type)
+        columns.append(values.fill_null(0) if column.name in measure.sums else values)
+    return pa.table(columns, schema=measure.schema)
 
 
 @contextmanager

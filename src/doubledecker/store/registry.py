@@ -139,6 +139,14 @@ async def queue(home: Partition, name: str) -> Queue | None:
     return None if record is None else _queue(record)
 
 
+async def queues(home: Partition, names: Sequence[str]) -> list[Queue]:
+    """Those of some queues that are registered now."""
+    if not names:
+        return []
+    records = cast("list[bytes | None]", await home.command("HMGET", home.key("queues"), *names))
+    return [_queue(record) for record in records if record is not None]
+
+
 async def delete_queue(home: Partition, name: str) -> int:
     """Forget a queue; returns the registry's new version, or 0 when there was none."""
     return cast("int", await home.run(_QUEUE_DELETE, name=name))
