@@ -89,25 +89,31 @@ def test_what_the_user_gives_wins_over_our_settings_and_spark_submit_over_both()
     plan = SessionPlan.by(Settings(spark_conf=given))
     own = session.conf_of(plan, {})
     submitted = {"spark.jars": "/b.jar", "spark.sql.session.timeZone": "CET", "spark.ui.showConsoleProgress": "true"}
+    submitted |= {"spark.app.name": "theirs"}
     by_submit = session.conf_of(plan, submitted)
 
     assert (own["spark.ui.enabled"], own["spark.driver.memory"], own["spark.jars"]) == ("true", "3g", "/a.jar")
     assert own["spark.driver.extraJavaOptions"].startswith("-Dlog4j2.configurationFile=file:")
     assert own["spark.driver.extraJavaOptions"].endswith(" -Dmine=1")
     assert own["spark.sql.session.timeZone"] == "UTC"
-    assert by_submit.keys().isdisjoint({"spark.jars", "spark.ui.showConsoleProgress", "spark.sql.shuffle.partitions"})
+    assert own["spark.app.name"] == "doubledecker"
+    assert by_submit.keys().isdisjoint(
+        {"spark.app.name", "spark.jars", "spark.ui.showConsoleProgress", "spark.sql.shuffle.partitions"}
+    )
     assert (by_submit["spark.ui.enabled"], by_submit["spark.sql.session.timeZone"]) == ("true", "UTC")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_session_under_spark_submit_has_what_spark_submit_was_told(tmp_path: Path):
+@pytest.mark.parametrize(("named", "name"), [(["--name", "theirs"], "theirs"), ([], "doubledecker")])
+def test_a_session_under_spark_submit_has_what_spark_submit_was_told(named: list[str], name: str, tmp_path: Path):
     program = tmp_path / "program.py"
     names = ["spark.ui.showConsoleProgress", "spark.sql.shuffle.partitions", "spark.mine", "spark.sql.session.timeZone"]
     program.write_text(
         "from doubledecker.pipeline.session import SessionPlan, is_alive, open_session\n"
         "spark = open_session(SessionPlan(more={'spark.sql.shuffle.partitions': '5', 'spark.mine': 'plan'}))\n"
         f"print([spark.conf.get(name) for name in {names}])\n"
+        "print(spark.sparkContext.appName)\n"
         "print(is_alive(spark))\n"
         "spark.stop()\n"
         "print(is_alive(spark))\n"
@@ -118,7 +124,7 @@ def test_a_session_under_spark_submit_has_what_spark_submit_was_told(tmp_path: P
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
 
     answer = subprocess.run(
-        [submit, "--master", "local[1]", *words, program],
+        [submit, "--master", "local[1]", *named, *words, program],
         env=environment,
         capture_output=True,
         text=True,
@@ -126,7 +132,7 @@ def test_a_session_under_spark_submit_has_what_spark_submit_was_told(tmp_path: P
         timeout=280,
     )
 
-    assert answer.stdout.splitlines() == ["['true', '7', 'plan', 'UTC']", "True", "False"], answer.stderr
+    assert answer.stdout.splitlines() == ["['true', '7', 'plan', 'UTC']", name, "True", "False"], answer.stderr
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from doubledecker.pipeline import java, package
 _LOCAL = "local"
 # How a program knows that spark-submit started it.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
+_NAME = "spark.app.name"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # PySpark logs what it then raises as well; whoever catches it tells it, once.
 _TOLD_TWICE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
@@ -56,7 +57,7 @@ def open_session(plan: SessionPlan) -> SparkSession:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     # Executors must run a Python that has what our package needs.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.Builder().appName(plan.name)
+    builder = SparkSession.Builder()
     is_submitted = _SUBMITTED in os.environ
     if not is_submitted:
         os.environ["JAVA_HOME"] = str(java.find_home(os.environ))
@@ -76,7 +77,7 @@ def open_session(plan: SessionPlan) -> SparkSession:
 def conf_of(plan: SessionPlan, submitted: Mapping[str, str]) -> dict[str, str]:
     """The settings of Spark that this process makes, given those that spark-submit made, if it started us."""
     own = {} if submitted else _own_java(plan)
-    conf = {**_defaults(), **own, **plan.more}
+    conf = {_NAME: plan.name, **_defaults(), **own, **plan.more}
     if _JAVA_OPTIONS in own and _JAVA_OPTIONS in plan.more:
         conf[_JAVA_OPTIONS] = f"{own[_JAVA_OPTIONS]} {plan.more[_JAVA_OPTIONS]}"
     return {name: value for name, value in conf.items() if name not in submitted} | NEEDED
@@ -124,7 +125,11 @@ def _send_along(spark: SparkSession) -> None:
 def _submitted_conf() -> dict[str, str]:
     """What spark-submit was told, by `--conf`, by its own options or in `spark-defaults.conf`."""
     SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM that spark-submit started
-    return dict(SparkConf().getAll())
+    told = dict(SparkConf().getAll())
+    # A program that was given no name has that of its file, which nobody chose.
+    if told.get(_NAME) == Path(sys.argv[0]).name:
+        del told[_NAME]
+    return told
 
 
 def _defaults() -> dict[str, str]:
