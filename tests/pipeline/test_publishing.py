@@ -6,11 +6,13 @@ import pyarrow as pa
 import pytest
 
 from conftest import Topology
+from doubledecker.bus.replaying import Rank
 from doubledecker.errors import OrderChanged
-from doubledecker.pipeline import publishing
+from doubledecker.model.replay import Replay
+from doubledecker.pipeline import publishing, resending
 from doubledecker.pipeline.publishing import Counts, TaskWork
 from doubledecker.pipeline.refusals import RefusedRows
-from doubledecker.store import fences
+from doubledecker.store import fences, journal
 from feed import Feed, a_feed
 from harness import quick_settings
 
@@ -46,3 +48,49 @@ async def test_a_task_without_rows_may_repeat_a_complete_write_and_one_with_more
         for batches, task in (([[1, 2, 3]], 0), ([[1]], 1), ([[1]], 0)):
             with pytest.raises(OrderChanged):
                 await publish(feed, *batches, task=task)
+
+
+# A task of a source in the dump of 0.1.0 (tests/upgrade): its query, the name and the digest of its fence, and the row
+# that it published. The digest of all three rows was made with the code of 0.1.0.
+OLD_QUERY, OLD_NAME = "6a0433c4-eced-4e06-8b92-6a997611398d", "1918590c4c7b8c8f6fb4e530622cc64b"
+OLD_SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("topic", "type", "url", "tenant", "key", "id", "data")]
+    + [("timestamp", pa.int64())]
+)
+OLD_ROWS = [
+    {
+        "topic": "orders",
+        "type": "create",
+        "url": "https://shop.example/orders/1",
+        "tenant": "acme",
+        "key": "c1",
+        "timestamp": 1_793_527_200_000,
+        "data": '{"order":1,"customer":"c1","total":9.5}',
+    },
+    {"topic": "orders", "type": "paid"},
+    {"topic": "orders", "type": "paid", "tenant": "acme", "id": "order-1", "data": '{ "n": [1, "ä", null] }'},
+]
+
+
+@pytest.mark.parametrize(("rows", "digest"), [(1, "6332301d436b244b16a9691e"), (3, "eee4e8349b46a159b7ebe597")])
+async def test_a_repeat_of_what_version_0_1_0_published_is_passed_over(rows: int, digest: str, one: Topology):
+    async with a_feed(one) as feed:
+        home = feed.bus.partitions.home
+        await home.command("HSET", home.key(f"fence:{OLD_NAME}"), "batch", 0, "rows", rows, "digest", digest)
+        work = TaskWork(quick_settings(one), feed.publisher, OLD_QUERY, 0, 0)
+        arrow = pa.RecordBatch.from_pylist(OLD_ROWS[:rows], schema=OLD_SCHEMA)
+        counts = await publishing.publish_all(work, iter([arrow]), RefusedRows("", query=OLD_QUERY, batch=0))
+        written = await journal.read(home, "events", count=10)
+
+    assert counts == Counts(0, rows)
+    assert written == []
+
+
+def test_the_lane_of_a_replay_is_named_and_remembered_as_in_version_0_1_0(one: Topology):
+    """As a replay in the same dump was: its second lane had sent one event."""
+    id_, sent = "pKPQSBuvzP9kpDDAPsI5", Rank(1_794_829_817_778, 0, 0, 0)
+    task = resending.Work(quick_settings(one), id_, Replay("queue", "late", 0, 1, 1000)).task(1)
+
+    assert task == "53673b414f2d6507d5ba748a5386fb04"
+    assert str(sent) == "1794829817778-0-0-0"
+    assert Rank.parse(str(sent)) == sent

@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from cli.commands import run
 from conftest import Topology
+from doubledecker.model import moment
+from doubledecker.store import extents
 from doubledecker.store.embedded import EmbeddedServer
+from doubledecker.store.partitions import Partitions
 from harness import ROOT_KEY, basic, until_ready
 from processes import Fleet, Process
 from receiver import Receiver
-from upgrade.fill import TOKENS
+from upgrade.fill import TOKENS, orders
 
 DUMPS = sorted(Path(__file__).parent.glob("*.tar.gz"))
 # What a subscriber asked for, which must not change; how it fares does, as soon as workers run.
@@ -33,6 +38,7 @@ ASKED = ("subscriber", "max_events", "timeout", "topics", "max_bytes", "concurre
 OWNED = ("name", "publisher", "events")
 REGISTERED = ("name", "owner", "pattern", "lease_ms", "attempts_max", "charge", "max_length", "overflow")
 HELD = ("waiting", "in_flight", "delayed", "dead")
+KEY = "request-of-the-dump"
 
 
 @dataclass
@@ -50,6 +56,12 @@ class Opened:
         async with self.http.request(method, self.url + path, json=body, headers=headers) as response:
             assert response.status < 300, f"{method} {path}: {response.status} {await response.text()}"
             return await response.json() if response.status not in {201, 204} else None
+
+    async def repeat(self, body: object) -> tuple[int, Any]:
+        """Publish as the shop under the key of the dump; the bytes count, so they are made as `fill.py` does."""
+        headers = basic(TOKENS["shop"]) | {"Idempotency-Key": KEY, "Content-Type": "application/x-www-form-urlencoded"}
+        async with self.http.post(f"{self.url}/events", data=json.dumps(body).encode(), headers=headers) as response:
+            return response.status, await response.json()
 
     async def subscribe(self, client: str, receiver: Receiver) -> None:
         await self.call(
@@ -140,6 +152,41 @@ async def test_what_a_queue_held_is_pulled_and_its_dead_letter_comes_back(dump: 
     assert {bus.facts["dead"], bus.facts["delayed"], bus.facts["leased"]} <= {*pulled}
     assert bus.facts["acked"] not in pulled
     assert {*bus.facts["waiting"]} <= {*pulled.values()}
+
+
+async def test_a_request_with_a_key_that_the_dump_remembers_is_not_published_again(dump: Path):
+    """A key is remembered for a day: the one of the dump is made as old as if the repeat came at once."""
+    async with opened(dump, workers=0) as bus:
+        [shop] = [each["token"] for each in bus.facts["answers"]["/api_tokens"] if each["name"] == "shop"]
+        parts = await Partitions.connect(bus.environment["DOUBLEDECKER_REDIS_URL"], namespace="rm:", count=1)
+        ages = parts.home.key(f"ages:{shop}")
+        assert await parts.home.command("ZADD", ages, "XX", "CH", await parts.home.time_ms(), KEY) == 1
+        before = (await extents.read(parts.home, "events")).last
+        again = await bus.repeat(orders("acme", 1))
+        other = await bus.repeat(orders("acme", 2))
+        after = (await extents.read(parts.home, "events")).last
+        await parts.close()
+
+    assert (again[0], other[0]) == (202, 409)
+    assert again[1]["refused"] == []
+    [id_] = again[1]["ids"]
+    assert id_ in bus.facts["landed"]
+    assert before == after
+
+
+def test_a_report_opens_the_measures(dump: Path):
+    facts = json.loads((dump / "facts.json").read_text())
+    begin = moment.from_ms(min(each["created_at"] for each in facts["answers"]["/api_tokens"]))
+    words = ["--from", (begin - timedelta(hours=1)).isoformat(), "--to", (begin + timedelta(hours=3)).isoformat()]
+    answer = run("report", "--json", "--lake", str(dump / "lake"), *words)
+
+    assert answer.returncode == os.EX_OK, answer.stderr
+    told = json.loads(answer.stdout)
+    # Measures keep what was counted before it was erased.
+    assert told["total"]["events"] == len(facts["landed"]) + len(facts["erased"])
+    assert {"orders", "pages"} == {each["name"] for each in told["topics"]}
+    assert {"billing", "bulk", "@hooks"} == {each["name"].split("-")[0] for each in told["subscribers"]}
+    assert [(queue["name"], queue["jain"]) for queue in told["queues"]] == [("hooks", None)]
 
 
 async def test_lake_and_journal_are_searched_as_they_are(dump: Path):
