@@ -12,7 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from cli.commands import an_up, children, is_running, run, until
+from assembly.test_settings import routemaster_env
+from cli.commands import an_up, children, environment, is_running, run, until
 from conftest import Topology
 from doubledecker.cli.keep import ChildLife, Command, Ended, Kept
 from doubledecker.web import listening
@@ -36,6 +37,31 @@ async def a_fleet(one: Topology, logs: Path, **settings: object) -> AsyncIterato
             if name in settings:
                 await until_logged(process, "processes.ready")
         yield fleet
+
+
+@pytest.mark.slow
+async def test_web_starts_with_the_original_s_own_env_and_takes_a_token_that_it_imported(one: Topology, tmp_path: Path):
+    """Only where its Redis is, and its port, are of this test."""
+    await one.clear()
+    port = free_port()
+    given = routemaster_env() | {"ROUTEMASTER_REDIS_URL": one.url, "DOUBLEDECKER_PORT": str(port)}
+    web = Process("web", "web", environment=environment(**given), logs=tmp_path)
+    await web.start()
+    url, event = f"http://127.0.0.1:{port}", {"type": "create", "url": "https://shop.example/1"}
+    async with aiohttp.ClientSession() as http:
+        # Without a worker it is not ready.
+        await until_ready(http, url, path="/version", within_s=120)
+        await until_logged(web, "tokens.imported")
+        async with http.post(f"{url}/topics/orders", json=event, headers=basic("shop--6f1d6311")) as published:
+            pass
+        async with http.post(f"{url}/topics/orders", json=event, headers=basic("nobody--6f1d6311")) as refused:
+            pass
+        async with http.get(f"{url}/topics", headers=basic("CHANGE-ME")) as listed:
+            topics = await listed.json()
+    exit_code = await web.stop()
+
+    assert (published.status, refused.status, exit_code) == (204, 401, 0)
+    assert [(topic["name"], topic["publisher"], topic["events"]) for topic in topics] == [("orders", "shop", 1)]
 
 
 async def until_logged(process: Process, text: str, *, times: int = 1) -> None:

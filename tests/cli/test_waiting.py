@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import socket
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
@@ -15,16 +18,33 @@ from processes import Fleet, Process, free_port
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", ["web", "worker", "watch"])
-async def test_a_process_reports_that_it_waits_for_redis_and_stops_when_told(tmp_path: Path, name: str):
-    process = _fleet(free_port(), tmp_path, name)
-    await process.start()
-    await _until_logged(process, "redis.awaited")
+# Two seconds are promised. By the time in the line itself, so that what the test waits for does not count; the rest is
+# for a machine on which importing Python's modules alone takes longer than that.
+SAID_S_MAX = 10.0
 
-    await process.stop()
+
+@pytest.mark.parametrize("redis", ["nobody listens", "nobody answers"])
+@pytest.mark.parametrize("name", ["web", "worker", "watch"])
+async def test_a_process_reports_soon_that_it_waits_for_redis_and_stops_when_told(
+    tmp_path: Path, name: str, redis: str
+):
+    async with AsyncExitStack() as held:
+        port = free_port()
+        if redis == "nobody answers":
+            # Connections are made by the system, and never accepted.
+            listening = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+            port = listening.getsockname()[1]
+        process = _fleet(port, tmp_path, name)
+        started = datetime.now(UTC)
+        await process.start()
+        held.push_async_callback(process.kill)
+        said = await _logged(process, "redis.awaited")
+
+        await process.stop()
 
     assert "Traceback" not in process.log
-    assert "Redis at redis://127.0.0.1" in process.log
+    assert "Redis at redis://127.0.0.1" in said["error"]
+    assert (datetime.fromisoformat(said["timestamp"]) - started).total_seconds() < SAID_S_MAX
 
 
 async def test_web_is_alive_but_not_ready_while_it_waits_and_serves_once_redis_is_there(tmp_path: Path):
@@ -49,7 +69,13 @@ def _fleet(redis_port: int, logs: Path, name: str) -> Process:
     return {"web": fleet.web, "worker": fleet.workers[0], "watch": fleet.watches[0]}[name]
 
 
-async def _until_logged(process: Process, event: str) -> None:
-    async with asyncio.timeout(30):
-        while event not in process.log:
+async def _logged(process: Process, event: str) -> dict[str, str]:
+    async with asyncio.timeout(60):
+        while True:
+            lines = [
+                json.loads(line) for line in process.log.splitlines() if line.startswith("{") and line.endswith("}")
+            ]
+            for line in lines:
+                if line["event"] == event:
+                    return line
             await asyncio.sleep(0.05)
