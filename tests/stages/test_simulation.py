@@ -239,7 +239,25 @@ def test_the_originals_timeout_leaves_its_work_running():
     assert report.stage("timed_dependency", lambda one: one.cancelled).mean <= 1
 
 
-def test_the_cache_of_the_original_keeps_what_was_looked_at_last():
+def test_the_plain_cache_of_the_original_keeps_every_answer_for_ever():
+    calls: list[str] = []
+
+    async def ask(key: str) -> str:
+        calls.append(key)
+        return key
+
+    async def main() -> None:
+        bound = bind(presets.cache())
+        for key in [*map(str, range(3_000)), "0", "1"]:
+            await bound.run(Event(key, function=ask, args=(key,)))
+            await asyncio.sleep(1_000_000)
+
+    virtually(main())
+
+    assert calls == [*map(str, range(3_000))]
+
+
+def test_the_lru_cache_of_the_original_keeps_what_was_looked_at_last():
     calls: list[str] = []
 
     async def ask(key: str) -> str:

@@ -4,6 +4,9 @@ Time is in whole ticks. Differences from the techniques here: a timeout abandons
 breaker judges only when an event arrives, and half-open lets everyone in until its ring is full again; every look at
 an aside cache asks the dependency, and what it keeps has no bound; a retry is at once, whatever failed.
 
+Of the original's stages one is missing: its adaptive breaker changes how many workers the queue of another stage has,
+and here a stage does not reach into others. `Adaptive` bounds its own calls by how they fare.
+
     cache = lru_cache(ttl=30_000, capacity=500) | timed_dependency(mean=150, deviation=20, availability=0.995)
     report = run(cache, events=20_000, events_per_1000_ticks=40, keyspace_mean=999, keyspace_deviation=90)
 """
@@ -41,6 +44,11 @@ def retry(attempts: int = 2) -> Retry:
 def timeout(limit: float = 300) -> Timeout:
     """The caller stops waiting; the work goes on."""
     return Timeout(limit, abandon=True, name="timeout")
+
+
+def cache() -> Cache:
+    """Every answer, for ever."""
+    return Cache(sys.maxsize, ttl_s=math.inf, name="cache")
 
 
 def lru_cache(capacity: int = 1_000, ttl: float = 10_000) -> Cache:
