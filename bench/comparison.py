@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.report import Samples, shown
-from bench.rows import TABLES, Row
+from bench.rows import TABLES, Row, reason
 
 _TITLE = "## Compared with "
 _COLUMNS = ("what", "before", "after", "after / before", "least to most", "floor", "before / floor", "after / floor")
@@ -113,11 +113,27 @@ class Comparison:
         compared = [change for change in changes if change.ratio is not None]
         lines = [f"- {len(compared)} figures were compared, {len(changes) - len(compared)} are new."]
         for verdict in ("worse", "better"):
-            found = [f"`{change.row.key}` {change.ratio:.2f}" for change in compared if change.verdict == verdict]
-            lines.append(
-                f"- {verdict.capitalize()} in every repetition, by 5 % at least: {', '.join(found) or 'none'}."
+            found = [change for change in compared if change.verdict == verdict]
+            told = (
+                "; checks that were added since 0.1.0 are the reasons:"
+                if found and verdict == "worse"
+                else f": {_named(found)}."
             )
+            lines.append(f"- {verdict.capitalize()} in every repetition, by 5 % at least{told}")
+            lines += _reasons(found) if verdict == "worse" else []
         return "\n".join(lines)
+
+
+def _named(changes: Sequence[Change]) -> str:
+    return ", ".join(f"`{change.row.key}` {change.ratio:.2f}" for change in changes) or "none"
+
+
+def _reasons(worse: Sequence[Change]) -> list[str]:
+    """The rows that are worse, by why they are; those that nobody has an explanation for come first."""
+    by_reason: dict[str, list[Change]] = {}
+    for change in worse:
+        by_reason.setdefault(reason(change.row.key), []).append(change)
+    return [f"  - {why or 'no reason is known'}: {_named(by_reason[why])}." for why in sorted(by_reason)]
 
 
 def kept(page: str) -> str:

@@ -1,6 +1,7 @@
 """The tables of the report: which figure is shown where, beside which floor, peers and aim."""
 
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 
 @dataclass(frozen=True)
@@ -414,3 +415,33 @@ TABLES = (
         ),
     ),
 )
+
+# Why some figures are worse than those of 0.1.0 on purpose, by the keys of their rows: a check was added. The first
+# that fits counts.
+_CHECKED = (
+    "every request is checked against its client's quotas (events a second, bytes that wait, topics), and its events "
+    "are routed by who publishes them, so that others' queues get no more copies than they may"
+)
+_REPORTED = (
+    "each process reports how it fares and how late its loop was, and a worker samples the bytes that wait for each "
+    "client; at light load few events share that"
+)
+REASONS = {
+    "ingest.*": _CHECKED,
+    "processes.web.*": _CHECKED,
+    "latency.web_cpu_us": _CHECKED,
+    "latency.answer_*": _CHECKED,
+    "latency.worker_*": _REPORTED,
+    "latency.valkey_cpu_us": _REPORTED,
+    "latency.*": "what the request waits for, see `latency.answer_p50_ms`, is a part of it",
+    "queues.*.pushed.*": (
+        "the records of all tenants of a call are read before anything is written, so that a queue knows no more "
+        "tenants than `queue_tenants_max`"
+    ),
+    "queues.*.pulled.*_per_s": "an ack notes when it came, by which autodrop tells that somebody consumes the queue",
+}
+
+
+def reason(key: str) -> str:
+    """Why a figure is worse than before on purpose; empty when no reason is known."""
+    return next((why for pattern, why in REASONS.items() if fnmatchcase(key, pattern)), "")

@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 from bench import comparison
 from bench.against import PartFailed
 from bench.comparison import Change, Comparison
-from bench.rows import TABLES, Aim, Row
+from bench.rows import REASONS, TABLES, Aim, Row, reason
 from bench.scale import COMPARING
 
 ROOT = Path(__file__).parent.parent
@@ -74,6 +75,36 @@ def test_a_row_that_the_older_tree_has_no_figure_of_is_new():
     table = Comparison({}, {"latency.worker_calls": [2.0]}, {}).table()
 
     assert "| calls of the worker to Valkey an event | new | **2.00** |  |  |  |  |  |" in table.splitlines()
+
+
+def test_what_is_worse_is_told_with_its_reason_and_what_nobody_can_explain_apart():
+    keys = ("ingest.array.p99_ms", "queues.1000.pushed.single_per_s", "bulk.100.events_per_s", "drain.1.batches_per_s")
+    slower, faster = [100.0, 100.0], [50.0, 50.0]
+    before = {keys[0]: faster, keys[1]: slower, keys[2]: slower, keys[3]: faster}
+    after = {keys[0]: slower, keys[1]: faster, keys[2]: faster, keys[3]: slower}
+    lines = Comparison(before, after, {}).section("some", {}, repetitions=2).splitlines()
+    at = lines.index(
+        "- Worse in every repetition, by 5 % at least; checks that were added since 0.1.0 are the reasons:"
+    )
+
+    assert lines[at + 1] == "  - no reason is known: `bulk.100.events_per_s` 0.50."
+    assert lines[at + 2] == f"  - {reason(keys[0])}: `ingest.array.p99_ms` 2.00."
+    assert lines[at + 3] == f"  - {reason(keys[1])}: `queues.1000.pushed.single_per_s` 0.50."
+    assert lines[at + 4] == "- Better in every repetition, by 5 % at least: `drain.1.batches_per_s` 2.00."
+
+
+def test_where_nothing_is_worse_there_is_nothing_to_explain():
+    section = Comparison({}, {"latency.p50_ms": [1.0]}, {}).section("some", {}, repetitions=1)
+
+    assert "- Worse in every repetition, by 5 % at least: none." in section
+
+
+def test_every_reason_is_of_a_figure_that_is_shown():
+    keys = [row.key for table in TABLES for row in table.rows]
+    used = {reason(key) for key in keys} - {""}
+
+    assert used == {*REASONS.values()}
+    assert [pattern for pattern in REASONS if not any(fnmatchcase(key, pattern) for key in keys)] == []
 
 
 def test_peers_and_floors_are_no_rows_of_a_comparison():
