@@ -198,9 +198,7 @@ class Settings:
     def divided(self, processes: int) -> "Settings":
         """The settings of one of several web processes: what bounds a process is divided among them."""
         shares = {name: -(-getattr(self, name) // processes) for name in _DIVIDED}
-        # One client may have half of it, and the largest body must fit into that.
-        least = min(self.bodies_bytes_max, 2 * self.body_bytes_max)
-        shares["bodies_bytes_max"] = max(shares["bodies_bytes_max"], least)
+        shares["bodies_bytes_max"] = max(shares["bodies_bytes_max"], 2 * self.body_bytes_max)
         return replace(self, **shares)
 
     def _check(self) -> None:
@@ -224,6 +222,13 @@ class Settings:
             raise SettingInvalid(
                 f"{PREFIX}REDIS_MAX_MEM_BYTES is {self.redis_max_mem_bytes}, and {PREFIX}REDIS_MIN_FREE_BYTES keeps "
                 f"{self.redis_min_free_bytes} of it free: nothing is left; raise the first or lower the other"
+            )
+        # One client may have half of it, and the largest body must fit into that.
+        if self.bodies_bytes_max < 2 * self.body_bytes_max:
+            raise SettingInvalid(
+                f"{PREFIX}BODIES_BYTES_MAX is {self.bodies_bytes_max}, and one client may have half of it: a body of "
+                f"{self.body_bytes_max} bytes, which {PREFIX}BODY_BYTES_MAX allows, would never be taken; "
+                f"make the first at least {2 * self.body_bytes_max}, or lower the second"
             )
         if not self.namespace or "{" in self.namespace or "}" in self.namespace:
             raise _invalid("namespace", f"is {self.namespace!r}; it must not be empty nor have braces")
