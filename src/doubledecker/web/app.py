@@ -14,7 +14,7 @@ from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
 from doubledecker.web import problem
 from doubledecker.web.authentication import Authenticator
-from doubledecker.web.body import CLIENT, Room, header
+from doubledecker.web.body import CLIENT, Room, check_encoding, header
 from doubledecker.web.errands import ErrandRoutes
 from doubledecker.web.letters import Letters
 from doubledecker.web.protocol import ANSWER
@@ -108,6 +108,7 @@ class App:
             return _wrong_method(scope["method"], by_method)
         caller = _NOBODY if route.is_public else await self._identify(scope)
         self._enter(scope, caller)
+        check_encoding(scope)
         return await route.handler(Request(scope, receive), caller)
 
     def _enter(self, scope: Scope, caller: Caller) -> None:
