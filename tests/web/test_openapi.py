@@ -9,6 +9,8 @@ from jsonschema import Draft202012Validator
 
 from conftest import Topology
 from doubledecker.assembly.settings import Settings
+from doubledecker.bus.headroom import Headroom
+from doubledecker.bus.relief import MemoryRules
 from doubledecker.web import openapi
 from doubledecker.web import server as web
 from harness import ROOT_KEY, a_bus, an_event
@@ -378,3 +380,4 @@ class NoBus:
     """Stands for the bus where only the routes are looked at."""
 
     partitions = registry = publisher = rings = None
+    headroom = Headroom(None, MemoryRules())  # type: ignore[arg-type]

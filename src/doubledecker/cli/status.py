@@ -72,7 +72,8 @@ def _look(settings: Settings) -> tuple[Overview, list[Use], Quotas]:
 
 async def _read(settings: Settings) -> tuple[Overview, list[Use], Quotas]:
     async with build.open_bus(settings, patience_s=0) as bus:
-        view = await overview.look(bus.partitions, bus.registry.snapshot.pushed_to, now_ms=clock.now_ms())
+        known, rules = bus.registry.snapshot.pushed_to, bus.headroom.rules
+        view = await overview.look(bus.partitions, known, now_ms=clock.now_ms(), rules=rules)
         return view, await usage.look(bus.partitions, bus.registry.snapshot), bus.registry.bounds
 
 

@@ -13,6 +13,7 @@ from doubledecker.bus import overview, usage
 from doubledecker.bus.overview import ALIVE_MS, SubscriberView
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.registry import LiveRegistry, TopicView
+from doubledecker.bus.relief import MemoryRules
 from doubledecker.bus.snapshots import SnapshotCache
 from doubledecker.errors import BusAway
 from doubledecker.model import json_body
@@ -42,6 +43,7 @@ class RouteRules:
     scaling_threshold: int
     scaling_deadline_ms: int
     private_callbacks: bool
+    memory: MemoryRules
 
 
 class Routes:
@@ -92,7 +94,7 @@ class Routes:
             alive = (jobs.alive(partition, silent_ms_max=ALIVE_MS) for partition in self._partitions.all)
             if not all(await asyncio.gather(*alive)):
                 checks["worker"] = "no worker has been alive in the last 15 s; start one with `doubledecker worker`"
-            state = overview.worst(await overview.look_at_memory(self._partitions))
+            state = overview.worst(await overview.look_at_memory(self._partitions, self._rules.memory))
             memory = f"{state}: {overview.MEMORY_MEANS[state]}".removesuffix(": ")
         except BusAway as error:
             checks = {"redis": error.detail, "worker": "unknown"}
@@ -122,7 +124,7 @@ class Routes:
             queues = await queue_view.look_all(self._partitions, list(known_queues))
             uses = await usage.look(self._partitions, self._registry.snapshot)
             reports += await self._presence.others(silent_ms_max=ALIVE_MS)
-            view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
+            view = await overview.look(self._partitions, known, now_ms=clock.now_ms(), rules=self._rules.memory)
         quotas = metrics.QuotaUse(uses, self._registry.bounds)
         # In a thread: thousands of queues are some hundred thousand lines.
         return await asyncio.to_thread(metrics.render, view, queues, quotas, reports)

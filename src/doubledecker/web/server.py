@@ -144,6 +144,7 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, leases: StreamLeases, pre
         scaling_threshold=settings.scaling_threshold,
         scaling_deadline_ms=settings.scaling_deadline_ms,
         private_callbacks=settings.private_callbacks,
+        memory=bus.headroom.rules,
     )
     stream = StreamRules(settings.stream_buffer_bytes, settings.stream_heartbeat_s, settings.stream_stall_s)
     large_reads = ClientLocks()
