@@ -5,6 +5,7 @@ revoked token is refused everywhere within a second.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -287,6 +288,27 @@ class LiveRegistry:
         await self.refresh()
         rows = await registry.topics(self._partitions)
         return [TopicView(name, self._name_of(owner), owner, events) for name, owner, events in rows]
+
+    async def queues_beyond_copies(self) -> dict[str, Queue]:
+        """The queues that do not get an event like the last ones, as their owner has too many that match; by name.
+
+        Registration refuses such queues where it can tell, so they are from before the bound, or before it was lowered.
+        """
+        most = self.quotas.client_copies_max
+        owned = Counter(queue.owner for queue in self.snapshot.queues.values() if not queue.is_roots)
+        if most == 0 or max(owned.values(), default=0) <= most:
+            return {}
+        publishers = dict.fromkeys(_PROBES, "") | await registry.last_kinds(self._partitions, _RECENT_MAX)
+        await self.learn(publishers)
+        found: dict[str, Queue] = {}
+        for kind, publisher in publishers.items():
+            route = self.snapshot.route(kind, publisher)
+            copies: Counter[str] = Counter()
+            for queue in sorted((*route.queues, *route.skipped), key=lambda queue: queue.name):
+                copies[queue.owner] += 1
+                if copies[queue.owner] > most and not queue.is_roots and queue.owner != publisher:
+                    found[queue.name] = queue
+        return found
 
     async def _register_queue(self, queue: Queue, caller: Caller) -> bool:
         named = queue.owner if caller.is_root else ""

@@ -12,6 +12,7 @@ from typing import cast
 
 import msgspec
 
+from doubledecker.model.event import Event, Kind
 from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Registry
 from doubledecker.model.token import Token
@@ -159,6 +160,21 @@ async def topics(partitions: Partitions) -> list[tuple[str, str, int]]:
         counts = [total + int(cast("bytes | None", reply) or 0) for total, reply in zip(counts, replies, strict=True)]
     rows = zip(names, owners, counts, strict=True)
     return [(name, owner, count) for name, owner, count in rows if owner is not None]
+
+
+async def last_kinds(partitions: Partitions, most: int) -> dict[Kind, str]:
+    """Of so many topics the kind of the last event in each partition, with the topic's owner."""
+    home = partitions.home
+    chosen = cast("list[bytes]", await home.command("SRANDMEMBER", home.key("topics"), most))
+    names = sorted(name.decode() for name in chosen)
+    owners = await topic_owners(home, names)
+    kinds: dict[Kind, str] = {}
+    for partition in partitions.all:
+        replies = await partition.commands([["HGET", partition.key(f"topic:{name}"), "last_event"] for name in names])
+        for owner, message in zip(owners, cast("list[bytes | None]", replies), strict=True):
+            if message:
+                kinds[msgspec.json.decode(message, type=Event).kind] = owner or ""
+    return kinds
 
 
 async def _read_all(home: Partition, registry: Registry) -> None:

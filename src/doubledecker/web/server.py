@@ -1,9 +1,9 @@
 """The web process: the app under uvicorn, with its background tasks, from start to clean stop."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import uvicorn
@@ -17,6 +17,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.bus.errands import Errands
 from doubledecker.bus.pacing import Pacer
 from doubledecker.bus.presence import Presence
+from doubledecker.errors import BusAway
 from doubledecker.model.event import EventLimits
 from doubledecker.model.routing import Registry
 from doubledecker.store.processes import Family
@@ -81,6 +82,7 @@ async def _serve_bus(
         async with presence.kept(), asyncio.TaskGroup() as tasks:
             endless = (bus.registry.follow(), bus.publisher.run(), bus.bell.run(), feed.run(), leases.run())
             background = [tasks.create_task(part) for part in endless]
+            background.append(tasks.create_task(_log_queues_beyond_copies(bus)))
             server.serve_with(make_app(settings, bus, feed, leases, presence))
             host, port = listener.getsockname()[:2]
             _log.info("web.started", host=host, port=port)
@@ -116,6 +118,19 @@ def _log_limited_queues(bus: Bus) -> None:
                 owner=queue.owner,
                 detail="when full it refuses its owner's events only, others' do not enter it; "
                 "root may name further clients with refuse_clients",
+            )
+
+
+async def _log_queues_beyond_copies(bus: Bus) -> None:
+    """Name the queues that version 0.1.0 gave every event, and that now are skipped: their owner has too many."""
+    with contextlib.suppress(BusAway):  # no reason not to serve
+        for queue in (await bus.registry.queues_beyond_copies()).values():
+            _log.warning(
+                "queue.copies_limited",
+                queue=queue.name,
+                owner=queue.owner,
+                detail=f"{bus.registry.quotas.client_copies_max} queues of its owner before it get the same events, "
+                "and it does not get those of other clients; raise client_copies_max, or share one queue",
             )
 
 
@@ -203,6 +218,6 @@ class _Server(uvicorn.Server):
             self.config.load()
         self.config.loaded_app = app
 
-    @contextmanager
+    @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
