@@ -80,7 +80,7 @@ async def test_rows_are_events_for_everyone_that_an_event_over_http_is_for(spark
         write(rows(spark, 1000), feed)
         found = await published(feed)
         view = await overview.look(feed.bus.partitions, {subscriber.token: subscriber}, now_ms=0, rules=MemoryRules())
-        topics = {topic.name: topic.events for topic in await feed.bus.registry.topics()}
+        topics = {topic.name: topic.events async for topic in feed.bus.registry.topics()}
 
     assert sorted(number(event) for event in found) == list(range(1000))
     assert len({event.id for event in found}) == 1000

@@ -6,7 +6,7 @@ revoked token is refused everywhere within a second.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -283,11 +283,11 @@ class LiveRegistry:
         """How many topics there are."""
         return await registry.count_topics(self._partitions.home)
 
-    async def topics(self) -> list[TopicView]:
-        """All topics, with who owns them and how many events they had."""
+    async def topics(self) -> AsyncIterator[TopicView]:
+        """All topics by name, with who owns them and how many events they had; others have their turn in between."""
         await self.refresh()
-        rows = await registry.topics(self._partitions)
-        return [TopicView(name, self._name_of(owner), owner, events) for name, owner, events in rows]
+        async for name, owner, events in registry.topics(self._partitions):
+            yield TopicView(name, self._name_of(owner), owner, events)
 
     async def queues_beyond_copies(self) -> dict[str, Queue]:
         """The queues that do not get an event like the last ones, as their owner has too many that match; by name.

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import msgspec
 from starlette.requests import Request
@@ -12,7 +12,7 @@ from doubledecker import __version__, clock, log
 from doubledecker.bus import overview, usage
 from doubledecker.bus.overview import ALIVE_MS, SubscriberView
 from doubledecker.bus.presence import Presence
-from doubledecker.bus.registry import LiveRegistry, TopicView
+from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.relief import MemoryRules
 from doubledecker.bus.snapshots import SnapshotCache
 from doubledecker.errors import BusAway
@@ -27,7 +27,7 @@ from doubledecker.web import body as bodies
 from doubledecker.web import metrics, openapi, problem
 from doubledecker.web.authentication import require_client, require_root
 from doubledecker.web.body import BodyLimits
-from doubledecker.web.paging import page
+from doubledecker.web.paging import EncodedRows
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
 _SCALING_S = 1.0
@@ -164,11 +164,15 @@ class Routes:
 
     async def list_topics(self, request: Request, _caller: Caller) -> Response:
         known = await self._topics.get(rows=await self._registry.count_topics())
-        rows = page(known, request.query_params, name=lambda row: row.name)
-        return _json([asdict(row) for row in rows])
+        return known.answer(request.query_params)
 
-    async def _look_at_topics(self) -> list[TopicView]:
-        return await self._registry.topics()
+    async def _look_at_topics(self) -> EncodedRows:
+        names: list[str] = []
+        rows: list[bytes] = []
+        async for topic in self._registry.topics():
+            names.append(topic.name)
+            rows.append(msgspec.json.encode(topic))
+        return EncodedRows(names, rows)
 
     async def delete_topic(self, request: Request, caller: Caller) -> Response:
         """204, and in a header how many subscriptions ended; the original's clients want no body."""
