@@ -74,6 +74,13 @@ async def count_rules(partition: Partition, queue: Queue) -> int:
     return cast("int", await partition.command("HLEN", partition.key(f"queue:rules:{queue.name}")))
 
 
+async def count_tenants(partition: Partition, queues: Sequence[str]) -> list[int]:
+    """How many tenants each queue knows in a partition, or how many have rules, if these are more."""
+    keys = [partition.key(f"queue:{kind}:{name}") for name in queues for kind in ("facets", "rules")]
+    counts = cast("list[int]", await partition.commands([["HLEN", key] for key in keys]))
+    return [max(pair) for pair in zip(counts[0::2], counts[1::2], strict=True)]
+
+
 async def look(partition: Partition, queue: Queue) -> QueueView:
     """How a queue stands, in one round trip."""
     names = ("data", "pending", "scheduled", "dead", "state")

@@ -187,13 +187,13 @@ async def last_kinds(partitions: Partitions, most: int) -> dict[Kind, str]:
     home = partitions.home
     chosen = cast("list[bytes]", await home.command("SRANDMEMBER", home.key("topics"), most))
     names = sorted(name.decode() for name in chosen)
-    owners = await topic_owners(home, names)
     kinds: dict[Kind, str] = {}
-    for partition in partitions.all:
-        replies = await partition.commands([["HGET", partition.key(f"topic:{name}"), "last_event"] for name in names])
-        for owner, message in zip(owners, cast("list[bytes | None]", replies), strict=True):
+    for name, owner in zip(names, await topic_owners(home, names), strict=True):
+        for partition in partitions.all:
+            # One by one, as each may be large.
+            message = await partition.command("HGET", partition.key(f"topic:{name}"), "last_event")
             if message:
-                kinds[msgspec.json.decode(message, type=Event).kind] = owner or ""
+                kinds[msgspec.json.decode(cast("bytes", message), type=Event).kind] = owner or ""
     return kinds
 
 

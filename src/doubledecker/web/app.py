@@ -64,6 +64,11 @@ class App:
             }
         )
 
+    @property
+    def under_way(self) -> Counter[str]:
+        """How many requests of each client are being answered."""
+        return self._under_way
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return

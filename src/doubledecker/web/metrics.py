@@ -1,18 +1,16 @@
 """The overview as Prometheus metrics, rendered when asked for."""
 
-from collections import Counter as Sum
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from doubledecker.bus import telemetry
+from doubledecker.bus import telemetry, usage
 from doubledecker.bus.overview import Overview
-from doubledecker.bus.usage import Use
-from doubledecker.model.quota import Quotas
+from doubledecker.bus.usage import Usage
 from doubledecker.queues.view import QueueView
 from doubledecker.stages import Bound
 from doubledecker.stages.prometheus import StagesCollector
@@ -37,39 +35,38 @@ _HELP = {
 }
 
 
+# Clients whose requests under way a process reports, those with the most.
+_CLIENTS_MAX = 20
 _CIRCUITS = ("closed", "open", "half-open")
 
 
 @dataclass(frozen=True)
-class QuotaUse:
-    """What clients use of their quotas."""
+class WebFigures:
+    """What a web process counts for itself, and what bounds it."""
 
-    uses: Sequence[Use]
-    quotas: Quotas
-
-    def collect(self) -> Iterator[Metric]:
-        """What each client has, and what it may have at most."""
-        used = GaugeMetricFamily("doubledecker_client_quota_used", "What a client has", labels=["client", "quota"])
-        for use in self.uses:
-            for bound, count in use.counts.items():
-                used.add_metric([use.client, bound], count)
-        yield used
-        most = GaugeMetricFamily("doubledecker_quota_max", "The bounds of quotas; 0 is none", labels=["quota"])
-        for each in fields(Quotas):
-            most.add_metric([each.name], getattr(self.quotas, each.name))
-        yield most
+    streams: int
+    connections: int
+    address_connections: int
+    address_connections_max: int
+    requests: Counter[str]
+    requests_max: int
 
 
-def of_web(chains: Mapping[str, Bound], *, streams: int, connections: int) -> list[Family]:
-    """What a web process counts for itself; to be called on its loop, as chains are not made for other threads."""
+def of_web(chains: Mapping[str, Bound], seen: WebFigures) -> list[Family]:
+    """What a web process reports; to be called on its loop, as chains are not made for other threads."""
     gauges = {
-        "doubledecker_streams": ("Streams open in a web process", streams),
-        "doubledecker_connections": ("Connections open to a web process", connections),
+        "doubledecker_streams": ("Streams open in a web process", seen.streams),
+        "doubledecker_connections": ("Connections open to a web process", seen.connections),
+        usage.CONNECTIONS: ("Connections of the address that has the most", seen.address_connections),
+        usage.CONNECTIONS_BOUND: ("How many an address may have", seen.address_connections_max),
+        usage.REQUESTS_BOUND: ("How many requests a client may have under way", seen.requests_max),
     }
+    busiest = [Sample(usage.REQUESTS, {"client": id_}, count) for id_, count in seen.requests.most_common(_CLIENTS_MAX)]
     # Numbered, as the servers of the other metrics are: an address is nobody's business.
     names = {f"redis-{number}": chains[server] for number, server in enumerate(sorted(chains))}
     return [
         *(Family(name, text, "gauge", [Sample(name, {}, value)]) for name, (text, value) in gauges.items()),
+        Family(usage.REQUESTS, "Requests under way, of the clients that have the most", "gauge", busiest),
         *(_packed(metric) for metric in StagesCollector(names, prefix="doubledecker_stage").collect()),
     ]
 
@@ -79,10 +76,19 @@ def _packed(metric: Metric) -> Family:
     return Family(metric.name, metric.documentation, metric.type, samples)
 
 
-def render(view: Overview | None, queues: Sequence[QueueView], quotas: QuotaUse, processes: Sequence[Report]) -> bytes:
+@dataclass(frozen=True)
+class BusFigures:
+    """What was looked at of the whole bus."""
+
+    view: Overview
+    queues: Sequence[QueueView]
+    usage: Usage
+
+
+def render(bus: BusFigures | None, processes: Sequence[Report]) -> bytes:
     """The text that Prometheus reads: the whole bus unless it is away, and what processes report of themselves."""
     registry = CollectorRegistry()
-    registry.register(_Collected(view, queues, quotas, processes))
+    registry.register(_Collected(bus, processes))
     return generate_latest(registry)
 
 
@@ -90,29 +96,41 @@ def render(view: Overview | None, queues: Sequence[QueueView], quotas: QuotaUse,
 class _Collected(Collector):
     """Hands what was looked at to the Prometheus client."""
 
-    view: Overview | None
-    queues: Sequence[QueueView]
-    quotas: QuotaUse
+    bus: BusFigures | None
     processes: Sequence[Report]
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily("doubledecker_redis_up", "1 when Redis answers", value=float(self.view is not None))
-        if self.view is not None:
-            yield from self._of_bus(self.view)
+        yield GaugeMetricFamily("doubledecker_redis_up", "1 when Redis answers", value=float(self.bus is not None))
+        if self.bus is not None:
+            yield from _counters(self.bus.view)
+            yield from _histograms(self.bus.view)
+            yield from _gauges(self.bus.view)
+            yield from _queues(self.bus.queues)
+            yield from _quotas(self.bus.usage)
         yield from _of_processes(self.processes)
 
-    def _of_bus(self, view: Overview) -> Iterator[Metric]:
-        yield from _counters(view)
-        yield from _histograms(view)
-        yield from _gauges(view)
-        yield from _queues(self.queues)
-        yield from self.quotas.collect()
+
+def _quotas(seen: Usage) -> Iterator[Metric]:
+    """What each client has, what all have together, and how much there may be at most."""
+    used = GaugeMetricFamily("doubledecker_client_quota_used", "What a client has", labels=["client", "quota"])
+    for use in seen.clients:
+        for bound, count in use.counts.items():
+            used.add_metric([use.client, bound], count)
+    yield used
+    together = GaugeMetricFamily("doubledecker_quota_used", "What is used of other bounds", labels=["quota"])
+    for bound, count in seen.together.items():
+        together.add_metric([bound], count)
+    yield together
+    most = GaugeMetricFamily("doubledecker_quota_max", "The bounds of quotas; 0 is none", labels=["quota"])
+    for bound, count in seen.bounds.items():
+        most.add_metric([bound], count)
+    yield most
 
 
 def _of_processes(reports: Sequence[Report]) -> Iterator[Metric]:
     """What processes report, each series with the name of its process: a sum would fall when one of them ends."""
     alive = GaugeMetricFamily("doubledecker_processes", "Processes that report, by kind", labels=["kind"])
-    for kind, count in sorted(Sum(report.kind for report in reports).items()):
+    for kind, count in sorted(Counter(report.kind for report in reports).items()):
         alive.add_metric([kind], count)
     yield alive
     families: dict[str, Metric] = {}
@@ -227,9 +245,9 @@ def _subscriber_gauges(view: Overview) -> Iterator[Metric]:
 
 def _chain_gauges(view: Overview) -> Iterator[Metric]:
     """What workers told of their chains; a subscriber has one in every worker that calls it."""
-    circuits: Sum[tuple[str, str]] = Sum()
-    calls: Sum[str] = Sum()
-    queued: Sum[str] = Sum()
+    circuits: Counter[tuple[str, str]] = Counter()
+    calls: Counter[str] = Counter()
+    queued: Counter[str] = Counter()
     for chain in view.chains:
         # All three states are shown, so that a graph has a zero and not a hole.
         circuits.update({(chain.subscriber, state): int(chain.circuit == state) for state in _CIRCUITS})

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -23,10 +24,12 @@ from doubledecker.model.token import Caller, Token
 from doubledecker.queues import view as queue_view
 from doubledecker.store import jobs, pipeline
 from doubledecker.store.partitions import Partitions
+from doubledecker.store.processes import Report
 from doubledecker.web import body as bodies
 from doubledecker.web import metrics, openapi, problem
 from doubledecker.web.authentication import require_client, require_root
 from doubledecker.web.body import BodyLimits
+from doubledecker.web.metrics import BusFigures
 from doubledecker.web.paging import EncodedRows
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
@@ -44,6 +47,7 @@ class RouteRules:
     scaling_deadline_ms: int
     private_callbacks: bool
     memory: MemoryRules
+    address_connections_max: int
 
 
 class Routes:
@@ -116,18 +120,24 @@ class Routes:
         return Response(await self._metrics.get(rows=rows), media_type="text/plain; version=0.0.4")
 
     async def _render_metrics(self) -> bytes:
-        view, queues, uses = None, [], []
+        bus = None
         reports = [self._presence.report()]
         with contextlib.suppress(BusAway):
-            await self._registry.refresh()
-            known, known_queues = self._registry.snapshot.pushed_to, self._registry.snapshot.queues.values()
-            queues = await queue_view.look_all(self._partitions, list(known_queues))
-            uses = await usage.look(self._partitions, self._registry.snapshot)
             reports += await self._presence.others(silent_ms_max=ALIVE_MS)
-            view = await overview.look(self._partitions, known, now_ms=clock.now_ms(), rules=self._rules.memory)
-        quotas = metrics.QuotaUse(uses, self._registry.bounds)
+            bus = await self._look_at_bus(reports)
         # In a thread: thousands of queues are some hundred thousand lines.
-        return await asyncio.to_thread(metrics.render, view, queues, quotas, reports)
+        return await asyncio.to_thread(metrics.render, bus, reports)
+
+    async def _look_at_bus(self, reports: Sequence[Report]) -> BusFigures:
+        await self._registry.refresh()
+        snapshot, rules = self._registry.snapshot, self._rules
+        return BusFigures(
+            queues=await queue_view.look_all(self._partitions, list(snapshot.queues.values())),
+            usage=await usage.look(
+                self._partitions, self._registry, reports, connections_max=rules.address_connections_max
+            ),
+            view=await overview.look(self._partitions, snapshot.pushed_to, now_ms=clock.now_ms(), rules=rules.memory),
+        )
 
     async def list_tokens(self, _request: Request, caller: Caller) -> Response:
         """Names and ids; the secrets are not known here any more."""

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ from doubledecker.web.errands import ErrandRoutes
 from doubledecker.web.feed import Feed
 from doubledecker.web.letters import Letters
 from doubledecker.web.listening import BACKLOG
+from doubledecker.web.metrics import WebFigures
 from doubledecker.web.protocol import UNREAD_S_MAX, guarded
 from doubledecker.web.publishing import Publishing, PublishRules
 from doubledecker.web.queues import Queues
@@ -52,7 +54,7 @@ _log = log.get("web")
 async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event, launched: Launch | None = None) -> None:
     """Serve until `stop` is set; then answer what is under way. Until Redis is reached, only /livez is 200."""
     launched = launched or launch("web")
-    server = _Server(_config(settings))
+    server = _Server(settings)
     serving = asyncio.create_task(server.serve([listener]))
     serving.add_done_callback(lambda _: stop.set())
     try:
@@ -102,8 +104,15 @@ def _presence(bus: Bus, launched: Launch, feed: Feed, guard: RedisGuard, server:
     """The process as the metrics of all processes show it."""
 
     def figures() -> list[Family]:
-        connections = len(server.server_state.connections)
-        return metrics.of_web(guard.bounds, streams=len(feed.listeners), connections=connections)
+        seen = WebFigures(
+            streams=len(feed.listeners),
+            connections=len(server.server_state.connections),
+            address_connections=server.addresses.most_open,
+            address_connections_max=server.addresses.most,
+            requests=server.app.under_way if server.app else Counter(),
+            requests_max=bus.registry.quotas.client_requests_max,
+        )
+        return metrics.of_web(guard.bounds, seen)
 
     return Presence(bus.partitions.home, launched.process, kind=launched.kind, figures=figures)
 
@@ -160,6 +169,7 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, leases: StreamLeases, pre
         scaling_deadline_ms=settings.scaling_deadline_ms,
         private_callbacks=settings.private_callbacks,
         memory=bus.headroom.rules,
+        address_connections_max=settings.address_connections_max,
     )
     stream = StreamRules(settings.stream_buffer_bytes, settings.stream_heartbeat_s, settings.stream_stall_s)
     large_reads = ClientLocks()
@@ -184,14 +194,14 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, leases: StreamLeases, pre
     )
 
 
-def _config(settings: Settings) -> uvicorn.Config:
+def _config(settings: Settings, addresses: Addresses) -> uvicorn.Config:
     return uvicorn.Config(
         waiting.app,
         http=guarded(
             head_s_max=settings.head_s_max,
             head_bytes_max=settings.head_bytes_max,
             connections_max=settings.connections_max,
-            addresses=Addresses(settings.address_connections_max, settings.proxies),
+            addresses=addresses,
             # A stream that is not read has a bound of its own, which comes first and says why it ends.
             unread_s_max=max(UNREAD_S_MAX, 2 * settings.stream_stall_s),
         ),
@@ -212,8 +222,14 @@ def _config(settings: Settings) -> uvicorn.Config:
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers: the command owns the signals."""
 
+    def __init__(self, settings: Settings) -> None:
+        self.addresses = Addresses(settings.address_connections_max, settings.proxies)
+        self.app: App | None = None
+        super().__init__(_config(settings, self.addresses))
+
     def serve_with(self, app: App) -> None:
         """Answer from now on with this; connections ask for the application when they are made."""
+        self.app = app
         if not self.config.loaded:
             self.config.load()
         self.config.loaded_app = app
