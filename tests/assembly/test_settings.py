@@ -70,6 +70,7 @@ def test_routemaster_s_names_are_aliases_and_ours_win(name: str, alias: str):
         ("SPARK_CONF", "executor.memory", "'executor.memory' is no setting of Spark"),
         ("SPARK_CONF", "spark.master=yarn", "DOUBLEDECKER_SPARK_MASTER"),
         ("SPARK_CONF", "spark.sql.session.timeZone=Europe/Vienna", "the pipeline needs 'UTC'"),
+        ("CLIENT_SUBSCRIPTIONS_MAX", "10001", "most is 10000"),
         ("WEB_PROCESSES", "-1", "WEB_PROCESSES is -1; the least is 0"),
         ("WORKER_PROCESSES", "257", "WORKER_PROCESSES is 257; the most is 256"),
         ("WEB_PROCESSES", "all", "whole number"),

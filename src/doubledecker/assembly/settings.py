@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from doubledecker.assembly import spark_conf
 from doubledecker.assembly.launch import PROCESSES_MAX
 from doubledecker.errors import SettingInvalid
+from doubledecker.model import subscriber
 from doubledecker.model import token as tokens
 from doubledecker.model.event import DEPTH_MAX
 from doubledecker.model.quota import Quotas
@@ -315,6 +316,7 @@ _MOST = {
     "worker_processes": PROCESSES_MAX,
     "event_depth_max": DEPTH_MAX,
     "events_per_request_max": 100_000,
+    "client_subscriptions_max": subscriber.TOPICS_MAX,
     "breaker_calls": 10_000,
     "breaker_threshold": 1,
     # A receiver that is back should not wait for more than a minute to be found so.
