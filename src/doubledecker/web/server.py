@@ -46,7 +46,7 @@ GRACE_S = 5
 _KEEP_ALIVE_S = 75
 # Bodies that do not hold events are small: the largest is a list of a thousand messages. What is too much for a route
 # is found only once it is decoded, so that its cost is bounded here.
-_SMALL_BYTES_MAX = 1_048_576
+SMALL_BYTES_MAX = 1_048_576
 
 _log = log.get("web")
 
@@ -160,7 +160,7 @@ def _warn_of_public_uuids(registry: Registry) -> None:
 def make_app(settings: Settings, bus: Bus, feed: Feed, leases: StreamLeases, presence: Presence) -> App:
     """The application for these settings."""
     body = BodyLimits(settings.body_bytes_max, settings.body_s_max, Room(settings.bodies_bytes_max))
-    small = replace(body, bytes_max=min(body.bytes_max, _SMALL_BYTES_MAX))
+    small = replace(body, bytes_max=min(body.bytes_max, SMALL_BYTES_MAX))
     event = EventLimits(settings.max_event_data_bytes, settings.event_depth_max)
     rules = PublishRules(body, event, settings.events_per_request_max, build.quotas(settings))
     routes = RouteRules(
