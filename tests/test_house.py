@@ -1,6 +1,7 @@
 """House rules that no linter knows."""
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -72,6 +73,64 @@ def test_every_setting_is_in_the_operations_page_with_its_default_and_alias():
         expected[field.name] = (f"`{default}`" if default else "", f"`{alias}`" if alias else "")
 
     assert {name: (default.strip(), alias.strip()) for name, (default, alias) in rows.items()} == expected
+
+
+# Reached by nobody, or bounds and defaults of settings, which have a table of their own.
+NOT_IN_THE_TABLE = {
+    "assembly.launch.PROCESSES_MAX",
+    "model.event.DEPTH_MAX",
+    "model.event.TIMESTAMP_MS_MAX",
+    "model.step.SILENT_MS_MAX",
+    "store.embedded.SILENCE_S_MAX",
+    "store.embedded.SOCKET_PATH_BYTES_MAX",
+    "store.jobs.DUE_MAX",
+    "store.jobs.PARK_MAX",
+    "store.nodes.ANSWER_S_MAX",
+    "store.nodes.BLOCK_S_MAX",
+    "store.offers.BYTES_MAX",
+    "store.offers.WRITES_MAX",
+    "store.registry.CHANGES_MAX",
+    "store.sightings.BATCHES_MAX",
+    "store.sightings.MESSAGES_MAX",
+    "web.protocol.CONNECTIONS_MAX",
+    "web.protocol.HEAD_BYTES_MAX",
+    "web.protocol.HEAD_S_MAX",
+    "web.queue_bodies.ATTEMPT_MAX",
+}
+UNITS = {"": 1, "KiB": 1024, "MiB": 1_048_576, "s": 1, "min": 60, "h": 3_600, "d": 86_400}
+
+
+def test_every_bound_that_is_no_setting_is_in_the_operations_page_with_its_value():
+    page = (ROOT / "docs" / "operations.md").read_text()
+    section = page.partition("## Bounds that are no settings\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| .+ \| ([0-9 ]+?)(?: ([A-Za-z]+))? \| `([a-z_.]+)\.([A-Z_]+)` \|$", section, re.MULTILINE)
+    written = {
+        f"{module}.{name}": int(number.replace(" ", "")) * UNITS[unit] * (1_000 if name.endswith("_MS_MAX") else 1)
+        for number, unit, module, name in rows
+    }
+
+    assert len(rows) == section.count("\n| ") - 1
+    assert written == {name: _constant(name) for name in written}
+    assert _bounds() - set(written) == NOT_IN_THE_TABLE
+
+
+def _bounds() -> set[str]:
+    """The names of all bounds of the bus that other modules may see."""
+    folders = ("assembly", "bus", "delivery", "model", "queues", "store", "web", "worker")
+    return {
+        f"{folder}.{path.stem}.{name}"
+        for folder in folders
+        for path in (ROOT / "src" / "doubledecker" / folder).glob("*.py")
+        for line in re.findall(r"^([A-Z][A-Z_, ]*) = ", path.read_text(), re.MULTILINE)
+        for name in line.split(", ")
+        if name.endswith("_MAX")
+    }
+
+
+def _constant(name: str) -> float:
+    module, _, constant = name.rpartition(".")
+    value: float = getattr(importlib.import_module(f"doubledecker.{module}"), constant)
+    return value
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_short)

@@ -48,7 +48,7 @@ async def watching(settings: Settings, count: int = 1, **changes: object) -> Asy
 
 async def look(partitions: Partitions, queue: Queue) -> QueueView:
     """A queue over all partitions."""
-    parts = [await facets.look(partition, queue) for partition in partitions.all]
+    parts = [(await facets.look(partition, [queue]))[0] for partition in partitions.all]
     return QueueView(
         *(sum(getattr(part, name) for part in parts) for name in ("length", "in_flight", "delayed", "dead")),
         counters={},

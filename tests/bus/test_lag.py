@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from conftest import Topology
 from doubledecker.bus import lag, overview
+from doubledecker.bus.relief import MemoryRules
 from doubledecker.store import journal
 from doubledecker.store.partitions import Partition
 from feed import a_feed
@@ -55,7 +56,7 @@ async def test_the_journal_that_is_furthest_behind_tells_its_age(topology: Topol
             await journal.register_archive(part, "lake")
             await journal.confirm(part, "events", archive="lake", last_id=(await entries(part))[-1])
         parts.all[-1].shift_ms = HOUR_MS
-        view = await overview.look(parts, {}, now_ms=0)
+        view = await overview.look(parts, {}, now_ms=0, rules=MemoryRules())
 
     assert view.journal_ages["events"].lag_ms == 0
     assert view.journal_ages["events"].held_ms >= HOUR_MS

@@ -14,6 +14,7 @@ from doubledecker.model.queue import Queue
 from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
+from doubledecker.store import pace
 from doubledecker.store.partitions import Partitions
 from harness import a_bus, an_event
 from web.asking import ask
@@ -52,11 +53,27 @@ async def test_all_processes_share_a_clients_bucket(plain: Partitions):
 async def test_a_block_is_spent_without_asking_again(plain: Partitions):
     pacer = a_pacer(plain, 1000)
     answers = [await pacer.wait_ms("ann", 1) for _ in range(50)]
-    kept = await plain.home.command("GET", plain.home.key("pace:ann"))
+    kept = await plain.home.command("HGETALL", plain.home.key("pace:ann"))
     assert await pacer.wait_ms("ann", 1) == 0
 
     assert answers == [0] * 50
-    assert kept != await plain.home.command("GET", plain.home.key("pace:ann"))
+    assert kept != await plain.home.command("HGETALL", plain.home.key("pace:ann"))
+
+
+async def test_it_is_known_how_many_events_a_client_took_in_the_last_second(plain: Partitions):
+    pacer = a_pacer(plain, 100)
+    seen = []
+    for events in (7, 8, 0, 0):
+        await to_the_next_second(plain)
+        if events:
+            assert await pacer.wait_ms("ann", events) == 0
+        seen.append(await pace.taken(plain.home, ["ann", "bob"]))
+
+    assert seen == [[0, 0], [7, 0], [8, 0], [0, 0]]
+
+
+async def to_the_next_second(partitions: Partitions) -> None:
+    partitions.home.shift_ms += 1_000 - await partitions.home.time_ms() % 1_000
 
 
 async def test_requests_at_the_same_time_share_a_block(plain: Partitions):

@@ -158,8 +158,11 @@ class Up:
         return json.loads(answer.stdout)
 
     def post(self, path: str, secret: str, body: object) -> int:
+        return self.send("POST", path, secret, body)
+
+    def send(self, method: str, path: str, secret: str, body: object) -> int:
         headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
-        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=5) as answer:
                 return answer.status

@@ -1,11 +1,13 @@
 """Tokens, publishing and status against a running bus."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from cli.commands import Up, run
+from doubledecker.model.quota import Quotas
 
 
 def token(bus: Up, *arguments: str, stdin: str = ""):
@@ -160,3 +162,20 @@ def test_status_shows_the_bus_as_json_and_as_lines(bus: Up):
     assert shown["subscribers"] == []
     assert any(line.startswith("published\t") for line in lines)
     assert json.loads(by_url.stdout).keys() == shown.keys()
+
+
+def test_status_shows_every_bound_with_what_is_used_of_it(bus: Up):
+    assert bus.post("/events", a_secret(bus, "ann"), [{"topic": "bounded", "type": "create"}]) == 202
+    shown = bus.status()
+    lines = [line.split("\t") for line in run("status", "--data", str(bus.data)).stdout.splitlines()]
+    titles, most = next((line, lines[at + 1]) for at, line in enumerate(lines) if line[0] == "client")
+
+    bounds = {field.name for field in fields(Quotas)} | {"address_connections_max"}
+    [used] = [client["quotas"] for client in shown["clients"] if client["client"].startswith("ann-")]
+    assert set(shown["bounds"]) == set(used) | set(shown["quotas"]) == bounds
+    assert used["client_topics_max"] == {"used": 1, "max": 1000}
+    # The table has the bounds in its first row, and those of all clients stand above.
+    assert len(titles) == len(most) == 1 + len(used)
+    assert titles[5:8] == ["subscriptions", "streams", "requests"]
+    assert (most[0], most[1]) == ("at most", "1,000")
+    assert {"pattern steps", "connections of an address"} <= {line[0] for line in lines}

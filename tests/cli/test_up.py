@@ -7,10 +7,12 @@ import stat
 from pathlib import Path
 
 import pytest
+import redis
 
 from assembly.test_settings import routemaster_env
 from cli.commands import Up, an_up, children, is_running, run, until
 from conftest import Topology
+from doubledecker import clock
 from doubledecker.store import embedded, maxmemory
 
 
@@ -84,6 +86,33 @@ def test_its_valkey_may_use_a_share_of_the_machines_memory(data_dir: Path):
 
     assert status["memory_limit_bytes"] == int(maxmemory.machine_bytes() * 0.05)
     assert status["memory"] == "ok"
+
+
+@pytest.mark.slow
+def test_data_that_needs_more_than_the_limit_set_is_not_dropped_at_start(data_dir: Path):
+    # A small journal: what is left to drop is the queue, of which nobody has taken anything.
+    settings = {"DOUBLEDECKER_REDIS_MIN_FREE_BYTES": "4000000", "DOUBLEDECKER_JOURNAL_BYTES_MAX": "1024"}
+    settings["DOUBLEDECKER_CLIENT_WAITING_BYTES_MAX"] = "0"
+    with an_up(data_dir, "--no-demo", **settings) as up:
+        secret = a_token(up)
+        assert up.send("PUT", "/queues/jobs", secret, {"pattern": ".*", "max_length": 1000}) == 201
+        events = [{"topic": "orders", "type": "create", "data": "x" * 60_000}] * 100
+        assert [up.post("/events", secret, events) for _ in range(4)] == [202] * 4
+    with an_up(data_dir, "--no-demo", **settings, ROUTEMASTER_REDIS_MAX_MEM="10000000") as up:
+        began_at = clock.now_ms()
+        until(lambda: memory_looked_at(up) > began_at)
+        accepted = publish(up, secret)
+        status = up.status()
+
+    assert "the data takes more than the" in up.err
+    assert (accepted, status["dropped"], status["memory"]) == (202, 0, "ok")
+    assert status["memory_limit_bytes"] > 24_000_000
+
+
+def memory_looked_at(up: Up) -> int:
+    """When a worker last looked at the memory of the server."""
+    with redis.Redis.from_url((up.data / "redis.url").read_text().strip()) as client:
+        return int(client.hget("rm:memory", "at") or 0)
 
 
 def test_a_limit_that_leaves_nothing_for_events_is_refused_at_start(data_dir: Path):

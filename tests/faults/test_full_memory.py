@@ -46,6 +46,17 @@ async def test_a_refused_publish_writes_nothing(data_dir: Path, who: str):
         assert await keyspace(topology.url) == before
 
 
+async def test_without_a_worker_a_full_memory_is_said_to_be_full(data_dir: Path):
+    async with a_small_server(data_dir) as topology, a_bus(topology, workers=0, redis_min_free_bytes=1_000_000) as bus:
+        publisher = await bus.token("publisher")
+        await ask(bus, "PUT", "/queues/jobs", publisher, {"pattern": ".*"})
+        before = (await ask(bus, "GET", "/readyz", publisher, None))[1]["memory"]
+        await publish_until_full(bus, publisher)
+        after = (await ask(bus, "GET", "/readyz", publisher, None))[1]["memory"]
+
+        assert (before, after.partition(":")[0]) == ("ok", "full")
+
+
 async def test_a_full_bus_is_drained_by_its_consumers(data_dir: Path):
     async with a_small_server(data_dir) as topology, a_bus(topology, workers=0, **NO_RESERVE) as bus:
         publisher = await bus.token("publisher")

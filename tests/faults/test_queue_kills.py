@@ -120,7 +120,7 @@ async def check_ledger(ground: Ground) -> None:
     settled: dict[str, Counter[str]] = {"acked": Counter(), "dead": Counter()}
     pushed = 0
     for partition in ground.partitions.all:
-        pushed += (await facets.look(partition, QUEUE)).counters.get("sequence", 0)
+        pushed += (await facets.look(partition, [QUEUE]))[0].counters.get("sequence", 0)
         for kind, rows in await settlements(partition):
             if kind in settled:
                 settled[kind].update(row.split(" ")[0] for row in rows)
@@ -182,14 +182,14 @@ async def until_flowing(ground: Ground) -> None:
 
 async def length(partition: Partition) -> int:
     try:
-        return (await facets.look(partition, QUEUE)).length
+        return (await facets.look(partition, [QUEUE]))[0].length
     except BusAway:
         return 1
 
 
 async def in_flight(partition: Partition) -> int:
     try:
-        return (await facets.look(partition, QUEUE)).in_flight
+        return (await facets.look(partition, [QUEUE]))[0].in_flight
     except BusAway:
         return 0
 

@@ -246,3 +246,13 @@ def test_the_depth_of_a_large_text_is_found_in_a_few_steps(part: bytes, is_deep:
 
     # A step for each bracket would be hundreds of thousands.
     assert steps < 10_000
+
+
+@pytest.mark.parametrize("depth_max", [200, parsing.DEPTH_MAX])
+def test_the_deepest_limit_prints_nothing_on_standard_error(depth_max: int, capfd: pytest.CaptureFixture[str]):
+    data = b"[" * depth_max + b"[],[]" + b"]" * depth_max
+    event = Offered(topic="a", type="b", data=msgspec.Raw(data))
+    with pytest.raises(BadRequest, match="nests deeper"):
+        accept(event, id_="i", now_ms=0, limits=EventLimits(data_bytes_max=10_000, depth_max=depth_max))
+
+    assert capfd.readouterr().err == ""

@@ -16,6 +16,7 @@ from pyspark.sql.functions import lit
 
 from conftest import Topology
 from doubledecker.bus import overview
+from doubledecker.bus.relief import MemoryRules
 from doubledecker.errors import BadRequest
 from doubledecker.model.event import Event, EventLimits
 from doubledecker.model.subscriber import Subscription
@@ -78,8 +79,8 @@ async def test_rows_are_events_for_everyone_that_an_event_over_http_is_for(spark
         subscriber = await feed.bus.registry.subscribe(feed.publisher, asked)
         write(rows(spark, 1000), feed)
         found = await published(feed)
-        view = await overview.look(feed.bus.partitions, {subscriber.token: subscriber}, now_ms=0)
-        topics = {topic.name: topic.events for topic in await feed.bus.registry.topics()}
+        view = await overview.look(feed.bus.partitions, {subscriber.token: subscriber}, now_ms=0, rules=MemoryRules())
+        topics = {topic.name: topic.events async for topic in feed.bus.registry.topics()}
 
     assert sorted(number(event) for event in found) == list(range(1000))
     assert len({event.id for event in found}) == 1000

@@ -125,7 +125,7 @@ async def test_a_wide_event_reaches_thousands_of_queues_through_its_job(one: Top
         async with asyncio.timeout(20):
             while sum(await home.commands([["HLEN", home.key(f"queue:data:q{n}")] for n in (0, 7, 2099)])) < 6:
                 await asyncio.sleep(0.05)
-        assert (await facets.look(home, a_queue("q7"))).counters.get("dropped", 0) == 0
+        assert (await facets.look(home, [a_queue("q7")]))[0].counters.get("dropped", 0) == 0
 
 
 async def fans(home: Partition) -> list[bytes]:
@@ -151,7 +151,7 @@ class TestFull:
             await live.register_queue(queue, caller=ROOT)
             assert await publishing(publisher, client, some_events(*range(5))) == {}
 
-        assert (await facets.look(plain.home, queue)).counters["dropped"] == 2
+        assert (await facets.look(plain.home, [queue]))[0].counters["dropped"] == 2
         assert times(await drain(quiet_rings(plain), queue)) == [2, 3, 4]
 
     async def test_one_full_facet_refuses_nobody_else(self, plain: Partitions):
@@ -215,7 +215,7 @@ class TestFull:
         for _ in range(15):
             await push(plain, small, ["ann"])
 
-        assert (await facets.look(plain.home, small)).length == 10
+        assert (await facets.look(plain.home, [small]))[0].length == 10
 
     async def test_a_full_queue_drops_for_the_tenant_that_came_and_loses_no_facet(self, plain: Partitions):
         queue = a_queue(max_length=2)

@@ -171,3 +171,14 @@ async def test_a_body_in_another_encoding_is_415(one: Topology):
         plain = await ask(bus, "POST", "/events", shop, body=EVENT, headers={"Content-Encoding": "Identity"})
 
         assert plain.status == 202
+
+
+async def test_an_encoding_is_415_also_where_no_body_is_read(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        shop = await bus.token("shop")
+        for method, path in (("GET", "/topics"), ("GET", "/livez"), ("DELETE", "/subscriber"), ("GET", "/queues")):
+            for body in (None, gzip.compress(b"{}")):
+                answer = await ask(bus, method, path, shop, body=body, headers={"Content-Encoding": "gzip"})
+
+                assert answer.status == 415, (method, path, body)
+        assert (await ask(bus, "GET", "/topics", shop, headers={"Content-Encoding": "identity"})).status == 200

@@ -210,6 +210,21 @@ async def test_a_client_has_so_many_requests_under_way(one: Topology):
         assert [(await ask(bus, "GET", "/queues/none", ann)).status for _ in range(5)] == [404] * 5
 
 
+async def test_a_bound_of_subscriptions_that_was_raised_lets_a_client_have_them(one: Topology):
+    async with a_bus(one, workers=0, client_subscriptions_max=9_000) as bus:
+        ann = await bus.token("ann")
+        topics = [f"t{n}" for n in range(10_001)]
+
+        async def subscribe(count: int) -> Answer:
+            body = {"topics": topics[:count], "callback": "http://127.0.0.1:9/"}
+            return await ask(bus, "POST", "/subscription", ann, json=body)
+
+        assert [(await subscribe(9_000)).status for _ in range(2)] == [204, 204]
+        assert len((await bus.get("/subscribers", ann))[0]["topics"]) == 9_000
+        assert_refused(await subscribe(9_001), "client_subscriptions_max", 9_000)
+        assert (await subscribe(10_001)).status == 400
+
+
 async def test_the_streams_of_a_client_are_counted_over_all_web_processes(one: Topology):
     async with a_bus(one, workers=0, client_streams_max=1) as bus, another_web(bus) as other:
         ann = await bus.token("ann")

@@ -3,6 +3,7 @@
 import asyncio
 
 from structlog.testing import capture_logs
+from structlog.typing import EventDict
 
 from conftest import Topology
 from doubledecker.model.queue import Queue
@@ -137,6 +138,32 @@ class TestClientsNamedByRoot:
             await bus.publish(publisher, [an_event(1)])
 
             assert (await ask(bus, "POST", "/events", publisher, json=an_event(2))).status == 429
+
+
+async def test_queues_that_no_longer_get_every_event_are_named_in_the_log_at_start(one: Topology):
+    patterns = {"ann-1": ".*", "bob-1": ".*:page:.*", "cat-1": ".*:unheard:.*", "": ".*"}
+    async with a_bus(one, workers=0, client_copies_max=2) as bus:
+        publisher = await bus.token("publisher")
+        await bus.publish(publisher, [an_event(1, "page"), an_event(2, "own")])
+        patterns[await id_of(bus, "publisher")] = ".*:own:.*"
+        for owner, pattern in patterns.items():
+            for number in range(4):
+                queue = Queue(f"{owner or 'root'}.{number}", owner, (pattern,))
+                await registry.save_queue(bus.partitions.home, queue, former=None)
+        stop = asyncio.Event()
+        with capture_logs() as lines, listening.bind("127.0.0.1", 0) as listener:
+            serving = asyncio.create_task(server.run(bus.settings, listener, stop))
+            async with asyncio.timeout(20):
+                while len(limited(lines)) < 4:
+                    await asyncio.sleep(0.02)
+            stop.set()
+            await serving
+
+    assert sorted(limited(lines)) == ["ann-1.2", "ann-1.3", "bob-1.2", "bob-1.3"]
+
+
+def limited(lines: list[EventDict]) -> list[str]:
+    return [line["queue"] for line in lines if line["event"] == "queue.copies_limited"]
 
 
 async def test_queues_of_version_0_1_0_that_refused_everybody_are_named_in_the_log_at_start(one: Topology):

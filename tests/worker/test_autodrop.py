@@ -116,7 +116,7 @@ async def test_who_is_served_or_fails_since_a_moment_keeps_all_and_publishing_is
         assert sum(events.values()) == len(accepted)
         assert "events.autodropped" not in await totals(bus)
         async with build.open_bus(bus.settings) as other:
-            view = await overview.look(other.partitions, {}, now_ms=0)
+            view = await overview.look(other.partitions, {}, now_ms=0, rules=other.headroom.rules)
         assert view.memory_state == "full"
         assert view.memory[0].limit_bytes == 8_000_000
 

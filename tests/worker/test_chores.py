@@ -130,7 +130,8 @@ def _chores(bus: build.Bus) -> Chores:
     deliverer = Deliverer(bus.partitions, bus.registry, cast("Chains", None), delivery)
     autodrop = Autodrop(bus.partitions, bus.registry, bus.headroom.rules)
     meter = BacklogMeter(bus.partitions, bus.registry, bus.headroom.rules)
-    return Chores(bus.partitions, bus.registry, deliverer, Monitor([]), autodrop, meter, ChoreRules(dead_ms=1000))
+    rules = ChoreRules(dead_ms=1000, memory=bus.headroom.rules)
+    return Chores(bus.partitions, bus.registry, deliverer, Monitor([]), autodrop, meter, rules)
 
 
 def _add_datagrams(statsd: socket.socket, sums: dict[str, int]) -> None:

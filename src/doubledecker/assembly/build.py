@@ -89,6 +89,7 @@ def memory_rules(settings: Settings) -> MemoryRules:
         journal_bytes_max=settings.journal_bytes_max,
         journal_refuses=settings.journal_full == "refuse",
         stalled_ms=round(settings.autodrop_after_s * 1000),
+        look_ms=round(settings.autodrop_interval_s * 1000),
     )
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from doubledecker.assembly import spark_conf
 from doubledecker.assembly.launch import PROCESSES_MAX
 from doubledecker.errors import SettingInvalid
+from doubledecker.model import subscriber
 from doubledecker.model import token as tokens
 from doubledecker.model.event import DEPTH_MAX
 from doubledecker.model.quota import Quotas
@@ -198,9 +199,7 @@ class Settings:
     def divided(self, processes: int) -> "Settings":
         """The settings of one of several web processes: what bounds a process is divided among them."""
         shares = {name: -(-getattr(self, name) // processes) for name in _DIVIDED}
-        # One client may have half of it, and the largest body must fit into that.
-        least = min(self.bodies_bytes_max, 2 * self.body_bytes_max)
-        shares["bodies_bytes_max"] = max(shares["bodies_bytes_max"], least)
+        shares["bodies_bytes_max"] = max(shares["bodies_bytes_max"], 2 * self.body_bytes_max)
         return replace(self, **shares)
 
     def _check(self) -> None:
@@ -224,6 +223,13 @@ class Settings:
             raise SettingInvalid(
                 f"{PREFIX}REDIS_MAX_MEM_BYTES is {self.redis_max_mem_bytes}, and {PREFIX}REDIS_MIN_FREE_BYTES keeps "
                 f"{self.redis_min_free_bytes} of it free: nothing is left; raise the first or lower the other"
+            )
+        # One client may have half of it, and the largest body must fit into that.
+        if self.bodies_bytes_max < 2 * self.body_bytes_max:
+            raise SettingInvalid(
+                f"{PREFIX}BODIES_BYTES_MAX is {self.bodies_bytes_max}, and one client may have half of it: a body of "
+                f"{self.body_bytes_max} bytes, which {PREFIX}BODY_BYTES_MAX allows, would never be taken; "
+                f"make the first at least {2 * self.body_bytes_max}, or lower the second"
             )
         if not self.namespace or "{" in self.namespace or "}" in self.namespace:
             raise _invalid("namespace", f"is {self.namespace!r}; it must not be empty nor have braces")
@@ -310,6 +316,7 @@ _MOST = {
     "worker_processes": PROCESSES_MAX,
     "event_depth_max": DEPTH_MAX,
     "events_per_request_max": 100_000,
+    "client_subscriptions_max": subscriber.TOPICS_MAX,
     "breaker_calls": 10_000,
     "breaker_threshold": 1,
     # A receiver that is back should not wait for more than a minute to be found so.

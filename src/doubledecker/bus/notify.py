@@ -24,7 +24,7 @@ _HEARD_MAX = 4_000
 # The first call's, when the number of listeners is not yet known.
 _CALL_FIRST = 100
 # What may wait to be told; more means that the server cannot keep up with its listeners.
-_WAITING_BYTES_MAX = 16_777_216
+WAITING_BYTES_MAX = 16_777_216
 # How long a stopping process goes on telling.
 _FINISH_S = 1.0
 MISSED = "notifications.missed"
@@ -68,7 +68,7 @@ class Notifier:
         for i, offer in enumerate(offers):
             if i in reply.repeats or i in reply.refused:
                 continue
-            if self._bytes + len(offer.message) > _WAITING_BYTES_MAX:
+            if self._bytes + len(offer.message) > WAITING_BYTES_MAX:
                 self._missed += 1
                 continue
             self._bytes += len(offer.message)

@@ -5,6 +5,7 @@ from collections import Counter as Sum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from doubledecker.bus.relief import MemoryRules
 from doubledecker.bus.telemetry import counter
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import (
@@ -21,7 +22,7 @@ from doubledecker.store import (
     watchers,
 )
 from doubledecker.store.chains import ChainState
-from doubledecker.store.memory import State
+from doubledecker.store.memory import Standing, State, Usage
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
 
@@ -31,7 +32,7 @@ ALIVE_MS = 15_000
 MEMORY_MEANS: dict[State, str] = {
     "ok": "",
     "short": "journals are cut, and what may be dropped is dropped",
-    "full": "nothing is left that may be dropped, so publishing is refused at the limit",
+    "full": "nothing is left that may be dropped, or no worker does so, and publishing is refused at the limit",
 }
 
 
@@ -49,7 +50,7 @@ class SubscriberView:
 
 @dataclass(frozen=True)
 class ServerMemory:
-    """The memory of one server: used, allowed (0: nothing bounds it), and how it stands as workers last found it."""
+    """The memory of one server: used, allowed (0: nothing bounds it), and how it stands."""
 
     server: str
     used_bytes: int
@@ -94,7 +95,7 @@ class Overview:
         return sum(value for field, value in self.counters.items() if field.partition(":")[0] == name)
 
 
-async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: int) -> Overview:
+async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: int, rules: MemoryRules) -> Overview:
     """Read everything, a few round trips a partition."""
     parts = await asyncio.gather(*(_part(partition) for partition in partitions.all))
     totals: Sum[str] = Sum()
@@ -112,7 +113,7 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
         jobs=dict(job_totals),
         slots_alive=len({slot for part in parts for slot in part.slots}),
         watches_alive=await watchers.alive(partitions.home, silent_ms_max=ALIVE_MS),
-        memory=tuple(await look_at_memory(partitions)),
+        memory=tuple(await look_at_memory(partitions, rules)),
         journal_bytes=dict(journal_totals),
         oldest_at=min((part.oldest_at for part in parts if part.oldest_at is not None), default=None),
         journal_ages={name: _oldest([part.journal_ages[name] for part in parts]) for name in journal.NAMES},
@@ -121,15 +122,27 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
     )
 
 
-async def look_at_memory(partitions: Partitions) -> list[ServerMemory]:
+async def look_at_memory(partitions: Partitions, rules: MemoryRules) -> list[ServerMemory]:
     """The memory of every server."""
     found = []
     for first, *_ in partitions.by_server():
         usage, standing = await memory.usage(first), await memory.standing(first)
-        limit = standing.limit_bytes or usage.bytes_max
-        state = standing.state(await first.time_ms())
-        found.append(ServerMemory(first.server, usage.used_bytes, limit, state))
+        found.append(judge(first.server, usage, standing, rules, now_ms=await first.time_ms()))
     return found
+
+
+def judge(server: str, usage: Usage, standing: Standing, rules: MemoryRules, *, now_ms: int) -> ServerMemory:
+    """How a server's memory stands: as a worker last found it; if none looks, by what is used alone.
+
+    Then nothing is freed, so that it is full where it would be short.
+    """
+    is_watched = standing.is_recent(now_ms, look_ms=rules.look_ms)
+    # A worker's settings count before those of whoever asks, which may be a command without any.
+    limit = standing.limit_bytes if is_watched else rules.limit_of(usage.bytes_max)
+    is_short = limit > 0 and usage.used_bytes > rules.bound_of(limit)
+    is_full = standing.is_full if is_watched else is_short
+    state: State = "full" if is_full else "short" if is_short or standing.was_short(now_ms) else "ok"
+    return ServerMemory(server, usage.used_bytes, limit, state)
 
 
 def worst(servers: Sequence[ServerMemory]) -> State:

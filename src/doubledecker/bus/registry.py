@@ -5,7 +5,8 @@ revoked token is refused everywhere within a second.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -61,6 +62,7 @@ class LiveRegistry:
         self._registering = asyncio.Lock()
         self._searcher = Searcher()
         self._token_lock = asyncio.Lock()
+        self._last_kinds: dict[Kind, str] | None = None
         self.snapshot = Registry(copies_max=self.quotas.client_copies_max)
         # Clients for whom too many bytes wait, how many, and the bound, as this process last read.
         self.overfull: dict[str, int] = {}
@@ -282,11 +284,54 @@ class LiveRegistry:
         """How many topics there are."""
         return await registry.count_topics(self._partitions.home)
 
-    async def topics(self) -> list[TopicView]:
-        """All topics, with who owns them and how many events they had."""
+    async def topics(self) -> AsyncIterator[TopicView]:
+        """All topics by name, with who owns them and how many events they had; others have their turn in between."""
         await self.refresh()
-        rows = await registry.topics(self._partitions)
-        return [TopicView(name, self._name_of(owner), owner, events) for name, owner, events in rows]
+        async for name, owner, events in registry.topics(self._partitions):
+            yield TopicView(name, self._name_of(owner), owner, events)
+
+    async def copies(self) -> dict[str, int]:
+        """The most queues of each client that one event of another client would enter, but for the bound."""
+        found: dict[str, int] = {}
+        for publisher, queues in await self._matching():
+            for owner, count in Counter(queue.owner for queue in queues).items():
+                if owner != publisher:
+                    found[owner] = max(found.get(owner, 0), count)
+        return found
+
+    async def queues_beyond_copies(self) -> dict[str, Queue]:
+        """The queues that some event of another client does not enter, as its owner has too many that match; by name.
+
+        Registration refuses such queues where it can tell, so they are from before the bound, or before it was lowered.
+        """
+        most = self.quotas.client_copies_max
+        found: dict[str, Queue] = {}
+        for publisher, queues in await self._matching() if most else ():
+            copies: Counter[str] = Counter()
+            for queue in queues:
+                copies[queue.owner] += 1
+                if copies[queue.owner] > most and queue.owner != publisher:
+                    found[queue.name] = queue
+        return found
+
+    async def _matching(self) -> list[tuple[str, list[Queue]]]:
+        """Publishers of some kinds of events, with the clients' queues that match, by name.
+
+        Future events are not known: these are recent kinds, the last ones of some topics when this process began, and
+        two that only a catch-all matches.
+        """
+        if all(queue.is_roots for queue in self.snapshot.queues.values()):
+            return []
+        if self._last_kinds is None:
+            self._last_kinds = await registry.last_kinds(self._partitions, _RECENT_MAX)
+        recent = {kind: self.snapshot.owners.get(kind.topic, "") for kind in self.snapshot.recent(_RECENT_MAX)}
+        publishers = {**recent, **self._last_kinds, **dict.fromkeys(_PROBES, "")}
+        await self.learn(publishers)
+        routes = [(publisher, self.snapshot.route(kind, publisher)) for kind, publisher in publishers.items()]
+        return [
+            (publisher, sorted((q for q in (*route.queues, *route.skipped) if not q.is_roots), key=lambda q: q.name))
+            for publisher, route in routes
+        ]
 
     async def _register_queue(self, queue: Queue, caller: Caller) -> bool:
         named = queue.owner if caller.is_root else ""

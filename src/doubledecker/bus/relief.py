@@ -35,6 +35,7 @@ class MemoryRules:
     journal_bytes_max: int = 2**53
     journal_refuses: bool = False
     stalled_ms: int = 300_000
+    look_ms: int = 1_000
 
     def limit_of(self, server_bytes_max: int) -> int:
         """How much a server may use: the lesser of the setting and its own `maxmemory`; 0 when there is neither."""

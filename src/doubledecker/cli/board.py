@@ -65,7 +65,7 @@ async def _follow(board: Board, bus: build.Bus) -> None:
     while True:
         await bus.registry.refresh()
         known = bus.registry.snapshot.pushed_to
-        board.trail.add(await overview.look(bus.partitions, known, now_ms=clock.now_ms()))
+        board.trail.add(await overview.look(bus.partitions, known, now_ms=clock.now_ms(), rules=bus.headroom.rules))
         _note_pipeline(board, await pipeline.read(bus.partitions.home))
         board.away = ""
         await asyncio.sleep(LOOK_S)

@@ -4,6 +4,8 @@
     redis.url    the server that a running `up` uses
     bus.url      where its HTTP API does
     demo         there since a demo ran on this data
+    sources.toml what the pipeline consumes; the user's, like spark.conf
+    lake/        the pipeline's tables
     logs/        what the processes said while the live view was shown
 
 Besides these it holds what store/embedded.py names.
@@ -30,12 +32,18 @@ ROOT_KEY = "root.key"
 REDIS_URL = "redis.url"
 BUS_URL = "bus.url"
 DEMO = "demo"
+SOURCES = "sources.toml"
+LAKE = "lake"
+# A folder with one of these has been a data folder before.
+_MARKS = (ROOT_KEY, "valkey.lock")
+# What users put there before the first start; elsewhere things may have the same names, so these alone prove nothing.
+_PREPARED = (SOURCES, spark_conf.FILE, LAKE)
 
 
 def prepare(folder: Path) -> None:
     """Make it, for us alone, also when it was there; raises SettingInvalid when that is not possible."""
     try:
-        is_closed = private.keep(folder, marks=(ROOT_KEY, "valkey.lock"))
+        is_closed = private.keep(folder, marks=_MARKS, prepared=_PREPARED)
     except OSError as error:
         raise SettingInvalid(f"cannot keep data in {folder}: {error.strerror}; pass another --data") from error
     if not is_closed:
@@ -99,7 +107,7 @@ def find(settings: Settings, folder: Path | None, *, is_url_set: bool) -> Settin
 def locate(folder: Path | None, lake: str | None) -> tuple[Settings, str]:
     """Settings that lead to the bus of a folder, or of the environment, and where its lake is."""
     given = reading.read(os.environ)
-    root = lake or given.lake or str((folder or DEFAULT) / "lake")
+    root = lake or given.lake or str((folder or DEFAULT) / LAKE)
     found = find(given, folder, is_url_set=given.redis_url != Settings.redis_url)
     found = replace(found, spark_conf=spark_conf.read(folder or DEFAULT, found.spark_conf))
     # Resolved: Spark compares the lake's path with those of its files, which are.

@@ -28,8 +28,6 @@ from doubledecker.store.pipeline import PipelineState
 if TYPE_CHECKING:
     from doubledecker.pipeline.sources import Source, Sources
 
-# In the data folder, unless a setting says otherwise.
-SOURCES = "sources.toml"
 MISSING = "PySpark is not installed; get it with: pip install 'doubledecker[spark]'"
 _JOURNALS = ("events", "attempts", "settlements")
 _BAR = 20
@@ -87,7 +85,7 @@ def show_sources(*, data: Path | None, as_json: bool) -> None:
     titles = ["source", "format", "from", "mode", "publisher", "topic", "type"]
     table.show(titles, [_source_row(source) for source in wanted.all])
     if not wanted.all:
-        click.echo(f"There are no sources; docs/pipeline.md tells how to write {SOURCES}", err=True)
+        click.echo(f"There are no sources; docs/pipeline.md tells how to write {folder.SOURCES}", err=True)
 
 
 def _source_row(source: "Source") -> list[str]:
@@ -99,7 +97,7 @@ def _read_sources(settings: Settings, data: Path | None) -> "Sources":
     """What a setting names, else what is in the data folder, else none."""
     from doubledecker.pipeline import sources  # noqa: PLC0415 - what Spark needs is slow to import, and may not be there
 
-    beside = (data or folder.DEFAULT) / SOURCES
+    beside = (data or folder.DEFAULT) / folder.SOURCES
     named = settings.sources or (str(beside) if beside.exists() else "")
     return sources.read(Path(named)) if named else sources.Sources()
 

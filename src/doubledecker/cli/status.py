@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,38 +15,45 @@ from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus import overview, usage
 from doubledecker.bus.overview import Overview, ServerMemory, SubscriberView
-from doubledecker.bus.usage import Use
+from doubledecker.bus.usage import Usage, Use
 from doubledecker.cli import folder, table, trail, words
 from doubledecker.errors import BusAway
-from doubledecker.model.quota import Quotas
+from doubledecker.store import processes
 
 _START = "start one with `doubledecker pipeline run`"
 _NAMED_MAX = 5  # what fits a line
 _CLIENTS_MAX = 20  # what fits a screen
+# What a client may have, in words that are short enough for a terminal; docs/operations.md tells what they count.
 _BOUNDS = {
     "client_topics_max": "topics",
     "client_queues_max": "queues",
-    "client_pattern_steps_max": "pattern steps",
+    "client_copies_max": "copies",
+    "client_pattern_steps_max": "steps",
     "client_subscriptions_max": "subscriptions",
-    "client_idempotency_keys_max": "idempotency keys",
-    "client_waiting_bytes_max": "bytes waiting",
+    "client_streams_max": "streams",
+    "client_requests_max": "requests",
+    "client_events_per_s": "events/s",
+    "client_idempotency_keys_max": "keys",
+    "client_waiting_bytes_max": "waiting",
+    "queue_tenants_max": "tenants",
 }
+# What all clients have together, and an address.
+_BOUNDS_TOGETHER = {"pattern_steps_max": "pattern steps", "address_connections_max": "connections of an address"}
 
 
 def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     """Print the state of the bus."""
     settings = find(url, data)
-    view, uses, quotas = _look(settings)
+    view, seen = _look(settings)
     if as_json:
-        click.echo(json.dumps({**_as_json(view), "clients": _uses_as_json(uses, quotas)}))
+        click.echo(json.dumps({**_as_json(view), **_usage_as_json(seen)}))
         return
-    table.show(["bus", ""], _totals(view))
+    table.show(["bus", ""], [*_totals(view), *_used_together(seen)])
     click.echo()
     titles = ["subscriber", "tier", "health", "points", "waiting", "in flight", "failures", "sent", "oldest"]
     table.show(titles, [_row(each, view.at) for each in view.subscribers])
-    if uses:
-        click.echo()
-        table.show(["client", *_BOUNDS.values()], [_use_row(use, quotas) for use in _nearest(uses, quotas)])
+    click.echo()
+    table.show(["client", *_BOUNDS.values()], [_bounds_row(seen), *map(_use_row, _nearest(seen))])
     if not view.subscribers:
         click.echo("There are no subscribers; a client makes one with POST /subscription", err=True)
     if view.memory_state != "ok":
@@ -63,17 +71,20 @@ def find(url: str | None, data: Path | None) -> Settings:
     return folder.find(settings, data, is_url_set=settings.redis_url != Settings.redis_url)
 
 
-def _look(settings: Settings) -> tuple[Overview, list[Use], Quotas]:
+def _look(settings: Settings) -> tuple[Overview, Usage]:
     try:
         return asyncio.run(_read(settings))
     except BusAway as error:
         raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data or --url") from error
 
 
-async def _read(settings: Settings) -> tuple[Overview, list[Use], Quotas]:
+async def _read(settings: Settings) -> tuple[Overview, Usage]:
     async with build.open_bus(settings, patience_s=0) as bus:
-        view = await overview.look(bus.partitions, bus.registry.snapshot.pushed_to, now_ms=clock.now_ms())
-        return view, await usage.look(bus.partitions, bus.registry.snapshot), bus.registry.bounds
+        known, rules = bus.registry.snapshot.pushed_to, bus.headroom.rules
+        view = await overview.look(bus.partitions, known, now_ms=clock.now_ms(), rules=rules)
+        reports = await processes.reports(bus.partitions.home, silent_ms_max=overview.ALIVE_MS)
+        connections_max = settings.address_connections_max
+        return view, await usage.look(bus.partitions, bus.registry, reports, connections_max=connections_max)
 
 
 def _totals(view: Overview) -> list[list[str]]:
@@ -146,28 +157,44 @@ def _subscriber_as_json(each: SubscriberView, now_ms: int) -> dict[str, object]:
     }
 
 
-def _nearest(uses: list[Use], quotas: Quotas) -> list[Use]:
+def _nearest(seen: Usage) -> list[Use]:
     """The clients that are nearest to one of their bounds."""
-    return sorted(uses, key=lambda use: -max(use.shares(quotas).values()))[:_CLIENTS_MAX]
+    return sorted(seen.clients, key=lambda use: -use.nearness(seen.bounds))[:_CLIENTS_MAX]
 
 
-def _use_row(use: Use, quotas: Quotas) -> list[str]:
-    return [use.client, *(_used(bound, use.counts[bound], getattr(quotas, bound)) for bound in _BOUNDS)]
+def _bounds_row(seen: Usage) -> list[str]:
+    """What a client may have; in a row, since beside each number it would make the table too wide."""
+    return ["at most", *(_number(name, seen.bounds[name]) if seen.bounds[name] else "no bound" for name in _BOUNDS)]
 
 
-def _used(bound: str, count: int, most: int) -> str:
-    shown = words.size if bound.endswith("_bytes_max") else "{:,}".format
-    return f"{shown(count)} of {shown(most)}" if most else shown(count)
+def _use_row(use: Use) -> list[str]:
+    return [use.client, *(_number(name, use.counts[name]) for name in _BOUNDS)]
 
 
-def _uses_as_json(uses: list[Use], quotas: Quotas) -> list[dict[str, object]]:
+def _used_together(seen: Usage) -> list[list[str]]:
     return [
-        {
-            "client": use.client,
-            "quotas": {bound: {"used": used, "max": getattr(quotas, bound)} for bound, used in use.counts.items()},
-        }
-        for use in uses
+        [
+            title,
+            f"{seen.together[name]:,} of {seen.bounds[name]:,}" if seen.bounds[name] else f"{seen.together[name]:,}",
+        ]
+        for name, title in _BOUNDS_TOGETHER.items()
     ]
+
+
+def _number(bound: str, count: int) -> str:
+    return words.size(count) if bound.endswith("_bytes_max") else f"{count:,}"
+
+
+def _usage_as_json(seen: Usage) -> dict[str, object]:
+    return {
+        "bounds": seen.bounds,
+        "quotas": _beside_bounds(seen.together, seen),
+        "clients": [{"client": use.client, "quotas": _beside_bounds(use.counts, seen)} for use in seen.clients],
+    }
+
+
+def _beside_bounds(counts: Mapping[str, int], seen: Usage) -> dict[str, dict[str, int]]:
+    return {name: {"used": count, "max": seen.bounds[name]} for name, count in counts.items()}
 
 
 def _named(tokens: list[str]) -> str:

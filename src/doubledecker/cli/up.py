@@ -124,7 +124,8 @@ class _Up:
             held.push_async_callback(kept.stop)
             self._board.kept.append(kept)
             kept.keep()
-            settings = replace(settings, redis_url=server.url)
+            # The children go by the server's own bound: it may be more than was asked for, and more after a restart.
+            settings = replace(settings, redis_url=server.url, redis_max_mem_bytes=0)
         held.enter_context(folder.announced(plan.data, folder.REDIS_URL, settings.redis_url))
         held.enter_context(folder.announced(plan.data, folder.BUS_URL, self._board.url))
         if not plan.is_key_set:
@@ -199,6 +200,7 @@ class _Up:
         """In the order of their start, which is the reverse of that of their end."""
         environment = dict(os.environ)
         given = {"redis_url": settings.redis_url, "root_key": settings.root_key, "port": str(settings.port)}
+        given["redis_max_mem_bytes"] = str(settings.redis_max_mem_bytes)
         environment |= {PREFIX + name.upper(): value for name, value in given.items()}
         if self._plan.with_demo:
             environment.setdefault(f"{PREFIX}PRIVATE_CALLBACKS", "true")

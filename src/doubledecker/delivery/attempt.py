@@ -24,7 +24,7 @@ from doubledecker.model.subscriber import Subscriber
 
 _BODY_BYTES_MAX = 65_536
 # More than the ids of ten thousand events, the largest batch, at 128 characters each.
-_ANSWER_BYTES_MAX = 2_097_152
+ANSWER_BYTES_MAX = 2_097_152
 _BODY_S_MAX = 1.0
 _OK = range(200, 300)
 # Answers before the answer, such as 100 Continue and 103 Early Hints. We ask for none, and a few are harmless.
@@ -124,7 +124,7 @@ async def _drain(response: aiohttp.ClientResponse) -> bytes:
     """Read a short answer to its end, so that its connection serves again; cut off any other. Returns a 2xx in JSON."""
     is_json = response.content_type == "application/json" or response.content_type.endswith("+json")
     is_kept = response.status in _OK and is_json
-    left = _ANSWER_BYTES_MAX if is_kept else _BODY_BYTES_MAX
+    left = ANSWER_BYTES_MAX if is_kept else _BODY_BYTES_MAX
     kept = []
     try:
         async with asyncio.timeout(_BODY_S_MAX):

@@ -22,8 +22,8 @@ redis.call("DEL", topics)
 for _, name in ipairs(wanted) do
   redis.call("SADD", of_topic(name), token)
 end
-if #wanted > 0 then
-  redis.call("SADD", topics, unpack(wanted))
+for first = 1, #wanted, 1000 do  -- Lua takes some thousand values at once
+  redis.call("SADD", topics, unpack(wanted, first, math.min(first + 999, #wanted)))
 end
 redis.call("SADD", subscribers, token)
 -- Another address has not failed yet.

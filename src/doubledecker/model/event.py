@@ -39,6 +39,8 @@ URL = re.compile(
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 # Patterns of RE2 nest up to a thousand deep, and few parsers of JSON read more than this.
 DEPTH_MAX = 256
+# For so many levels RE2 needs between 8 and 16 MiB. With less it takes a slower way, and says so on standard error.
+_NESTED_BYTES = 33_554_432
 _UNNESTED = rb'[^\[\]{}"]*(?:"(?:[^"\\]|\\.)*"[^\[\]{}"]*)*'
 _LINE_FEED, _RETURN = b"\n\r"  # numbers, as a byte is found several times faster than bytes
 EVENT_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -304,7 +306,10 @@ def _nested(depth: int) -> "re2._Regexp[bytes]":
     pattern = _UNNESTED
     for _ in range(depth):
         pattern = _UNNESTED + rb"(?:[\[{]" + pattern + rb"[\]}]" + _UNNESTED + rb")*"
-    return re2.compile(rb"(?s)" + pattern)
+    options = re2.Options()
+    options.max_mem = _NESTED_BYTES
+    options.log_errors = False
+    return re2.compile(rb"(?s)" + pattern, options)
 
 
 def _shown(text: str) -> str:

@@ -107,6 +107,11 @@ class Registry:
         return self._matcher.steps(owner)
 
     @property
+    def steps_total(self) -> int:
+        """How large the patterns of all queues are together."""
+        return self._matcher.steps_total
+
+    @property
     def pushed_to(self) -> dict[str, Subscriber]:
         """Everyone who is called: subscribers, and the receivers of queues with a callback."""
         pushed = (queue.receiver for queue in self.queues.values() if queue.callback)

@@ -16,7 +16,8 @@ TIMEOUT_MS_MAX = 3_600_000
 EVENTS_MAX = 10_000
 BYTES_MAX = 16_777_216
 CONCURRENCY_MAX = 100
-TOPICS_MAX = 1000
+# A request's, whatever `client_subscriptions_max` is: some 20 ms of the server's time.
+TOPICS_MAX = 10_000
 # Who delivers: workers, batch by batch as events come; or the pipeline, from the lake.
 TIERS = ("live", "bulk")
 CALLBACK_LENGTH_MAX = 2048

@@ -55,7 +55,22 @@ _TIMED = msgspec.json.Decoder(_Timed)
 
 async def look(partitions: Partitions, queue: Queue) -> QueueView:
     """Numbers alone, one round trip a partition."""
-    parts = await asyncio.gather(*(facets.look(partition, queue) for partition in partitions.all))
+    [seen] = await look_all(partitions, [queue])
+    return seen
+
+
+async def look_all(partitions: Partitions, queues: Sequence[Queue]) -> list[QueueView]:
+    """Many queues, some at a time, so that what others ask meanwhile does not wait for all of them."""
+    found: list[QueueView] = []
+    for first in range(0, len(queues), _TOGETHER):
+        some = queues[first : first + _TOGETHER]
+        parts = await asyncio.gather(*(facets.look(partition, some) for partition in partitions.all))
+        found += [_joined_view(queue, seen) for queue, *seen in zip(some, *parts, strict=True)]
+    return found
+
+
+def _joined_view(queue: Queue, parts: Sequence[facets.QueueView]) -> QueueView:
+    """A queue over all partitions."""
     counters: Sum[str] = Sum()
     for part in parts:
         counters.update(part.counters)
@@ -69,14 +84,6 @@ async def look(partitions: Partitions, queue: Queue) -> QueueView:
         dead=sum(part.dead for part in parts),
         counters=dict(counters),
     )
-
-
-async def look_all(partitions: Partitions, queues: Sequence[Queue]) -> list[QueueView]:
-    """Many queues, some at a time, so that what others ask meanwhile does not wait for all of them."""
-    found: list[QueueView] = []
-    for first in range(0, len(queues), _TOGETHER):
-        found += await asyncio.gather(*(look(partitions, queue) for queue in queues[first : first + _TOGETHER]))
-    return found
 
 
 async def look_at_facets(partitions: Partitions, queue: Queue, *, most: int) -> list[Facet]:

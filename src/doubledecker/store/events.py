@@ -24,6 +24,10 @@ from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
 
+# Ids that a client gave are remembered for so long, and so many of them in each partition: some 10 MB.
+ID_WINDOW_MS = 86_400_000
+IDS_MAX = 100_000
+
 _PUBLISH = load("event_publish")
 
 
@@ -57,8 +61,8 @@ class PublishLimits:
     """What a publish call checks besides the registry's version."""
 
     journal_bytes_max: int = 0
-    id_window_ms: int = 86_400_000
-    ids_max: int = 100_000
+    id_window_ms: int = ID_WINDOW_MS
+    ids_max: int = IDS_MAX
     # How many tenants a client's queue may know; 0 is no bound.
     tenants_max: int = 0
 

@@ -9,6 +9,7 @@ from typing import cast
 import msgspec
 
 from doubledecker.model.queue import Queue, Rule
+from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import RECORD
 from doubledecker.store.scripts import Encoded, Packable, load
@@ -17,6 +18,8 @@ from doubledecker.store.scripts import Encoded, Packable, load
 # lua/queue_lines.lua.
 FACET = struct.Struct("<dd?")
 _PAGE = 1_000
+# What tells how a queue stands: the messages it holds, those in consumers' hands, delayed and dead ones, and counters.
+_LOOKED_AT = (("HLEN", "data"), ("ZCARD", "pending"), ("ZCARD", "scheduled"), ("HLEN", "dead"), ("HGETALL", "state"))
 # Weight, messages in flight at most, milliseconds between messages, 1 when paused; then messages in flight, next time.
 _KeptRule = tuple[float, int, float, int, int, float]
 _RULE = load("queue_rule")
@@ -74,20 +77,25 @@ async def count_rules(partition: Partition, queue: Queue) -> int:
     return cast("int", await partition.command("HLEN", partition.key(f"queue:rules:{queue.name}")))
 
 
-async def look(partition: Partition, queue: Queue) -> QueueView:
-    """How a queue stands, in one round trip."""
-    names = ("data", "pending", "scheduled", "dead", "state")
-    key = {name: partition.key(f"queue:{name}:{queue.name}") for name in names}
-    length, in_flight, delayed, dead, flat = await partition.commands(
-        [
-            ["HLEN", key["data"]],
-            ["ZCARD", key["pending"]],
-            ["ZCARD", key["scheduled"]],
-            ["HLEN", key["dead"]],
-            ["HGETALL", key["state"]],
-        ]
-    )
-    fields = cast("list[bytes]", flat)
+async def count_tenants(partition: Partition, queues: Sequence[str]) -> list[int]:
+    """How many tenants each queue knows in a partition, or how many have rules, if these are more."""
+    keys = [partition.key(f"queue:{kind}:{name}") for name in queues for kind in ("facets", "rules")]
+    counts = cast("list[int]", await partition.commands([["HLEN", key] for key in keys]))
+    return [max(pair) for pair in zip(counts[0::2], counts[1::2], strict=True)]
+
+
+async def look(partition: Partition, queues: Sequence[Queue]) -> list[QueueView]:
+    """How queues stand, up to a hundred in one round trip."""
+    commands: list[list[Encoded]] = [
+        [verb, partition.key(f"queue:{kind}:{queue.name}")] for queue in queues for verb, kind in _LOOKED_AT
+    ]
+    replies = await partition.commands(commands)
+    size = len(_LOOKED_AT)
+    return [_view(*replies[first : first + size]) for first in range(0, len(replies), size)]
+
+
+def _view(length: Reply, in_flight: Reply, delayed: Reply, dead: Reply, state: Reply) -> QueueView:
+    fields = cast("list[bytes]", state)
     counters = {
         name.decode(): int(value)
         for name, value in zip(fields[0::2], fields[1::2], strict=True)

@@ -8,6 +8,8 @@ from doubledecker.store.partitions import Partition
 
 State = Literal["ok", "short", "full"]
 _SHORT_MS = 60_000
+# Looks of a worker that may fail before it counts as gone, and how long it takes at least, as for its heartbeats.
+_LOOKS, _GONE_MS = 5, 15_000
 # Messages of a queue that are measured to estimate the rest.
 _SAMPLES = 10
 
@@ -36,7 +38,15 @@ class Standing:
         """As a word; memory counts as short for a while after some was freed, or the word would change each second."""
         if self.is_full:
             return "full"
-        return "short" if now_ms - self.short_at < _SHORT_MS else "ok"
+        return "short" if self.was_short(now_ms) else "ok"
+
+    def was_short(self, now_ms: int) -> bool:
+        """Whether memory was short lately."""
+        return now_ms - self.short_at < _SHORT_MS
+
+    def is_recent(self, now_ms: int, *, look_ms: int) -> bool:
+        """Whether a worker still looks, when it does so this often; what one that is gone has seen says nothing."""
+        return now_ms - self.at < max(_LOOKS * look_ms, _GONE_MS)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,14 @@ a chore) raises. A publisher may know more than a partition does, never less.
 """
 
 import asyncio
-from collections.abc import Sequence
+import heapq
+import itertools
+from collections.abc import AsyncIterator, Sequence
 from typing import cast
 
 import msgspec
 
+from doubledecker.model.event import Event, Kind
 from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Registry
 from doubledecker.model.token import Token
@@ -30,6 +33,8 @@ _CLAIM, _TOPIC_DELETE, _TOPIC_GIVE = load("topic_claim"), load("topic_delete"), 
 _TOPIC_INDEX = load("topic_index")
 # Topics that one call notes: a few milliseconds of the server's time.
 _INDEX_COUNT = 1_000
+# Topics that are listed at a time: a millisecond or two of this process.
+_PAGE = 500
 _QUEUE_SAVE, _QUEUE_DELETE = load("queue_save"), load("queue_delete")
 
 
@@ -156,17 +161,48 @@ async def count_topics(home: Partition) -> int:
     return cast("int", await home.command("SCARD", home.key("topics")))
 
 
-async def topics(partitions: Partitions) -> list[tuple[str, str, int]]:
-    """Name, owner and number of events of every topic."""
+async def topics(partitions: Partitions) -> AsyncIterator[tuple[str, str, int]]:
+    """Name, owner and number of events of every topic, by name; read some hundreds at a time."""
     home = partitions.home
-    names = sorted(name.decode() for name in cast("list[bytes]", await home.command("SMEMBERS", home.key("topics"))))
-    owners = await topic_owners(home, names)
-    counts = [0] * len(names)
-    for partition in partitions.all:
-        replies = await partition.commands([["HGET", partition.key(f"topic:{name}"), "counter"] for name in names])
-        counts = [total + int(cast("bytes | None", reply) or 0) for total, reply in zip(counts, replies, strict=True)]
-    rows = zip(names, owners, counts, strict=True)
-    return [(name, owner, count) for name, owner, count in rows if owner is not None]
+    async for names in _topic_names(home):
+        owners = await topic_owners(home, names)
+        counts = [0] * len(names)
+        for partition in partitions.all:
+            replies = await partition.commands([["HGET", partition.key(f"topic:{name}"), "counter"] for name in names])
+            found = [int(cast("bytes | None", reply) or 0) for reply in replies]
+            counts = [total + count for total, count in zip(counts, found, strict=True)]
+        for name, owner, count in zip(names, owners, counts, strict=True):
+            if owner is not None:
+                yield name, owner, count
+
+
+async def _topic_names(home: Partition) -> AsyncIterator[list[str]]:
+    """All topics by name, some hundreds at a time; sorted in pieces too, since a sort of very many holds the loop."""
+    pages: list[list[str]] = []
+    cursor = b"0"
+    while not pages or cursor != b"0":
+        reply = await home.command("SSCAN", home.key("topics"), cursor, "COUNT", _PAGE)
+        cursor, names = cast("tuple[bytes, list[bytes]]", reply)
+        pages.append(sorted(name.decode() for name in names))
+    # A scan may find a name twice.
+    merged = (name for name, _ in itertools.groupby(heapq.merge(*pages)))
+    while some := list(itertools.islice(merged, _PAGE)):
+        yield some
+
+
+async def last_kinds(partitions: Partitions, most: int) -> dict[Kind, str]:
+    """Of so many topics the kind of the last event in each partition, with the topic's owner."""
+    home = partitions.home
+    chosen = cast("list[bytes]", await home.command("SRANDMEMBER", home.key("topics"), most))
+    names = sorted(name.decode() for name in chosen)
+    kinds: dict[Kind, str] = {}
+    for name, owner in zip(names, await topic_owners(home, names), strict=True):
+        for partition in partitions.all:
+            # One by one, as each may be large.
+            message = await partition.command("HGET", partition.key(f"topic:{name}"), "last_event")
+            if message:
+                kinds[msgspec.json.decode(cast("bytes", message), type=Event).kind] = owner or ""
+    return kinds
 
 
 async def _read_all(home: Partition, registry: Registry) -> None:

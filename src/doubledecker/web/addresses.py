@@ -37,6 +37,11 @@ class Addresses:
         """How many connections there are."""
         return self._open[counted] if counted else 0
 
+    @property
+    def most_open(self) -> int:
+        """How many connections the address with the most has."""
+        return max(self._open.values(), default=0)
+
     def _counted(self, host: str) -> str:
         try:
             address = ipaddress.ip_address(host.partition("%")[0])

@@ -14,7 +14,7 @@ from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
 from doubledecker.web import problem
 from doubledecker.web.authentication import Authenticator
-from doubledecker.web.body import CLIENT, Room, header
+from doubledecker.web.body import CLIENT, Room, check_encoding, header
 from doubledecker.web.errands import ErrandRoutes
 from doubledecker.web.letters import Letters
 from doubledecker.web.protocol import ANSWER
@@ -64,6 +64,11 @@ class App:
             }
         )
 
+    @property
+    def under_way(self) -> Counter[str]:
+        """How many requests of each client are being answered."""
+        return self._under_way
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
@@ -108,6 +113,7 @@ class App:
             return _wrong_method(scope["method"], by_method)
         caller = _NOBODY if route.is_public else await self._identify(scope)
         self._enter(scope, caller)
+        check_encoding(scope)
         return await route.handler(Request(scope, receive), caller)
 
     def _enter(self, scope: Scope, caller: Caller) -> None:

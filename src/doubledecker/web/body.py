@@ -87,13 +87,18 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
+def check_encoding(scope: Scope) -> None:
+    """Raise UnknownMedia when the body is said to be encoded, whether or not anyone will read it."""
+    value = header(scope, b"content-encoding")
+    if value is not None and value.strip().lower() not in (b"", b"identity"):
+        seen = value.decode("latin-1")[:80]
+        raise UnknownMedia(f"Content-Encoding is {seen!r}; send the body as it is", accepted="identity")
+
+
 def _check_head(scope: Scope, limits: BodyLimits) -> None:
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value) > limits.bytes_max:
             raise TooLarge(f"the body is {int(value)} bytes; at most {limits.bytes_max} are allowed")
-        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
-            seen = value.decode("latin-1")[:80]
-            raise UnknownMedia(f"Content-Encoding is {seen!r}; send the body as it is", accepted="identity")
 
 
 async def _collect(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:

@@ -18,7 +18,7 @@ from doubledecker.web.body import BodyLimits
 from doubledecker.web.turns import ClientLocks
 
 # A list ends here, however many rows it may have: each may hold 64 KiB.
-_LIST_BYTES_MAX = 8_388_608
+LIST_BYTES_MAX = 8_388_608
 
 
 class Letters:
@@ -41,7 +41,7 @@ class Letters:
         rows: list[dict[str, object]] = []
         async with self._large_reads.of(caller.id):
             for partition in self._partitions.all:
-                found = await letters.peek(partition, queue, tenant, most=most, bytes_max=_LIST_BYTES_MAX)
+                found = await letters.peek(partition, queue, tenant, most=most, bytes_max=LIST_BYTES_MAX)
                 rows += [{"id": id_, "tenant": tenant, "event": Raw(event)} for id_, event in found]
         return queue_shapes.json({"messages": rows[:most]})
 
@@ -64,7 +64,7 @@ class Letters:
         most = queue_bodies.limit(request.query_params.get("limit"))
         tenant = request.query_params.get("tenant")
         async with self._large_reads.of(caller.id):
-            rows = await view.find_letters(self._partitions, queue, tenant=tenant, most=most, bytes_max=_LIST_BYTES_MAX)
+            rows = await view.find_letters(self._partitions, queue, tenant=tenant, most=most, bytes_max=LIST_BYTES_MAX)
             count = await view.count_letters(self._partitions, queue, tenant=tenant)
         return queue_shapes.json({"count": count, "messages": [queue_shapes.letter(row) for row in rows]})
 

@@ -1,18 +1,22 @@
-"""The overview as Prometheus metrics, rendered when asked for."""
+"""The overview as Prometheus metrics, rendered when asked for.
 
-from collections import Counter as Sum
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+What has a row for each topic, client, subscriber or queue may have hundreds of thousands. As objects of the Prometheus
+client they took ten times as long as the text itself, and looking through them for garbage held up the whole process:
+those metrics are written line by line.
+"""
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from doubledecker.bus import telemetry
+from doubledecker.bus import telemetry, usage
 from doubledecker.bus.overview import Overview
-from doubledecker.bus.usage import Use
-from doubledecker.model.quota import Quotas
+from doubledecker.bus.usage import Usage
 from doubledecker.queues.view import QueueView
 from doubledecker.stages import Bound
 from doubledecker.stages.prometheus import StagesCollector
@@ -37,39 +41,38 @@ _HELP = {
 }
 
 
+# Clients whose requests under way a process reports, those with the most.
+_CLIENTS_MAX = 20
 _CIRCUITS = ("closed", "open", "half-open")
 
 
 @dataclass(frozen=True)
-class QuotaUse:
-    """What clients use of their quotas."""
+class WebFigures:
+    """What a web process counts for itself, and what bounds it."""
 
-    uses: Sequence[Use]
-    quotas: Quotas
-
-    def collect(self) -> Iterator[Metric]:
-        """What each client has, and what it may have at most."""
-        used = GaugeMetricFamily("doubledecker_client_quota_used", "What a client has", labels=["client", "quota"])
-        for use in self.uses:
-            for bound, count in use.counts.items():
-                used.add_metric([use.client, bound], count)
-        yield used
-        most = GaugeMetricFamily("doubledecker_quota_max", "The bounds of quotas; 0 is none", labels=["quota"])
-        for each in fields(Quotas):
-            most.add_metric([each.name], getattr(self.quotas, each.name))
-        yield most
+    streams: int
+    connections: int
+    address_connections: int
+    address_connections_max: int
+    requests: Counter[str]
+    requests_max: int
 
 
-def of_web(chains: Mapping[str, Bound], *, streams: int, connections: int) -> list[Family]:
-    """What a web process counts for itself; to be called on its loop, as chains are not made for other threads."""
+def of_web(chains: Mapping[str, Bound], seen: WebFigures) -> list[Family]:
+    """What a web process reports; to be called on its loop, as chains are not made for other threads."""
     gauges = {
-        "doubledecker_streams": ("Streams open in a web process", streams),
-        "doubledecker_connections": ("Connections open to a web process", connections),
+        "doubledecker_streams": ("Streams open in a web process", seen.streams),
+        "doubledecker_connections": ("Connections open to a web process", seen.connections),
+        usage.CONNECTIONS: ("Connections of the address that has the most", seen.address_connections),
+        usage.CONNECTIONS_BOUND: ("How many an address may have", seen.address_connections_max),
+        usage.REQUESTS_BOUND: ("How many requests a client may have under way", seen.requests_max),
     }
+    busiest = [Sample(usage.REQUESTS, {"client": id_}, count) for id_, count in seen.requests.most_common(_CLIENTS_MAX)]
     # Numbered, as the servers of the other metrics are: an address is nobody's business.
     names = {f"redis-{number}": chains[server] for number, server in enumerate(sorted(chains))}
     return [
         *(Family(name, text, "gauge", [Sample(name, {}, value)]) for name, (text, value) in gauges.items()),
+        Family(usage.REQUESTS, "Requests under way, of the clients that have the most", "gauge", busiest),
         *(_packed(metric) for metric in StagesCollector(names, prefix="doubledecker_stage").collect()),
     ]
 
@@ -79,40 +82,88 @@ def _packed(metric: Metric) -> Family:
     return Family(metric.name, metric.documentation, metric.type, samples)
 
 
-def render(view: Overview | None, queues: Sequence[QueueView], quotas: QuotaUse, processes: Sequence[Report]) -> bytes:
+@dataclass(frozen=True)
+class BusFigures:
+    """What was looked at of the whole bus."""
+
+    view: Overview
+    queues: Sequence[QueueView]
+    usage: Usage
+
+
+def render(bus: BusFigures | None, processes: Sequence[Report]) -> bytes:
     """The text that Prometheus reads: the whole bus unless it is away, and what processes report of themselves."""
     registry = CollectorRegistry()
-    registry.register(_Collected(view, queues, quotas, processes))
-    return generate_latest(registry)
+    registry.register(_Collected(bus, processes))
+    rows = (
+        () if bus is None else (_counters(bus.view), _of_subscribers(bus.view), _queues(bus.queues), _quotas(bus.usage))
+    )
+    lines = (line for metric in itertools.chain.from_iterable(rows) for line in metric.lines())
+    return generate_latest(registry) + "".join(lines).encode()
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A metric with any number of samples: the values of its labels, and a number."""
+
+    name: str
+    help: str
+    type: str
+    labels: Sequence[str]
+    samples: Iterable[tuple[Sequence[str], float]]
+
+    def lines(self) -> Iterator[str]:
+        yield f"# HELP {self.name} {self.help}\n# TYPE {self.name} {self.type}\n"
+        for values, number in self.samples:
+            pairs = sorted(f'{label}="{_escaped(value)}"' for label, value in zip(self.labels, values, strict=False))
+            labels = f"{{{','.join(pairs)}}}" if pairs else ""
+            yield f"{self.name}{labels} {float(number)}\n"
+
+
+def _escaped(value: str) -> str:
+    """As the text format wants it; names of ours need none of it."""
+    if '"' in value or "\\" in value or "\n" in value:
+        return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    return value
 
 
 @dataclass(frozen=True, eq=False)
 class _Collected(Collector):
     """Hands what was looked at to the Prometheus client."""
 
-    view: Overview | None
-    queues: Sequence[QueueView]
-    quotas: QuotaUse
+    bus: BusFigures | None
     processes: Sequence[Report]
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily("doubledecker_redis_up", "1 when Redis answers", value=float(self.view is not None))
-        if self.view is not None:
-            yield from self._of_bus(self.view)
+        yield GaugeMetricFamily("doubledecker_redis_up", "1 when Redis answers", value=float(self.bus is not None))
+        if self.bus is not None:
+            yield from _histograms(self.bus.view)
+            yield from _gauges(self.bus.view)
+            yield from _bounds(self.bus.usage)
         yield from _of_processes(self.processes)
 
-    def _of_bus(self, view: Overview) -> Iterator[Metric]:
-        yield from _counters(view)
-        yield from _histograms(view)
-        yield from _gauges(view)
-        yield from _queues(self.queues)
-        yield from self.quotas.collect()
+
+def _bounds(seen: Usage) -> Iterator[Metric]:
+    """What is used of the bounds that are not a client's, and all bounds."""
+    together = GaugeMetricFamily("doubledecker_quota_used", "What is used of other bounds", labels=["quota"])
+    for bound, count in seen.together.items():
+        together.add_metric([bound], count)
+    yield together
+    most = GaugeMetricFamily("doubledecker_quota_max", "The bounds of quotas; 0 is none", labels=["quota"])
+    for bound, count in seen.bounds.items():
+        most.add_metric([bound], count)
+    yield most
+
+
+def _quotas(seen: Usage) -> Iterator[_Rows]:
+    used = (((use.client, bound), count) for use in seen.clients for bound, count in use.counts.items())
+    yield _Rows("doubledecker_client_quota_used", "What a client has", "gauge", ["client", "quota"], used)
 
 
 def _of_processes(reports: Sequence[Report]) -> Iterator[Metric]:
     """What processes report, each series with the name of its process: a sum would fall when one of them ends."""
     alive = GaugeMetricFamily("doubledecker_processes", "Processes that report, by kind", labels=["kind"])
-    for kind, count in sorted(Sum(report.kind for report in reports).items()):
+    for kind, count in sorted(Counter(report.kind for report in reports).items()):
         alive.add_metric([kind], count)
     yield alive
     families: dict[str, Metric] = {}
@@ -124,19 +175,17 @@ def _of_processes(reports: Sequence[Report]) -> Iterator[Metric]:
     yield from families.values()
 
 
-def _counters(view: Overview) -> Iterator[Metric]:
-    families: dict[str, CounterMetricFamily] = {}
+def _counters(view: Overview) -> Iterator[_Rows]:
+    found: dict[str, list[tuple[telemetry.Counter, int]]] = defaultdict(list)
     for field, value in sorted(view.counters.items()):
         parsed = telemetry.parse(field)
-        if parsed.name.startswith("latency."):
-            continue
-        name, scale = _counter_name(parsed.name)
-        labels = [label for label, _ in parsed.labels]
-        family = families.setdefault(
-            name, CounterMetricFamily(name, _HELP.get(parsed.name, parsed.name), labels=labels)
-        )
-        family.add_metric([text for _, text in parsed.labels], value * scale)
-    yield from families.values()
+        if not parsed.name.startswith("latency."):
+            found[parsed.name].append((parsed, value))
+    for of, counted in found.items():
+        name, scale = _counter_name(of)
+        labels = [label for label, _ in counted[0][0].labels]
+        samples = (([text for _, text in parsed.labels], value * scale) for parsed, value in counted)
+        yield _Rows(f"{name}_total", _HELP.get(of, of), "counter", labels, samples)
 
 
 def _counter_name(name: str) -> tuple[str, float]:
@@ -164,7 +213,6 @@ def _histograms(view: Overview) -> Iterator[Metric]:
 
 
 def _gauges(view: Overview) -> Iterator[Metric]:
-    yield from _subscriber_gauges(view)
     yield from _chain_gauges(view)
     waiting = GaugeMetricFamily("doubledecker_jobs", "Jobs, by queue and state", labels=["queue", "state"])
     for (queue, state), count in sorted(view.jobs.items()):
@@ -211,25 +259,24 @@ def _memory(view: Overview) -> Iterator[Metric]:
     yield state
 
 
-def _subscriber_gauges(view: Overview) -> Iterator[Metric]:
+def _of_subscribers(view: Overview) -> Iterator[_Rows]:
     shapes = {
         "queue_events": ("Events waiting, by subscriber", [each.events for each in view.subscribers]),
         "queue_batches": ("Batches waiting, by subscriber", [each.batches for each in view.subscribers]),
         "health_points": ("Health from 0 to 100, by subscriber", [e.condition.health for e in view.subscribers]),
         "calls": ("Deliveries under way, by subscriber", [each.condition.calls for each in view.subscribers]),
     }
+    tokens = [[each.subscriber.token] for each in view.subscribers]
     for name, (text, values) in shapes.items():
-        family = GaugeMetricFamily(f"doubledecker_subscriber_{name}", text, labels=["subscriber"])
-        for each, value in zip(view.subscribers, values, strict=True):
-            family.add_metric([each.subscriber.token], value)
-        yield family
+        samples = zip(tokens, values, strict=True)
+        yield _Rows(f"doubledecker_subscriber_{name}", text, "gauge", ["subscriber"], samples)
 
 
 def _chain_gauges(view: Overview) -> Iterator[Metric]:
     """What workers told of their chains; a subscriber has one in every worker that calls it."""
-    circuits: Sum[tuple[str, str]] = Sum()
-    calls: Sum[str] = Sum()
-    queued: Sum[str] = Sum()
+    circuits: Counter[tuple[str, str]] = Counter()
+    calls: Counter[str] = Counter()
+    queued: Counter[str] = Counter()
     for chain in view.chains:
         # All three states are shown, so that a graph has a zero and not a hole.
         circuits.update({(chain.subscriber, state): int(chain.circuit == state) for state in _CIRCUITS})
@@ -249,16 +296,18 @@ def _chain_gauges(view: Overview) -> Iterator[Metric]:
         yield family
 
 
-def _queues(seen: Sequence[QueueView]) -> Iterator[Metric]:
-    messages = GaugeMetricFamily("doubledecker_queue_messages", "Messages, by queue", labels=["queue", "state"])
-    settled = CounterMetricFamily(
-        "doubledecker_queue_settlements", "What became of messages, by queue", labels=["queue", "kind"]
+def _queues(seen: Sequence[QueueView]) -> Iterator[_Rows]:
+    messages = (
+        ((each.queue.name, state), count)
+        for each in seen
+        for state, count in (
+            ("waiting", each.waiting),
+            ("in_flight", each.in_flight),
+            ("delayed", each.delayed),
+            ("dead", each.dead),
+        )
     )
-    for each in seen:
-        held = {"waiting": each.waiting, "in_flight": each.in_flight, "delayed": each.delayed, "dead": each.dead}
-        for state, count in held.items():
-            messages.add_metric([each.queue.name, state], count)
-        for kind, count in sorted(each.counters.items()):
-            settled.add_metric([each.queue.name, kind], count)
-    yield messages
-    yield settled
+    yield _Rows("doubledecker_queue_messages", "Messages, by queue", "gauge", ["queue", "state"], messages)
+    settled = (((each.queue.name, kind), count) for each in seen for kind, count in sorted(each.counters.items()))
+    name, text = "doubledecker_queue_settlements_total", "What became of messages, by queue"
+    yield _Rows(name, text, "counter", ["queue", "kind"], settled)

@@ -87,7 +87,7 @@ _PATHS: dict[str, dict[str, Schema]] = {
         "post": operation(
             "Publish any number of events; one that is refused does not stop the others",
             {202: ok("The ids of the published events, in order", json_of(ref("Published")))},
-            *(403, 409, 415, 429),
+            *(403, 409, 429),
             parameters=[_ALL, _IDEMPOTENCY_KEY],
             body=_EVENTS_BODY,
         )

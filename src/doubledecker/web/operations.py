@@ -25,8 +25,8 @@ _PROBLEMS = {
     431: "The request's head is too large",
     503: "Redis is away, or there are too many connections or bodies; try again after Retry-After",
 }
-_ALWAYS = (400, 408, 431, 503)
-_WITH_BODY = (413, 415, 429)
+_ALWAYS = (400, 408, 415, 431, 503)
+_WITH_BODY = (413, 429)
 
 _CHALLENGES: Schema = {
     "WWW-Authenticate": {

@@ -1,22 +1,46 @@
-"""Pages of a list that is ordered by name: only for those who ask, as Routemaster's clients expect whole arrays."""
+"""Lists that are ordered by name, with every row encoded once for all who ask.
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+They are whole, as Routemaster's clients expect, or in pages for those who ask. Answering from such a list takes few
+milliseconds with a hundred thousand rows; encoding them for every answer took hundreds.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from starlette.datastructures import QueryParams
+from starlette.responses import Response
 
 from doubledecker.errors import BadRequest
 from doubledecker.web import queue_bodies
 
-T = TypeVar("T")
 
+@dataclass(frozen=True)
+class EncodedRows:
+    """The names of rows, in order, and each row in JSON."""
 
-def page(rows: Sequence[T], asked: QueryParams, *, name: Callable[[T], str]) -> Sequence[T]:
-    """All rows, or with `limit` so many of those whose names follow `after`."""
-    limit, after = asked.get("limit"), asked.get("after", "")
-    if limit is None:
+    names: Sequence[str]
+    rows: Sequence[bytes]
+
+    def answer(self, asked: QueryParams) -> Response:
+        """All rows, or with `limit` so many of those whose names follow `after`."""
+        limit, after = asked.get("limit"), asked.get("after", "")
+        if limit is not None:
+            first = bisect_right(self.names, after)
+            return _json(_joined(self.rows[first : first + queue_bodies.limit(limit)]))
         if after:
             raise BadRequest("after is given without limit; give both for a page, or neither for all")
-        return rows
-    most = queue_bodies.limit(limit)
-    return [row for row in rows if name(row) > after][:most]
+        return _json(self._whole)
+
+    @cached_property
+    def _whole(self) -> bytes:
+        return _joined(self.rows)
+
+
+def _joined(rows: Sequence[bytes]) -> bytes:
+    return b"[" + b",".join(rows) + b"]"
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

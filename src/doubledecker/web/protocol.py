@@ -50,6 +50,9 @@ _EMPTY_LINE = b"\r\n\r\n"
 # Chunks of a byte each cost as much as large ones: after so many bytes, some 5 ms at the worst, others get their turn.
 _TURN_BYTES = 32 * 1024
 
+# A larger body is not copied to make one write of it and its head: of megabytes that takes milliseconds.
+_COPIED_BYTES = 64 * 1024
+
 # Anyone may send what is refused, as fast as they can; the log gets so many lines a second.
 _LOG_S = 0.1
 
@@ -163,14 +166,19 @@ class GuardedProtocol(HttpToolsProtocol):
         return not self.cycle.more_body
 
     def _send_whole(self, status: int, headers: head.Headers, body: bytes) -> None:
-        """Send an answer, but to HEAD, in one write; uvicorn writes the head and the body apart."""
+        """Send an answer, but to HEAD, in one write if it is not large; uvicorn writes the head and the body apart."""
         cycle = self.cycle
         if cycle.disconnected:
             return
         closing = [] if cycle.keep_alive else [(b"connection", b"close")]
         lines = [b"%b: %b\r\n" % field for field in (*self.server_state.default_headers, *headers, *closing)]
         cycle.response_started = cycle.response_complete = True
-        self.transport.write(b"".join([STATUS_LINE[status], *lines, _NEWLINE, body]))
+        started = b"".join([STATUS_LINE[status], *lines, _NEWLINE])
+        if len(body) > _COPIED_BYTES:
+            self.transport.write(started)
+            self.transport.write(body)
+        else:
+            self.transport.write(started + body)
         cycle.message_event.set()
         if closing:
             self.transport.close()

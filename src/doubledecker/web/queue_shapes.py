@@ -14,6 +14,8 @@ from doubledecker.store.letters import Letter
 
 _COUNTED = ("pulled", "acked", "nacked", "expired", "dead", "dropped", "skipped", "purged", "redriven")
 
+_OTHERS = Caller(id="", name="")
+
 
 class _Pulled(msgspec.Struct):
     """A message as a consumer gets it; its event's bytes are passed on unread."""
@@ -67,6 +69,28 @@ def numbers(seen: QueueView, caller: Caller) -> dict[str, object]:
         "dead": seen.dead,
         "counters": {name: seen.counters.get(name, 0) for name in _COUNTED},
     }
+
+
+class EncodedQueue(msgspec.Struct, frozen=True, gc=False):
+    """A queue with what it holds in JSON, as its owner sees it and as root does. A struct, because many are kept."""
+
+    name: str
+    owner: str
+    for_owner: bytes
+    for_others: bytes
+
+    def of(self, caller: Caller) -> bytes:
+        """What a caller sees; that it may see the queue is another's to check."""
+        return self.for_owner if (self.owner or ROOT_NAME) == caller.id else self.for_others
+
+
+def encoded(seen: QueueView) -> EncodedQueue:
+    """A queue encoded once for all who may ask."""
+    queue, owner = seen.queue, seen.queue.owner or ROOT_NAME
+    for_others = msgspec.json.encode(numbers(seen, _OTHERS))
+    # Only a queue with a callback has what its owner alone may see.
+    for_owner = msgspec.json.encode(numbers(seen, Caller(owner, owner))) if queue.callback else for_others
+    return EncodedQueue(queue.name, queue.owner, for_owner, for_others)
 
 
 def facet(seen: Facet, now_ms: int) -> dict[str, object]:

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 from starlette.requests import Request
@@ -12,7 +13,8 @@ from doubledecker import __version__, clock, log
 from doubledecker.bus import overview, usage
 from doubledecker.bus.overview import ALIVE_MS, SubscriberView
 from doubledecker.bus.presence import Presence
-from doubledecker.bus.registry import LiveRegistry, TopicView
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.relief import MemoryRules
 from doubledecker.bus.snapshots import SnapshotCache
 from doubledecker.errors import BusAway
 from doubledecker.model import json_body
@@ -22,11 +24,13 @@ from doubledecker.model.token import Caller, Token
 from doubledecker.queues import view as queue_view
 from doubledecker.store import jobs, pipeline
 from doubledecker.store.partitions import Partitions
+from doubledecker.store.processes import Report
 from doubledecker.web import body as bodies
 from doubledecker.web import metrics, openapi, problem
 from doubledecker.web.authentication import require_client, require_root
 from doubledecker.web.body import BodyLimits
-from doubledecker.web.paging import page
+from doubledecker.web.metrics import BusFigures
+from doubledecker.web.paging import EncodedRows
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
 _SCALING_S = 1.0
@@ -42,6 +46,8 @@ class RouteRules:
     scaling_threshold: int
     scaling_deadline_ms: int
     private_callbacks: bool
+    memory: MemoryRules
+    address_connections_max: int
 
 
 class Routes:
@@ -92,7 +98,7 @@ class Routes:
             alive = (jobs.alive(partition, silent_ms_max=ALIVE_MS) for partition in self._partitions.all)
             if not all(await asyncio.gather(*alive)):
                 checks["worker"] = "no worker has been alive in the last 15 s; start one with `doubledecker worker`"
-            state = overview.worst(await overview.look_at_memory(self._partitions))
+            state = overview.worst(await overview.look_at_memory(self._partitions, self._rules.memory))
             memory = f"{state}: {overview.MEMORY_MEANS[state]}".removesuffix(": ")
         except BusAway as error:
             checks = {"redis": error.detail, "worker": "unknown"}
@@ -114,18 +120,24 @@ class Routes:
         return Response(await self._metrics.get(rows=rows), media_type="text/plain; version=0.0.4")
 
     async def _render_metrics(self) -> bytes:
-        view, queues, uses = None, [], []
+        bus = None
         reports = [self._presence.report()]
         with contextlib.suppress(BusAway):
-            await self._registry.refresh()
-            known, known_queues = self._registry.snapshot.pushed_to, self._registry.snapshot.queues.values()
-            queues = await queue_view.look_all(self._partitions, list(known_queues))
-            uses = await usage.look(self._partitions, self._registry.snapshot)
             reports += await self._presence.others(silent_ms_max=ALIVE_MS)
-            view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
-        quotas = metrics.QuotaUse(uses, self._registry.bounds)
+            bus = await self._look_at_bus(reports)
         # In a thread: thousands of queues are some hundred thousand lines.
-        return await asyncio.to_thread(metrics.render, view, queues, quotas, reports)
+        return await asyncio.to_thread(metrics.render, bus, reports)
+
+    async def _look_at_bus(self, reports: Sequence[Report]) -> BusFigures:
+        await self._registry.refresh()
+        snapshot, rules = self._registry.snapshot, self._rules
+        return BusFigures(
+            queues=await queue_view.look_all(self._partitions, list(snapshot.queues.values())),
+            usage=await usage.look(
+                self._partitions, self._registry, reports, connections_max=rules.address_connections_max
+            ),
+            view=await overview.look(self._partitions, snapshot.pushed_to, now_ms=clock.now_ms(), rules=rules.memory),
+        )
 
     async def list_tokens(self, _request: Request, caller: Caller) -> Response:
         """Names and ids; the secrets are not known here any more."""
@@ -162,11 +174,15 @@ class Routes:
 
     async def list_topics(self, request: Request, _caller: Caller) -> Response:
         known = await self._topics.get(rows=await self._registry.count_topics())
-        rows = page(known, request.query_params, name=lambda row: row.name)
-        return _json([asdict(row) for row in rows])
+        return known.answer(request.query_params)
 
-    async def _look_at_topics(self) -> list[TopicView]:
-        return await self._registry.topics()
+    async def _look_at_topics(self) -> EncodedRows:
+        names: list[str] = []
+        rows: list[bytes] = []
+        async for topic in self._registry.topics():
+            names.append(topic.name)
+            rows.append(msgspec.json.encode(topic))
+        return EncodedRows(names, rows)
 
     async def delete_topic(self, request: Request, caller: Caller) -> Response:
         """204, and in a header how many subscriptions ended; the original's clients want no body."""

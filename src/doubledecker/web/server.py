@@ -1,9 +1,10 @@
 """The web process: the app under uvicorn, with its background tasks, from start to clean stop."""
 
 import asyncio
+import contextlib
 import socket
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import uvicorn
@@ -17,6 +18,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.bus.errands import Errands
 from doubledecker.bus.pacing import Pacer
 from doubledecker.bus.presence import Presence
+from doubledecker.errors import BusAway
 from doubledecker.model.event import EventLimits
 from doubledecker.model.routing import Registry
 from doubledecker.store.processes import Family
@@ -29,6 +31,7 @@ from doubledecker.web.errands import ErrandRoutes
 from doubledecker.web.feed import Feed
 from doubledecker.web.letters import Letters
 from doubledecker.web.listening import BACKLOG
+from doubledecker.web.metrics import WebFigures
 from doubledecker.web.protocol import UNREAD_S_MAX, guarded
 from doubledecker.web.publishing import Publishing, PublishRules
 from doubledecker.web.queues import Queues
@@ -43,7 +46,7 @@ GRACE_S = 5
 _KEEP_ALIVE_S = 75
 # Bodies that do not hold events are small: the largest is a list of a thousand messages. What is too much for a route
 # is found only once it is decoded, so that its cost is bounded here.
-_SMALL_BYTES_MAX = 1_048_576
+SMALL_BYTES_MAX = 1_048_576
 
 _log = log.get("web")
 
@@ -51,7 +54,7 @@ _log = log.get("web")
 async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event, launched: Launch | None = None) -> None:
     """Serve until `stop` is set; then answer what is under way. Until Redis is reached, only /livez is 200."""
     launched = launched or launch("web")
-    server = _Server(_config(settings))
+    server = _Server(settings)
     serving = asyncio.create_task(server.serve([listener]))
     serving.add_done_callback(lambda _: stop.set())
     try:
@@ -81,6 +84,7 @@ async def _serve_bus(
         async with presence.kept(), asyncio.TaskGroup() as tasks:
             endless = (bus.registry.follow(), bus.publisher.run(), bus.bell.run(), feed.run(), leases.run())
             background = [tasks.create_task(part) for part in endless]
+            background.append(tasks.create_task(_log_queues_beyond_copies(bus)))
             server.serve_with(make_app(settings, bus, feed, leases, presence))
             host, port = listener.getsockname()[:2]
             _log.info("web.started", host=host, port=port)
@@ -100,8 +104,15 @@ def _presence(bus: Bus, launched: Launch, feed: Feed, guard: RedisGuard, server:
     """The process as the metrics of all processes show it."""
 
     def figures() -> list[Family]:
-        connections = len(server.server_state.connections)
-        return metrics.of_web(guard.bounds, streams=len(feed.listeners), connections=connections)
+        seen = WebFigures(
+            streams=len(feed.listeners),
+            connections=len(server.server_state.connections),
+            address_connections=server.addresses.most_open,
+            address_connections_max=server.addresses.most,
+            requests=server.app.under_way if server.app else Counter(),
+            requests_max=bus.registry.quotas.client_requests_max,
+        )
+        return metrics.of_web(guard.bounds, seen)
 
     return Presence(bus.partitions.home, launched.process, kind=launched.kind, figures=figures)
 
@@ -116,6 +127,19 @@ def _log_limited_queues(bus: Bus) -> None:
                 owner=queue.owner,
                 detail="when full it refuses its owner's events only, others' do not enter it; "
                 "root may name further clients with refuse_clients",
+            )
+
+
+async def _log_queues_beyond_copies(bus: Bus) -> None:
+    """Name the queues that version 0.1.0 gave every event, and that now are skipped: their owner has too many."""
+    with contextlib.suppress(BusAway):  # no reason not to serve
+        for queue in (await bus.registry.queues_beyond_copies()).values():
+            _log.warning(
+                "queue.copies_limited",
+                queue=queue.name,
+                owner=queue.owner,
+                detail=f"{bus.registry.quotas.client_copies_max} queues of its owner before it get the same events, "
+                "and it does not get those of other clients; raise client_copies_max, or share one queue",
             )
 
 
@@ -136,7 +160,7 @@ def _warn_of_public_uuids(registry: Registry) -> None:
 def make_app(settings: Settings, bus: Bus, feed: Feed, leases: StreamLeases, presence: Presence) -> App:
     """The application for these settings."""
     body = BodyLimits(settings.body_bytes_max, settings.body_s_max, Room(settings.bodies_bytes_max))
-    small = replace(body, bytes_max=min(body.bytes_max, _SMALL_BYTES_MAX))
+    small = replace(body, bytes_max=min(body.bytes_max, SMALL_BYTES_MAX))
     event = EventLimits(settings.max_event_data_bytes, settings.event_depth_max)
     rules = PublishRules(body, event, settings.events_per_request_max, build.quotas(settings))
     routes = RouteRules(
@@ -144,6 +168,8 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, leases: StreamLeases, pre
         scaling_threshold=settings.scaling_threshold,
         scaling_deadline_ms=settings.scaling_deadline_ms,
         private_callbacks=settings.private_callbacks,
+        memory=bus.headroom.rules,
+        address_connections_max=settings.address_connections_max,
     )
     stream = StreamRules(settings.stream_buffer_bytes, settings.stream_heartbeat_s, settings.stream_stall_s)
     large_reads = ClientLocks()
@@ -168,14 +194,14 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, leases: StreamLeases, pre
     )
 
 
-def _config(settings: Settings) -> uvicorn.Config:
+def _config(settings: Settings, addresses: Addresses) -> uvicorn.Config:
     return uvicorn.Config(
         waiting.app,
         http=guarded(
             head_s_max=settings.head_s_max,
             head_bytes_max=settings.head_bytes_max,
             connections_max=settings.connections_max,
-            addresses=Addresses(settings.address_connections_max, settings.proxies),
+            addresses=addresses,
             # A stream that is not read has a bound of its own, which comes first and says why it ends.
             unread_s_max=max(UNREAD_S_MAX, 2 * settings.stream_stall_s),
         ),
@@ -196,12 +222,18 @@ def _config(settings: Settings) -> uvicorn.Config:
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers: the command owns the signals."""
 
+    def __init__(self, settings: Settings) -> None:
+        self.addresses = Addresses(settings.address_connections_max, settings.proxies)
+        self.app: App | None = None
+        super().__init__(_config(settings, self.addresses))
+
     def serve_with(self, app: App) -> None:
         """Answer from now on with this; connections ask for the application when they are made."""
+        self.app = app
         if not self.config.loaded:
             self.config.load()
         self.config.loaded_app = app
 
-    @contextmanager
+    @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield

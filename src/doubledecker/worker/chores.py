@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from doubledecker import clock, log
 from doubledecker.bus import overview
 from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.relief import MemoryRules
 from doubledecker.errors import MemoryFull, RetryLater
 from doubledecker.model.job import AUX, MAIN, RETRY
 from doubledecker.store import (
@@ -49,6 +50,7 @@ class ChoreRules:
     """The numbers that chores go by."""
 
     dead_ms: int
+    memory: MemoryRules
 
 
 class Chores:
@@ -97,7 +99,7 @@ class Chores:
         """Send telemetry to the metric adapters."""
         await self._live.refresh()
         known = self._live.snapshot.pushed_to
-        view = await overview.look(self._partitions, known, now_ms=clock.now_ms())
+        view = await overview.look(self._partitions, known, now_ms=clock.now_ms(), rules=self._rules.memory)
         growth: dict[str, int] = {}
         for partition in self._partitions.all:
             for field, by in (await counters.take_growth(partition)).items():

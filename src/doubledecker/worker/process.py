@@ -76,7 +76,7 @@ def make_worker(settings: Settings, bus: Bus, receivers: Chains, monitor: Monito
         heal_points=settings.hp_heal_rate,
         damage_points=settings.hp_damage_rate,
     )
-    chore = ChoreRules(dead_ms=round(settings.worker_dead_s * 1000))
+    chore = ChoreRules(dead_ms=round(settings.worker_dead_s * 1000), memory=bus.headroom.rules)
     rhythm = Rhythm(
         slots=settings.worker_threads,
         sleep_s_max=settings.acquire_timeout_s,

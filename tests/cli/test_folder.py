@@ -1,0 +1,40 @@
+"""The data folder: which folders `up` takes for its own, and closes to others."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from doubledecker.cli import folder
+
+
+def an_open_folder(path: Path, *names: str) -> Path:
+    path.mkdir()
+    for name in names:
+        (path / name).touch()
+    path.chmod(0o755)
+    return path
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    "names", [("sources.toml",), ("spark.conf",), ("lake",), ("sources.toml", "spark.conf", "lake"), ("root.key", "x")]
+)
+def test_an_open_folder_is_closed_at_the_first_up_if_it_holds_what_was_prepared_for_it(
+    tmp_path: Path, names: tuple[str, ...]
+):
+    data = an_open_folder(tmp_path / "data", *names)
+    folder.prepare(data)
+
+    assert mode(data) == 0o700
+
+
+def test_a_home_that_has_a_lake_too_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    home = an_open_folder(tmp_path / "home", "lake", "letters")
+    folder.prepare(home)
+
+    assert mode(home) == 0o755
+    assert f"Others can enter {home}" in capsys.readouterr().err
