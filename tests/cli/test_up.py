@@ -91,7 +91,7 @@ def test_its_valkey_may_use_a_share_of_the_machines_memory(data_dir: Path):
 @pytest.mark.slow
 def test_data_that_needs_more_than_the_limit_set_is_not_dropped_at_start(data_dir: Path):
     # A small journal: what is left to drop is the queue, of which nobody has taken anything.
-    settings = {"DOUBLEDECKER_REDIS_MIN_FREE_BYTES": "4000000", "DOUBLEDECKER_JOURNAL_BYTES_MAX": "1024"}
+    settings = {"DOUBLEDECKER_REDIS_MIN_FREE_BYTES": "8000000", "DOUBLEDECKER_JOURNAL_BYTES_MAX": "1024"}
     settings["DOUBLEDECKER_CLIENT_WAITING_BYTES_MAX"] = "0"
     with an_up(data_dir, "--no-demo", **settings) as up:
         secret = a_token(up)
