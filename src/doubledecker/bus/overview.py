@@ -134,14 +134,14 @@ async def look_at_memory(partitions: Partitions, rules: MemoryRules) -> list[Ser
 def judge(server: str, usage: Usage, standing: Standing, rules: MemoryRules, *, now_ms: int) -> ServerMemory:
     """How a server's memory stands: as a worker last found it; if none looks, by what is used alone.
 
-    Then nothing is freed, so that it is full where it would be short.
+    A worker looks each second, and its settings count before those of whoever asks, which may be a command without any.
+    Where none looks nothing is freed, so that memory is full where it would be short.
     """
-    is_watched = standing.is_recent(now_ms, look_ms=rules.look_ms)
-    # A worker's settings count before those of whoever asks, which may be a command without any.
-    limit = standing.limit_bytes if is_watched else rules.limit_of(usage.bytes_max)
-    is_short = limit > 0 and usage.used_bytes > rules.bound_of(limit)
-    is_full = standing.is_full if is_watched else is_short
-    state: State = "full" if is_full else "short" if is_short or standing.was_short(now_ms) else "ok"
+    if standing.is_recent(now_ms, look_ms=rules.look_ms):
+        return ServerMemory(server, usage.used_bytes, standing.limit_bytes, standing.state(now_ms))
+    limit = rules.limit_of(usage.bytes_max)
+    is_full = limit > 0 and usage.used_bytes > rules.bound_of(limit)
+    state: State = "full" if is_full else "short" if standing.was_short(now_ms) else "ok"
     return ServerMemory(server, usage.used_bytes, limit, state)
 
 
