@@ -1,7 +1,8 @@
 """Calls to Valkey: what processes send it, not what scripts run inside.
 
-Under load they are counted by kind, which costs nothing: scripts and blocking reads are all that matters there. Of one
-process among others they are counted by MONITOR, which slows Valkey down, so only at light load.
+Under load they are counted by kind, which costs nothing: scripts, blocking reads and subscriptions to bells are all
+that matters there. Of one process among others they are counted by MONITOR, which slows Valkey down, so only at light
+load.
 """
 
 import asyncio
@@ -12,11 +13,11 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-_KINDS = ("evalsha", "evalsha_ro", "eval", "fcall", "xread", "blpop", "bzpopmin")
+_KINDS = ("evalsha", "evalsha_ro", "eval", "fcall", "subscribe", "xread", "blpop", "bzpopmin")
 
 
 async def count(redis: Redis) -> int:
-    """Scripts and blocking reads so far, of all processes."""
+    """Scripts, blocking reads and subscriptions so far, of all processes."""
     found = await redis.info("commandstats")
     return sum(found.get(f"cmdstat_{kind}", {"calls": 0})["calls"] for kind in _KINDS)
 

@@ -18,10 +18,10 @@ async def measure(_scale: Scale) -> dict[str, float]:
         before, journal_before = await _used(redis)
         await bus.fill(_EVENTS)
         after, journal_after = await _used(redis)
-        message = await redis.xrevrange("rm:journal:events", count=1)
+        [bid] = await redis.zrange("rm:batches:index", 0, 0)
+        chunk = await redis.lindex(f"rm:batch:{bid.decode()}", -1)
     all_bytes, journal_bytes = after - before, journal_after - journal_before
-    [[_, fields]] = message
-    line = next(iter(fields.values())).partition(b"\n")[0]
+    line = chunk.partition(b"\n")[0]
     return {
         "memory.event_bytes": len(line),
         "memory.with_journal_bytes": all_bytes / _EVENTS,

@@ -55,7 +55,7 @@ def test_a_broad_except_lives_only_at_the_edge_of_a_request_of_a_job_of_a_step_o
 
     edges = ["client/slots.py", "pipeline/steps.py", "stages/simulation/caller.py", "stages/simulation/files.py"]
     edges += ["stages/stage.py"]
-    edges += ["web/app.py", "worker/fetch.py"]
+    edges += ["web/app.py", "worker/aux_jobs.py", "worker/deliver.py"]
     assert broad == [f"src/doubledecker/{edge}" for edge in edges]
 
 

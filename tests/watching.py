@@ -36,8 +36,6 @@ async def watching(settings: Settings, count: int = 1, **changes: object) -> Asy
     """Watches on the test's own loop, until the block ends."""
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as tasks:
-        # A breaker that opens must not make a test wait for seconds.
-        changes = {"breaker_open_s": 0.05, **changes}
         for _ in range(count):
             tasks.create_task(watch.run(replace(settings, **changes), stop))
         try:

@@ -21,7 +21,6 @@ DoubledeckerError
 │   └── MemoryFull           503  its memory is full; nothing was written
 ├── Overloaded               503  the process has no room for the request now
 ├── JournalFull              503  the journal is at its bound and set to refuse
-├── CallRejected             a receiver's chain did not let a call through; nothing was sent
 ├── RetryLater               a job asks to be run again after a delay
 ├── ScriptBroken             a Lua file's header and body disagree
 ├── ServerUnfit              the Redis server lacks something the bus depends on
@@ -213,15 +212,6 @@ class JournalFull(DoubledeckerError):
 
     def __init__(self) -> None:
         super().__init__("the journal is full, and its archive has yet to read what it holds")
-
-
-class CallRejected(DoubledeckerError):
-    """A receiver was not called, because its chain said no; asking again pays after `delay_ms`."""
-
-    def __init__(self, stage: str, delay_ms: int) -> None:
-        super().__init__(f"the {stage} did not let the call through; again in {delay_ms} ms")
-        self.stage = stage
-        self.delay_ms = delay_ms
 
 
 class RetryLater(DoubledeckerError):

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import termios
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,23 @@ def test_a_subscriber_is_shown_by_its_name_and_a_queue_by_all_of_its_own():
 
     assert " billing " in shown
     assert " @demo-partners " in shown
+
+
+def test_those_that_fail_are_shown_first_then_those_that_refuse():
+    names = tuple(f"subscriber-{letter}-0123abcd" for letter in "abcdefghijklmnopqrstuvwxyz")
+    look = a_look(names=names)
+    conditions = {names[20]: Condition(health=90, failures=3), names[21]: Condition(health=96, refusals=2)}
+    seen = [replace(each, condition=conditions.get(each.subscriber.token, each.condition)) for each in look.subscribers]
+
+    lines = screen(a_board(replace(look, subscribers=tuple(seen))))
+
+    first, second = (line.split() for line in lines[lines.index(heading(lines)) + 1 :][:2])
+    assert first[:3] == ["subscriber-u", "failing", "90"]
+    assert second[:3] == ["subscriber-v", "refusing", "96"]
+
+
+def heading(lines: list[str]) -> str:
+    return next(line for line in lines if line.lstrip().startswith("subscriber "))
 
 
 def test_a_rate_is_what_a_counter_grew_by_over_the_last_seconds():
@@ -219,8 +237,12 @@ def plain(shown: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("points", "failures", "word"),
-    [(100, 0, "healthy"), (84, 20, "failing"), (0, 1, "failing"), (30, 0, "recovering"), (80, 0, "healthy")],
+    ("points", "failures", "refusals", "word"),
+    [
+        *((100, 0, 0, "healthy"), (80, 0, 0, "healthy"), (30, 0, 0, "recovering")),
+        *((84, 20, 0, "failing"), (0, 1, 0, "failing"), (90, 1, 5, "failing")),
+        *((98, 0, 1, "refusing"), (30, 0, 4, "refusing")),
+    ],
 )
-def test_the_word_for_health_shows_the_present(points: int, failures: int, word: str):
-    assert words.health(points, failures=failures) == word
+def test_the_word_for_health_shows_the_present(points: int, failures: int, refusals: int, word: str):
+    assert words.health(points, failures=failures, refusals=refusals) == word

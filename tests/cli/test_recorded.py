@@ -94,6 +94,21 @@ def test_only_one_subscriber_and_only_the_beginning_may_be_wanted(guard: str, tm
     assert _found(guard, "--journal", journal, "--duration", "10")["fit"]["events"] < 350
 
 
+def test_arrivals_are_when_events_were_accepted_and_waiting_shows(guard: str, tmp_path: Path):
+    """The old policy let every batch wait for five seconds."""
+    rows = _attempts(count=300)
+    known = [{**row, "accepted_at": row["at"] - 5_000} for row in rows]
+    unknown = [{**row, "accepted_at": 0} for row in rows]
+    waited = _found(guard, "--journal", _write(tmp_path / "known.jsonl", known))["chains"]
+    plain = _found(guard, "--journal", _write(tmp_path / "unknown.jsonl", unknown))["chains"]
+    before = _found(guard, "--journal", _write(tmp_path / "before.jsonl", rows))["chains"]
+
+    assert 5 < waited["recorded"]["callers"]["latency_p50"]["mean"] < 6
+    assert waited["guard"]["callers"]["latency_p50"]["mean"] < 1
+    assert plain == before
+    assert plain["recorded"]["callers"]["latency_p50"]["mean"] < 1
+
+
 def test_a_sweep_on_recorded_traffic(guard: str, tmp_path: Path):
     journal = _write(tmp_path / "attempts.jsonl", _attempts(count=300))
     grid = _found(guard, "--journal", journal, "--sweep", "retry.attempts=1..3")["grid"]
@@ -123,10 +138,13 @@ def test_a_delta_table_of_the_lake_is_read_without_the_files_that_no_longer_coun
     landed = arrow.Table.from_pylist(rows).drop_columns(["at"])
     landed = landed.append_column("at", arrow.array([1_800_000_000_000_000] * 300, moment))
     landed = landed.append_column("attempted_at", arrow.array([row["at"] * 1_000 for row in rows], moment))
+    accepted = [(row["at"] - 5_000) * 1_000 if number % 2 else None for number, row in enumerate(rows)]
+    landed = landed.append_column("accepted_at", arrow.array(accepted, moment))
     for _ in range(2):
         delta.write_deltalake(str(tmp_path / "attempts"), landed, mode="overwrite")
+    told = [{**row, "accepted_at": row["at"] - 5_000 if number % 2 else 0} for number, row in enumerate(rows)]
 
-    lines = _found(guard, "--journal", _write(tmp_path / "attempts.jsonl", rows))
+    lines = _found(guard, "--journal", _write(tmp_path / "attempts.jsonl", told))
     assert _found(guard, "--journal", str(tmp_path / "attempts")) == lines
 
 

@@ -36,7 +36,7 @@ def test_it_becomes_ready_takes_events_and_ends_cleanly(data_dir: Path, number: 
         exit_code = up.end(number)
 
     assert (accepted, exit_code) == (202, 0)
-    assert len(mine) == 4
+    assert len(mine) == 3
     assert not [pid for pid in mine if is_running(pid)]
     assert f"Doubledecker is at {up.url}\n" in up.out
     assert f'curl -u "$(cat {data_dir}/root.key):" {up.url}/subscribers' in up.out

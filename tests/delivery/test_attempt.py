@@ -14,19 +14,19 @@ from doubledecker.model.outcome import Kind, Outcome
 from doubledecker.model.subscriber import Subscriber
 from receiver import Receiver
 
-MESSAGES = [b'{"id":"1"}', b'{"id":"2"}']
+BODY = b'[{"id":"1"},{"id":"2"}]'
 
 
 @contextlib.asynccontextmanager
-async def a_dialer(*, ssl_verify: bool = True) -> AsyncIterator[Dialer]:
-    dialer = Dialer(DialLimits(connect_s=0.5, ssl_verify=ssl_verify))
+async def a_dialer(*, attempt_s: float = 20.0, ssl_verify: bool = True) -> AsyncIterator[Dialer]:
+    dialer = Dialer(DialLimits(connect_s=0.5, attempt_s=attempt_s, ssl_verify=ssl_verify))
     yield dialer
     await dialer.close()
 
 
-async def attempt(callback: str, **limits: bool) -> Outcome:
+async def attempt(callback: str, **limits: float) -> Outcome:
     async with a_dialer(**limits) as dialer:
-        return await dialer.attempt(Subscriber("t", callback, "u"), MESSAGES)
+        return await dialer.attempt(Subscriber("t", callback, "u"), BODY)
 
 
 async def test_any_2xx_is_a_delivery():
@@ -44,6 +44,24 @@ async def test_any_other_answer_is_a_refusal(status: int):
         outcome = await attempt(receiver.url)
 
         assert (outcome.kind, outcome.status) == (Kind.REFUSED, status)
+
+
+async def test_a_receiver_that_hangs_is_given_up_at_the_timeout():
+    async with Receiver(plan=lambda _: "hang") as receiver:
+        outcome = await attempt(receiver.url, attempt_s=0.3)
+
+    assert (outcome.kind, outcome.status) == (Kind.TIMED_OUT, None)
+    assert outcome.took_ms == pytest.approx(300, abs=150)
+    assert outcome.detail == "no answer within 0.3 s"
+
+
+async def test_headers_go_along_with_what_every_call_has():
+    async with Receiver() as receiver, a_dialer() as dialer:
+        await dialer.attempt(Subscriber("t", receiver.url, "u"), BODY, {"X-Of-A-Step": "1"})
+
+    [batch] = receiver.batches
+    assert (batch.body, batch.uuid, batch.content_type) == (BODY, "u", "application/json")
+    assert batch.headers["X-Of-A-Step"] == "1"
 
 
 async def test_an_endless_body_does_not_hold_the_attempt():
@@ -87,6 +105,14 @@ async def test_a_few_interim_answers_are_skipped():
         assert (await attempt(url)).kind is Kind.DELIVERED
 
 
+async def test_what_a_receiver_says_is_text_whatever_its_bytes():
+    """It was logged as it came, which ended the worker."""
+    async with a_speaker(b"HTTP/1.1 500 \xff \xc3\xa9\r\nContent-Length: 0\r\n\r\n", b"") as url:
+        outcome = await attempt(url)
+
+    assert outcome.detail == "\ufffd \u00e9"
+
+
 async def test_a_cut_connection_is_broken():
     async with Receiver(plan=lambda _: "cut") as receiver:
         assert (await attempt(receiver.url)).kind is Kind.BROKEN
@@ -103,7 +129,7 @@ async def test_nobody_listening_is_unreachable():
 async def test_connections_are_kept_alive():
     async with Receiver() as receiver, a_dialer() as dialer:
         for _ in range(5):
-            await dialer.attempt(Subscriber("t", receiver.url, "u"), MESSAGES)
+            await dialer.attempt(Subscriber("t", receiver.url, "u"), BODY)
 
         assert receiver._runner is not None
         assert len(receiver._runner.server.connections) == 1

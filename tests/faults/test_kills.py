@@ -16,9 +16,9 @@ import pytest
 
 from cluster import ClusterOfThree
 from conftest import Topology
-from doubledecker.store import batches, jobs
+from doubledecker.store import batches, jobs, receivers
 from doubledecker.store.embedded import EmbeddedServer
-from doubledecker.store.partitions import Partitions, wait_for
+from doubledecker.store.partitions import Partition, Partitions, wait_for
 from harness import ROOT_KEY, an_event, basic, until_ready
 from processes import Fleet
 from receiver import Receiver
@@ -83,6 +83,35 @@ async def test_no_accepted_event_is_lost_when_valkey_is_killed(shape: str, tmp_p
         await kill_under_load(ground, fleet, kill)
 
 
+async def test_with_one_permit_order_holds_though_workers_are_killed(tmp_path: Path):
+    """What the dead had in hand comes again, before all that is behind it."""
+    async with (
+        a_ground("one", tmp_path) as ground,
+        a_fleet(ground, tmp_path) as fleet,
+        aiohttp.ClientSession() as http,
+        Receiver(delay_s=0.002) as receiver,
+    ):
+        await until_ready(http, fleet.url)
+        [publisher, subscriber] = [await _token(http, fleet, name) for name in ("publisher", "ordered")]
+        body = {"topics": ["widgets"], "callback": receiver.url, "timeout": 0, "max": 1, "concurrency": 1}
+        async with http.post(f"{fleet.url}/subscription", json=body, headers=basic(subscriber)) as response:
+            assert response.status == 204
+        accepted: list[str] = []
+        for kill in range(8):
+            events = [an_event(number) for number in range(150)]
+            async with http.post(f"{fleet.url}/events", json=events, headers=basic(publisher)) as response:
+                accepted += (await response.json())["ids"]
+            await receiver.until_events(len(receiver.events) + random.randrange(20, 120), within_s=30)
+            victim = fleet.workers[kill % 2]
+            await victim.kill()
+            await victim.start()
+        await receiver.until(lambda: set(accepted) <= set(receiver.ids), within_s=60)
+
+    assert list(dict.fromkeys(receiver.ids)) == accepted
+    assert receiver.in_flight_max == 1
+    assert len(receiver.ids) - len(accepted) <= 8
+
+
 async def kill_under_load(ground: Ground, fleet: Fleet, kill: Callable[[], Awaitable[None]]) -> None:
     """Publish without pause, kill at random moments, then wait for the rest and compare."""
     ledger = Ledger()
@@ -125,13 +154,17 @@ async def _prepared(http: aiohttp.ClientSession, fleet: Fleet, steady: Receiver,
     await until_ready(http, fleet.url)
     secrets = {}
     for name in ("publisher", "steady", "flaky"):
-        async with http.post(f"{fleet.url}/api_tokens", json={"name": name}, headers=basic(ROOT_KEY)) as response:
-            secrets[name] = (await response.json())["token"]
+        secrets[name] = await _token(http, fleet, name)
     for name, receiver, timeout in (("steady", steady, 0), ("flaky", flaky, 30)):
         body = {"topics": ["widgets"], "callback": receiver.url, "timeout": timeout, "max": 50}
         async with http.post(f"{fleet.url}/subscription", json=body, headers=basic(secrets[name])) as response:
             assert response.status == 204
     return str(secrets["publisher"])
+
+
+async def _token(http: aiohttp.ClientSession, fleet: Fleet, name: str) -> str:
+    async with http.post(f"{fleet.url}/api_tokens", json={"name": name}, headers=basic(ROOT_KEY)) as response:
+        return str((await response.json())["token"])
 
 
 async def _publish_for_ever(http: aiohttp.ClientSession, url: str, secret: str, ledger: Ledger, name: str) -> None:
@@ -160,20 +193,26 @@ async def _until_flowing(ledger: Ledger) -> None:
 
 
 async def _until_empty(partitions: Partitions) -> None:
-    """Every gauge is zero, and no delivery job is left in any state."""
+    """Every gauge is zero, no delivery job is left in any state, and no permit is taken."""
     async with asyncio.timeout(30):
         for partition in partitions.all:
             while True:
                 events, waiting = await batches.gauges(partition)
                 counts = await jobs.counts(partition)
-                left = sum(counts[queue, "index"] for queue in ("main", "retry"))
+                left = counts["main", "index"] + await _taken(partition, list(events))
                 if not any(events.values()) and not any(waiting.values()) and left == 0:
                     break
                 await asyncio.sleep(0.05)
 
 
+async def _taken(partition: Partition, tokens: list[str]) -> int:
+    """Permits that are taken, and receivers that stand somewhere though nothing is due for them."""
+    states = (await receivers.states(partition, tokens)).values()
+    return sum(state.calls + state.seat for state in states)
+
+
 async def _left(partitions: Partitions) -> list[tuple[str, object]]:
-    """What the store still holds of jobs and places, for the failure's message."""
+    """What the store still holds of jobs, for the failure's message."""
     found: list[tuple[str, object]] = []
     reads = {b"list": ["LRANGE", 0, -1], b"set": ["SMEMBERS"], b"zset": ["ZRANGE", 0, -1, "WITHSCORES"]}
     for partition in partitions.all:

@@ -1,6 +1,7 @@
-"""Kill -9 of watches, and of their Valkey, in mid-flow, with a ledger: every event answered 2xx reaches the receiver.
+"""Kill -9 of workers and watches that push a queue, and of their Valkey, in mid-flow, with a ledger: every
+event answered 2xx reaches the receiver.
 
-What must hold in any order: accepted ⊆ delivered, and the queue ends empty, with no lease, place or dead letter left
+What must hold in any order: accepted ⊆ delivered, and the queue ends empty, with no lease, permit or dead letter left
 over. Repeats are allowed.
 """
 
@@ -40,9 +41,9 @@ class Ledger:
 
 
 @pytest.mark.parametrize("shape", ["one", "three"])
-async def test_no_message_is_lost_when_watches_are_killed(shape: str, tmp_path: Path):
+async def test_no_message_is_lost_when_those_that_push_it_are_killed(shape: str, tmp_path: Path):
     async with Receiver(delay_s=0.02) as receiver:
-        await kill_under_load(shape, tmp_path, receiver, _kill_a_watch)
+        await kill_under_load(shape, tmp_path, receiver, _kill_one)
 
 
 @pytest.mark.parametrize("shape", ["one", "three"])
@@ -51,20 +52,20 @@ async def test_no_message_is_lost_when_valkey_is_killed_under_a_watch(shape: str
         await kill_under_load(shape, tmp_path, receiver, _kill_valkey)
 
 
-async def test_a_killed_watch_is_replaced_within_seconds(one: Topology, tmp_path: Path):
-    """It held a batch and the only place: another delivers the batch once its lease has ended."""
+async def test_a_killed_worker_is_replaced_by_a_watch_within_seconds(one: Topology, tmp_path: Path):
+    """It held a batch and the only permit: another delivers the batch once its lease has ended."""
     await one.clear()
     async with Receiver(plan=lambda n: "hang" if n == 1 else 200) as receiver:
         queue = a_queue(receiver.url, concurrency=1)
         await register(quick_settings(one), queue)
-        async with _fleet(one, tmp_path, watches=1) as fleet, aiohttp.ClientSession() as http:
+        async with _fleet(one, tmp_path, watches=0) as fleet, aiohttp.ClientSession() as http:
             await until_ready(http, fleet.url, within_s=START_S)
             ids = await _publish(http, fleet.url, await _publisher(http, fleet.url), [an_event(1), an_event(2)])
             await receiver.until_attempts(1, within_s=START_S)
             async with watching(quick_settings(one, watch_lease_s=LEASE_S)):
                 await asyncio.sleep(LEASE_S)
                 killed_at = asyncio.get_running_loop().time()
-                await fleet.watches[0].kill()
+                await fleet.workers[0].kill()
                 await receiver.until_events(2, within_s=20)
 
         assert receiver.attempts == 2
@@ -82,7 +83,7 @@ async def kill_under_load(
     queue = a_queue(receiver.url, max_events=20, timeout_ms=10, concurrency=3, attempts_max=1_000)
     await register(quick_settings(topology), queue)
     ledger = Ledger()
-    async with _fleet(topology, directory, watches=2) as fleet, aiohttp.ClientSession() as http:
+    async with _fleet(topology, directory, watches=1) as fleet, aiohttp.ClientSession() as http:
         await until_ready(http, fleet.url, within_s=START_S)
         secret = await _publisher(http, fleet.url)
         publishing = asyncio.create_task(_publish_for_ever(http, fleet.url, secret, ledger))
@@ -98,7 +99,7 @@ async def kill_under_load(
         partitions = await wait_for(topology.url, namespace="rm:", count=topology.partitions, patience_s=9)
         await receiver.until(lambda: ledger.accepted <= set(receiver.ids), within_s=60)
         view = await until_empty(partitions, queue, within_s=30)
-        await _until_no_place(partitions, queue)
+        await _until_no_permit(partitions, queue)
         await partitions.close()
     await server.stop()
 
@@ -107,8 +108,8 @@ async def kill_under_load(
     assert sum(count > 0 for count in ledger.open_at_kills) > KILLS // 2
 
 
-async def _kill_a_watch(fleet: Fleet, _: EmbeddedServer) -> None:
-    victim = random.choice(fleet.watches)
+async def _kill_one(fleet: Fleet, _: EmbeddedServer) -> None:
+    victim = random.choice([*fleet.workers, *fleet.watches])
     await victim.kill()
     await victim.start()
 
@@ -119,16 +120,13 @@ async def _kill_valkey(_: Fleet, server: EmbeddedServer) -> None:
     await server.restart()
 
 
-async def _until_no_place(partitions: Partitions, queue: Queue) -> None:
-    """The places of the dead end by themselves."""
+async def _until_no_permit(partitions: Partitions, queue: Queue) -> None:
+    """The permits of the dead end by themselves."""
+    keeper = partitions.keeper(queue.receiver.token)
     async with asyncio.timeout(10):
-        while await partitions.home.command("ZCARD", partitions.home.key(f"holds:{queue.receiver.token}")):
-            now_ms = await partitions.home.time_ms()
-            held = await partitions.home.command(
-                "ZCOUNT", partitions.home.key(f"holds:{queue.receiver.token}"), now_ms, "+inf"
-            )
-            if held == 0:
-                return
+        while await keeper.command(
+            "ZCOUNT", keeper.key(f"permits:{queue.receiver.token}"), await keeper.time_ms(), "+inf"
+        ):
             await asyncio.sleep(0.05)
 
 

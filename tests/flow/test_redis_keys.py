@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import re
 import time
+import uuid
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,13 +17,30 @@ import redis.asyncio as redis
 
 from conftest import Topology
 from doubledecker.model import token as tokens
+from doubledecker.model.event import Kind
+from doubledecker.model.job import Job
 from doubledecker.model.queue import Queue
+from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
 from doubledecker.model.step import RunReport
 from doubledecker.model.summary import Moment, Summary
-from doubledecker.store import bulk, errands, events, fences, jobs, journal, measures, pipeline, streams, subscribers
+from doubledecker.model.uid import uid
+from doubledecker.store import (
+    bulk,
+    deliveries,
+    errands,
+    events,
+    fences,
+    jobs,
+    journal,
+    measures,
+    pipeline,
+    receivers,
+    streams,
+)
+from doubledecker.store.deliveries import Settled
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.fences import Fence, Refusal, Refusals, Write
-from doubledecker.store.partitions import Partitions
+from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.worker import process
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
 from receiver import Receiver
@@ -33,7 +51,7 @@ PLACEHOLDERS = {
     # A name may hold a colon; none here does, so that each key has one reading.
     "token": r"[a-z0-9_-]+-[0-9a-f]{8}",
     "name": r"[a-z_]+",
-    "q": r"(?:main|retry|aux)",
+    "q": r"(?:main|aux)",
     "bid": r"[A-Za-z0-9_-]{20}",
     "slot": r"[A-Za-z0-9_-]{20}",
     "fid": r"[A-Za-z0-9_-]{20}",
@@ -44,19 +62,21 @@ PLACEHOLDERS = {
     "task": r"[0-9a-f]{32}",
     "write": r"[0-9a-f]{32}",
 }
+DELIVERY = rf"{PLACEHOLDERS['bid']} {PLACEHOLDERS['token']}"
 TIMED = (
     "batches:index",
     "batches:index:{token}",
     "batches:retired:{rid}",
     "jobs:scheduled:{q}",
-    "holds:{token}",
-    "invitations:{token}",
+    "receivers:waiting",
+    "permits:{token}",
     "ids:{token}",
     "queue:pending:{queue}",
     "queue:scheduled:{queue}",
     "queue:wake:{queue}",
     "queue:dead:index:{queue}",
-    "holds:@{queue}",
+    "permits:@{queue}",
+    "permits:settled:@{queue}",
     "watchers",
     "processes",
     "streams:{token}",
@@ -75,9 +95,9 @@ LATER = frozenset(
         "replay:pace:{rid}",
         "replay:ledger:{rid}",
         "journal:gaps",
-        "jobs:called:{q}",
-        "jobs:called:index",
-        "invitations:{token}",
+        "jobs:pending:aux:{slot}",
+        "receivers:probes",
+        "receivers:waiting",
     )
 )
 # Receivers of an event of this size are more than one publish call may write to.
@@ -116,8 +136,8 @@ class Found:
 
 
 @cache
-def documented() -> list[Row]:
-    section = PAGE.read_text().split("## Keys")[1].split("\n## ")[0]
+def documented(title: str = "Keys") -> list[Row]:
+    section = PAGE.read_text().split(f"## {title}\n")[1].split("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if "`" in line]
     return [Row(pattern.strip("`| "), type_, where, holds) for pattern, type_, where, holds, *_ in rows]
 
@@ -183,7 +203,11 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
         async with asyncio.timeout(10):
             while not unseen(seen) <= LATER:
                 seen += await keys_of(topology, bus.partitions)
-    await put_parked_back(bus.partitions)
+    await jobs.push(bus.partitions.home, Job("repair"))
+    await jobs.take(bus.partitions.home, [uid()], process="none")
+    await make_failing(bus)
+    seen += await keys_of(topology, bus.partitions)
+    await have_probes_due(bus.partitions.home)
     seen += await keys_of(topology, bus.partitions)
     for partition in bus.partitions.all:
         fence = Fence(
@@ -260,10 +284,41 @@ async def use_queues(bus: TestBus, secret: str) -> None:
     }
     await send(bus, "POST", "/nack", {"messages": named["dead"]})
     await send(bus, "POST", "/ack", {"messages": [pulled["idle"], *named["idle"]]})
-    receiver = Queue("tasks", "", (), callback="http://127.0.0.1:9/").receiver
-    await subscribers.enter(bus.partitions.home, receiver, slot="s", lease_ms=AN_HOUR_MS, partition=0, is_retry=False)
+    await use_permits(bus, Queue("tasks", "", (), callback="http://127.0.0.1:9/").receiver.token)
     # More than the head of a line holds.
     await bus.publish(secret, [an_event(n, "jobs", tenant="served") for n in range(20)])
+
+
+async def use_permits(bus: TestBus, queue: str) -> None:
+    """A Spark task that calls a subscriber, and a watch that has called a queue's receiver and does so again."""
+    [token] = [row["subscriber"] for row in await bus.get("/subscribers") if row["subscriber"].startswith("bulk-")]
+    taken = {"limit": 4, "version": 10**9, "lease_ms": AN_HOUR_MS}
+    await receivers.take_permit(bus.partitions.home, token, lease="of-spark", **taken)
+    keeper = bus.partitions.keeper(queue)
+    permit = await receivers.take_permit(keeper, queue, lease="of-watch", **taken)
+    await receivers.settle(keeper, queue, permit, DELIVERED, attempt="{}")
+    await receivers.take_permit(keeper, queue, lease="again", **taken)
+
+
+async def make_failing(bus: TestBus) -> None:
+    """A receiver that is left alone for a while."""
+    home = bus.partitions.home
+    await bus.subscribe(await bus.token("failing"), "http://127.0.0.1:9/", "flywheels", timeout=0, max=1)
+    while bus.partitions.of(Kind("flywheels", "update", tenant := uuid.uuid4().hex)) is not home:
+        pass
+    await bus.publish(await bus.token("maker"), [an_event(0, "flywheels", tenant=tenant)])
+    slots = [uid() for _ in range(50)]
+    given = (await deliveries.turn(home, [], slots, process="none", probes_max=0)).jobs
+    failed = Settlement("failed", raises=True, probe_ms=60_000)
+    ended = [Settled(job, failed if "failing-" in job.held else RETURNED) for job in given]
+    await deliveries.turn(home, ended, [], process="none", probes_max=0)
+
+
+async def have_probes_due(home: Partition) -> None:
+    """The while is over, but no slot may probe."""
+    home.shift_ms = 61_000
+    await deliveries.turn(home, [], [], process="none", probes_max=0)
+    home.shift_ms = 0
 
 
 async def send(bus: TestBus, method: str, path: str, body: object) -> dict[str, Any]:
@@ -271,16 +326,6 @@ async def send(bus: TestBus, method: str, path: str, body: object) -> dict[str, 
     async with bus.http.request(method, url, json=body, headers=basic(ROOT_KEY)) as response:
         assert response.status < 300, await response.text()
         return await response.json()
-
-
-async def put_parked_back(partitions: Partitions) -> None:
-    """What a worker does when a place becomes free, with no worker there to take the jobs at once."""
-    for partition in partitions.all:
-        for token in await jobs.parked_tokens(partition, count=10):
-            await jobs.unpark(partition, token, room=1)
-    known = await subscribers.load_many(partitions.home, await subscribers.all_tokens(partitions.home))
-    for subscriber in known.values():
-        await subscribers.wait(partitions.home, subscriber, partition=0)
 
 
 @asynccontextmanager
@@ -345,15 +390,30 @@ def _check(key: Found, row: Row) -> None:
         assert _is_time(float(key.value[1]))
         assert key.value[1].isdigit()
         assert key.value[2].isdigit()
-        assert all(b"\n" not in line and msgspec.json.decode(line)["id"] for line in key.value[3:])
-    if row.pattern.startswith(
-        ("jobs:index", "jobs:instant", "jobs:called:{q}", "jobs:scheduled", "jobs:pending:{q}:", "jobs:parked:{q}:")
-    ):
+        assert key.value[3].isdigit()
+        lines = [line for chunk in key.value[4:] for line in chunk.split(b"\n")]
+        assert all(msgspec.json.decode(line)["id"] for line in lines)
+        assert len(lines) == int(key.value[3])
+    if row.pattern == "receivers":
+        assert all(len(msgspec.msgpack.decode(packed)) == 10 for packed in key.value.values())
+    if row.pattern == "batches:current:{token}":
+        assert len(key.value) == 1
+    if row.pattern.startswith("jobs:"):
+        _check_jobs(key, row)
+
+
+def _check_jobs(key: Found, row: Row) -> None:
+    if key.name.startswith(("jobs:index:aux", "jobs:instant:aux", "jobs:scheduled:aux", "jobs:pending:aux:")):
         for member in key.value:
             _check_job(member[0] if key.type == "zset" else member)
-    if row.pattern == "jobs:pending:{q}:{slot}":
-        assert len(key.value) == 1
-    if row.pattern == "batches:current:{token}":
+    if key.name == "jobs:scheduled:main":
+        assert all(re.fullmatch(DELIVERY, member.decode()) for member, _ in key.value)
+    if row.pattern == "jobs:instant:main:{token}":
+        assert all(re.fullmatch(PLACEHOLDERS["bid"], bid.decode()) for bid in key.value)
+    if row.pattern == "jobs:pending:main":
+        held = rf"(?:{DELIVERY} [01])?"
+        assert all(re.fullmatch(rf"{held}\n{held}", value.decode()) for value in key.value.values())
+    if row.pattern == "jobs:pending:aux:{slot}":
         assert len(key.value) == 1
 
 
@@ -380,10 +440,16 @@ def test_the_page_names_every_key_of_the_scripts():
         for name in scripts.all_names()
         for _, template in (*scripts.load(name).header.keys, *scripts.load(name).header.families)
     }
-    page = {shape(row.pattern) for row in documented()}
+    page = {shape(row.pattern) for row in (*documented(), *documented("While data is migrated"))}
     # The drop script is told which index to look into.
     declared.discard("*")
-    declared = {re.sub(r"^(jobs:(?:index|instant|scheduled)):(?:main|retry|aux)$", r"\1:*", each) for each in declared}
+    # A channel.
+    declared.discard("bell:*")
+    declared = {re.sub(r"^(jobs:(?:scheduled|hungry)):(?:main|aux)$", r"\1:*", each) for each in declared}
+    # The queue that these scripts are told is always `aux`, and only watches have an attempt written with a permit.
+    of_aux = r"^jobs:(index|instant|pending:index|pending)(?=:\*(:\*)?$):\*"
+    declared = {re.sub(of_aux, r"jobs:\1:aux", each) for each in declared}
+    declared = {re.sub(r"^permits:settled:\*$", "permits:settled:@*", each) for each in declared}
     declared = {re.sub(r"^journal:\*$", "journal:events", each) for each in declared}
 
     assert declared - page == set()

@@ -16,7 +16,9 @@ from doubledecker.model import moment
 from doubledecker.model.errand import Errand
 from doubledecker.model.queue import Queue
 from doubledecker.model.replay import Replay
+from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Caller
+from doubledecker.model.uid import made_at
 from doubledecker.store import extents
 from doubledecker.store.journal import Attempt, Entry
 from doubledecker.store.queues import Held
@@ -24,6 +26,7 @@ from feed import a_feed
 from harness import a_bus, an_event
 from lakes import PlainLake, a_plain_lake, land_entry
 from receiver import Receiver
+from watching import a_queue, register, until_empty, watching
 
 
 async def test_an_events_life_is_its_acceptance_and_every_attempt(one: Topology, tmp_path: Path):
@@ -47,6 +50,7 @@ async def test_an_events_life_is_its_acceptance_and_every_attempt(one: Topology,
         (1, "refused", 503),
         (2, "delivered", 200),
     ]
+    assert {row["accepted_at"] for row in fresh.attempts} == {fresh.events[0]["at"]}
     assert landed == fresh
     assert stranger == Life([], [], [], [])
 
@@ -117,6 +121,28 @@ class _Client:
         self.topology = topology
 
 
+async def test_an_attempt_at_a_queues_receiver_tells_when_its_oldest_event_was_accepted(one: Topology, tmp_path: Path):
+    async with Receiver() as receiver, a_bus(one, workers=0) as bus:
+        queue = a_queue(receiver.url, max_events=10)
+        await register(bus.settings, queue)
+        secret = await bus.token("shop")
+        oldest, own = await bus.publish(secret, [an_event(1), an_event(2, id="own")])
+        [later] = await bus.publish(secret, [an_event(3)])
+        async with watching(bus.settings):
+            await receiver.until_events(3)
+            await until_empty(bus.partitions, queue)
+        mine = PlainLake(_Client(one), tmp_path)
+        await mine.register()
+        found = [(await mine.life(id_)).attempts for id_ in (oldest, own, later)]
+        counters = await bus.partitions.home.command("HKEYS", bus.partitions.home.key("counters"))
+
+    assert len(receiver.batches) == 1
+    told = moment.from_ms(made_at(oldest) or 0).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    assert [[row["accepted_at"] for row in rows] for rows in found] == [[told]] * 3
+    # How long a queue lets events wait is its own doing: it is no latency of deliveries.
+    assert not any(name.startswith(b"latency") for name in counters)
+
+
 async def test_an_events_life_has_where_it_waits_and_its_dead_letters(topology: Topology, tmp_path: Path):
     async with a_feed(topology) as feed:
         mine = await a_plain_lake(feed, tmp_path)
@@ -133,6 +159,20 @@ async def test_an_events_life_has_where_it_waits_and_its_dead_letters(topology: 
         ("dead", "dies", "no good"),
         ("queue", "waits", ""),
     ]
+
+
+async def test_an_event_is_found_in_a_batch_among_others_of_its_request(one: Topology, tmp_path: Path):
+    async with a_feed(one) as feed:
+        mine = await a_plain_lake(feed, tmp_path)
+        token = await feed.bus.registry.create_token("late", "secret", now_ms=0)
+        wanted = Subscription(["orders"], "https://example.org/", timeout=3_600_000, max=10)
+        await feed.bus.registry.subscribe(token.id, wanted)
+        events = [*await feed.publish(3, topic="orders"), *await feed.publish(1, topic="orders", id="2")]
+        found = [(await mine.life(event.id)).waiting for event in events]
+
+    assert [[(row["kind"], row["name"], row["attempts"]) for row in rows] for rows in found] == [
+        [("batch", token.id, 0)]
+    ] * len(events)
 
 
 async def test_an_id_with_signs_that_json_escapes_is_found_in_the_journal(one: Topology, tmp_path: Path):

@@ -8,9 +8,10 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import redis.asyncio as redis
 import uvloop
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
@@ -35,12 +36,40 @@ def law(*, examples: int, steps: int) -> settings:
     )
 
 
+class Ear:
+    """Listens for the bell of one process."""
+
+    def __init__(self, partition: Partition, process: str) -> None:
+        self._channel = partition.key(f"bell:{process}")
+        self._client = redis.from_url(partition.server)
+        self._listening = self._client.pubsub()
+
+    async def open(self) -> None:
+        await self._listening.subscribe(self._channel)
+        await self.heard()
+
+    async def heard(self) -> int:
+        """How often the bell has rung since this was last asked: whatever comes before the server's pong."""
+        await self._listening.ping()
+        kinds: list[str] = []
+        while "pong" not in kinds:
+            message = await self._listening.get_message(timeout=10)
+            assert message is not None, "the server says nothing"
+            kinds.append(message["type"])
+        return kinds.count("message")
+
+    async def close(self) -> None:
+        await self._listening.aclose()
+        await self._client.aclose()
+
+
 @dataclass(frozen=True)
 class World:
     """Partitions, and the loop that their connections live on."""
 
     runner: asyncio.Runner
     partitions: Partitions
+    ears: dict[tuple[int, str], Ear] = field(default_factory=dict)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(work)
@@ -60,6 +89,15 @@ class World:
         for partition in self.partitions.all:
             partition.shift_ms += 1
 
+    def ear(self, partition: Partition, process: str) -> Ear:
+        """What a process hears from now on."""
+        where = (partition.index, process)
+        if where not in self.ears:
+            self.ears[where] = Ear(partition, process)
+            self.run(self.ears[where].open())
+        self.run(self.ears[where].heard())
+        return self.ears[where]
+
     def ask(self, partition: Partition, *commands: list[str | int]) -> list[Any]:
         """Several commands in one round trip; the second word of each is a key's name."""
         named = [[word, partition.key(str(name)), *rest] for word, name, *rest in commands]
@@ -74,9 +112,12 @@ def a_world(topology: Topology) -> Iterator[World]:
         runner.run(topology.clear())
         connecting = Partitions.connect(topology.url, namespace="rm:", count=topology.partitions)
         partitions = runner.run(connecting)
+        world = World(runner, partitions)
         try:
-            yield World(runner, partitions)
+            yield world
         finally:
+            for ear in world.ears.values():
+                runner.run(ear.close())
             runner.run(partitions.close())
 
 

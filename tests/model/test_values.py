@@ -13,7 +13,7 @@ from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.job import Job
 from doubledecker.model.subscriber import Subscriber, Subscription
-from doubledecker.model.uid import event_id, event_ids, repeatable_event_id, repeatable_event_ids, uid, uids
+from doubledecker.model.uid import event_id, event_ids, made_at, repeatable_event_id, repeatable_event_ids, uid, uids
 
 
 def test_a_uid_is_20_characters_of_url_safe_base64():
@@ -29,6 +29,23 @@ def test_event_ids_are_uuids_of_version_7_that_sort_by_time():
     assert uuid.UUID(early).variant == uuid.RFC_4122
     assert early < late
     assert int(early[:8] + early[9:13], 16) == 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("id_", "at"),
+    [
+        (event_id(1_700_000_000_000), 1_700_000_000_000),
+        (event_id(1_700_000_000_000).upper(), 1_700_000_000_000),
+        (repeatable_event_id("a"), None),
+        (str(uuid.uuid4()), None),
+        ("a-publishers-own", None),
+        # A time that is in no calendar.
+        ("ffffffff-ffff-7fff-8fff-ffffffffffff", None),
+    ],
+    ids=["ours", "in capitals", "repeatable", "of version 4", "a publisher's own", "beyond the calendar"],
+)
+def test_an_event_id_of_version_7_tells_when_it_was_made(id_: str, at: int | None):
+    assert made_at(id_) == at
 
 
 def test_the_event_ids_of_a_request_are_distinct_and_in_order():

@@ -99,6 +99,28 @@ def test_attempts_of_one_event_belong_together():
     assert found.traffic.seen == [Arrival(0.0, "s"), Arrival(1.0, "s"), Arrival(2.0, "t")]
 
 
+def test_an_event_that_waited_before_it_was_tried_arrives_when_it_did():
+    tries = [
+        Attempt(10.0, 1.0, is_success=False, event="a", number=1, arrived_s=9.5),
+        Attempt(13.0, 1.0, is_success=True, event="a", number=2, arrived_s=9.5),
+        Attempt(11.0, 0.5, is_success=True, event="b", number=1, arrived_s=4.0),
+        Attempt(12.0, 0.5, is_success=True, event="c", number=1),
+        # Clocks may differ: nothing is tried before it has arrived.
+        Attempt(12.5, 0.5, is_success=True, event="d", number=1, arrived_s=12.6),
+        # Its first attempt is not in the record: it is no part of the traffic.
+        Attempt(16.0, 0.5, is_success=True, event="old", number=4, arrived_s=0.0),
+    ]
+    record = Record(tries)
+    [run] = record.report(sample_every=1).replications
+    found = fit(record)
+
+    assert [arrival.at for arrival in found.traffic.seen] == [0.0, 5.5, 8.0, 8.5]
+    assert sorted(run.latencies_s) == [0.5, 0.5, 4.5, 7.5]
+    assert all(snapshot.is_balanced for sample in run.samples for snapshot in sample.snapshots)
+    assert [one.event for one in record.first(2.0).attempts] == ["a", "b"]
+    assert record.first(2.0).begun_s == 4.0
+
+
 def test_samples_of_a_record_end_with_it():
     record = Record(_attempts(2, count=100))
     [run] = record.report(sample_every=0.5).replications

@@ -25,7 +25,7 @@ GLOBALS = frozenset(
     )
 )
 # These are one atom each, and longer than any other (STYLE.md).
-LONG = ("event_publish", "queue_pull")
+LONG = ("delivery_turn", "event_publish", "queue_pull")
 BODY_LINES_MAX = 60
 
 _TOKEN = re.compile(
@@ -197,7 +197,7 @@ async def test_a_flushed_script_is_sent_again(partitions: Partitions):
     for partition in partitions.all:
         await partition.command("SCRIPT", "FLUSH")
 
-        assert await jobs.scrub(partition, "main", dead_ms=1) == await jobs.scrub(partition, "main", dead_ms=1)
+        assert await jobs.scrub(partition, dead_ms=1) == await jobs.scrub(partition, dead_ms=1)
         assert await partition.command("SCRIPT", "EXISTS", scripts.load("job_scrub").sha) == [1]
 
 
@@ -205,13 +205,13 @@ async def test_a_restarted_server_is_given_its_scripts_again(data_dir: Path):
     server = await EmbeddedServer.start(data_dir)
     try:
         partitions = await Partitions.connect(server.url, namespace="rm:", count=1)
-        before = await jobs.take(partitions.home, {"main": ["s"]}, process="p")
+        before = await jobs.take(partitions.home, ["s"], process="p")
         await server.restart()
         await partitions.close()  # the connections ended with the server
         exists = await partitions.home.command("SCRIPT", "EXISTS", scripts.load("job_take").sha)
 
         assert exists == [0]
-        assert await jobs.take(partitions.home, {"main": ["s"]}, process="p") == before
+        assert await jobs.take(partitions.home, ["s"], process="p") == before
         await partitions.close()
     finally:
         await server.stop()
@@ -247,7 +247,9 @@ def test_prose_that_begins_with_a_declaring_word_is_not_a_declaration():
 def test_a_family_makes_full_names_from_its_placeholders():
     text = scripts.load("job_take").text.splitlines()[1]
 
-    assert "local function pending(queue, slot) return prefix .. 'jobs:pending:' .. queue .. ':' .. slot end" in text
+    assert (
+        "local function pending(of_queue, slot) return prefix .. 'jobs:pending:' .. of_queue .. ':' .. slot end" in text
+    )
 
 
 def _unsent() -> Partition:
@@ -257,4 +259,4 @@ def _unsent() -> Partition:
         async def call(self, *_: object) -> None:
             pytest.fail("something was sent")
 
-    return Partition(Nowhere(), index=0, prefix="rm:")  # type: ignore[arg-type]
+    return Partition(Nowhere(), index=0, count=1, prefix="rm:")  # type: ignore[arg-type]

@@ -125,6 +125,16 @@ async def test_what_waited_for_a_subscriber_is_delivered_to_it(dump: Path, clien
 
 
 @pytest.mark.slow
+async def test_a_subscriber_that_takes_one_batch_at_a_time_gets_what_waited_in_order(dump: Path):
+    async with opened(dump) as bus, Receiver() as receiver:
+        await bus.subscribe("backlog", receiver)
+
+        await receiver.until(lambda: {*bus.facts["waiting"]} <= {*receiver.ids}, within_s=60)
+
+    assert list(dict.fromkeys(receiver.ids)) == bus.facts["waiting"]
+
+
+@pytest.mark.slow
 async def test_what_waited_on_a_queue_with_a_callback_is_pushed(dump: Path):
     async with opened(dump) as bus, Receiver() as receiver:
         await bus.call("PUT", "/queues/hooks", {"pattern": ".*:orders:paid", "callback": receiver.url}, client="blog")

@@ -121,5 +121,6 @@ async def waiting(bus: TestBus) -> list[dict[str, object]]:
     found = []
     for partition in bus.partitions.all:
         for key in await partition.command("KEYS", partition.key("batch:*")):
-            found += [codec.loads(line) for line in (await partition.command("LRANGE", key, 3, -1))]
+            chunks = await partition.command("LRANGE", key, 4, -1)
+            found += [codec.loads(line) for chunk in chunks for line in chunk.split(b"\n")]
     return found

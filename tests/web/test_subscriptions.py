@@ -36,6 +36,7 @@ async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(one: Topol
                 "tier": "live",
                 "health": 100,
                 "failures": 0,
+                "refusals": 0,
                 "last_attempted_at": None,
             }
         ]

@@ -2,23 +2,20 @@
 
 import asyncio
 import socket
-from typing import cast
+from dataclasses import replace
 
 from conftest import Topology
 from doubledecker.assembly import build
-from doubledecker.bus.verdict import Backoff
-from doubledecker.delivery.chains import Chains
 from doubledecker.model.queue import Queue
+from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
-from doubledecker.store import batches, chains, counters, jobs
-from doubledecker.store.chains import ChainState
+from doubledecker.store import batches, counters, deliveries, jobs, receivers, subscribers
+from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import Held
-from doubledecker.store.subscribers import Condition
 from doubledecker.worker.autodrop import Autodrop
 from doubledecker.worker.backlogs import BacklogMeter
-from doubledecker.worker.chores import ChoreRules, Chores, queues_to_try
-from doubledecker.worker.deliver import Deliverer, DeliveryRules
+from doubledecker.worker.chores import ChoreRules, Chores
 from doubledecker.worker.monitor import Monitor
 from harness import a_bus, an_event, basic, quick_settings
 from receiver import Receiver
@@ -70,35 +67,38 @@ async def test_datagrams_equal_the_counters(one: Topology):
     assert sums["events.published:topic=widgets"] == 30
 
 
-def test_a_failing_subscriber_gets_one_retry_when_its_delay_is_over():
-    failing = Condition(failures=3, retry_at=1_000)
+async def test_permits_that_a_process_died_before_it_told_are_told_by_the_sweep(topology: Topology):
+    async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as other:
+        await bus.subscribe(await bus.token("s"), DEAD_URL, "widgets", timeout=0, max=1, concurrency=4)
+        await other.registry.refresh()
+        [subscriber] = other.registry.snapshot.subscribers.values()
+        await subscribers.save(other.partitions.home, replace(subscriber, concurrency=9))
 
-    assert queues_to_try(failing, now_ms=999) == ()
-    assert queues_to_try(failing, now_ms=1_000) == ("retry",)
-    assert queues_to_try(Condition(failures=3, retry_at=1_000, calls=1), now_ms=1_000) == ()
+        await _chores(other).sweep()
+
+        shares = [receivers.permits(9, partition) for partition in other.partitions.all]
+        assert [await _limit(partition, subscriber) for partition in other.partitions.all] == shares
+        assert sum(shares) == 9
 
 
-def test_a_failing_subscriber_gets_a_first_try_when_no_retry_came_for_long():
-    assert queues_to_try(Condition(failures=3, retry_at=1_000), now_ms=100_000) == ("retry", "main")
+async def _limit(partition: Partition, subscriber: Subscriber) -> int:
+    return (await receivers.states(partition, [subscriber.token]))[subscriber.token].limit
 
 
-async def test_what_a_process_told_of_its_chains_is_forgotten_long_after_its_death(one: Topology):
-    await one.clear()
-    async with build.open_bus(quick_settings(one)) as bus:
-        home = bus.partitions.home
-        await chains.tell(home, "dead", [ChainState("s", "open", 1, 2)], counts={"delivery.rejected:stage=x": 3})
-        await chains.tell(home, "dead", [ChainState("s", "open", 1, 2)], counts={"delivery.rejected:stage=x": 4})
-        assert await chains.states(home, silent_ms_max=5_000) == [ChainState("s", "open", 1, 2)]
+async def test_a_dead_slot_s_permit_goes_with_its_job(one: Topology):
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as other:
+        home = other.partitions.home
+        await bus.subscribe(await bus.token("s"), DEAD_URL, "widgets", timeout=0, max=1, concurrency=1)
+        await bus.publish(await bus.token("publisher"), [an_event(n) for n in range(2)])
+        await jobs.beat(home, ["dead"])
+        [first] = (await deliveries.turn(home, [], ["dead"], process="p", probes_max=1)).jobs
+        assert (await deliveries.turn(home, [], ["other"], process="p", probes_max=1)).jobs == []
 
-        home.shift_ms = 6_000
-        assert await chains.states(home, silent_ms_max=5_000) == []
-        await _chores(bus).scrub()
-        assert await chains.silent(home, silent_ms_max=5_000) == ["dead"]
+        home.shift_ms = 2_000
+        await _chores(other).scrub()
 
-        home.shift_ms = 11_000
-        await _chores(bus).scrub()
-        assert await chains.silent(home, silent_ms_max=0) == []
-        assert (await counters.read(home))["delivery.rejected:stage=x"] == 7
+        [again] = (await deliveries.turn(home, [], ["other"], process="p", probes_max=1)).jobs
+        assert (again.slot, again.batch) == ("other", first.batch)
 
 
 async def test_what_is_due_in_a_queue_comes_back_though_nobody_pulls(topology: Topology):
@@ -125,13 +125,10 @@ def _standing(seen: view.QueueView) -> tuple[int, int, int, int]:
 
 
 def _chores(bus: build.Bus) -> Chores:
-    delivery = DeliveryRules(Backoff(), lease_ms=1000, heal_points=1, damage_points=2)
-    # None of these chores makes a call, so there are no chains.
-    deliverer = Deliverer(bus.partitions, bus.registry, cast("Chains", None), delivery)
     autodrop = Autodrop(bus.partitions, bus.registry, bus.headroom.rules)
     meter = BacklogMeter(bus.partitions, bus.registry, bus.headroom.rules)
     rules = ChoreRules(dead_ms=1000, memory=bus.headroom.rules)
-    return Chores(bus.partitions, bus.registry, deliverer, Monitor([]), autodrop, meter, rules)
+    return Chores(bus.partitions, bus.registry, Monitor([]), autodrop, meter, rules)
 
 
 def _add_datagrams(statsd: socket.socket, sums: dict[str, int]) -> None:

@@ -8,11 +8,12 @@ from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.errors import BusAway, RetryLater
 from doubledecker.model.job import AUX, MAIN, Job
-from doubledecker.store import jobs
+from doubledecker.store import deliveries, jobs
+from doubledecker.store.deliveries import Turn
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.worker import process
-from doubledecker.worker.fetch import Fetcher
+from doubledecker.worker.aux_jobs import AuxJobs
 from doubledecker.worker.monitor import Monitor
 from harness import a_bus, an_event, quick_settings, within
 from receiver import Receiver
@@ -28,13 +29,13 @@ async def test_a_due_job_leaves_on_time(plain: Partitions):
         if len(late_ms) == 20:
             done.set()
 
-    fetcher = Fetcher(plain, {MAIN: ["slot"]}, execute, process="p", sleep_s_max=5.0)
+    aux = AuxJobs(plain, "slot", execute, process="p", sleep_s_max=5.0)
     now_ms = await plain.home.time_ms()
     for n in range(20):
-        await jobs.push(plain.home, MAIN, Job("x", (str(now_ms + 50 + n * 20),)), delay_ms=50 + n * 20)
-    running = asyncio.create_task(fetcher.run())
+        await jobs.push(plain.home, Job("x", (str(now_ms + 50 + n * 20),)), delay_ms=50 + n * 20)
+    running = asyncio.create_task(aux.run())
     await within(done.wait(), 10)
-    await fetcher.stop(patience_s=1)
+    await aux.stop(patience_s=1)
     await running
 
     # Half of them within a few milliseconds: a tick of 100 ms would show. The rest is the machine's noise.
@@ -53,17 +54,17 @@ async def test_a_job_that_raises_is_tried_again_and_the_others_go_on(plain: Part
         await jobs.ack(taken)
 
     for name in ("broken", "later", "fine"):
-        await jobs.push(plain.home, MAIN, Job(name))
-    fetcher = Fetcher(plain, {MAIN: ["a", "b"]}, execute, process="p", sleep_s_max=0.05)
-    running = asyncio.create_task(fetcher.run())
+        await jobs.push(plain.home, Job(name))
+    aux = AuxJobs(plain, "slot", execute, process="p", sleep_s_max=0.05)
+    running = asyncio.create_task(aux.run())
     async with asyncio.timeout(5):
         while seen.count("later") < 2 or "fine" not in seen:
             await asyncio.sleep(0.01)
-    await fetcher.stop(patience_s=1)
+    await aux.stop(patience_s=1)
     await running
 
     counts = await jobs.counts(plain.home)
-    assert (counts[MAIN, "index"], counts[MAIN, "scheduled"]) == (1, 1)
+    assert (counts[AUX, "index"], counts[AUX, "scheduled"]) == (1, 1)
 
 
 async def test_a_clean_stop_gives_back_what_it_holds(topology: Topology):
@@ -75,11 +76,35 @@ async def test_a_clean_stop_gives_back_what_it_holds(topology: Topology):
         await hanging.until_attempts(1)
 
         stop.set()
-        await within(working, 10)
+        # No partition's part of the worker sleeps on: that would be for five seconds.
+        await within(working, 3)
 
         states = [await jobs.counts(partition) for partition in bus.partitions.all]
         assert sum(count[MAIN, "instant"] for count in states) == 1
         assert [await jobs.beats(partition) for partition in bus.partitions.all] == [{}] * topology.partitions
+
+
+async def test_a_job_that_comes_while_the_worker_stops_goes_back(one: Topology, monkeypatch: pytest.MonkeyPatch):
+    """It was run, for as long as its receiver took."""
+    stop = asyncio.Event()
+    turn = deliveries.turn
+
+    async def slowly(*words: object, **named: object) -> Turn:
+        reply = await turn(*words, **named)  # type: ignore[arg-type]
+        if reply.jobs:
+            stop.set()
+            await asyncio.sleep(0.3)
+        return reply
+
+    monkeypatch.setattr(deliveries, "turn", slowly)
+    async with a_bus(one, workers=0) as bus, Receiver(plan=lambda _: "hang") as hanging:
+        await bus.subscribe(await bus.token("s"), hanging.url, "widgets", timeout=0)
+        await bus.publish(await bus.token("publisher"), [an_event()])
+        await within(process.run(quick_settings(one, shutdown_s=0.1), stop), 3)
+
+        assert hanging.attempts == 0
+        assert (await jobs.counts(bus.partitions.home))[MAIN, "instant"] == 1
+        assert (await deliveries.turn(bus.partitions.home, [], ["s"], process="p", probes_max=1)).jobs
 
 
 async def test_a_worker_outlives_the_absence_of_redis(one: Topology, data_dir):
@@ -113,9 +138,9 @@ async def test_a_worker_that_starts_while_redis_is_silent_waits_for_it(one: Topo
     async with (
         a_bus(one, workers=0) as bus,
         build.open_bus(bus.settings) as other,
-        build.open_chains(bus.settings) as receivers,
+        build.open_deliverer(bus.settings, other.partitions, part="worker") as deliverer,
     ):
-        worker = process.make_worker(bus.settings, other, receivers, Monitor([]))
+        worker = process.make_worker(bus.settings, other, deliverer, Monitor([]))
         await other.partitions.home.command("CLIENT", "PAUSE", 1_500, "ALL")
         working = asyncio.create_task(worker.run(stop))
         await asyncio.sleep(1.2)
@@ -143,7 +168,7 @@ async def test_jobs_of_a_dead_slot_are_done_by_another(topology: Topology):
         await bus.publish(await bus.token("publisher"), [an_event()])
         for partition in bus.partitions.all:
             await partition.command("HSET", partition.key("workers"), "dead", 1)
-            await jobs.take(partition, {MAIN: ["dead"]}, process="dead")
+            await deliveries.turn(partition, [], ["dead"], process="dead", probes_max=1)
         stop = asyncio.Event()
 
         settings = quick_settings(topology, scrub_interval_s=0.2, worker_dead_s=1)
@@ -156,12 +181,12 @@ async def test_jobs_of_a_dead_slot_are_done_by_another(topology: Topology):
 
 
 async def test_many_workers_run_a_recurring_chore_once_a_period(plain: Partitions):
-    added = [await jobs.push(plain.home, AUX, Job("monitor"), every_ms=10_000) for _ in range(5)]
-    [taken] = (await jobs.take(plain.home, {AUX: ["slot"]}, process="p")).taken
+    added = [await jobs.push(plain.home, Job("monitor"), every_ms=10_000) for _ in range(5)]
+    [taken] = (await jobs.take(plain.home, ["slot"], process="p")).taken
     await jobs.ack(taken)
-    again = await jobs.push(plain.home, AUX, Job("monitor"), every_ms=10_000)
+    again = await jobs.push(plain.home, Job("monitor"), every_ms=10_000)
     plain.home.shift_ms = 10_001
-    later = await jobs.push(plain.home, AUX, Job("monitor"), every_ms=10_000)
+    later = await jobs.push(plain.home, Job("monitor"), every_ms=10_000)
 
     assert added == [True, False, False, False, False]
     assert (again, later) == (False, True)
@@ -180,47 +205,30 @@ async def test_the_registry_version_is_mended_after_a_crash_between_partitions(t
                     await asyncio.sleep(0.02)
 
 
-async def test_a_job_whose_end_got_lost_while_others_were_taken_is_run_again(plain: Partitions):
-    """Its slot may hold it still, and is beyond those that every call offers."""
-    slots = [f"slot-{n:02}" for n in range(20)]
-    running_now: dict[str, str] = {}
-    may_end, others_may_end = asyncio.Event(), asyncio.Event()
-    attempts = 0
+async def test_a_job_whose_end_got_lost_while_redis_is_silent_is_run_again_in_the_slot_that_holds_it(plain: Partitions):
+    ran: list[str] = []
+    may_end = asyncio.Event()
 
     async def execute(taken: Taken) -> None:
-        nonlocal attempts
-        running_now[taken.job.name] = taken.slot
-        if taken.job.name == "last":
-            attempts += 1
-            if attempts == 1:
-                await may_end.wait()
-                raise BusAway("the reply was lost")
-        else:
-            await others_may_end.wait()
+        ran.append(taken.slot)
+        if len(ran) == 1:
+            await may_end.wait()
+            raise BusAway("the reply was lost")
         await jobs.ack(taken)
 
-    fetcher = Fetcher(plain, {MAIN: slots}, execute, process="p", sleep_s_max=0.05)
-    running = asyncio.create_task(fetcher.run())
-    for number in range(15):
-        await jobs.push(plain.home, MAIN, Job(f"{number}"))
+    aux = AuxJobs(plain, "slot", execute, process="p", sleep_s_max=0.05)
+    running = asyncio.create_task(aux.run())
+    await jobs.push(plain.home, Job("x"))
     async with asyncio.timeout(5):
-        while len(running_now) < 15:
-            fetcher.wake()
+        while not ran:
             await asyncio.sleep(0.01)
-        await jobs.push(plain.home, MAIN, Job("last"))
-        while "last" not in running_now:
+        await plain.home.command("CLIENT", "PAUSE", 300, "ALL")
+        aux.wake()
+        await asyncio.sleep(0.1)
+        may_end.set()
+        while (await jobs.counts(plain.home))[AUX, "index"]:
             await asyncio.sleep(0.01)
-        others_may_end.set()
-        while (await jobs.counts(plain.home))[MAIN, "index"] > 1:
-            await asyncio.sleep(0.01)
-    await plain.home.command("CLIENT", "PAUSE", 300, "ALL")
-    fetcher.wake()
-    await asyncio.sleep(0.1)
-    may_end.set()
-    async with asyncio.timeout(5):
-        while attempts < 2:
-            await asyncio.sleep(0.01)
-    await fetcher.stop(patience_s=1)
+    await aux.stop(patience_s=1)
     await running
 
-    assert running_now["last"] == "slot-15"
+    assert ran == [ran[0]] * 2

@@ -1,9 +1,10 @@
-"""From settings to working objects: connections, registry, publisher, chains; made here, and closed here."""
+"""From settings to working objects: connections, registry, publisher, deliverer; made here, and closed here."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, fields
+from functools import partial
 
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.headroom import Headroom
@@ -12,14 +13,17 @@ from doubledecker.bus.publish import Publisher
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.relief import MemoryRules
 from doubledecker.delivery.attempt import Dialer, DialLimits
-from doubledecker.delivery.chains import ChainRules, Chains
+from doubledecker.delivery.deliver import Deliverer
+from doubledecker.delivery.health import Health, Points
+from doubledecker.delivery.verdict import Backoff
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.quota import Quotas
 from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Rings
+from doubledecker.store import migration
 from doubledecker.store import partitions as store
 from doubledecker.store.nodes import Guard
-from doubledecker.store.partitions import Partitions
+from doubledecker.store.partitions import Migrate, Partitions
 
 # How long a starting process waits for its Redis.
 PATIENCE_S = 30.0
@@ -44,10 +48,12 @@ async def open_bus(
     patience_s: float = PATIENCE_S,
     guard: Guard | None = None,
     stop: asyncio.Event | None = None,
+    migrate: Migrate | None = None,
 ) -> AsyncIterator[Bus]:
     """A connected bus with a fresh registry; closed on the way out. Its calls to Redis go through the guard.
 
-    With `stop` it logs that it waits for Redis, and ends the wait when that is set.
+    With `stop` it logs that it waits for Redis, and ends the wait when that is set. Those that serve the bus pass
+    `migrating` as `migrate`: for others, data of an older version is not there.
     """
     partitions = await store.wait_for(
         settings.redis_url,
@@ -56,6 +62,7 @@ async def open_bus(
         patience_s=patience_s,
         guard=guard,
         stop=stop,
+        migrate=migrate,
     )
     try:
         if settings.durable and not await partitions.is_durable():
@@ -76,6 +83,11 @@ async def open_bus(
         await partitions.close()
 
 
+def migrating(settings: Settings, stop: asyncio.Event | None = None, say: migration.Say = lambda _: None) -> Migrate:
+    """What migrates data of an older version, until `stop` is set; `say` is told how far it has come."""
+    return partial(migration.run, dead_s=settings.worker_dead_s, stop=stop, say=say)
+
+
 def quotas(settings: Settings) -> Quotas:
     """What a client may have."""
     return Quotas(**{bound.name: getattr(settings, bound.name) for bound in fields(Quotas)})
@@ -94,20 +106,14 @@ def memory_rules(settings: Settings) -> MemoryRules:
 
 
 @asynccontextmanager
-async def open_chains(settings: Settings) -> AsyncIterator[Chains]:
-    """The way to call receivers; connections are closed on the way out."""
-    chains = Chains(Dialer(DialLimits(settings.connect_timeout_s, settings.ssl_verify)), chain_rules(settings))
+async def open_deliverer(settings: Settings, partitions: Partitions, *, part: str) -> AsyncIterator[Deliverer]:
+    """What makes attempts at receivers, for one part of the product; connections are closed on the way out."""
+    limits = DialLimits(settings.connect_timeout_s, settings.delivery_timeout_s, settings.ssl_verify)
+    health = Health(partitions.home, Points(settings.hp_heal_rate, settings.hp_damage_rate))
+    backoff = Backoff(settings.backoff_base_ms, settings.backoff_cap_ms)
+    dialer = Dialer(limits)
     try:
-        yield chains
+        async with health.written():
+            yield Deliverer(dialer, health, backoff, part=part)
     finally:
-        await chains.close()
-
-
-def chain_rules(settings: Settings) -> ChainRules:
-    """What the settings say of receivers' chains."""
-    return ChainRules(
-        timeout_s=settings.delivery_timeout_s,
-        calls=settings.breaker_calls,
-        threshold=settings.breaker_threshold,
-        open_s=settings.breaker_open_s,
-    )
+        await dialer.close()

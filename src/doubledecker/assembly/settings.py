@@ -44,6 +44,8 @@ ALIASES = {
 _KEPT_HERE = ("root_key", "clients", "spark_conf")
 # The bounds of a web process that are its part of those of its command.
 _DIVIDED = ("connections_max", "address_connections_max", "client_requests_max", "streams_max", "bodies_bytes_max")
+# Settings of version 0.1.0 that have no meaning any more: what they were for is decided in Redis. Ignored.
+RETIRED = frozenset({"breaker_calls", "breaker_threshold", "breaker_open_s"})
 # Ruby's names of levels that have another one here.
 _LEVELS = {"warn": "warning", "fatal": "error", "unknown": "error"}
 _SCHEMES = ("redis", "rediss", "unix")
@@ -102,9 +104,6 @@ class Settings:
     connect_timeout_s: float = 2.0
     delivery_timeout_s: float = 20.0
     ssl_verify: bool = True
-    breaker_calls: int = 10
-    breaker_threshold: float = 0.5
-    breaker_open_s: float = 5.0
     backoff_base_ms: int = 1_000
     backoff_cap_ms: int = 300_000
     hp_heal_rate: int = 1
@@ -273,9 +272,6 @@ _LEAST = {
     "worker_threads": 1,
     "connect_timeout_s": 0.01,
     "delivery_timeout_s": 0.01,
-    "breaker_calls": 1,
-    "breaker_threshold": 0,
-    "breaker_open_s": 0.001,
     "backoff_base_ms": 1,
     "backoff_cap_ms": 1,
     "hp_heal_rate": 1,
@@ -317,10 +313,6 @@ _MOST = {
     "event_depth_max": DEPTH_MAX,
     "events_per_request_max": 100_000,
     "client_subscriptions_max": subscriber.TOPICS_MAX,
-    "breaker_calls": 10_000,
-    "breaker_threshold": 1,
-    # A receiver that is back should not wait for more than a minute to be found so.
-    "breaker_open_s": 60,
     "redis_open_s": 60,
     # The rest of the machine needs some too, and so does the server while it rewrites its file.
     "redis_memory_share": 0.9,
@@ -357,7 +349,7 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variable that gives each setting that is given; ours are stronger than Routemaster's."""
     known = {PREFIX + field.name.upper(): field.name for field in fields(Settings)}
     for each in environment:
-        if each.startswith(PREFIX) and each not in known:
+        if each.startswith(PREFIX) and each not in known and each.removeprefix(PREFIX).lower() not in RETIRED:
             near = difflib.get_close_matches(each.removeprefix(PREFIX).lower(), known.values(), n=1)
             meant = f"did you mean {PREFIX}{near[0].upper()}?" if near else "docs/operations.md lists them"
             raise SettingInvalid(f"there is no setting {each}; {meant}")

@@ -11,7 +11,6 @@ from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import (
     batches,
     bulk,
-    chains,
     counters,
     jobs,
     journal,
@@ -21,7 +20,6 @@ from doubledecker.store import (
     subscribers,
     watchers,
 )
-from doubledecker.store.chains import ChainState
 from doubledecker.store.memory import Standing, State, Usage
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
@@ -70,7 +68,6 @@ class Overview:
     memory: tuple[ServerMemory, ...]
     journal_bytes: dict[str, int]
     oldest_at: int | None
-    chains: tuple[ChainState, ...] = ()
     watches_alive: int = 0
     is_piped: bool = False
     journal_ages: Mapping[str, journal.Age] = field(default_factory=dict)
@@ -108,7 +105,7 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
     run = (await pipeline.read(partitions.home)).run
     return Overview(
         at=now_ms,
-        subscribers=tuple(await look_at(partitions, sorted(known.values(), key=lambda s: s.token), now_ms=now_ms)),
+        subscribers=tuple(await look_at(partitions, sorted(known.values(), key=lambda s: s.token))),
         counters=dict(totals),
         jobs=dict(job_totals),
         slots_alive=len({slot for part in parts for slot in part.slots}),
@@ -118,7 +115,6 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
         oldest_at=min((part.oldest_at for part in parts if part.oldest_at is not None), default=None),
         journal_ages={name: _oldest([part.journal_ages[name] for part in parts]) for name in journal.NAMES},
         is_piped=run is not None and run.is_alive(now_ms),
-        chains=tuple(await chains.states(partitions.home, silent_ms_max=ALIVE_MS)),
     )
 
 
@@ -151,10 +147,10 @@ def worst(servers: Sequence[ServerMemory]) -> State:
     return "full" if "full" in found else "short" if "short" in found else "ok"
 
 
-async def look_at(partitions: Partitions, known: list[Subscriber], *, now_ms: int) -> list[SubscriberView]:
+async def look_at(partitions: Partitions, known: list[Subscriber]) -> list[SubscriberView]:
     """Some subscribers, with their numbers."""
     tokens = [subscriber.token for subscriber in known]
-    conditions = await subscribers.conditions(partitions.home, tokens, now_ms=now_ms)
+    conditions = await subscribers.conditions(partitions, tokens)
     events: Sum[str] = Sum()
     waiting: Sum[str] = Sum()
     sent: Sum[str] = Sum()

@@ -26,7 +26,7 @@ from doubledecker.model.quota import Quotas
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.model.token import ROOT_NAME, Caller, Token
-from doubledecker.store import backlogs, bulk, registry, subscribers
+from doubledecker.store import backlogs, bulk, receivers, registry, subscribers
 from doubledecker.store.events import PublishReply
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partitions
@@ -78,6 +78,13 @@ class LiveRegistry:
         """Read what changed since the last time."""
         async with self._lock:
             await registry.refresh(self._partitions.home, self.snapshot)
+
+    async def catch_up(self, version: int) -> None:
+        """Read what changed up to a version at least; many who ask at once are served by one read."""
+        if self.snapshot.version < version:
+            async with self._lock:
+                if self.snapshot.version < version:
+                    await registry.refresh(self._partitions.home, self.snapshot)
 
     async def follow(self) -> None:
         """Refresh for as long as the process lives; an absent server only delays it."""
@@ -223,6 +230,7 @@ class LiveRegistry:
         else:
             await self._spread(await subscribers.save(self._partitions.home, subscriber))
             await bulk.end(self._partitions, token)
+        await self._tell_permits(subscriber, former)
         return subscriber
 
     async def unsubscribe(self, token: str) -> None:
@@ -279,6 +287,8 @@ class LiveRegistry:
     async def delete_queue(self, name: str) -> None:
         """Forget a queue; what it holds is destroyed by whoever asked, or by the sweep."""
         await self._spread(await registry.delete_queue(self._partitions.home, name))
+        for partition in self._partitions.all:
+            await receivers.forget(partition, f"@{name}")
 
     async def count_topics(self) -> int:
         """How many topics there are."""
@@ -359,6 +369,7 @@ class LiveRegistry:
                 raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")
             if version > 0:
                 await self._spread(version)
+                await self._tell_permits(wanted.receiver, former.receiver if former else None)
                 return former is None
         raise Conflict(f"queue {queue.name!r} is being changed by others at the same time; try again")
 
@@ -435,6 +446,12 @@ class LiveRegistry:
         for partition in self._partitions.all:
             await subscribers.retire(partition, token)
         return True
+
+    async def _tell_permits(self, receiver: Subscriber, former: Subscriber | None) -> None:
+        """Tell all partitions how many permits a receiver has; one that moved to another address has not failed yet."""
+        has_moved = former is not None and former.callback != receiver.callback
+        if receiver.callback:
+            await receivers.save(self._partitions, [receiver], moved=[receiver.token] if has_moved else [])
 
     async def _spread(self, version: int) -> None:
         """Make a change felt in every partition and in this process; version 0 means that nothing changed."""

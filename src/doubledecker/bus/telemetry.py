@@ -4,7 +4,9 @@ A counter is a field of the hash `counters`, named `name` or `name:label=value,l
 for each bucket (`le` in milliseconds, cumulative as in Prometheus), plus `.sum` and `.count`.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cache
 
 LATENCY_MS = (2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 300_000)
 
@@ -31,6 +33,11 @@ def parse(field: str) -> Counter:
 
 def latency(name: str, took_ms: int) -> dict[str, int]:
     """What one observation adds to a histogram; the buckets are made cumulative when read."""
-    bucket = next((le for le in LATENCY_MS if took_ms <= le), None)
-    le = "+Inf" if bucket is None else str(bucket)
-    return {counter(name, le=le): 1, f"{name}.sum": max(0, took_ms)}
+    bucket, total = _latency_names(name, bisect_left(LATENCY_MS, took_ms))
+    return {bucket: 1, total: max(0, took_ms)}
+
+
+@cache
+def _latency_names(name: str, bucket: int) -> tuple[str, str]:
+    le = str(LATENCY_MS[bucket]) if bucket < len(LATENCY_MS) else "+Inf"
+    return counter(name, le=le), f"{name}.sum"

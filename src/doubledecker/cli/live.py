@@ -15,7 +15,7 @@ _SPARK_MAX = trail.KEPT_S
 # All lines but the rows of subscribers, processes and messages: head, numbers, two headings, gaps, foot.
 _FIXED_LINES = 13
 _ROWS_MIN = 2
-_COLOURS = {"healthy": "green", "recovering": "yellow", "failing": "red"}
+_COLOURS = {"healthy": "green", "recovering": "yellow", "refusing": "yellow", "failing": "red"}
 _NEEDY_FIRST = (State.RESTARTING, State.STARTING, State.STOPPING, State.RUNNING, State.STOPPED)
 _STATE_COLOURS = {State.RUNNING: "green", State.RESTARTING: "red"}
 
@@ -110,14 +110,14 @@ def _subscribers(board: Board, last: Overview, rows_max: int) -> RenderableType:
     return table
 
 
-def _need(view: SubscriberView) -> tuple[bool, int]:
-    """Those that fail now come first, then those with the fewest points."""
-    return view.condition.failures == 0, view.condition.health
+def _need(view: SubscriberView) -> tuple[bool, bool, int]:
+    """Those that fail now come first, then those that refuse, then those with the fewest points."""
+    return view.condition.failures == 0, view.condition.refusals == 0, view.condition.health
 
 
 def _subscriber(view: SubscriberView, name: str, sent: float) -> list[str | Text]:
     condition = view.condition
-    word = words.health(condition.health, failures=condition.failures)
+    word = words.health(condition.health, failures=condition.failures, refusals=condition.refusals)
     health = Text(f"{word} {condition.health:3}", style=_COLOURS[word])
     failures = Text(str(condition.failures), style="red" if condition.failures else "")
     return [f" {name}", health, f"{view.events:,}", str(condition.calls), failures, words.rate(sent)]

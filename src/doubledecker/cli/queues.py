@@ -115,8 +115,9 @@ class Desk:
         rows = [["patterns", " ".join(seen.pattern)], ["owner", seen.owner], ["lease", words.age(seen.lease_ms)]]
         rows += [["attempts", str(seen.attempts_max)], ["charge", seen.charge]]
         if seen.callback and seen.health is not None:
-            state = words.health(seen.health, failures=seen.failures)
-            fares = f"{state} {seen.health}, {_many(seen.failures, 'failure')} in a row"
+            state = words.health(seen.health, failures=seen.failures, refusals=seen.refusals)
+            counted = _many(seen.refusals, "refusal") if state == "refusing" else _many(seen.failures, "failure")
+            fares = f"{state} {seen.health}, {counted} in a row"
             rows += [["pushed to", seen.callback], ["its health", fares]]
         table.show([f"queue {seen.name}", ""], rows + [[label, f"{count:,}"] for label, count in numbers.items()])
         click.echo()

@@ -1,8 +1,8 @@
 """Delivery attempts that were recorded: from the bus's own journal, or from a file of it.
 
 A file has a row an attempt with the journal's fields: `at` (milliseconds since 1970, when it began), `took_ms` and
-`outcome`, and where they are known `batch`, `subscriber` and `attempt`. In the lake's table `attempted_at` is when it
-began, and `at` when it was written down.
+`outcome`, and where they are known `batch`, `subscriber`, `attempt` and `accepted_at` (when the first event of its
+batch was accepted). In the lake's table `attempted_at` is when it began, and `at` when it was written down.
 """
 
 import asyncio
@@ -40,11 +40,7 @@ class _Row(msgspec.Struct, frozen=True):
     subscriber: str | None = None
     attempt: int = 1
     attempted_at: datetime | None = None
-
-    @property
-    def began_s(self) -> float:
-        began = self.attempted_at or self.at
-        return began.timestamp() if isinstance(began, datetime) else began / _MS
+    accepted_at: int | datetime = 0
 
 
 _ROW = msgspec.json.Decoder(_Row)
@@ -71,14 +67,19 @@ def _attempt(row: _Row) -> Attempt:
     if row.took_ms < 0:
         raise SettingInvalid(f"an attempt took {row.took_ms} ms; it cannot be less than 0")
     return Attempt(
-        at_s=row.began_s,
+        at_s=_seconds(row.attempted_at or row.at),
         took_s=row.took_ms / _MS,
         is_success=row.outcome == Kind.DELIVERED.value,
         event=row.batch,
         number=row.attempt,
         key=row.subscriber,
         is_cut=row.outcome == Kind.TIMED_OUT.value,
+        arrived_s=_seconds(row.accepted_at) if row.accepted_at else None,
     )
+
+
+def _seconds(at: int | datetime) -> float:
+    return at.timestamp() if isinstance(at, datetime) else at / _MS
 
 
 async def _from_journal(url: str | None) -> list[_Row]:
@@ -128,7 +129,7 @@ def _from_lines(path: Path) -> Iterator[_Row]:
                 raise SettingInvalid(f"{path}, line {number} is no attempt: {error}; it needs {_NEEDED}") from error
 
 
-_NEEDED = "at, took_ms and outcome, and may have batch, subscriber and attempt"
+_NEEDED = "at, took_ms and outcome, and may have batch, subscriber, attempt and accepted_at"
 
 
 def _from_parquet(path: Path) -> Iterator[_Row]:

@@ -94,7 +94,7 @@ def _totals(view: Overview) -> list[list[str]]:
         ["waiting", f"{view.events_waiting:,}"],
         ["oldest", words.age(_age_ms(view.oldest_at, view.at))],
         ["worker slots", str(view.slots_alive)],
-        ["watch processes", str(view.watches_alive)],
+        ["processes that push queues", str(view.watches_alive)],
         ["memory", ", ".join(map(_memory, view.memory))],
         ["dropped", f"{_dropped(view):,}"],
         ["skipped", f"{view.total('queue.skipped'):,}"],
@@ -117,7 +117,7 @@ def _row(each: SubscriberView, now_ms: int) -> list[str]:
     numbers = (condition.health, each.events, condition.calls, condition.failures, each.sent)
     points, *others = (f"{number:,}" for number in numbers)
     age = words.age(_age_ms(each.oldest_at, now_ms))
-    state = words.health(condition.health, failures=condition.failures)
+    state = words.health(condition.health, failures=condition.failures, refusals=condition.refusals)
     return [each.subscriber.token, each.subscriber.tier, state, points, *others, age]
 
 
@@ -142,15 +142,17 @@ def _as_json(view: Overview) -> dict[str, object]:
 
 
 def _subscriber_as_json(each: SubscriberView, now_ms: int) -> dict[str, object]:
+    condition = each.condition
     return {
         "subscriber": each.subscriber.token,
         "callback": each.subscriber.callback,
         "topics": list(each.subscriber.topics),
         "tier": each.subscriber.tier,
-        "state": words.health(each.condition.health, failures=each.condition.failures),
-        "health": each.condition.health,
-        "failures": each.condition.failures,
-        "in_flight": each.condition.calls,
+        "state": words.health(condition.health, failures=condition.failures, refusals=condition.refusals),
+        "health": condition.health,
+        "failures": condition.failures,
+        "refusals": condition.refusals,
+        "in_flight": condition.calls,
         "waiting": each.events,
         "sent": each.sent,
         "oldest_ms": _age_ms(each.oldest_at, now_ms),

@@ -1,8 +1,8 @@
 """`doubledecker up`: the whole bus on one machine, supervised in the foreground.
 
-Order is what this file is about. Up: the port is checked, Valkey answers, then worker, watch, web, demo and pipeline
-start. Down: the demo, so that nobody publishes; web, so that nobody asks; watch and worker, which finish or give back
-what they hold; the pipeline at the same time, since it waits for none of them; and Valkey last, when nobody needs it.
+Order is what this file is about. Up: the port is checked, Valkey answers, then worker, web, demo and pipeline start.
+Down: the demo, so that nobody publishes; web, so that nobody asks; the worker, which finishes or gives back what it
+holds; the pipeline at the same time, since it waits for none of them; and Valkey last, when nobody needs it.
 """
 
 import asyncio
@@ -132,7 +132,8 @@ class _Up:
             settings = replace(settings, root_key=folder.make_root_key(plan.data))
         # A server that does not fit is told here, once, not by each child again and again.
         try:
-            async with build.open_bus(settings, patience_s=_PATIENCE_S) as bus:
+            migrate = build.migrating(settings, say=self._say)
+            async with build.open_bus(settings, patience_s=_PATIENCE_S, migrate=migrate) as bus:
                 bus.headroom.check()
                 return settings
         except BusAway as error:
@@ -209,7 +210,6 @@ class _Up:
         working_s = settings.shutdown_s + _WORKER_MARGIN_S
         kept = [
             *self._members("worker", settings.worker_processes, environment, grace_s=working_s),
-            self._child("watch", environment=environment, grace_s=working_s),
             *self._members("web", settings.web_processes, environment, grace_s=_WEB_GRACE_S),
         ]
         if self._plan.with_demo:

@@ -12,10 +12,12 @@ _KIB = 1024
 _FEW = 10
 
 
-def health(points: int, *, failures: int) -> str:
-    """A receiver's present state: `failing` by its last attempt; else `recovering` or `healthy`, by its points."""
+def health(points: int, *, failures: int, refusals: int) -> str:
+    """A receiver's state: `failing` or `refusing` by its last calls; else `recovering` or `healthy`, by its points."""
     if failures:
         return "failing"
+    if refusals:
+        return "refusing"
     return "healthy" if points >= _HEALTHY_POINTS_MIN else "recovering"
 
 

@@ -43,6 +43,7 @@ class QueueView(msgspec.Struct, frozen=True):
     uuid: str = ""
     health: int | None = None
     failures: int = 0
+    refusals: int = 0
 
 
 class Rule(msgspec.Struct, frozen=True):

@@ -1,17 +1,19 @@
-"""One attempt at a receiver: post a batch, and say how it went. It never raises for what a receiver does.
+"""One attempt at a receiver: post a batch, and return how it went. It never raises for what a receiver does.
 
-How long it may take is its caller's business (delivery/chains.py). An answer counts by its status; of its body no more
-is read than keeps the connection usable, and for no longer than a moment, so that a receiver that drips or floods holds
-nobody. A 2xx in JSON is kept: the receiver of a queue may fail single events with it.
+An attempt goes through a chain of stages, which bounds how long it takes: `Deadline | Timeout`. Whether a receiver may
+be called at all is decided in Redis, for all processes (lua/receiver_ring.lua). An answer counts by its status; of its
+body no more is read than keeps the connection usable, and for no longer than a moment, so that a receiver that drips or
+floods holds nobody. A 2xx in JSON is kept: the receiver of a queue may fail single events with it.
 """
 
 import asyncio
 import base64
 import email.utils
 import ssl
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import cast
 
 import aiohttp
@@ -21,6 +23,8 @@ from aiohttp.http import RawResponseMessage
 from doubledecker import __version__, clock
 from doubledecker.model.outcome import Kind, Outcome
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.stages import Deadline, Timeout
+from doubledecker.stages.errors import TimedOut
 
 _BODY_BYTES_MAX = 65_536
 # More than the ids of ten thousand events, the largest batch, at 128 characters each.
@@ -35,11 +39,16 @@ _DIGITS_MAX = 20
 _PLAIN: Mapping[str, str] = {}
 
 
+# Reading a long answer may add to the attempt; the whole of it is cut here.
+_DEADLINE_MARGIN_S = 5.0
+
+
 @dataclass(frozen=True)
 class DialLimits:
-    """How long connecting may take, and whether certificates are verified."""
+    """How long connecting and a whole attempt may take, and whether certificates are verified."""
 
-    connect_s: float
+    connect_s: float = 2.0
+    attempt_s: float = 20.0
     ssl_verify: bool = True
 
 
@@ -48,8 +57,9 @@ class Dialer:
 
     def __init__(self, limits: DialLimits) -> None:
         self._connect_s = limits.connect_s
+        self._chain = (Deadline(limits.attempt_s + _DEADLINE_MARGIN_S) | Timeout(limits.attempt_s)).bind()
         self._session = aiohttp.ClientSession(
-            # The number of calls is bounded per subscriber, in Redis; a second bound here would only hide it.
+            # Calls are bounded for each receiver, in Redis; a second bound here would only hide it.
             connector=_Connector(limit=0, ssl=limits.ssl_verify, ttl_dns_cache=30),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -58,36 +68,39 @@ class Dialer:
             headers={"User-Agent": f"doubledecker/{__version__}", "Accept-Encoding": "identity"},
         )
 
-    async def attempt(
-        self, subscriber: Subscriber, messages: Sequence[bytes], headers: Mapping[str, str] = _PLAIN
-    ) -> Outcome:
-        """Post messages to a subscriber, as Routemaster's clients expect them; `headers` go along."""
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        ended = await self._post(subscriber, b"[" + b",".join(messages) + b"]", headers)
-        return replace(ended, took_ms=round((loop.time() - started) * 1000))
+    async def attempt(self, receiver: Subscriber, body: bytes, headers: Mapping[str, str] = _PLAIN) -> Outcome:
+        """Post a body to a receiver; `headers` go along."""
+        try:
+            return await self._chain.call(self._post, receiver, body, headers)
+        except TimedOut as late:
+            return Outcome(Kind.TIMED_OUT, round(late.after_s * 1000), detail=f"no answer within {late.after_s:g} s")
 
     async def close(self) -> None:
+        await self._chain.close()
         await self._session.close()
 
-    async def _post(self, subscriber: Subscriber, body: bytes, headers: Mapping[str, str]) -> Outcome:
+    async def _post(self, receiver: Subscriber, body: bytes, headers: Mapping[str, str]) -> Outcome:
+        started_s = time.monotonic()
+
+        def took_ms() -> int:
+            return round((time.monotonic() - started_s) * 1000)
+
+        whole = _headers(receiver.uuid)
         try:
             async with self._session.post(
-                subscriber.callback,
-                data=body,
-                headers={**headers, "Authorization": _basic(subscriber.uuid), "Content-Type": "application/json"},
-                allow_redirects=False,
+                receiver.callback, data=body, headers={**headers, **whole} if headers else whole, allow_redirects=False
             ) as response:
-                kind = Kind.DELIVERED if response.status in _OK else Kind.REFUSED
-                retry_after_ms = _retry_after(response.headers.get("Retry-After"))
                 answer = await _drain(response)
-                return Outcome(kind, 0, response.status, retry_after_ms, response.reason or "", answer)
+                if response.status in _OK:
+                    return Outcome(Kind.DELIVERED, took_ms(), response.status, answer=answer)
+                retry_after_ms = _retry_after(response.headers.get("Retry-After"))
+                return Outcome(Kind.REFUSED, took_ms(), response.status, retry_after_ms, _text(response.reason or ""))
         except TimeoutError:
-            return Outcome(Kind.TIMED_OUT, 0, detail=f"no connection within {self._connect_s} s")
+            return Outcome(Kind.TIMED_OUT, took_ms(), detail=f"no connection within {self._connect_s} s")
         except aiohttp.ClientConnectorError as error:
-            return Outcome(Kind.UNREACHABLE, 0, detail=str(error.os_error))
+            return Outcome(Kind.UNREACHABLE, took_ms(), detail=_text(str(error.os_error)))
         except (aiohttp.ClientError, ssl.SSLError, OSError, ValueError) as error:
-            return Outcome(Kind.BROKEN, 0, detail=f"{type(error).__name__}: {error}")
+            return Outcome(Kind.BROKEN, took_ms(), detail=_text(f"{type(error).__name__}: {error}"))
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -120,13 +133,22 @@ class _Protocol(ResponseHandler):
         super().feed_data(data, size)
 
 
+def _is_json(response: aiohttp.ClientResponse) -> bool:
+    # Without the header aiohttp takes it for something else; most answers have none, nor a body.
+    has_type = "Content-Type" in response.headers
+    return has_type and (response.content_type == "application/json" or response.content_type.endswith("+json"))
+
+
 async def _drain(response: aiohttp.ClientResponse) -> bytes:
     """Read a short answer to its end, so that its connection serves again; cut off any other. Returns a 2xx in JSON."""
-    is_json = response.content_type == "application/json" or response.content_type.endswith("+json")
-    is_kept = response.status in _OK and is_json
+    is_kept = response.status in _OK and _is_json(response)
     left = ANSWER_BYTES_MAX if is_kept else _BODY_BYTES_MAX
     kept = []
     try:
+        # Most answers have come whole with their head: a timer would cost more than reading them.
+        if response.content.is_eof() and response.content.total_bytes < left:
+            kept.append(await response.content.read())
+            return kept[0] if is_kept else b""
         async with asyncio.timeout(_BODY_S_MAX):
             while left > 0 and (chunk := await response.content.read(left)):
                 left -= len(chunk)
@@ -138,8 +160,16 @@ async def _drain(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(kept) if is_kept and left > 0 else b""
 
 
-def _basic(uuid: str) -> str:
-    return "Basic " + base64.b64encode(f"{uuid}:x".encode()).decode()
+def _text(said: str) -> str:
+    """What a receiver said, as text that can be written: aiohttp keeps bytes that are none."""
+    return said.encode(errors="surrogateescape").decode(errors="replace")
+
+
+# As many as a busy process has receivers: they are made of text, and the same for every batch.
+@lru_cache(maxsize=10_000)
+def _headers(uuid: str) -> Mapping[str, str]:
+    credential = base64.b64encode(f"{uuid}:x".encode()).decode()
+    return {"Authorization": f"Basic {credential}", "Content-Type": "application/json"}
 
 
 def _retry_after(value: str | None) -> int | None:

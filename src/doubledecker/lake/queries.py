@@ -1,10 +1,9 @@
 """What is asked of a table: the conditions that rows must fit, and what the log alone can tell of their files."""
 
-import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from doubledecker.model import condition, moment
+from doubledecker.model import condition, moment, uid
 from doubledecker.model.condition import Condition, Junction
 from doubledecker.model.search import Wanted
 
@@ -14,7 +13,6 @@ Found = list[Row]
 # A UUIDv7 made by the bus holds the time of the web process that accepted the event, and `at` is by the clock of Redis.
 # Clocks of hosts are assumed to differ by less than this.
 _NEAR = timedelta(hours=1)
-_UUID7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 # Rows about one event that are shown; a receiver that is down for a week makes a few hundred attempts.
 _ROWS_MAX = 1_000
 
@@ -37,10 +35,10 @@ class Query:
     @property
     def near(self) -> tuple[datetime, datetime] | None:
         """When an event whose id tells its time was accepted, about; None when the id does not tell."""
-        found = _UUID7.fullmatch(self.id.lower()) if self.name == "events" else None
-        if found is None:
+        made_at = uid.made_at(self.id) if self.name == "events" else None
+        if made_at is None:
             return None
-        at = moment.from_ms(int(found[1] + found[2], 16))
+        at = moment.from_ms(made_at)
         return at - _NEAR, at + _NEAR
 
 

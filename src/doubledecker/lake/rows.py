@@ -139,6 +139,8 @@ def _fill_attempts(_labels: Sequence[str], lines: Sequence[bytes]) -> _Columns:
         [attempt.took_ms for attempt in attempts],
         [attempt.at * 1000 for attempt in attempts],
         [attempt.events for attempt in attempts],
+        # None where it is not known.
+        [attempt.accepted_at * 1000 or None for attempt in attempts],
     ]
 
 
@@ -189,6 +191,7 @@ _LAYOUTS = {
             ("took_ms", LONG),
             ("attempted_at", TIMESTAMP),
             ("events", STRINGS),
+            ("accepted_at", TIMESTAMP),
         ),
         _fill_attempts,
         _all_lines,

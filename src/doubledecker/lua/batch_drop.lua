@@ -8,7 +8,7 @@
 -- key  gauge_events   batches:gauges:event   hash  events waiting, by subscriber
 -- key  gauge_batches  batches:gauges:batch   hash  batches waiting, by subscriber
 -- key  counters       counters               hash  telemetry
--- keys batch          batch:<bid>            list  token, creation time, attempts, then messages
+-- keys batch          batch:<bid>            list  token, creation time, attempts, number of events, then events as lines
 -- keys current        batches:current:<token>  set  the batch that still takes events
 -- keys token_index    batches:index:<token>  zset  one subscriber's batches by creation time
 -- arg  batches_max    int   how many at most
@@ -26,12 +26,11 @@ for _, bid in ipairs(redis.call("ZRANGE", from, "-inf", created_max, "BYSCORE", 
   end
   local size = tonumber(redis.call("HGET", sizes, bid) or 0)
   bytes = bytes + size
-  local token = redis.call("LINDEX", batch(bid), 0)
+  local token, _, _, events = unpack(redis.call("LRANGE", batch(bid), 0, 3))
   redis.call("ZREM", index, bid)
   redis.call("ZREM", from, bid)
   redis.call("HDEL", sizes, bid)
   if token then
-    local events = redis.call("LLEN", batch(bid)) - 3
     redis.call("DEL", batch(bid))
     redis.call("SREM", current(token), bid)
     redis.call("ZREM", token_index(token), bid)

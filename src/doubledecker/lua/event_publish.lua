@@ -7,17 +7,19 @@
 -- their names, and an aux job calls this script again, a slice of receivers at a time, until none is left.
 --
 -- deny-oom
+-- uses job_bell
+-- uses receiver_ring
 -- uses event_batches
 -- uses queue_lines
 -- uses event_queues
 -- uses event_fence
--- key  registry       registry               hash    version: grows with every change of routing
+-- key  registry       registry               hash    routing_version: grows with every change of routing
 -- key  journal        journal                hash    events_bytes: what the event journal holds; archive
--- key  journal_events journal:events         stream  accepted events, lines of JSON by publisher
+-- key  journal_events journal:events         stream  accepted events, lines of JSON by publisher, compressed or not
 -- key  counters       counters               hash    telemetry
 -- key  aux_index      jobs:index:aux         set     aux jobs in any state
 -- key  aux_instant    jobs:instant:aux       list    aux jobs to run now, next one last
--- key  bell           jobs:bell              stream  rung when there is something to take or to wait for
+-- key  aux_hungry     jobs:hungry:aux        set     processes that wait for aux jobs
 -- keys topic          topic:<name>           hash    counter, last_event
 -- keys seen           ids:<publisher>        zset    publishers' own event ids by arrival, to tell repeats
 -- keys fanout         fanout:<fid>           list    a message and the tokens that still have to get it
@@ -28,10 +30,11 @@
 -- arg  tenants_max    int   how many tenants a client's queue may know; 0 is no bound
 -- arg  plan           pack  ends, publishers, topics, ids, lanes, later, channels, fanout and uids; see store/offers.py
 -- arg  lines          text  the events, as they are stored and delivered, one a line
+-- rest compressed     text  of each publisher of the plan the lines for the journal; empty where that does not pay
 -- now
 -- returns             {"ok", journal bytes, {repeat, …}, {refused, why, …}, is heard} or {"stale" | "full" | "moved" | "fenced"}
 
-if tonumber(redis.call("HGET", registry, "version") or 0) > version then
+if tonumber(redis.call("HGET", registry, "routing_version") or 0) > version then
   return {"stale"}
 end
 local journal_bytes = tonumber(redis.call("HGET", journal, "events_bytes") or 0)
@@ -163,9 +166,11 @@ local function fresh(indexes)
 end
 
 local entry = {}
-for _, part in ipairs(plan.publishers) do
-  local is_all = not part[2] and not is_any_left_out
-  local text = is_all and lines or table.concat(fresh(part[2]), "\n")
+for i, part in ipairs(plan.publishers) do
+  local text = not is_any_left_out and compressed[i] or ""
+  if text == "" then
+    text = not part[2] and not is_any_left_out and lines or table.concat(fresh(part[2]), "\n")
+  end
   if #text > 0 then
     entry[#entry + 1] = part[1]
     entry[#entry + 1] = text
@@ -219,7 +224,8 @@ for _, part in ipairs(plan.later) do
     end
     local job = cmsgpack.pack({"fanout", {part[2]}})
     redis.call("SADD", aux_index, job)
-    run_now(aux_instant, job)
+    redis.call("LPUSH", aux_instant, job)
+    ring_bell(aux_hungry)
   end
 end
 if plan.fanout then
@@ -229,8 +235,9 @@ if plan.fanout then
   end
 end
 
-if must_ring then
-  redis.call("XADD", bell, "MAXLEN", 1, "*", "rung", 1)
+save_receivers()
+if is_news or is_sooner then
+  ring_bell(hungry)
 end
 if plan.fence then
   advance(plan.fence, refused_by)

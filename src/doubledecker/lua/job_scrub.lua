@@ -2,10 +2,11 @@
 --
 -- A slot is dead when its last heartbeat is too old or missing.
 --
+-- uses job_bell
 -- key  workers    workers                       hash    slots and when they were last alive
 -- key  instant    jobs:instant:<queue>          list    jobs to run now, next one last
 -- key  holders    jobs:pending:index:<queue>    set     slots that have held a job
--- key  bell       jobs:bell                     stream  rung when there is something to take or to wait for
+-- key  hungry     jobs:hungry:<queue>           set     processes that wait for jobs
 -- keys pending    jobs:pending:<in_queue>:<slot>  list    the job that a slot holds
 -- arg  queue      text  which queue's slots to look at
 -- arg  dead_ms    int   how old a heartbeat may be
@@ -24,6 +25,6 @@ for _, slot in ipairs(redis.call("SMEMBERS", holders)) do
   end
 end
 if returned > 0 then
-  redis.call("XADD", bell, "MAXLEN", 1, "*", "rung", 1)
+  ring_bell(hungry)
 end
 return {forgotten, returned}

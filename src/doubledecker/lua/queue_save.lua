@@ -1,6 +1,6 @@
 -- Register a queue, or change one.
 --
--- key registry   registry           hash  version
+-- key registry   registry           hash  routing_version
 -- key changes    registry:changes   zset  what changed, by version
 -- key queues     queues             hash  queues as JSON, by name
 -- key receiver   subscriber:@<name> hash  health of the queue's callback
@@ -19,7 +19,7 @@ if not kept and redis.call("HLEN", queues) >= most then
   return -1
 end
 if kept == record then
-  return tonumber(redis.call("HGET", registry, "version"))
+  return tonumber(redis.call("HGET", registry, "routing_version"))
 end
 redis.call("HSET", queues, name, record)
 if callback == "" then
@@ -31,6 +31,6 @@ else
   end
   redis.call("HSET", receiver, "callback", callback)
 end
-local version = redis.call("HINCRBY", registry, "version", 1)
+local version = redis.call("HINCRBY", registry, "routing_version", 1)
 redis.call("ZADD", changes, version, "queue " .. name)
 return version

@@ -1,13 +1,10 @@
 -- Forget a subscriber and its subscriptions.
 --
--- key  registry     registry                    hash  version
+-- key  registry     registry                    hash  routing_version
 -- key  changes      registry:changes            zset  what changed, by version
 -- key  subscribers  subscribers                 set   all subscribers
 -- key  subscriber   subscriber:<token>          hash  what it asked for, and its health
 -- key  topics       topics:<token>              set   what it is subscribed to
--- key  holds        holds:<token>               zset  slots that call it now
--- key  invitations  invitations:<token>         zset  places kept for jobs that were put back
--- key  waiting      waiting:<token>             hash  partitions with jobs set aside for it
 -- key  bulk         bulk:<token>                hash  how far bulk delivery has come
 -- key  in_bulk      bulk                        set   the subscribers that have the above
 -- keys of_topic     subscribers:<name>          set   a topic's subscribers
@@ -20,8 +17,8 @@ end
 for _, name in ipairs(redis.call("SMEMBERS", topics)) do
   redis.call("SREM", of_topic(name), token)
 end
-redis.call("DEL", topics, subscriber, holds, invitations, waiting, bulk)
+redis.call("DEL", topics, subscriber, bulk)
 redis.call("SREM", in_bulk, token)
-local version = redis.call("HINCRBY", registry, "version", 1)
+local version = redis.call("HINCRBY", registry, "routing_version", 1)
 redis.call("ZADD", changes, version, "subscriber " .. token)
 return version

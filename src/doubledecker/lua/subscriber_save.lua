@@ -1,6 +1,6 @@
 -- Create or replace a subscriber and its subscriptions.
 --
--- key  registry     registry             hash  version
+-- key  registry     registry             hash  routing_version
 -- key  changes      registry:changes     zset  what changed, by version
 -- key  subscribers  subscribers          set   all subscribers
 -- key  subscriber   subscriber:<token>   hash  what it asked for, and its health
@@ -26,10 +26,6 @@ for first = 1, #wanted, 1000 do  -- Lua takes some thousand values at once
   redis.call("SADD", topics, unpack(wanted, first, math.min(first + 999, #wanted)))
 end
 redis.call("SADD", subscribers, token)
--- Another address has not failed yet.
-if redis.call("HGET", subscriber, "callback") ~= fields[2] then
-  redis.call("HDEL", subscriber, "failing_since")
-end
 redis.call("HSET", subscriber, unpack(fields))
 redis.call("HSETNX", subscriber, "health_points", 100)
 
@@ -54,6 +50,6 @@ for i = 1, #starts, 2 do
     redis.call("HDEL", bulk, "passed:" .. starts[i])
   end
 end
-local version = redis.call("HINCRBY", registry, "version", 1)
+local version = redis.call("HINCRBY", registry, "routing_version", 1)
 redis.call("ZADD", changes, version, "subscriber " .. token)
 return version

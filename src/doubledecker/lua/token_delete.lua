@@ -1,6 +1,6 @@
 -- Revoke a client's token.
 --
--- key registry  registry             hash  version
+-- key registry  registry             hash  routing_version
 -- key changes   registry:changes     zset  what changed, by version
 -- key tokens    api_tokens           hash  tokens as JSON, by id
 -- key ids       ids:<id>             zset  the client's own event ids
@@ -13,6 +13,6 @@ if redis.call("HDEL", tokens, id) == 0 then
   return 0
 end
 redis.call("DEL", ids, requests, ages)
-local version = redis.call("HINCRBY", registry, "version", 1)
+local version = redis.call("HINCRBY", registry, "routing_version", 1)
 redis.call("ZADD", changes, version, "token " .. id)
 return version

@@ -1,6 +1,6 @@
 -- Add a client's token, or change one.
 --
--- key registry  registry          hash  version
+-- key registry  registry          hash  routing_version
 -- key changes   registry:changes  zset  what changed, by version
 -- key tokens    api_tokens        hash  tokens as JSON, by id
 -- arg id        text  the token's public id
@@ -9,13 +9,13 @@
 -- arg most      int   how many tokens there may be
 -- returns       the registry's new version, 0 when there are too many tokens, -1 when the registry has changed since
 
-if tonumber(redis.call("HGET", registry, "version") or 0) ~= seen then
+if tonumber(redis.call("HGET", registry, "routing_version") or 0) ~= seen then
   return -1
 end
 if redis.call("HEXISTS", tokens, id) == 0 and redis.call("HLEN", tokens) >= most then
   return 0
 end
 redis.call("HSET", tokens, id, record)
-local version = redis.call("HINCRBY", registry, "version", 1)
+local version = redis.call("HINCRBY", registry, "routing_version", 1)
 redis.call("ZADD", changes, version, "token " .. id)
 return version

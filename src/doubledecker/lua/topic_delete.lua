@@ -1,6 +1,6 @@
 -- Forget a topic; the subscriptions to it end.
 --
--- key  registry  registry            hash  version
+-- key  registry  registry            hash  routing_version
 -- key  changes   registry:changes    zset  what changed, by version
 -- key  topics    topics              set   all topic names
 -- key  topic     topic:<name>        hash  publisher, counter, last_event
@@ -22,7 +22,7 @@ end
 if owner then
   redis.call("SREM", owned(owner), name)
 end
-local version = redis.call("HINCRBY", registry, "version", 1)
+local version = redis.call("HINCRBY", registry, "routing_version", 1)
 local subscribed = redis.call("SMEMBERS", of_topic)
 for _, token in ipairs(subscribed) do
   redis.call("SREM", of_token(token), name)

@@ -1,6 +1,6 @@
 -- Make another client the owner of a topic; its subscriptions and its count stay.
 --
--- key registry  registry          hash  version
+-- key registry  registry          hash  routing_version
 -- key changes   registry:changes  zset  what changed, by version
 -- key topics    topics            set   all topic names
 -- key tokens    api_tokens        hash  tokens as JSON, by id
@@ -22,6 +22,6 @@ if owner then
 end
 redis.call("SADD", owned(to), name)
 redis.call("HSET", topic, "publisher", to)
-local version = redis.call("HINCRBY", registry, "version", 1)
+local version = redis.call("HINCRBY", registry, "routing_version", 1)
 redis.call("ZADD", changes, version, "topic " .. name)
 return version

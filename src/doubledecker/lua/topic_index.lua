@@ -1,6 +1,6 @@
 -- Note who owns which topic, some at a time, for topics that were claimed before that was noted.
 --
--- key  registry  registry          hash  version; owned: 1 when this was done
+-- key  registry  registry          hash  routing_version; owned: 1 when this was done
 -- key  topics    topics            set   all topic names
 -- keys topic     topic:<name>      hash  publisher, counter, last_event
 -- keys owned     owned:<token>     set   the topics that a client owns

@@ -4,18 +4,14 @@ from dataclasses import dataclass
 
 import msgspec
 
+# Deliveries, which have a form of their own (store/deliveries.py), and chores.
 MAIN = "main"
-# Batches whose subscriber failed last time wait here, apart from first tries.
-RETRY = "retry"
 AUX = "aux"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to do, and on what; two jobs with the same name and arguments are the same job.
-
-    The job `batch` has two: the batch's UID and its subscriber's token id. The publish script makes it.
-    """
+    """What to do, and on what; two jobs with the same name and arguments are the same job."""
 
     name: str
     args: tuple[str, ...] = ()

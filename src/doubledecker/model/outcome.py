@@ -18,8 +18,11 @@ class Kind(Enum):
     BROKEN = "broken"
 
 
-# Answers that blame what was sent, not who received it.
-_CONTENT_STATUSES = frozenset({400, 413, 415, 422})
+# Answers that blame what was sent: malformed, in conflict, too large, of a wrong type, not to be processed.
+_CONTENT_STATUSES = frozenset({400, 409, 413, 415, 422})
+# Answers about address, credentials or patience: any other batch would have got the same.
+_ACQUITTING_STATUSES = frozenset({401, 403, 404, 405, 407, 410, 429, *range(300, 400)})
+_PATIENCE_STATUSES = frozenset({_TOO_MANY, _UNAVAILABLE})
 
 
 @dataclass(frozen=True)
@@ -41,15 +44,20 @@ class Outcome:
         return self.kind is Kind.DELIVERED
 
     @property
-    def is_receiver_well(self) -> bool:
-        """It answered, and if it refused, then for what was sent: another batch may fare better at once."""
-        return self.is_delivered or self.status in _CONTENT_STATUSES
+    def blames_content(self) -> bool:
+        """Whether it was refused for what was sent: another batch may fare better at once."""
+        return self.status in _CONTENT_STATUSES
 
     @property
-    def blames_nobody(self) -> bool:
-        """Whether any message would have met the same end: nobody was there, or patience was asked for."""
-        is_patience = self.status == _UNAVAILABLE and self.retry_after_ms is not None
-        return self.kind is Kind.UNREACHABLE or self.status == _TOO_MANY or is_patience
+    def acquits_content(self) -> bool:
+        """Whether any other batch would have met the same end: nobody was there, or the answer does not look at it."""
+        is_unavailable = self.status == _UNAVAILABLE and self.patience_ms is not None
+        return self.kind is Kind.UNREACHABLE or self.status in _ACQUITTING_STATUSES or is_unavailable
+
+    @property
+    def patience_ms(self) -> int | None:
+        """How long the receiver asks to be left alone, if it does."""
+        return self.retry_after_ms if self.status in _PATIENCE_STATUSES else None
 
 
 class _Answer(msgspec.Struct, gc=False):

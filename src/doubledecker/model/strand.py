@@ -13,8 +13,6 @@ from doubledecker.model.position import START, Place, parse
 # More would make smaller requests when little comes in, fewer would allow fewer calls at a time. It must never change:
 # how far each has come is kept by its number.
 STRANDS = 16
-# How a Spark task's holds on a subscriber begin; a worker's are bare UIDs.
-BULK_SLOT = "bulk:"
 _UID_BYTES = 15
 
 

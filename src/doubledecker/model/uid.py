@@ -4,6 +4,7 @@ import base64
 import hashlib
 import os
 import random
+import re
 import uuid
 from collections.abc import Iterator
 from itertools import count, islice
@@ -13,6 +14,9 @@ _UID_BYTES = 15  # 120 bits
 _BLOCK_DIGITS = 3
 _BLOCK = 16**_BLOCK_DIGITS
 _ENDINGS = [f"{number:0{_BLOCK_DIGITS}x}" for number in range(_BLOCK)]
+# The year 9999, beyond which calendars do not go; a UUIDv7 can hold a thousand years more.
+_MADE_AT_MAX = 253_370_764_800_000
+_UUID7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.IGNORECASE)
 # Seeded by the system for each process: event ids have to differ, not to be secret, and this is ten times faster.
 _chance = random.Random()  # noqa: S311
 
@@ -40,6 +44,13 @@ def event_ids(now_ms: int, count: int) -> list[str]:
     """Many UUIDv7 for events of one request, in ascending order: they share 62 random bits and differ in a counter."""
     heads = sorted(event_id(now_ms)[:-_BLOCK_DIGITS] for _ in range(0, count, _BLOCK))
     return list(islice((head + ending for head in heads for ending in _ENDINGS), count))
+
+
+def made_at(id_: str) -> int | None:
+    """When an event's id was made, in milliseconds since 1970; None for one that is no UUIDv7, or of no real time."""
+    found = _UUID7.fullmatch(id_)
+    at = int(found[1] + found[2], 16) if found else _MADE_AT_MAX
+    return at if at < _MADE_AT_MAX else None
 
 
 def repeatable_event_id(*parts: str) -> str:

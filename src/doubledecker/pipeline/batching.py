@@ -4,19 +4,19 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from doubledecker.bus import telemetry
-from doubledecker.delivery import record
+from doubledecker.delivery.deliver import Load
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.event import encode
-from doubledecker.model.outcome import Outcome
 from doubledecker.model.position import Place
 from doubledecker.model.strand import Reach, Strand, batch_id
-from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import restoring
+
+if TYPE_CHECKING:
+    from doubledecker.pipeline.posting import Posting
 
 COLUMNS = ("partition", "entry", "line", "at", *restoring.COLUMNS)
 
@@ -57,13 +57,8 @@ def strands_in(arrow: pa.RecordBatch) -> set[Strand]:
 class Parcel:
     """A batch on its way."""
 
-    batch: str
-    attempt: int
+    load: Load
     rows: Sequence[Row]
-
-    @property
-    def messages(self) -> list[bytes]:
-        return [row.message for row in self.rows]
 
     @property
     def last(self) -> Place:
@@ -74,27 +69,6 @@ class Parcel:
         """How many of its events are of which topic."""
         return Counter(row.topic for row in self.rows)
 
-    def entry(self, outcome: Outcome, *, line: "Line", dialled_at: int) -> bytes:
-        """The attempt as the journal has it."""
-        return record.entry(
-            outcome,
-            batch=self.batch,
-            subscriber=line.subscriber.token,
-            attempt=self.attempt,
-            dialled_at=dialled_at,
-            events=[row.id for row in self.rows],
-        )
-
-    def counts(self, outcome: Outcome, *, line: "Line", dialled_at: int) -> dict[str, int]:
-        """What the attempt adds to the counters, as of a worker's batch that was made with its first event."""
-        made_at = self.rows[0].ms
-        counts = record.counts(outcome, subscriber=line.subscriber.token, events=len(self.rows))
-        if self.attempt == 1:
-            counts |= telemetry.latency("latency.batches.first_attempt", dialled_at - made_at)
-        if outcome.is_delivered:
-            counts |= telemetry.latency("latency.batches.last_attempt", dialled_at + outcome.took_ms - made_at)
-        return counts
-
 
 @dataclass
 class Line:
@@ -102,8 +76,7 @@ class Line:
 
     strand: Strand
     reach: Reach
-    ledger: str
-    subscriber: Subscriber
+    posting: "Posting"
     events: int = 0
     bytes: int = 0
     why: str = ""
@@ -153,8 +126,7 @@ class Line:
                 rows = [self._rows.popleft() for _ in range(self._fitting())]
                 self.bytes -= sum(len(row.message) for row in rows)
                 self._is_hurried = False
-                batch = batch_id(self.ledger, self.strand, rows[0].place)
-                return Parcel(batch, self.reach.attempts + 1, rows)
+                return Parcel(self._load(rows), rows)
             if self._is_whole:
                 self.is_through = True
                 return None
@@ -162,16 +134,31 @@ class Line:
             await self.news.wait()
         return None
 
+    def _load(self, rows: Sequence[Row]) -> Load:
+        return Load(
+            receiver=self.posting.subscriber,
+            batch=batch_id(self.posting.ledger, self.strand, rows[0].place),
+            parts=[row.message for row in rows],
+            events=len(rows),
+            attempts=self.reach.attempts,
+            # Known with the permit.
+            failures=0,
+            accepted_at=0 if self.posting.is_replayed else rows[0].ms,
+            partition=self.strand.partition,
+            headers=self.posting.headers,
+        )
+
     @property
     def _is_ready(self) -> bool:
-        is_full = len(self._rows) >= self.subscriber.max_events or self.bytes >= self.subscriber.max_bytes
+        subscriber = self.posting.subscriber
+        is_full = len(self._rows) >= subscriber.max_events or self.bytes >= subscriber.max_bytes
         return is_full or self._is_hurried
 
     def _fitting(self) -> int:
         """How many rows the next batch takes, by the rule of a worker's: a single larger event goes alone."""
-        size = 0
+        subscriber, size = self.posting.subscriber, 0
         for count, row in enumerate(self._rows):
             size += len(row.message)
-            if count == self.subscriber.max_events or (count and size > self.subscriber.max_bytes):
+            if count == subscriber.max_events or (count and size > subscriber.max_bytes):
                 return count
         return len(self._rows)

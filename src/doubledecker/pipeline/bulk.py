@@ -28,10 +28,9 @@ from doubledecker.pipeline.posting import Posted, Posting
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.steps import Round
 from doubledecker.pipeline.versions import Version
-from doubledecker.store import bulk, registry, subscribers
+from doubledecker.store import bulk, receivers, registry
 from doubledecker.store.bulk import Course
 from doubledecker.store.partitions import Partitions
-from doubledecker.store.subscribers import Condition
 
 # How long one look waits for what is under way; then it looks again who else can be served.
 _WAIT_S = 0.5
@@ -43,15 +42,21 @@ _log = log.get("bulk")
 
 @dataclass(frozen=True)
 class Standing:
-    """A subscriber, how far it has come, and how it fares."""
+    """A subscriber, how far it has come, and, by partition where it fails, when it is to be probed."""
 
     subscriber: Subscriber
     course: Course
-    condition: Condition
+    probes: Mapping[int, int]
+
+    @property
+    def probe_at(self) -> int | None:
+        """When what it failed to take may be tried again; None while it fails nothing that has to be delivered."""
+        held_up = {strand.partition for strand, reach in self.course.reaches.items() if reach.attempts > 0}
+        return max((at for partition, at in self.probes.items() if partition in held_up), default=None)
 
     @property
     def is_failing(self) -> bool:
-        return self.condition.failures > 0
+        return self.probe_at is not None
 
 
 @dataclass(frozen=True)
@@ -112,9 +117,14 @@ class Bulk:
             for token, course in courses.items():
                 if not self._known.subscribers[token].is_bulk:
                     await self._see_off(bus, token, course)
-            conditions = await subscribers.conditions(bus.home, tokens, now_ms=clock.now_ms())
+            states = [(partition.index, await receivers.states(partition, tokens)) for partition in bus.all]
         return [
-            Standing(self._known.subscribers[token], course, conditions[token]) for token, course in courses.items()
+            Standing(
+                self._known.subscribers[token],
+                course,
+                {index: int(of[token].retry_at) for index, of in states if of[token].failures > 0},
+            )
+            for token, course in courses.items()
         ]
 
     async def _see_off(self, bus: Partitions, token: str, course: Course) -> None:
@@ -155,7 +165,7 @@ class Bulk:
         trouble = self._troubles.get(whose.subscriber.token)
         if trouble is not None and trouble.again_s > time.monotonic():
             return False
-        return not whose.is_failing or whose.condition.retry_at <= clock.now_ms()
+        return whose.probe_at is None or whose.probe_at <= clock.now_ms()
 
     def _cores_for(self, whose: Standing) -> int:
         """How many tasks a subscriber gets now; none when too many are under way."""

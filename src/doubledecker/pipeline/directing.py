@@ -36,7 +36,8 @@ def send(settings: Settings, id_: str, replay: Replay, window: DataFrame, *, tas
     ledger = f"replay:ledger:{id_}"
     subscriber, reaches = asyncio.run(_begin(settings, replay, ledger))
     left = posting.remaining(window, reaches).withColumn("replay", columns.lit(id_))
-    posted = posting.post(left, Posting(settings, subscriber, ledger), tasks=min(tasks, subscriber.concurrency))
+    work = Posting(settings, subscriber, ledger, is_replayed=True)
+    posted = posting.post(left, work, tasks=min(tasks, subscriber.concurrency))
     why = next(iter(posted.stopped.values()), "")
     return Directed(asyncio.run(_end(settings, id_, replay, ledger, posted.events)), why)
 

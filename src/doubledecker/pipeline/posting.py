@@ -34,13 +34,15 @@ _TOLD = pa.schema(
 class Posting:
     """Whom a job posts to, by which settings, and in which ledger it is written down.
 
-    `headers` go with every request, to tell a replay from the first time.
+    `headers` go with every request, to tell a replay from the first time. How long ago what `is_replayed` was accepted
+    says nothing of its delivery, and is not written down.
     """
 
     settings: Settings
     subscriber: Subscriber
     ledger: str
     headers: Mapping[str, str] = field(default_factory=dict)
+    is_replayed: bool = False
     round_s: float = ROUND_S
 
 

@@ -68,14 +68,14 @@ class Backlog:
 
 
 @dataclass(frozen=True)
-class Settlement:
+class Step:
     """What one attempt changes: its strand, events that are done with by topic, the journal's entry, counters."""
 
     strand: Strand
     former: Reach
     reach: Reach
     passed: Mapping[str, int]
-    attempt: bytes
+    attempt: str
     counts: Mapping[str, int]
 
 
@@ -149,7 +149,7 @@ async def passed(home: Partition, ledger: str) -> int:
     return sum(_course(_words(await home.command("HGETALL", home.key(ledger)))).passed.values())
 
 
-async def settle(home: Partition, ledger: str, settled: Settlement) -> bool:
+async def settle(home: Partition, ledger: str, settled: Step) -> bool:
     """Write an attempt down; says whether the strand was where it was thought to be.
 
     The same again changes nothing, and says the same.

@@ -18,6 +18,7 @@ from doubledecker.model.event import DEFAULT_TENANT, Kind
 from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Route
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.store import journal
 from doubledecker.store import offers as offering
 from doubledecker.store.fences import Fence
 from doubledecker.store.offers import Offer
@@ -162,6 +163,13 @@ def topic_of(message: bytes) -> str:
     return _STORED.decode(message).topic
 
 
+def _compressed(messages: Sequence[bytes], lines: bytes, publishers: Sequence[list[list[int]]]) -> list[bytes]:
+    """Of each publisher the lines for the journal, compressed; a part without numbers has all events."""
+    if len(publishers) == 1:
+        return [journal.compress(lines)]
+    return [journal.compress(b"\n".join([messages[i - 1] for i in part[1]])) for part in publishers]
+
+
 async def _call(
     partition: Partition,
     messages: Sequence[bytes],
@@ -170,15 +178,17 @@ async def _call(
     limits: PublishLimits,
 ) -> PublishReply:
     ends = list(accumulate(map(len, messages)))
+    lines = b"\n".join(messages)
     reply = await partition.run(
         _PUBLISH,
+        *_compressed(messages, lines, cast("list[list[list[int]]]", plan["publishers"])),
         version=version,
         journal_bytes_max=limits.journal_bytes_max,
         id_window_ms=limits.id_window_ms,
         ids_max=limits.ids_max,
         tenants_max=limits.tenants_max,
-        plan={**plan, "ends": ends, "partition": str(partition.index)},
-        lines=b"\n".join(messages),
+        plan={**plan, "ends": ends, "partition": partition.index, "partitions": partition.count},
+        lines=lines,
     )
     outcome, *rest = cast("list[bytes]", reply)
     if not rest:

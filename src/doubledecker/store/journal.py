@@ -1,11 +1,13 @@
 """The journal: accepted events, delivery attempts and what became of queues' messages, as streams, bounded in bytes.
 
 An entry of `journal:events` holds the events of one publish call: a field for each publisher, whose value is lines of
-JSON. An entry of `journal:attempts` holds one attempt as JSON. An entry of `journal:settlements` names a queue and has
-a line for each message that one call settled. An event's place is (partition, entry id, line).
+JSON, compressed where that pays. An entry of `journal:attempts` holds one attempt as JSON. An entry of
+`journal:settlements` names a queue and has a line for each message that one call settled. An event's place is
+(partition, entry id, line).
 A registered archive confirms what it has copied; that much is trimmed at once, the rest only when the bound forces it.
 """
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -23,6 +25,10 @@ _TRIM_MAX = {"events": 100, "attempts": 100, "settlements": 1_000}
 # How long a reader waits on the server for the next entries.
 NEXT_S = 5.0
 _EVENTS = "journal:events"
+# A third of a microsecond an event, for a fifth of its size; a few short events would not get smaller.
+_LEVEL = 1
+_COMPRESSED_BYTES_MIN = 1_024
+_COMPRESSED = zlib.compress(b"", _LEVEL)[:1]
 
 _TRIM, _CONFIRM, _AGE = load("journal_trim"), load("journal_confirm"), load("journal_age")
 _PAGE, _ENDS = load("journal_page"), load("journal_ends")
@@ -39,6 +45,8 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     at: int
     events: Sequence[str]
     status: int | None = None
+    # When the first of its events was accepted; 0 where that is not known, as by attempts of version 0.1.0.
+    accepted_at: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,14 +123,14 @@ async def confirm(partition: Partition, name: str, *, archive: str, last_id: str
 async def read(partition: Partition, name: Name, *, after: str = "0-0", count: int = 100) -> list[Entry]:
     """The next entries after an id."""
     reply = await partition.command("XRANGE", partition.key(f"journal:{name}"), f"({after}", "+", "COUNT", count)
-    return _entries(reply)
+    return _events(reply) if name == "events" else _entries(reply)
 
 
 async def page(partition: Partition, *, first: str, last: str, count: int, bytes_max: int) -> Page:
     """Entries of the event journal from one id to another; the one that reaches `bytes_max` ends the page."""
     reply = await partition.run(_PAGE, first=first, last=last, count=count, bytes_max=bytes_max)
     entries, trimmed = cast("tuple[Reply, Reply]", reply)
-    return Page(_entries(entries), _id(trimmed))
+    return Page(_events(entries), _id(trimmed))
 
 
 async def next_page(partition: Partition, *, after: str, count: int) -> Page:
@@ -132,13 +140,23 @@ async def next_page(partition: Partition, *, after: str, count: int) -> Page:
     reply = await partition.block("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", key, after, block_s=NEXT_S)
     [[_, entries]] = cast("list[list[Reply]]", reply) if reply else [[None, ()]]
     trimmed = await partition.command("HGET", partition.key("journal"), "events_trimmed")
-    return Page(_entries(entries), _id(trimmed))
+    return Page(_events(entries), _id(trimmed))
 
 
 async def ends(partition: Partition) -> tuple[str, str]:
     """The id up to which the event journal was cut, and that of its last entry."""
     trimmed, last = cast("tuple[Reply, Reply]", await partition.run(_ENDS))
     return _id(trimmed), _id(last or trimmed)
+
+
+def compress(lines: bytes) -> bytes:
+    """Lines as the journal keeps them, compressed; empty for those that are too few to pay."""
+    return zlib.compress(lines, _LEVEL) if len(lines) >= _COMPRESSED_BYTES_MIN else b""
+
+
+def _plain(value: bytes) -> bytes:
+    """Events as they were accepted: a line of JSON never begins as a compressed text does."""
+    return zlib.decompress(value) if value[:1] == _COMPRESSED else value
 
 
 def _id(reply: Reply) -> str:
@@ -150,6 +168,10 @@ def _entries(reply: Reply) -> list[Entry]:
         Entry(id_.decode(), tuple(zip([f.decode() for f in flat[0::2]], flat[1::2], strict=True)))
         for id_, flat in cast("list[tuple[bytes, list[bytes]]]", reply)
     ]
+
+
+def _events(reply: Reply) -> list[Entry]:
+    return [Entry(entry.id, tuple((name, _plain(value)) for name, value in entry.fields)) for entry in _entries(reply)]
 
 
 async def state(partition: Partition) -> dict[str, str]:

@@ -17,6 +17,7 @@ from redis.exceptions import AuthenticationError, MovedError, NoScriptError, Out
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from doubledecker.errors import BusAway, BusSilent, MemoryFull, SettingInvalid
+from doubledecker.store import layout
 from doubledecker.store.line import Command, Line, Reply, open_line, patiently
 from doubledecker.store.scripts import Encoded
 
@@ -77,6 +78,32 @@ class Node:
             else:
                 await connection.disconnect(nowait=True)
         return reply
+
+    async def listen(self, channel: str, heard: Callable[[bytes], None]) -> None:
+        """Call `heard` with every message of a channel; raises when the server is away.
+
+        It is first called with an empty one, when the channel is subscribed to: what was published before is not heard.
+        """
+        connection = self._make_connection()
+        try:
+            async with asyncio.timeout(BLOCK_S_MAX):
+                await connection.connect()  # type: ignore[no-untyped-call]
+            await connection.send_packed_command(connection.pack_commands([["SUBSCRIBE", channel]]), check_health=False)
+            while True:
+                try:
+                    async with asyncio.timeout(BLOCK_S_MAX):
+                        reply = await connection.read_response(disconnect_on_error=False)
+                except TimeoutError:
+                    # A peer that has vanished says nothing either: one that is there answers this.
+                    await connection.send_packed_command(connection.pack_commands([["PING"]]), check_health=False)
+                    async with asyncio.timeout(BLOCK_S_MAX):
+                        reply = await connection.read_response(disconnect_on_error=False)
+                if reply[0] != b"pong":
+                    heard(reply[2] if reply[0] == b"message" else b"")
+        except (RedisError, OSError, TimeoutError) as error:
+            raise self._translated(error) from error
+        finally:
+            await connection.disconnect(nowait=True)
 
     async def close(self) -> None:
         """Hang up; the next call connects anew."""
@@ -153,6 +180,10 @@ class Nodes:
             await self._relocate_quietly()
             raise BusAway("the slot has moved to another node") from error
 
+    async def listen(self, slot: int, channel: str, heard: Callable[[bytes], None]) -> None:
+        """Follow a channel of the node that holds a slot: scripts publish where their keys are."""
+        await self._of(slot).listen(channel, heard)
+
     async def everywhere(self, commands: Commands) -> list[list[Reply]]:
         """Send commands to every server that holds slots."""
         return await asyncio.gather(*(self._at(url).call(commands) for url in self.urls))
@@ -216,7 +247,12 @@ def check_url(url: str) -> None:
 def _pool(url: str) -> redis.ConnectionPool:
     try:
         return redis.ConnectionPool.from_url(
-            url, protocol=2, retry=Retry(NoBackoff(), 0), socket_connect_timeout=None, socket_timeout=None
+            url,
+            protocol=2,
+            retry=Retry(NoBackoff(), 0),
+            socket_connect_timeout=None,
+            socket_timeout=None,
+            driver_info=layout.DRIVER,
         )
     except ValueError as error:
         raise SettingInvalid(

@@ -216,4 +216,10 @@ def _batches_max(receivers: Sequence[Subscriber], events: int, size: int) -> int
 
 
 def _receiver(subscriber: Subscriber) -> Packable:
-    return [subscriber.token, subscriber.max_events, subscriber.max_bytes, subscriber.timeout_ms]
+    return [
+        subscriber.token,
+        subscriber.max_events,
+        subscriber.max_bytes,
+        subscriber.timeout_ms,
+        subscriber.concurrency,
+    ]

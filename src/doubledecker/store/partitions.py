@@ -3,14 +3,14 @@
 One partition has plain keys (`rm:…`). Several, or any number on a Redis Cluster, carry a hash tag
 (`rm:{0}:…`) chosen so that their slots lie evenly over the 16 384: on n equal nodes, n partitions sit one on each.
 Partition 0 is *home*: it alone holds the registry (tokens, topics, subscribers) and what is kept per subscriber
-over all partitions (health, batches in flight).
+over all partitions (health).
 """
 
 import asyncio
 import binascii
 import contextlib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import cast
 
 from redis.exceptions import NoScriptError
@@ -18,15 +18,19 @@ from redis.exceptions import NoScriptError
 from doubledecker import log
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.event import DEFAULT_TENANT, Kind
+from doubledecker.store import layout
+from doubledecker.store.layout import FORMAT, Layout
 from doubledecker.store.line import Packed, Reply, pack
 from doubledecker.store.nodes import ANSWER_S_MAX, Guard, Nodes
-from doubledecker.store.scripts import Encoded, Script, Value, load
+from doubledecker.store.scripts import Encoded, Packable, Script, Value, load
 
 _log = log.get("store")
 
+# What brings data of an older format to ours.
+Migrate = Callable[["Partitions"], Awaitable[None]]
+
 SLOTS = 16_384
-_LAYOUT = "layout"
-_COMMAND = load("command_run")
+_COMMAND, _LAYOUT = load("command_run"), load("layout_save")
 # Commands in one round trip; some tenths of a millisecond for the server.
 _COMMANDS_MAX = 500
 
@@ -34,8 +38,10 @@ _COMMANDS_MAX = 500
 class Partition:
     """One keyspace: runs scripts and commands on the node that holds it."""
 
-    def __init__(self, nodes: Nodes, *, index: int, prefix: str) -> None:
+    def __init__(self, nodes: Nodes, *, index: int, count: int, prefix: str) -> None:
         self.index = index
+        # How many there are: what a receiver may have in all is divided by it.
+        self.count = count
         self.prefix = prefix
         # Tests move the bus's time with it; production leaves it at zero.
         self.shift_ms = 0
@@ -85,6 +91,10 @@ class Partition:
         """Run a command that waits on the server for up to `block_s`; never cancel it, let it end."""
         return await self._nodes.block(self._slot, words, block_s=block_s)
 
+    async def listen(self, channel: str, heard: Callable[[bytes], None]) -> None:
+        """Call `heard` with every message of a channel of this partition, until the server is away."""
+        await self._nodes.listen(self._slot, self.key(channel), heard)
+
     async def everywhere(self, commands: Sequence[Sequence[Encoded]]) -> list[list[Reply]]:
         """Run commands on every server of the bus, and not only on the one that holds this partition."""
         return await self._nodes.everywhere(commands)
@@ -108,14 +118,20 @@ class Partition:
 class Partitions:
     """All partitions of one bus."""
 
-    def __init__(self, nodes: Nodes, all_: Sequence[Partition]) -> None:
+    def __init__(self, nodes: Nodes, all_: Sequence[Partition], *, namespace: str) -> None:
         self._nodes = nodes
+        self._namespace = namespace
         self.all = tuple(all_)
         self.home = self.all[0]
 
     @classmethod
-    async def connect(cls, url: str, *, namespace: str, count: int, guard: Guard | None = None) -> "Partitions":
-        """Find the servers and check that they fit: version, eviction policy, number of partitions."""
+    async def connect(
+        cls, url: str, *, namespace: str, count: int, guard: Guard | None = None, migrate: Migrate | None = None
+    ) -> "Partitions":
+        """Find the servers and check that they fit: version, eviction policy, format and number of partitions.
+
+        Data of an older format is migrated by `migrate`; without that it is refused.
+        """
         nodes = Nodes(url, guard)
         async with contextlib.AsyncExitStack() as held:
             # Whoever waits for a server asks it again and again: a try that fails must leave no connection.
@@ -123,9 +139,10 @@ class Partitions:
             await nodes.discover()
             tagged = count > 1 or nodes.is_cluster
             prefixes = [f"{namespace}{{{tag(i, count)}}}:" if tagged else namespace for i in range(count)]
-            partitions = cls(nodes, [Partition(nodes, index=i, prefix=prefix) for i, prefix in enumerate(prefixes)])
+            all_ = [Partition(nodes, index=i, count=count, prefix=prefix) for i, prefix in enumerate(prefixes)]
+            partitions = cls(nodes, all_, namespace=namespace)
             await partitions._check_server()
-            await partitions._check_count(namespace)
+            await partitions._check_layout(migrate)
             held.pop_all()
         return partitions
 
@@ -135,6 +152,10 @@ class Partitions:
             return self.home
         anchor = kind.tenant if kind.tenant != DEFAULT_TENANT else key or kind.topic
         return self.all[zlib.crc32(anchor.encode()) % len(self.all)]
+
+    def keeper(self, receiver: str) -> Partition:
+        """Where the permits of a queue's receiver are counted: its batches are of all partitions."""
+        return self.all[zlib.crc32(receiver.encode()) % len(self.all)]
 
     def by_server(self) -> list[list[Partition]]:
         """The partitions of each server, which share its memory."""
@@ -151,6 +172,25 @@ class Partitions:
             cast("list[list[bytes]]", reply)[1][1:] == [b"always"] for reply in replies
         )
 
+    async def layout(self) -> Layout:
+        """How the data is laid out; where there is none yet, it is from here on as we do."""
+        key = self._namespace + "layout"
+        [kept] = await self._nodes.call(slot(key), [["HGETALL", key]])
+        # Written only when it is missing: a process must be able to start when nothing can be written.
+        flat = cast("list[bytes]", kept) or await self.save_layout(layout.fresh(len(self.all)), is_first=True)
+        fields = {name.decode(): value.decode() for name, value in zip(flat[0::2], flat[1::2], strict=True)}
+        asked = [partition.command("HGET", partition.key("registry"), "version") for partition in self.all]
+        return layout.read(fields, cast("list[bytes | None]", await asyncio.gather(*asked)))
+
+    async def save_layout(self, fields: Sequence[Packable], *, is_first: bool = False) -> list[bytes]:
+        """Write how the data is laid out, `is_first` only if there is none; returns all fields with their values."""
+        values: dict[str, Value] = {"fields": fields, "is_first": int(is_first)}
+        keys = _LAYOUT.keys(values, prefix=self._namespace)
+        arguments = _LAYOUT.arguments(values, (), prefix=self._namespace, shift_ms=0)
+        call = ["EVAL", _LAYOUT.text, *keys, *arguments]
+        [kept] = await self._nodes.call(slot(self._namespace + "layout"), [call])
+        return cast("list[bytes]", kept)
+
     async def close(self) -> None:
         await self._nodes.close()
 
@@ -166,20 +206,17 @@ class Partitions:
             if value != "noeviction":
                 raise ServerUnfit(f"maxmemory-policy is {value!r}: events would vanish; set it to 'noeviction'")
 
-    async def _check_count(self, namespace: str) -> None:
-        """Refuse another number of partitions than the data was written with: events would be out of reach."""
-        key = namespace + _LAYOUT
-        at = slot(key)
-        [kept] = await self._nodes.call(at, [["HGET", key, "partitions"]])
-        # Written only when it is missing: a process must be able to start when memory is full.
-        if kept is None:
-            first: list[Encoded] = ["HSETNX", key, "partitions", len(self.all)]
-            _, kept = await self._nodes.call(at, [first, ["HGET", key, "partitions"]])
-        if int(cast("bytes", kept)) != len(self.all):
+    async def _check_layout(self, migrate: Migrate | None) -> None:
+        found = await self.layout()
+        found.check(len(self.all))
+        if found.format == FORMAT:
+            return
+        if migrate is None:
             raise ServerUnfit(
-                f"this data has {int(cast('bytes', kept))} partitions, the settings say {len(self.all)}; "
-                "see docs/operations.md on how to change the number"
+                f"this data has format {found.format}, and this version uses {FORMAT}: start `doubledecker up`, `web` "
+                "or `worker`, which migrate it; see docs/operations.md on upgrading"
             )
+        await migrate(self)
 
 
 async def wait_for(
@@ -190,6 +227,7 @@ async def wait_for(
     patience_s: float,
     guard: Guard | None = None,
     stop: asyncio.Event | None = None,
+    migrate: Migrate | None = None,
 ) -> Partitions:
     """Connect, trying again while the server is away, as it is while it starts.
 
@@ -199,7 +237,7 @@ async def wait_for(
     is_waiting = False
     while True:
         try:
-            connected = await Partitions.connect(url, namespace=namespace, count=count, guard=guard)
+            connected = await Partitions.connect(url, namespace=namespace, count=count, guard=guard, migrate=migrate)
         except BusAway as error:
             if asyncio.get_running_loop().time() >= deadline or (stop is not None and stop.is_set()):
                 raise

@@ -1,51 +1,163 @@
-"""Receivers of queues with a callback, in the home partition: who calls them now, and what came of it.
+"""Receivers as each partition keeps them: permits, failures, and who may be called (lua/receiver_ring.lua).
 
-How they fare is kept as for a subscriber (store/subscribers.py), under the queue's name with an `@` before it.
+Permits are counted where the batches are. Over several partitions a receiver's `concurrency` is divided, one for each
+at least. Workers hold permits by their slots; watches and Spark tasks have none, and hold theirs as leases.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import cast
 
-from doubledecker.model.subscriber import Subscriber
-from doubledecker.store.partitions import Partition
-from doubledecker.store.scripts import load
-from doubledecker.store.subscribers import Entry
+import msgspec
 
-_ENTER, _RENEW, _NOTE = load("receiver_enter"), load("receiver_renew"), load("attempt_note")
+from doubledecker.model.settlement import Settlement
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.scripts import Packable, load
+
+_SAVE, _TAKE, _RENEW, _SETTLE = (
+    load("receiver_save"),
+    load("permit_take"),
+    load("permit_renew"),
+    load("permit_settle"),
+)
+# Receivers written in one call.
+_PAGE = 500
+# A caller whose replies get lost settles again within some seconds.
+_SETTLED_MS = 20_000
+
+
+class Answer(Enum):
+    """The answer to a wish to call a receiver."""
+
+    GO = "go"
+    FULL = "full"
+    FAILING = "failing"
+    STALE = "stale"
 
 
 @dataclass(frozen=True)
-class Place:
-    """The answer to a wish to call: with GO how often it failed in a row, else how long the answer will hold."""
+class Permit:
+    """A permit, if the answer is GO, and how often the receiver failed in a row; else how long the answer will hold."""
 
-    entry: Entry
+    answer: Answer
+    lease: str
     failures: int = 0
     wait_ms: int = 0
 
 
-async def enter(home: Partition, receiver: Subscriber, *, slot: str, lease_ms: int) -> Place:
-    """Ask for a place among the calls to a receiver; give it up with `subscribers.leave`."""
-    reply = await home.run(
-        _ENTER,
-        token=receiver.token,
-        slot=slot,
-        callback=receiver.callback,
-        concurrency=receiver.concurrency,
-        lease_ms=lease_ms,
-    )
+class State(msgspec.Struct, frozen=True, array_like=True):
+    """How a receiver stands in one partition, as the scripts keep it."""
+
+    tag: float = 0
+    limit: int = 0
+    held: int = 0
+    leased: int = 0
+    failures: int = 0
+    retry_at: float = 0
+    refusals: int = 0
+    prober: str = ""
+    failing_since: float = 0
+    seat: int = 0
+    begun: int = 0
+
+    @property
+    def calls(self) -> int:
+        return self.held + self.leased
+
+
+_STATE = msgspec.msgpack.Decoder(State)
+
+
+def permits(concurrency: int, partition: Partition) -> int:
+    """How many of a receiver's permits a partition has."""
+    return max(1, concurrency // partition.count + (partition.index < concurrency % partition.count))
+
+
+async def save(partitions: Partitions, whom: Iterable[Subscriber], *, moved: Collection[str] = ()) -> None:
+    """Tell every partition how many permits receivers have; those that moved to another address have not failed yet."""
+    receivers = list(whom)
+    for partition in partitions.all:
+        await _save(partition, receivers, moved)
+
+
+async def reconcile(partitions: Partitions, whom: Iterable[Subscriber]) -> None:
+    """Tell partitions where they do not know it how many permits receivers have."""
+    known = {each.token: each for each in whom}
+    for partition in partitions.all:
+        kept = await states(partition, list(known))
+        # One that has none here yet gets them with its first batch.
+        wrong = [
+            token for token, state in kept.items() if 0 < state.limit != permits(known[token].concurrency, partition)
+        ]
+        await _save(partition, [known[token] for token in wrong])
+
+
+async def forget(partition: Partition, token: str) -> None:
+    """Forget a receiver that is gone, when the last call to it has ended: it may be back before, with permits anew."""
+    await partition.run(_SAVE, limits=[token, 0, 1])
+
+
+async def states(partition: Partition, tokens: Sequence[str]) -> dict[str, State]:
+    """How receivers stand in a partition; those that it has not heard of stand as at first."""
+    if not tokens:
+        return {}
+    packed = cast("list[bytes | None]", await partition.command("HMGET", partition.key("receivers"), *tokens))
+    return {token: _STATE.decode(each) if each else State() for token, each in zip(tokens, packed, strict=True)}
+
+
+async def take_permit(
+    partition: Partition, token: str, *, lease: str, limit: int, version: int, lease_ms: int
+) -> Permit:
+    """Ask for a permit to call a receiver that is as the registry of this version says."""
+    reply = await partition.run(_TAKE, token=token, lease=lease, version=version, limit=limit, lease_ms=lease_ms)
     word, number = cast("tuple[bytes, int]", reply)
-    entry = Entry(word.decode())
-    return Place(entry, failures=number) if entry is Entry.GO else Place(entry, wait_ms=number)
+    answer = Answer(word.decode())
+    if answer is Answer.GO:
+        return Permit(answer, lease, failures=number)
+    return Permit(answer, lease, wait_ms=number)
 
 
-async def renew(home: Partition, receiver: Subscriber, slots: Collection[str], *, lease_ms: int) -> int:
-    """Keep places for longer; returns how many were there to keep."""
-    if not slots:
+async def renew(partition: Partition, token: str, leases: Collection[str], *, lease_ms: int) -> int:
+    """Keep permits for longer; returns how many were there to keep."""
+    if not leases:
         return 0
-    return cast("int", await home.run(_RENEW, token=receiver.token, slots=list(slots), lease_ms=lease_ms))
+    return cast("int", await partition.run(_RENEW, token=token, names=list(leases), lease_ms=lease_ms))
 
 
-async def note(home: Partition, *, attempt: bytes, counts: Mapping[str, int]) -> None:
-    """Journal and count an attempt."""
-    await home.run(_NOTE, attempt=attempt, counts=list(counts.items()))
+async def settle(
+    partition: Partition,
+    token: str,
+    permit: Permit,
+    settlement: Settlement,
+    *,
+    attempt: str = "",
+    counts: Mapping[str, int] | None = None,
+) -> tuple[int, int]:
+    """Give a permit back, and keep what came of the call; returns the receiver's failures before and after.
+
+    Safe to repeat with an attempt, which is journaled and counted once.
+    """
+    reply = await partition.run(
+        _SETTLE,
+        of_token=token,
+        lease=permit.lease,
+        what=settlement.what,
+        failures=permit.failures,
+        raises=int(settlement.raises),
+        probe_ms=settlement.probe_ms,
+        attempt=attempt,
+        counts=[word for pair in (counts or {}).items() for word in pair],
+        settled_ms=_SETTLED_MS,
+    )
+    before, after = cast("tuple[int, int]", reply)
+    return before, after
+
+
+async def _save(partition: Partition, receivers: Sequence[Subscriber], moved: Collection[str] = ()) -> None:
+    for first in range(0, len(receivers), _PAGE):
+        limits: list[Packable] = []
+        for each in receivers[first : first + _PAGE]:
+            limits += [each.token, permits(each.concurrency, partition), int(each.token in moved)]
+        await partition.run(_SAVE, limits=limits)

@@ -53,7 +53,7 @@ async def refresh(home: Partition, registry: Registry) -> bool:
 
 
 async def version(partition: Partition) -> int:
-    return int(cast("bytes | None", await partition.command("HGET", partition.key("registry"), "version")) or 0)
+    return int(cast("bytes | None", await partition.command("HGET", partition.key("registry"), "routing_version")) or 0)
 
 
 async def copy_version(partitions: Partitions, to: int) -> None:

@@ -52,7 +52,8 @@ async def _in_batches(partition: Partition, id_: str) -> AsyncIterator[Sighting]
         page = bids[first : first + _PAGE]
         lists = await partition.commands([["LRANGE", partition.key(f"batch:{bid}"), 0, -1] for bid in page])
         for bid, parts in zip(page, cast("list[list[bytes]]", lists), strict=True):
-            if (event := _meant(parts[3:], id_)) is not None:
+            # Before the events: the token, when it was made, and how many attempts and events it has.
+            if (event := _meant(parts[4:], id_)) is not None:
                 yield Sighting("batch", parts[0].decode(), bid, int(parts[2]), event.replay)
 
 
@@ -71,10 +72,11 @@ async def _in_queue(partition: Partition, name: str, id_: str) -> AsyncIterator[
             return
 
 
-def _meant(messages: Sequence[bytes], id_: str) -> Event | None:
-    """The event with this id among some messages; most are passed over by their bytes."""
+def _meant(chunks: Sequence[bytes], id_: str) -> Event | None:
+    """The event with this id among chunks of lines; most are passed over by their bytes."""
     sign = msgspec.json.encode(id_)[1:-1]
-    for message in messages:
-        if sign in message and (event := _decode(message)).id == id_:
-            return event
+    for chunk in chunks:
+        for line in chunk.split(b"\n") if sign in chunk else ():
+            if sign in line and (event := _decode(line)).id == id_:
+                return event
     return None

@@ -29,7 +29,6 @@ _HELP = {
     "events.autodropped": "Events dropped because memory was short",
     "events.purged": "Events deleted with their subscriber",
     "delivery.batches": "Delivery attempts",
-    "delivery.rejected": "Calls that a chain did not let through, by stage; nothing was sent",
     "delivery.events": "Events in delivery attempts",
     "delivery.time": "Milliseconds spent in delivery attempts",
     "queue.dropped": "Messages that a full queue dropped",
@@ -96,7 +95,15 @@ def render(bus: BusFigures | None, processes: Sequence[Report]) -> bytes:
     registry = CollectorRegistry()
     registry.register(_Collected(bus, processes))
     rows = (
-        () if bus is None else (_counters(bus.view), _of_subscribers(bus.view), _queues(bus.queues), _quotas(bus.usage))
+        ()
+        if bus is None
+        else (
+            _counters(bus.view),
+            _of_subscribers(bus.view),
+            _circuits(bus.view),
+            _queues(bus.queues),
+            _quotas(bus.usage),
+        )
     )
     lines = (line for metric in itertools.chain.from_iterable(rows) for line in metric.lines())
     return generate_latest(registry) + "".join(lines).encode()
@@ -213,7 +220,6 @@ def _histograms(view: Overview) -> Iterator[Metric]:
 
 
 def _gauges(view: Overview) -> Iterator[Metric]:
-    yield from _chain_gauges(view)
     waiting = GaugeMetricFamily("doubledecker_jobs", "Jobs, by queue and state", labels=["queue", "state"])
     for (queue, state), count in sorted(view.jobs.items()):
         waiting.add_metric([queue, "total" if state == "index" else state], count)
@@ -225,8 +231,8 @@ def _gauges(view: Overview) -> Iterator[Metric]:
     yield journal
     yield from _journal_ages(view)
     yield GaugeMetricFamily("doubledecker_worker_slots", "Slots with a fresh heartbeat", value=view.slots_alive)
-    alive = view.watches_alive
-    yield GaugeMetricFamily("doubledecker_watch_processes", "Watch processes with a fresh heartbeat", value=alive)
+    text, alive = "Processes that push queues, workers among them, with a fresh heartbeat", view.watches_alive
+    yield GaugeMetricFamily("doubledecker_watch_processes", text, value=alive)
     age_s = 0 if view.oldest_at is None else max(0, view.at - view.oldest_at) / 1000
     yield GaugeMetricFamily("doubledecker_oldest_batch_age_seconds", "Age of the oldest waiting batch", value=age_s)
 
@@ -272,28 +278,18 @@ def _of_subscribers(view: Overview) -> Iterator[_Rows]:
         yield _Rows(f"doubledecker_subscriber_{name}", text, "gauge", ["subscriber"], samples)
 
 
-def _chain_gauges(view: Overview) -> Iterator[Metric]:
-    """What workers told of their chains; a subscriber has one in every worker that calls it."""
-    circuits: Counter[tuple[str, str]] = Counter()
-    calls: Counter[str] = Counter()
-    queued: Counter[str] = Counter()
-    for chain in view.chains:
-        # All three states are shown, so that a graph has a zero and not a hole.
-        circuits.update({(chain.subscriber, state): int(chain.circuit == state) for state in _CIRCUITS})
-        calls[chain.subscriber] += chain.calls
-        queued[chain.subscriber] += chain.queued
-    family = GaugeMetricFamily(
-        "doubledecker_chain_circuits", "Workers by the state of their circuit", labels=["subscriber", "state"]
+def _circuits(view: Overview) -> Iterator[_Rows]:
+    """Who may be called: a circuit is open while its receiver fails, and half open while that is probed."""
+    # All three states are shown, so that a graph has a zero and not a hole.
+    circuits = (
+        ((each.subscriber.token, state), int(each.condition.circuit == state))
+        for each in view.subscribers
+        for state in _CIRCUITS
     )
-    for (token, state), workers in sorted(circuits.items()):
-        family.add_metric([token, state], workers)
-    yield family
-    shapes = {"calls": ("Calls under way in workers' chains", calls), "queued": ("Calls that wait there", queued)}
-    for name, (text, counts) in shapes.items():
-        family = GaugeMetricFamily(f"doubledecker_chain_{name}", text, labels=["subscriber"])
-        for token, count in sorted(counts.items()):
-            family.add_metric([token], count)
-        yield family
+    labels = ["subscriber", "state"]
+    yield _Rows("doubledecker_chain_circuits", "Circuits by state, of each receiver", "gauge", labels, circuits)
+    calls = (((each.subscriber.token,), each.condition.calls) for each in view.subscribers)
+    yield _Rows("doubledecker_chain_calls", "Calls under way", "gauge", ["subscriber"], calls)
 
 
 def _queues(seen: Sequence[QueueView]) -> Iterator[_Rows]:

@@ -25,7 +25,7 @@ from doubledecker.web.sse import Gap, Reason
 
 # Entries and bytes in one read, of which each listener that reads the past holds one a partition.
 _PAGE = 16
-_PAGE_BYTES = 65_536
+_PAGE_BYTES = 16_384
 _PAUSE_S = 0.2
 
 

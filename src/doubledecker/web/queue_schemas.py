@@ -43,7 +43,7 @@ WANTED = record(
         ),
         **_RECEIVER,
     },
-    description="What is absent has its default. With a callback, `doubledecker watch` pushes what the queue holds.",
+    description="What is absent has its default. With a callback, workers push what the queue holds.",
     examples=[
         {"pattern": ".*:orders:.*"},
         {"pattern": ["acme:.*:.*", ".*:mails:sent"], "lease_ms": 60_000, "attempts_max": 5, "charge": "count"},
@@ -106,6 +106,7 @@ SHOWN = record(
         "facets": {"type": "array", "items": FACET},
         "health": whole(0, 100),
         "failures": _COUNT,
+        "refusals": _COUNT,
         "last_attempted_at": or_null(_COUNT),
     },
 )

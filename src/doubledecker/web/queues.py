@@ -105,8 +105,8 @@ class Queues:
         shown |= {"oldest": max(0, *ages, 0), "facets": [queue_shapes.facet(row, now_ms) for row in rows]}
         if queue.callback:
             token = queue.receiver.token
-            condition = (await subscribers.conditions(self._partitions.home, [token], now_ms=now_ms))[token]
-            shown |= {"health": condition.health, "failures": condition.failures}
+            condition = (await subscribers.conditions(self._partitions, [token]))[token]
+            shown |= {"health": condition.health, "failures": condition.failures, "refusals": condition.refusals}
             shown |= {"last_attempted_at": condition.last_attempted_at}
         return queue_shapes.json(shown)
 

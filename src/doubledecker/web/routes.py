@@ -224,7 +224,7 @@ class Routes:
         known = self._registry.snapshot.subscribers.values()
         seen = [subscriber for subscriber in known if caller.is_root or subscriber.token == caller.id]
         now_ms = clock.now_ms()
-        rows = await overview.look_at(self._partitions, seen, now_ms=now_ms)
+        rows = await overview.look_at(self._partitions, seen)
         return _json([_subscriber(row, caller, now_ms) for row in rows])
 
     async def _ping(self) -> None:
@@ -280,6 +280,7 @@ def _subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> dict[str, 
         "tier": subscriber.tier,
         "health": view.condition.health,
         "failures": view.condition.failures,
+        "refusals": view.condition.refusals,
         "last_attempted_at": view.condition.last_attempted_at,
     }
 

@@ -169,7 +169,7 @@ UUID_SET: Schema = {
 SUBSCRIBER = record(
     [
         *("subscriber", "callback", "max_events", "timeout", "topics", "uuid_set", "events"),
-        *("max_bytes", "concurrency", "tier", "health", "failures", "last_attempted_at"),
+        *("max_bytes", "concurrency", "tier", "health", "failures", "refusals", "last_attempted_at"),
     ],
     {
         "subscriber": {"type": "string", "description": "The public id of its token"},
@@ -191,7 +191,8 @@ SUBSCRIBER = record(
         "concurrency": whole(1, subscriber.CONCURRENCY_MAX),
         "tier": {"type": "string", "enum": list(subscriber.TIERS)},
         "health": whole(0, 100),
-        "failures": {**_COUNT, "description": "Failed attempts in a row"},
+        "failures": {**_COUNT, "description": "Different batches that failed in a row; 0 while it is well"},
+        "refusals": {**_COUNT, "description": "Different batches that it refused for their content, in a row"},
         "last_attempted_at": or_null(_COUNT),
     },
     examples=[
@@ -209,6 +210,7 @@ SUBSCRIBER = record(
             "tier": "live",
             "health": 100,
             "failures": 0,
+            "refusals": 0,
             "last_attempted_at": 1700000000000,
         }
     ],

@@ -74,7 +74,7 @@ async def _serve_bus(
     launched: Launch,
 ) -> None:
     guard = RedisGuard(open_s=settings.redis_open_s)
-    async with build.open_bus(settings, guard=guard, stop=stop) as bus:
+    async with build.open_bus(settings, guard=guard, stop=stop, migrate=build.migrating(settings, stop)) as bus:
         _warn_of_public_uuids(bus.registry.snapshot)
         bus.headroom.check()
         await _import_clients(settings, bus)

@@ -21,7 +21,7 @@ from doubledecker.bus.relief import (
     MemoryRules,
     StalledReceiver,
 )
-from doubledecker.store import batches, journal, letters, memory, queues, subscribers
+from doubledecker.store import batches, journal, letters, memory, queues, receivers
 from doubledecker.store.memory import QueueUsage, Standing
 from doubledecker.store.partitions import Partition, Partitions
 
@@ -197,14 +197,9 @@ class Autodrop:
 
     async def _stalled(self, partition: Partition, tokens: Sequence[str]) -> list[StalledReceiver]:
         """Those of the subscribers that have been failing for long, and still have something waiting."""
-        home = self._partitions.home
-        now_ms = await home.time_ms()
-        conditions = await subscribers.conditions(home, tokens, now_ms=now_ms)
-        failing = [
-            token
-            for token, condition in conditions.items()
-            if condition.failing_since is not None and condition.failing_since + self._rules.stalled_ms <= now_ms
-        ]
+        since = await partition.time_ms() - self._rules.stalled_ms
+        states = await receivers.states(partition, tokens)
+        failing = [token for token, state in states.items() if state.failures > 0 and state.failing_since <= since]
         oldest = await batches.oldest_by_token(partition, failing)
         return [StalledReceiver(partition.index, token, at) for token, at in oldest.items()]
 

@@ -8,35 +8,30 @@ from doubledecker.bus import overview
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.relief import MemoryRules
 from doubledecker.errors import MemoryFull, RetryLater
-from doubledecker.model.job import AUX, MAIN, RETRY
+from doubledecker.model.job import AUX, MAIN
 from doubledecker.store import (
     batches,
-    chains,
     counters,
+    deliveries,
     events,
     jobs,
     letters,
     offers,
     queues,
+    receivers,
     registry,
     subscribers,
 )
 from doubledecker.store.events import Accepted, PublishLimits, PublishReply
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.subscribers import Condition
 from doubledecker.worker.autodrop import Autodrop
 from doubledecker.worker.backlogs import BacklogMeter
-from doubledecker.worker.deliver import Deliverer
 from doubledecker.worker.monitor import Monitor
 
 # Batches deleted by one script call, and calls by one run of a chore: some tens of milliseconds of the server's time.
 _DROP_MAX = 100
 _PASSES_MAX = 100
-# Subscribers with parked jobs looked at in one run.
-_PARKED_MAX = 100
-# A failing subscriber whose scheduled retry never came is tried with another batch after this.
-_PROBE_MS = 10_000
 # When memory is full, a wide event waits this long before its next receivers get it.
 _FULL_MS = 1_000
 # What was due this long ago in a queue has no consumer who would have brought it back.
@@ -60,7 +55,6 @@ class Chores:
         self,
         partitions: Partitions,
         live: LiveRegistry,
-        deliverer: Deliverer,
         monitor: Monitor,
         autodrop: Autodrop,
         meter: BacklogMeter,
@@ -68,7 +62,6 @@ class Chores:
     ) -> None:
         self._partitions = partitions
         self._live = live
-        self._deliverer = deliverer
         self._monitor = monitor
         self._autodrop = autodrop
         self._rules = rules
@@ -113,26 +106,23 @@ class Chores:
         out of the queue, and nobody would ever take it back.
         """
         for partition in self._partitions.all:
-            for queue in (MAIN, RETRY, AUX):
-                slots, returned = await jobs.scrub(partition, queue, dead_ms=self._rules.dead_ms)
-                if slots:
+            for queue, scrub in ((MAIN, deliveries.scrub), (AUX, jobs.scrub)):
+                slots, returned = await scrub(partition, dead_ms=self._rules.dead_ms)
+                if returned:
                     _log.warning("slots.scrubbed", partition=partition.index, queue=queue, slots=slots, jobs=returned)
             # Ten times the patience: a slot that only stumbled must find its name when it comes back.
             alive = await jobs.alive(partition, silent_ms_max=10 * self._rules.dead_ms)
             await jobs.forget(partition, [slot for slot in await jobs.beats(partition) if slot not in alive])
-        home = self._partitions.home
-        await chains.forget(home, await chains.silent(home, silent_ms_max=10 * self._rules.dead_ms))
 
     async def repair(self) -> None:
-        """Mend what a crash may have left behind: old versions, parked jobs with free places, long journals."""
+        """Mend what a crash may have left behind: old versions, long journals."""
         await registry.copy_version(self._partitions, await registry.version(self._partitions.home))
-        for partition in self._partitions.all:
-            await self._unpark(partition)
         await self._autodrop.trim_journals()
 
     async def sweep(self) -> None:
-        """Remove what waits for nobody: a process may have died between forgetting a receiver and doing so."""
+        """Mend what a process that died left undone: what waits for nobody, permits that changed."""
         await self._live.refresh()
+        await receivers.reconcile(self._partitions, self._live.snapshot.subscribers.values())
         for partition in self._partitions.all:
             _, waiting = await batches.gauges(partition)
             for token in waiting.keys() - self._live.snapshot.subscribers.keys():
@@ -166,8 +156,6 @@ class Chores:
                 break
         else:
             raise RetryLater(1)
-        # Their jobs, when taken, find the batch gone and end; none may stay parked for ever.
-        await jobs.unpark(partition, token, room=_PARKED_MAX)
         if token not in self._live.snapshot.subscribers:
             await batches.forget_gauges(partition, token)
 
@@ -205,31 +193,3 @@ class Chores:
             version=snapshot.version,
             limits=PublishLimits(tenants_max=self._live.quotas.queue_tenants_max),
         )
-
-    async def _unpark(self, partition: Partition) -> None:
-        tokens = await jobs.parked_tokens(partition, count=_PARKED_MAX)
-        now_ms = await self._partitions.home.time_ms()
-        if tokens:
-            alive = await jobs.alive(self._partitions.home, silent_ms_max=self._rules.dead_ms)
-            for token in tokens:
-                await subscribers.end_holds(self._partitions.home, token, alive=alive)
-        conditions = await subscribers.conditions(self._partitions.home, tokens, now_ms=now_ms)
-        for token, condition in conditions.items():
-            subscriber = self._live.snapshot.subscribers.get(token)
-            if subscriber is None:
-                await jobs.unpark(partition, token, room=_PARKED_MAX)
-            elif condition.failures == 0:
-                await self._deliverer.wait(partition, subscriber)
-            elif queues := queues_to_try(condition, now_ms=now_ms):
-                await jobs.unpark(partition, token, room=1, queues=queues, is_probe=True)
-
-
-def queues_to_try(condition: Condition, *, now_ms: int) -> tuple[str, ...]:
-    """Where a failing subscriber's next try comes from, if it is time for one.
-
-    It is a batch that failed before. Only when none came for a while, as the news of its end got lost, is a first try
-    spent on it.
-    """
-    if condition.calls > 0 or now_ms < condition.retry_at:
-        return ()
-    return (RETRY, MAIN) if now_ms >= condition.retry_at + _PROBE_MS else (RETRY,)

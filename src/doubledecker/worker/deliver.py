@@ -1,296 +1,274 @@
-"""Delivering a batch: the job `batch`.
+"""Delivering batches: slots take jobs from the ring of receivers, attempt them, and settle them.
 
-1. Look whether the subscriber's chain would let the call through; if not, the job is put off, and nothing is counted.
-2. Ask for a place among the calls to the subscriber; if there is none, the job is parked until one becomes free.
-3. Load the batch, which closes it to new events. If it is gone (delivered, dropped, purged), the job is done.
-4. Attempt it, decide what to do, and carry that out in one atom: delete the batch, or schedule the next try. After a
-   success the same atom gives the slot the next job that is parked for the subscriber.
-5. With a next job, keep the place and go on at 3; else free the place, and let parked jobs have it.
+1. For each partition there is a *lane*. It has one call to Redis under way at most (`store/deliveries.py`): what slots
+   have done meanwhile is settled by the next, which gives those that are free their next jobs.
+2. A job runs in a task of its own. When it ends, its settlement waits in its lane, and its slot is free.
+3. With nothing to take, a lane sleeps until the next deadline by its own timer, or until the bell rings.
 
-A crash before 4 is written leaves the job with its slot, to be scrubbed and attempted again, and so does a crash after
-it with the next job; the place ends by itself.
+A free slot goes to the lane that has waited for one longest. When a reply from Redis is lost, the same is sent again: a
+settlement that had counted is not counted twice, and a slot that had got a job gets the same one. Until then its slots
+are *in doubt*, and offered to that lane alone.
 """
 
 import asyncio
-import random
-from collections import Counter
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from doubledecker import clock, log
-from doubledecker.bus import parking, telemetry, verdict
+from doubledecker import log
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.verdict import Backoff, Delivered, Verdict
-from doubledecker.delivery import record
-from doubledecker.delivery.chains import Chains
-from doubledecker.errors import CallRejected
-from doubledecker.model.job import RETRY
-from doubledecker.model.outcome import Outcome
+from doubledecker.delivery.deliver import Attempted, Deliverer, Load
+from doubledecker.errors import BusAway
+from doubledecker.model.settlement import GONE, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, jobs, subscribers
-from doubledecker.store.batches import Batch, Next, Settled
-from doubledecker.store.jobs import Taken
+from doubledecker.store import deliveries
+from doubledecker.store.deliveries import Job, Settled, Turn
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.subscribers import Entry, Left
+
+# After an absence of Redis, or an error that nobody foresaw: soon enough to heal, slow enough not to spin.
+_PAUSE_S = 0.2
+_ERROR_DELAY_MS = 5_000
+# Slots offered in one call: enough to keep busy, few enough that an idle call costs next to nothing.
+_OFFER_MAX = 16
+# Calls that end within this time are settled together, while others are under way; so many at most.
+_GATHER_S = 0.001
+_GATHER_MAX = 16
+# Failing receivers together hold no more of a worker's slots than this share.
+_PROBE_SHARE = 0.3
 
 _log = log.get("worker")
 
-# Jobs that a slot goes on to without asking what else waits: retries, and jobs of others and of other partitions.
-_RUN_MAX = 16
-# So many when no slot is free and another subscriber's job waits: a little more than three calls a batch.
-_RUN_MAX_CROWDED = 4
-# Subscribers for whom jobs are parked without asking; more would make every call to take a long one.
-_BUSY_MAX = 100
+# A settlement, and what is logged of it once it has counted.
+_Done = tuple[Settled, Attempted | None]
 
 
-@dataclass(frozen=True)
-class DeliveryRules:
-    """The numbers that deliveries go by."""
+@dataclass
+class _Lane:
+    """A partition as this process serves it."""
 
-    backoff: Backoff
-    lease_ms: int
-    heal_points: int
-    damage_points: int
+    partition: Partition
+    # What slots have done, and those slots, which are free once that is settled.
+    settled: list[_Done] = field(default_factory=list)
+    freed: list[str] = field(default_factory=list)
+    # Slots that are kept for this lane, or in doubt.
+    slots: list[str] = field(default_factory=list)
+    running: int = 0
+    wants_slots: bool = True
+    # The bell has rung: without a slot to offer, it is passed on to another process.
+    is_rung: bool = False
+    # It looked while no slot could be spared for a failing receiver.
+    lacks_probes: bool = False
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    wait_s: float = 0.0
+
+    def wake(self) -> None:
+        self.wants_slots = True
+        self.wanted.set()
 
 
-class Deliverer:
-    """Executes `batch` jobs."""
+class Deliveries:
+    """Keeps a process's slots busy with what its partitions have to deliver."""
 
-    def __init__(self, partitions: Partitions, registry: LiveRegistry, chains: Chains, rules: DeliveryRules) -> None:
-        self._partitions = partitions
-        self._registry = registry
-        self._chains = chains
-        self._rules = rules
-        self._doors: dict[str, asyncio.Lock] = {}
-        self._busy: set[str] = set()
-        self._run_max = _RUN_MAX
-        self._calls: Counter[str] = Counter()
-        self._is_crowded = False
-
-    async def deliver(self, taken: Taken) -> Taken | None:
-        """Deliver a batch; returns the job that the slot has next, if it got one."""
-        bid, token = taken.job.args
-        # One at a time asks for a place, in the order of taking, so that what is parked is parked in that order.
-        async with self._doors.setdefault(token, asyncio.Lock()):
-            subscriber = await self._subscriber(token)
-            may_call = subscriber is not None and await self._may_call(taken, subscriber)
-        if subscriber is None:
-            await jobs.ack(taken)
-        elif may_call:
-            batch = taken.batch if isinstance(taken, Next) else await batches.open_(taken.partition, bid, token=token)
-            self._calls[token] += 1
-            if self._is_crowded and self._calls[token] >= subscriber.concurrency:
-                self._busy.add(token)
-            try:
-                return await self._call(taken, subscriber, batch)
-            finally:
-                self._calls[token] -= 1
-        return None
-
-    async def busy(self) -> list[str]:
-        """Subscribers for whom first tries are parked without asking, once those that were taken before have asked.
-
-        It is a guess from the last answers, good enough to spare questions: `announce` calls back what it got wrong.
-        """
-        # Jobs that were just taken come to the door first; then it is passed after all who stand there.
-        await asyncio.sleep(0)
-        self._busy = {token for token in self._busy if token in self._registry.snapshot.subscribers}
-        found = list(islice(self._busy, _BUSY_MAX))
-        for token in found:
-            async with self._doors[token]:
-                pass
-        return found
-
-    async def announce(self, partition: Partition, token: str) -> None:
-        """Say that jobs were parked because of `busy`."""
-        if subscriber := self._registry.snapshot.subscribers.get(token):
-            await self.wait(partition, subscriber)
-
-    def count(self, free: int) -> None:
-        """Hear how many slots the last look for jobs left free; with none the worker is crowded, and others may wait.
-
-        Then a subscriber with all its calls under way is busy without being asked, so that what comes for it is parked
-        and does not stand before those others; and it stays so until places are heard to be free.
-        """
-        self._is_crowded = free == 0
-
-    def wind_down(self) -> None:
-        """Let slots go on to no other job."""
-        self._run_max = 0
-
-    async def _may_call(self, taken: Taken, subscriber: Subscriber) -> bool:
-        """Get past the subscriber's chain and get a place, or settle the job: put off, parked or done."""
-        if taken.run > 0:
-            return True
-        try:
-            self._chains.check(subscriber)
-        except CallRejected as rejected:
-            await self._put_off(taken, subscriber, rejected.delay_ms)
-            # The place that was kept for it is free for one that another process lets through.
-            await subscribers.uninvite(self._partitions.home, subscriber.token, int(taken.is_called))
-            return False
-        return await self._enter(taken, subscriber)
-
-    async def _put_off(self, taken: Taken, subscriber: Subscriber, delay_ms: int) -> None:
-        """Not now: a retry comes back when the breaker may be probed; first tries wait parked, as for a place.
-
-        They are not invited back though places may be free: that would bring them here again at once. Whoever next
-        gets through to the subscriber invites them, or the repair chore does.
-        """
-        if taken.queue == RETRY:
-            await jobs.nack(taken, delay_ms=delay_ms)
-            return
-        home, token = self._partitions.home, subscriber.token
-        await jobs.park(taken, token=token)
-        invited = await subscribers.wait(home, subscriber, partition=taken.partition.index)
-        await subscribers.uninvite(home, token, invited.count)
-
-    async def _enter(self, taken: Taken, subscriber: Subscriber) -> bool:
-        """Get a place among the calls to the subscriber, or settle the job: parked, or done when there is nobody."""
-        entry = await subscribers.enter(
-            self._partitions.home,
-            subscriber,
-            slot=taken.slot,
-            lease_ms=self._rules.lease_ms,
-            partition=taken.partition.index,
-            is_retry=taken.queue == RETRY,
-            is_called=taken.is_called,
-        )
-        if entry is Entry.GONE:
-            await jobs.ack(taken)
-        elif entry is not Entry.GO:
-            self._busy.add(subscriber.token)
-            await jobs.park(taken, token=subscriber.token)
-            await self._wait(taken.partition, subscriber)
-        return entry is Entry.GO
-
-    async def wait(self, partition: Partition, subscriber: Subscriber) -> None:
-        """Say that jobs are parked, and put some back if places became free before that was known."""
-        # One that was put back and has just been taken asks first, or its place might be given to another.
-        await asyncio.sleep(0)
-        async with self._doors.setdefault(subscriber.token, asyncio.Lock()):
-            await self._wait(partition, subscriber)
-
-    async def _wait(self, partition: Partition, subscriber: Subscriber) -> None:
-        invited = await subscribers.wait(self._partitions.home, subscriber, partition=partition.index)
-        if invited.count > 0:
-            token = subscriber.token
-            unparked = await jobs.unpark(partition, token, room=invited.count, called_max=invited.total)
-            await subscribers.uninvite(self._partitions.home, token, unparked.spare)
-            # If neither, those that were put back before have their places kept anew: there is none for others.
-            if unparked.moved + unparked.spare > 0:
-                self._busy.discard(token)
-
-    async def _subscriber(self, token: str) -> Subscriber | None:
-        """The subscriber as this process knows it; one that it does not know may be new."""
-        if token not in self._registry.snapshot.subscribers:
-            await self._registry.refresh()
-        return self._registry.snapshot.subscribers.get(token)
-
-    async def _call(self, taken: Taken, subscriber: Subscriber, batch: Batch | None) -> Taken | None:
-        if batch is None or not batch.messages:
-            await jobs.ack(taken)
-            await self._leave(taken, subscriber)
-            return None
-        dialled_at = clock.now_ms()
-        try:
-            outcome = await self._chains.attempt(subscriber, batch.messages)
-        except CallRejected as rejected:
-            await self._put_off(taken, subscriber, rejected.delay_ms)
-            await self._leave(taken, subscriber)
-            return None
-        return await self._settle(taken, subscriber, batch, outcome, dialled_at)
-
-    async def _settle(
-        self, taken: Taken, subscriber: Subscriber, batch: Batch, outcome: Outcome, dialled_at: int
-    ) -> Taken | None:
-        what = verdict.decide(
-            outcome,
-            attempts=batch.attempts + 1,
-            backoff=self._rules.backoff,
-            chance=random.random(),  # noqa: S311 - jitter, not a secret
-        )
-        settled = await self._carry_out(what, taken, subscriber, batch, outcome, dialled_at)
-        points = self._rules.heal_points if outcome.is_delivered else -self._rules.damage_points
-        delay_ms = 0 if isinstance(what, Delivered) else what.delay_ms
-        _log_attempt(taken, batch, outcome, delay_ms)
-        left = await self._leave(
-            taken,
-            subscriber,
-            points=points,
-            delay_ms=delay_ms,
-            took_ms=outcome.took_ms,
-            lease_ms=self._rules.lease_ms if settled.after else 0,
-        )
-        # Without its place, as when there are fewer now, it asks again like any job that was put back.
-        return settled.after if settled.after is None or left.has_place else replace(settled.after, run=0)
-
-    async def _carry_out(
-        self, what: Verdict, taken: Taken, subscriber: Subscriber, batch: Batch, outcome: Outcome, dialled_at: int
-    ) -> Settled:
-        attempt = record.entry(
-            outcome,
-            batch=batch.bid,
-            subscriber=batch.token,
-            attempt=batch.attempts + 1,
-            dialled_at=dialled_at,
-            events=record.event_ids(batch.messages),
-        )
-        counts = _counts(batch, outcome, dialled_at)
-        if isinstance(what, Delivered):
-            places = subscriber.concurrency if taken.run < self._run_max else 0
-            yields = taken.run >= _RUN_MAX_CROWDED and self._is_crowded
-            return await batches.delivered(taken, batch, attempt=attempt, counts=counts, places=places, yields=yields)
-        return await batches.retry(taken, batch, delay_ms=what.delay_ms, attempt=attempt, counts=counts)
-
-    async def _leave(
+    def __init__(
         self,
-        taken: Taken,
-        subscriber: Subscriber,
+        partitions: Partitions,
+        registry: LiveRegistry,
+        deliverer: Deliverer,
         *,
-        points: int = 0,
-        delay_ms: int = 0,
-        took_ms: int = 0,
-        lease_ms: int = 0,
-    ) -> Left:
-        home = self._partitions.home
-        left = await subscribers.leave(
-            home, subscriber, slot=taken.slot, points=points, delay_ms=delay_ms, took_ms=took_ms, lease_ms=lease_ms
-        )
-        if left.failures_before == 0 and left.failures > 0:
-            _log.warning("subscriber.failing", subscriber=subscriber.token, callback=subscriber.callback)
-        if left.failures_before > 0 and left.failures == 0:
-            _log.info("subscriber.recovered", subscriber=subscriber.token, failures=left.failures_before)
-        if not left.waiting and not self._is_crowded:
-            self._busy.discard(subscriber.token)
-        if left.invited.count > 0:
-            # After a run of this partition the next one's turn comes.
-            count = len(self._partitions.all)
-            where = sorted(left.waiting, key=lambda each: (each.partition - taken.partition.index - 1) % count)
-            await parking.unpark(self._partitions, subscriber.token, where, invited=left.invited)
-        return left
+        slots: Sequence[str],
+        process: str,
+        sleep_s_max: float,
+    ) -> None:
+        self._registry = registry
+        self._deliverer = deliverer
+        self._process = process
+        self._sleep_s_max = sleep_s_max
+        self._lanes = [_Lane(partition) for partition in partitions.all]
+        self._free = list(slots)
+        self._waiting: deque[_Lane] = deque()
+        self._probes_max = max(1, int(len(slots) * _PROBE_SHARE))
+        self._running: dict[asyncio.Task[None], Job] = {}
+        self._is_stopping = False
+
+    def wake(self, partition: Partition) -> None:
+        """There may be something to take."""
+        lane = self._lanes[partition.index]
+        lane.is_rung = True
+        lane.wake()
+
+    async def run(self) -> None:
+        """Deliver until told to stop, and everything is settled."""
+        async with asyncio.TaskGroup() as lanes:
+            for lane in self._lanes:
+                lanes.create_task(self._serve(lane))
+
+    async def stop(self, *, patience_s: float) -> None:
+        """Take nothing more; let what runs finish, and give back what does not in time."""
+        self._is_stopping = True
+        if self._running:
+            await asyncio.wait(self._running, timeout=patience_s)
+        late = list(self._running)
+        for task in late:
+            task.cancel()
+        # Lanes end when nothing runs any more: woken before, one of them would sleep on.
+        await asyncio.gather(*late, return_exceptions=True)
+        for lane in self._lanes:
+            lane.wake()
+
+    async def _serve(self, lane: _Lane) -> None:
+        while not self._is_stopping or self._running or lane.settled:
+            await self._sleep(lane)
+            settled, lane.settled = lane.settled, []
+            freed, lane.freed = lane.freed, []
+            is_rung, lane.is_rung = lane.is_rung, False
+            slots = [] if self._is_stopping else self._slots_for(lane, freed)
+            if settled or slots or is_rung:
+                await self._turn(lane, settled, slots, freed)
+
+    async def _turn(self, lane: _Lane, settled: list[_Done], slots: list[str], freed: list[str]) -> None:
+        """Settle, and have slots take the next jobs; those in `freed` only become free."""
+        probes = min(self._probes_max, len(slots))
+        self._probes_max -= probes
+        lane.lacks_probes = bool(slots) and probes == 0
+        try:
+            turn = await deliveries.turn(
+                lane.partition, [each for each, _ in settled], slots, process=self._process, probes_max=probes
+            )
+        except BusAway as error:
+            _log.warning("jobs.unreachable", partition=lane.partition.index, error=str(error))
+            self._keep(lane, settled, [*slots, *freed])
+            return
+        finally:
+            self._spare(probes)
+        for job in turn.jobs:
+            if self._is_stopping:
+                self._settle(lane, Settled(job, RETURNED), None)
+            else:
+                self._start(lane, job, turn.version)
+        given = {job.slot for job in turn.jobs}
+        for slot in (*freed, *(slot for slot in slots if slot not in given)):
+            self._release(slot)
+        self._note(lane, turn, len(slots))
+        for (_, attempted), result in zip(settled, turn.results, strict=True):
+            if attempted is not None and result.is_ours:
+                self._deliverer.conclude(attempted, before=result.failures_before, after=result.failures)
+
+    def _keep(self, lane: _Lane, settled: list[_Done], slots: list[str]) -> None:
+        """Redis is away: the same is sent again, unless we stop; then it is scrubbed, and delivered again."""
+        lane.settled[:0] = [] if self._is_stopping else settled
+        lane.slots += slots
+        lane.wait_s = _PAUSE_S
+
+    def _note(self, lane: _Lane, turn: Turn, offered: int) -> None:
+        """How long the lane sleeps, and whether it would take more slots."""
+        if offered == 0:
+            return
+        lane.wants_slots = len(turn.jobs) == offered
+        lane.wait_s = self._sleep_s_max if turn.wait_ms is None else min(self._sleep_s_max, turn.wait_ms / 1000)
+        if lane.wants_slots:
+            lane.wanted.set()
+
+    def _spare(self, probes: int) -> None:
+        """Failing receivers may hold so many slots more: lanes that could offer them none look again."""
+        self._probes_max += probes
+        for lane in self._lanes:
+            if lane.lacks_probes and self._probes_max > 0:
+                lane.lacks_probes = False
+                lane.wake()
+
+    def _slots_for(self, lane: _Lane, freed: list[str]) -> list[str]:
+        """Slots to offer: those kept for the lane, those it has just freed unless others wait, and free ones."""
+        slots, lane.slots = lane.slots, []
+        # Settling frees permits too, so what it frees asks again at once.
+        if not any(other is not lane for other in self._waiting):
+            while freed and len(slots) < _OFFER_MAX:
+                slots.append(freed.pop())
+        if not lane.wants_slots:
+            return slots
+        while self._free and len(slots) < _OFFER_MAX:
+            slots.append(self._free.pop())
+        if not slots and lane not in self._waiting:
+            self._waiting.append(lane)
+        return slots
+
+    def _release(self, slot: str) -> None:
+        """A slot is free: the lane that has waited longest gets it."""
+        if self._waiting:
+            lane = self._waiting.popleft()
+            lane.slots.append(slot)
+            lane.wanted.set()
+        else:
+            self._free.append(slot)
+
+    def _start(self, lane: _Lane, job: Job, version: int) -> None:
+        self._probes_max -= job.is_probe
+        lane.running += 1
+        task = asyncio.create_task(self._run(lane, job, version))
+        self._running[task] = job
+        task.add_done_callback(self._running.pop)
+
+    async def _run(self, lane: _Lane, job: Job, version: int) -> None:
+        """Run one job, by a registry that is no older than this; whatever happens, it is settled."""
+        settled: Settled = Settled(job, RETURNED)
+        attempted: Attempted | None = None
+        try:
+            await self._registry.catch_up(version)
+            receiver = self._registry.snapshot.subscribers.get(job.token)
+            if job.batch is None:
+                settled = Settled(job, GONE)
+            elif receiver is None:
+                settled = Settled(job, await self._look_for(job.token))
+            else:
+                attempted = await self._deliverer.attempt(_load(lane.partition, job, receiver))
+                settled = Settled(job, attempted.settlement, attempted.entry, attempted.counts)
+        except BusAway:
+            settled = Settled(job, Settlement("returned", retry_ms=_ERROR_DELAY_MS))
+        except Exception:  # noqa: BLE001 - the edge of a job: nothing in it may end the process
+            _log.exception("job.failed", job="batch", args=job.held)
+            settled = Settled(job, Settlement("returned", retry_ms=_ERROR_DELAY_MS))
+        finally:
+            lane.running -= 1
+            self._spare(int(job.is_probe))
+            self._settle(lane, settled, attempted)
+
+    def _settle(self, lane: _Lane, settled: Settled, attempted: Attempted | None) -> None:
+        """With the lane's next call: now if nothing else is under way, else with what ends in the next moment."""
+        lane.settled.append((settled, attempted))
+        lane.freed.append(settled.job.slot)
+        if lane.running == 0 or len(lane.settled) >= _GATHER_MAX:
+            lane.wanted.set()
+        elif len(lane.settled) == 1:
+            asyncio.get_running_loop().call_later(_GATHER_S, lane.wanted.set)
+
+    async def _look_for(self, token: str) -> Settlement:
+        """What becomes of a job whose receiver this process does not know: it may be new, or gone.
+
+        It may also be one that left and came back meanwhile. Its job is then of the time before, and is not for it; so
+        it goes back, and is taken again only if its batch is still there.
+        """
+        await self._registry.refresh()
+        return RETURNED if token in self._registry.snapshot.subscribers else GONE
+
+    async def _sleep(self, lane: _Lane) -> None:
+        if not lane.wanted.is_set():
+            try:
+                async with asyncio.timeout(lane.wait_s):
+                    await lane.wanted.wait()
+            except TimeoutError:
+                lane.wants_slots = True
+        lane.wanted.clear()
 
 
-def _counts(batch: Batch, outcome: Outcome, dialled_at: int) -> dict[str, int]:
-    counts = record.counts(outcome, subscriber=batch.token, events=len(batch.messages))
-    if batch.attempts == 0:
-        counts |= telemetry.latency("latency.batches.first_attempt", dialled_at - batch.created_at)
-    if outcome.is_delivered:
-        counts |= telemetry.latency("latency.batches.last_attempt", dialled_at + outcome.took_ms - batch.created_at)
-    return counts
-
-
-def _log_attempt(taken: Taken, batch: Batch, outcome: Outcome, delay_ms: int) -> None:
-    _log.info(
-        "delivery.attempted",
-        subscriber=batch.token,
+def _load(partition: Partition, job: Job, receiver: Subscriber) -> Load:
+    batch = job.batch
+    assert batch is not None, "looked at before"
+    return Load(
+        receiver=receiver,
         batch=batch.bid,
-        partition=taken.partition.index,
-        events=len(batch.messages),
-        attempt=batch.attempts + 1,
-        outcome=outcome.kind.value,
-        status=outcome.status,
-        detail="" if outcome.is_delivered else outcome.detail,
-        took_ms=outcome.took_ms,
-        retry_ms=delay_ms,
+        parts=batch.chunks,
+        events=batch.events,
+        attempts=batch.attempts,
+        failures=job.failures,
+        accepted_at=batch.created_at,
+        partition=partition.index,
     )

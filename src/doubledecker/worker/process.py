@@ -1,4 +1,4 @@
-"""The worker process: slots and their fetchers, the bell, heartbeats and tickers, from start to clean stop."""
+"""The worker process: deliveries, chores, queues with a callback; heartbeats and tickers; from start to clean stop."""
 
 import asyncio
 import contextlib
@@ -12,20 +12,19 @@ from doubledecker.assembly.launch import Launch, launch
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.verdict import Backoff
-from doubledecker.delivery.chains import Chains
-from doubledecker.delivery.record import ChainsTold
+from doubledecker.delivery.deliver import Deliverer
 from doubledecker.errors import BusAway
-from doubledecker.model.job import AUX, MAIN, RETRY, Job
+from doubledecker.model.job import AUX, MAIN, Job
 from doubledecker.model.uid import uid
-from doubledecker.store import chains, jobs
+from doubledecker.store import jobs
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.worker.autodrop import Autodrop
+from doubledecker.worker.aux_jobs import AuxJobs
 from doubledecker.worker.backlogs import BacklogMeter
 from doubledecker.worker.chores import ChoreRules, Chores
-from doubledecker.worker.deliver import Deliverer, DeliveryRules
-from doubledecker.worker.fetch import Fetcher
+from doubledecker.worker.deliver import Deliveries
 from doubledecker.worker.monitor import Adapter, Monitor, PrintAdapter, StatsdAdapter
+from doubledecker.worker.watch import Watch, make_watch
 
 # Safety net for what a crash left behind; nothing that is on time waits for it.
 _REPAIR_S = 1.0
@@ -33,12 +32,8 @@ _SWEEP_S = 30.0
 # Between two looks a client may have more than its bound waiting.
 _BACKLOGS_S = 1.0
 _RETURN_S = 5.0
-# What a call takes beyond its own deadline: loading, settling.
-_LEASE_MARGIN_S = 5
 # A third of the time after which a silent slot counts as dead, so that two beats may be lost.
 _BEATS_PER_DEATH = 3
-# This share of the slots may take retries; the others serve first tries alone, so failing receivers cannot hold them.
-_RETRY_SHARE = 0.3
 _PAUSE_S = 0.5
 
 _log = log.get("worker")
@@ -59,23 +54,20 @@ class Rhythm:
 async def run(settings: Settings, stop: asyncio.Event, launched: Launch | None = None) -> None:
     """Work until `stop` is set."""
     launched = launched or launch("worker")
-    async with build.open_bus(settings, stop=stop) as bus, build.open_chains(settings) as receivers:
+    async with (
+        build.open_bus(settings, stop=stop, migrate=build.migrating(settings, stop)) as bus,
+        build.open_deliverer(settings, bus.partitions, part="worker") as deliverer,
+    ):
         bus.headroom.check()
         presence = Presence(bus.partitions.home, launched.process, kind=launched.kind)
         with contextlib.closing(Monitor(_adapters(settings))) as monitor:
-            worker = make_worker(settings, bus, receivers, monitor)
+            worker = make_worker(settings, bus, deliverer, monitor)
             async with presence.kept():
                 await worker.run(stop, launched.ready)
 
 
-def make_worker(settings: Settings, bus: Bus, receivers: Chains, monitor: Monitor) -> "Worker":
+def make_worker(settings: Settings, bus: Bus, deliverer: Deliverer, monitor: Monitor) -> "Worker":
     """The worker for these settings."""
-    delivery = DeliveryRules(
-        backoff=Backoff(settings.backoff_base_ms, settings.backoff_cap_ms),
-        lease_ms=round((build.chain_rules(settings).deadline_s + _LEASE_MARGIN_S) * 1000),
-        heal_points=settings.hp_heal_rate,
-        damage_points=settings.hp_damage_rate,
-    )
     chore = ChoreRules(dead_ms=round(settings.worker_dead_s * 1000), memory=bus.headroom.rules)
     rhythm = Rhythm(
         slots=settings.worker_threads,
@@ -92,11 +84,11 @@ def make_worker(settings: Settings, bus: Bus, receivers: Chains, monitor: Monito
             "return": _RETURN_S,
         },
     )
-    deliverer = Deliverer(bus.partitions, bus.registry, receivers, delivery)
     autodrop = Autodrop(bus.partitions, bus.registry, bus.headroom.rules)
     meter = BacklogMeter(bus.partitions, bus.registry, bus.headroom.rules)
-    chores = Chores(bus.partitions, bus.registry, deliverer, monitor, autodrop, meter, chore)
-    return Worker(bus.partitions, bus.registry, deliverer, chores, receivers, rhythm)
+    chores = Chores(bus.partitions, bus.registry, monitor, autodrop, meter, chore)
+    watch = make_watch(settings, bus, deliverer)
+    return Worker(bus.partitions, bus.registry, deliverer, chores, watch, rhythm)
 
 
 def _adapters(settings: Settings) -> list[Adapter]:
@@ -117,34 +109,22 @@ class Worker:
         registry: LiveRegistry,
         deliverer: Deliverer,
         chores: Chores,
-        receivers: Chains,
+        watch: Watch,
         rhythm: Rhythm,
     ) -> None:
         self._partitions = partitions
         self._registry = registry
-        self._deliverer = deliverer
         self._chores = chores
+        self._watch = watch
         self._rhythm = rhythm
         self._process = process = uid()
-        self._told = ChainsTold(partitions.home, process, receivers)
-        slots = [uid() for _ in range(rhythm.slots)]
-        aux_slot = uid()
+        slots, aux_slot = [uid() for _ in range(rhythm.slots)], uid()
         self._slots = [*slots, aux_slot]
-        few = max(1, round(rhythm.slots * _RETRY_SHARE))
-        retrying, others = slots[:few], slots[few:]
-        self._main = Fetcher(
-            partitions,
-            {RETRY: retrying, MAIN: [*others, *retrying]},
-            deliverer.deliver,
-            process=process,
-            sleep_s_max=rhythm.sleep_s_max,
-            busy=deliverer.busy,
-            announce=deliverer.announce,
-            count=deliverer.count,
+        sleep_s_max = rhythm.sleep_s_max
+        self._deliveries = Deliveries(
+            partitions, registry, deliverer, slots=slots, process=process, sleep_s_max=sleep_s_max
         )
-        self._aux = Fetcher(
-            partitions, {AUX: [aux_slot]}, chores.run, process=f"{process}:aux", sleep_s_max=rhythm.sleep_s_max
-        )
+        self._aux = AuxJobs(partitions, aux_slot, chores.run, process=process, sleep_s_max=sleep_s_max)
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
         """Work until `stop` is set; then finish or give back what is held. Calls `ready` when it begins."""
@@ -164,12 +144,11 @@ class Worker:
                 *(tasks.create_task(self._listen(partition)) for partition in self._partitions.all),
                 *(tasks.create_task(self._tick(name, every_s)) for name, every_s in self._rhythm.tickers.items()),
             ]
-            fetching = [tasks.create_task(fetcher.run()) for fetcher in (self._main, self._aux)]
+            parts = (self._deliveries, self._aux)
+            working = [tasks.create_task(each) for each in (*(part.run() for part in parts), self._watch.run(stop))]
             await stop.wait()
-            self._deliverer.wind_down()
-            stops = (fetcher.stop(patience_s=self._rhythm.shutdown_s) for fetcher in (self._main, self._aux))
-            await asyncio.gather(*stops)
-            await asyncio.gather(*fetching)
+            await asyncio.gather(*(part.stop(patience_s=self._rhythm.shutdown_s) for part in parts))
+            await asyncio.gather(*working)
             for task in background:
                 task.cancel()
         await self._sign_off()
@@ -183,31 +162,31 @@ class Worker:
     async def _try_beat(self) -> bool:
         try:
             await asyncio.gather(*(jobs.beat(partition, self._slots) for partition in self._partitions.all))
-            await self._told.tell()
         except BusAway as error:
             _log.warning("heartbeat.missed", error=str(error))
             return False
         return True
 
     async def _listen(self, partition: Partition) -> None:
-        """Wake the fetchers whenever a partition's bell rings."""
-        last = "0-0"
+        """Look for jobs whenever a partition's bell rings, and after each time that it could not be heard."""
+
+        def heard(queue: str) -> None:
+            if queue != AUX:
+                self._deliveries.wake(partition)
+            if queue != MAIN:
+                self._aux.wake()
+
         while True:
             try:
-                heard = await jobs.bell(partition, last)
+                await jobs.listen(partition, self._process, heard)
             except BusAway:
                 await asyncio.sleep(_PAUSE_S)
-                heard = "0-0"  # a server that lost its bell starts counting anew
-            if heard != last:
-                last = heard
-                self._main.wake()
-                self._aux.wake()
 
     async def _tick(self, name: str, every_s: float) -> None:
         """Add a recurring job; of many workers' ticks only one in a period counts."""
         while True:
             try:
-                await jobs.push(self._partitions.home, AUX, Job(name), every_ms=round(every_s * 1000 * 0.9))
+                await jobs.push(self._partitions.home, Job(name), every_ms=round(every_s * 1000 * 0.9))
             except BusAway:
                 _log.debug("tick.missed", job=name)
             await asyncio.sleep(every_s)
@@ -221,10 +200,8 @@ class Worker:
                 _log.debug("scrub.missed")
 
     async def _sign_off(self) -> None:
-        with contextlib.suppress(BusAway):
-            await chains.forget(self._partitions.home, [self._process])
         for partition in self._partitions.all:
             try:
-                await jobs.sign_off(partition, self._slots)
+                await jobs.sign_off(partition, self._slots, process=self._process)
             except BusAway:
                 _log.debug("worker.unsigned", partition=partition.index)

@@ -1,11 +1,10 @@
 """Receive, the second of Watch, Receive, Deliver: takes messages from one queue, fairly, and makes batches of them.
 
 1. Wait until the queue has something to serve.
-2. Ask for a place among the calls to the receiver, if its chain would let one through. Without a place nothing is
-   pulled: what has to wait waits in the queue, where each tenant keeps its turn, where others may take it, and where no
-   attempt is spent on it.
+2. Ask for a permit to call the receiver. Without one nothing is pulled: what has to wait waits in the queue, where each
+   tenant keeps its turn, where others may take it, and where no attempt is spent on it.
 3. Pull into a buffer, until it holds `max` messages or `max_bytes`, or until `timeout` has passed since the first.
-4. Hand the batch and the place to Deliver, and begin again.
+4. Hand the batch and the permit to Deliver, and begin again.
 
 A receiver that failed is tried with a single message; the size doubles with every success. So an outage costs few
 attempts.
@@ -19,23 +18,21 @@ import contextlib
 import msgspec
 
 from doubledecker import log
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway
 from doubledecker.model.queue import Queue
-from doubledecker.model.uid import uid
 from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Rings
-from doubledecker.store import receivers, subscribers
-from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import Held, Message
-from doubledecker.store.receivers import Place
-from doubledecker.store.subscribers import Entry
+from doubledecker.store.receivers import Answer, Permit
 from doubledecker.worker.buffer import Buffer
 from doubledecker.worker.push import Pusher
 
 # The longest sleep without a look: another process's lease may have ended that nobody here has heard of.
 _SLEEP_S_MAX = 2.0
-# How often a place is asked for that another process has; one of our own that becomes free is noticed at once.
-_PLACE_S = 0.05
+# How often a permit is asked for that another process has; one of our own that becomes free is noticed at once.
+_PERMIT_S = 0.05
 # Messages that trickle in are taken a few at a time rather than one by one.
 _GAP_S = 0.005
 _PAUSE_S = 0.5
@@ -46,18 +43,20 @@ _log = log.get("watch")
 class Receive:
     """Serves one queue with a callback, as it was registered; a queue that changes gets another Receive."""
 
-    def __init__(self, queue: Queue, home: Partition, rings: Rings, bell: Bell, pusher: Pusher) -> None:
+    def __init__(self, queue: Queue, registry: LiveRegistry, rings: Rings, bell: Bell, pusher: Pusher) -> None:
+        self._registered = queue
         # A batch is one call, whose time no tenant's message owns: what is pushed is charged by count.
         self._queue = msgspec.structs.replace(queue, charge="count")
-        self._home = home
+        self._registry = registry
         self._rings = rings
         self._bell = bell
         self._pusher = pusher
-        self._lease_ms = pusher.rules.lease_ms
+        self._keeper = pusher.keeper(queue)
+        self._lease_ms = pusher.lease_ms
         self._size_max = queue.max_events
         self._in_hand: dict[str, Message] = {}
         self._carried: list[Message] = []
-        self._slots: set[str] = set()
+        self._permits = Permits(queue.receiver.token, lease_ms=pusher.lease_ms)
         self._news = asyncio.Event()
         self._is_servable = False
         self._is_stopping = False
@@ -83,18 +82,17 @@ class Receive:
         self._news.set()
 
     async def beat(self) -> None:
-        """Keep what is in hand, and the places, for another lease; forget what was lost meanwhile."""
+        """Keep what is in hand, and the permits, for another lease; forget what was lost meanwhile."""
         held = list(self._in_hand.values())
         _, kept = await self._rings.extend(self._queue, [_held(each) for each in held], lease_ms=self._lease_ms)
         ours = set(kept)
         self._let_go([message for message in held if message.id not in ours])
-        await receivers.renew(self._home, self._queue.receiver, self._slots, lease_ms=self._lease_ms)
+        await self._permits.renew()
 
     async def give_up(self) -> None:
         """Give back all that is in hand, after `run` was cut short."""
         await self._rings.nack(self._queue, [_held(each) for each in self._in_hand.values()], why="the watch stopped")
-        for slot in self._slots:
-            await self._leave(slot)
+        await self._permits.give_all_back()
 
     async def _turn(self, calls: asyncio.TaskGroup) -> float:
         """Fill a batch and send it on its way, if there is something and it may go; returns how long to sleep."""
@@ -103,33 +101,36 @@ class Receive:
             if look.wait_ms != 0:
                 return _SLEEP_S_MAX if look.wait_ms is None else min(_SLEEP_S_MAX, look.wait_ms / 1000)
         self._is_servable = False
-        if refusal_ms := self._pusher.refusal_ms(self._queue):
-            await self._release_carried()
-            return min(_SLEEP_S_MAX, refusal_ms / 1000)
-        slot = uid()
-        place = await receivers.enter(self._home, self._queue.receiver, slot=slot, lease_ms=self._lease_ms)
-        if place.entry is not Entry.GO:
-            return await self._stand_back(place)
-        self._slots.add(slot)
-        if place.failures:
+        permit = await self._take_permit()
+        if permit.answer is not Answer.GO:
+            return await self._stand_back(permit)
+        if permit.failures:
             self._size_max = 1
         self._has_failed = False
         messages = await self._fill(self._size_max)
         if messages and not self._is_closed:
-            calls.create_task(self._call(slot, messages, place.failures))
+            calls.create_task(self._call(permit, messages))
             return 0.0
-        # Forgotten first: a place whose end gets lost must not be renewed.
-        self._slots.discard(slot)
         await self._release(messages)
-        await self._leave(slot)
+        await self._permits.settle(self._keeper, permit)
         return 0.0
 
-    async def _stand_back(self, place: Place) -> float:
-        if place.entry is Entry.FULL:
-            return min(_PLACE_S, place.wait_ms / 1000)
+    async def _take_permit(self) -> Permit:
+        if self._registry.snapshot.queues.get(self._queue.name) != self._registered:
+            # Watch is about to stop us: nobody may be called where the queue was before.
+            return Permit(Answer.FAILING, "", wait_ms=round(_PAUSE_S * 1000))
+        # Refused if there was a change that this process has not heard of.
+        version = self._registry.snapshot.version
+        return await self._permits.take(self._keeper, limit=self._queue.concurrency, version=version)
+
+    async def _stand_back(self, permit: Permit) -> float:
+        if permit.answer is Answer.FULL:
+            return min(_PERMIT_S, permit.wait_ms / 1000)
         await self._release_carried()
-        # A queue that is gone, or elsewhere, is news to Watch too: it will stop us.
-        return _PAUSE_S if place.entry is Entry.GONE else min(_SLEEP_S_MAX, place.wait_ms / 1000)
+        if permit.answer is Answer.STALE:
+            await self._registry.refresh()
+            return 0.0
+        return min(_SLEEP_S_MAX, permit.wait_ms / 1000)
 
     async def _fill(self, size_max: int) -> list[Message]:
         """Pull until the batch is full or due; what was pulled beyond it is carried over to the next."""
@@ -163,14 +164,14 @@ class Receive:
         self._is_servable = bool(pull.messages) and pull.wait_ms == 0
         return _SLEEP_S_MAX if pull.wait_ms is None else pull.wait_ms / 1000
 
-    async def _call(self, slot: str, messages: list[Message], failures: int) -> None:
-        is_delivered = await self._pusher.push(self._queue, messages, slot=slot, failures=failures)
+    async def _call(self, permit: Permit, messages: list[Message]) -> None:
+        is_delivered = await self._pusher.push(self._queue, messages, permit)
         if is_delivered:
             self._size_max = min(self._queue.max_events, self._size_max * 2)
         else:
             self._size_max = 1
             self._has_failed = True
-        self._slots.discard(slot)
+        self._permits.forget(permit)
         self._let_go(messages)
         self._news.set()
 
@@ -189,9 +190,6 @@ class Receive:
     async def _release_carried(self) -> None:
         carried, self._carried = self._carried, []
         await self._release(carried)
-
-    async def _leave(self, slot: str) -> None:
-        await subscribers.leave(self._home, self._queue.receiver, slot=slot, points=0)
 
     def _let_go(self, messages: list[Message]) -> None:
         for message in messages:

@@ -1,8 +1,9 @@
-"""The watch process: pushes what queues with a callback hold. Watch, Receive, Deliver, as in the early Routemaster.
+"""Watch: pushes what queues with a callback hold. Watch, Receive, Deliver, as in the early Routemaster.
 
 Watch looks at the registry, and runs a Receive for each queue that has a callback: a new queue gets one, one that
-changed gets another, one that is gone loses it, and one whose Receive failed gets it anew. Any number of watch
-processes may run; they share queues by pulling from them, and the calls to a receiver are counted in Redis for all.
+changed gets another, one that is gone loses it, and one whose Receive failed gets it anew. Every worker watches, and so
+does a process that does nothing else; they share queues by pulling from them, and the permits of a receiver are counted
+in Redis for all.
 """
 
 import asyncio
@@ -14,15 +15,14 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.launch import launch
 from doubledecker.assembly.settings import Settings
+from doubledecker.background import beside
 from doubledecker.bus.presence import Presence
-from doubledecker.bus.verdict import Backoff
-from doubledecker.delivery.chains import Chains
-from doubledecker.delivery.record import ChainsTold
+from doubledecker.delivery.deliver import Deliverer
 from doubledecker.errors import BusAway
 from doubledecker.model.queue import Queue
 from doubledecker.model.uid import uid
-from doubledecker.store import chains, watchers
-from doubledecker.worker.push import Pusher, PushRules
+from doubledecker.store import watchers
+from doubledecker.worker.push import Pusher
 from doubledecker.worker.receive import Receive
 
 # The registry's copy is refreshed twice a second; looking at it costs next to nothing.
@@ -43,55 +43,48 @@ class _Served:
 
 
 async def run(settings: Settings, stop: asyncio.Event) -> None:
-    """Watch until `stop` is set."""
-    async with build.open_bus(settings, stop=stop) as bus, build.open_chains(settings) as receivers:
+    """Watch, and do nothing else, until `stop` is set."""
+    async with (
+        build.open_bus(settings, stop=stop, migrate=build.migrating(settings, stop)) as bus,
+        build.open_deliverer(settings, bus.partitions, part="watch") as deliverer,
+    ):
         launched = launch("watch")
-        async with Presence(bus.partitions.home, launched.process, kind=launched.kind).kept():
-            await make_watch(settings, bus, receivers).run(stop)
+        async with (
+            Presence(bus.partitions.home, launched.process, kind=launched.kind).kept(),
+            beside(bus.registry.follow()),
+        ):
+            await make_watch(settings, bus, deliverer).run(stop)
 
 
-def make_watch(settings: Settings, bus: Bus, receivers: Chains) -> "Watch":
+def make_watch(settings: Settings, bus: Bus, deliverer: Deliverer) -> "Watch":
     """The watch for these settings."""
-    rules = PushRules(
-        backoff=Backoff(settings.backoff_base_ms, settings.backoff_cap_ms),
-        lease_ms=round(settings.watch_lease_s * 1000),
-        heal_points=settings.hp_heal_rate,
-        damage_points=settings.hp_damage_rate,
-    )
-    pusher = Pusher(bus.partitions.home, bus.rings, receivers, rules)
-    return Watch(bus, pusher, receivers, shutdown_s=settings.shutdown_s)
+    pusher = Pusher(bus.partitions, bus.rings, deliverer, lease_ms=round(settings.watch_lease_s * 1000))
+    return Watch(bus, pusher, shutdown_s=settings.shutdown_s)
 
 
 class Watch:
-    """Everything that one watch process does."""
+    """Serves the queues that have a callback; the process that it runs in follows the registry."""
 
-    def __init__(self, bus: Bus, pusher: Pusher, receivers: Chains, *, shutdown_s: float) -> None:
+    def __init__(self, bus: Bus, pusher: Pusher, *, shutdown_s: float) -> None:
         self._bus = bus
         self._pusher = pusher
         self._shutdown_s = shutdown_s
         self._name = uid()
-        self._told = ChainsTold(bus.partitions.home, self._name, receivers)
         self._served: dict[str, _Served] = {}
         self._ending: list[_Served] = []
 
     async def run(self, stop: asyncio.Event) -> None:
         """Watch until `stop` is set; then finish or give back what is held."""
         _log.info("watch.started", partitions=len(self._bus.partitions.all))
-        async with asyncio.TaskGroup() as tasks:
-            background = [
-                tasks.create_task(part) for part in (self._bus.registry.follow(), self._bus.bell.run(), self._beat())
-            ]
+        async with beside(self._bus.bell.run()), beside(self._beat()):
             while not stop.is_set():
                 self._look()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_S):
                         await stop.wait()
             await self._end_all()
-            for task in background:
-                task.cancel()
         with contextlib.suppress(BusAway):
             await watchers.sign_off(self._bus.partitions.home, self._name)
-            await chains.forget(self._bus.partitions.home, [self._name])
         _log.info("watch.stopped")
 
     def _look(self) -> None:
@@ -108,7 +101,7 @@ class Watch:
         self._ending = [served for served in self._ending if not served.task.done()]
 
     def _start(self, queue: Queue) -> None:
-        receive = Receive(queue, self._bus.partitions.home, self._bus.rings, self._bus.bell, self._pusher)
+        receive = Receive(queue, self._bus.registry, self._bus.rings, self._bus.bell, self._pusher)
         self._served[queue.name] = _Served(queue, receive, asyncio.create_task(receive.run(), name=queue.name))
         _log.info("queue.watched", queue=queue.name, callback=queue.callback)
 
@@ -132,14 +125,13 @@ class Watch:
                 await served.receive.give_up()
 
     async def _beat(self) -> None:
-        """Say that we live, and renew all leases, for as long as the process does."""
-        home, lease_ms = self._bus.partitions.home, self._pusher.rules.lease_ms
+        """Report that we live, and renew all leases, for as long as the process does."""
+        home, lease_ms = self._bus.partitions.home, self._pusher.lease_ms
         while True:
             try:
                 await watchers.beat(home, self._name, dead_ms=10 * lease_ms)
                 beats = [served.receive.beat() for served in (*self._served.values(), *self._ending)]
                 await asyncio.gather(*beats)
-                await self._told.tell()
             except BusAway as error:
                 _log.warning("heartbeat.missed", error=str(error))
             await asyncio.sleep(lease_ms / 1000 / _BEATS_PER_LEASE)

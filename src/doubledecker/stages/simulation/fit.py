@@ -1,8 +1,9 @@
 """Fit: traffic and dependency from a record, so that another chain can be tried on what really happened.
 
-Traffic is the first attempts, at their times. The dependency is what was seen: durations of successes and of failures
-are drawn from those recorded, the availability is the share that succeeded. Where failures follow one another for
-longer than chance explains, the dependency was out; an outage is no part of the availability.
+Traffic is what was tried, at the times when it arrived, or else when it was first tried. The dependency is what was
+seen: durations of successes and of failures are drawn from those recorded, the availability is the share that
+succeeded. Where failures follow one another for longer than chance explains, the dependency was out; an outage is no
+part of the availability.
 
 What a record cannot tell: how slow an answer would have been that a timeout cut off, and how the dependency would have
 borne another load.
@@ -66,6 +67,7 @@ def fit(record: Record) -> Fit:
     succeeded = [one.took_s for one in usual if one.is_success]
     failed = [one.took_s for one in usual if not one.is_success]
     outages = tuple(_outage(row, record) for row in rows)
+    arrivals = [Arrival(tries[0].since_s - record.begun_s, tries[0].key) for tries in record.events]
     dependency = Simulated(
         Observed(_thinned(succeeded)),
         availability=len(succeeded) / len(usual),
@@ -74,7 +76,7 @@ def fit(record: Record) -> Fit:
         outage_latency_s=quantile([one.took_s for row in rows for one in row], 0.5),
     )
     return Fit(
-        traffic=Recorded([Arrival(tries[0].at_s - record.begun_s, tries[0].key) for tries in record.events]),
+        traffic=Recorded(sorted(arrivals, key=lambda arrival: arrival.at)),
         dependency=dependency,
         duration_s=record.duration_s,
         availability=share_of(len(succeeded), len(usual)),

@@ -17,6 +17,7 @@ class Attempt:
 
     `event` names what was tried, so that its tries can be told to belong together; `number` counts them from 1. `key`
     is whom or what it asked. `is_cut` says that a timeout ended it: the answer would have come later, or never.
+    `arrived_s` is when what was tried arrived, where that is known; it may have waited before it was tried.
     """
 
     at_s: float
@@ -26,6 +27,12 @@ class Attempt:
     number: int = 1
     key: str | None = None
     is_cut: bool = False
+    arrived_s: float | None = None
+
+    @property
+    def since_s(self) -> float:
+        """When what was tried arrived, as far as it is known: no later than the try."""
+        return self.at_s if self.arrived_s is None else min(self.arrived_s, self.at_s)
 
     @property
     def ended_s(self) -> float:
@@ -39,17 +46,21 @@ class Record:
         if not attempts:
             raise ScenarioInvalid("the record has no attempts; there is nothing to go by")
         self.attempts = sorted(attempts, key=lambda one: one.at_s)
-        self.begun_s = self.attempts[0].at_s
+
+    @cached_property
+    def begun_s(self) -> float:
+        """When the first event arrived, or the first attempt began."""
+        return min([self.attempts[0].at_s, *(tries[0].since_s for tries in self.events)])
 
     @property
     def duration_s(self) -> float:
-        """From the first beginning to the last, and a mean gap more, so that the last one is inside."""
+        """From there to the last attempt's beginning, and a mean gap more, so that the last one is inside."""
         span_s = self.attempts[-1].at_s - self.begun_s
         return (span_s or 1.0) * (1.0 + 1.0 / len(self.attempts))
 
     def first(self, duration_s: float) -> "Record":
-        """Only the attempts of the first so many seconds."""
-        return Record([one for one in self.attempts if one.at_s < self.begun_s + duration_s])
+        """Only the attempts of the first so many seconds, since the first of them."""
+        return Record([one for one in self.attempts if one.at_s < self.attempts[0].at_s + duration_s])
 
     @cached_property
     def events(self) -> list[list[Attempt]]:
@@ -74,9 +85,9 @@ class Record:
 
 
 def _whole(tries: Sequence[Attempt]) -> Attempt:
-    """All tries of an event as one, from the beginning of the first to the end of the last."""
-    ended_s = max(one.ended_s for one in tries)
-    return Attempt(tries[0].at_s, ended_s - tries[0].at_s, any(one.is_success for one in tries))
+    """All tries of an event as one, from when it arrived to the end of the last."""
+    since_s, ended_s = tries[0].since_s, max(one.ended_s for one in tries)
+    return Attempt(since_s, ended_s - since_s, any(one.is_success for one in tries))
 
 
 class _Tally:

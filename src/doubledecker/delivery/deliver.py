@@ -1,0 +1,129 @@
+"""The core of every delivery, whoever makes it: a worker, a watch, or a Spark task.
+
+1. Whoever calls has a permit, and a *load*: what goes to which receiver, and how often it was tried before.
+2. `attempt` posts it and decides what becomes of it (delivery/verdict.py).
+3. The caller writes that settlement, with the attempt's journal entry and counts, by its own script.
+4. `conclude` logs the attempt and notes it for the receiver's health, once it is known to have counted.
+
+A crash before 3 repeats the attempt; one before 4 loses a line of the log and a point of health.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from doubledecker import clock, log
+from doubledecker.delivery import record, verdict
+from doubledecker.delivery.attempt import Dialer
+from doubledecker.delivery.health import Health
+from doubledecker.delivery.verdict import Backoff
+from doubledecker.model.outcome import Outcome
+from doubledecker.model.settlement import Settlement
+from doubledecker.model.subscriber import Subscriber
+
+
+@dataclass(frozen=True)
+class Load:
+    """What one call carries: events as lines, or each by itself, of a batch that was tried `attempts` times before.
+
+    `failures` are those of the receiver when the permit was given. `accepted_at` is when the first of its events was
+    accepted, 0 if that is not known; what waits by the rules of a queue is not `timed` by it.
+    """
+
+    receiver: Subscriber
+    batch: str
+    parts: Sequence[bytes]
+    events: int
+    attempts: int
+    failures: int
+    accepted_at: int
+    partition: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    is_timed: bool = True
+
+    @property
+    def body(self) -> bytes:
+        """The events as a JSON array; no event holds a line break of its own."""
+        return b"[%b]" % b",".join(self.parts).replace(b"\n", b",")
+
+
+@dataclass(frozen=True)
+class Attempted:
+    """A load that was posted, how that ended, and what becomes of it."""
+
+    load: Load
+    ids: Sequence[str]
+    dialled_at: int
+    outcome: Outcome
+    settlement: Settlement
+
+    @property
+    def entry(self) -> str:
+        """The attempt as the journal has it."""
+        load = self.load
+        return record.entry(
+            self.outcome,
+            batch=load.batch,
+            subscriber=load.receiver.token,
+            attempt=load.attempts + 1,
+            accepted_at=load.accepted_at,
+            dialled_at=self.dialled_at,
+            events=self.ids,
+        )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What it adds to the counters."""
+        load = self.load
+        return record.counts(
+            self.outcome,
+            subscriber=load.receiver.token,
+            events=load.events,
+            attempt=load.attempts + 1,
+            accepted_at=load.accepted_at if load.is_timed else 0,
+            dialled_at=self.dialled_at,
+        )
+
+
+class Deliverer:
+    """Makes attempts at receivers, for one part of the product."""
+
+    def __init__(self, dialer: Dialer, health: Health, backoff: Backoff, *, part: str) -> None:
+        self.backoff = backoff
+        self._dialer = dialer
+        self._health = health
+        self._log = log.get(part)
+        self._log_attempt = log.line(part, "delivery.attempted")
+
+    async def attempt(self, load: Load) -> Attempted:
+        """Post a load, and decide what becomes of it."""
+        body, dialled_at = load.body, clock.now_ms()
+        outcome = await self._dialer.attempt(load.receiver, body, load.headers)
+        chance = random.random()  # noqa: S311 - jitter, not a secret
+        settlement = verdict.decide(
+            outcome, attempts=load.attempts + 1, failures=load.failures, backoff=self.backoff, chance=chance
+        )
+        return Attempted(load, record.event_ids(body), dialled_at, outcome, settlement)
+
+    def conclude(self, attempted: Attempted, *, before: int, after: int, **more: int) -> None:
+        """Log an attempt that counted; `before` and `after` are the receiver's failures in a row."""
+        load, outcome = attempted.load, attempted.outcome
+        token = load.receiver.token
+        self._health.note(token, is_delivered=outcome.is_delivered, at=attempted.dialled_at)
+        self._log_attempt(
+            subscriber=token,
+            batch=load.batch,
+            partition=load.partition,
+            events=load.events,
+            attempt=load.attempts + 1,
+            outcome=outcome.kind.value,
+            status=outcome.status,
+            detail="" if outcome.is_delivered else outcome.detail,
+            took_ms=outcome.took_ms,
+            retry_ms=max(0, attempted.settlement.retry_ms),
+            **more,
+        )
+        if before == 0 and after > 0:
+            self._log.warning("subscriber.failing", subscriber=token, callback=load.receiver.callback)
+        if before > 0 and after == 0:
+            self._log.info("subscriber.recovered", subscriber=token, failures=before)

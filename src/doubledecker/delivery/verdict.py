@@ -1,0 +1,62 @@
+"""What to do after an attempt: pure, so that every case is a line in a test.
+
+Failing is a matter of receivers, refusing a matter of content, and each has a clock of its own.
+
+- A batch that its receiver refuses for its content is tried again on its own schedule, and holds up nothing else.
+- Any other failure makes the receiver *failing*: it is left alone for a while that doubles with every batch that fails,
+  and then probed with one batch at a time. The batch that failed stays first in line, so that order holds.
+- A batch that has failed twice may be what makes the receiver fail. It is put aside, on its own schedule, and the next
+  probe is another batch. Unless it cannot be to blame: nobody was there, or the answer is about address, credentials or
+  patience.
+
+Delays are a random part of a span that doubles (full jitter), so that a receiver that comes back is not met by everyone
+at once. A receiver that names its own delay gets at least that.
+"""
+
+from dataclasses import dataclass
+
+from doubledecker.model.outcome import Outcome
+from doubledecker.model.settlement import DELIVERED, FIRST, Settlement
+
+# A receiver that failed once has mostly stumbled: it is probed soon. One that is back is found so within a minute.
+PROBE_BASE_MS = 100
+PROBE_CAP_MS = 60_000
+# After so many failed attempts a batch is put aside, and the next one is tried.
+TRIES_MAX = 2
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """The span of a batch's first delay, and the longest."""
+
+    base_ms: int = 1_000
+    cap_ms: int = 300_000
+    # An answer may ask for more patience than our own cap, but not for ever.
+    retry_after_ms_max: int = 3_600_000
+
+
+def decide(outcome: Outcome, *, attempts: int, failures: int, backoff: Backoff, chance: float) -> Settlement:
+    """`attempts` counts this one; `failures` are those of the receiver before it; `chance` is random, from 0 to 1."""
+    if outcome.is_delivered:
+        return DELIVERED
+    is_suspect = not outcome.acquits_content
+    # The same batch once more says nothing new of its receiver, unless it cannot be to blame.
+    raises = attempts == 1 or not is_suspect
+    probe_ms = _delay(failures + raises, PROBE_BASE_MS, min(PROBE_CAP_MS, backoff.cap_ms), chance)
+    if outcome.patience_ms is not None:
+        probe_ms = max(probe_ms, min(outcome.patience_ms, backoff.retry_after_ms_max))
+    retry_ms = delay_after(attempts, backoff=backoff, chance=chance)
+    if outcome.blames_content:
+        return Settlement("refused", raises, probe_ms, retry_ms)
+    is_aside = is_suspect and attempts >= TRIES_MAX
+    return Settlement("failed", raises, probe_ms, retry_ms if is_aside else FIRST)
+
+
+def delay_after(attempts: int, *, backoff: Backoff, chance: float) -> int:
+    """Milliseconds until a batch or a message is tried again by its own schedule."""
+    return _delay(attempts, backoff.base_ms, backoff.cap_ms, chance)
+
+
+def _delay(times: int, base_ms: int, cap_ms: int, chance: float) -> int:
+    # Doubling beyond 2^30 would only overflow what the cap cuts off anyway.
+    return 1 + int(chance * min(cap_ms, base_ms * 2 ** max(0, min(times - 1, 30))))

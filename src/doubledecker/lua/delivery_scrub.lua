@@ -1,0 +1,35 @@
+-- Take the jobs of dead slots back, in front of all others of their receivers, and forget those slots.
+--
+-- A slot is dead when its last heartbeat is too old or missing.
+--
+-- uses job_bell
+-- uses receiver_ring
+-- key  workers  workers            hash  slots and when they were last alive
+-- key  pending  jobs:pending:main  hash  slot → `<bid> <token> <number> <1 if a probe>`, newline, its last job
+-- arg  dead_ms  int  how old a heartbeat may be
+-- returns       {slots forgotten, jobs taken back}
+
+local forgotten, returned = 0, 0
+local flat = redis.call("HGETALL", pending)
+for i = 1, #flat, 2 do
+  local beat = tonumber(redis.call("HGET", workers, flat[i]) or 0)
+  if beat + dead_ms <= now then
+    local bid, token = string.match(flat[i + 1], "^(%S+) (%S+) ")
+    if bid then
+      local it = read_receiver(token)
+      it.held = math.max(0, it.held - 1)
+      leave(it, flat[i])
+      if is_there(bid, token) then
+        line_up(it, bid, "RPUSH")
+      end
+      returned = returned + 1
+    end
+    redis.call("HDEL", pending, flat[i])
+    forgotten = forgotten + 1
+  end
+end
+save_receivers()
+if is_news or is_sooner then
+  ring_bell(hungry)
+end
+return {forgotten, returned}

@@ -1,0 +1,326 @@
+-- Settle what slots have done, move what is due into its receivers' lines, and give free slots their next jobs.
+--
+-- A slot holds one job at most. One that already has a job gets that again: the reply that brought it may have been lost.
+-- So a settlement counts only if its slot still holds the job; and one that is repeated, because its reply was lost, is told
+-- apart from one that came too late, as a slot also keeps the job that it settled last. The same batch given once more is
+-- another job: it has another number.
+--
+-- uses job_bell
+-- uses receiver_ring
+-- key  registry          registry               hash    routing_version
+-- key  pending           jobs:pending:main      hash    slot → `<bid> <token> <number> <1 if a probe>`, newline, its last job
+-- key  scheduled         jobs:scheduled:main    zset    `<bid> <token>` by time
+-- key  sleeper           jobs:sleeper           string  the process that wakes first
+-- key  index             batches:index          zset    all batches by creation time
+-- key  sizes             batches:bytes          hash    payload bytes, by batch
+-- key  gauge_events      batches:gauges:event   hash    events waiting, by subscriber
+-- key  gauge_batches     batches:gauges:batch   hash    batches waiting, by subscriber
+-- key  counters          counters               hash    telemetry
+-- key  journal           journal                hash    attempts_bytes: what the attempt journal holds
+-- key  journal_attempts  journal:attempts       stream  one entry a delivery attempt
+-- keys batch             batch:<bid>            list    token, creation time, attempts, number of events, then events as lines
+-- keys current           batches:current:<token>  set   the batch that still takes events
+-- arg  settled     pack  of each: slot, job as it was held, what came of it, failures then, 1 if it raises them, wait until the
+--                        next probe, until the batch's own next try (-1: first in line), number of events, attempt as JSON, counters with amounts
+-- arg  slots       pack  those that are free
+-- arg  probes_max  int   how many of them may call receivers that are failing
+-- arg  process     text  who asks
+-- arg  lag_ms      int   how much longer to wait than the process that owns the next deadline
+-- arg  due_max     int   how many due jobs to move in one call
+-- arg  bytes_max   int   give no further job when those given hold this much
+--
+-- A settlement's result is three numbers: 1 if it counted, the failures of its receiver before, and after. A job is four
+-- values: its slot, the job as it is held there, the failures of its receiver, its batch. Whoever calls a receiver must
+-- know it as the registry of this version has it: it may have moved to another address.
+--
+-- returns          {wait in ms or -1, {results}, {jobs}, version of the registry, if there are jobs}
+
+local added = {}
+
+-- Add to a field of a hash, when all has been added up.
+local function add(hash, field, amount)
+  added[hash] = added[hash] or {}
+  added[hash][field] = (added[hash][field] or 0) + amount
+end
+
+-- Two commands for each hash: an HINCRBY for each field would be a third of what a call costs.
+local function write_added()
+  for hash, amounts in pairs(added) do
+    local names, words = {}, {}
+    for name in pairs(amounts) do
+      names[#names + 1] = name
+    end
+    for i, kept in ipairs(redis.call("HMGET", hash, unpack(names))) do
+      words[2 * i - 1], words[2 * i] = names[i], string.format("%d", tonumber(kept or 0) + amounts[names[i]])
+    end
+    redis.call("HSET", hash, unpack(words))
+  end
+end
+
+-- What slots hold, and what they settled last.
+local held_by, last_of, pending_changed = {}, {}, {}
+local function read_slots(names)
+  local kept = #names > 0 and redis.call("HMGET", pending, unpack(names)) or {}
+  for i, slot in ipairs(names) do
+    if not held_by[slot] then
+      held_by[slot], last_of[slot] = string.match(kept[i] or "\n", "^(.*)\n(.*)$")
+    end
+  end
+end
+
+local function hold(slot, held)
+  if held == "" then
+    last_of[slot] = held_by[slot]
+  end
+  held_by[slot], pending_changed[slot] = held, true
+end
+
+-- Delivered batches of each subscriber, with the number of their events.
+local delivered, delivered_order = {}, {}
+local function note_delivered(bid, token, events)
+  if not delivered[token] then
+    delivered[token], delivered_order[#delivered_order + 1] = {bids = {}, events = {}}, token
+  end
+  table.insert(delivered[token].bids, bid)
+  table.insert(delivered[token].events, events)
+end
+
+-- Delete them, with every count of them. One that was dropped or purged meanwhile has been counted then.
+local function delete_delivered()
+  for _, token in ipairs(delivered_order) do
+    local bids, events, keys = delivered[token].bids, 0, {}
+    for i, bid in ipairs(bids) do
+      keys[i] = batch(bid)
+    end
+    local count = redis.call("EXISTS", unpack(keys))
+    for i, key in ipairs(keys) do
+      if count == #keys or redis.call("EXISTS", key) == 1 then
+        events = events + delivered[token].events[i]
+      end
+    end
+    if count > 0 then
+      redis.call("DEL", unpack(keys))
+      redis.call("ZREM", index, unpack(bids))
+      redis.call("ZREM", token_index(token), unpack(bids))
+      redis.call("HDEL", sizes, unpack(bids))
+      add(gauge_events, token, -events)
+      add(gauge_batches, token, -count)
+      add(counters, "events.removed:subscriber=" .. token, events)
+    end
+  end
+end
+
+-- The batch is tried again: when its time has come, or first of all.
+local function put_back(it, bid, delay_ms)
+  if delay_ms < 0 then
+    line_up(it, bid, "RPUSH")
+  else
+    note_time(scheduled, now + delay_ms)
+    redis.call("ZADD", scheduled, now + delay_ms, bid .. " " .. it.token)
+  end
+end
+
+-- Whether it counted, and the failures of its receiver before and after.
+local attempts_bytes = 0
+local function settle(slot, held, what, failures, raises, probe_ms, delay_ms, events, attempt, counts)
+  if held_by[slot] ~= held then
+    return last_of[slot] == held and 1 or 0, 0, 0
+  end
+  hold(slot, "")
+  local bid, token = string.match(held, "^(%S+) (%S+) ")
+  local it = read_receiver(token)
+  local before = it.failures
+  it.held = math.max(0, it.held - 1)
+  leave(it, slot)
+  end_call(it, what, failures, raises, probe_ms)
+  if what == "delivered" then
+    note_delivered(bid, token, events)
+  elseif what ~= "gone" and is_there(bid, token) then
+    if what ~= "returned" then
+      redis.call("LSET", batch(bid), 2, redis.call("LINDEX", batch(bid), 2) + 1)
+    end
+    put_back(it, bid, delay_ms)
+  end
+  if #attempt > 0 then
+    redis.call("XADD", journal_attempts, "*", "attempt", attempt)
+    attempts_bytes = attempts_bytes + #attempt
+    for i = 1, #counts, 2 do
+      add(counters, counts[i], counts[i + 1])
+    end
+  end
+  return 1, before, it.failures
+end
+
+-- What is due comes into its receiver's line: in front if it was tried before, else behind.
+local function promote()
+  local due = redis.call("ZRANGE", scheduled, "-inf", now, "BYSCORE", "LIMIT", 0, due_max)
+  if #due > 0 then
+    redis.call("ZREM", scheduled, unpack(due))
+  end
+  for _, job in ipairs(due) do
+    local bid, token = string.match(job, "^(%S+) (%S+)$")
+    if is_there(bid, token) then
+      line_up(read_receiver(token), bid, redis.call("LINDEX", batch(bid), 2) == "0" and "LPUSH" or "RPUSH")
+    end
+  end
+  read_receivers(redis.call("ZRANGE", waiting, "-inf", now, "BYSCORE", "LIMIT", 0, due_max))
+end
+
+local given, given_count, given_bytes = {}, 0, 0
+local function give(slot, held, failures, parts)
+  local at = #given
+  given[at + 1], given[at + 2], given[at + 3], given[at + 4] = slot, held, failures, parts
+  given_count = given_count + 1
+  for i = 5, #parts do
+    given_bytes = given_bytes + #parts[i]
+  end
+end
+
+-- A batch, which takes no more events from here on; empty when it is gone.
+local current_of = {}
+local function open(bid, token)
+  current_of[token] = current_of[token] or redis.call("SRANDMEMBER", current(token)) or "none"
+  if current_of[token] == bid then
+    redis.call("SREM", current(token), bid)
+    current_of[token] = "none"
+  end
+  return redis.call("LRANGE", batch(bid), 0, -1)
+end
+
+-- Receivers that may be called, the next one first: failing ones, as many as may be, then those of the ring.
+local failing, standing = {}, {}
+local function line_up_receivers()
+  -- Probes that these slots already hold are among those that they may make.
+  for _, slot in ipairs(slots) do
+    probes_max = probes_max - (string.match(held_by[slot], " 1$") and 1 or 0)
+  end
+  failing = read_receivers(probes_max > 0 and redis.call("ZRANGE", probes, 0, math.min(probes_max, #slots) - 1) or {})
+  standing = read_receivers(redis.call("ZRANGE", ring, 0, #slots - 1))
+end
+
+local function stand_again(it)
+  local at = #standing
+  while at > 0 and standing[at].tag > it.tag do
+    at = at - 1
+  end
+  table.insert(standing, at + 1, it)
+end
+
+-- Give a slot the first job of the next receiver; jobs whose batches are gone end here, some at a time.
+local skips_left = due_max
+local function take(slot)
+  while skips_left > 0 do
+    local it = table.remove(failing, 1) or table.remove(standing, 1)
+    if not it then
+      return
+    end
+    local bid = redis.call("RPOP", line(it.token))
+    it.due = it.due - 1
+    local parts = open(bid, it.token)
+    local is_open = #parts > 0
+    if is_open then
+      it.held, it.begun = it.held + 1, it.begun + 1
+      local is_probe = it.failures > 0
+      if is_probe then
+        it.prober = slot
+      else
+        pass_turn(it)
+      end
+      local held = bid .. " " .. it.token .. " " .. it.begun .. (is_probe and " 1" or " 0")
+      hold(slot, held)
+      give(slot, held, it.failures, parts)
+    else
+      skips_left = skips_left - 1
+    end
+    if it.due > 0 and it.failures == 0 and has_permit(it) then
+      stand_again(it)
+    elseif it.due > 0 and not is_open then
+      table.insert(failing, 1, it)
+    end
+    if is_open then
+      return
+    end
+  end
+end
+
+local asked = {}
+for i, it in ipairs(settled) do
+  asked[i] = it[1]
+end
+read_slots(asked)
+local results = {}
+for i, it in ipairs(settled) do
+  local at = 3 * (i - 1)
+  results[at + 1], results[at + 2], results[at + 3] = settle(unpack(it))
+end
+delete_delivered()
+promote()
+seat_receivers()
+
+if #slots > 0 then
+  read_slots(slots)
+  line_up_receivers()
+end
+local is_asked = {}
+for _, slot in ipairs(slots) do
+  -- Named twice, a slot would get two jobs and forget one.
+  if not is_asked[slot] and given_bytes < bytes_max then
+    if held_by[slot] ~= "" then
+      local bid, token = string.match(held_by[slot], "^(%S+) (%S+) ")
+      give(slot, held_by[slot], read_receiver(token).failures, open(bid, token))
+    else
+      take(slot)
+    end
+  end
+  is_asked[slot] = true
+end
+
+local words = {}
+for slot in pairs(pending_changed) do
+  words[#words + 1] = slot
+  words[#words + 1] = held_by[slot] .. "\n" .. last_of[slot]
+end
+if #words > 0 then
+  redis.call("HSET", pending, unpack(words))
+end
+save_receivers()
+if attempts_bytes > 0 then
+  add(journal, "attempts_bytes", attempts_bytes)
+end
+write_added()
+
+-- Who has no slot left to offer does not wait; others are told of what is left over, and of what to wait for instead.
+local is_more = redis.call("ZCARD", ring) > 0
+local is_full = given_count == #slots
+if #slots > 0 and is_full then
+  redis.call("SREM", hungry, process)
+end
+local is_told = is_news or given_count > 0 or #slots == 0
+if (is_sooner and is_full) or (is_told and (is_more or redis.call("ZCARD", probes) > 0)) then
+  ring_bell(hungry)
+end
+local version = given_count > 0 and tonumber(redis.call("HGET", registry, "routing_version") or 0) or 0
+if is_full then
+  return {-1, results, given, version}
+end
+redis.call("SADD", hungry, process)
+
+-- Of many processes that wait for the same moment one owns it; the others wait a little longer, and find it done.
+local earliest = is_more and now or math.huge
+for _, zset in ipairs({scheduled, waiting}) do
+  local head = redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")
+  earliest = math.min(earliest, tonumber(head[2] or math.huge))
+end
+if earliest == math.huge then
+  return {-1, results, given, version}
+end
+local wait_ms = math.max(0, earliest - now)
+if wait_ms > 0 then
+  local owner = redis.call("GET", sleeper)
+  if not owner or owner == process then
+    redis.call("SET", sleeper, process, "PX", wait_ms + 1000)
+  else
+    wait_ms = wait_ms + lag_ms
+  end
+end
+return {wait_ms, results, given, version}

@@ -1,0 +1,12 @@
+-- part: telling a process that there is something to take, or to wait for.
+--
+-- keys bell  bell:<process>  channel  where a process listens; a message is the queue that has something
+
+-- Tell one of those that wait. Nobody listens to one that has died: then the next is told.
+local function ring_bell(hungry)
+  local queue = string.match(hungry, "[^:]+$")
+  local process = redis.call("SPOP", hungry)
+  while process and redis.call("PUBLISH", bell(process), queue) == 0 do
+    process = redis.call("SPOP", hungry)
+  end
+end

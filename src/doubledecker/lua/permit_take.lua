@@ -1,0 +1,42 @@
+-- Ask for a permit to call a receiver, for a caller that has no slot: a watch, or a Spark task.
+--
+-- A permit comes before the pull, so that what cannot be delivered now stays where it is. A failing receiver has one, when
+-- its next probe is due. A lease ends by itself unless it is renewed, as a process that died cannot. Who has the permit and
+-- asks again, because the reply was lost, still has it.
+--
+-- uses job_bell
+-- uses receiver_ring
+-- key registry  registry  hash  routing_version
+-- arg token     text  the receiver
+-- arg lease     text  a name for the permit
+-- arg version   int   of the registry that the caller knows the receiver by
+-- arg limit     int   how many permits the receiver has here
+-- arg lease_ms  int   how long the permit lasts
+-- returns       {"go", failures in a row} or {"full" or "failing", ms until that may change} or {"stale", 0}
+
+if tonumber(redis.call("HGET", registry, "routing_version") or 0) > version then
+  return {"stale", 0}
+end
+local it = read_receiver(token)
+it.limit = limit
+end_leases(it)
+local answer
+if it.leased > 0 and redis.call("ZSCORE", leases(token), lease) then
+  answer = {"go", it.failures}
+elseif it.failures > 0 and it.retry_at > now then
+  answer = {"failing", it.retry_at - now}
+elseif it.held + it.leased >= (it.failures > 0 and 1 or it.limit) then
+  local first = redis.call("ZRANGE", leases(token), 0, 0, "WITHSCORES")[2]
+  answer = {it.failures > 0 and "failing" or "full", first and first - now or lease_ms}
+else
+  redis.call("ZADD", leases(token), now + lease_ms, lease)
+  it.leased = it.leased + 1
+  it.prober = it.failures > 0 and lease or it.prober
+  answer = {"go", it.failures}
+end
+save_receivers()
+-- Leases that ended made room for the jobs in its line.
+if is_news or is_sooner then
+  ring_bell(hungry)
+end
+return answer

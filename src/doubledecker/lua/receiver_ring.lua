@@ -1,0 +1,210 @@
+-- part: receivers, their permits, and the ring of those that may be called.
+--
+-- A receiver is called by as many at a time as it has permits. One that has a due job is in exactly one of three places:
+-- in `ring` when it may be called now, in `probes` when it is failing and its next probe is due, in `waiting` when it may
+-- be called only later. One that has no due job or no free permit is in none; whoever adds a job or frees a permit seats it.
+--
+-- Each has a tag in virtual time, and the least tag is next in the ring; a call moves the tag on by one. Virtual time is the
+-- greatest tag that was served. A receiver that had nothing due is seated one before it: ahead of all that were served this
+-- round, and no earlier than its own last call allows. Probes and leases are no turns of the ring, and move no tag: else
+-- virtual time ran ahead of those who wait in the ring, and newcomers stood behind them for as long as it had. Of receivers
+-- to be probed the one that was due first is next.
+--
+-- A command costs a script more than what it does. So receivers are read once, and written all together in the end.
+--
+-- key  receivers  receivers                  hash    how each receiver stands, as MessagePack (`known`)
+-- key  ring       receivers:ring             zset    receivers that may be called, by tag
+-- key  probes     receivers:probes           zset    failing receivers whose probe is due, by when it was
+-- key  waiting    receivers:waiting          zset    receivers that may be called later, by when
+-- key  turn       receivers:turn             string  virtual time
+-- key  hungry     jobs:hungry:main           set     processes that wait for jobs
+-- keys line       jobs:instant:main:<token>  list    due jobs of a receiver, next one last
+-- keys leases     permits:<token>            zset    permits of callers that have no slot, by when they end
+-- keys token_index  batches:index:<token>    zset    one subscriber's batches by creation time
+-- now
+
+local NOWHERE, RING, PROBES, WAITING = 0, 1, 2, 3
+local seats = {ring, probes, waiting}
+-- So many different batches refused in a row, and none taken: then the receiver is failing, whatever it blames.
+local REFUSALS_MAX = 5
+
+local receiver_of, receivers_read = {}, {}
+local present, is_present_changed
+-- Whether one may be called that could not be before; and whether something is due earlier than all else that waits.
+local is_news, is_sooner = false, false
+
+-- limit, held, leased: its permits, those that slots hold, those on lease. failures: different batches that failed in a row;
+-- 0 while it is well. retry_at: when its next probe is due. refusals: different batches refused in a row. prober: the slot
+-- or lease that probes it, else empty. failing_since: when the first of the failures was. seat: where it is. begun: how many
+-- jobs slots were given for it, which tells one from the same once more. One whose number of permits is not known, as it is
+-- new or gone, has one. `due` is how many jobs are in its line.
+local function known(token, packed)
+  local v = packed and cmsgpack.unpack(packed) or {0, 0, 0, 0, 0, 0, 0, "", 0, NOWHERE, 0}
+  local it = {
+    token = token, tag = v[1], limit = v[2], held = v[3], leased = v[4], failures = v[5], retry_at = v[6],
+    refusals = v[7], prober = v[8], failing_since = v[9], seat = v[10], begun = v[11],
+    due = redis.call("LLEN", line(token)),
+  }
+  it.score = it.seat == RING and it.tag or it.seat == PROBES and it.retry_at
+  receiver_of[token], receivers_read[#receivers_read + 1] = it, it
+  return it
+end
+
+local function read_receiver(token)
+  return receiver_of[token] or known(token, redis.call("HGET", receivers, token))
+end
+
+local function read_receivers(tokens)
+  local packed = #tokens > 0 and redis.call("HMGET", receivers, unpack(tokens)) or {}
+  local found = {}
+  for i, token in ipairs(tokens) do
+    found[i] = receiver_of[token] or known(token, packed[i])
+  end
+  return found
+end
+
+-- Put a job into a receiver's line: first (`RPUSH`) or last (`LPUSH`).
+local function line_up(it, bid, push)
+  it.due = redis.call(push, line(it.token), bid)
+end
+
+-- A batch that is not in its subscriber's index was dropped, or set aside to be purged: its job ends.
+local function is_there(bid, token)
+  return redis.call("ZSCORE", token_index(token), bid)
+end
+
+-- A slot or lease calls the receiver no more, whatever came of it.
+local function leave(it, caller)
+  it.prober = it.prober ~= caller and it.prober or ""
+end
+
+-- Leases that were not renewed have ended.
+local function end_leases(it)
+  for _, lease in ipairs(it.leased > 0 and redis.call("ZRANGE", leases(it.token), "-inf", now, "BYSCORE") or {}) do
+    it.leased = it.leased - redis.call("ZREM", leases(it.token), lease)
+    leave(it, lease)
+  end
+end
+
+-- Something waits in a sorted set until a time.
+local function note_time(zset, at)
+  local head = redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")
+  is_sooner = is_sooner or not head[1] or tonumber(head[2]) > at
+end
+
+local function has_permit(it)
+  return it.held + it.leased < math.max(1, it.limit)
+end
+
+-- Where a receiver belongs, and its score there; in the ring that is its tag.
+local function seat_of(it)
+  if it.due == 0 then
+    return NOWHERE
+  end
+  if not has_permit(it) then
+    -- A slot seats it again when it is done. A lease may just end.
+    if it.leased == 0 then
+      return NOWHERE
+    end
+    return WAITING, tonumber(redis.call("ZRANGE", leases(it.token), 0, 0, "WITHSCORES")[2])
+  end
+  if it.failures == 0 then
+    return RING
+  end
+  if it.prober ~= "" then
+    -- A slot's probe ends with its call. A lease may just end.
+    local ends_at = it.leased > 0 and redis.call("ZSCORE", leases(it.token), it.prober)
+    return ends_at and WAITING or NOWHERE, ends_at and tonumber(ends_at)
+  end
+  return it.retry_at > now and WAITING or PROBES, it.retry_at
+end
+
+local function serving()
+  present = present or tonumber(redis.call("GET", turn) or 0)
+  return present
+end
+
+-- Seat all receivers that this call has read.
+local function seat_receivers()
+  local gone, come = {{}, {}, {}}, {{}, {}, {}}
+  for _, it in ipairs(receivers_read) do
+    end_leases(it)
+    local seat, score = seat_of(it)
+    is_news = is_news or (seat ~= it.seat and (seat == RING or seat == PROBES))
+    if seat == RING then
+      it.tag = seat ~= it.seat and math.max(it.tag, serving() - 1) or it.tag
+      score = it.tag
+    elseif seat == WAITING and (seat ~= it.seat or score ~= it.score) then
+      note_time(waiting, score)
+    end
+    if seat ~= it.seat and it.seat ~= NOWHERE then
+      table.insert(gone[it.seat], it.token)
+    end
+    if seat ~= NOWHERE and (seat ~= it.seat or score ~= it.score) then
+      table.insert(come[seat], score)
+      table.insert(come[seat], it.token)
+    end
+    it.seat, it.score = seat, score
+  end
+  for i, zset in ipairs(seats) do
+    if #gone[i] > 0 then
+      redis.call("ZREM", zset, unpack(gone[i]))
+    end
+    if #come[i] > 0 then
+      redis.call("ZADD", zset, unpack(come[i]))
+    end
+  end
+end
+
+-- Seat and write all receivers that this call has read; one that is gone is kept only while it has something.
+local function save_receivers()
+  seat_receivers()
+  local words = {}
+  for _, it in ipairs(receivers_read) do
+    if it.limit > 0 or it.held + it.leased > 0 or it.seat ~= NOWHERE then
+      words[#words + 1] = it.token
+      words[#words + 1] = cmsgpack.pack({
+        it.tag, it.limit, it.held, it.leased, it.failures, it.retry_at, it.refusals, it.prober, it.failing_since, it.seat,
+        it.begun,
+      })
+    else
+      redis.call("HDEL", receivers, it.token)
+    end
+  end
+  if #words > 0 then
+    redis.call("HSET", receivers, unpack(words))
+  end
+  if is_present_changed then
+    redis.call("SET", turn, present)
+  end
+end
+
+-- The first of the ring has had its turn.
+local function pass_turn(it)
+  if it.tag > serving() then
+    present, is_present_changed = it.tag, true
+  end
+  it.tag = it.tag + 1
+end
+
+-- A call has ended with `what`: delivered, refused, failed, or returned or gone when nobody was called. `failures` is how
+-- many there were when it began: what failed together counts once. `raises` is 1 if it is evidence of its own, not the same
+-- batch once more.
+local function end_call(it, what, failures, raises, probe_ms)
+  if what == "delivered" then
+    it.failures, it.retry_at, it.refusals, it.failing_since = 0, 0, 0, 0
+    return
+  end
+  if (what ~= "refused" and what ~= "failed") or it.failures ~= failures then
+    return
+  end
+  if what == "refused" and failures == 0 then
+    it.refusals = it.refusals + raises
+    raises = it.refusals >= REFUSALS_MAX and 1 or 0
+  end
+  it.failures = failures + raises
+  if it.failures > 0 then
+    it.retry_at = now + probe_ms
+    it.failing_since = it.failing_since > 0 and it.failing_since or now
+  end
+end

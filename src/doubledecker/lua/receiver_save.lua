@@ -1,0 +1,19 @@
+-- Set how many permits receivers have in this partition, and seat them accordingly.
+--
+-- uses job_bell
+-- uses receiver_ring
+-- arg limits  pack  receiver, permits, 1 if it has moved to another address, which has not failed yet, receiver, …
+-- returns     0
+
+for i = 1, #limits, 3 do
+  local it = read_receiver(limits[i])
+  it.limit = limits[i + 1]
+  if limits[i + 2] == 1 then
+    it.failures, it.retry_at, it.refusals, it.failing_since = 0, 0, 0, 0
+  end
+end
+save_receivers()
+if is_news or is_sooner then
+  ring_bell(hungry)
+end
+return 0

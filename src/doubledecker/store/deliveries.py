@@ -1,0 +1,135 @@
+"""Deliveries: jobs of batches in the hands of slots, given out by the ring of receivers (lua/receiver_ring.lua).
+
+One call does all that a process wants of a partition: it settles what its slots have done, and gives those that are
+free their next jobs, with the batches opened.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import msgspec
+
+from doubledecker.model.settlement import Settlement
+from doubledecker.store.partitions import Partition
+from doubledecker.store.scripts import Packable, load
+
+# Due jobs and receivers that one call moves, and dead jobs that it ends: well under a millisecond of the server's time.
+DUE_MAX = 200
+# A call gives no further job when the batches that it gives hold so much.
+BYTES_MAX = 4_194_304
+# Processes that wait for the same moment wake this much later than the one that owns it, so that one wakes and not all.
+LAG_MS = 30
+
+_TURN, _SCRUB = load("delivery_turn"), load("delivery_scrub")
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """A batch as it is delivered; `chunks` are lines of events, in order of acceptance."""
+
+    bid: str
+    token: str
+    created_at: int
+    attempts: int
+    events: int
+    chunks: Sequence[bytes]
+
+
+class Job(msgspec.Struct, frozen=True, gc=False):
+    """A job in a slot's hands, as it is held there; `failures` are those of its receiver when it was given."""
+
+    slot: str
+    held: str
+    failures: int
+    batch: Batch | None
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether the receiver is failing, and this call is to find out if it still is."""
+        return self.held.endswith(" 1")
+
+    @property
+    def token(self) -> str:
+        return self.held.split(" ")[1]
+
+
+class Settled(msgspec.Struct, frozen=True, gc=False):
+    """What a slot has done: what becomes of its job, and what is kept of the attempt, if there was one."""
+
+    job: Job
+    settlement: Settlement
+    attempt: str = ""
+    counts: Mapping[str, int] = {}
+
+
+class Result(msgspec.Struct, frozen=True, gc=False):
+    """Whether a settlement counted, and the receiver's failures in a row before and after it."""
+
+    is_ours: bool
+    failures_before: int
+    failures: int
+
+
+class Turn(msgspec.Struct, frozen=True, gc=False):
+    """What a turn gave, how long to wait for more (None: until the bell rings), and what came of each settlement.
+
+    Receivers are to be called as the registry of this version has them.
+    """
+
+    wait_ms: int | None
+    jobs: Sequence[Job]
+    results: Sequence[Result]
+    version: int
+
+
+async def turn(
+    partition: Partition, settled: Sequence[Settled], slots: Sequence[str], *, process: str, probes_max: int
+) -> Turn:
+    """Settle, and give free slots their next jobs; of these no more than `probes_max` are for failing receivers."""
+    reply = await partition.run(
+        _TURN,
+        settled=[_packed(each) for each in settled],
+        slots=list(slots),
+        probes_max=probes_max,
+        process=process,
+        lag_ms=LAG_MS + random.randrange(LAG_MS),  # noqa: S311 - spreads load, protects nothing
+        due_max=DUE_MAX,
+        bytes_max=BYTES_MAX,
+    )
+    wait_ms, flat, given, version = cast("tuple[int, list[int], list[bytes], int]", reply)
+    results = [Result(flat[i] == 1, flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)]
+    jobs = [_job(given[i : i + 4]) for i in range(0, len(given), 4)]
+    return Turn(None if wait_ms < 0 else wait_ms, jobs, results, version)
+
+
+async def scrub(partition: Partition, *, dead_ms: int) -> tuple[int, int]:
+    """Take jobs back from slots without a heartbeat; returns how many slots and jobs."""
+    slots, returned = cast("tuple[int, int]", await partition.run(_SCRUB, dead_ms=dead_ms))
+    return slots, returned
+
+
+def _packed(settled: Settled) -> Packable:
+    job, what = settled.job, settled.settlement
+    counts: list[Packable] = [word for pair in settled.counts.items() for word in pair]
+    return [
+        job.slot,
+        job.held,
+        what.what,
+        job.failures,
+        int(what.raises),
+        what.probe_ms,
+        what.retry_ms,
+        job.batch.events if job.batch else 0,
+        settled.attempt,
+        counts,
+    ]
+
+
+def _job(words: Sequence[bytes]) -> Job:
+    slot, held, failures, parts = cast("tuple[bytes, bytes, int, list[bytes]]", words)
+    text = held.decode()
+    batch = None
+    if parts:
+        token, created_at, attempts, events, *chunks = parts
+        batch = Batch(text[:20], token.decode(), int(created_at), int(attempts), int(events), chunks)
+    return Job(slot.decode(), text, failures, batch)

@@ -1,0 +1,387 @@
+"""Receivers, their permits and their turns in plain Python: what the law of receivers compares the real ones with.
+
+A moment is an age and the step of the machine in which it was named: no two steps share a millisecond, and no example
+lasts an age, so moments are in the order of the milliseconds that scripts write.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import NamedTuple
+
+from doubledecker.model.settlement import Settlement
+
+REFUSALS_MAX = 5
+NOWHERE, RING, PROBES, WAITING = "", "ring", "probes", "waiting"
+
+
+class Moment(NamedTuple):
+    age: int
+    step: int = 0
+
+    def after(self, ages: int) -> "Moment":
+        return Moment(self.age + ages, self.step)
+
+
+BEGINNING = Moment(0)
+
+
+@dataclass(eq=False)
+class Batch:
+    """A batch with one event; `number` is by acceptance. One that is gone was dropped, or its receiver retired."""
+
+    bid: str
+    token: str
+    number: int
+    attempts: int = 0
+    was_aside: bool = False
+    is_gone: bool = False
+    is_dropped: bool = False
+
+    @property
+    def job(self) -> str:
+        return f"{self.bid} {self.token}"
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A job in a slot's hands, once; the same batch in the same slot another time is another."""
+
+    slot: str
+    batch: Batch
+    is_probe: bool
+
+
+@dataclass(frozen=True)
+class Done:
+    """A settlement as it is sent; `failures` are those that the receiver had when the call began."""
+
+    failures: int
+    settlement: Settlement
+    ages: int
+    probe_ages: int
+    is_attempt: bool
+    # Of a slot; a lease has none.
+    given: Given | None = None
+
+
+class Result(NamedTuple):
+    is_ours: bool
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Lease:
+    ends: Moment
+    is_probe: bool
+
+
+@dataclass(eq=False)
+class Receiver:
+    """How one receiver should stand; `line` has the next batch last. `passed` is who was called while it waited."""
+
+    token: str
+    limit: int = 0
+    failures: int = 0
+    refusals: int = 0
+    retry: Moment = BEGINNING
+    failing_since: int | None = None
+    tag: int = 0
+    calls: int = 0
+    line: list[Batch] = field(default_factory=list)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    place: str = NOWHERE
+    until: Moment = BEGINNING
+    passed: Counter[str] = field(default_factory=Counter)
+
+    def forgive(self) -> None:
+        self.failures, self.refusals, self.retry, self.failing_since = 0, 0, BEGINNING, None
+
+    def end_leases(self, now: Moment) -> None:
+        self.leases = {name: lease for name, lease in self.leases.items() if lease.ends.age > now.age}
+
+    def end_call(self, done: Done, now: Moment) -> None:
+        """What a call says of its receiver."""
+        what, raises = done.settlement.what, done.settlement.raises
+        if what == "delivered":
+            self.forgive()
+        if what not in {"refused", "failed"} or self.failures != done.failures:
+            return
+        if what == "refused" and self.failures == 0:
+            self.refusals += raises
+            raises = self.refusals >= REFUSALS_MAX
+        self.failures += raises
+        if self.failures:
+            self.retry = now.after(done.probe_ages)
+            self.failing_since = now.age if self.failing_since is None else self.failing_since
+
+
+@dataclass
+class Model:
+    """One partition as it should be; `now` is set before each step."""
+
+    now: Moment = BEGINNING
+    present: int = 0
+    receivers: dict[str, Receiver] = field(default_factory=dict)
+    scheduled: dict[str, tuple[Moment, Batch]] = field(default_factory=dict)
+    pending: dict[str, Given] = field(default_factory=dict)
+    last: dict[str, Given] = field(default_factory=dict)
+    hungry: set[str] = field(default_factory=set)
+    batches: list[Batch] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    attempts: int = 0
+    accepted: "count[int]" = field(default_factory=count)
+    # Of this step: whom it concerns, whether any of them may now be called, and whether there is an earlier moment
+    # than all others to wait for.
+    touched: dict[str, Receiver] = field(default_factory=dict)
+    is_news: bool = False
+    is_sooner: bool = False
+
+    def of(self, token: str) -> Receiver:
+        """A receiver that this step is about."""
+        it = self.receivers.setdefault(token, Receiver(token))
+        self.touched[token] = it
+        return it
+
+    def held(self, token: str) -> list[Given]:
+        return [given for given in self.pending.values() if given.batch.token == token]
+
+    def at(self, place: str) -> list[Receiver]:
+        return [it for it in self.receivers.values() if it.place == place]
+
+    # What publishing, saving and retiring do.
+
+    def accept(self, bid: str, token: str, permits: int) -> None:
+        it = self.of(token)
+        it.limit = it.limit or permits
+        batch = Batch(bid, token, next(self.accepted))
+        it.line.insert(0, batch)
+        self.batches.append(batch)
+        self.finish()
+
+    def save(self, limits: Iterable[tuple[str, int, bool]]) -> None:
+        for token, limit, has_moved in limits:
+            it = self.of(token)
+            it.limit = limit
+            if has_moved:
+                it.forgive()
+        self.finish()
+
+    def retire(self, token: str) -> None:
+        it = self.of(token)
+        it.line, it.limit = [], 0
+        it.forgive()
+        for batch in self.batches:
+            batch.is_gone = batch.is_gone or batch.token == token
+        self.finish()
+
+    def drop(self, token: str, many: int) -> int:
+        """Lose the oldest batches; returns how many."""
+        lost = [batch for batch in self.batches if batch.token == token and not batch.is_gone][:many]
+        for batch in lost:
+            batch.is_gone = batch.is_dropped = True
+            self.batches.remove(batch)
+            self.counts[f"events.removed:subscriber={token}"] += 1
+        return len(lost)
+
+    # What those who hold leases do.
+
+    def take_permit(self, token: str, lease: str, limit: int, ages: int) -> str:
+        """Give a permit, to one who asks again the same; else say why not."""
+        it = self.of(token)
+        it.limit = limit
+        it.end_leases(self.now)
+        if lease in it.leases:
+            answer = "go"
+        elif it.failures and it.retry.age > self.now.age:
+            answer = "failing"
+        elif len(self.held(token)) + len(it.leases) >= (1 if it.failures else limit):
+            answer = "failing" if it.failures else "full"
+        else:
+            it.leases[lease] = Lease(self.now.after(ages), is_probe=it.failures > 0)
+            answer = "go"
+        self.finish()
+        return answer
+
+    def renew(self, token: str, names: Sequence[str], ages: int) -> int:
+        """Keep permits; returns how many were there to keep."""
+        its = self.receivers[token].leases if token in self.receivers else {}
+        kept = [name for name in names if name in its]
+        its.update({name: replace(its[name], ends=self.now.after(ages)) for name in kept})
+        return len(kept)
+
+    def settle_permit(self, token: str, lease: str, done: Done) -> tuple[int, int]:
+        it = self.of(token)
+        before = it.failures
+        it.leases.pop(lease, None)
+        it.end_call(done, self.now)
+        self.count(done, token)
+        after = it.failures
+        self.finish()
+        return before, after
+
+    # What slots do.
+
+    def turn(
+        self, done: Sequence[Done], slots: Sequence[str], process: str, probes_max: int
+    ) -> tuple[list[Result], list[Given]]:
+        results = [self.settle(each) for each in done]
+        self.promote()
+        self.seat_all()
+        probes_max -= sum(self.pending[slot].is_probe for slot in set(slots) & self.pending.keys())
+        for slot in dict.fromkeys(slots):
+            if slot not in self.pending:
+                probes_max -= self.take(slot, probes_max)
+        given = [self.pending[slot] for slot in dict.fromkeys(slots) if slot in self.pending]
+        is_full = len(given) == len(slots)
+        if slots and is_full:
+            self.hungry.discard(process)
+        is_left_over = bool(self.at(RING) or self.at(PROBES))
+        if ((self.is_news or given) and is_left_over) or (self.is_sooner and is_full):
+            self.hungry.clear()
+        self.save_all()
+        if not is_full:
+            self.hungry.add(process)
+        return results, given
+
+    def settle(self, done: Done) -> Result:
+        assert done.given is not None
+        slot, batch = done.given.slot, done.given.batch
+        if self.pending.get(slot) is not done.given:
+            return Result(self.last.get(slot) is done.given, 0, 0)
+        self.last[slot] = self.pending.pop(slot)
+        it = self.of(batch.token)
+        before = it.failures
+        it.end_call(done, self.now)
+        self.count(done, batch.token)
+        what = done.settlement.what
+        if batch.is_dropped:
+            return Result(is_ours=True, before=before, after=it.failures)
+        if what == "delivered":
+            self.batches.remove(batch)
+            self.counts[f"events.removed:subscriber={batch.token}"] += 1
+        elif what != "gone":
+            batch.attempts += what != "returned"
+            self.put_back(batch, done.ages)
+        return Result(is_ours=True, before=before, after=it.failures)
+
+    def put_back(self, batch: Batch, ages: int) -> None:
+        if ages < 0:
+            self.receivers[batch.token].line.append(batch)
+            return
+        batch.was_aside = True
+        at = self.now.after(ages)
+        is_first = all(at < other for other, _ in self.scheduled.values())
+        self.is_sooner = self.is_sooner or (ages > 0 and is_first)
+        self.scheduled[batch.job] = (at, batch)
+
+    def count(self, done: Done, token: str) -> None:
+        if done.is_attempt:
+            self.attempts += 1
+            self.counts[f"tried:{token}"] += 1
+
+    def promote(self) -> None:
+        due = sorted((at, job) for job, (at, _) in self.scheduled.items() if at.age <= self.now.age)
+        for _, job in due:
+            _, batch = self.scheduled.pop(job)
+            if not batch.is_gone:
+                line = self.of(batch.token).line
+                line.insert(len(line) if batch.attempts else 0, batch)
+        for it in sorted(self.at(WAITING), key=lambda it: it.until):
+            if it.until.age <= self.now.age:
+                self.of(it.token)
+
+    def take(self, slot: str, probes_max: int) -> bool:
+        """Give the first job of the next receiver; jobs whose batches are gone end here. Returns if it is a probe."""
+        while (it := self.next_receiver(probes_max)) is not None:
+            it.end_leases(self.now)
+            batch = it.line.pop()
+            if not batch.is_gone:
+                self.begin_call(it, Given(slot, batch, is_probe=it.failures > 0))
+            self.seat(it)
+            if slot in self.pending:
+                return self.pending[slot].is_probe
+        return False
+
+    def begin_call(self, it: Receiver, given: Given) -> None:
+        self.pending[given.slot] = given
+        it.calls += 1
+        if not given.is_probe:
+            self.present = max(self.present, it.tag)
+            it.tag += 1
+            self.pass_others(it)
+
+    def pass_others(self, called: Receiver) -> None:
+        called.passed.clear()
+        for other in self.at(RING):
+            if other is not called:
+                other.passed[called.token] += 1
+
+    def next_receiver(self, probes_max: int) -> Receiver | None:
+        if probes_max > 0 and self.at(PROBES):
+            return self.of(min(self.at(PROBES), key=lambda it: (it.retry, it.token)).token)
+        if self.at(RING):
+            return self.of(min(self.at(RING), key=lambda it: (it.tag, it.token)).token)
+        return None
+
+    def scrub(self, dead: Iterable[str]) -> None:
+        """The jobs of dead slots are first in line again, in the order in which their slots are found."""
+        for slot in dead:
+            self.last.pop(slot, None)
+            given = self.pending.pop(slot, None)
+            if given is not None:
+                self.of(given.batch.token).line.append(given.batch)
+        self.finish()
+
+    # Where receivers are.
+
+    def seat_of(self, it: Receiver) -> tuple[str, Moment]:
+        """Where a receiver belongs: who may be called and has a due job is in the ring, or probed when it is due."""
+        own = self.held(it.token)
+        if not it.line:
+            return NOWHERE, BEGINNING
+        if len(own) + len(it.leases) >= max(1, it.limit):
+            ends = [lease.ends for lease in it.leases.values()]
+            return (WAITING, min(ends)) if ends else (NOWHERE, BEGINNING)
+        if not it.failures:
+            return RING, BEGINNING
+        probing = [lease.ends for lease in it.leases.values() if lease.is_probe]
+        if probing:
+            return WAITING, min(probing)
+        if any(given.is_probe for given in own):
+            return NOWHERE, BEGINNING
+        return (WAITING, it.retry) if it.retry.age > self.now.age else (PROBES, BEGINNING)
+
+    def seat(self, it: Receiver) -> None:
+        place, until = self.seat_of(it)
+        if place == WAITING:
+            self.is_sooner = self.is_sooner or all(until < other.until for other in self.at(WAITING))
+        if place != it.place and place in {RING, PROBES}:
+            self.is_news = True
+        if place != it.place and place == RING:
+            it.tag = max(it.tag, self.present - 1)
+            it.passed.clear()
+        it.place, it.until = place, until
+
+    def seat_all(self) -> None:
+        for it in self.touched.values():
+            it.end_leases(self.now)
+            self.seat(it)
+
+    def save_all(self) -> None:
+        """Forget receivers that are gone, and begin a new step."""
+        for token, it in self.touched.items():
+            if not (it.limit or self.held(token) or it.leases or it.place):
+                del self.receivers[token]
+                for other in self.receivers.values():
+                    del other.passed[token]
+        self.touched, self.is_news, self.is_sooner = {}, False, False
+
+    def finish(self) -> None:
+        """End a step that no process waits for."""
+        self.seat_all()
+        if self.is_news or self.is_sooner:
+            self.hungry.clear()
+        self.save_all()

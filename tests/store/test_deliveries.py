@@ -1,0 +1,229 @@
+"""Deliveries and receivers by example: whose turn it is, and what the law of receivers has found."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from doubledecker.model.event import Kind
+from doubledecker.model.routing import Route
+from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.store import deliveries, events, receivers
+from doubledecker.store.deliveries import Settled, Turn
+from doubledecker.store.events import PublishLimits
+from doubledecker.store.offers import Offer
+from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.receivers import Answer, Permit
+
+LEASE_MS = 1_000_000
+FAILED = Settlement("failed", raises=True, probe_ms=1)
+
+
+def a_receiver(token: str, concurrency: int = 1, timeout_ms: int = 0) -> Subscriber:
+    """One whose every event is a batch."""
+    max_events = 1 if timeout_ms == 0 else 100
+    return Subscriber(token, "https://a", token, ("widgets",), timeout_ms, max_events, concurrency=concurrency)
+
+
+async def publish(home: Partition, receiver: Subscriber, batches: int = 1) -> None:
+    offer = Offer(Route(Kind("widgets", "update", "default"), (receiver,)), b"{}", "pam")
+    for _ in range(batches):
+        await events.publish(home, [offer], version=0, limits=PublishLimits(id_window_ms=1, ids_max=1))
+
+
+async def take(
+    home: Partition, *slots: str, settled: Sequence[Settled] = (), process: str = "p", probes_max: int = 1
+) -> Turn:
+    return await deliveries.turn(home, settled, slots, process=process, probes_max=probes_max)
+
+
+async def fail(home: Partition, *receivers_: Subscriber) -> None:
+    """Make receivers fail, each with two batches, whose probes are due in this order."""
+    for receiver in receivers_:
+        await publish(home, receiver, batches=2)
+        turn = await take(home, "s", probes_max=0)
+        await take(home, settled=[Settled(job, FAILED) for job in turn.jobs])
+        home.shift_ms += 10
+
+
+async def permitted(home: Partition, token: str, lease: str, *, limit: int = 1) -> Permit:
+    return await receivers.take_permit(home, token, lease=lease, limit=limit, version=0, lease_ms=LEASE_MS)
+
+
+def tokens(turn: Turn) -> list[str]:
+    return [job.token for job in turn.jobs]
+
+
+async def test_a_newcomer_is_served_before_all_that_were_served_this_round(plain: Partitions):
+    for token in ("ann", "bob", "cid"):
+        await publish(plain.home, a_receiver(token, 5), batches=5)
+    served = await take(plain.home, "s1", "s2")
+    await publish(plain.home, a_receiver("new", 5))
+
+    turn = await take(plain.home, "s3", "s4", "s5")
+
+    assert tokens(served) == ["ann", "bob"]
+    assert tokens(turn) == ["cid", "new", "ann"]
+
+
+@pytest.mark.parametrize("whose", ["new", "@queue"])
+async def test_calls_on_leases_put_no_newcomer_behind_those_who_were_served(plain: Partitions, whose: str):
+    """Each moved virtual time on, and its receiver's tag: by as many turns the newcomer waited."""
+    await publish(plain.home, a_receiver("ann", 9), batches=9)
+    await take(plain.home, "s1")
+    for _ in range(5):
+        await receivers.settle(plain.home, whose, await permitted(plain.home, whose, "lease"), RETURNED)
+    await publish(plain.home, a_receiver("new"))
+
+    turn = await take(plain.home, "s2", "s3")
+
+    assert tokens(turn) == ["new", "ann"]
+
+
+async def test_of_failing_receivers_the_one_that_was_due_first_is_probed(plain: Partitions):
+    await fail(plain.home, a_receiver("bob"), a_receiver("ann"))
+
+    turn = await take(plain.home, "s1", "s2")
+
+    assert tokens(turn) == ["bob"]
+
+
+async def test_a_settlement_sent_again_does_not_count_for_the_next_attempt_of_its_slot(plain: Partitions):
+    await publish(plain.home, a_receiver("ann"))
+    [job] = (await take(plain.home, "s1")).jobs
+    refused = [Settled(job, Settlement("refused", retry_ms=0), "{}", {"tried": 1})]
+    lost = await take(plain.home, "s1", settled=refused)
+
+    turn = await take(plain.home, "s1", settled=refused)
+
+    assert turn.results[0].is_ours
+    assert [again.held for again in turn.jobs] == [given.held for given in lost.jobs] != [job.held]
+    assert await plain.home.command("XLEN", plain.home.key("journal:attempts")) == 1
+    assert await plain.home.command("HGET", plain.home.key("counters"), "tried") == b"1"
+
+
+async def test_a_slot_named_twice_gets_one_job(plain: Partitions):
+    await publish(plain.home, a_receiver("ann", 5), batches=5)
+
+    turn = await take(plain.home, "s1", "s1")
+
+    assert len(turn.jobs) == 1
+    assert turn.wait_ms == 0
+
+
+async def test_a_turn_gives_no_further_job_when_those_given_hold_enough(
+    plain: Partitions, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(deliveries, "BYTES_MAX", 3)
+    await publish(plain.home, a_receiver("ann", 5), batches=5)
+
+    turn = await take(plain.home, "s1", "s2", "s3")
+
+    assert [job.slot for job in turn.jobs] == ["s1", "s2"]
+    assert turn.wait_ms == 0
+
+
+async def test_probes_that_slots_already_hold_are_among_those_they_may_make(plain: Partitions):
+    await fail(plain.home, a_receiver("ann"), a_receiver("bob"))
+    await take(plain.home, "s1", probes_max=1)
+
+    turn = await take(plain.home, "s2", "s1", probes_max=1)
+
+    assert [(job.slot, job.token) for job in turn.jobs] == [("s1", "ann")]
+
+
+async def test_a_receiver_whose_probe_died_with_its_lease_is_probed_again(plain: Partitions):
+    """It was in no set, until something was published to it."""
+    await fail(plain.home, a_receiver("ann", 3))
+    await permitted(plain.home, "ann", "lease", limit=3)
+    waiting = await take(plain.home, "s1")
+    plain.home.shift_ms += LEASE_MS
+
+    turn = await take(plain.home, "s1")
+
+    assert not waiting.jobs
+    assert waiting.wait_ms is not None
+    assert [job.is_probe for job in turn.jobs] == [True]
+
+
+async def test_a_receiver_is_not_probed_for_ever_by_a_lease_that_was_settled_beside_other_calls(plain: Partitions):
+    """It was in no set, and never called again."""
+    ann = a_receiver("ann", 3)
+    await fail(plain.home, ann)
+    permit = await permitted(plain.home, "ann", "lease", limit=3)
+    await receivers.save(plain, [ann], moved=["ann"])
+    [job] = (await take(plain.home, "s1")).jobs
+    await receivers.settle(plain.home, "ann", permit, DELIVERED)
+    await take(plain.home, settled=[Settled(job, FAILED)])
+    plain.home.shift_ms += 10
+
+    turn = await take(plain.home, "s1")
+
+    assert [job.is_probe for job in turn.jobs] == [True]
+
+
+async def test_who_asks_again_for_a_permit_has_that_one(plain: Partitions):
+    """It was told that the receiver was full, by its own permit; or had two, of which one was never given back."""
+    permits = [await permitted(plain.home, "ann", "lease") for _ in range(2)]
+    await receivers.settle(plain.home, "ann", permits[1], RETURNED)
+
+    states = await receivers.states(plain.home, ["ann"])
+
+    assert [permit.answer for permit in permits] == [Answer.GO, Answer.GO]
+    assert states["ann"].leased == 0
+
+
+async def test_calls_to_a_receiver_that_was_forgotten_hold_their_permits_until_they_end(plain: Partitions):
+    permit = await permitted(plain.home, "@queue", "lease")
+    await receivers.forget(plain.home, "@queue")
+
+    during = await permitted(plain.home, "@queue", "another")
+    await receivers.settle(plain.home, "@queue", permit, RETURNED)
+    after = await permitted(plain.home, "@queue", "another")
+
+    assert (during.answer, after.answer) == (Answer.FULL, Answer.GO)
+
+
+async def test_who_waits_is_told_of_what_is_due_earlier(plain: Partitions):
+    """Who settles without a slot to offer does not wait for it; nobody listens here, so all are told."""
+    await publish(plain.home, a_receiver("ann"), batches=2)
+    [job] = (await take(plain.home, "s1", process="busy")).jobs
+    await take(plain.home, "s2", process="idle")
+
+    await take(plain.home, settled=[Settled(job, FAILED)], process="busy")
+
+    assert await plain.home.command("SMEMBERS", plain.home.key("jobs:hungry:main")) == []
+
+
+async def test_a_receiver_has_its_permits_with_its_first_batch(plain: Partitions):
+    """It had but one while all its batches were closed by their deadline, and nobody had told how many."""
+    await publish(plain.home, a_receiver("ann", 3, timeout_ms=1))
+    plain.home.shift_ms += 10
+    await take(plain.home, "s1")
+
+    states = await receivers.states(plain.home, ["ann"])
+
+    assert states["ann"].limit == 3
+
+
+@pytest.mark.parametrize(("batches", "is_failing"), [(4, False), (5, True)])
+async def test_a_receiver_that_refuses_five_different_batches_in_a_row_is_failing(
+    plain: Partitions, batches: int, is_failing: bool
+):
+    await publish(plain.home, a_receiver("ann"), batches=batches)
+    for _ in range(batches):
+        [job] = (await take(plain.home, "s1")).jobs
+        refused = Settlement("refused", raises=True, probe_ms=1, retry_ms=LEASE_MS)
+        turn = await take(plain.home, settled=[Settled(job, refused)])
+
+    assert (turn.results[0].failures > 0) == is_failing
+
+
+async def test_a_batch_that_is_refused_often_says_no_more_than_once(plain: Partitions):
+    await publish(plain.home, a_receiver("ann"))
+    for attempt in range(9):
+        [job] = (await take(plain.home, "s1")).jobs
+        refused = Settlement("refused", raises=attempt == 0, probe_ms=1, retry_ms=0)
+        turn = await take(plain.home, settled=[Settled(job, refused)])
+
+    assert turn.results[0].failures == 0
