@@ -13,7 +13,7 @@ from typing import NamedTuple
 from doubledecker.model.settlement import Settlement
 
 REFUSALS_MAX = 5
-NOWHERE, RING, PROBES, WAITING = "", "ring", "probes", "waiting"
+NOWHERE, RING, PROBES, WAKE = "", "ring", "probes", "wake"
 
 
 class Moment(NamedTuple):
@@ -112,7 +112,7 @@ class Receiver:
         if what == "refused" and self.failures == 0:
             self.refusals += raises
             raises = self.refusals >= REFUSALS_MAX
-        self.failures += raises
+        self.failures = max(what == "failed", self.failures + raises)
         if self.failures:
             self.retry = now.after(done.probe_ages)
             self.failing_since = now.age if self.failing_since is None else self.failing_since
@@ -264,6 +264,7 @@ class Model:
             self.counts[f"events.removed:subscriber={batch.token}"] += 1
         elif what != "gone":
             batch.attempts += what != "returned"
+            batch.was_aside = batch.was_aside or (what != "returned" and done.ages >= 0)
             self.put_back(batch, done.ages)
         return Result(is_ours=True, before=before, after=it.failures)
 
@@ -271,7 +272,6 @@ class Model:
         if ages < 0:
             self.receivers[batch.token].line.append(batch)
             return
-        batch.was_aside = True
         at = self.now.after(ages)
         is_first = all(at < other for other, _ in self.scheduled.values())
         self.is_sooner = self.is_sooner or (ages > 0 and is_first)
@@ -287,9 +287,9 @@ class Model:
         for _, job in due:
             _, batch = self.scheduled.pop(job)
             if not batch.is_gone:
-                line = self.of(batch.token).line
-                line.insert(len(line) if batch.attempts else 0, batch)
-        for it in sorted(self.at(WAITING), key=lambda it: it.until):
+                it = self.of(batch.token)
+                it.line.insert(len(it.line) if batch.attempts and not it.failures else 0, batch)
+        for it in sorted(self.at(WAKE), key=lambda it: it.until):
             if it.until.age <= self.now.age:
                 self.of(it.token)
 
@@ -344,20 +344,20 @@ class Model:
             return NOWHERE, BEGINNING
         if len(own) + len(it.leases) >= max(1, it.limit):
             ends = [lease.ends for lease in it.leases.values()]
-            return (WAITING, min(ends)) if ends else (NOWHERE, BEGINNING)
+            return (WAKE, min(ends)) if ends else (NOWHERE, BEGINNING)
         if not it.failures:
             return RING, BEGINNING
         probing = [lease.ends for lease in it.leases.values() if lease.is_probe]
         if probing:
-            return WAITING, min(probing)
+            return WAKE, min(probing)
         if any(given.is_probe for given in own):
             return NOWHERE, BEGINNING
-        return (WAITING, it.retry) if it.retry.age > self.now.age else (PROBES, BEGINNING)
+        return (WAKE, it.retry) if it.retry.age > self.now.age else (PROBES, BEGINNING)
 
     def seat(self, it: Receiver) -> None:
         place, until = self.seat_of(it)
-        if place == WAITING:
-            self.is_sooner = self.is_sooner or all(until < other.until for other in self.at(WAITING))
+        if place == WAKE:
+            self.is_sooner = self.is_sooner or all(until < other.until for other in self.at(WAKE))
         if place != it.place and place in {RING, PROBES}:
             self.is_news = True
         if place != it.place and place == RING:

@@ -25,7 +25,7 @@ from doubledecker.store.events import PublishLimits
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 from doubledecker.store.receivers import Answer, Permit, State
-from laws.receiver_model import PROBES, RING, WAITING, Done, Given, Model, Moment, Receiver, Result
+from laws.receiver_model import PROBES, RING, WAKE, Done, Given, Model, Moment, Receiver, Result
 from laws.world import AGE_MS, World, hold_law, law, pairs, strings
 
 TOKENS = ("ann", "bob", "cid")
@@ -487,7 +487,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         heads = self.world.ask(
             ground.partition,
             ["ZRANGE", f"jobs:scheduled:{MAIN}", 0, 0, "WITHSCORES"],
-            ["ZRANGE", "receivers:waiting", 0, 0, "WITHSCORES"],
+            ["ZRANGE", "receivers:wake", 0, 0, "WITHSCORES"],
         )
         deadlines = [at for head in heads for at in pairs(head).values()]
         if is_full or not (deadlines or ground.model.at(RING)):
@@ -560,14 +560,14 @@ class ReceiversMachine(RuleBasedStateMachine):
             ground.partition,
             ["ZRANGE", "receivers:ring", 0, -1, "WITHSCORES"],
             ["ZRANGE", "receivers:probes", 0, -1],
-            ["ZRANGE", "receivers:waiting", 0, -1, "WITHSCORES"],
+            ["ZRANGE", "receivers:wake", 0, -1, "WITHSCORES"],
             ["GET", "receivers:turn"],
         )
         model = ground.model
         assert int(turn or 0) == model.present
         assert {name.decode(): tag for name, tag in pairs(ring).items()} == {it.token: it.tag for it in model.at(RING)}
         assert strings(probes) == [it.token for it in sorted(model.at(PROBES), key=lambda it: (it.retry, it.token))]
-        assert self.ages(waiting) == {it.token: it.until.age for it in model.at(WAITING)}
+        assert self.ages(waiting) == {it.token: it.until.age for it in model.at(WAKE)}
 
     def ages(self, flat: list[bytes]) -> dict[str, int]:
         """A sorted set by time, as ages."""

@@ -41,16 +41,44 @@ async def test_the_others_are_delivered_within_seconds(one: Topology, status: in
         assert receiver.in_flight_max <= concurrency
 
 
-@pytest.mark.parametrize("status", [400, 500])
+@pytest.mark.parametrize("status", [400, 403, 404, 410, 500])
 async def test_one_event_that_is_never_taken_stops_nobody(one: Topology, status: int):
     async with a_bus(one, **BACKOFF) as bus, Receiver() as receiver:
         refuse(receiver, frozenset({"id-10"}), status)
         await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0, max=1, concurrency=1)
         await bus.publish(await bus.token("p"), [an_event(n, id=f"id-{n}") for n in range(100)])
 
-        await receiver.until_events(99, within_s=5)
+        await receiver.until_events(99, within_s=10)
 
         assert receiver.ids == [f"id-{n}" for n in range(100) if n != 10]
+
+
+@pytest.mark.parametrize(("status", "neighbours"), [(400, 9), (404, 2), (500, 5)])
+async def test_neighbours_that_are_never_taken_do_not_use_up_all_probes(one: Topology, status: int, neighbours: int):
+    """Those put aside came back before all others: twelve of them kept 88 good events waiting for good."""
+    async with a_bus(one, backoff_base_ms=50, backoff_cap_ms=300_000) as bus, Receiver() as receiver:
+        refuse(receiver, frozenset(f"id-{n}" for n in range(neighbours)), status)
+        await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0, max=1, concurrency=1)
+        await bus.publish(await bus.token("p"), [an_event(n, id=f"id-{n}") for n in range(50)])
+
+        await receiver.until_events(50 - neighbours, within_s=60)
+
+        assert receiver.ids == [f"id-{n}" for n in range(neighbours, 50)]
+
+
+async def test_a_receiver_is_failing_after_its_last_attempt_failed_whatever_came_before(one: Topology):
+    """A single event that always fails left it healthy, with twenty failures in a row."""
+    async with a_bus(one, backoff_base_ms=20, backoff_cap_ms=20) as bus, Receiver() as receiver:
+        refuse(receiver, frozenset({"id-0"}), 500)
+        subscriber = await bus.token("s")
+        await bus.subscribe(subscriber, receiver.url, "widgets", timeout=0, max=1)
+        await bus.publish(await bus.token("p"), [an_event(n, id=f"id-{n}") for n in range(5)])
+        await receiver.until_events(4)
+
+        await receiver.until_attempts(receiver.attempts + 10)
+
+        [row] = await _until(lambda: bus.get("/subscribers", subscriber), lambda rows: rows[0]["failures"] > 0)
+        assert row["failures"] == 1
 
 
 async def test_a_receiver_that_refuses_shows_as_refusing_and_its_health_falls(one: Topology):

@@ -96,7 +96,7 @@ class Dialer:
                 retry_after_ms = _retry_after(response.headers.get("Retry-After"))
                 return Outcome(Kind.REFUSED, took_ms(), response.status, retry_after_ms, _text(response.reason or ""))
         except TimeoutError:
-            return Outcome(Kind.TIMED_OUT, took_ms(), detail=f"no connection within {self._connect_s} s")
+            return Outcome(Kind.UNREACHABLE, took_ms(), detail=f"no connection within {self._connect_s} s")
         except aiohttp.ClientConnectorError as error:
             return Outcome(Kind.UNREACHABLE, took_ms(), detail=_text(str(error.os_error)))
         except (aiohttp.ClientError, ssl.SSLError, OSError, ValueError) as error:

@@ -6,8 +6,8 @@ Failing is a matter of receivers, refusing a matter of content, and each has a c
 - Any other failure makes the receiver *failing*: it is left alone for a while that doubles with every batch that fails,
   and then probed with one batch at a time. The batch that failed stays first in line, so that order holds.
 - A batch that has failed twice may be what makes the receiver fail. It is put aside, on its own schedule, and the next
-  probe is another batch. Unless it cannot be to blame: nobody was there, or the answer is about address, credentials or
-  patience.
+  probe is another batch. An answer about address or credentials is likely not about the batch: it has five tries. Where
+  nobody was there, or the receiver asks for patience, the batch cannot be to blame, and stays first.
 
 Delays are a random part of a span that doubles (full jitter), so that a receiver that comes back is not met by everyone
 at once. A receiver that names its own delay gets at least that.
@@ -23,6 +23,7 @@ PROBE_BASE_MS = 100
 PROBE_CAP_MS = 60_000
 # After so many failed attempts a batch is put aside, and the next one is tried.
 TRIES_MAX = 2
+ADDRESS_TRIES_MAX = 5
 
 
 @dataclass(frozen=True)
@@ -39,17 +40,20 @@ def decide(outcome: Outcome, *, attempts: int, failures: int, backoff: Backoff, 
     """`attempts` counts this one; `failures` are those of the receiver before it; `chance` is random, from 0 to 1."""
     if outcome.is_delivered:
         return DELIVERED
-    is_suspect = not outcome.acquits_content
-    # The same batch once more says nothing new of its receiver, unless it cannot be to blame.
-    raises = attempts == 1 or not is_suspect
+    is_suspect = not outcome.acquits_content and attempts >= _tries_max(outcome)
+    # A batch that may be to blame itself says nothing new of its receiver.
+    raises = not is_suspect
     probe_ms = _delay(failures + raises, PROBE_BASE_MS, min(PROBE_CAP_MS, backoff.cap_ms), chance)
     if outcome.patience_ms is not None:
         probe_ms = max(probe_ms, min(outcome.patience_ms, backoff.retry_after_ms_max))
     retry_ms = delay_after(attempts, backoff=backoff, chance=chance)
     if outcome.blames_content:
         return Settlement("refused", raises, probe_ms, retry_ms)
-    is_aside = is_suspect and attempts >= TRIES_MAX
-    return Settlement("failed", raises, probe_ms, retry_ms if is_aside else FIRST)
+    return Settlement("failed", raises, probe_ms, retry_ms if is_suspect else FIRST)
+
+
+def _tries_max(outcome: Outcome) -> int:
+    return ADDRESS_TRIES_MAX if outcome.blames_address else TRIES_MAX
 
 
 def delay_after(attempts: int, *, backoff: Backoff, chance: float) -> int:

@@ -151,7 +151,8 @@ local function settle(slot, held, what, failures, raises, probe_ms, delay_ms, ev
   return 1, before, it.failures
 end
 
--- What is due comes into its receiver's line: in front if it was tried before, else behind.
+-- What is due comes into its receiver's line. What was tried before comes first, unless its receiver is failing: then the
+-- next probe is one that has not been tried, or several batches that are never taken would use up all probes in turns.
 local function promote()
   local due = redis.call("ZRANGE", scheduled, "-inf", now, "BYSCORE", "LIMIT", 0, due_max)
   if #due > 0 then
@@ -160,10 +161,12 @@ local function promote()
   for _, job in ipairs(due) do
     local bid, token = string.match(job, "^(%S+) (%S+)$")
     if is_there(bid, token) then
-      line_up(read_receiver(token), bid, redis.call("LINDEX", batch(bid), 2) == "0" and "LPUSH" or "RPUSH")
+      local it = read_receiver(token)
+      local is_first = it.failures == 0 and redis.call("LINDEX", batch(bid), 2) ~= "0"
+      line_up(it, bid, is_first and "RPUSH" or "LPUSH")
     end
   end
-  read_receivers(redis.call("ZRANGE", waiting, "-inf", now, "BYSCORE", "LIMIT", 0, due_max))
+  read_receivers(redis.call("ZRANGE", wake, "-inf", now, "BYSCORE", "LIMIT", 0, due_max))
 end
 
 local given, given_count, given_bytes = {}, 0, 0
@@ -307,7 +310,7 @@ redis.call("SADD", hungry, process)
 
 -- Of many processes that wait for the same moment one owns it; the others wait a little longer, and find it done.
 local earliest = is_more and now or math.huge
-for _, zset in ipairs({scheduled, waiting}) do
+for _, zset in ipairs({scheduled, wake}) do
   local head = redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")
   earliest = math.min(earliest, tonumber(head[2] or math.huge))
 end

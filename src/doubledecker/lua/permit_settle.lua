@@ -8,7 +8,7 @@
 -- key counters          counters          hash    telemetry
 -- key journal           journal           hash    attempts_bytes: what the attempt journal holds
 -- key journal_attempts  journal:attempts  stream  one entry a delivery attempt
--- key settled           permits:settled:<of_token>  zset  permits with which an attempt was written lately, by when
+-- key settled           permits:settled:<of_token>  zset  permits with which a call was settled lately, by when
 -- arg of_token  text  the receiver
 -- arg lease     text  the permit
 -- arg what      text  delivered, refused, failed, or returned when nobody was called
@@ -17,11 +17,11 @@
 -- arg probe_ms  int   how long until the next probe
 -- arg attempt   text  the attempt as JSON, for the journal; empty when it is journaled elsewhere, or was none
 -- arg counts    pack  a counter, how much to add, a counter, …
--- arg settled_ms  int  how long to remember that it was written
+-- arg settled_ms  int  how long to remember that it was settled
 -- returns       {failures before, failures after}
 
 local it = read_receiver(of_token)
-if #attempt > 0 then
+if what ~= "returned" then
   redis.call("ZREMRANGEBYSCORE", settled, "-inf", now - settled_ms)
   if redis.call("ZADD", settled, now, lease) == 0 then
     return {it.failures, it.failures}

@@ -1,7 +1,7 @@
 -- part: receivers, their permits, and the ring of those that may be called.
 --
 -- A receiver is called by as many at a time as it has permits. One that has a due job is in exactly one of three places:
--- in `ring` when it may be called now, in `probes` when it is failing and its next probe is due, in `waiting` when it may
+-- in `ring` when it may be called now, in `probes` when it is failing and its next probe is due, in `wake` when it may
 -- be called only later. One that has no due job or no free permit is in none; whoever adds a job or frees a permit seats it.
 --
 -- Each has a tag in virtual time, and the least tag is next in the ring; a call moves the tag on by one. Virtual time is the
@@ -15,7 +15,7 @@
 -- key  receivers  receivers                  hash    how each receiver stands, as MessagePack (`known`)
 -- key  ring       receivers:ring             zset    receivers that may be called, by tag
 -- key  probes     receivers:probes           zset    failing receivers whose probe is due, by when it was
--- key  waiting    receivers:waiting          zset    receivers that may be called later, by when
+-- key  wake       receivers:wake             zset    receivers that may be called later, by when
 -- key  turn       receivers:turn             string  virtual time
 -- key  hungry     jobs:hungry:main           set     processes that wait for jobs
 -- keys line       jobs:instant:main:<token>  list    due jobs of a receiver, next one last
@@ -23,8 +23,8 @@
 -- keys token_index  batches:index:<token>    zset    one subscriber's batches by creation time
 -- now
 
-local NOWHERE, RING, PROBES, WAITING = 0, 1, 2, 3
-local seats = {ring, probes, waiting}
+local NOWHERE, RING, PROBES, WAKE = 0, 1, 2, 3
+local seats = {ring, probes, wake}
 -- So many different batches refused in a row, and none taken: then the receiver is failing, whatever it blames.
 local REFUSALS_MAX = 5
 
@@ -106,7 +106,7 @@ local function seat_of(it)
     if it.leased == 0 then
       return NOWHERE
     end
-    return WAITING, tonumber(redis.call("ZRANGE", leases(it.token), 0, 0, "WITHSCORES")[2])
+    return WAKE, tonumber(redis.call("ZRANGE", leases(it.token), 0, 0, "WITHSCORES")[2])
   end
   if it.failures == 0 then
     return RING
@@ -114,9 +114,9 @@ local function seat_of(it)
   if it.prober ~= "" then
     -- A slot's probe ends with its call. A lease may just end.
     local ends_at = it.leased > 0 and redis.call("ZSCORE", leases(it.token), it.prober)
-    return ends_at and WAITING or NOWHERE, ends_at and tonumber(ends_at)
+    return ends_at and WAKE or NOWHERE, ends_at and tonumber(ends_at)
   end
-  return it.retry_at > now and WAITING or PROBES, it.retry_at
+  return it.retry_at > now and WAKE or PROBES, it.retry_at
 end
 
 local function serving()
@@ -134,8 +134,8 @@ local function seat_receivers()
     if seat == RING then
       it.tag = seat ~= it.seat and math.max(it.tag, serving() - 1) or it.tag
       score = it.tag
-    elseif seat == WAITING and (seat ~= it.seat or score ~= it.score) then
-      note_time(waiting, score)
+    elseif seat == WAKE and (seat ~= it.seat or score ~= it.score) then
+      note_time(wake, score)
     end
     if seat ~= it.seat and it.seat ~= NOWHERE then
       table.insert(gone[it.seat], it.token)
@@ -202,7 +202,7 @@ local function end_call(it, what, failures, raises, probe_ms)
     it.refusals = it.refusals + raises
     raises = it.refusals >= REFUSALS_MAX and 1 or 0
   end
-  it.failures = failures + raises
+  it.failures = math.max(what == "failed" and 1 or 0, failures + raises)
   if it.failures > 0 then
     it.retry_at = now + probe_ms
     it.failing_since = it.failing_since > 0 and it.failing_since or now

@@ -20,8 +20,8 @@ class Kind(Enum):
 
 # Answers that blame what was sent: malformed, in conflict, too large, of a wrong type, not to be processed.
 _CONTENT_STATUSES = frozenset({400, 409, 413, 415, 422})
-# Answers about address, credentials or patience: any other batch would have got the same.
-_ACQUITTING_STATUSES = frozenset({401, 403, 404, 405, 407, 410, 429, *range(300, 400)})
+# Answers about address and credentials: most likely any other batch would have got the same.
+_ADDRESS_STATUSES = frozenset({401, 403, 404, 405, 407, 410, *range(300, 400)})
 _PATIENCE_STATUSES = frozenset({_TOO_MANY, _UNAVAILABLE})
 
 
@@ -49,10 +49,15 @@ class Outcome:
         return self.status in _CONTENT_STATUSES
 
     @property
+    def blames_address(self) -> bool:
+        """Whether it was refused for where it was sent, or by whom."""
+        return self.status in _ADDRESS_STATUSES
+
+    @property
     def acquits_content(self) -> bool:
-        """Whether any other batch would have met the same end: nobody was there, or the answer does not look at it."""
+        """Whether any other batch would have met the same end: nobody was there, or the receiver asks for patience."""
         is_unavailable = self.status == _UNAVAILABLE and self.patience_ms is not None
-        return self.kind is Kind.UNREACHABLE or self.status in _ACQUITTING_STATUSES or is_unavailable
+        return self.kind is Kind.UNREACHABLE or self.status == _TOO_MANY or is_unavailable
 
     @property
     def patience_ms(self) -> int | None:

@@ -137,7 +137,7 @@ async def settle(
 ) -> tuple[int, int]:
     """Give a permit back, and keep what came of the call; returns the receiver's failures before and after.
 
-    Safe to repeat with an attempt, which is journaled and counted once.
+    Safe to repeat: what came of it, the journal entry and the counts are written once.
     """
     reply = await partition.run(
         _SETTLE,

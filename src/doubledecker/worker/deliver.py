@@ -222,7 +222,8 @@ class Deliveries:
                 attempted = await self._deliverer.attempt(_load(lane.partition, job, receiver))
                 settled = Settled(job, attempted.settlement, attempted.entry, attempted.counts)
         except BusAway:
-            settled = Settled(job, Settlement("returned", retry_ms=_ERROR_DELAY_MS))
+            # Home is away: the job goes back to the front of its line after a while, so that no other overtakes it.
+            await asyncio.sleep(_PAUSE_S)
         except Exception:  # noqa: BLE001 - the edge of a job: nothing in it may end the process
             _log.exception("job.failed", job="batch", args=job.held)
             settled = Settled(job, Settlement("returned", retry_ms=_ERROR_DELAY_MS))
