@@ -24,6 +24,8 @@ PROBE_CAP_MS = 60_000
 # After so many failed attempts a batch is put aside, and the next one is tried.
 TRIES_MAX = 2
 ADDRESS_TRIES_MAX = 5
+# An answer may ask for more patience than our own cap, but not for ever.
+RETRY_AFTER_MS_MAX = 3_600_000
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,6 @@ class Backoff:
 
     base_ms: int = 1_000
     cap_ms: int = 300_000
-    # An answer may ask for more patience than our own cap, but not for ever.
-    retry_after_ms_max: int = 3_600_000
 
 
 def decide(outcome: Outcome, *, attempts: int, failures: int, backoff: Backoff, chance: float) -> Settlement:
@@ -45,7 +45,7 @@ def decide(outcome: Outcome, *, attempts: int, failures: int, backoff: Backoff, 
     raises = not is_suspect
     probe_ms = _delay(failures + raises, PROBE_BASE_MS, min(PROBE_CAP_MS, backoff.cap_ms), chance)
     if outcome.patience_ms is not None:
-        probe_ms = max(probe_ms, min(outcome.patience_ms, backoff.retry_after_ms_max))
+        probe_ms = max(probe_ms, min(outcome.patience_ms, RETRY_AFTER_MS_MAX))
     retry_ms = delay_after(attempts, backoff=backoff, chance=chance)
     if outcome.blames_content:
         return Settlement("refused", raises, probe_ms, retry_ms)
