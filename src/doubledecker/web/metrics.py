@@ -266,11 +266,17 @@ def _memory(view: Overview) -> Iterator[Metric]:
 
 
 def _of_subscribers(view: Overview) -> Iterator[_Rows]:
+    conditions = [each.condition for each in view.subscribers]
     shapes = {
         "queue_events": ("Events waiting, by subscriber", [each.events for each in view.subscribers]),
         "queue_batches": ("Batches waiting, by subscriber", [each.batches for each in view.subscribers]),
-        "health_points": ("Health from 0 to 100, by subscriber", [e.condition.health for e in view.subscribers]),
-        "calls": ("Deliveries under way, by subscriber", [each.condition.calls for each in view.subscribers]),
+        "health_points": ("Health from 0 to 100, by subscriber", [each.health for each in conditions]),
+        "failures": (
+            "Batches that failed in a row, by subscriber; 0 unless it fails",
+            [e.failures for e in conditions],
+        ),
+        "refusals": ("Batches refused in a row for their content, by subscriber", [e.refusals for e in conditions]),
+        "calls": ("Deliveries under way, by subscriber", [each.calls for each in conditions]),
     }
     tokens = [[each.subscriber.token] for each in view.subscribers]
     for name, (text, values) in shapes.items():
