@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from conftest import Topology
@@ -11,6 +12,7 @@ from doubledecker.bus import overview
 from doubledecker.bus.relief import DropMessages, DroppingQueue, MemoryRules
 from doubledecker.errors import SettingInvalid
 from doubledecker.store import batches, counters, journal, memory
+from doubledecker.store.receivers import State
 from doubledecker.worker import process
 from doubledecker.worker.autodrop import Autodrop, _Run
 from harness import TestBus, a_bus, an_event, quick_settings
@@ -58,8 +60,7 @@ async def test_when_the_journal_fills_memory_a_healthy_receiver_gets_everything(
 async def test_when_a_queue_that_nobody_consumes_fills_memory_it_drops_its_oldest_and_nobody_else_loses(data_dir: Path):
     async with (
         a_small_server(data_dir, maxmemory_bytes=MAXMEMORY_BYTES) as topology,
-        # The queue is its publisher's own, whose bound would refuse events before memory is short.
-        a_bus(topology, client_waiting_bytes_max=0, **QUICK) as bus,
+        a_bus(topology, **QUICK) as bus,
         Receiver() as receiver,
     ):
         publisher = await bus.token("shop")
@@ -99,6 +100,29 @@ async def test_when_a_dead_receiver_fills_memory_it_loses_its_oldest_and_nobody_
         assert dropped.startswith("events.autodropped:subscriber=dead-")
         answer = await bus.get("/readyz")
         assert answer["memory"].startswith("short")  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("delivered_ago_ms", "is_dropped"), [(1_000, False), (600_000, True)])
+async def test_who_fails_in_one_partition_and_is_served_in_another_loses_nothing(
+    topology: Topology, delivered_ago_ms: int, *, is_dropped: bool
+):
+    async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as other:
+        mail = await bus.token("mail")
+        await bus.subscribe(mail, DEAD_URL, "widgets", timeout=0)
+        await bus.publish(await bus.token("shop"), [an_event(n, tenant=f"t{n}") for n in range(30)])
+        [token] = (await batches.gauges(other.partitions.home))[0]
+        *_, last = other.partitions.all
+        now_ms = await last.time_ms()
+        for partition in other.partitions.all:
+            state = State(limit=1, failures=3, failing_since=now_ms - 400_000)
+            if partition is last:
+                state = State(limit=1, delivered_at=now_ms - delivered_ago_ms)
+            await partition.write("HSET", partition.key("receivers"), token, msgspec.msgpack.encode(state))
+
+        await Autodrop(other.partitions, other.registry, MemoryRules(bytes_max=1)).run()
+
+        is_failing_somewhere = len(other.partitions.all) > 1
+        assert ("events.autodropped" in await totals(bus)) == (is_dropped and is_failing_somewhere)
 
 
 @pytest.mark.parametrize(("answer", "after_s"), [("hang", 0.0), (500, 300.0)], ids=["slow", "failing since a moment"])

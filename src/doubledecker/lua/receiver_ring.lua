@@ -36,13 +36,15 @@ local is_news, is_sooner = false, false
 -- limit, held, leased: its permits, those that slots hold, those on lease. failures: different batches that failed in a row;
 -- 0 while it is well. retry_at: when its next probe is due. refusals: different batches refused in a row. prober: the slot
 -- or lease that probes it, else empty. failing_since: when the first of the failures was. seat: where it is. begun: how many
--- jobs slots were given for it, which tells one from the same once more. One whose number of permits is not known, as it is
+-- jobs slots were given for it, which tells one from the same once more. delivered_at: when it last took a batch, 0 if never
+-- since this is kept. One whose number of permits is not known, as it is
 -- new or gone, has one. `due` is how many jobs are in its line.
 local function known(token, packed)
-  local v = packed and cmsgpack.unpack(packed) or {0, 0, 0, 0, 0, 0, 0, "", 0, NOWHERE, 0}
+  local v = packed and cmsgpack.unpack(packed) or {0, 0, 0, 0, 0, 0, 0, "", 0, NOWHERE, 0, 0}
   local it = {
     token = token, tag = v[1], limit = v[2], held = v[3], leased = v[4], failures = v[5], retry_at = v[6],
     refusals = v[7], prober = v[8], failing_since = v[9], seat = v[10], begun = v[11],
+    delivered_at = v[12] or 0,
     due = redis.call("LLEN", line(token)),
   }
   it.score = it.seat == RING and it.tag or it.seat == PROBES and it.retry_at
@@ -165,7 +167,7 @@ local function save_receivers()
       words[#words + 1] = it.token
       words[#words + 1] = cmsgpack.pack({
         it.tag, it.limit, it.held, it.leased, it.failures, it.retry_at, it.refusals, it.prober, it.failing_since, it.seat,
-        it.begun,
+        it.begun, it.delivered_at,
       })
     else
       redis.call("HDEL", receivers, it.token)
@@ -192,7 +194,7 @@ end
 -- batch once more.
 local function end_call(it, what, failures, raises, probe_ms)
   if what == "delivered" then
-    it.failures, it.retry_at, it.refusals, it.failing_since = 0, 0, 0, 0
+    it.failures, it.retry_at, it.refusals, it.failing_since, it.delivered_at = 0, 0, 0, 0, now
     return
   end
   if (what ~= "refused" and what ~= "failed") or it.failures ~= failures then

@@ -9,7 +9,7 @@ for i = 1, #limits, 3 do
   local it = read_receiver(limits[i])
   it.limit = limits[i + 1]
   if limits[i + 2] == 1 then
-    it.failures, it.retry_at, it.refusals, it.failing_since = 0, 0, 0, 0
+    it.failures, it.retry_at, it.refusals, it.failing_since, it.delivered_at = 0, 0, 0, 0, 0
   end
 end
 save_receivers()

@@ -16,7 +16,7 @@
 
 redis.call("DEL", current, line(of_token))
 local it = read_receiver(of_token)
-it.limit, it.failures, it.retry_at, it.refusals, it.failing_since = 0, 0, 0, 0, 0
+it.limit, it.failures, it.retry_at, it.refusals, it.failing_since, it.delivered_at = 0, 0, 0, 0, 0, 0
 save_receivers()
 if redis.call("EXISTS", token_index(of_token)) == 0 then
   return 0

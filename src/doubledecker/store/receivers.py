@@ -61,6 +61,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     failing_since: float = 0
     seat: int = 0
     begun: int = 0
+    delivered_at: float = 0
 
     @property
     def calls(self) -> int:

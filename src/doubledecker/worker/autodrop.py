@@ -196,12 +196,21 @@ class Autodrop:
         ]
 
     async def _stalled(self, partition: Partition, tokens: Sequence[str]) -> list[StalledReceiver]:
-        """Those of the subscribers that have been failing for long, and still have something waiting."""
+        """Those of the subscribers that have been failing for long, in all partitions, and have something waiting here."""
         since = await partition.time_ms() - self._rules.stalled_ms
         states = await receivers.states(partition, tokens)
         failing = [token for token, state in states.items() if state.failures > 0 and state.failing_since <= since]
-        oldest = await batches.oldest_by_token(partition, failing)
+        served = await self._served(failing, since)
+        oldest = await batches.oldest_by_token(partition, [token for token in failing if token not in served])
         return [StalledReceiver(partition.index, token, at) for token, at in oldest.items()]
+
+    async def _served(self, tokens: Sequence[str], since: int) -> set[str]:
+        """Those of the subscribers that took a batch lately, of any partition."""
+        found: set[str] = set()
+        for partition in self._partitions.all if tokens else ():
+            states = await receivers.states(partition, tokens)
+            found.update(token for token, state in states.items() if state.delivered_at > since)
+        return found
 
 
 def _is_served(usage: QueueUsage, *, since: int) -> bool:
