@@ -6,8 +6,9 @@ import time
 import pytest
 
 from conftest import Topology
+from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway
-from doubledecker.store import deliveries
+from doubledecker.store import deliveries, receivers
 from doubledecker.store.deliveries import Turn
 from doubledecker.store.partitions import Partition
 from doubledecker.worker import process
@@ -101,3 +102,26 @@ async def test_a_bell_is_passed_on_though_the_first_call_about_it_failed(
 
         assert await _until(ear.heard, lambda bells: bells > 0)
         await ear.close()
+
+
+async def test_a_job_waits_where_it_is_until_the_registry_is_read(one: Topology, monkeypatch: pytest.MonkeyPatch):
+    """It went back to the front of its line, again and again."""
+    catch_up = LiveRegistry.catch_up
+    failures = [BusAway("for a moment")] * 2
+
+    async def failing_twice(self: LiveRegistry, version: int) -> None:
+        if failures:
+            raise failures.pop()
+        await catch_up(self, version)
+
+    async with a_bus(one) as bus, Receiver() as receiver:
+        await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0, max=1, concurrency=1)
+        publisher = await bus.token("publisher")
+        monkeypatch.setattr(LiveRegistry, "catch_up", failing_twice)
+        ids = await bus.publish(publisher, [an_event(n) for n in range(5)])
+        await receiver.until_events(5)
+
+        assert receiver.ids == ids
+        [row] = await bus.get("/subscribers")
+        [state] = (await receivers.states(bus.partitions.home, [row["subscriber"]])).values()
+        assert state.begun == 5

@@ -158,11 +158,12 @@ class Deliveries:
         for slot in (*freed, *(slot for slot in slots if slot not in given)):
             self._release(slot)
         self._note(lane, turn, len(slots), probes)
+        await self._insist(lane, partial(self._registry.catch_up, turn.version))
         for job in turn.jobs:
             if self._is_stopping:
                 self._settle(lane, Settled(job, RETURNED), None)
             else:
-                self._start(lane, job, turn.version)
+                self._start(lane, job)
 
     async def _insist(self, lane: _Lane, ask: Callable[[], Awaitable[T]]) -> T | None:
         """Ask until Redis answers. None when we stop meanwhile: what slots hold is scrubbed, and delivered again."""
@@ -219,18 +220,17 @@ class Deliveries:
         else:
             self._free.append(slot)
 
-    def _start(self, lane: _Lane, job: Job, version: int) -> None:
+    def _start(self, lane: _Lane, job: Job) -> None:
         lane.running += 1
-        task = asyncio.create_task(self._run(lane, job, version))
+        task = asyncio.create_task(self._run(lane, job))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _run(self, lane: _Lane, job: Job, version: int) -> None:
-        """Run one job, by a registry that is no older than this; whatever happens, it is settled."""
+    async def _run(self, lane: _Lane, job: Job) -> None:
+        """Run one job; whatever happens, it is settled."""
         settled: Settled = Settled(job, RETURNED)
         attempted: Attempted | None = None
         try:
-            await self._registry.catch_up(version)
             receiver = self._registry.snapshot.subscribers.get(job.token)
             if job.batch is None:
                 settled = Settled(job, GONE)
