@@ -12,6 +12,8 @@ from doubledecker.store import deliveries, receivers
 from doubledecker.store.deliveries import Turn
 from doubledecker.store.partitions import Partition
 from doubledecker.worker import process
+from doubledecker.worker.deliver import Deliveries
+from doubledecker.worker.watch import Watch
 from harness import a_bus, an_event, within
 from laws.world import Ear
 from receiver import Receiver
@@ -125,3 +127,34 @@ async def test_a_job_waits_where_it_is_until_the_registry_is_read(one: Topology,
         [row] = await bus.get("/subscribers")
         [state] = (await receivers.states(bus.partitions.home, [row["subscriber"]])).values()
         assert state.begun == 5
+
+
+async def test_a_worker_that_stops_is_told_of_nothing_more_and_passes_on_what_it_was_told(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    """While its watch still ran, it was told of jobs that it did not take, and an idle worker slept on."""
+    stop, may_end = asyncio.Event(), asyncio.Event()
+
+    async def linger(_: Watch, __: asyncio.Event) -> None:
+        await may_end.wait()
+
+    async with a_bus(one, workers=0, acquire_timeout_s=ASLEEP_S) as bus:
+        home, hungry = bus.partitions.home, bus.partitions.home.key("jobs:hungry:main")
+        await bus.subscribe(await bus.token("s"), "http://127.0.0.1:9/", "widgets", timeout=0, max=1)
+        publisher = await bus.token("publisher")
+        ear = Ear(home, "idle")
+        await ear.open()
+        monkeypatch.setattr(Watch, "run", linger)
+        working = asyncio.create_task(process.run(bus.settings, stop))
+        await _until(lambda: home.command("SCARD", hungry), lambda many: many == 1)
+        monkeypatch.setattr(Deliveries, "wake", lambda *_: None)
+        await bus.publish(publisher, [an_event()])
+        await home.command("SADD", hungry, "idle")
+
+        stop.set()
+        await _until(ear.heard, lambda bells: bells > 0)
+
+        assert await home.command("SCARD", hungry) == 0
+        may_end.set()
+        await within(working, 10)
+        await ear.close()

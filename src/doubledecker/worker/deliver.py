@@ -141,6 +141,7 @@ class Deliveries:
                 lane.state = _State.WAITING
             if settled or slots or is_looking:
                 await self._turn(lane, settled, slots, freed)
+        await self._insist(lane, partial(deliveries.leave, lane.partition, process=self._process))
 
     async def _turn(self, lane: _Lane, settled: list[_Done], slots: list[str], freed: list[str]) -> None:
         """Settle, and have slots take the next jobs; those in `freed` only become free."""
