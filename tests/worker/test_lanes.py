@@ -2,14 +2,15 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from conftest import Topology
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway
-from doubledecker.store import deliveries, receivers
-from doubledecker.store.deliveries import Turn
+from doubledecker.store import deliveries, jobs, receivers
+from doubledecker.store.deliveries import Settled, Turn
 from doubledecker.store.partitions import Partition
 from doubledecker.worker import process
 from doubledecker.worker.deliver import Deliveries
@@ -158,3 +159,23 @@ async def test_a_worker_that_stops_is_told_of_nothing_more_and_passes_on_what_it
         may_end.set()
         await within(working, 10)
         await ear.close()
+
+
+async def test_of_many_settlements_some_are_written_in_one_call(one: Topology, monkeypatch: pytest.MonkeyPatch):
+    """All were, and with a thousand the script could not write its hashes, so the partition stood still."""
+    turn = deliveries.turn
+    sizes = []
+
+    async def noted(partition: Partition, settled: Sequence[Settled], *words: object, **named: object) -> Turn:
+        sizes.append(len(settled))
+        return await turn(partition, settled, *words, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(deliveries, "turn", noted)
+    monkeypatch.setattr(deliveries, "SETTLED_MAX", 3)
+    async with a_bus(one, worker_threads=16) as bus, Receiver(delay_s=0.1) as receiver:
+        await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0, max=1, concurrency=16)
+        await bus.publish(await bus.token("publisher"), [an_event(n) for n in range(64)])
+        await receiver.until_events(64)
+        await _until(lambda: jobs.counts(bus.partitions.home), lambda found: found["main", "index"] == 0)
+
+    assert max(sizes) == 3

@@ -17,6 +17,8 @@ from doubledecker.store.scripts import Packable, load
 
 # Due jobs and receivers that one call moves, and dead jobs that it ends: well under a millisecond of the server's time.
 DUE_MAX = 200
+# Settlements of one call: a millisecond or two of the server's time, and few enough to be written by one command.
+SETTLED_MAX = 100
 # A call gives no further job when the batches that it gives hold so much.
 BYTES_MAX = 4_194_304
 # Processes that wait for the same moment wake this much later than the one that owns it, so that one wakes and not all.

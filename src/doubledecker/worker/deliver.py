@@ -130,7 +130,9 @@ class Deliveries:
     async def _serve(self, lane: _Lane) -> None:
         while not self._is_stopping or self._running or lane.settled:
             await self._sleep(lane)
-            settled, lane.settled = lane.settled, []
+            settled, lane.settled = lane.settled[: deliveries.SETTLED_MAX], lane.settled[deliveries.SETTLED_MAX :]
+            if lane.settled:
+                lane.wanted.set()
             freed = [each.job.slot for each, _ in settled]
             slots = [] if self._is_stopping else self._slots_for(lane, freed)
             is_looking = lane.state is _State.LOOKING
