@@ -17,6 +17,7 @@ from doubledecker.worker.aux_jobs import AuxJobs
 from doubledecker.worker.monitor import Monitor
 from harness import a_bus, an_event, quick_settings, within
 from receiver import Receiver
+from worker.test_deliver import _until
 
 
 async def test_a_due_job_leaves_on_time(plain: Partitions):
@@ -178,6 +179,22 @@ async def test_jobs_of_a_dead_slot_are_done_by_another(topology: Topology):
         stop.set()
         await working
         assert len(receiver.events) == 1
+
+
+@pytest.mark.slow
+async def test_after_redis_was_silent_no_living_slot_counts_as_dead(one: Topology):
+    """Whoever came first took the jobs of all others, whose last heartbeats were old, and they were delivered twice."""
+    quick = {"worker_dead_s": 1.0, "scrub_interval_s": 0.1, "acquire_timeout_s": 1.0}
+    async with a_bus(one, workers=3, **quick) as bus, Receiver(delay_s=0.3) as receiver:
+        await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0, max=1, concurrency=6)
+        ids = await bus.publish(await bus.token("publisher"), [an_event(n) for n in range(60)])
+        for _ in range(3):
+            await receiver.until_attempts(receiver.attempts + 6)
+            await bus.partitions.home.command("CLIENT", "PAUSE", 1_500, "ALL")
+        await receiver.until(lambda: len(set(receiver.ids)) == len(ids), within_s=30)
+        await _until(lambda: jobs.counts(bus.partitions.home), lambda found: found[MAIN, "index"] == 0)
+
+    assert sorted(receiver.ids) == sorted(ids)
 
 
 async def test_many_workers_run_a_recurring_chore_once_a_period(plain: Partitions):
