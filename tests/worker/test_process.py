@@ -10,9 +10,9 @@ from doubledecker.errors import BusAway, RetryLater
 from doubledecker.model.job import AUX, MAIN, Job
 from doubledecker.store import deliveries, jobs
 from doubledecker.store.deliveries import Turn
-from doubledecker.store.jobs import Taken
+from doubledecker.store.jobs import Take, Taken
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.worker import process
+from doubledecker.worker import aux_jobs, process
 from doubledecker.worker.aux_jobs import AuxJobs
 from doubledecker.worker.monitor import Monitor
 from harness import a_bus, an_event, quick_settings, within
@@ -66,6 +66,34 @@ async def test_a_job_that_raises_is_tried_again_and_the_others_go_on(plain: Part
 
     counts = await jobs.counts(plain.home)
     assert (counts[AUX, "index"], counts[AUX, "scheduled"]) == (1, 1)
+
+
+async def test_an_error_that_nobody_foresaw_in_taking_jobs_does_not_end_it_in_silence(
+    plain: Partitions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Aux jobs ended, and the worker went on without them."""
+    take, done = jobs.take, asyncio.Event()
+    errors = [ValueError("nobody foresaw this")]
+
+    async def failing_once(*words: object, **named: object) -> Take:
+        if errors:
+            raise errors.pop()
+        return await take(*words, **named)  # type: ignore[arg-type]
+
+    async def execute(taken: Taken) -> None:
+        await jobs.ack(taken)
+        done.set()
+
+    monkeypatch.setattr(jobs, "take", failing_once)
+    monkeypatch.setattr(aux_jobs, "_ERROR_DELAY_MS", 10)
+    await jobs.push(plain.home, Job("x"))
+    aux = AuxJobs(plain, "slot", execute, process="p", sleep_s_max=5.0)
+    running = asyncio.create_task(aux.run())
+    await within(done.wait(), 5)
+    await aux.stop(patience_s=1)
+    await running
+
+    assert "nobody foresaw this" in "".join(capsys.readouterr())
 
 
 async def test_a_clean_stop_gives_back_what_it_holds(topology: Topology):
