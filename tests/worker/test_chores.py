@@ -95,7 +95,7 @@ async def test_a_dead_slot_s_permit_goes_with_its_job(one: Topology):
         assert (await deliveries.turn(home, [], ["other"], process="p", probes_max=1)).jobs == []
 
         home.shift_ms = 2_000
-        await _chores(other).scrub()
+        await _chores(other).scrub(home)
 
         [again] = (await deliveries.turn(home, [], ["other"], process="p", probes_max=1)).jobs
         assert (again.slot, again.batch) == ("other", first.batch)

@@ -10,13 +10,14 @@ from doubledecker.errors import BusAway, RetryLater
 from doubledecker.model.job import AUX, MAIN, Job
 from doubledecker.store import deliveries, jobs
 from doubledecker.store.deliveries import Turn
-from doubledecker.store.jobs import Taken
+from doubledecker.store.jobs import Take, Taken
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.worker import process
+from doubledecker.worker import aux_jobs, process
 from doubledecker.worker.aux_jobs import AuxJobs
 from doubledecker.worker.monitor import Monitor
 from harness import a_bus, an_event, quick_settings, within
 from receiver import Receiver
+from worker.test_deliver import _until
 
 
 async def test_a_due_job_leaves_on_time(plain: Partitions):
@@ -65,6 +66,34 @@ async def test_a_job_that_raises_is_tried_again_and_the_others_go_on(plain: Part
 
     counts = await jobs.counts(plain.home)
     assert (counts[AUX, "index"], counts[AUX, "scheduled"]) == (1, 1)
+
+
+async def test_an_error_that_nobody_foresaw_in_taking_jobs_does_not_end_it_in_silence(
+    plain: Partitions, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Aux jobs ended, and the worker went on without them."""
+    take, done = jobs.take, asyncio.Event()
+    errors = [ValueError("nobody foresaw this")]
+
+    async def failing_once(*words: object, **named: object) -> Take:
+        if errors:
+            raise errors.pop()
+        return await take(*words, **named)  # type: ignore[arg-type]
+
+    async def execute(taken: Taken) -> None:
+        await jobs.ack(taken)
+        done.set()
+
+    monkeypatch.setattr(jobs, "take", failing_once)
+    monkeypatch.setattr(aux_jobs, "_ERROR_DELAY_MS", 10)
+    await jobs.push(plain.home, Job("x"))
+    aux = AuxJobs(plain, "slot", execute, process="p", sleep_s_max=5.0)
+    running = asyncio.create_task(aux.run())
+    await within(done.wait(), 5)
+    await aux.stop(patience_s=1)
+    await running
+
+    assert "nobody foresaw this" in "".join(capsys.readouterr())
 
 
 async def test_a_clean_stop_gives_back_what_it_holds(topology: Topology):
@@ -178,6 +207,22 @@ async def test_jobs_of_a_dead_slot_are_done_by_another(topology: Topology):
         stop.set()
         await working
         assert len(receiver.events) == 1
+
+
+@pytest.mark.slow
+async def test_after_redis_was_silent_no_living_slot_counts_as_dead(one: Topology):
+    """Whoever came first took the jobs of all others, whose last heartbeats were old, and they were delivered twice."""
+    quick = {"worker_dead_s": 1.0, "scrub_interval_s": 0.1, "acquire_timeout_s": 1.0}
+    async with a_bus(one, workers=3, **quick) as bus, Receiver(delay_s=0.3) as receiver:
+        await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0, max=1, concurrency=6)
+        ids = await bus.publish(await bus.token("publisher"), [an_event(n) for n in range(60)])
+        for _ in range(3):
+            await receiver.until_attempts(receiver.attempts + 6)
+            await bus.partitions.home.command("CLIENT", "PAUSE", 1_500, "ALL")
+        await receiver.until(lambda: len(set(receiver.ids)) == len(ids), within_s=30)
+        await _until(lambda: jobs.counts(bus.partitions.home), lambda found: found[MAIN, "index"] == 0)
+
+    assert sorted(receiver.ids) == sorted(ids)
 
 
 async def test_many_workers_run_a_recurring_chore_once_a_period(plain: Partitions):

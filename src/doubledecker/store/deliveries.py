@@ -10,12 +10,15 @@ from typing import cast
 
 import msgspec
 
+from doubledecker.model.job import MAIN
 from doubledecker.model.settlement import Settlement
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
 
 # Due jobs and receivers that one call moves, and dead jobs that it ends: well under a millisecond of the server's time.
 DUE_MAX = 200
+# Settlements of one call: a millisecond or two of the server's time, and few enough to be written by one command.
+SETTLED_MAX = 100
 # A call gives no further job when the batches that it gives hold so much.
 BYTES_MAX = 4_194_304
 # Processes that wait for the same moment wake this much later than the one that owns it, so that one wakes and not all.
@@ -100,6 +103,12 @@ async def turn(
     results = [Result(flat[i] == 1, flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)]
     jobs = [_job(given[i : i + 4]) for i in range(0, len(given), 4)]
     return Turn(None if wait_ms < 0 else wait_ms, jobs, results, version)
+
+
+async def leave(partition: Partition, *, process: str) -> None:
+    """Wait for no more jobs; what the process was told of meanwhile is passed on."""
+    await partition.command("SREM", partition.key(f"jobs:hungry:{MAIN}"), process)
+    await turn(partition, [], [], process=process, probes_max=0)
 
 
 async def scrub(partition: Partition, *, dead_ms: int) -> tuple[int, int]:

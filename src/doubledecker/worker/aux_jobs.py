@@ -89,6 +89,11 @@ class AuxJobs:
                 _log.warning("jobs.unreachable", partition=partition.index, error=str(error))
                 self._in_doubt = partition
                 return _PAUSE_S
+            except Exception:  # noqa: BLE001 - a job that cannot even be read may end nothing but its own partition's
+                _log.exception("jobs.failed", partition=partition.index)
+                self._in_doubt = None
+                wait_s = min(wait_s, _ERROR_DELAY_MS / 1000)
+                continue
             if take.wait_ms is not None:
                 wait_s = min(wait_s, take.wait_ms / 1000)
         return wait_s

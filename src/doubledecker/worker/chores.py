@@ -99,20 +99,19 @@ class Chores:
                 growth[field] = growth.get(field, 0) + by
         self._monitor.send(view, growth)
 
-    async def scrub(self) -> None:
+    async def scrub(self, partition: Partition) -> None:
         """Take jobs back from slots that died, and forget those slots.
 
         This one is not a job but run by every worker's ticker: as a job, one held by a dead slot would keep all others
         out of the queue, and nobody would ever take it back.
         """
-        for partition in self._partitions.all:
-            for queue, scrub in ((MAIN, deliveries.scrub), (AUX, jobs.scrub)):
-                slots, returned = await scrub(partition, dead_ms=self._rules.dead_ms)
-                if returned:
-                    _log.warning("slots.scrubbed", partition=partition.index, queue=queue, slots=slots, jobs=returned)
-            # Ten times the patience: a slot that only stumbled must find its name when it comes back.
-            alive = await jobs.alive(partition, silent_ms_max=10 * self._rules.dead_ms)
-            await jobs.forget(partition, [slot for slot in await jobs.beats(partition) if slot not in alive])
+        for queue, scrub in ((MAIN, deliveries.scrub), (AUX, jobs.scrub)):
+            slots, returned = await scrub(partition, dead_ms=self._rules.dead_ms)
+            if returned:
+                _log.warning("slots.scrubbed", partition=partition.index, queue=queue, slots=slots, jobs=returned)
+        # Ten times the patience: a slot that only stumbled must find its name when it comes back.
+        alive = await jobs.alive(partition, silent_ms_max=10 * self._rules.dead_ms)
+        await jobs.forget(partition, [slot for slot in await jobs.beats(partition) if slot not in alive])
 
     async def repair(self) -> None:
         """Mend what a crash may have left behind: old versions, long journals."""

@@ -6,14 +6,16 @@
 3. With nothing to take, a lane sleeps until the next deadline by its own timer, or until the bell rings.
 
 A free slot goes to the lane that has waited for one longest. When a reply from Redis is lost, the same is sent again: a
-settlement that had counted is not counted twice, and a slot that had got a job gets the same one. Until then its slots
-are *in doubt*, and offered to that lane alone.
+settlement that had counted is not counted twice, and a slot that had got a job gets the same one.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import partial
+from typing import TypeVar
 
 from doubledecker import log
 from doubledecker.bus.registry import LiveRegistry
@@ -38,31 +40,43 @@ _PROBE_SHARE = 0.3
 
 _log = log.get("worker")
 
+T = TypeVar("T")
+
 # A settlement, and what is logged of it once it has counted.
 _Done = tuple[Settled, Attempted | None]
 
 
-@dataclass
+class _State(Enum):
+    """What a lane does about slots."""
+
+    # It found fewer jobs than it had slots: until its deadline, or until the bell rings.
+    ASLEEP = auto()
+    # There may be something to take: it offers free slots or, without one, passes the bell on and waits.
+    LOOKING = auto()
+    # There is more to take than it had slots: until one is free.
+    WAITING = auto()
+
+
+@dataclass(eq=False)
 class _Lane:
     """A partition as this process serves it."""
 
     partition: Partition
-    # What slots have done, and those slots, which are free once that is settled.
+    state: _State = _State.ASLEEP
+    # When one that is asleep looks again, by the loop's clock; at first, at once.
+    deadline_s: float = 0.0
+    # Set when there is something to do.
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    # What slots have done: they are free once that is settled.
     settled: list[_Done] = field(default_factory=list)
-    freed: list[str] = field(default_factory=list)
-    # Slots that are kept for this lane, or in doubt.
+    # Slots that it was given after it had waited for them.
     slots: list[str] = field(default_factory=list)
     running: int = 0
-    wants_slots: bool = True
-    # The bell has rung: without a slot to offer, it is passed on to another process.
-    is_rung: bool = False
-    # It looked while no slot could be spared for a failing receiver.
+    # It looked, and more failing receivers may have been due than it had probes for.
     lacks_probes: bool = False
-    wanted: asyncio.Event = field(default_factory=asyncio.Event)
-    wait_s: float = 0.0
 
-    def wake(self) -> None:
-        self.wants_slots = True
+    def look(self) -> None:
+        self.state = _State.LOOKING
         self.wanted.set()
 
 
@@ -86,15 +100,13 @@ class Deliveries:
         self._lanes = [_Lane(partition) for partition in partitions.all]
         self._free = list(slots)
         self._waiting: deque[_Lane] = deque()
-        self._probes_max = max(1, int(len(slots) * _PROBE_SHARE))
-        self._running: dict[asyncio.Task[None], Job] = {}
+        self._probes_left = max(1, int(len(slots) * _PROBE_SHARE))
+        self._running: set[asyncio.Task[None]] = set()
         self._is_stopping = False
 
     def wake(self, partition: Partition) -> None:
         """There may be something to take."""
-        lane = self._lanes[partition.index]
-        lane.is_rung = True
-        lane.wake()
+        self._lanes[partition.index].look()
 
     async def run(self) -> None:
         """Deliver until told to stop, and everything is settled."""
@@ -113,81 +125,92 @@ class Deliveries:
         # Lanes end when nothing runs any more: woken before, one of them would sleep on.
         await asyncio.gather(*late, return_exceptions=True)
         for lane in self._lanes:
-            lane.wake()
+            lane.wanted.set()
 
     async def _serve(self, lane: _Lane) -> None:
         while not self._is_stopping or self._running or lane.settled:
             await self._sleep(lane)
-            settled, lane.settled = lane.settled, []
-            freed, lane.freed = lane.freed, []
-            is_rung, lane.is_rung = lane.is_rung, False
+            settled, lane.settled = lane.settled[: deliveries.SETTLED_MAX], lane.settled[deliveries.SETTLED_MAX :]
+            if lane.settled:
+                lane.wanted.set()
+            freed = [each.job.slot for each, _ in settled]
             slots = [] if self._is_stopping else self._slots_for(lane, freed)
-            if settled or slots or is_rung:
+            is_looking = lane.state is _State.LOOKING
+            # Before the call: a bell that rings meanwhile tells of what the call may not have seen.
+            if slots:
+                lane.state = _State.ASLEEP
+            elif is_looking:
+                lane.state = _State.WAITING
+            if settled or slots or is_looking:
                 await self._turn(lane, settled, slots, freed)
+        await self._insist(lane, partial(deliveries.leave, lane.partition, process=self._process))
 
     async def _turn(self, lane: _Lane, settled: list[_Done], slots: list[str], freed: list[str]) -> None:
         """Settle, and have slots take the next jobs; those in `freed` only become free."""
-        probes = min(self._probes_max, len(slots))
-        self._probes_max -= probes
-        lane.lacks_probes = bool(slots) and probes == 0
-        try:
-            turn = await deliveries.turn(
-                lane.partition, [each for each, _ in settled], slots, process=self._process, probes_max=probes
-            )
-        except BusAway as error:
-            _log.warning("jobs.unreachable", partition=lane.partition.index, error=str(error))
-            self._keep(lane, settled, [*slots, *freed])
+        probes = min(self._probes_left, len(slots))
+        self._probes_left -= probes
+        done = [each for each, _ in settled]
+        ask = partial(deliveries.turn, lane.partition, done, slots, process=self._process, probes_max=probes)
+        turn = await self._insist(lane, ask)
+        if turn is None:
             return
-        finally:
-            self._spare(probes)
+        for (_, attempted), result in zip(settled, turn.results, strict=True):
+            if attempted is not None and result.is_ours:
+                self._deliverer.conclude(attempted, before=result.failures_before, after=result.failures)
+        given = {job.slot for job in turn.jobs}
+        for slot in (*freed, *(slot for slot in slots if slot not in given)):
+            self._release(slot)
+        self._note(lane, turn, len(slots), probes)
+        await self._insist(lane, partial(self._registry.catch_up, turn.version))
         for job in turn.jobs:
             if self._is_stopping:
                 self._settle(lane, Settled(job, RETURNED), None)
             else:
-                self._start(lane, job, turn.version)
-        given = {job.slot for job in turn.jobs}
-        for slot in (*freed, *(slot for slot in slots if slot not in given)):
-            self._release(slot)
-        self._note(lane, turn, len(slots))
-        for (_, attempted), result in zip(settled, turn.results, strict=True):
-            if attempted is not None and result.is_ours:
-                self._deliverer.conclude(attempted, before=result.failures_before, after=result.failures)
+                self._start(lane, job)
 
-    def _keep(self, lane: _Lane, settled: list[_Done], slots: list[str]) -> None:
-        """Redis is away: the same is sent again, unless we stop; then it is scrubbed, and delivered again."""
-        lane.settled[:0] = [] if self._is_stopping else settled
-        lane.slots += slots
-        lane.wait_s = _PAUSE_S
+    async def _insist(self, lane: _Lane, ask: Callable[[], Awaitable[T]]) -> T | None:
+        """Ask until Redis answers. None when we stop meanwhile: what slots hold is scrubbed, and delivered again."""
+        while True:
+            try:
+                return await ask()
+            except BusAway as error:
+                _log.warning("jobs.unreachable", partition=lane.partition.index, error=str(error))
+            if self._is_stopping:
+                return None
+            await asyncio.sleep(_PAUSE_S)
 
-    def _note(self, lane: _Lane, turn: Turn, offered: int) -> None:
-        """How long the lane sleeps, and whether it would take more slots."""
-        if offered == 0:
-            return
-        lane.wants_slots = len(turn.jobs) == offered
-        lane.wait_s = self._sleep_s_max if turn.wait_ms is None else min(self._sleep_s_max, turn.wait_ms / 1000)
-        if lane.wants_slots:
-            lane.wanted.set()
+    def _note(self, lane: _Lane, turn: Turn, offered: int, probes: int) -> None:
+        """Whether the lane would take more slots, how long it sleeps, and whether it would make more probes."""
+        made = sum(job.is_probe for job in turn.jobs)
+        if offered:
+            wait_s = self._sleep_s_max if turn.wait_ms is None else min(self._sleep_s_max, turn.wait_ms / 1000)
+            lane.deadline_s = asyncio.get_running_loop().time() + wait_s
+            lane.lacks_probes = made == probes < offered
+            if len(turn.jobs) == offered and lane.state is _State.ASLEEP:
+                lane.state = _State.WAITING
+                lane.wanted.set()
+        self._spare(probes - made)
 
     def _spare(self, probes: int) -> None:
-        """Failing receivers may hold so many slots more: lanes that could offer them none look again."""
-        self._probes_max += probes
+        """Failing receivers may hold so many slots more: lanes that had too few probes look again."""
+        self._probes_left += probes
         for lane in self._lanes:
-            if lane.lacks_probes and self._probes_max > 0:
+            if lane.lacks_probes and self._probes_left > 0:
                 lane.lacks_probes = False
-                lane.wake()
+                lane.look()
 
     def _slots_for(self, lane: _Lane, freed: list[str]) -> list[str]:
-        """Slots to offer: those kept for the lane, those it has just freed unless others wait, and free ones."""
+        """Slots to offer: those it was given, those it has just freed unless others wait, and free ones if it looks."""
         slots, lane.slots = lane.slots, []
         # Settling frees permits too, so what it frees asks again at once.
         if not any(other is not lane for other in self._waiting):
             while freed and len(slots) < _OFFER_MAX:
                 slots.append(freed.pop())
-        if not lane.wants_slots:
-            return slots
-        while self._free and len(slots) < _OFFER_MAX:
+        while lane.state is not _State.ASLEEP and self._free and len(slots) < _OFFER_MAX:
             slots.append(self._free.pop())
-        if not slots and lane not in self._waiting:
+        if slots and lane in self._waiting:
+            self._waiting.remove(lane)
+        if not slots and lane.state is not _State.ASLEEP and lane not in self._waiting:
             self._waiting.append(lane)
         return slots
 
@@ -200,19 +223,17 @@ class Deliveries:
         else:
             self._free.append(slot)
 
-    def _start(self, lane: _Lane, job: Job, version: int) -> None:
-        self._probes_max -= job.is_probe
+    def _start(self, lane: _Lane, job: Job) -> None:
         lane.running += 1
-        task = asyncio.create_task(self._run(lane, job, version))
-        self._running[task] = job
-        task.add_done_callback(self._running.pop)
+        task = asyncio.create_task(self._run(lane, job))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
-    async def _run(self, lane: _Lane, job: Job, version: int) -> None:
-        """Run one job, by a registry that is no older than this; whatever happens, it is settled."""
+    async def _run(self, lane: _Lane, job: Job) -> None:
+        """Run one job; whatever happens, it is settled."""
         settled: Settled = Settled(job, RETURNED)
         attempted: Attempted | None = None
         try:
-            await self._registry.catch_up(version)
             receiver = self._registry.snapshot.subscribers.get(job.token)
             if job.batch is None:
                 settled = Settled(job, GONE)
@@ -235,7 +256,6 @@ class Deliveries:
     def _settle(self, lane: _Lane, settled: Settled, attempted: Attempted | None) -> None:
         """With the lane's next call: now if nothing else is under way, else with what ends in the next moment."""
         lane.settled.append((settled, attempted))
-        lane.freed.append(settled.job.slot)
         if lane.running == 0 or len(lane.settled) >= _GATHER_MAX:
             lane.wanted.set()
         elif len(lane.settled) == 1:
@@ -251,12 +271,13 @@ class Deliveries:
         return RETURNED if token in self._registry.snapshot.subscribers else GONE
 
     async def _sleep(self, lane: _Lane) -> None:
+        """Until there is something to do, which for a lane that is asleep may be just to look again."""
         if not lane.wanted.is_set():
             try:
-                async with asyncio.timeout(lane.wait_s):
+                async with asyncio.timeout_at(lane.deadline_s if lane.state is _State.ASLEEP else None):
                     await lane.wanted.wait()
             except TimeoutError:
-                lane.wants_slots = True
+                lane.state = _State.LOOKING
         lane.wanted.clear()
 
 

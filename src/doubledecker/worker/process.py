@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -37,6 +38,19 @@ _BEATS_PER_DEATH = 3
 _PAUSE_S = 0.5
 
 _log = log.get("worker")
+
+
+@dataclass
+class _Pulse:
+    """The heartbeats of this process in a partition: the last one, and the first after the last pause."""
+
+    beat_at_s: float = -math.inf
+    resumed_at_s: float = -math.inf
+
+    def note(self, now_s: float, *, beat_s: float) -> None:
+        if now_s - self.beat_at_s > 2 * beat_s:
+            self.resumed_at_s = now_s
+        self.beat_at_s = now_s
 
 
 @dataclass(frozen=True)
@@ -117,6 +131,8 @@ class Worker:
         self._chores = chores
         self._watch = watch
         self._rhythm = rhythm
+        self._beat_s = rhythm.dead_s / _BEATS_PER_DEATH
+        self._pulses = [_Pulse() for _ in partitions.all]
         self._process = process = uid()
         slots, aux_slot = [uid() for _ in range(rhythm.slots)], uid()
         self._slots = [*slots, aux_slot]
@@ -129,7 +145,7 @@ class Worker:
     async def run(self, stop: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
         """Work until `stop` is set; then finish or give back what is held. Calls `ready` when it begins."""
         # Before it takes anything: a slot that was never heard of counts as dead.
-        while not await self._try_beat():
+        while not all(await asyncio.gather(*(self._try_beat(partition) for partition in self._partitions.all))):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PAUSE_S):
                     await stop.wait()
@@ -139,9 +155,11 @@ class Worker:
         async with asyncio.TaskGroup() as tasks:
             background = [
                 tasks.create_task(self._registry.follow()),
-                tasks.create_task(self._beat_forever()),
-                tasks.create_task(self._scrub_forever()),
-                *(tasks.create_task(self._listen(partition)) for partition in self._partitions.all),
+                *(
+                    tasks.create_task(forever(partition))
+                    for partition in self._partitions.all
+                    for forever in (self._beat, self._scrub, self._listen)
+                ),
                 *(tasks.create_task(self._tick(name, every_s)) for name, every_s in self._rhythm.tickers.items()),
             ]
             parts = (self._deliveries, self._aux)
@@ -154,18 +172,34 @@ class Worker:
         await self._sign_off()
         _log.info("worker.stopped")
 
-    async def _beat_forever(self) -> None:
+    async def _beat(self, partition: Partition) -> None:
         while True:
-            await asyncio.sleep(self._rhythm.dead_s / _BEATS_PER_DEATH)
-            await self._try_beat()
+            await asyncio.sleep(self._beat_s)
+            await self._try_beat(partition)
 
-    async def _try_beat(self) -> bool:
+    async def _try_beat(self, partition: Partition) -> bool:
         try:
-            await asyncio.gather(*(jobs.beat(partition, self._slots) for partition in self._partitions.all))
+            await jobs.beat(partition, self._slots)
         except BusAway as error:
-            _log.warning("heartbeat.missed", error=str(error))
+            _log.warning("heartbeat.missed", partition=partition.index, error=str(error))
             return False
+        self._pulses[partition.index].note(asyncio.get_running_loop().time(), beat_s=self._beat_s)
         return True
+
+    async def _scrub(self, partition: Partition) -> None:
+        """Take jobs back from slots that died.
+
+        When Redis was away, the heartbeats of all are old: nobody is dead before there was the time to beat again.
+        """
+        while True:
+            await asyncio.sleep(self._rhythm.scrub_s)
+            is_beating = await self._try_beat(partition)
+            resumed_at_s = self._pulses[partition.index].resumed_at_s
+            if is_beating and asyncio.get_running_loop().time() - resumed_at_s >= self._rhythm.dead_s:
+                try:
+                    await self._chores.scrub(partition)
+                except BusAway:
+                    _log.debug("scrub.missed", partition=partition.index)
 
     async def _listen(self, partition: Partition) -> None:
         """Look for jobs whenever a partition's bell rings, and after each time that it could not be heard."""
@@ -190,14 +224,6 @@ class Worker:
             except BusAway:
                 _log.debug("tick.missed", job=name)
             await asyncio.sleep(every_s)
-
-    async def _scrub_forever(self) -> None:
-        while True:
-            await asyncio.sleep(self._rhythm.scrub_s)
-            try:
-                await self._chores.scrub()
-            except BusAway:
-                _log.debug("scrub.missed")
 
     async def _sign_off(self) -> None:
         for partition in self._partitions.all:
