@@ -154,9 +154,6 @@ class Deliveries:
         turn = await self._insist(lane, ask)
         if turn is None:
             return
-        for (_, attempted), result in zip(settled, turn.results, strict=True):
-            if attempted is not None and result.is_ours:
-                self._deliverer.conclude(attempted, before=result.failures_before, after=result.failures)
         given = {job.slot for job in turn.jobs}
         for slot in (*freed, *(slot for slot in slots if slot not in given)):
             self._release(slot)
@@ -167,6 +164,10 @@ class Deliveries:
                 self._settle(lane, Settled(job, RETURNED), None)
             else:
                 self._start(lane, job)
+        # Logged last: the receivers of the next jobs need not wait for it.
+        for (_, attempted), result in zip(settled, turn.results, strict=True):
+            if attempted is not None and result.is_ours:
+                self._deliverer.conclude(attempted, before=result.failures_before, after=result.failures)
 
     async def _insist(self, lane: _Lane, ask: Callable[[], Awaitable[T]]) -> T | None:
         """Ask until Redis answers. None when we stop meanwhile: what slots hold is scrubbed, and delivered again."""
@@ -200,13 +201,17 @@ class Deliveries:
                 lane.look()
 
     def _slots_for(self, lane: _Lane, freed: list[str]) -> list[str]:
-        """Slots to offer: those it was given, those it has just freed unless others wait, and free ones if it looks."""
+        """Slots to offer: those it was given, those it has just freed unless others wait, and free ones if it looks.
+
+        Whoever asks anyway offers free ones too: else a call that fills all the slots it names needs another to find
+        that there is no more.
+        """
         slots, lane.slots = lane.slots, []
         # Settling frees permits too, so what it frees asks again at once.
         if not any(other is not lane for other in self._waiting):
             while freed and len(slots) < _OFFER_MAX:
                 slots.append(freed.pop())
-        while lane.state is not _State.ASLEEP and self._free and len(slots) < _OFFER_MAX:
+        while (slots or lane.state is not _State.ASLEEP) and self._free and len(slots) < _OFFER_MAX:
             slots.append(self._free.pop())
         if slots and lane in self._waiting:
             self._waiting.remove(lane)
