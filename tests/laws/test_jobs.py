@@ -116,7 +116,7 @@ class JobsMachine(RuleBasedStateMachine):
         assert is_added == (is_wanted and packed not in model.places)
         if is_added:
             model.ticks[packed] = self.age
-            model.instant.insert(0, packed)
+            model.instant.append(packed)
             self.expect_bell(model)
 
     @rule(index=some_partition, slots=some_slots, process=some_process)

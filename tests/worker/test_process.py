@@ -237,6 +237,15 @@ async def test_many_workers_run_a_recurring_chore_once_a_period(plain: Partition
     assert (again, later) == (False, True)
 
 
+async def test_a_recurring_chore_does_not_wait_behind_what_publishers_caused(plain: Partitions):
+    for n in range(3):
+        await jobs.push(plain.home, Job("fanout", (str(n),)))
+    await jobs.push(plain.home, Job("autodrop"), every_ms=10_000)
+    [taken] = (await jobs.take(plain.home, ["slot"], process="p")).taken
+
+    assert taken.job.name == "autodrop"
+
+
 async def test_the_registry_version_is_mended_after_a_crash_between_partitions(topology: Topology):
     from doubledecker.model.subscriber import Subscriber
     from doubledecker.store import registry, subscribers

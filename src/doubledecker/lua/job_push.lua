@@ -1,4 +1,4 @@
--- Add a job, unless the same one is there in any state, or was added less than `every_ms` ago.
+-- Add a job, a recurring one before all others, unless the same one is there in any state, or was added less than `every_ms` ago.
 --
 -- uses job_bell
 -- uses job_placing
@@ -18,5 +18,6 @@ end
 if every_ms > 0 then
   redis.call("HSET", ticks, job, now)
 end
-place(job, delay_ms, "LPUSH")
+-- There are few chores, and one of each at most: they need not wait behind what publishers may have caused any number of.
+place(job, delay_ms, every_ms > 0 and "RPUSH" or "LPUSH")
 return 1

@@ -196,7 +196,7 @@ class Autodrop:
         ]
 
     async def _stalled(self, partition: Partition, tokens: Sequence[str]) -> list[StalledReceiver]:
-        """Those of the subscribers that have been failing for long, in all partitions, and have something waiting here."""
+        """Those of the subscribers that failed for long, in all partitions, and have something waiting here."""
         since = await partition.time_ms() - self._rules.stalled_ms
         states = await receivers.states(partition, tokens)
         failing = [token for token, state in states.items() if state.failures > 0 and state.failing_since <= since]
