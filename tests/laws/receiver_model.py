@@ -262,7 +262,7 @@ class Model:
         if what == "delivered":
             self.batches.remove(batch)
             self.counts[f"events.removed:subscriber={batch.token}"] += 1
-        elif what != "gone":
+        elif what != "gone" and not batch.is_gone:
             batch.attempts += what != "returned"
             batch.was_aside = batch.was_aside or (what != "returned" and done.ages >= 0)
             self.put_back(batch, done.ages)
@@ -332,7 +332,7 @@ class Model:
             self.last.pop(slot, None)
             given = self.pending.pop(slot, None)
             if given is not None:
-                self.of(given.batch.token).line.append(given.batch)
+                self.of(given.batch.token).line += [] if given.batch.is_gone else [given.batch]
         self.finish()
 
     # Where receivers are.

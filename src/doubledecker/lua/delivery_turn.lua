@@ -203,7 +203,7 @@ end
 
 local function stand_again(it)
   local at = #standing
-  while at > 0 and standing[at].tag > it.tag do
+  while at > 0 and (standing[at].tag > it.tag or (standing[at].tag == it.tag and standing[at].token > it.token)) do
     at = at - 1
   end
   table.insert(standing, at + 1, it)
