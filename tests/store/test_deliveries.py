@@ -227,3 +227,15 @@ async def test_a_batch_that_is_refused_often_says_no_more_than_once(plain: Parti
         turn = await take(plain.home, settled=[Settled(job, refused)])
 
     assert turn.results[0].failures == 0
+
+
+async def test_a_receiver_without_a_job_in_the_ring_holds_up_nobody(plain: Partitions):
+    """Every call of the partition failed, for good."""
+    await publish(plain.home, a_receiver("ann"))
+    await publish(plain.home, a_receiver("bob"))
+    await plain.home.command("DEL", plain.home.key("jobs:instant:main:ann"))
+
+    turn = await take(plain.home, "s1", "s2")
+
+    assert tokens(turn) == ["bob"]
+    assert await plain.home.command("ZCARD", plain.home.key("receivers:ring")) == 0

@@ -217,8 +217,9 @@ local function take(slot)
     if not it then
       return
     end
-    local bid = redis.call("RPOP", line(it.token))
-    it.due = it.due - 1
+    -- One that has no job after all is skipped, and unseated in the end.
+    local bid = redis.call("RPOP", line(it.token)) or ""
+    it.due = math.max(0, it.due - 1)
     local parts = open(bid, it.token)
     local is_open = #parts > 0
     if is_open then
