@@ -129,6 +129,8 @@ class Model:
     pending: dict[str, Given] = field(default_factory=dict)
     last: dict[str, Given] = field(default_factory=dict)
     hungry: set[str] = field(default_factory=set)
+    # Who wakes for the next deadline, and when.
+    owner: tuple[str, Moment] | None = None
     batches: list[Batch] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     attempts: int = 0
@@ -138,6 +140,9 @@ class Model:
     touched: dict[str, Receiver] = field(default_factory=dict)
     is_news: bool = False
     is_sooner: bool = False
+    # Of the last turn: whether more could be taken at once, and whether another process wakes for the next deadline.
+    is_more: bool = False
+    is_owned: bool = False
 
     def of(self, token: str) -> Receiver:
         """A receiver that this step is about."""
@@ -235,16 +240,28 @@ class Model:
             if slot not in self.pending:
                 probes_max -= self.take(slot, probes_max)
         given = [self.pending[slot] for slot in dict.fromkeys(slots) if slot in self.pending]
-        is_full = len(given) == len(slots)
-        if slots and is_full:
-            self.hungry.discard(process)
-        is_left_over = bool(self.at(RING) or self.at(PROBES))
-        if ((self.is_news or given) and is_left_over) or (self.is_sooner and is_full):
-            self.hungry.clear()
+        self.wait(process, probes_max, is_full=len(given) == len(slots), is_told=bool(given) or not slots)
         self.save_all()
+        return results, given
+
+    def wait(self, process: str, probes_max: int, *, is_full: bool, is_told: bool) -> None:
+        """Who has slots left waits, and owns the next deadline unless another does; who has none tells the others."""
+        deadlines = [*(at for at, _ in self.scheduled.values()), *(it.until for it in self.at(WAKE))]
+        earliest = min(deadlines, default=None)
+        is_others = self.owner is not None and self.owner[0] != process and self.owner[1] > self.now
+        self.is_owned = is_others and (earliest is None or self.owner[1] <= earliest)
+        self.is_more = bool(self.at(RING) or (probes_max > 0 and self.at(PROBES)))
+        if is_full:
+            self.hungry.discard(process)
+            self.owner = None if self.owner and self.owner[0] == process else self.owner
+        is_left_over = bool(self.at(RING) or self.at(PROBES))
+        is_deadline_left = is_full and earliest is not None and not self.is_owned
+        if is_deadline_left or (is_left_over and (self.is_news or is_told)):
+            self.hungry.clear()
         if not is_full:
             self.hungry.add(process)
-        return results, given
+        if not is_full and not self.is_more and earliest is not None and not self.is_owned:
+            self.owner = (process, earliest)
 
     def settle(self, done: Done) -> Result:
         assert done.given is not None
@@ -262,7 +279,7 @@ class Model:
         if what == "delivered":
             self.batches.remove(batch)
             self.counts[f"events.removed:subscriber={batch.token}"] += 1
-        elif what != "gone":
+        elif what != "gone" and not batch.is_gone:
             batch.attempts += what != "returned"
             batch.was_aside = batch.was_aside or (what != "returned" and done.ages >= 0)
             self.put_back(batch, done.ages)
@@ -332,7 +349,7 @@ class Model:
             self.last.pop(slot, None)
             given = self.pending.pop(slot, None)
             if given is not None:
-                self.of(given.batch.token).line.append(given.batch)
+                self.of(given.batch.token).line += [] if given.batch.is_gone else [given.batch]
         self.finish()
 
     # Where receivers are.

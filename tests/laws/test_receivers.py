@@ -95,7 +95,6 @@ class Ground:
     # Of receivers that never had more than one permit: the last batch that each was given.
     in_order: dict[str, int] = field(default_factory=dict)
     was_wide: set[str] = field(default_factory=set)
-    owner: str | None = None
 
 
 class ReceiversMachine(RuleBasedStateMachine):
@@ -365,7 +364,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         self.check_order(ground, fresh)
         assert sum(each.is_probe for each in fresh) <= call.probes_max
         is_full = len(given) == len(call.slots)
-        self.check_wait(ground, call.process, turn.wait_ms, is_full=is_full, span=(before, after))
+        self.check_wait(ground, turn.wait_ms, is_full=is_full, span=(before, after))
         return {each.slot: (each, job) for each, job in zip(given, turn.jobs, strict=True)}
 
     # What callers without slots do.
@@ -480,9 +479,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         for it in ground.model.at(RING):
             assert max(it.passed.values(), default=0) <= (PASSED_MAX if it.calls else NEW_PASSED_MAX)
 
-    def check_wait(
-        self, ground: Ground, process: str, wait_ms: int | None, *, is_full: bool, span: tuple[int, int]
-    ) -> None:
+    def check_wait(self, ground: Ground, wait_ms: int | None, *, is_full: bool, span: tuple[int, int]) -> None:
         """The owner of a deadline waits for exactly it, the others a little longer; nobody when there is more."""
         heads = self.world.ask(
             ground.partition,
@@ -490,16 +487,15 @@ class ReceiversMachine(RuleBasedStateMachine):
             ["ZRANGE", "receivers:wake", 0, 0, "WITHSCORES"],
         )
         deadlines = [at for head in heads for at in pairs(head).values()]
-        if is_full or not (deadlines or ground.model.at(RING)):
+        if is_full or not (deadlines or ground.model.is_more):
             assert wait_ms is None
             return
         assert wait_ms is not None
-        if ground.model.at(RING):
+        if ground.model.is_more:
             assert wait_ms == 0
             return
         before, after = span
-        ground.owner = ground.owner or process
-        lag = (0, 0) if ground.owner == process else (deliveries.LAG_MS, 2 * deliveries.LAG_MS - 1)
+        lag = (deliveries.LAG_MS, 2 * deliveries.LAG_MS - 1) if ground.model.is_owned else (0, 0)
         assert min(deadlines) > after, "what is due waits on"
         assert min(deadlines) - after + lag[0] <= wait_ms <= min(deadlines) - before + lag[1]
 

@@ -8,7 +8,7 @@ from doubledecker.model.event import Kind
 from doubledecker.model.routing import Route
 from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import deliveries, events, receivers
+from doubledecker.store import batches, deliveries, events, receivers
 from doubledecker.store.deliveries import Settled, Turn
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.offers import Offer
@@ -227,3 +227,65 @@ async def test_a_batch_that_is_refused_often_says_no_more_than_once(plain: Parti
         turn = await take(plain.home, settled=[Settled(job, refused)])
 
     assert turn.results[0].failures == 0
+
+
+async def test_who_learns_of_an_earlier_deadline_wakes_for_it_on_time(plain: Partitions):
+    """It was told to wait longer than the process that owned the next deadline, which knew of a later one."""
+    await publish(plain.home, a_receiver("late", timeout_ms=60_000))
+    await take(plain.home, "s1", process="p")
+    await publish(plain.home, a_receiver("soon", timeout_ms=1_000))
+
+    turn = await take(plain.home, "s2", process="q")
+    again = await take(plain.home, "s1", process="p")
+
+    assert turn.wait_ms is not None
+    assert again.wait_ms is not None
+    assert turn.wait_ms <= 1_000 < again.wait_ms
+
+
+@pytest.mark.parametrize("slots", [["s1"], []])
+async def test_who_has_no_slot_left_tells_another_of_the_deadline_that_it_owned(plain: Partitions, slots: list[str]):
+    """The others waited a little longer than it would have, and for something else."""
+    await publish(plain.home, a_receiver("late", timeout_ms=60_000))
+    await take(plain.home, "s1", process="p")
+    await publish(plain.home, a_receiver("ann"))
+    await plain.home.command("SADD", plain.home.key("jobs:hungry:main"), "q")
+    await take(plain.home, *slots, process="p")
+
+    hungry = await plain.home.command("SMEMBERS", plain.home.key("jobs:hungry:main"))
+    turn = await take(plain.home, "s2", "s3", "s4", process="q")
+
+    # Nobody listens here, so all are told.
+    assert hungry == []
+    assert turn.wait_ms is not None
+    assert turn.wait_ms <= 60_000
+
+
+async def test_a_probe_behind_many_batches_that_are_gone_waits_for_no_timer(plain: Partitions):
+    ann = a_receiver("ann")
+    await publish(plain.home, ann, batches=deliveries.DUE_MAX + 2)
+    [job] = (await take(plain.home, "s1")).jobs
+    await take(plain.home, settled=[Settled(job, FAILED)])
+    many = {"created_max": None, "bytes_enough": 2**50, "counter": "dropped"}
+    for _ in range(3):
+        await batches.drop_oldest(plain.home, "ann", batches_max=deliveries.DUE_MAX // 2, **many)
+    await publish(plain.home, ann)
+    plain.home.shift_ms += 10
+
+    first = await take(plain.home, "s1")
+    second = await take(plain.home, "s1")
+
+    assert (first.jobs, first.wait_ms) == ([], 0)
+    assert tokens(second) == ["ann"]
+
+
+async def test_a_receiver_without_a_job_in_the_ring_holds_up_nobody(plain: Partitions):
+    """Every call of the partition failed, for good."""
+    await publish(plain.home, a_receiver("ann"))
+    await publish(plain.home, a_receiver("bob"))
+    await plain.home.command("DEL", plain.home.key("jobs:instant:main:ann"))
+
+    turn = await take(plain.home, "s1", "s2")
+
+    assert tokens(turn) == ["bob"]
+    assert await plain.home.command("ZCARD", plain.home.key("receivers:ring")) == 0

@@ -10,7 +10,7 @@
 -- key  registry          registry               hash    routing_version
 -- key  pending           jobs:pending:main      hash    slot → `<bid> <token> <number> <1 if a probe>`, newline, its last job
 -- key  scheduled         jobs:scheduled:main    zset    `<bid> <token>` by time
--- key  sleeper           jobs:sleeper           string  the process that wakes first
+-- key  sleeper           jobs:sleeper           string  `<process> <time>`: who wakes for the next deadline
 -- key  index             batches:index          zset    all batches by creation time
 -- key  sizes             batches:bytes          hash    payload bytes, by batch
 -- key  gauge_events      batches:gauges:event   hash    events waiting, by subscriber
@@ -197,13 +197,13 @@ local function line_up_receivers()
   for _, slot in ipairs(slots) do
     probes_max = probes_max - (string.match(held_by[slot], " 1$") and 1 or 0)
   end
-  failing = read_receivers(probes_max > 0 and redis.call("ZRANGE", probes, 0, math.min(probes_max, #slots) - 1) or {})
+  failing = read_receivers(probes_max > 0 and redis.call("ZRANGE", probes, 0, #slots - 1) or {})
   standing = read_receivers(redis.call("ZRANGE", ring, 0, #slots - 1))
 end
 
 local function stand_again(it)
   local at = #standing
-  while at > 0 and standing[at].tag > it.tag do
+  while at > 0 and (standing[at].tag > it.tag or (standing[at].tag == it.tag and standing[at].token > it.token)) do
     at = at - 1
   end
   table.insert(standing, at + 1, it)
@@ -213,19 +213,20 @@ end
 local skips_left = due_max
 local function take(slot)
   while skips_left > 0 do
-    local it = table.remove(failing, 1) or table.remove(standing, 1)
+    local it = probes_max > 0 and table.remove(failing, 1) or table.remove(standing, 1)
     if not it then
       return
     end
-    local bid = redis.call("RPOP", line(it.token))
-    it.due = it.due - 1
+    -- One that has no job after all is skipped, and unseated in the end.
+    local bid = redis.call("RPOP", line(it.token)) or ""
+    it.due = math.max(0, it.due - 1)
     local parts = open(bid, it.token)
     local is_open = #parts > 0
     if is_open then
       it.held, it.begun = it.held + 1, it.begun + 1
       local is_probe = it.failures > 0
       if is_probe then
-        it.prober = slot
+        it.prober, probes_max = slot, probes_max - 1
       else
         pass_turn(it)
       end
@@ -292,14 +293,27 @@ if attempts_bytes > 0 then
 end
 write_added()
 
+-- Of many processes that wait for the same moment one owns it; the others wait a little longer, and find it done.
+local earliest = math.huge
+for _, zset in ipairs({scheduled, wake}) do
+  local head = redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")
+  earliest = math.min(earliest, tonumber(head[2] or math.huge))
+end
+local owner, owned = string.match(redis.call("GET", sleeper) or "", "^(%S+) (%d+)$")
+owned = tonumber(owned or 0)
+local is_owned = owner ~= process and now < owned and owned <= earliest
+
 -- Who has no slot left to offer does not wait; others are told of what is left over, and of what to wait for instead.
-local is_more = redis.call("ZCARD", ring) > 0
 local is_full = given_count == #slots
-if #slots > 0 and is_full then
+if is_full then
   redis.call("SREM", hungry, process)
 end
+if is_full and owner == process then
+  redis.call("DEL", sleeper)
+end
+local is_in_ring, is_failing = redis.call("ZCARD", ring) > 0, redis.call("ZCARD", probes) > 0
 local is_told = is_news or given_count > 0 or #slots == 0
-if (is_sooner and is_full) or (is_told and (is_more or redis.call("ZCARD", probes) > 0)) then
+if (is_full and not is_owned and earliest < math.huge) or (is_told and (is_in_ring or is_failing)) then
   ring_bell(hungry)
 end
 local version = given_count > 0 and tonumber(redis.call("HGET", registry, "routing_version") or 0) or 0
@@ -307,23 +321,16 @@ if is_full then
   return {-1, results, given, version}
 end
 redis.call("SADD", hungry, process)
-
--- Of many processes that wait for the same moment one owns it; the others wait a little longer, and find it done.
-local earliest = is_more and now or math.huge
-for _, zset in ipairs({scheduled, wake}) do
-  local head = redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")
-  earliest = math.min(earliest, tonumber(head[2] or math.huge))
+if is_in_ring or (is_failing and probes_max > 0) then
+  return {0, results, given, version}
 end
 if earliest == math.huge then
   return {-1, results, given, version}
 end
 local wait_ms = math.max(0, earliest - now)
-if wait_ms > 0 then
-  local owner = redis.call("GET", sleeper)
-  if not owner or owner == process then
-    redis.call("SET", sleeper, process, "PX", wait_ms + 1000)
-  else
-    wait_ms = wait_ms + lag_ms
-  end
+if is_owned then
+  wait_ms = wait_ms + lag_ms
+else
+  redis.call("SET", sleeper, string.format("%s %d", process, earliest), "PX", wait_ms + 1000)
 end
 return {wait_ms, results, given, version}

@@ -10,7 +10,6 @@ from typing import cast
 
 import msgspec
 
-from doubledecker.model.job import MAIN
 from doubledecker.model.settlement import Settlement
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
@@ -103,12 +102,6 @@ async def turn(
     results = [Result(flat[i] == 1, flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)]
     jobs = [_job(given[i : i + 4]) for i in range(0, len(given), 4)]
     return Turn(None if wait_ms < 0 else wait_ms, jobs, results, version)
-
-
-async def leave(partition: Partition, *, process: str) -> None:
-    """Wait for no more jobs; what the process was told of meanwhile is passed on."""
-    await partition.command("SREM", partition.key(f"jobs:hungry:{MAIN}"), process)
-    await turn(partition, [], [], process=process, probes_max=0)
 
 
 async def scrub(partition: Partition, *, dead_ms: int) -> tuple[int, int]:

@@ -163,10 +163,13 @@ class Nodes:
     async def call(self, slot: int, commands: Commands) -> list[Reply]:
         """Send commands to the node of a slot; when the slot has moved, nothing has run, so ask again there."""
         try:
-            return await self._of(slot).call(commands)
-        except MovedError:
-            await self._locate()
-            return await self._of(slot).call(commands)
+            try:
+                return await self._of(slot).call(commands)
+            except MovedError:
+                await self._locate()
+                return await self._of(slot).call(commands)
+        except MovedError as error:
+            raise BusAway("the slot has moved to another node, and on") from error
         except BusAway:
             if self.is_cluster:
                 await self._relocate_quietly()

@@ -135,15 +135,12 @@ class Deliveries:
                 lane.wanted.set()
             freed = [each.job.slot for each, _ in settled]
             slots = [] if self._is_stopping else self._slots_for(lane, freed)
-            is_looking = lane.state is _State.LOOKING
-            # Before the call: a bell that rings meanwhile tells of what the call may not have seen.
-            if slots:
+            if settled or slots or lane.state is _State.LOOKING:
+                # Before the call: a bell that rings meanwhile tells of what the call may not have seen.
                 lane.state = _State.ASLEEP
-            elif is_looking:
-                lane.state = _State.WAITING
-            if settled or slots or is_looking:
                 await self._turn(lane, settled, slots, freed)
-        await self._insist(lane, partial(deliveries.leave, lane.partition, process=self._process))
+        # It waits no more, and passes on what it was told of meanwhile.
+        await self._turn(lane, [], [], [])
 
     async def _turn(self, lane: _Lane, settled: list[_Done], slots: list[str], freed: list[str]) -> None:
         """Settle, and have slots take the next jobs; those in `freed` only become free."""
@@ -187,9 +184,9 @@ class Deliveries:
             wait_s = self._sleep_s_max if turn.wait_ms is None else min(self._sleep_s_max, turn.wait_ms / 1000)
             lane.deadline_s = asyncio.get_running_loop().time() + wait_s
             lane.lacks_probes = made == probes < offered
-            if len(turn.jobs) == offered and lane.state is _State.ASLEEP:
-                lane.state = _State.WAITING
-                lane.wanted.set()
+        if len(turn.jobs) == offered and lane.state is _State.ASLEEP:
+            lane.state = _State.WAITING
+            lane.wanted.set()
         self._spare(probes - made)
 
     def _spare(self, probes: int) -> None:
