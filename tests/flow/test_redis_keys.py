@@ -68,8 +68,9 @@ TIMED = (
     "batches:index",
     "batches:index:{token}",
     "batches:retired:{rid}",
-    "jobs:scheduled:{q}",
-    "receivers:waiting",
+    "jobs:scheduled:main",
+    "jobs:scheduled:aux",
+    "receivers:wake",
     "permits:{token}",
     "ids:{token}",
     "queue:pending:{queue}",
@@ -77,6 +78,7 @@ TIMED = (
     "queue:wake:{queue}",
     "queue:dead:index:{queue}",
     "permits:@{queue}",
+    "permits:settled:{token}",
     "permits:settled:@{queue}",
     "watchers",
     "processes",
@@ -97,8 +99,9 @@ LATER = frozenset(
         "replay:ledger:{rid}",
         "journal:gaps",
         "jobs:pending:aux:{slot}",
+        "jobs:scheduled:aux",
         "receivers:probes",
-        "receivers:waiting",
+        "receivers:wake",
     )
 )
 # Receivers of an event of this size are more than one publish call may write to.
@@ -206,6 +209,7 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
                 seen += await keys_of(topology, bus.partitions)
     await jobs.push(bus.partitions.home, Job("repair"))
     await jobs.take(bus.partitions.home, [uid()], process="none")
+    await jobs.push(bus.partitions.home, Job("repair", ("later",)), delay_ms=AN_HOUR_MS)
     await make_failing(bus)
     seen += await keys_of(topology, bus.partitions)
     await have_probes_due(bus.partitions.home)
@@ -232,7 +236,7 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
 async def fill(bus: TestBus, good: Receiver, bad: Receiver, stuck: Receiver) -> None:
     """Subscribers of every kind, and something that waits for each."""
     publisher = await bus.token("publisher")
-    await bus.subscribe(await bus.token("good"), good.url, "widgets", timeout=0)
+    await bus.subscribe(await bus.token("good"), good.url, "widgets", timeout=0, max=2)
     await bus.subscribe(await bus.token("lazy"), good.url, "gadgets", timeout=AN_HOUR_MS)
     await bus.subscribe(await bus.token("bad"), bad.url, "gizmos", timeout=0)
     await bus.subscribe(await bus.token("stuck"), stuck.url, "gears", timeout=0, max=1, concurrency=1)
@@ -291,10 +295,12 @@ async def use_queues(bus: TestBus, secret: str) -> None:
 
 
 async def use_permits(bus: TestBus, queue: str) -> None:
-    """A Spark task that calls a subscriber, and a watch that has called a queue's receiver and does so again."""
+    """A Spark task that has called a subscriber and does so again, and a watch that does so with a queue's receiver."""
     [token] = [row["subscriber"] for row in await bus.get("/subscribers") if row["subscriber"].startswith("bulk-")]
     taken = {"limit": 4, "version": 10**9, "lease_ms": AN_HOUR_MS}
-    await receivers.take_permit(bus.partitions.home, token, lease="of-spark", **taken)
+    permit = await receivers.take_permit(bus.partitions.home, token, lease="of-spark", **taken)
+    await receivers.settle(bus.partitions.home, token, permit, DELIVERED)
+    await receivers.take_permit(bus.partitions.home, token, lease="of-spark-again", **taken)
     keeper = bus.partitions.keeper(queue)
     permit = await receivers.take_permit(keeper, queue, lease="of-watch", **taken)
     await receivers.settle(keeper, queue, permit, DELIVERED, attempt="{}")
@@ -396,7 +402,7 @@ def _check(key: Found, row: Row) -> None:
         assert all(msgspec.json.decode(line)["id"] for line in lines)
         assert len(lines) == int(key.value[3])
     if row.pattern == "receivers":
-        assert all(len(msgspec.msgpack.decode(packed)) == 10 for packed in key.value.values())
+        assert all(len(msgspec.msgpack.decode(packed)) == 11 for packed in key.value.values())
     if row.pattern == "batches:current:{token}":
         assert len(key.value) == 1
     if row.pattern.startswith("jobs:"):
@@ -412,7 +418,7 @@ def _check_jobs(key: Found, row: Row) -> None:
     if row.pattern == "jobs:instant:main:{token}":
         assert all(re.fullmatch(PLACEHOLDERS["bid"], bid.decode()) for bid in key.value)
     if row.pattern == "jobs:pending:main":
-        held = rf"(?:{DELIVERY} [01])?"
+        held = rf"(?:{DELIVERY} [0-9]+ [01])?"
         assert all(re.fullmatch(rf"{held}\n{held}", value.decode()) for value in key.value.values())
     if row.pattern == "jobs:pending:aux:{slot}":
         assert len(key.value) == 1
@@ -446,11 +452,9 @@ def test_the_page_names_every_key_of_the_scripts():
     declared.discard("*")
     # A channel.
     declared.discard("bell:*")
-    declared = {re.sub(r"^(jobs:(?:scheduled|hungry)):(?:main|aux)$", r"\1:*", each) for each in declared}
-    # The queue that these scripts are told is always `aux`, and only watches have an attempt written with a permit.
-    of_aux = r"^jobs:(index|instant|pending:index|pending)(?=:\*(:\*)?$):\*"
+    # The queue that these scripts are told is always `aux`.
+    of_aux = r"^jobs:(index|instant|scheduled|hungry|pending:index|pending)(?=:\*(:\*)?$):\*"
     declared = {re.sub(of_aux, r"jobs:\1:aux", each) for each in declared}
-    declared = {re.sub(r"^permits:settled:\*$", "permits:settled:@*", each) for each in declared}
     declared = {re.sub(r"^journal:\*$", "journal:events", each) for each in declared}
 
     assert declared - page == set()
