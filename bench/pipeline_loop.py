@@ -40,6 +40,7 @@ from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.replaying import Replayer
 from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.session import SessionPlan
+from doubledecker.store.journal import inflate
 
 _URL = os.environ.get("BENCH_REDIS_URL", "")
 _PAGE = 100
@@ -151,7 +152,7 @@ def _lines() -> Iterator[list[bytes]]:
     client = redis.from_url(_URL)
     after = "-"
     while page := client.xrange(_JOURNAL, after, "+", count=_PAGE):
-        yield [line for _, fields in page for value in fields.values() for line in value.split(b"\n")]
+        yield [line for _, fields in page for value in fields.values() for line in inflate(value).split(b"\n")]
         after = f"({page[-1][0].decode()}"
 
 

@@ -13,6 +13,7 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.model.event import Event, draft
 from doubledecker.model.uid import event_id
+from doubledecker.store import journal
 from harness import quick_settings
 
 TOPICS = ("orders", "users", "clicks")
@@ -41,6 +42,14 @@ class Feed:
             assert refused == {}
         self.events += made
         return made
+
+    async def halve(self) -> int:
+        """Cut the older half of the first partition's journal; returns how many entries an archive lost by it."""
+        home, lost = self.bus.partitions.home, 0
+        bytes_max = int((await journal.state(home))["events_bytes"]) // 2
+        while (trimmed := await journal.trim(home, "events", bytes_max=bytes_max)).removed:
+            lost += trimmed.lost
+        return lost
 
     @property
     def options(self) -> dict[str, str]:

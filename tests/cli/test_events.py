@@ -78,6 +78,22 @@ def test_lake_and_journal_are_searched_without_spark(bus: Up, tmp_path: Path):
     assert (nobody.returncode, nobody.stderr) == (0, "No event fits\n")
 
 
+def test_requests_of_any_size_are_found(bus: Up, tmp_path: Path):
+    """Long ones are compressed in the journal: the search ended in a traceback."""
+    where = ["--data", str(bus.data), "--lake", str(tmp_path / "none")]
+    secret = run("token", "create", "long", "--bus", bus.url, "--data", str(bus.data)).stdout.split()[-1]
+    many = [{"topic": "sized", "type": "create", "id": f"many-{n}", "data": {"n": n}} for n in range(30)]
+    long = [{"topic": "sized", "type": "create", "id": "long", "data": "x" * 60_000}]
+    short = [{"topic": "sized", "type": "create", "id": "short"}]
+    assert [bus.post("/events", secret, each) for each in (many, long, short)] == [202, 202, 202]
+    found = run("events", "--json", "--topic", "sized", *where)
+    life = run("events", "--json", "--id", "many-17", *where)
+
+    assert found.returncode == 0, found.stderr
+    assert [row["id"] for row in json.loads(found.stdout)] == [each["id"] for each in many + long + short]
+    assert [row["data"] for row in json.loads(life.stdout)["events"]] == [json.loads(found.stdout)[17]["data"]]
+
+
 def test_a_read_imports_nothing_that_is_slow(bus: Up, tmp_path: Path):
     """Each of these takes longer to import than the read itself."""
     a_lake(tmp_path / "lake")

@@ -70,6 +70,19 @@ def test_it_follows_what_is_published_while_it_runs(bus: Up, secret: str, topic:
     assert (first["type"], second["type"]) == ("first", "second")
 
 
+def test_it_shows_requests_of_any_size(bus: Up, secret: str, topic: str):
+    """Long ones are compressed in the journal."""
+    sizes = [1, 2_000, 60_000]
+    for size in sizes:
+        publish(bus, secret, topic, "one", data="x" * size)
+    assert bus.post("/events", secret, [{"topic": topic, "type": f"t{n}", "data": n} for n in range(200)]) == 202
+    answer = run("tail", f"*:{topic}:*", "--from", "earliest", "--count", "203", "--data", str(bus.data))
+
+    events = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert answer.returncode == 0, answer.stderr
+    assert [event["data"] for event in events] == [*("x" * size for size in sizes), *range(200)]
+
+
 @pytest.mark.slow
 def test_it_comes_back_after_web_was_killed_and_nothing_is_missing_or_shown_twice(
     bus: Up, secret: str, topic: str, tmp_path: Path

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import mixed
 from conftest import Topology
 from doubledecker.errors import LakeUnfit, ReadTooLarge
 from doubledecker.lake import arrow, engine, marks, rows, snapshots
@@ -55,6 +56,28 @@ async def test_what_has_landed_and_what_has_not_is_found_once(topology: Topology
     assert sorted(ids(both)) == feed.ids
     assert [row["at"] for row in both] == sorted(str(row["at"]) for row in both)
     assert few == both[:7]
+
+
+async def test_events_are_found_and_landed_as_they_were_accepted_however_they_are_kept(
+    topology: Topology, tmp_path: Path
+):
+    async with a_feed(topology) as feed:
+        mine = await a_plain_lake(feed, tmp_path)
+        accepted = [each for partition in feed.bus.partitions.all for each in await mixed.write(partition)]
+        fresh = await mine.find(limit=10_000)
+        lives = [await mine.life(each.event.id) for each in accepted[::50]]
+        await mine.land()
+        await trim(feed)
+        landed = await mine.find(limit=10_000)
+
+    def told(found: Found) -> list[tuple[object, ...]]:
+        return sorted((row["publisher"], row["id"], row["data"], row["bytes"]) for row in found)
+
+    assert told(fresh) == sorted(
+        (each.publisher, each.event.id, bytes(each.event.data).decode(), len(each.message)) for each in accepted
+    )
+    assert [[row["id"] for row in life.events] for life in lives] == [[each.event.id] for each in accepted[::50]]
+    assert landed == fresh
 
 
 async def test_time_topic_tenant_and_condition_narrow_it(one: Topology, tmp_path: Path):

@@ -489,7 +489,7 @@ class BatchesMachine(RuleBasedStateMachine):
         size = 0
         for _, fields in entries:
             for publisher, lines in zip(fields[0::2], fields[1::2], strict=True):
-                found[publisher.decode()] += lines.split(b"\n")
+                found[publisher.decode()] += journal.inflate(lines).split(b"\n")
                 size += len(publisher) + len(lines)
         assert found == model.journal
         assert pairs(state).get(b"events_bytes", 0) == size

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+import mixed
 from conftest import Topology
 from doubledecker.errors import BadRequest, Forbidden, NotFound
 from doubledecker.model.event import Event
@@ -107,6 +108,23 @@ async def test_a_subscriber_gets_the_past_in_order_and_marked_and_nobody_else_do
         assert await waiting_for(feed, other) == []
         assert await waiting_in(feed, "all") == []
         assert await journaled(feed) == before
+
+
+async def test_past_events_are_sent_as_they_were_accepted_however_the_journal_keeps_them(
+    spark: SparkSession, one: Topology, tmp_path: Path
+):
+    async with a_feed(one) as feed:
+        mine = await a_lake(spark, feed, tmp_path)
+        landed = await mixed.write(feed.bus.partitions.home)
+        await mine.land()
+        fresh = await mixed.write(feed.bus.partitions.home, first=1001)
+        late = await subscriber(feed, "late")
+        done = await Desk(mine, one).replay(to_subscriber="late", topic="mixed")
+        got = await waiting_for(feed, late)
+
+    assert (done.state, done.done) == ("done", len(landed) + len(fresh))
+    plain = [msgspec.json.encode(msgspec.structs.replace(event, replay="")) for event in got]
+    assert plain == [each.message for each in landed + fresh]
 
 
 async def test_workers_deliver_it_to_the_subscriber_alone_with_the_mark_after_all_other_fields(

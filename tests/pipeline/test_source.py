@@ -12,6 +12,7 @@ from pyspark.errors import AnalysisException, PythonException, StreamingQueryExc
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.datasource import EqualTo, GreaterThan, StringContains
 
+import mixed
 from conftest import Topology
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.event import Event
@@ -68,6 +69,24 @@ async def test_every_accepted_event_is_a_row_with_its_fields_and_place(spark: Sp
         assert row.publisher == feed.publisher
     assert len({(row.partition, row.entry, row.line) for row in found}) == 330
     assert {row.partition for row in found} == set(range(topology.partitions))
+
+
+async def test_rows_are_events_as_they_were_accepted_however_the_journal_keeps_them(
+    spark: SparkSession, one: Topology, tmp_path: Path
+):
+    async with a_feed(one) as feed:
+        accepted = await mixed.write(feed.bus.partitions.home)
+
+        batch = read(spark, feed).collect()
+        stream = spark.readStream.format("doubledecker").options(**feed.options, rowsPerBatch="50").load()
+        writing = stream.writeStream.format("parquet").option("checkpointLocation", f"{tmp_path}/state")
+        query = writing.trigger(availableNow=True).start(f"{tmp_path}/rows")
+        query.awaitTermination()
+        streamed = spark.read.parquet(f"{tmp_path}/rows").collect()
+
+    expected = [(each.publisher, each.event.id, bytes(each.event.data).decode()) for each in accepted]
+    assert [(row.publisher, row.id, row.data) for row in sorted(batch, key=lambda row: row.id)] == expected
+    assert sorted(streamed) == sorted(batch)
 
 
 async def test_topic_and_tenant_choose_rows(spark: SparkSession, one: Topology):
@@ -143,8 +162,7 @@ async def test_a_start_that_was_trimmed_is_an_error_that_says_what_is_left(spark
         await feed.publish(100, call=10)
         home = feed.bus.partitions.home
         entries = await journal.read(home, "events")
-        while (await journal.trim(home, "events", bytes_max=10_000)).removed:
-            pass
+        await feed.halve()
         kept = await journal.read(home, "events")
         trimmed = entries[len(entries) - len(kept) - 1].id
 
@@ -198,8 +216,7 @@ async def test_a_stream_whose_place_was_trimmed_fails_unless_told_to_go_on(
         await feed.publish(10)
         stream(spark, feed, tmp_path)
         await feed.publish(100, call=10)
-        while (await journal.trim(feed.bus.partitions.home, "events", bytes_max=5_000)).removed:
-            pass
+        await feed.halve()
 
         with pytest.raises(StreamingQueryException, match="failOnDataLoss"):
             stream(spark, feed, tmp_path)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import redis.asyncio as redis
 from multidict import CIMultiDictProxy
 
+from doubledecker.store.journal import inflate
 from doubledecker.web import listening, server
 from harness import ROOT_KEY, TestBus, until_ready
 
@@ -112,7 +113,7 @@ async def journal(bus: TestBus) -> list[dict[str, object]]:
     found = []
     for partition in bus.partitions.all:
         for _, fields in await partition.command("XRANGE", partition.key("journal:events"), "-", "+"):
-            found += [codec.loads(line) for lines in fields[1::2] for line in lines.split(b"\n")]
+            found += [codec.loads(line) for lines in fields[1::2] for line in inflate(lines).split(b"\n")]
     return found
 
 

@@ -6,10 +6,12 @@ import random
 import msgspec
 import pytest
 
+import mixed
 from doubledecker.model import glob, position
 from doubledecker.model.position import START, Place
 from doubledecker.store import journal
-from doubledecker.store.partitions import Partitions
+from doubledecker.store.journal import KeptEntry
+from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.web.feed import Feed, lines_of
 from doubledecker.web.listener import Listener
 from doubledecker.web.past import Past
@@ -22,6 +24,7 @@ async def test_past_and_feed_make_one_whole(partitions: Partitions, seed: int):
     chance = random.Random(seed)
     await write(partitions, chance)
     whole = [await journal.read(partition, "events", count=1000) for partition in partitions.all]
+    kept = [await kept_in(partition) for partition in partitions.all]
     feed = Feed(partitions, listeners_max=1)
     starts, meets = [START] * len(whole), [START] * len(whole)
     for i, entries in enumerate(whole):
@@ -34,7 +37,7 @@ async def test_past_and_feed_make_one_whole(partitions: Partitions, seed: int):
 
     told = b"".join([frames async for frames in Past(partitions, feed, listener, starts).read()])
     read_to = list(feed.places)
-    for i, entries in enumerate(whole):
+    for i, entries in enumerate(kept):
         for entry in entries:
             if Place.after(entry.id) > feed.places[i]:
                 feed._hand_out(partitions.all[i], entry)
@@ -76,6 +79,40 @@ async def test_however_many_streams_read_large_entries_one_of_them_is_in_memory_
     assert reads.entries_max == 1
 
 
+async def test_past_and_feed_tell_events_as_they_were_accepted_however_they_are_kept(partitions: Partitions):
+    accepted = [await mixed.write(partition) for partition in partitions.all]
+    kept = [await kept_in(partition) for partition in partitions.all]
+    feed = Feed(partitions, listeners_max=1)
+    feed._places = [Place.after(entries[len(entries) // 2].id) for entries in kept]
+    listener = Listener(glob.parse("*"), buffer_bytes=1 << 24)
+
+    told = b"".join([frames async for frames in Past(partitions, feed, listener, [START] * len(kept)).read()])
+    for partition, entries in zip(partitions.all, kept, strict=True):
+        for entry in entries[len(entries) // 2 + 1 :]:
+            feed._hand_out(partition, entry)
+            feed._move(partition, Place.after(entry.id))
+    told += await listener.take(wait_s=0.01)
+
+    for i, events in enumerate(accepted):
+        found = [event for _, event in parsed(told) if event["tenant"] == f"t{i}"]
+        assert found == [msgspec.json.decode(each.message) for each in events]
+
+
+async def test_what_a_slow_listener_has_yet_to_read_is_held_as_it_is_kept(plain: Partitions):
+    """Sixteen entries of a few hundred bytes may be sixteen megabytes, for each of a thousand streams."""
+    line = msgspec.json.encode({"topic": "even", "type": "t", "data": "x" * 500_000, "tenant": "t"})
+    for _ in range(16):
+        await plain.home.command("XADD", plain.home.key("journal:events"), "*", "publisher", journal.compress(line))
+    feed = Feed(plain, listeners_max=1)
+    feed._places = [Place.after((await kept_in(plain.home))[-1].id)]
+    past = Past(plain, feed, Listener(glob.parse("*"), buffer_bytes=1 << 20), [START])
+
+    held = [sum(len(text) for kept in past._pages[0] for text in kept.flat) async for _ in past.read()]
+
+    assert len(held) == 16
+    assert max(held) < 100_000
+
+
 class Reads:
     """Counts what the journal's readers do at the same time, and how much comes back."""
 
@@ -84,7 +121,7 @@ class Reads:
         self._page = journal.page
         monkeypatch.setattr(journal, "page", self._count)
 
-    async def _count(self, *args, **kwargs) -> journal.Page:
+    async def _count(self, *args, **kwargs) -> journal.Page[KeptEntry]:
         self.at_once += 1
         self.at_once_max = max(self.at_once_max, self.at_once)
         try:
@@ -105,6 +142,11 @@ def check_ids(frames: list[tuple[str, dict]], whole: list[list[journal.Entry]]) 
         assert own == places[index]
         assert all(here >= before for here, before in zip(places, last, strict=True))
         last = places
+
+
+async def kept_in(partition: Partition) -> list[KeptEntry]:
+    """All that a journal has."""
+    return list((await journal.page(partition, first="-", last="+", count=1000, bytes_max=1 << 30)).entries)
 
 
 async def write(partitions: Partitions, chance: random.Random) -> None:

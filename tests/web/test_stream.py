@@ -10,6 +10,7 @@ from collections import defaultdict
 import pytest
 import redis.asyncio as redis
 
+import mixed
 from conftest import Topology
 from doubledecker.store import counters, journal
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
@@ -307,6 +308,17 @@ async def test_a_head_request_gets_the_head_alone(one: Topology):
 
     assert (answer.status, answer.body) == (200, b"")
     assert answer.headers["Content-Type"].startswith("text/event-stream")
+
+
+async def test_a_stream_tells_past_and_present_as_they_were_accepted_however_they_are_kept(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        past = await mixed.write(bus.partitions.home)
+        async with a_stream(bus.url, ROOT_KEY, **{"from": "earliest"}) as stream:
+            told = await stream.events(len(past))
+            present = await mixed.write(bus.partitions.home, first=1001)
+            told += await stream.events(len(present))
+
+    assert told == [json.loads(each.message) for each in past + present]
 
 
 async def test_heartbeats_keep_a_quiet_stream_open_and_its_position_moving(one: Topology):

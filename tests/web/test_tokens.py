@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from conftest import Topology
 from doubledecker.bus.registry import LiveRegistry
+from doubledecker.store.journal import inflate
 from harness import ROOT_KEY, a_bus, an_event
 from web.asking import another_web, ask, everything, journal
 
@@ -197,7 +198,7 @@ async def test_a_token_that_a_client_has_already_is_not_imported_again(one: Topo
 
 
 async def _values(partition, key: bytes) -> list[bytes]:
-    """A key's values as they are read: DUMP compresses long ones."""
+    """A key's values as they are read: DUMP compresses long ones, and so does the journal."""
     reads = {
         b"string": ("GET", key),
         b"hash": ("HGETALL", key),
@@ -207,7 +208,7 @@ async def _values(partition, key: bytes) -> list[bytes]:
     }
     kind = await partition.command("TYPE", key)
     if kind == b"stream":
-        return [b for _, fields in await partition.command("XRANGE", key, "-", "+") for b in fields]
+        return [inflate(b) for _, fields in await partition.command("XRANGE", key, "-", "+") for b in fields]
     found = await partition.command(*reads[kind])
     return found if isinstance(found, list) else [found]
 

@@ -13,10 +13,10 @@ from doubledecker.store.partitions import Partition
 _PAGE_BYTES = 2_097_152
 _COUNT_FIRST, _COUNT_MAX = 16, 1_000
 
-Ask = Callable[[], Awaitable[Page]]
+Ask = Callable[[], Awaitable[Page[Entry]]]
 
 
-async def once(ask: Ask) -> Page:
+async def once(ask: Ask) -> Page[Entry]:
     """Ask, and let an absent bus be the caller's problem."""
     return await ask()
 
@@ -28,7 +28,7 @@ async def walk(
     after: EntryId,
     upto: EntryId,
     fails_on_loss: bool = True,
-    asks: Callable[[Ask], Awaitable[Page]] = once,
+    asks: Callable[[Ask], Awaitable[Page[Entry]]] = once,
 ) -> AsyncIterator[Sequence[Entry]]:
     """The entries after one id, up to and with another, a bounded number of bytes at a time.
 

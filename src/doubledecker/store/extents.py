@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from doubledecker.model.entry_id import EntryId
+from doubledecker.store import journal
 from doubledecker.store.journal import Entry, Page
+from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 
 
@@ -22,7 +24,7 @@ class Extent:
     bytes: int
 
 
-async def page(partition: Partition, name: str, *, after: str, upto: str, count: int) -> Page:
+async def page(partition: Partition, name: str, *, after: str, upto: str, count: int) -> Page[Entry]:
     """The next entries of a range, with the last id that was cut at that very moment: both in one atom.
 
     When that id lies behind `after`, what lay between was trimmed before it could be read.
@@ -35,8 +37,8 @@ async def page(partition: Partition, name: str, *, after: str, upto: str, count:
             ["EXEC"],
         ]
     )
-    trimmed, rows = cast("tuple[bytes | None, list[tuple[bytes, list[bytes]]]]", reply[-1])
-    return Page(tuple(Entry(id_.decode(), _pairs(flat)) for id_, flat in rows), (trimmed or b"0-0").decode())
+    trimmed, found = cast("tuple[bytes | None, Reply]", reply[-1])
+    return Page(journal.entries(found), (trimmed or b"0-0").decode())
 
 
 async def read(partition: Partition, name: str, *, after: str = "0-0") -> Extent:
@@ -62,7 +64,3 @@ async def read(partition: Partition, name: str, *, after: str = "0-0") -> Extent
 def _span_ms(first: str, last: str) -> int:
     """How long a range is; what was written within one millisecond has a length too."""
     return EntryId.parse(last).ms - EntryId.parse(first).ms + 1
-
-
-def _pairs(flat: list[bytes]) -> tuple[tuple[str, bytes], ...]:
-    return tuple(zip([field.decode() for field in flat[0::2]], flat[1::2], strict=True))

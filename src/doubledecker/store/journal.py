@@ -1,16 +1,16 @@
 """The journal: accepted events, delivery attempts and what became of queues' messages, as streams, bounded in bytes.
 
 An entry of `journal:events` holds the events of one publish call: a field for each publisher, whose value is lines of
-JSON, compressed where that pays. An entry of `journal:attempts` holds one attempt as JSON. An entry of
-`journal:settlements` names a queue and has a line for each message that one call settled. An event's place is
-(partition, entry id, line).
+JSON, compressed where that pays: whoever reads an entry gets it from here, inflated. An entry of `journal:attempts`
+holds one attempt as JSON. An entry of `journal:settlements` names a queue and has a line for each message that one call
+settled. An event's place is (partition, entry id, line).
 A registered archive confirms what it has copied; that much is trimmed at once, the rest only when the bound forces it.
 """
 
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
@@ -28,7 +28,8 @@ _EVENTS = "journal:events"
 # A third of a microsecond an event, for a fifth of its size; a few short events would not get smaller.
 _LEVEL = 1
 _COMPRESSED_BYTES_MIN = 1_024
-_COMPRESSED = zlib.compress(b"", _LEVEL)[:1]
+# How every text begins that this level compressed. No value of any journal begins so: they have no control characters.
+_HEADER = b"x\x01"
 
 _TRIM, _CONFIRM, _AGE = load("journal_trim"), load("journal_confirm"), load("journal_age")
 _PAGE, _ENDS = load("journal_page"), load("journal_ends")
@@ -75,14 +76,32 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Page:
+class KeptEntry:
+    """One entry as the journal keeps it, names and values in turn: what waits to be read is small for so long.
+
+    Inflated, one of a few hundred bytes may have a megabyte.
+    """
+
+    id: str
+    flat: Sequence[bytes]
+
+    def inflated(self) -> Entry:
+        """The entry as it was accepted."""
+        return _entry(self.id, self.flat)
+
+
+_AnyEntry = TypeVar("_AnyEntry", Entry, KeptEntry)
+
+
+@dataclass(frozen=True)
+class Page(Generic[_AnyEntry]):
     """Entries that follow a place, and the id up to which the journal had been cut just after they were read.
 
     What lies between the place and that id is missing if no entry of the page does: had the entries been read before
     the cut, the first of them would be at that id or before it.
     """
 
-    entries: Sequence[Entry]
+    entries: Sequence[_AnyEntry]
     trimmed: str
 
 
@@ -123,24 +142,24 @@ async def confirm(partition: Partition, name: str, *, archive: str, last_id: str
 async def read(partition: Partition, name: Name, *, after: str = "0-0", count: int = 100) -> list[Entry]:
     """The next entries after an id."""
     reply = await partition.command("XRANGE", partition.key(f"journal:{name}"), f"({after}", "+", "COUNT", count)
-    return _events(reply) if name == "events" else _entries(reply)
+    return entries(reply)
 
 
-async def page(partition: Partition, *, first: str, last: str, count: int, bytes_max: int) -> Page:
-    """Entries of the event journal from one id to another; the one that reaches `bytes_max` ends the page."""
+async def page(partition: Partition, *, first: str, last: str, count: int, bytes_max: int) -> Page[KeptEntry]:
+    """Entries of the event journal from one id to another; the one that reaches `bytes_max`, as kept, ends the page."""
     reply = await partition.run(_PAGE, first=first, last=last, count=count, bytes_max=bytes_max)
-    entries, trimmed = cast("tuple[Reply, Reply]", reply)
-    return Page(_events(entries), _id(trimmed))
+    found, trimmed = cast("tuple[Reply, Reply]", reply)
+    return Page(_kept(found), _id(trimmed))
 
 
-async def next_page(partition: Partition, *, after: str, count: int) -> Page:
+async def next_page(partition: Partition, *, after: str, count: int) -> Page[KeptEntry]:
     """The next entries of the event journal; waits for some, and after a while returns without."""
     key = partition.key(_EVENTS)
     block_ms = int(NEXT_S * 1000)
     reply = await partition.block("XREAD", "COUNT", count, "BLOCK", block_ms, "STREAMS", key, after, block_s=NEXT_S)
-    [[_, entries]] = cast("list[list[Reply]]", reply) if reply else [[None, ()]]
+    [[_, found]] = cast("list[list[Reply]]", reply) if reply else [[None, ()]]
     trimmed = await partition.command("HGET", partition.key("journal"), "events_trimmed")
-    return Page(_events(entries), _id(trimmed))
+    return Page(_kept(found), _id(trimmed))
 
 
 async def ends(partition: Partition) -> tuple[str, str]:
@@ -154,24 +173,32 @@ def compress(lines: bytes) -> bytes:
     return zlib.compress(lines, _LEVEL) if len(lines) >= _COMPRESSED_BYTES_MIN else b""
 
 
-def _plain(value: bytes) -> bytes:
-    """Events as they were accepted: a line of JSON never begins as a compressed text does."""
-    return zlib.decompress(value) if value[:1] == _COMPRESSED else value
+def inflate(value: bytes) -> bytes:
+    """A value of any journal as it was written: what is not compressed stays as it is."""
+    return zlib.decompress(value) if value.startswith(_HEADER) else value
+
+
+def entries(reply: Reply) -> list[Entry]:
+    """Entries as XRANGE answers them, inflated."""
+    return [_entry(id_.decode(), flat) for id_, flat in _rows(reply)]
 
 
 def _id(reply: Reply) -> str:
     return cast("bytes", reply).decode() if reply else "0-0"
 
 
-def _entries(reply: Reply) -> list[Entry]:
-    return [
-        Entry(id_.decode(), tuple(zip([f.decode() for f in flat[0::2]], flat[1::2], strict=True)))
-        for id_, flat in cast("list[tuple[bytes, list[bytes]]]", reply)
-    ]
+def _kept(reply: Reply) -> list[KeptEntry]:
+    return [KeptEntry(id_.decode(), flat) for id_, flat in _rows(reply)]
 
 
-def _events(reply: Reply) -> list[Entry]:
-    return [Entry(entry.id, tuple((name, _plain(value)) for name, value in entry.fields)) for entry in _entries(reply)]
+def _rows(reply: Reply) -> list[tuple[bytes, list[bytes]]]:
+    return cast("list[tuple[bytes, list[bytes]]]", reply)
+
+
+def _entry(id_: str, flat: Sequence[bytes]) -> Entry:
+    # With a generator, rows of entries that have one event would take a twentieth longer.
+    pairs = zip(flat[0::2], flat[1::2], strict=True)
+    return Entry(id_, tuple([(name.decode(), inflate(value)) for name, value in pairs]))
 
 
 async def state(partition: Partition) -> dict[str, str]:

@@ -19,7 +19,7 @@ from doubledecker.model import position
 from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.model.position import Place
 from doubledecker.store import journal
-from doubledecker.store.journal import Entry, Page
+from doubledecker.store.journal import Entry, KeptEntry, Page
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.web import sse
 from doubledecker.web.listener import Listener
@@ -58,7 +58,7 @@ def lines_of(entry: Entry) -> list[bytes]:
     return [line for _, value in entry.fields for line in value.split(b"\n")]
 
 
-def missing(place: Place, page: Page) -> Place | None:
+def missing(place: Place, page: Page[KeptEntry]) -> Place | None:
     """Up to where events that follow a place are missing from the page read after it; None when none are."""
     trimmed = Place.after(page.trimmed)
     is_cut = trimmed > place and (not page.entries or Place.after(page.entries[0].id) > trimmed)
@@ -176,10 +176,10 @@ class Feed:
         if cut is not None:
             self._move(partition, cut)
             self._tell_gap(Gap(partition.index, place, cut))
-        for entry in page.entries:
+        for kept in page.entries:
             # In one go: whoever attaches itself finds the feed before or after an entry, never inside.
-            self._hand_out(partition, entry)
-            self._move(partition, Place.after(entry.id))
+            self._hand_out(partition, kept)
+            self._move(partition, Place.after(kept.id))
             await asyncio.sleep(0)
 
     def _move(self, partition: Partition, place: Place) -> None:
@@ -187,11 +187,11 @@ class Feed:
         moved, self._has_moved = self._has_moved, asyncio.Event()
         moved.set()
 
-    def _hand_out(self, partition: Partition, entry: Entry) -> None:
+    def _hand_out(self, partition: Partition, kept: KeptEntry) -> None:
         if not self._attached:
             return
-        lines = lines_of(entry)
-        at = position.within(self.places, partition.index, entry.id, len(lines))
+        lines = lines_of(kept.inflated())
+        at = position.within(self.places, partition.index, kept.id, len(lines))
         for number, line in enumerate(lines, 1):
             listeners = self._listeners_of(routing_key(line))
             if listeners:

@@ -16,7 +16,7 @@ from doubledecker.errors import BusAway
 from doubledecker.model import position
 from doubledecker.model.position import Place
 from doubledecker.store import journal
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import Entry, KeptEntry
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import sse
 from doubledecker.web.feed import Feed, lines_of, missing, routing_key
@@ -37,7 +37,7 @@ class Past:
         self._feed = feed
         self._listener = listener
         self._places = list(places)
-        self._pages: list[deque[Entry]] = [deque() for _ in places]
+        self._pages: list[deque[KeptEntry]] = [deque() for _ in places]
         self._gaps: list[bytes] = []
 
     async def read(self) -> AsyncIterator[bytes]:
@@ -86,10 +86,10 @@ class Past:
 
     async def _next(self, i: int) -> bytes:
         """The frames of a partition's next entry, without the lines that were read already."""
-        entry = self._pages[i].popleft()
+        kept = self._pages[i].popleft()
         async with self._feed.turns.taken(self._listener.client):
-            frames = self._frames(i, entry)
-        self._places[i] = Place.after(entry.id)
+            frames = self._frames(i, kept.inflated())
+        self._places[i] = Place.after(kept.id)
         return frames
 
     def _frames(self, i: int, entry: Entry) -> bytes:
