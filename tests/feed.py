@@ -1,6 +1,7 @@
 """Events on a real bus without the web in between: published by the same publisher, and remembered."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ class Feed:
     async def publish(self, count: int, *, call: int = 50, data_bytes: int = 0, **fields: str) -> list[Event]:
         """Publish so many events, `call` at a time, over three topics and five tenants unless fields say otherwise.
 
-        The data of each is at least so many bytes.
+        The data of each is at least so many bytes, which shrink to a half when they are compressed.
         """
         # Spark may have held this loop for long: let the calls that timed out meanwhile be over first.
         await asyncio.sleep(0.05)
@@ -68,8 +69,12 @@ class Feed:
             t=number,
             key=f"key-{number % 11}",
             url=f"https://example.org/{number}",
-            data=Raw(b'{"number":%d,"text":"\xc3\xa4 \\n b%s"}' % (number, b"x" * data_bytes)),
+            data=Raw(b'{"number":%d,"text":"\xc3\xa4 \\n b%s"}' % (number, _text(number, data_bytes))),
         )
+
+
+def _text(number: int, size: int) -> bytes:
+    return random.Random(number).randbytes(size).hex()[:size].encode()
 
 
 @asynccontextmanager

@@ -2,8 +2,11 @@
 
 import asyncio
 
+import pytest
+from msgspec import Raw
+
 from conftest import Topology
-from doubledecker.model.event import Event, encode
+from doubledecker.model.event import Event, Kind, encode
 from doubledecker.model.routing import Route
 from doubledecker.store import events, extents, journal
 from doubledecker.store.events import PublishLimits
@@ -12,11 +15,13 @@ from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition, Partitions
 from harness import TestBus, a_bus, an_event, basic
 
+LIMITS = PublishLimits()
+
 
 async def _publish(partition: Partition, number: int) -> None:
     event = Event("widgets", "update", t=number, id=str(number))
     offer = Offer(Route(event.kind), encode(event), "p-1")
-    await events.publish(partition, [offer], version=10**9, limits=PublishLimits())
+    await events.publish(partition, [offer], version=10**9, limits=LIMITS)
 
 
 async def _bytes(partition: Partition) -> int:
@@ -64,6 +69,28 @@ async def test_an_extent_tells_how_much_is_new_and_not_how_much_is_kept(plain: P
     assert (half.first, half.last, half.entries) == ("1500-0", "1990-0", 100)
     assert 4_900 < half.bytes < 5_100
     assert none.bytes == 0
+
+
+async def test_an_extent_tells_how_much_there_is_to_read_and_not_how_much_is_kept(plain: Partitions):
+    """By what is kept, landing waited for nine times as many events, and gave them all to one task."""
+    lines = [encode(Event("widgets", "update", t=number, id=str(number))) for number in range(500)]
+    offers = [Offer(Route(Kind("widgets", "update", "default")), line, "p-1") for line in lines]
+    for _ in range(3):
+        await events.publish(plain.home, offers, version=10**9, limits=LIMITS)
+
+    extent = await extents.read(plain.home, "events")
+
+    assert int((await journal.state(plain.home))["events_bytes"]) < sum(map(len, lines))
+    assert extent.bytes == pytest.approx(3 * sum(map(len, lines)), rel=0.1)
+
+
+async def test_an_entry_that_is_nothing_once_compressed_does_not_make_an_extent_endless(plain: Partitions):
+    event = Event("widgets", "update", data=Raw(b'"%s"' % (b"x" * 500_000)), id="long")
+    await events.publish(plain.home, [Offer(Route(event.kind), encode(event), "p-1")], version=10**9, limits=LIMITS)
+
+    extent = await extents.read(plain.home, "events")
+
+    assert extent.bytes == 10 * int((await journal.state(plain.home))["events_bytes"])
 
 
 async def test_what_the_bound_cuts_before_it_was_archived_is_written_down_as_a_gap(plain: Partitions):

@@ -64,7 +64,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Held:
-    """How many bytes a journal holds, and which share of their bound all journals of the fullest server hold."""
+    """About how many bytes a reader of a journal gets, and how full the journals of the fullest server are."""
 
     bytes: int
     share: float
@@ -88,7 +88,7 @@ async def held(access: Access, name: str, rules: MemoryRules) -> Held:
     async with connected(access) as bus:
         for parts in bus.by_server():
             states = [await journal.state(part) for part in parts]
-            size += sum(int(state.get(f"{name}_bytes", 0)) for state in states)
+            size += sum([(await ranges.read(part, name)).bytes for part in parts])
             together = sum(int(state.get(f"{each}_bytes", 0)) for state in states for each in journal.NAMES)
             most = rules.journals_max(rules.limit_of((await memory.usage(parts[0])).bytes_max))
             share = max(share, together / max(1, most))

@@ -1,5 +1,6 @@
 """Any journal by ranges, as Spark reads it: from where to where it reaches, and pages that tell what is gone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -9,12 +10,16 @@ from doubledecker.store.journal import Entry, Page
 from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 
+# Events that are much alike shrink to a ninth. An entry that shrinks more says little of the others.
+_GROWTH_MAX = 10.0
+
 
 @dataclass(frozen=True)
 class Extent:
     """What a journal holds: entries from `first` to `last`; what was trimmed ends with `cut`.
 
-    The three are the same when it is empty. `entries` are all it holds; `bytes` is about what lies from `first` on.
+    The three are the same when it is empty. `entries` are all it holds; `bytes` is about what a reader gets from
+    `first` on: more than is kept, where that is compressed.
     """
 
     cut: str
@@ -58,9 +63,17 @@ async def read(partition: Partition, name: str, *, after: str = "0-0") -> Extent
     found = [cast("list[tuple[bytes, list[bytes]]]", each) for each in (oldest, first, last)]
     begins, begins_after, ends = (each[0][0].decode() if each else cut for each in found)
     share = _span_ms(begins_after, ends) / _span_ms(begins, ends) if first else 0
-    return Extent(cut, begins_after, ends, cast("int", length), round(int(size or 0) * share))
+    growth = _growth([flat for rows in found for _, flat in rows])
+    return Extent(cut, begins_after, ends, cast("int", length), round(int(size or 0) * share * growth))
 
 
 def _span_ms(first: str, last: str) -> int:
     """How long a range is; what was written within one millisecond has a length too."""
     return EntryId.parse(last).ms - EntryId.parse(first).ms + 1
+
+
+def _growth(sample: Sequence[Sequence[bytes]]) -> float:
+    """How many times as large entries are once they are inflated, by some of them."""
+    kept = sum(len(text) for flat in sample for text in flat)
+    inflated = sum(len(journal.inflate(text)) for flat in sample for text in flat)
+    return min(_GROWTH_MAX, inflated / kept) if kept else 1.0
