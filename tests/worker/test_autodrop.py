@@ -80,7 +80,8 @@ async def test_when_a_queue_that_nobody_consumes_fills_memory_it_drops_its_oldes
         assert "events.autodropped" not in found
         assert found["queue.dropped"] > 0
         assert found["queue.dropped"] == len(accepted) - len(left)
-        assert left[-1] == accepted[-1]
+        # On a slow machine nothing may be left, while batches hold the memory; it is the newest in any case.
+        assert left == accepted[len(accepted) - len(left) :]
 
 
 async def test_when_a_dead_receiver_fills_memory_it_loses_its_oldest_and_nobody_else_does(data_dir: Path):
