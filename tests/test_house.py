@@ -83,6 +83,7 @@ NOT_IN_THE_TABLE = {
     "model.step.SILENT_MS_MAX",
     "store.deliveries.BYTES_MAX",
     "store.deliveries.DUE_MAX",
+    "store.deliveries.SETTLED_MAX",
     "store.embedded.SILENCE_S_MAX",
     "store.embedded.SOCKET_PATH_BYTES_MAX",
     "store.jobs.DUE_MAX",

@@ -218,7 +218,7 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
         fence = Fence(
             "0" * 32, batch=0, first=0, last=0, digest="", refusals=Refusals({Refusal("topic", "users"): [0]})
         )
-        await events.publish(partition, [], version=10**9, limits=PublishLimits(), fence=fence)
+        await events.publish(partition, [], version=await version_of(partition), limits=PublishLimits(), fence=fence)
     await fences.complete(bus.partitions.home, Write("0" * 32, batch=0), tasks=1)
     await ask_for_errands(bus)
     await pipeline.report_run(bus.partitions.home, RunReport("running", at=0, began_at=0))
@@ -294,10 +294,14 @@ async def use_queues(bus: TestBus, secret: str) -> None:
     await bus.publish(secret, [an_event(n, "jobs", tenant="served") for n in range(20)])
 
 
+async def version_of(partition: Partition) -> int:
+    return int(await partition.command("HGET", partition.key("registry"), "routing_version"))
+
+
 async def use_permits(bus: TestBus, queue: str) -> None:
     """A Spark task that has called a subscriber and does so again, and a watch that does so with a queue's receiver."""
     [token] = [row["subscriber"] for row in await bus.get("/subscribers") if row["subscriber"].startswith("bulk-")]
-    taken = {"limit": 4, "version": 10**9, "lease_ms": AN_HOUR_MS}
+    taken = {"limit": 4, "version": await version_of(bus.partitions.home), "lease_ms": AN_HOUR_MS}
     permit = await receivers.take_permit(bus.partitions.home, token, lease="of-spark", **taken)
     await receivers.settle(bus.partitions.home, token, permit, DELIVERED)
     await receivers.take_permit(bus.partitions.home, token, lease="of-spark-again", **taken)
@@ -402,7 +406,7 @@ def _check(key: Found, row: Row) -> None:
         assert all(msgspec.json.decode(line)["id"] for line in lines)
         assert len(lines) == int(key.value[3])
     if row.pattern == "receivers":
-        assert all(len(msgspec.msgpack.decode(packed)) == 11 for packed in key.value.values())
+        assert all(len(msgspec.msgpack.decode(packed)) == 13 for packed in key.value.values())
     if row.pattern == "batches:current:{token}":
         assert len(key.value) == 1
     if row.pattern.startswith("jobs:"):

@@ -44,7 +44,7 @@ local function known(token, packed)
   local it = {
     token = token, tag = v[1], limit = v[2], held = v[3], leased = v[4], failures = v[5], retry_at = v[6],
     refusals = v[7], prober = v[8], failing_since = v[9], seat = v[10], begun = v[11],
-    delivered_at = v[12] or 0, wish = v[13] or 0,
+    delivered_at = v[12], wish = v[13],
     due = redis.call("LLEN", line(token)),
   }
   it.score = it.seat == RING and it.tag or it.seat == PROBES and it.retry_at
