@@ -372,7 +372,8 @@ class BatchesMachine(RuleBasedStateMachine):
         """A subscriber goes, and what waits for it is set aside; what comes later is another subscription's."""
         model = self.at(index)
         its_own = [kept for kept in model.batches if kept.token == token and not kept.is_retired]
-        is_needed = self.world.run(subscribers.retire(model.partition, token))
+        assert self.world.run(subscribers.retire(model.partition, token, version=self.version - 1)) is None
+        is_needed = self.world.run(subscribers.retire(model.partition, token, version=self.version))
         assert is_needed == bool(its_own)
         for kept in its_own:
             kept.is_retired, kept.is_current = True, False

@@ -150,8 +150,8 @@ class ReceiversMachine(RuleBasedStateMachine):
         self.concurrency[token] = concurrency
         who = a_receiver(token, concurrency)
         self.world.tick()
-        self.world.run(receivers.save(self.world.partitions, [who], moved=[token] if has_moved else []))
         for ground in self.grounds:
+            assert self.world.run(receivers.save(ground.partition, who, version=0, has_moved=has_moved))
             ground.model.now = Moment(self.age, next(self.steps))
             ground.model.save([(token, receivers.permits(concurrency, ground.partition), has_moved)])
 
@@ -159,14 +159,14 @@ class ReceiversMachine(RuleBasedStateMachine):
     def forget(self, index: int, token: str) -> None:
         """Calls under way still hold their permits, if it comes back."""
         ground = self.at(index)
-        self.world.run(receivers.forget(ground.partition, token))
+        self.world.run(receivers.forget(ground.partition, token, version=0))
         ground.model.save([(token, 0, True)])
 
     @rule(index=some_partition, token=some_token)
     def retire(self, index: int, token: str) -> None:
         """What waits is set aside; calls under way go on, and hold their permits against those of its next self."""
         ground = self.at(index)
-        self.world.run(subscribers.retire(ground.partition, token))
+        self.world.run(subscribers.retire(ground.partition, token, version=0))
         ground.model.retire(token)
 
     @rule(index=some_partition, token=some_token, many=st.integers(1, 3))

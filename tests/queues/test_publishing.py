@@ -187,7 +187,7 @@ class TestFull:
             a_queue("wide", overflow="refuse", max_length=3),
         )
         offers = [an_offer("ann", narrow, wide) for _ in range(3)] + [an_offer("ann", wide) for _ in range(3)]
-        reply = await events.publish(plain.home, offers, version=0, limits=PublishLimits(), wholes=[(1, 2)])
+        reply = await events.publish(plain.home, offers, version=10**9, limits=PublishLimits(), wholes=[(1, 2)])
 
         assert dict(reply.refused) == {1: "queue narrow", 2: "queue narrow", 5: "queue wide"}
 
@@ -196,14 +196,14 @@ class TestFull:
         await push(plain, full, ["ann"])
         offer = an_offer("ann", full, other, id_="mine")
         before = await plain.home.command("XLEN", plain.home.key("journal:events"))
-        reply = await events.publish(plain.home, [offer, offer], version=0, limits=PublishLimits())
+        reply = await events.publish(plain.home, [offer, offer], version=10**9, limits=PublishLimits())
 
         assert set(reply.refused) == {0, 1}
         assert await plain.home.command("XLEN", plain.home.key("journal:events")) == before
         rings = quiet_rings(plain)
         assert await drain(rings, other) == []
         await drain(rings, full)
-        again = await events.publish(plain.home, [offer], version=0, limits=PublishLimits())
+        again = await events.publish(plain.home, [offer], version=10**9, limits=PublishLimits())
         assert (again.refused, again.repeats) == ({}, frozenset())
         assert len(await drain(rings, other)) == 1
 

@@ -4,6 +4,8 @@ import asyncio
 import socket
 from dataclasses import replace
 
+import pytest
+
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.model.queue import Queue
@@ -79,6 +81,27 @@ async def test_permits_that_a_process_died_before_it_told_are_told_by_the_sweep(
         shares = [receivers.permits(9, partition) for partition in other.partitions.all]
         assert [await _limit(partition, subscriber) for partition in other.partitions.all] == shares
         assert sum(shares) == 9
+
+
+async def test_the_sweep_leaves_what_was_accepted_for_a_subscriber_that_came_after_its_look(
+    topology: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as other:
+        publisher, secret = await bus.token("publisher"), await bus.token("s")
+        real = batches.gauges
+
+        async def gauges(partition: Partition) -> tuple[dict[str, int], dict[str, int]]:
+            if not await subscribers.all_tokens(other.partitions.home):
+                await bus.subscribe(secret, DEAD_URL, "widgets", timeout=60_000)
+                await bus.publish(publisher, [an_event(n, tenant=f"t{n}") for n in range(9)])
+            return await real(partition)
+
+        monkeypatch.setattr(batches, "gauges", gauges)
+        await _chores(other).sweep()
+
+        left = [sum((await real(partition))[0].values()) for partition in other.partitions.all]
+        retired = [(await jobs.counts(partition))["aux", "index"] for partition in other.partitions.all]
+        assert (sum(left), sum(retired)) == (9, 0)
 
 
 async def _limit(partition: Partition, subscriber: Subscriber) -> int:

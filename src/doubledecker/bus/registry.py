@@ -29,7 +29,7 @@ from doubledecker.model.token import ROOT_NAME, Caller, Token
 from doubledecker.store import backlogs, bulk, receivers, registry, subscribers
 from doubledecker.store.events import PublishReply
 from doubledecker.store.offers import Offer
-from doubledecker.store.partitions import Partitions
+from doubledecker.store.partitions import Partition, Partitions
 
 FOLLOW_S = 0.5
 # Concurrent changes of one thing are tried again with a newer copy of the registry, so many times at most.
@@ -224,14 +224,31 @@ class LiveRegistry:
         former = self.snapshot.subscribers.get(token)
         quota.check_subscriptions(self.quotas, asked.topics, former.topics if former else ())
         subscriber = subscribing.merge(asked, token=token, former=former)
+        if former is None:
+            # Whoever ended its former self may have died before this.
+            await self._retire(token)
         if subscriber.is_bulk:
             beginning = await bulk.beginning(self._partitions, subscriber.topics)
             await self._spread(await subscribers.save(self._partitions.home, subscriber, beginning))
         else:
             await self._spread(await subscribers.save(self._partitions.home, subscriber))
             await bulk.end(self._partitions, token)
-        await self._tell_permits(subscriber, former)
+        await self._tell_change(subscriber, former)
         return subscriber
+
+    async def retire(self, partition: Partition, token: str) -> bool:
+        """Set aside what waits in a partition for a subscriber that is gone; says whether a purge was needed.
+
+        One that is back keeps what it has. Where the registry changes all the time, the sweep tries again.
+        """
+        for _ in range(_TRIES_MAX):
+            if token in self.snapshot.subscribers:
+                return False
+            was_needed = await subscribers.retire(partition, token, version=self.snapshot.version)
+            if was_needed is not None:
+                return was_needed
+            await self.refresh()
+        return False
 
     async def unsubscribe(self, token: str) -> None:
         """Forget the subscriber of a token and what waits for it."""
@@ -287,8 +304,7 @@ class LiveRegistry:
     async def delete_queue(self, name: str) -> None:
         """Forget a queue; what it holds is destroyed by whoever asked, or by the sweep."""
         await self._spread(await registry.delete_queue(self._partitions.home, name))
-        for partition in self._partitions.all:
-            await receivers.forget(partition, f"@{name}")
+        await self._tell_permits(f"@{name}")
 
     async def count_topics(self) -> int:
         """How many topics there are."""
@@ -369,7 +385,7 @@ class LiveRegistry:
                 raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")
             if version > 0:
                 await self._spread(version)
-                await self._tell_permits(wanted.receiver, former.receiver if former else None)
+                await self._tell_change(wanted.receiver, former.receiver if former else None)
                 return former is None
         raise Conflict(f"queue {queue.name!r} is being changed by others at the same time; try again")
 
@@ -443,15 +459,32 @@ class LiveRegistry:
         if version == 0:
             return False
         await self._spread(version)
-        for partition in self._partitions.all:
-            await subscribers.retire(partition, token)
+        await self._retire(token)
         return True
 
-    async def _tell_permits(self, receiver: Subscriber, former: Subscriber | None) -> None:
-        """Tell all partitions how many permits a receiver has; one that moved to another address has not failed yet."""
+    async def _retire(self, token: str) -> None:
+        for partition in self._partitions.all:
+            await self.retire(partition, token)
+
+    async def _tell_change(self, receiver: Subscriber, former: Subscriber | None) -> None:
+        """One that moved to another address has not failed yet; without one it has no permits."""
         has_moved = former is not None and former.callback != receiver.callback
-        if receiver.callback:
-            await receivers.save(self._partitions, [receiver], moved=[receiver.token] if has_moved else [])
+        if receiver.callback or has_moved:
+            await self._tell_permits(receiver.token, has_moved=has_moved)
+
+    async def _tell_permits(self, token: str, *, has_moved: bool = False) -> None:
+        """Tell all partitions how many permits a receiver has by the registry as it is now."""
+        for partition in self._partitions.all:
+            for _ in range(_TRIES_MAX):
+                known = self.snapshot
+                receiver = known.receiver(token)
+                if receiver is None:
+                    is_told = await receivers.forget(partition, token, version=known.version)
+                else:
+                    is_told = await receivers.save(partition, receiver, version=known.version, has_moved=has_moved)
+                if is_told:
+                    break
+                await self.refresh()
 
     async def _spread(self, version: int) -> None:
         """Make a change felt in every partition and in this process; version 0 means that nothing changed."""

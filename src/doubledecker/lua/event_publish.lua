@@ -7,13 +7,13 @@
 -- their names, and an aux job calls this script again, a slice of receivers at a time, until none is left.
 --
 -- deny-oom
+-- uses registry_fence
 -- uses job_bell
 -- uses receiver_ring
 -- uses event_batches
 -- uses queue_lines
 -- uses event_queues
 -- uses event_fence
--- key  registry       registry               hash    routing_version: grows with every change of routing
 -- key  journal        journal                hash    events_bytes: what the event journal holds; archive
 -- key  journal_events journal:events         stream  accepted events, lines of JSON by publisher, compressed or not
 -- key  counters       counters               hash    telemetry
@@ -23,7 +23,6 @@
 -- keys topic          topic:<name>           hash    counter, last_event
 -- keys seen           ids:<publisher>        zset    publishers' own event ids by arrival, to tell repeats
 -- keys fanout         fanout:<fid>           list    a message and the tokens that still have to get it
--- arg  version        int   the registry version that the plan was made with
 -- arg  journal_bytes_max  int  refuse when the journal holds more and an archive is behind; 0 never refuses
 -- arg  id_window_ms   int   how long a publisher's id is remembered
 -- arg  ids_max        int   how many are remembered, by publisher
@@ -34,7 +33,7 @@
 -- now
 -- returns             {"ok", journal bytes, {repeat, …}, {refused, why, …}, is heard} or {"stale" | "full" | "moved" | "fenced"}
 
-if tonumber(redis.call("HGET", registry, "routing_version") or 0) > version then
+if is_stale() then
   return {"stale"}
 end
 local journal_bytes = tonumber(redis.call("HGET", journal, "events_bytes") or 0)

@@ -4,17 +4,16 @@
 -- its next probe is due. A lease ends by itself unless it is renewed, as a process that died cannot. Who has the permit and
 -- asks again, because the reply was lost, still has it.
 --
+-- uses registry_fence
 -- uses job_bell
 -- uses receiver_ring
--- key registry  registry  hash  routing_version
 -- arg token     text  the receiver
 -- arg lease     text  a name for the permit
--- arg version   int   of the registry that the caller knows the receiver by
 -- arg limit     int   how many permits the receiver has here
 -- arg lease_ms  int   how long the permit lasts
 -- returns       {"go", failures in a row} or {"full" or "failing", ms until that may change} or {"stale", 0}
 
-if tonumber(redis.call("HGET", registry, "routing_version") or 0) > version then
+if is_stale() then
   return {"stale", 0}
 end
 local it = read_receiver(token)

@@ -1,10 +1,14 @@
 -- Set how many permits receivers have in this partition, and seat them accordingly.
 --
+-- uses registry_fence
 -- uses job_bell
 -- uses receiver_ring
 -- arg limits  pack  receiver, permits, 1 if it has moved to another address, which has not failed yet, receiver, …
--- returns     0
+-- returns     1, or 0 when the registry has changed since
 
+if is_stale() then
+  return 0
+end
 for i = 1, #limits, 3 do
   local it = read_receiver(limits[i])
   it.limit = limits[i + 1]
@@ -16,4 +20,4 @@ save_receivers()
 if is_news or is_sooner then
   ring_bell(hungry)
 end
-return 0
+return 1

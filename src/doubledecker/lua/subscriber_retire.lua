@@ -1,8 +1,9 @@
 -- Set aside what waits for a subscriber that is gone, for a purge; what it gets if it subscribes anew is apart from it.
 --
 -- Its jobs in the line end here. Those that are scheduled find no batch when they are due; those under way end with their
--- calls, until when their permits are held.
+-- calls, until when their permits are held. Once it is back, what waits may be its own, and stays.
 --
+-- uses registry_fence
 -- uses job_bell
 -- uses receiver_ring
 -- key current      batches:current:<of_token>  set   the batch that still takes events
@@ -12,8 +13,11 @@
 -- key aux_hungry   jobs:hungry:aux          set   processes that wait for aux jobs
 -- arg of_token     text  the subscriber
 -- arg rid          text  a UID for what is set aside
--- returns          1 if there was anything
+-- returns          1 if there was anything, 0 if not, -1 when the registry has changed since
 
+if is_stale() then
+  return -1
+end
 redis.call("DEL", current, line(of_token))
 local it = read_receiver(of_token)
 it.limit, it.failures, it.retry_at, it.refusals, it.failing_since, it.delivered_at = 0, 0, 0, 0, 0, 0

@@ -4,7 +4,7 @@ Permits are counted where the batches are. Over several partitions a receiver's 
 at least. Workers hold permits by their slots; watches and Spark tasks have none, and hold theirs as leases.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import cast
@@ -13,7 +13,7 @@ import msgspec
 
 from doubledecker.model.settlement import Settlement
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
 
 _SAVE, _TAKE, _RENEW, _SETTLE = (
@@ -76,28 +76,33 @@ def permits(concurrency: int, partition: Partition) -> int:
     return max(1, concurrency // partition.count + (partition.index < concurrency % partition.count))
 
 
-async def save(partitions: Partitions, whom: Iterable[Subscriber], *, moved: Collection[str] = ()) -> None:
-    """Tell every partition how many permits receivers have; those that moved to another address have not failed yet."""
-    receivers = list(whom)
-    for partition in partitions.all:
-        await _save(partition, receivers, moved)
+async def save(partition: Partition, receiver: Subscriber, *, version: int, has_moved: bool = False) -> bool:
+    """Keep how many permits a receiver has by the registry of this version; False when that has changed since.
+
+    One that moved to another address has not failed yet.
+    """
+    limit = permits(receiver.concurrency, partition)
+    return await partition.run(_SAVE, limits=[receiver.token, limit, int(has_moved)], version=version) == 1
 
 
-async def reconcile(partitions: Partitions, whom: Iterable[Subscriber]) -> None:
-    """Tell partitions where they do not know it how many permits receivers have."""
-    known = {each.token: each for each in whom}
-    for partition in partitions.all:
-        kept = await states(partition, list(known))
+async def forget(partition: Partition, token: str, *, version: int) -> bool:
+    """Forget a receiver that the registry of this version has not; False when that has changed since.
+
+    It is kept until the last call to it has ended: it may be back before, with permits anew.
+    """
+    return await partition.run(_SAVE, limits=[token, 0, 1], version=version) == 1
+
+
+async def reconcile(partition: Partition, whom: Mapping[str, Subscriber], *, version: int) -> None:
+    """Keep how many permits receivers have, of those that have others; unless the registry has changed since."""
+    limits: list[Packable] = []
+    for token, state in (await states(partition, list(whom))).items():
+        limit = permits(whom[token].concurrency, partition)
         # One that has none here yet gets them with its first batch.
-        wrong = [
-            token for token, state in kept.items() if 0 < state.limit != permits(known[token].concurrency, partition)
-        ]
-        await _save(partition, [known[token] for token in wrong])
-
-
-async def forget(partition: Partition, token: str) -> None:
-    """Forget a receiver that is gone, when the last call to it has ended: it may be back before, with permits anew."""
-    await partition.run(_SAVE, limits=[token, 0, 1])
+        if 0 < state.limit != limit:
+            limits += [token, limit, 0]
+    for first in range(0, len(limits), 3 * _PAGE):
+        await partition.run(_SAVE, limits=limits[first : first + 3 * _PAGE], version=version)
 
 
 async def states(partition: Partition, tokens: Sequence[str]) -> dict[str, State]:
@@ -154,11 +159,3 @@ async def settle(
     )
     before, after = cast("tuple[int, int]", reply)
     return before, after
-
-
-async def _save(partition: Partition, receivers: Sequence[Subscriber], moved: Collection[str] = ()) -> None:
-    for first in range(0, len(receivers), _PAGE):
-        limits: list[Packable] = []
-        for each in receivers[first : first + _PAGE]:
-            limits += [each.token, permits(each.concurrency, partition), int(each.token in moved)]
-        await partition.run(_SAVE, limits=limits)

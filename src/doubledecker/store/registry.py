@@ -3,13 +3,14 @@
 It lives in the home partition. The other partitions hold only its version, so that a publish there is refused too
 when the publisher's copy is old. A change is written at home, then the version is raised everywhere, then the caller is
 answered; a process that dies in between leaves a lower version behind, which `copy_version` (run by every change and by
-a chore) raises. A publisher may know more than a partition does, never less.
+a chore) raises, or else the first who knows more and goes by that (lua/registry_fence.lua).
 """
 
 import asyncio
 import heapq
 import itertools
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from doubledecker.model.event import Event, Kind
 from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Registry
+from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
 from doubledecker.store import subscribers
 from doubledecker.store.partitions import Partition, Partitions
@@ -24,6 +26,8 @@ from doubledecker.store.scripts import load
 
 # Changes the log keeps; whoever is further behind reads everything.
 CHANGES_MAX = 10_000
+# A change that comes while others are read is read with them; of one a millisecond, no more than this.
+_READS_MAX = 20
 TOKENS_MAX = 100_000
 QUEUES_MAX = 10_000
 
@@ -38,16 +42,53 @@ _PAGE = 500
 _QUEUE_SAVE, _QUEUE_DELETE = load("queue_save"), load("queue_delete")
 
 
+@dataclass
+class _News:
+    """What was read of the registry: what changed, where None stands for what was deleted, or all there is."""
+
+    tokens: dict[str, Token | None] = field(default_factory=dict)
+    subscribers: dict[str, Subscriber | None] = field(default_factory=dict)
+    queues: dict[str, Queue | None] = field(default_factory=dict)
+    topics: list[str] = field(default_factory=list)
+    is_all: bool = False
+
+    def take_over(self, registry: Registry) -> None:
+        if self.is_all:
+            registry.put_tokens(filter(None, self.tokens.values()))
+            registry.put_subscribers(filter(None, self.subscribers.values()))
+            registry.put_queues(filter(None, self.queues.values()))
+            registry.owners = {}
+            return
+        for id_, token in self.tokens.items():
+            registry.put_token(id_, token)
+        for id_, subscriber in self.subscribers.items():
+            registry.put_subscriber(id_, subscriber)
+        for name, queue in self.queues.items():
+            registry.put_queue(name, queue)
+        for name in self.topics:
+            registry.owners.pop(name, None)
+
+
 async def refresh(home: Partition, registry: Registry) -> bool:
-    """Bring a process's copy up to date, reading only what changed; says whether anything did."""
-    reply = await home.run(_CHANGES, since=registry.version, keep_max=CHANGES_MAX)
-    version, must_read_all, changes = cast("tuple[int, int, list[bytes]]", reply)
+    """Bring a process's copy up to date, reading only what changed; says whether anything did.
+
+    It is taken over in one step, once nothing changed while it was read. Else a process could publish to a subscriber
+    that its version does not have, and one who goes by that version would purge what was accepted.
+    """
+    news, version = _News(), registry.version
+    for _ in range(_READS_MAX):
+        reply = await home.run(_CHANGES, since=version, keep_max=CHANGES_MAX)
+        now, must_read_all, changes = cast("tuple[int, int, list[bytes]]", reply)
+        if now == version:
+            break
+        if must_read_all or version == 0:
+            news = await _read_all(home)
+        else:
+            await _read_changed(home, [change.decode().split(" ", 1) for change in changes], news)
+        version = now
     if version == registry.version:
         return False
-    if must_read_all or registry.version == 0:
-        await _read_all(home, registry)
-    else:
-        await _read_changed(home, registry, [change.decode().split(" ", 1) for change in changes])
+    news.take_over(registry)
     registry.version = version
     return True
 
@@ -205,33 +246,34 @@ async def last_kinds(partitions: Partitions, most: int) -> dict[Kind, str]:
     return kinds
 
 
-async def _read_all(home: Partition, registry: Registry) -> None:
-    flat = cast("list[bytes]", await home.command("HGETALL", home.key("api_tokens")))
-    registry.put_tokens(map(_token, flat[1::2]))
+async def _read_all(home: Partition) -> _News:
+    tokens = cast("list[bytes]", await home.command("HGETALL", home.key("api_tokens")))
     found = await subscribers.load_many(home, await subscribers.all_tokens(home))
-    registry.put_subscribers(found.values())
     queues = cast("list[bytes]", await home.command("HGETALL", home.key("queues")))
-    registry.put_queues(map(_queue, queues[1::2]))
-    registry.owners = {}
+    return _News(
+        tokens={id_.decode(): _token(record) for id_, record in zip(tokens[0::2], tokens[1::2], strict=True)},
+        subscribers={**found},
+        queues={name.decode(): _queue(record) for name, record in zip(queues[0::2], queues[1::2], strict=True)},
+        is_all=True,
+    )
 
 
-async def _read_changed(home: Partition, registry: Registry, changes: Sequence[Sequence[str]]) -> None:
+async def _read_changed(home: Partition, changes: Sequence[Sequence[str]], news: _News) -> None:
+    """Read what has changed into the news that there are."""
     named: dict[str, list[str]] = {"token": [], "subscriber": [], "topic": [], "queue": []}
     for kind, name in changes:
         named[kind].append(name)
     if named["token"]:
         records = await home.command("HMGET", home.key("api_tokens"), *named["token"])
         for id_, record in zip(named["token"], cast("list[bytes | None]", records), strict=True):
-            registry.put_token(id_, _token(record) if record else None)
+            news.tokens[id_] = _token(record) if record else None
     found = await subscribers.load_many(home, named["subscriber"])
-    for token in named["subscriber"]:
-        registry.put_subscriber(token, found.get(token))
+    news.subscribers.update((token, found.get(token)) for token in named["subscriber"])
     if named["queue"]:
         records = await home.command("HMGET", home.key("queues"), *named["queue"])
         for name, record in zip(named["queue"], cast("list[bytes | None]", records), strict=True):
-            registry.put_queue(name, _queue(record) if record else None)
-    for name in named["topic"]:
-        registry.owners.pop(name, None)
+            news.queues[name] = _queue(record) if record else None
+    news.topics.extend(named["topic"])
 
 
 def _queue(record: bytes) -> Queue:

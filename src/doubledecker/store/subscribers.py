@@ -69,9 +69,13 @@ async def delete(home: Partition, token: str) -> int:
     return cast("int", await home.run(_DELETE, token=token))
 
 
-async def retire(partition: Partition, token: str) -> bool:
-    """Set aside what waits in a partition for a subscriber that is gone; says whether a purge was needed."""
-    return await partition.run(_RETIRE, of_token=token, rid=uid()) == 1
+async def retire(partition: Partition, token: str, *, version: int) -> bool | None:
+    """Set aside what waits in a partition for a subscriber that the registry of this version has not.
+
+    Says whether a purge was needed; None when the registry has changed since, and the subscriber may be back.
+    """
+    reply = await partition.run(_RETIRE, of_token=token, rid=uid(), version=version)
+    return None if reply == -1 else reply == 1
 
 
 async def note_attempts(home: Partition, attempts: Mapping[str, Attempts]) -> None:

@@ -20,7 +20,6 @@ from doubledecker.store import (
     queues,
     receivers,
     registry,
-    subscribers,
 )
 from doubledecker.store.events import Accepted, PublishLimits, PublishReply
 from doubledecker.store.jobs import Taken
@@ -121,11 +120,12 @@ class Chores:
     async def sweep(self) -> None:
         """Mend what a process that died left undone: what waits for nobody, permits that changed."""
         await self._live.refresh()
-        await receivers.reconcile(self._partitions, self._live.snapshot.subscribers.values())
+        known = self._live.snapshot
         for partition in self._partitions.all:
+            await receivers.reconcile(partition, known.subscribers, version=known.version)
             _, waiting = await batches.gauges(partition)
-            for token in waiting.keys() - self._live.snapshot.subscribers.keys():
-                if await subscribers.retire(partition, token):
+            for token in waiting.keys() - known.subscribers.keys():
+                if await self._live.retire(partition, token):
                     _log.warning("subscriber.swept", partition=partition.index, subscriber=token)
             await self._sweep_queues(partition)
 

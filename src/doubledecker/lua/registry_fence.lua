@@ -1,0 +1,15 @@
+-- part: going by a copy of the registry, which may be old.
+--
+-- Who knows less than the partition does is refused. Who knows more tells it, so that it refuses all that goes by less from
+-- then on: nothing is done to a subscriber by one who has not heard that it has left, or that it is back.
+--
+-- key registry  registry  hash  routing_version: grows with every change of routing
+-- arg version   int  of the registry that the caller goes by
+
+local function is_stale()
+  local known = tonumber(redis.call("HGET", registry, "routing_version") or 0)
+  if known < version then
+    redis.call("HSET", registry, "routing_version", version)
+  end
+  return known > version
+end
