@@ -13,6 +13,7 @@ from typing import NamedTuple
 from doubledecker.model.settlement import Settlement
 
 REFUSALS_MAX = 5
+WISH_AGES = 1
 NOWHERE, RING, PROBES, WAKE = "", "ring", "probes", "wake"
 
 
@@ -94,6 +95,8 @@ class Receiver:
     leases: dict[str, Lease] = field(default_factory=dict)
     place: str = NOWHERE
     until: Moment = BEGINNING
+    # Until when the next free permit is left to a lease.
+    wish: Moment = BEGINNING
     passed: Counter[str] = field(default_factory=Counter)
 
     def forgive(self) -> None:
@@ -194,12 +197,16 @@ class Model:
         it.limit = limit
         it.end_leases(self.now)
         if lease in it.leases:
+            it.leases[lease] = replace(it.leases[lease], ends=self.now.after(ages))
             answer = "go"
         elif it.failures and it.retry.age > self.now.age:
             answer = "failing"
         elif len(self.held(token)) + len(it.leases) >= (1 if it.failures else limit):
             answer = "failing" if it.failures else "full"
+            if not it.failures and len(it.leases) < len(self.held(token)):
+                it.wish = self.now.after(WISH_AGES)
         else:
+            it.wish = BEGINNING
             it.leases[lease] = Lease(self.now.after(ages), is_probe=it.failures > 0)
             answer = "go"
         self.finish()
@@ -342,8 +349,9 @@ class Model:
         own = self.held(it.token)
         if not it.line:
             return NOWHERE, BEGINNING
-        if len(own) + len(it.leases) >= max(1, it.limit):
-            ends = [lease.ends for lease in it.leases.values()]
+        free = max(1, it.limit) - len(own) - len(it.leases)
+        if free <= (it.wish.age > self.now.age):
+            ends = [lease.ends for lease in it.leases.values()] + [it.wish] * (free > 0)
             return (WAKE, min(ends)) if ends else (NOWHERE, BEGINNING)
         if not it.failures:
             return RING, BEGINNING

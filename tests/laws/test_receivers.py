@@ -25,7 +25,7 @@ from doubledecker.store.events import PublishLimits
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 from doubledecker.store.receivers import Answer, Permit, State
-from laws.receiver_model import PROBES, RING, WAKE, Done, Given, Model, Moment, Receiver, Result
+from laws.receiver_model import PROBES, RING, WAKE, WISH_AGES, Done, Given, Model, Moment, Receiver, Result
 from laws.world import AGE_MS, World, hold_law, law, pairs, strings
 
 TOKENS = ("ann", "bob", "cid")
@@ -269,6 +269,19 @@ class ReceiversMachine(RuleBasedStateMachine):
         mine = [lease for whose, lease in self.touched.permits if whose == token]
         for lease in mine[:1]:
             self.settle_one_permit(self.at(index), token, lease, settlement)
+
+    @rule(index=some_partition, token=some_token, has_ended=st.booleans(), asks=st.integers(1, 3))
+    def leases_are_wished_for_beside_a_backlog(self, index: int, token: str, has_ended: bool, asks: int) -> None:
+        """Slots leave one free, which is taken in time, or not."""
+        self.publish(index, token, 4)
+        process = self.touched.processes["p"]
+        for _ in range(asks):
+            self.one_turn(index, "p", {}, process.idle, 0)
+            self.take_one_permit(self.at(index), token, f"lease-{next(self.steps)}")
+            self.one_turn(index, "p", dict.fromkeys(process.doing, DELIVERED), list(process.doing), 0)
+            if has_ended:
+                self.time_passes(WISH_AGES)
+            self.take_one_permit(self.at(index), token, f"lease-{next(self.steps)}")
 
     @rule(index=some_partition, probe_ages=st.integers(0, 1), settlement=some_settlement())
     def all_fail_and_are_probed(self, index: int, probe_ages: int, settlement: Settlement) -> None:
@@ -548,6 +561,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         held = model.held(it.token)
         assert (state.held, state.leased, state.limit) == (len(held), len(it.leases), it.limit)
         assert (state.failures, state.refusals, state.tag) == (it.failures, it.refusals, it.tag)
+        assert (self.age_of(state.wish) if state.wish else 0) == it.wish.age
         is_probed = any(call.is_probe for call in (*held, *it.leases.values()))
         assert bool(state.prober) == is_probed
         if it.failures:
@@ -618,6 +632,7 @@ def settled(given: Given, job: Job, settlement: Settlement) -> tuple[Done, Settl
 def batches_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs of one millisecond are ordered by their names: with random ones an example is not repeatable."""
     numbers = count()
+    monkeypatch.setattr(receivers, "WISH_MS", WISH_AGES * AGE_MS)
     monkeypatch.setattr(offers, "uids", lambda many: "".join(f"{next(numbers):020}" for _ in range(many)))
 
 

@@ -1,9 +1,12 @@
 """Deliveries and receivers by example: whose turn it is, and what the law of receivers has found."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from doubledecker.delivery.permits import Permits
+from doubledecker.errors import BusAway
 from doubledecker.model.event import Kind
 from doubledecker.model.routing import Route
 from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
@@ -227,3 +230,59 @@ async def test_a_batch_that_is_refused_often_says_no_more_than_once(plain: Parti
         turn = await take(plain.home, settled=[Settled(job, refused)])
 
     assert turn.results[0].failures == 0
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_a_lease_gets_the_next_free_permit_beside_a_backlog_and_slots_the_one_after_it(
+    plain: Partitions, limit: int
+):
+    """Slots settle and take in one call, so that no lease ever found a free permit."""
+    await publish(plain.home, a_receiver("ann", limit), batches=9)
+    turn = await take(plain.home, "s1", "s2")
+    refused = await permitted(plain.home, "ann", "lease", limit=limit)
+
+    done = Settled(turn.jobs[0], DELIVERED)
+    left = await take(plain.home, done.job.slot, settled=[done])
+    permit = await permitted(plain.home, "ann", "lease", limit=limit)
+    again = await permitted(plain.home, "ann", "other", limit=limit)
+    await receivers.settle(plain.home, "ann", permit, DELIVERED)
+    after = await take(plain.home, done.job.slot)
+
+    assert (refused.answer, left.jobs, permit.answer) == (Answer.FULL, [], Answer.GO)
+    assert (again.answer, tokens(after)) == (Answer.FULL, ["ann"])
+
+
+async def test_a_permit_that_no_lease_came_back_for_is_a_slot_s_again(plain: Partitions):
+    await publish(plain.home, a_receiver("ann"), batches=2)
+    [job] = (await take(plain.home, "s")).jobs
+    await permitted(plain.home, "ann", "lease")
+
+    left = await take(plain.home, "s", settled=[Settled(job, DELIVERED)])
+    plain.home.shift_ms += receivers.WISH_MS
+    after = await take(plain.home, "s")
+
+    assert left.jobs == []
+    assert left.wait_ms is not None
+    assert 0 < left.wait_ms <= receivers.WISH_MS
+    assert tokens(after) == ["ann"]
+
+
+async def test_a_permit_whose_reply_was_lost_is_the_one_that_is_asked_for_next(
+    plain: Partitions, monkeypatch: pytest.MonkeyPatch
+):
+    """Else it kept others from a receiver that takes one call at a time, until its lease ended."""
+    permits = Permits("@queue", lease_ms=LEASE_MS)
+    real = receivers.take_permit
+
+    async def lost(*words: Any, **named: Any) -> Permit:
+        await real(*words, **named)
+        raise BusAway("the reply was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(receivers, "take_permit", lost)
+        with pytest.raises(BusAway):
+            await permits.take(plain.home, limit=1, version=0)
+    first = await permits.take(plain.home, limit=1, version=0)
+    second = await permits.take(plain.home, limit=1, version=0)
+
+    assert (first.answer, second.answer) == (Answer.GO, Answer.FULL)

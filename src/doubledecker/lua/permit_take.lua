@@ -1,8 +1,9 @@
 -- Ask for a permit to call a receiver, for a caller that has no slot: a watch, or a Spark task.
 --
 -- A permit comes before the pull, so that what cannot be delivered now stays where it is. A failing receiver has one, when
--- its next probe is due. A lease ends by itself unless it is renewed, as a process that died cannot. Who has the permit and
--- asks again, because the reply was lost, still has it.
+-- its next probe is due. Where slots hold more than leases do, the next that becomes free is left to whoever asks again soon.
+-- A lease ends by itself unless it is renewed, as a process that died cannot. Who has the permit and asks again, because the
+-- reply was lost, still has it, for as long as a new one.
 --
 -- uses registry_fence
 -- uses job_bell
@@ -11,6 +12,7 @@
 -- arg lease     text  a name for the permit
 -- arg limit     int   how many permits the receiver has here
 -- arg lease_ms  int   how long the permit lasts
+-- arg wish_ms   int   how long the next free permit is left to one who found none
 -- returns       {"go", failures in a row} or {"full" or "failing", ms until that may change} or {"stale", 0}
 
 if is_stale() then
@@ -21,15 +23,17 @@ it.limit = limit
 end_leases(it)
 local answer
 if it.leased > 0 and redis.call("ZSCORE", leases(token), lease) then
+  redis.call("ZADD", leases(token), now + lease_ms, lease)
   answer = {"go", it.failures}
 elseif it.failures > 0 and it.retry_at > now then
   answer = {"failing", it.retry_at - now}
 elseif it.held + it.leased >= (it.failures > 0 and 1 or it.limit) then
   local first = redis.call("ZRANGE", leases(token), 0, 0, "WITHSCORES")[2]
   answer = {it.failures > 0 and "failing" or "full", first and first - now or lease_ms}
+  it.wish = it.failures == 0 and it.leased < it.held and now + wish_ms or it.wish
 else
   redis.call("ZADD", leases(token), now + lease_ms, lease)
-  it.leased = it.leased + 1
+  it.leased, it.wish = it.leased + 1, 0
   it.prober = it.failures > 0 and lease or it.prober
   answer = {"go", it.failures}
 end

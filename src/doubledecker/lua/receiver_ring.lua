@@ -37,14 +37,14 @@ local is_news, is_sooner = false, false
 -- 0 while it is well. retry_at: when its next probe is due. refusals: different batches refused in a row. prober: the slot
 -- or lease that probes it, else empty. failing_since: when the first of the failures was. seat: where it is. begun: how many
 -- jobs slots were given for it, which tells one from the same once more. delivered_at: when it last took a batch, 0 if never
--- since this is kept. One whose number of permits is not known, as it is
--- new or gone, has one. `due` is how many jobs are in its line.
+-- since this is kept. wish: until when the next free permit is left to a lease that found none. One whose number of permits
+-- is not known, as it is new or gone, has one. `due` is how many jobs are in its line.
 local function known(token, packed)
-  local v = packed and cmsgpack.unpack(packed) or {0, 0, 0, 0, 0, 0, 0, "", 0, NOWHERE, 0, 0}
+  local v = packed and cmsgpack.unpack(packed) or {0, 0, 0, 0, 0, 0, 0, "", 0, NOWHERE, 0, 0, 0}
   local it = {
     token = token, tag = v[1], limit = v[2], held = v[3], leased = v[4], failures = v[5], retry_at = v[6],
     refusals = v[7], prober = v[8], failing_since = v[9], seat = v[10], begun = v[11],
-    delivered_at = v[12] or 0,
+    delivered_at = v[12] or 0, wish = v[13] or 0,
     due = redis.call("LLEN", line(token)),
   }
   it.score = it.seat == RING and it.tag or it.seat == PROBES and it.retry_at
@@ -94,8 +94,14 @@ local function note_time(zset, at)
   is_sooner = is_sooner or not head[1] or tonumber(head[2]) > at
 end
 
-local function has_permit(it)
+local function has_free(it)
   return it.held + it.leased < math.max(1, it.limit)
+end
+
+-- Whether there is a permit for a slot. Slots settle and take in one call, so that without a wish no lease would ever find
+-- a free one beside a backlog.
+local function has_permit(it)
+  return it.held + it.leased + (it.wish > now and 1 or 0) < math.max(1, it.limit)
 end
 
 -- Where a receiver belongs, and its score there; in the ring that is its tag.
@@ -104,11 +110,12 @@ local function seat_of(it)
     return NOWHERE
   end
   if not has_permit(it) then
-    -- A slot seats it again when it is done. A lease may just end.
-    if it.leased == 0 then
-      return NOWHERE
+    -- A slot seats it again when it is done. A lease may just end, and so may the wish for one.
+    local ends_at = has_free(it) and it.wish or math.huge
+    if it.leased > 0 then
+      ends_at = math.min(ends_at, tonumber(redis.call("ZRANGE", leases(it.token), 0, 0, "WITHSCORES")[2]))
     end
-    return WAKE, tonumber(redis.call("ZRANGE", leases(it.token), 0, 0, "WITHSCORES")[2])
+    return ends_at < math.huge and WAKE or NOWHERE, ends_at
   end
   if it.failures == 0 then
     return RING
@@ -167,7 +174,7 @@ local function save_receivers()
       words[#words + 1] = it.token
       words[#words + 1] = cmsgpack.pack({
         it.tag, it.limit, it.held, it.leased, it.failures, it.retry_at, it.refusals, it.prober, it.failing_since, it.seat,
-        it.begun, it.delivered_at,
+        it.begun, it.delivered_at, it.wish,
       })
     else
       redis.call("HDEL", receivers, it.token)

@@ -24,6 +24,8 @@ _SAVE, _TAKE, _RENEW, _SETTLE = (
 )
 # Receivers written in one call.
 _PAGE = 500
+# Those who wait for a permit ask twenty times a second; two of these may be late.
+WISH_MS = 150
 # A caller whose replies get lost settles again within some seconds.
 _SETTLED_MS = 20_000
 
@@ -62,6 +64,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     seat: int = 0
     begun: int = 0
     delivered_at: float = 0
+    wish: float = 0
 
     @property
     def calls(self) -> int:
@@ -117,7 +120,9 @@ async def take_permit(
     partition: Partition, token: str, *, lease: str, limit: int, version: int, lease_ms: int
 ) -> Permit:
     """Ask for a permit to call a receiver that is as the registry of this version says."""
-    reply = await partition.run(_TAKE, token=token, lease=lease, version=version, limit=limit, lease_ms=lease_ms)
+    reply = await partition.run(
+        _TAKE, token=token, lease=lease, version=version, limit=limit, lease_ms=lease_ms, wish_ms=WISH_MS
+    )
     word, number = cast("tuple[bytes, int]", reply)
     answer = Answer(word.decode())
     if answer is Answer.GO:
