@@ -20,12 +20,20 @@ class Permits:
         self._token = token
         self._lease_ms = lease_ms
         self._held: dict[str, tuple[Partition, Permit]] = {}
+        # Asked for, and no answer came: whoever asks next asks for the same ones, as they may have been given.
+        self._unanswered: dict[Partition, list[str]] = {}
 
     async def take(self, partition: Partition, *, limit: int, version: int) -> Permit:
         """Ask for one of the permits that a partition has, for a process that knows the registry by this version."""
-        permit = await receivers.take_permit(
-            partition, self._token, lease=uid(), limit=limit, version=version, lease_ms=self._lease_ms
-        )
+        unanswered = self._unanswered.setdefault(partition, [])
+        lease = unanswered.pop() if unanswered else uid()
+        try:
+            permit = await receivers.take_permit(
+                partition, self._token, lease=lease, limit=limit, version=version, lease_ms=self._lease_ms
+            )
+        except BusAway:
+            unanswered.append(lease)
+            raise
         if permit.answer is Answer.GO:
             self._held[permit.lease] = partition, permit
         return permit
