@@ -68,7 +68,7 @@ TIMED = (
     "batches:index:{token}",
     "batches:retired:{rid}",
     "jobs:scheduled:{q}",
-    "receivers:waiting",
+    "receivers:wake",
     "permits:{token}",
     "ids:{token}",
     "queue:pending:{queue}",
@@ -97,7 +97,7 @@ LATER = frozenset(
         "journal:gaps",
         "jobs:pending:aux:{slot}",
         "receivers:probes",
-        "receivers:waiting",
+        "receivers:wake",
     )
 )
 # Receivers of an event of this size are more than one publish call may write to.
@@ -445,9 +445,8 @@ def test_the_page_names_every_key_of_the_scripts():
     declared.discard("*")
     # A channel.
     declared.discard("bell:*")
-    declared = {re.sub(r"^(jobs:(?:scheduled|hungry)):(?:main|aux)$", r"\1:*", each) for each in declared}
     # The queue that these scripts are told is always `aux`, and only watches have an attempt written with a permit.
-    of_aux = r"^jobs:(index|instant|pending:index|pending)(?=:\*(:\*)?$):\*"
+    of_aux = r"^jobs:(index|instant|scheduled|hungry|pending:index|pending)(?=:\*(:\*)?$):\*"
     declared = {re.sub(of_aux, r"jobs:\1:aux", each) for each in declared}
     declared = {re.sub(r"^permits:settled:\*$", "permits:settled:@*", each) for each in declared}
     declared = {re.sub(r"^journal:\*$", "journal:events", each) for each in declared}
