@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 CREATED_AT = 1_700_000_000_000
 # How old and new name the keys that a migration may leave in a partition, but for queues, journals and the like.
 KEPT = re.compile(
-    r"registry|subscribers?(:.+)?|queues|receivers(:ring|:probes|:waiting)?|batch:.+|batches:.+|workers|watchers"
+    r"registry|subscribers?(:.+)?|queues|receivers(:ring|:probes|:wake)?|batch:.+|batches:.+|workers|watchers"
     r"|jobs:(scheduled|instant|index):aux|jobs:pending:(index:)?aux(:.+)?"
     r"|jobs:scheduled:main|jobs:instant:main:.+|jobs:pending:main:dead-.+"
 )
@@ -251,7 +251,7 @@ def _write_home(pipe: Any, writer: Writer, world: World, beat_at: int) -> None:
 async def check(partitions: Partitions, world: World) -> None:
     """Everything is there once, in the order in which it was accepted, and nothing of format 1 is left."""
     found = await partitions.layout()
-    assert (found.format, found.count, found.is_closed) == (2, world.count, True)
+    assert (found.format, found.count, found.was_migrated) == (2, world.count, True)
     for partition, share in zip(partitions.all, world.shares, strict=True):
         await _check_batches(partition, share)
         await _check_jobs(partition, share)
@@ -313,7 +313,7 @@ async def _check_receivers(partitions: Partitions, partition: Partition, world: 
     assert (probes, waiting) == (["recovering-00000000"], ["failing-00000000"])
 
 
-SEATS = ("ring", "probes", "waiting")
+SEATS = ("ring", "probes", "wake")
 
 
 async def jobs_of(partition: Partition) -> list[str]:

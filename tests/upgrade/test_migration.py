@@ -14,6 +14,7 @@ import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from doubledecker.assembly import build
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.store import migration, predecessors
 from doubledecker.store.embedded import EmbeddedServer
-from doubledecker.store.partitions import Partitions
+from doubledecker.store.partitions import Partition, Partitions
 from harness import quick_settings
 from upgrade import format_one
 from upgrade.format_one import World
@@ -386,6 +387,53 @@ async def test_data_is_not_migrated_while_an_older_version_is_at_work(beat: Any,
             lock = await client.exists("rm:migration:lock")
     assert kept == ({b"partitions": b"1"}, {b"version": b"20"})
     assert lock == 0
+
+
+async def test_a_migration_that_was_refused_is_refused_until_the_older_version_has_left(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    """A worker started while the first start looked; the data was closed by then, and the second did not look."""
+    world = await a_world(one)
+    begin = migration.Migration._begin
+
+    async def begin_while_one_starts(self: migration.Migration) -> dict[Partition, str]:
+        phases = await begin(self)
+        await home_of(self).command("HSET", home_of(self).key("workers"), "late", await home_of(self).time_ms())
+        return phases
+
+    with monkeypatch.context() as patch:
+        patch.setattr(migration.Migration, "_begin", begin_while_one_starts)
+        with pytest.raises(ServerUnfit, match="an older version is at work"):
+            await migrated(one, dead_s=2.0)
+    async with beating(one.url, lambda client, now: client.hset("rm:workers", "late", now)):
+        with pytest.raises(ServerUnfit, match="an older version is at work"):
+            await migrated(one, dead_s=2.0)
+
+    partitions = await migrated(one, dead_s=0.5)
+    barred = await partitions.home.command("GETDEL", partitions.home.key("jobs:pending:main:late"))
+    await partitions.close()
+    assert barred == b"format 2"
+    await check(one, world)
+
+
+def home_of(its: migration.Migration) -> Partition:
+    return its._partitions.home
+
+
+async def test_connections_that_may_be_a_web_process_of_the_older_version_are_counted(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    warned: dict[str, dict[str, Any]] = {}
+    world = await a_world(one)
+    async with redis.from_url(one.url) as client:
+        await client.ping()
+        log = SimpleNamespace(warning=lambda event, **fields: warned.update({event: fields}))
+        monkeypatch.setattr(predecessors, "_log", log)
+        await (await migrated(one)).close()
+
+    assert warned["connections.found"]["count"] >= 1
+    assert "0.1.0" in warned["connections.found"]["hint"]
+    await check(one, world)
 
 
 async def test_beats_that_do_not_advance_are_waited_for_until_they_are_old(

@@ -27,7 +27,10 @@ if version ~= under_way then
   if redis.call("EXISTS", scheduled) == 1 then
     redis.call("RENAME", scheduled, former)
   end
-  for _, slot in ipairs(redis.call("HKEYS", workers)) do
+end
+-- Also when this was done before: slots may have come since.
+for _, slot in ipairs(redis.call("HKEYS", workers)) do
+  if redis.call("TYPE", held(slot)).ok ~= "string" then
     local job = redis.call("LPOP", held(slot))
     if job then
       redis.call("RPUSH", pending, job)

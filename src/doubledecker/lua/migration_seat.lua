@@ -22,7 +22,6 @@ for _, each in ipairs(lines) do
   local it = read_receiver(token)
   it.limit, it.failures, it.retry_at, it.failing_since = limit, failures, retry_at, failing_since
 end
-seat_receivers()
 save_receivers()
 if is_news then
   ring_bell(hungry)

@@ -28,11 +28,11 @@ DRIVER = DriverInfo().add_upstream_driver("doubledecker-format", str(FORMAT))
 
 @dataclass(frozen=True)
 class Layout:
-    """How data is laid out; closed to 0.1.0 or not."""
+    """How data is laid out; some of what was migrated may be in the older format again, after a crash."""
 
     format: int
     count: int
-    is_closed: bool
+    was_migrated: bool
 
     def check(self, count: int) -> None:
         """Raise ServerUnfit for data that a process with these settings cannot use, nor migrate."""
@@ -55,7 +55,7 @@ def read(fields: Mapping[str, str], versions: Iterable[bytes | None]) -> Layout:
     is_migrated = all(version is None or version == DONE.encode() for version in versions)
     format_ = int(fields.get("format", 1))
     count = int(fields.get("count", partitions))
-    return Layout(format_ if is_migrated or format_ != FORMAT else 1, count, is_closed=partitions == 0)
+    return Layout(format_ if is_migrated or format_ != FORMAT else 1, count, was_migrated=format_ == FORMAT)
 
 
 def closing(count: int) -> list[Packable]:

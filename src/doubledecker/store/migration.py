@@ -174,8 +174,9 @@ class Migration:
     async def _close(self, found: layout.Layout, *, dead_s: float) -> dict[Partition, str]:
         """Close the data to processes of format 1; returns how far each partition has come that is not done."""
         parts = self._partitions
-        if found.is_closed:
+        if found.was_migrated:
             return await self._begin()
+        # Also when another has begun: it may have refused in the end, as one was heard of.
         before = await predecessors.until_gone(parts, dead_s=dead_s, stop=self._stop)
         self._say(f"the data has format {found.format}, and is migrated to format {FORMAT}")
         await parts.save_layout(layout.closing(len(parts.all)))

@@ -71,7 +71,11 @@ async def until_gone(partitions: Partitions, *, dead_s: float, stop: asyncio.Eve
     """Wait until nobody of an older version can be at work; raises ServerUnfit when somebody is."""
     first = await beats(partitions)
     wait_s = first.wait_s(now_ms=await partitions.home.time_ms(), dead_s=dead_s)
-    if wait_s <= 0 or await _are_all_ours(partitions):
+    strangers = await _strangers(partitions)
+    if count := sum(" lib-name=redis-py" in line for line in strangers or ()):
+        # A web process of 0.1.0 has no heartbeat. It is shut out all the same, and its clients get errors.
+        _log.warning("connections.found", count=count, hint="stop the web processes of 0.1.0, if any is left")
+    if wait_s <= 0 or strangers == []:
         return first
     _log.info("migration.awaited", whom="processes of an older version", wait_s=round(wait_s, 1))
     loop = asyncio.get_running_loop()
@@ -95,14 +99,14 @@ async def check_silent(partitions: Partitions, *, since: Beats, dead_s: float) -
         )
 
 
-async def _are_all_ours(partitions: Partitions) -> bool:
-    """Whether every connection to the servers is of a process in our format."""
+async def _strangers(partitions: Partitions) -> list[str] | None:
+    """The connections to the servers of others than processes in our format; None if a server does not tell."""
     try:
         replies = await partitions.home.everywhere([["CLIENT", "LIST", "TYPE", "normal"]])
     except BusAway:
-        return False  # a server that does not tell
+        return None
     lines = [line for [text] in cast("Sequence[list[bytes]]", replies) for line in text.decode().splitlines()]
-    return all(f" lib-name={layout.DRIVER.formatted_name} " in line for line in lines)
+    return [line for line in lines if f" lib-name={layout.DRIVER.formatted_name} " not in line]
 
 
 def _scores(flat: Sequence[bytes]) -> dict[str, int]:
