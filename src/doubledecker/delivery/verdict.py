@@ -11,12 +11,16 @@ Failing is a matter of receivers, refusing a matter of content, and each has a c
 
 Delays are a random part of a span that doubles (full jitter), so that a receiver that comes back is not met by everyone
 at once. A receiver that names its own delay gets at least that.
+
+Messages of a queue are settled one by one (`fates`): a receiver may take some of a batch and name those that failed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from doubledecker.model.outcome import Outcome
+from doubledecker.model.outcome import Outcome, failed_ids
 from doubledecker.model.settlement import DELIVERED, FIRST, Settlement
+from doubledecker.store.queues import Held, Message
 
 # A receiver that failed once has mostly stumbled: it is probed soon. One that is back is found so within a minute.
 PROBE_BASE_MS = 100
@@ -34,6 +38,15 @@ class Backoff:
 
     base_ms: int = 1_000
     cap_ms: int = 300_000
+
+
+@dataclass(frozen=True)
+class Fates:
+    """Which messages are done, which come back and when, and what a dead letter would say."""
+
+    acked: Sequence[Held]
+    given_back: Sequence[Held]
+    why: str
 
 
 def decide(outcome: Outcome, *, attempts: int, failures: int, backoff: Backoff, chance: float) -> Settlement:
@@ -54,6 +67,25 @@ def decide(outcome: Outcome, *, attempts: int, failures: int, backoff: Backoff, 
 
 def _tries_max(outcome: Outcome) -> int:
     return ADDRESS_TRIES_MAX if outcome.blames_address else TRIES_MAX
+
+
+def fates(
+    outcome: Outcome, messages: Sequence[Message], ids: Sequence[str], *, backoff: Backoff, chance: float
+) -> Fates:
+    """What happens to each message; pure. One chance serves all, so that those of equal attempts keep their order."""
+
+    def later(message: Message) -> Held:
+        return Held(message.id, message.attempt, delay_after(message.tries, backoff=backoff, chance=chance))
+
+    if outcome.is_delivered:
+        failed = failed_ids(outcome.answer)
+        pairs = list(zip(messages, ids, strict=True))
+        acked = [Held(message.id, message.attempt) for message, id_ in pairs if id_ not in failed]
+        return Fates(acked, [later(message) for message, id_ in pairs if id_ in failed], "failed by the receiver")
+    why = f"{outcome.kind.value}: {outcome.detail if outcome.status is None else outcome.status}"
+    if outcome.acquits_content:
+        return Fates([], [Held(message.id, message.attempt, is_spared=True) for message in messages], why)
+    return Fates([], [later(message) for message in messages], why)
 
 
 def delay_after(attempts: int, *, backoff: Backoff, chance: float) -> int:

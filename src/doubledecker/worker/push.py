@@ -12,22 +12,20 @@ A crash before 3 leaves leases that end by themselves: another process pulls the
 import asyncio
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
 from doubledecker import clock, log
 from doubledecker.delivery import verdict
 from doubledecker.delivery.deliver import Attempted, Deliverer, Load
-from doubledecker.delivery.verdict import Backoff
+from doubledecker.delivery.verdict import Fates
 from doubledecker.errors import BusAway
-from doubledecker.model.outcome import Outcome, failed_ids
 from doubledecker.model.queue import Queue
 from doubledecker.model.uid import made_at, uid
 from doubledecker.queues.ring import Rings
 from doubledecker.store import receivers
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.queues import Held, Message
+from doubledecker.store.queues import Message
 from doubledecker.store.receivers import Permit
 
 # Between two tries to settle while Redis is away.
@@ -44,15 +42,6 @@ class _Origin(msgspec.Struct, gc=False):
 
 
 _decode = msgspec.json.Decoder(_Origin).decode
-
-
-@dataclass(frozen=True)
-class Fates:
-    """Which messages are done, which come back and when, and what a dead letter would say."""
-
-    acked: Sequence[Held]
-    given_back: Sequence[Held]
-    why: str
 
 
 class Pusher:
@@ -84,7 +73,7 @@ class Pusher:
         )
         attempted = await self._deliverer.attempt(load)
         chance = random.random()  # noqa: S311 - jitter, not a secret
-        ends = fates(attempted.outcome, messages, attempted.ids, backoff=self._deliverer.backoff, chance=chance)
+        ends = verdict.fates(attempted.outcome, messages, attempted.ids, backoff=self._deliverer.backoff, chance=chance)
         await self._persist(queue, attempted, ends, permit)
         return attempted.outcome.is_delivered
 
@@ -129,22 +118,3 @@ def accepted_at(events: Sequence[bytes], *, now_ms: int) -> int:
     """
     made = [made_at(each.id) for each in map(_decode, events) if not each.replay]
     return min((at for at in made if at is not None and at <= now_ms), default=0)
-
-
-def fates(
-    outcome: Outcome, messages: Sequence[Message], ids: Sequence[str], *, backoff: Backoff, chance: float
-) -> Fates:
-    """What happens to each message; pure. One chance serves all, so that those of equal attempts keep their order."""
-
-    def later(message: Message) -> Held:
-        return Held(message.id, message.attempt, verdict.delay_after(message.tries, backoff=backoff, chance=chance))
-
-    if outcome.is_delivered:
-        failed = failed_ids(outcome.answer)
-        pairs = list(zip(messages, ids, strict=True))
-        acked = [Held(message.id, message.attempt) for message, id_ in pairs if id_ not in failed]
-        return Fates(acked, [later(message) for message, id_ in pairs if id_ in failed], "failed by the receiver")
-    why = f"{outcome.kind.value}: {outcome.detail if outcome.status is None else outcome.status}"
-    if outcome.acquits_content:
-        return Fates([], [Held(message.id, message.attempt, is_spared=True) for message in messages], why)
-    return Fates([], [later(message) for message in messages], why)
