@@ -1,13 +1,19 @@
 """The plan of a publish call: which queue gets which events, in which order, and which may be refused."""
 
+from typing import cast
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from doubledecker.model.event import Kind
 from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Registry
+from doubledecker.store.nodes import Nodes
 from doubledecker.store.offers import Offer, plan
+from doubledecker.store.partitions import Partition
 
+# Planning asks no server.
+PARTITION = Partition(cast("Nodes", None), index=0, count=1, prefix="rm:")
 QUEUES = [
     Queue("all", "ann", (".*",)),
     Queue("too", "ann", (".*",), overflow="refuse", max_length=9),
@@ -22,7 +28,7 @@ KINDS = st.builds(
 def planned(kinds: list[Kind], publisher: str = "ann") -> dict:
     registry = Registry()
     registry.put_queues(QUEUES)
-    return plan([Offer(registry.route(kind), b"{}", publisher) for kind in kinds])
+    return plan(PARTITION, [Offer(registry.route(kind), b"{}", publisher) for kind in kinds])
 
 
 def matches(queue: str, kind: Kind) -> bool:

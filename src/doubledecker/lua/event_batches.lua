@@ -1,5 +1,7 @@
 -- part: putting events into receivers' current batches, as publishing does; it stands on receiver_ring.
 --
+-- `plan` and `counters` are those that event_publish declares.
+--
 -- A batch that is full is closed and comes into its receiver's line; a new one has its job scheduled for when it is due.
 --
 -- key  gauge_events   batches:gauges:event   hash    events waiting, by subscriber
@@ -12,16 +14,10 @@
 
 local uids_used = 0
 
--- This partition's share of so many permits; one at least.
-local function share_of(permits)
-  local share = math.floor(permits / plan.partitions)
-  return math.max(1, share + (plan.partition < permits % plan.partitions and 1 or 0))
-end
-
 -- A receiver that is new here gets its permits with its first batch.
 local function open(token, timeout_ms, permits)
   local it = read_receiver(token)
-  it.limit = it.limit > 0 and it.limit or share_of(permits)
+  it.limit = it.limit > 0 and it.limit or permits
   local bid = string.sub(plan.uids, uids_used * 20 + 1, uids_used * 20 + 20)
   uids_used = uids_used + 1
   redis.call("RPUSH", batch(bid), token, now, 0, 0)

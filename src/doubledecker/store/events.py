@@ -80,7 +80,7 @@ async def publish(
 ) -> PublishReply:
     """Write events to the journal, every receiver's batch and every matching queue, or nothing at all."""
     plan = {
-        **offering.plan(offers),
+        **offering.plan(partition, offers),
         "channels": list(channels),
         "wholes": [[first + 1, last + 1] for first, last in wholes],
     }
@@ -91,7 +91,7 @@ async def publish(
 
 async def resend(partition: Partition, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
     """Put past events into the batches and queues that the offers name, and nowhere else; they were accepted before."""
-    plan = {**offering.plan(offers), **_PAST, "fence": fence.packed}
+    plan = {**offering.plan(partition, offers), **_PAST, "fence": fence.packed}
     return await _call(partition, [offer.message for offer in offers], plan, version, PublishLimits())
 
 
@@ -112,7 +112,9 @@ async def fan_out(
     tenant = _STORED.decode(message).tenant
     plan: dict[str, Packable] = {
         **_NOTHING,
-        **offering.plan_part(Route(Kind("", "", tenant), tuple(receivers), tuple(queues)), message, publisher),
+        **offering.plan_part(
+            partition, Route(Kind("", "", tenant), tuple(receivers), tuple(queues)), message, publisher
+        ),
         "fanout": [fid, left + 1, taken],
     }
     return await _call(partition, [message], plan, version, limits)
@@ -187,7 +189,7 @@ async def _call(
         id_window_ms=limits.id_window_ms,
         ids_max=limits.ids_max,
         tenants_max=limits.tenants_max,
-        plan={**plan, "ends": ends, "partition": partition.index, "partitions": partition.count},
+        plan={**plan, "ends": ends, "partition": partition.index},
         lines=lines,
     )
     outcome, *rest = cast("list[bytes]", reply)

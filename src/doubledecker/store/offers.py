@@ -18,6 +18,8 @@ from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Route
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import uid, uids
+from doubledecker.store import receivers
+from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable
 
 # Measured: beyond these one call holds the server for more than a few milliseconds.
@@ -55,8 +57,8 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
         return copies > 1 and (copies >= WRITES_MAX or copies * len(self.message) > BYTES_MAX)
 
 
-def plan(offers: Sequence[Offer]) -> dict[str, Packable]:
-    """What becomes of these events, for the script."""
+def plan(partition: Partition, offers: Sequence[Offer]) -> dict[str, Packable]:
+    """What becomes of these events in a partition, for the script."""
     routes: dict[Route, list[int]] = defaultdict(list)
     ids: list[Packable] = []
     later: list[Packable] = []
@@ -78,13 +80,13 @@ def plan(offers: Sequence[Offer]) -> dict[str, Packable]:
         "topics": _parts(topics),
         "ids": ids,
         "given": list(publishers) if ids else [],
-        **_batched(routes, offers),
+        **_batched(partition, routes, offers),
         **_queued(routes, [offer.publisher for offer in offers]),
         "later": later,
     }
 
 
-def plan_part(route: Route, message: bytes, publisher: str) -> dict[str, Packable]:
+def plan_part(partition: Partition, route: Route, message: bytes, publisher: str) -> dict[str, Packable]:
     """One event, accepted before, for some of its receivers.
 
     Nothing refuses it any more, but a full queue that could not have refused it does not take it.
@@ -94,7 +96,7 @@ def plan_part(route: Route, message: bytes, publisher: str) -> dict[str, Packabl
     bounded: list[Packable] = [
         [i, tenant, [], skipping] for i, tenant, _, skipping in cast("list[_Bounded]", queued["bounded"])
     ]
-    return {**_batched(routes, [Offer(route, message, publisher)]), **queued, "bounded": bounded}
+    return {**_batched(partition, routes, [Offer(route, message, publisher)]), **queued, "bounded": bounded}
 
 
 def _publishers(offers: Sequence[Offer]) -> dict[str, list[int]]:
@@ -110,7 +112,7 @@ def _parts(named: Mapping[str, list[int]]) -> list[Packable]:
     return [[name, sorted(at)] for name, at in named.items()] if len(named) > 1 else [[name] for name in named]
 
 
-def _batched(routes: Mapping[Route, list[int]], offers: Sequence[Offer]) -> dict[str, Packable]:
+def _batched(partition: Partition, routes: Mapping[Route, list[int]], offers: Sequence[Offer]) -> dict[str, Packable]:
     """What goes into the batches of receivers, and ids enough for those that it opens."""
     found: dict[tuple[Subscriber, ...], list[int]] = defaultdict(list)
     for route, at in routes.items():
@@ -121,7 +123,7 @@ def _batched(routes: Mapping[Route, list[int]], offers: Sequence[Offer]) -> dict
     lanes = _lanes(found)
     sizes = [len(offer.message) for offer in offers]
     batches = sum(_batches_max(to, len(at), sum(sizes[i - 1] for i in at)) for at, to in lanes)
-    return {"lanes": [[at, [_receiver(each) for each in to]] for at, to in lanes], "uids": uids(batches)}
+    return {"lanes": [[at, [_receiver(partition, each) for each in to]] for at, to in lanes], "uids": uids(batches)}
 
 
 def _queued(routes: Mapping[Route, list[int]], publishers: Sequence[str]) -> dict[str, Packable]:
@@ -215,11 +217,11 @@ def _batches_max(receivers: Sequence[Subscriber], events: int, size: int) -> int
     )
 
 
-def _receiver(subscriber: Subscriber) -> Packable:
+def _receiver(partition: Partition, subscriber: Subscriber) -> Packable:
     return [
         subscriber.token,
         subscriber.max_events,
         subscriber.max_bytes,
         subscriber.timeout_ms,
-        subscriber.concurrency,
+        receivers.permits(subscriber.concurrency, partition),
     ]
