@@ -59,14 +59,14 @@ some_events = st.lists(
 )
 
 
-# None says anything of its receiver: these are about batches.
+# None makes its receiver failing: these are about batches.
 some_settlements = st.sampled_from(
     [
         DELIVERED,
         Settlement("refused", retry_ms=0),
         Settlement("refused", retry_ms=AGE_MS),
-        Settlement("failed", retry_ms=FIRST),
-        Settlement("failed", retry_ms=2 * AGE_MS),
+        Settlement("refused", retry_ms=FIRST),
+        Settlement("refused", retry_ms=2 * AGE_MS),
         Settlement("returned", retry_ms=AGE_MS),
         RETURNED,
     ]
@@ -295,7 +295,8 @@ class BatchesMachine(RuleBasedStateMachine):
         if kept is not None and settled.settlement.what == "delivered":
             model.batches.remove(kept)
         elif kept is not None:
-            kept.attempts += bool(settled.attempt)
+            # Of one whose subscriber is gone nobody counts: it is purged.
+            kept.attempts += bool(settled.attempt) and not kept.is_retired
             kept.is_aside = settled.settlement.retry_ms >= 0
 
     def turn(self, model: Model, settled: list[Settled], slots: list[str]) -> None:
