@@ -281,7 +281,7 @@ class Model:
             self.counts[f"events.removed:subscriber={batch.token}"] += 1
         elif what != "gone" and not batch.is_gone:
             batch.attempts += what != "returned"
-            batch.was_aside = batch.was_aside or (what != "returned" and done.ages >= 0)
+            batch.was_aside = batch.was_aside or done.ages >= 0
             self.put_back(batch, done.ages)
         return Result(is_ours=True, before=before, after=it.failures)
 
