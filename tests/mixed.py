@@ -15,7 +15,7 @@ from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 
 # From this size on, lines of one publisher are compressed; written here once more, so that a test has it in sight.
-COMPRESSED_BYTES_MIN = 1_024
+COMPRESSED_BYTES_MIN = 2_048
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ def _calls(chance: random.Random) -> list[Mapping[str, Sequence[str]]]:
         *({"ann": [chance.randbytes(size).hex()[:size]]} for size in around),
         {"ann": many},
         {"ann": [hard]},
+        {"ann": [hard[:50_000]]},
         {"bob": [soft]},
         {"bob": [far, far]},
         {"ann": ["short"], "bob": many, "cat": [hard], "dan": ["short"]},

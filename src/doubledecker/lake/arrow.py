@@ -1,12 +1,16 @@
 """Rows in Arrow: the schema of each journal, its entries as a batch, and schemas in the words of Spark."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from doubledecker.lake import rows
 from doubledecker.lake.rows import Layout
 from doubledecker.store.journal import Entry
+
+# Entries are made to rows so many bytes at a time, some thousand rows: what is made of them on the way stays in the
+# processor's caches, and a row costs a fifth less than with two megabytes at once.
+_PIECE_BYTES = 262_144
 
 # When something was, as every table has it.
 MOMENT = pa.timestamp("us", tz="UTC")
@@ -34,6 +38,23 @@ def ddl(columns: pa.Schema) -> str:
 
 def to_batch(shape: Layout, entries: Sequence[Entry], *, partition: int) -> pa.RecordBatch:
     """All lines of some entries, in order."""
+    pieces = [_to_batch(shape, piece, partition) for piece in _pieces(entries)]
+    return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+
+
+def _to_batch(shape: Layout, entries: Sequence[Entry], partition: int) -> pa.RecordBatch:
     values = rows.to_columns(shape, entries, partition=partition)
     columns = schema(shape)
     return pa.RecordBatch.from_arrays([pa.array(values[each.name], each.type) for each in columns], schema=columns)
+
+
+def _pieces(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """The entries in parts of about the same size, one at least."""
+    first, size = 0, 0
+    for i, entry in enumerate(entries, 1):
+        size += sum([len(value) for _, value in entry.fields])
+        if size >= _PIECE_BYTES:
+            yield entries[first:i]
+            first, size = i, 0
+    if first < len(entries) or not entries:
+        yield entries[first:]
