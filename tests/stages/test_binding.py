@@ -176,7 +176,7 @@ def test_a_stage_that_goes_by_keys_says_so_when_a_function_has_none(name: str):
             guard(waiting)
 
 
-@pytest.mark.parametrize("name", ["cache", "aside_cache", "single_flight"])
+@pytest.mark.parametrize("name", ["cache", "aside_cache", "single_flight", "breaker", "rate_limit"])
 def test_a_stage_that_goes_by_keys_refuses_an_event_without_one(name: str):
     async def main() -> None:
         bound = bind(KEYED[name])

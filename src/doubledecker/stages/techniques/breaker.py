@@ -21,7 +21,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from doubledecker.stages import limits
-from doubledecker.stages.errors import ChainInvalid, CircuitOpen, Rejected
+from doubledecker.stages.errors import ChainInvalid, CircuitOpen, KeyMissing, Rejected
 from doubledecker.stages.event import Event
 from doubledecker.stages.matching import MATCHES, Matcher, On
 from doubledecker.stages.stage import Stage
@@ -215,6 +215,8 @@ class Breaker(Stage):
     def _circuit(self, event: Event) -> Circuit:
         if not self.per_key:
             return self._shared
+        if event.key is None:
+            raise KeyMissing(self.name)
         if self._forced and (forced := self._forced.get(event.key) or self._forced.get(None)):
             return forced
         circuit = self._by_key.get(event.key)

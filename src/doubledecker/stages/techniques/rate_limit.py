@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from doubledecker.stages import limits
-from doubledecker.stages.errors import RateExceeded
+from doubledecker.stages.errors import KeyMissing, RateExceeded
 from doubledecker.stages.event import Event
 from doubledecker.stages.stage import Stage
 
@@ -56,6 +56,8 @@ class RateLimit(Stage):
 
     def admit(self, event: Event) -> Event | None:
         key = event.key if self.per_key else None
+        if self.per_key and key is None:
+            raise KeyMissing(self.name)
         now = self._clock()
         interval_s = self._interval_s
         mark = max(self._marks.get(key, now), now)
