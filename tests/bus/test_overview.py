@@ -1,10 +1,16 @@
 """How memory stands, for people: by what workers wrote down, and by what is used when there are none."""
 
+import re
+
 import pytest
 
+from conftest import Topology
 from doubledecker.bus import overview
 from doubledecker.bus.relief import MemoryRules
+from doubledecker.store import counters
 from doubledecker.store.memory import Standing, State, Usage
+from doubledecker.store.partitions import Partition
+from harness import a_bus, an_event
 
 NOW_MS = 1_000_000
 LIMIT = 1_000
@@ -49,3 +55,27 @@ def test_a_worker_that_looks_seldom_is_believed_for_as_long_as_it_does_not_look(
 
     assert state(950, looked, MemoryRules(reserve_bytes=100, look_ms=60_000)) == "full"
     assert state(500, looked, MemoryRules(reserve_bytes=100, look_ms=30_000)) == "ok"
+
+
+async def sent_bytes(partition: Partition) -> int:
+    """What a server has sent so far."""
+    [found] = re.findall(rb"total_net_output_bytes:([0-9]+)", await partition.command("INFO", "stats"))  # type: ignore[arg-type]
+    return int(found)
+
+
+async def test_who_looks_at_one_subscriber_does_not_read_the_counters_of_all(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        mail, publisher = await bus.token("mail"), await bus.token("shop")
+        await bus.subscribe(mail, "http://127.0.0.1:9/", "widgets", timeout=3_600_000)
+        await bus.publish(publisher, [an_event(n) for n in range(3)])
+        home = bus.partitions.home
+        for what in ("counters", "batches:gauges:event", "batches:gauges:batch"):
+            await home.write("HSET", home.key(what), *(word for n in range(2_000) for word in (f"a stranger's {n}", 1)))
+        [token] = [row["subscriber"] for row in await bus.get("/subscribers", mail)]  # type: ignore[index, union-attr]
+        await counters.add(home, f"delivery.events:subscriber={token},outcome=delivered", 7)
+        before = await sent_bytes(home)
+        [row] = await bus.get("/subscribers", mail)  # type: ignore[misc]
+
+        assert await sent_bytes(home) - before < 20_000
+        assert row["events"]["queued"] == 3  # type: ignore[index]
+        assert row["events"]["sent"] == 7  # type: ignore[index]

@@ -160,11 +160,11 @@ async def look_at(partitions: Partitions, known: list[Subscriber], *, now_ms: in
     sent: Sum[str] = Sum()
     oldest: dict[str, int] = {}
     for partition in partitions.all:
-        event_gauges, batch_gauges = await batches.gauges(partition)
+        event_gauges, batch_gauges = await batches.gauges_of(partition, tokens)
         events.update(event_gauges)
         events.update(await queues.lengths(partition, [token for token in tokens if token.startswith("@")]))
         waiting.update(batch_gauges)
-        sent.update(await counters.read(partition))
+        sent.update(await counters.read_some(partition, list(map(_delivered, tokens))))
         for token, at in (await batches.oldest_by_token(partition, tokens)).items():
             oldest[token] = min(at, oldest.get(token, at))
     for token, backlog in (await bulk.backlogs(partitions)).items():
@@ -177,11 +177,15 @@ async def look_at(partitions: Partitions, known: list[Subscriber], *, now_ms: in
             condition=conditions[subscriber.token],
             events=events[subscriber.token],
             batches=waiting[subscriber.token],
-            sent=sent[counter("delivery.events", subscriber=subscriber.token, outcome="delivered")],
+            sent=sent[_delivered(subscriber.token)],
             oldest_at=oldest.get(subscriber.token),
         )
         for subscriber in known
     ]
+
+
+def _delivered(token: str) -> str:
+    return counter("delivery.events", subscriber=token, outcome="delivered")
 
 
 @dataclass(frozen=True)

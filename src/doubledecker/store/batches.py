@@ -144,6 +144,16 @@ async def gauges(partition: Partition) -> tuple[dict[str, int], dict[str, int]]:
     return _numbers(cast("list[bytes]", events)), _numbers(cast("list[bytes]", batches))
 
 
+async def gauges_of(partition: Partition, tokens: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """The same of some subscribers; those with nothing waiting may be left out."""
+    if not tokens:
+        return {}, {}
+    events, batches = await partition.commands(
+        [["HMGET", partition.key(f"batches:gauges:{what}"), *tokens] for what in ("event", "batch")]
+    )
+    return _present(tokens, events), _present(tokens, batches)
+
+
 async def forget_gauges(partition: Partition, token: str) -> bool:
     """Remove the gauges of a subscriber that is gone; False when something waits for it, as when it came back."""
     return await partition.run(_FORGET, token=token) == 1
@@ -184,6 +194,11 @@ def _head(partition: Partition, index: str) -> list[str | int]:
 def _score(reply: Reply) -> int | None:
     pair = cast("list[bytes]", reply)
     return int(float(pair[1])) if pair else None
+
+
+def _present(tokens: Sequence[str], reply: Reply) -> dict[str, int]:
+    values = cast("list[bytes | None]", reply)
+    return {token: int(value) for token, value in zip(tokens, values, strict=True) if value is not None}
 
 
 def _numbers(flat: list[bytes]) -> dict[str, int]:

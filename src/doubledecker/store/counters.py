@@ -1,5 +1,6 @@
 """Telemetry counters: a hash of numbers that only grow, named `name:label=value,…`."""
 
+from collections.abc import Sequence
 from typing import cast
 
 from doubledecker.store.partitions import Partition
@@ -11,6 +12,14 @@ _TAKE = load("counters_take")
 async def read(partition: Partition) -> dict[str, int]:
     """All counters."""
     return _numbers(await partition.command("HGETALL", partition.key("counters")))
+
+
+async def read_some(partition: Partition, names: Sequence[str]) -> dict[str, int]:
+    """Some counters; those that have not grown yet are left out."""
+    if not names:
+        return {}
+    values = cast("list[bytes | None]", await partition.command("HMGET", partition.key("counters"), *names))
+    return {name: int(value) for name, value in zip(names, values, strict=True) if value is not None}
 
 
 async def take_growth(partition: Partition) -> dict[str, int]:
