@@ -44,3 +44,17 @@ def test_a_secret_that_has_ended_may_be_another_clients():
     assert found == [other, rotated, None]
     assert registry.with_secret(tokens.hash_secret("old"), 5_000) == other
     assert registry.with_secret(tokens.hash_secret("new"), 5_000) is None
+
+
+def test_who_is_called_is_made_once_and_kept_as_queues_change():
+    registry = Registry()
+    registry.put_queues([Queue(f"q{n}", "ann", (".*",), callback="https://a.example/") for n in range(3)])
+    before = registry.pushed_to
+    registry.put_queue("q1", None)
+    registry.put_queue("q2", Queue("q2", "ann", (".*",)))
+    registry.put_queue("new", Queue("new", "ann", (".*",), callback="https://b.example/"))
+    after = registry.pushed_to
+
+    assert list(before) == ["@q0", "@q1", "@q2"]
+    assert sorted(after) == ["@new", "@q0"]
+    assert after["@q0"] is before["@q0"]

@@ -66,6 +66,8 @@ class Registry:
     # Whose each secret is, or was.
     _by_secret: dict[str, str] = field(default_factory=dict)
     _by_topic: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict)
+    # The receivers of queues with a callback, by queue; kept, as ten thousand of them take 50 ms to make.
+    _pushed: dict[str, Subscriber] = field(default_factory=dict)
     _matcher: Matcher = field(default_factory=Matcher)
     _routes: ScanResistantCache[Kind, Route] = field(
         default_factory=lambda: ScanResistantCache(new_max=_ROUTES_NEW_MAX, kept_max=_ROUTES_KEPT_MAX)
@@ -114,21 +116,24 @@ class Registry:
     @property
     def pushed_to(self) -> dict[str, Subscriber]:
         """Everyone who is called: subscribers, and the receivers of queues with a callback."""
-        pushed = (queue.receiver for queue in self.queues.values() if queue.callback)
-        return self.subscribers | {receiver.token: receiver for receiver in pushed}
+        return self.subscribers | {receiver.token: receiver for receiver in self._pushed.values()}
 
     def put_queue(self, name: str, queue: Queue | None) -> None:
         """Take over a changed queue, or forget a deleted one."""
         self._forget_routes()
         self.queues.pop(name, None)
+        self._pushed.pop(name, None)
         if queue is not None:
             self.queues[name] = queue
+        if queue is not None and queue.callback:
+            self._pushed[name] = queue.receiver
         self._matcher.put(name, queue.patterns if queue else None, queue.owner if queue else "")
 
     def put_queues(self, queues: Iterable[Queue]) -> None:
         """Take over all queues at once."""
         self._forget_routes()
         self.queues = {queue.name: queue for queue in queues}
+        self._pushed = {name: queue.receiver for name, queue in self.queues.items() if queue.callback}
         self._matcher.put_all({queue.name: (queue.owner, queue.patterns) for queue in self.queues.values()})
 
     def put_overfull(self, clients: frozenset[str]) -> None:
