@@ -1,10 +1,14 @@
 """Routing: which of the queues that match get an event, and whose a secret is."""
 
+import string
 from collections import Counter
+from collections.abc import Iterable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from doubledecker.model import matching, routing
 from doubledecker.model import token as tokens
 from doubledecker.model.event import Kind
 from doubledecker.model.queue import Queue
@@ -58,3 +62,30 @@ def test_who_is_called_is_made_once_and_kept_as_queues_change():
     assert list(before) == ["@q0", "@q1", "@q2"]
     assert sorted(after) == ["@new", "@q0"]
     assert after["@q0"] is before["@q0"]
+
+
+def routed(registry: Registry, tenants: Iterable[str]) -> int:
+    """Route an event of each tenant, and say how many names were kept at the most."""
+    most = 0
+    for tenant in tenants:
+        registry.route(Kind("page", "seen", tenant), "victim")
+        most = max(most, registry.names_kept)
+    return most
+
+
+def test_what_is_kept_of_many_keys_that_match_the_same_queues_does_not_grow_with_them():
+    registry = Registry(copies_max=4)
+    registry.put_queues([Queue(f"x{n}", "stranger", ("[0-9].*:.*",)) for n in range(1_000)])
+
+    assert routed(registry, map(str, range(20_000))) == 2_000
+
+
+def test_what_is_kept_of_keys_that_each_match_other_queues_is_bounded(monkeypatch: pytest.MonkeyPatch):
+    for module in (matching, routing):
+        monkeypatch.setattr(module, "NAMES_MAX", 10_000)
+    registry = Registry(copies_max=4)
+    letters = string.ascii_lowercase
+    registry.put_queues([Queue(f"{c}{n}", "stranger", (f".*{c}.*:page:.*",)) for c in letters for n in range(20)])
+    tenants = ("".join(c for i, c in enumerate(letters) if n >> i & 1) + "9" for n in range(1, 20_000, 7))
+
+    assert routed(registry, tenants) < 2 * (10_000 + len(letters) * 20)

@@ -132,7 +132,7 @@ class TestSearching:
         registry.put_queue("new", Queue("new", "ann", ("acme:.*",)))
         registry.put_queue("gone", None)
         for lookup, named in search.pieces():
-            lookup.names |= named.match(lookup.key)
+            lookup.add(named.match(lookup.key))
         registry.take(search)
 
         assert [queue.name for queue in registry.route(kind).queues] == ["new", "old"]
@@ -177,7 +177,7 @@ def test_a_hundred_thousand_tenants_that_publish_in_turn_are_remembered():
         unknown = [key for key in keys if not matcher.knows(key)]
         search = matcher.search(unknown)
         for lookup, named in search.pieces():
-            lookup.names |= named.match(lookup.key)
+            lookup.add(named.match(lookup.key))
         matcher.take(search)
 
     assert all(map(matcher.knows, keys))

@@ -380,7 +380,7 @@ class LiveRegistry:
         matcher.put(queue.name, queue.patterns)
         search = matcher.search([kind.routing_key for kind in kinds])
         await self._searcher.run(search)
-        matched = [kind for kind, lookup in zip(kinds, search.lookups, strict=True) if lookup.names]
+        matched = [kind for kind, lookup in zip(kinds, search.lookups, strict=True) if lookup.found]
         routes = (self.snapshot.route(kind, "") for kind in matched)
         copies = max((sum(each.name in own for each in (*route.queues, *route.skipped)) for route in routes), default=0)
         quota.check_copies(self.quotas, copies + 1)

@@ -64,5 +64,5 @@ def _match(piece: _Piece) -> None:
     """Match, and note what it took: this thread's time, as waiting for others says nothing of the patterns."""
     lookup, named = piece
     started = time.thread_time()
-    lookup.names |= named.match(lookup.key)
+    lookup.add(named.match(lookup.key))
     named.patterns.took_s = (named.patterns.took_s + time.thread_time() - started) / 2

@@ -32,6 +32,11 @@ SHARED_STEPS = 200
 _SHELF_BYTES = 1 << 21
 # A hundred thousand tenants that publish in turn are all remembered, and half of those kept; some 60 MB at the most.
 _KEYS_NEW_MAX, _KEYS_KEPT_MAX = 120_000, 240_000
+# Names that remembered answers hold together, those of one more search aside: some 10 MB, or 60 MB when every key
+# matches another combination of costly patterns. Beyond it all answers are forgotten.
+NAMES_MAX = 1_000_000
+# Names that the results of one set hold together.
+_KNOWN_NAMES_MAX = 20_000
 # More changes than this since an answer, and it is made from the start.
 _CHANGES_MAX = 50
 _LOG_MAX = 10_000
@@ -71,11 +76,16 @@ def steps_of(pattern: str) -> int:
 
 @dataclass
 class Lookup:
-    """A key that is being matched: the shelves to test it on, and the names found so far."""
+    """A key that is being matched: the shelves to test it on, and what was found on each of them so far."""
 
     key: str
     sets: tuple["NamedSet", ...]
-    names: set[str]
+    found: list[frozenset[str]]
+
+    def add(self, names: frozenset[str]) -> None:
+        """Take over the names that one set has found."""
+        if names:
+            self.found.append(names)
 
 
 @dataclass(frozen=True)
@@ -126,10 +136,18 @@ class NamedSet:
 
     patterns: PatternSet
     names: tuple[tuple[str, ...], ...]
+    # By the patterns that match: a thousand queues may share one, and most keys match the same ones.
+    _known: dict[tuple[int, ...], frozenset[str]] = field(default_factory=dict)
 
-    def match(self, key: str) -> set[str]:
+    def match(self, key: str) -> frozenset[str]:
         """The names with a pattern that matches the whole key."""
-        return {name for i in self.patterns.match(key) for name in self.names[i]}
+        which = tuple(self.patterns.match(key))
+        names = self._known.get(which)
+        if names is None:
+            names = frozenset(name for i in which for name in self.names[i])
+            if len(self._known) * len(names) < _KNOWN_NAMES_MAX:
+                self._known[which] = names
+        return names
 
 
 @dataclass(eq=False)
@@ -175,6 +193,26 @@ class _Shelf:
         return self._set
 
 
+class _Combinations:
+    """Names in order, each combination once: keys that match the same share them."""
+
+    def __init__(self) -> None:
+        self._by_parts: dict[tuple[frozenset[str], ...], tuple[str, ...]] = {}
+        self.names = 0
+
+    def of(self, parts: Sequence[frozenset[str]]) -> tuple[str, ...]:
+        """All names of these sets; a set's hash is made once, so this is quick where the combination is known."""
+        known = self._by_parts.get(key := tuple(parts))
+        if known is None:
+            known = self._by_parts[key] = tuple(sorted(set().union(*parts)))
+            self.names += len(known)
+        return known
+
+    def clear(self) -> None:
+        self._by_parts.clear()
+        self.names = 0
+
+
 class Matcher:
     """Named patterns, and who matches what."""
 
@@ -187,6 +225,7 @@ class Matcher:
         self._answers: ScanResistantCache[str, tuple[int, tuple[str, ...]]] = ScanResistantCache(
             new_max=_KEYS_NEW_MAX, kept_max=_KEYS_KEPT_MAX
         )
+        self._combinations = _Combinations()
         self._changed: list[str] = []
         self._forgotten = 0
 
@@ -227,9 +266,14 @@ class Matcher:
             return known[1]
         search = self.search([key])
         for lookup, patterns in search.pieces():
-            lookup.names |= patterns.match(lookup.key)
+            lookup.add(patterns.match(lookup.key))
         self.take(search)
-        return tuple(sorted(search.lookups[0].names))
+        return self._combinations.of(search.lookups[0].found)
+
+    @property
+    def names_kept(self) -> int:
+        """How many names all remembered answers hold together."""
+        return self._combinations.names
 
     def knows(self, key: str) -> bool:
         """Whether the answer is remembered, and nothing has changed since."""
@@ -243,18 +287,23 @@ class Matcher:
     def take(self, search: Search) -> None:
         """Remember what a search has found; what changed meanwhile is tested when the key comes again."""
         changes, forgotten = search.seen
+        if self._combinations.names > NAMES_MAX:
+            self._answers.clear()
+            self._combinations.clear()
         if forgotten == self._forgotten:
             for lookup in search.lookups:
-                self._answers.put(lookup.key, (changes, tuple(sorted(lookup.names))))
+                self._answers.put(lookup.key, (changes, self._combinations.of(lookup.found)))
 
     def _lookup(self, key: str) -> Lookup:
         known = self._answers.get(key)
         if known is None or len(self._changed) - known[0] > _CHANGES_MAX:
-            return Lookup(key, tuple(shelf.set for shelves in self._shelves.values() for shelf in shelves), set())
+            return Lookup(key, tuple(shelf.set for shelves in self._shelves.values() for shelf in shelves), [])
         changed = set(self._changed[known[0] :])
         placed = (self._placed[owner][pattern] for owner, patterns in self._still(changed) for pattern in patterns)
         shelves = {id(shelf): shelf for shelf in placed}
-        return Lookup(key, tuple(shelf.set for shelf in shelves.values()), set(known[1]) - changed)
+        lookup = Lookup(key, tuple(shelf.set for shelf in shelves.values()), [])
+        lookup.add(frozenset(known[1]) - changed)
+        return lookup
 
     def _still(self, names: Iterable[str]) -> Iterator[tuple[str, Sequence[str]]]:
         return (self._named[name] for name in names if name in self._named)
@@ -263,6 +312,7 @@ class Matcher:
         if len(self._changed) >= _LOG_MAX:
             self._changed.clear()
             self._answers.clear()
+            self._combinations.clear()
             self._forgotten += 1
         self._changed.append(name)
 

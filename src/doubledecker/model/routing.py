@@ -15,7 +15,7 @@ import msgspec
 
 from doubledecker.model.cache import ScanResistantCache
 from doubledecker.model.event import Kind
-from doubledecker.model.matching import Matcher, Search
+from doubledecker.model.matching import NAMES_MAX, Matcher, Search
 from doubledecker.model.queue import Queue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
@@ -72,21 +72,24 @@ class Registry:
     _routes: ScanResistantCache[Kind, Route] = field(
         default_factory=lambda: ScanResistantCache(new_max=_ROUTES_NEW_MAX, kept_max=_ROUTES_KEPT_MAX)
     )
-    # Routes to the same queues share the tuples of them, so that a group of events is told apart by it quickly.
-    _together: dict[tuple[tuple[str, ...], str | None], _Shares] = field(default_factory=dict)
+    # Routes to the same queues share the tuples of them, so that a group of events is told apart by it quickly. By the
+    # identity of the names, which are shared too and kept alive here: the hash of a thousand takes long.
+    _together: dict[tuple[int, str | None], tuple[tuple[str, ...], _Shares]] = field(default_factory=dict)
+    _together_names: int = 0
 
     def route(self, kind: Kind, publisher: str = "") -> Route:
         """Where a client's events of this kind go; subscribers of the bulk tier get them from the lake."""
         route = self._routes.get(kind)
         if route is None or (route.publisher is not None and route.publisher != publisher):
             names = self._matcher.match(kind.routing_key) if self.queues else ()
-            shares = self._together.get((names, None)) or self._together.get((names, publisher))
-            if shares is None:
-                shares = self._share([self.queues[name] for name in names], publisher)
-                self._together[names, shares[2]] = shares
-            route = Route(kind, self._by_topic.get(kind.topic, ()), *shares)
+            route = Route(kind, self._by_topic.get(kind.topic, ()), *self._shares_of(names, publisher))
             self._routes.put(kind, route)
         return route
+
+    @property
+    def names_kept(self) -> int:
+        """How many names of queues all remembered answers and routes hold together."""
+        return self._matcher.names_kept + self._together_names
 
     def search(self, kinds: Iterable[Kind]) -> Search | None:
         """What has to be matched before `route` can answer for these kinds at once; None when it is nothing."""
@@ -183,6 +186,17 @@ class Registry:
         for token in tokens:
             self.put_token(token.id, token)
 
+    def _shares_of(self, names: tuple[str, ...], publisher: str) -> _Shares:
+        known = self._together.get((id(names), None)) or self._together.get((id(names), publisher))
+        if known is not None:
+            return known[1]
+        if self._together_names > NAMES_MAX:
+            self._forget_routes()
+        shares = self._share([self.queues[name] for name in names], publisher)
+        self._together[id(names), shares[2]] = names, shares
+        self._together_names += len(names)
+        return shares
+
     def _share(self, matching: Sequence[Queue], publisher: str) -> _Shares:
         """The queues that get an event, those that are skipped, and whose event it has to be, if that matters.
 
@@ -204,6 +218,7 @@ class Registry:
     def _forget_routes(self) -> None:
         self._routes.clear()
         self._together.clear()
+        self._together_names = 0
 
     def _reindex(self, topics: set[str]) -> None:
         self._forget_routes()
