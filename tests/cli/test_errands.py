@@ -68,6 +68,15 @@ def test_what_is_refused_is_refused_before_a_pipeline_is_started(bus: Up):
         assert answer.stderr.count("\n") == 1
 
 
+def test_a_lake_in_an_object_store_is_refused_before_a_pipeline_is_started(bus: Up):
+    for words in (["replay", "--to-queue", "q"], ["erase", "--tenant", "acme"]):
+        answer = run(*words, "--lake", "s3://bucket/lake", "--data", str(bus.data))
+
+        assert (answer.returncode, answer.stdout) == (1, ""), words
+        assert answer.stderr.startswith("doubledecker: the lake s3://bucket/lake can only be landed in: ")
+        assert answer.stderr.count("\n") == 1
+
+
 EVENTS = [{"topic": "orders", "type": "create", "tenant": f"t{n % 3}", "key": f"k{n}"} for n in range(60)]
 
 

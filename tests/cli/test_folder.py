@@ -1,10 +1,11 @@
-"""The data folder: which folders `up` takes for its own, and closes to others."""
+"""The data folder and the lake: which folders `up` takes for its own and closes to others, and what can be read."""
 
 import stat
 from pathlib import Path
 
 import pytest
 
+from cli.commands import run
 from doubledecker.cli import folder
 
 
@@ -30,6 +31,19 @@ def test_an_open_folder_is_closed_at_the_first_up_if_it_holds_what_was_prepared_
     folder.prepare(data)
 
     assert mode(data) == 0o700
+
+
+# Nothing is dialled; if something were, it would find nobody there.
+NOWHERE = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_REGION": "none"}
+
+
+@pytest.mark.parametrize("command", ["events", "report"])
+def test_a_lake_in_an_object_store_is_refused_before_anything_is_dialled(command: str):
+    told = run(command, "--lake", "s3://bucket/lake", **NOWHERE)
+
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr.startswith("doubledecker: the lake s3://bucket/lake can only be landed in: ")
+    assert told.stderr.count("\n") == 1
 
 
 def test_a_home_that_has_a_lake_too_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -19,9 +19,9 @@ from doubledecker import clock, log
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.errands import Errands
+from doubledecker.cli import folder, table, words
 from doubledecker.cli import pipeline as piping
 from doubledecker.cli import status as showing
-from doubledecker.cli import table, words
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
 from doubledecker.model import errand as views
 from doubledecker.model.erasure import ErasureAsked
@@ -115,7 +115,7 @@ class Desk:
     def _ask_first(self, act: Callable[[Errands], Awaitable[_Result]]) -> _Result:
         """Ask before there is a pipeline: what is refused is refused at once, and not after Spark has started."""
         if not _is_alive(self._settings):
-            piping.find(self._data, self._lake)  # without Spark there would be nobody to carry it out
+            self._find_pipeline()  # without one there would be nobody to carry it out
         return self._ask(act)
 
     def _ask(self, act: Callable[[Errands], Awaitable[_Result]]) -> _Result:
@@ -159,7 +159,7 @@ class Desk:
         if _is_alive(self._settings):
             talk()
             return
-        settings, root = piping.find(self._data, self._lake)
+        settings, root = self._find_pipeline()
         log.configure(level="error", as_json=settings.log_json)
         from doubledecker.pipeline import run as running  # noqa: PLC0415 - Spark is slow to import, and may not be there
         from doubledecker.pipeline.sources import Sources  # noqa: PLC0415 - the same
@@ -175,6 +175,11 @@ class Desk:
         talking.join(_END_S)
         if talking.error is not None:
             raise talking.error
+
+    def _find_pipeline(self) -> tuple[Settings, str]:
+        settings, root = piping.find(self._data, self._lake)
+        folder.check_readable(root)
+        return settings, root
 
 
 class _Talk(threading.Thread):

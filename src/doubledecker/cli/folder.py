@@ -114,10 +114,18 @@ def locate(folder: Path | None, lake: str | None) -> tuple[Settings, str]:
     return found, root if "://" in root else str(Path(root).resolve())
 
 
-def has_lake(root: str) -> bool:
-    """Whether a lake's folder is there, if it is to be one; raises LakeUnfit when we may not look into it."""
+def check_readable(root: str) -> None:
+    """Raise LakeUnfit unless a lake is where it can be read, before anything looks for keys to an object store."""
     if "://" in root:
-        return True
+        raise LakeUnfit(
+            f"the lake {root} can only be landed in: `events`, `report`, `replay` and `erase` read a folder, "
+            "or a file system that is mounted as one; pass its path with --lake"
+        )
+
+
+def has_lake(root: str) -> bool:
+    """Whether a lake's folder is there; raises LakeUnfit when it is none, or we may not look into it."""
+    check_readable(root)
     try:
         # Listing it is one right, and entering it another: without either, its tables seem not to be there.
         os.scandir(root).close()

@@ -76,7 +76,7 @@ def find(data: Path | None, lake: str | None) -> str:
     if not folder.has_lake(root):
         where = "pass its --lake, or --data of `doubledecker up`, or make one with `doubledecker pipeline run`"
         raise LakeUnfit(f"there is no lake at {root}; {where}")
-    return root if "://" in root else str(Path(root).resolve())
+    return str(Path(root).resolve())
 
 
 def _read(root: str, wanted: Stretch, *, is_open: bool) -> Report:

@@ -17,7 +17,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.cli import folder, table
 from doubledecker.errors import BadRequest, BusAway, LakeUnfit, ReadTooLarge
 from doubledecker.model import search as searching
-from doubledecker.model.event import EVENT_ID
+from doubledecker.model.event import EVENT_ID, ID_LENGTH_MAX
 from doubledecker.model.search import Wanted
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def search(
     # All words are checked before anything is opened or started.
     asked = searching.parse(**wanted, limit=limit)
     if id_ and not EVENT_ID.fullmatch(id_):
-        raise BadRequest(f"the id is {id_[:80]!r}; ids are 1 to 128 printable ASCII characters")
+        raise BadRequest(f"the id is {id_[:80]!r}; ids are 1 to {ID_LENGTH_MAX} printable ASCII characters")
     found = _look(data, lake, id_=id_, wanted=asked)
     if as_json:
         told = found if isinstance(found, list) else asdict(found)
