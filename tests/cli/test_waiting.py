@@ -4,8 +4,8 @@ import asyncio
 import json
 import socket
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -18,9 +18,9 @@ from processes import Fleet, Process, free_port
 pytestmark = pytest.mark.slow
 
 
-# Two seconds are promised. By the time in the line itself, so that what the test waits for does not count; the rest is
-# for a machine on which importing Python's modules alone takes longer than that.
-SAID_S_MAX = 10.0
+# What is promised. The process itself says how long it had tried, so that neither what Python's imports take on a busy
+# machine counts, nor what the test waits for.
+SAID_S_MAX = 2.0
 
 
 @pytest.mark.parametrize("redis", ["nobody listens", "nobody answers"])
@@ -35,7 +35,6 @@ async def test_a_process_reports_soon_that_it_waits_for_redis_and_stops_when_tol
             listening = held.enter_context(socket.create_server(("127.0.0.1", 0)))
             port = listening.getsockname()[1]
         process = _fleet(port, tmp_path, name)
-        started = datetime.now(UTC)
         await process.start()
         held.push_async_callback(process.kill)
         said = await _logged(process, "redis.awaited")
@@ -44,7 +43,7 @@ async def test_a_process_reports_soon_that_it_waits_for_redis_and_stops_when_tol
 
     assert "Traceback" not in process.log
     assert "Redis at redis://127.0.0.1" in said["error"]
-    assert (datetime.fromisoformat(said["timestamp"]) - started).total_seconds() < SAID_S_MAX
+    assert said["waited_s"] < SAID_S_MAX
 
 
 async def test_web_is_alive_but_not_ready_while_it_waits_and_serves_once_redis_is_there(tmp_path: Path):
@@ -69,7 +68,7 @@ def _fleet(redis_port: int, logs: Path, name: str) -> Process:
     return {"web": fleet.web, "worker": fleet.workers[0], "watch": fleet.watches[0]}[name]
 
 
-async def _logged(process: Process, event: str) -> dict[str, str]:
+async def _logged(process: Process, event: str) -> dict[str, Any]:
     async with asyncio.timeout(60):
         while True:
             lines = [

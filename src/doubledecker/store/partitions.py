@@ -195,17 +195,19 @@ async def wait_for(
 
     A process that serves passes its stop event: it then logs that it waits, and waits no longer than until it is set.
     """
-    deadline = asyncio.get_running_loop().time() + patience_s
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
     is_waiting = False
     while True:
         try:
             connected = await Partitions.connect(url, namespace=namespace, count=count, guard=guard)
         except BusAway as error:
-            if asyncio.get_running_loop().time() >= deadline or (stop is not None and stop.is_set()):
+            waited_s = loop.time() - began_at
+            if waited_s >= patience_s or (stop is not None and stop.is_set()):
                 raise
             if stop is not None and not is_waiting:
                 is_waiting = True
-                _log.warning("redis.awaited", error=str(error), patience_s=patience_s)
+                _log.warning("redis.awaited", error=str(error), waited_s=round(waited_s, 3), patience_s=patience_s)
             await asyncio.sleep(min(ANSWER_S_MAX, 0.1))
         else:
             if is_waiting:
