@@ -15,6 +15,7 @@ import msgspec
 import redis.asyncio as redis
 
 from conftest import Topology
+from doubledecker.bus.headroom import ROOM_BYTES_MIN
 from doubledecker.model import token as tokens
 from doubledecker.model.queue import Queue
 from doubledecker.model.step import RunReport
@@ -197,7 +198,7 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
     for partition in bus.partitions.all:
         await journal.register_archive(partition, "lake")
         await journal.trim(partition, "events", bytes_max=1)
-    async with a_worker(bus, redis_max_mem_bytes=1, redis_min_free_bytes=0):
+    async with a_worker(bus, redis_max_mem_bytes=ROOM_BYTES_MIN, redis_min_free_bytes=0):
         async with asyncio.timeout(10):
             while not any(key.name == "memory" for key in await keys_of(topology, bus.partitions)):
                 await asyncio.sleep(0.05)

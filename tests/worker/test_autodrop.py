@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
 from conftest import Topology
 from doubledecker.assembly import build
@@ -208,12 +209,31 @@ async def test_what_is_dropped_is_no_more_than_is_needed(one: Topology):
         assert first[0]["event"]["url"].endswith(f"/{100 - waiting}")
 
 
-async def test_a_reserve_that_leaves_nothing_of_the_servers_limit_is_refused_at_start(data_dir: Path):
+async def test_a_reserve_that_leaves_too_little_of_the_servers_limit_is_refused_at_start(data_dir: Path):
     async with a_small_server(data_dir) as topology:
-        settings = quick_settings(topology, redis_min_free_bytes=8_000_000)
+        settings = quick_settings(topology, redis_min_free_bytes=3_000_000)
 
-        with pytest.raises(SettingInvalid, match="8000000 of them free: nothing is left for events"):
+        with pytest.raises(SettingInvalid, match="3000000 of them free: at least 6291456 must be left") as refused:
             await process.run(settings, asyncio.Event())
+        assert "DOUBLEDECKER_REDIS_MAX_MEM_BYTES" in str(refused.value)
+        assert "DOUBLEDECKER_REDIS_MIN_FREE_BYTES" in str(refused.value)
+
+
+async def test_memory_that_is_used_beyond_its_bound_is_logged_at_start(
+    data_dir: Path, capsys: pytest.CaptureFixture[str]
+):
+    async with a_small_server(data_dir) as topology:
+        settings = quick_settings(topology, redis_min_free_bytes=1_500_000)
+        async with Redis.from_url(topology.url) as client:
+            for n in range(56):
+                await client.set(f"another program's {n}", "x" * 100_000)
+
+        async with build.open_bus(settings) as bus:
+            bus.headroom.check()
+
+        [line] = [line for line in capsys.readouterr().out.splitlines() if "memory.exceeded" in line]
+        assert "redis_max_mem_bytes, redis_min_free_bytes" in line
+        assert "limit_bytes=8000000" in line
 
 
 async def test_a_queue_that_is_deleted_while_memory_is_freed_gives_nothing(one: Topology):

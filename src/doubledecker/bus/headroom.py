@@ -20,6 +20,8 @@ _LOOK_S = 0.5
 _LOOK_OLD_S = 2 * _LOOK_S  # later than the background task looks again while something is published
 # While memory is full, so often: a flood of publishes that are refused must not be a flood of looks at the servers.
 _LOOK_FULL_S = 0.05
+# An empty server with our scripts and connections uses 3 MB; with less than this, autodrop would work on an idle bus.
+ROOM_BYTES_MIN = 6 << 20
 
 _log = log.get("bus")
 
@@ -33,6 +35,7 @@ class Headroom:
         self._partitions = partitions
         self._looked_s: dict[int, float] = {}
         self._limits: dict[int, int] = {}
+        self._used: dict[int, int] = {}
         self._full: set[int] = set()
         self._events_max: dict[int, int] = {}
         self._is_publishing = asyncio.Event()
@@ -83,18 +86,27 @@ class Headroom:
                 raise failed
 
     def check(self) -> None:
-        """Log what bounds memory; raises SettingInvalid when a server's limit leaves nothing to the bus."""
+        """Log what bounds memory, and what is beyond; raises SettingInvalid when a limit leaves the bus no room."""
         for limit in sorted(set(self._limits.values())):
             journals_max = self.rules.journals_max(limit)
             if limit == 0:
                 _log.warning("memory.unbounded", journal_bytes_max=journals_max)
             else:
                 _log.info("memory.bounded", limit_bytes=limit, journal_bytes_max=journals_max)
-            if 0 < limit <= self.rules.reserve_bytes:
+            if limit and self.rules.bound_of(limit) < ROOM_BYTES_MIN:
                 raise SettingInvalid(
                     f"the server may use {limit} bytes (its maxmemory, or DOUBLEDECKER_REDIS_MAX_MEM_BYTES), and "
-                    f"DOUBLEDECKER_REDIS_MIN_FREE_BYTES keeps {self.rules.reserve_bytes} of them free: "
-                    "nothing is left for events; raise the first or lower the second"
+                    f"DOUBLEDECKER_REDIS_MIN_FREE_BYTES keeps {self.rules.reserve_bytes} of them free: at least "
+                    f"{ROOM_BYTES_MIN} must be left for events; raise the first or lower the second"
+                )
+        for used, limit in sorted(set(zip(self._used.values(), self._limits.values(), strict=True))):
+            if limit and used > self.rules.bound_of(limit):
+                _log.error(
+                    "memory.exceeded",
+                    used_bytes=used,
+                    limit_bytes=limit,
+                    reserve_bytes=self.rules.reserve_bytes,
+                    settings="redis_max_mem_bytes, redis_min_free_bytes",
                 )
 
     def _age_s(self, partition: Partition) -> float:
@@ -115,6 +127,7 @@ class Headroom:
         for at, partition in enumerate(partitions):
             self._looked_s[partition.index] = asyncio.get_running_loop().time()
             self._limits[partition.index] = limit
+            self._used[partition.index] = usage.used_bytes
             self._events_max[partition.index] = bounds[at * len(journal.NAMES)]
             if limit and usage.used_bytes > limit:
                 self._full.add(partition.index)
