@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from doubledecker.model.outcome import Outcome
 
+# An answer may ask for more patience than our own cap, but not for ever.
+RETRY_AFTER_MS_MAX = 3_600_000
+
 _PATIENCE_STATUSES = frozenset({429, 503})
 
 
@@ -17,8 +20,6 @@ class Backoff:
 
     base_ms: int = 1_000
     cap_ms: int = 300_000
-    # An answer may ask for more patience than our own cap, but not for ever.
-    retry_after_ms_max: int = 3_600_000
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def decide(outcome: Outcome, *, attempts: int, backoff: Backoff, chance: float) 
         return Delivered()
     delay_ms = delay_after(attempts, backoff=backoff, chance=chance)
     if outcome.status in _PATIENCE_STATUSES and outcome.retry_after_ms is not None:
-        delay_ms = max(delay_ms, min(outcome.retry_after_ms, backoff.retry_after_ms_max))
+        delay_ms = max(delay_ms, min(outcome.retry_after_ms, RETRY_AFTER_MS_MAX))
     return Retry(delay_ms)
 
 

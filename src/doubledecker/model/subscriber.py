@@ -21,8 +21,9 @@ TOPICS_MAX = 10_000
 # Who delivers: workers, batch by batch as events come; or the pipeline, from the lake.
 TIERS = ("live", "bulk")
 CALLBACK_LENGTH_MAX = 2048
+UUID_LENGTH_MAX = 255
 # Basic authentication cannot carry a colon in the user name.
-UUID = re.compile(r"[\x21-\x39\x3b-\x7e]{1,255}")
+UUID = re.compile(rf"[\x21-\x39\x3b-\x7e]{{1,{UUID_LENGTH_MAX}}}")
 _WITH_USER = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^/?#]*)@(?P<rest>.*)", re.DOTALL)
 
 
@@ -120,7 +121,7 @@ def check_receiver(asked: Receiving, *, is_private_allowed: bool) -> None:
     if asked.callback is not None:
         _check_callback(asked.callback, is_private_allowed=is_private_allowed)
     if asked.uuid is not None and not UUID.fullmatch(asked.uuid):
-        raise BadRequest("uuid must be 1 to 255 printable ASCII characters without a colon")
+        raise BadRequest(f"uuid must be 1 to {UUID_LENGTH_MAX} printable ASCII characters without a colon")
     _check_range("timeout", asked.timeout, 0, TIMEOUT_MS_MAX)
     _check_range("max", asked.max, 1, EVENTS_MAX)
     _check_range("max_bytes", asked.max_bytes, 1, BYTES_MAX)

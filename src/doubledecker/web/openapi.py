@@ -5,9 +5,9 @@ from functools import cache
 import msgspec
 
 from doubledecker import __version__
-from doubledecker.web import openapi_errands, openapi_queues, openapi_stream, queue_schemas, schemas
+from doubledecker.web import openapi_errands, openapi_queues, openapi_stream, publishing, queue_schemas, schemas
 from doubledecker.web.operations import ANY_SCHEME, body_of, json_of, list_of, ok, operation, public
-from doubledecker.web.schemas import Schema, ref
+from doubledecker.web.schemas import Schema, matching, ref
 
 _DESCRIPTION = """An event bus over HTTP. Publishers post events on topics that they own; subscribers get them in
 batches at their callback; consumers pull messages from queues, fairly over tenants, under leases. Every error is
@@ -26,7 +26,7 @@ _IDEMPOTENCY_KEY: Schema = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "Makes the request repeatable for 24 h: same key and body, same answer, published once",
-    "schema": {"type": "string", "pattern": r"^[\x21-\x7e]{1,255}$"},
+    "schema": matching(publishing.KEY.pattern),
     "example": "order-1-paid",
 }
 _ALL: Schema = {

@@ -37,7 +37,8 @@ from doubledecker.web.turns import Turns
 
 # An answer longer than this is not remembered but made again, from ids that depend on the key alone.
 _ANSWER_BYTES_MAX = 4_096
-_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+KEY_LENGTH_MAX = 255
+KEY = re.compile(rf"[\x21-\x7e]{{1,{KEY_LENGTH_MAX}}}")
 _NDJSON = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
 # Other requests get their turn after so many events, or bytes of events: half a millisecond, or some ten if all of
 # them are refused.
@@ -307,8 +308,8 @@ def _idempotency_key(scope: Scope) -> str:
     if value is None:
         return ""
     key = value.decode("latin-1")
-    if not _KEY.fullmatch(key):
-        raise BadRequest("Idempotency-Key must be 1 to 255 printable ASCII characters without spaces")
+    if not KEY.fullmatch(key):
+        raise BadRequest(f"Idempotency-Key must be 1 to {KEY_LENGTH_MAX} printable ASCII characters without spaces")
     return key
 
 
