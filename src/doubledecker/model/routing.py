@@ -126,11 +126,6 @@ class Registry:
         queue = self.queues.get(token[1:]) if token.startswith("@") else None
         return queue.receiver if queue and queue.callback else self.subscribers.get(token)
 
-    def receiver(self, token: str) -> Subscriber | None:
-        """Who is called by this token: a subscriber, or `@` and the name of a queue with a callback."""
-        queue = self.queues.get(token[1:]) if token.startswith("@") else None
-        return queue.receiver if queue and queue.callback else self.subscribers.get(token)
-
     def put_queue(self, name: str, queue: Queue | None) -> None:
         """Take over a changed queue, or forget a deleted one."""
         self._forget_routes()
