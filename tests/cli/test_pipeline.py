@@ -113,9 +113,15 @@ def test_no_jvm_outlives_its_pipeline_or_an_up_that_is_stopped_while_spark_start
 
 
 def jvms(up: Up) -> list[int]:
-    """Not the shell that becomes one, and whose command line has the same words."""
+    """Not the shell that becomes one, nor the short-lived one that makes its command line: both have the same words."""
     lines = children(up.process.pid).items()
-    return [pid for pid, line in lines if "/bin/java " in line and "org.apache.spark.deploy.SparkSubmit" in line]
+    return [
+        pid
+        for pid, line in lines
+        if "/bin/java " in line
+        and "org.apache.spark.deploy.SparkSubmit" in line
+        and "org.apache.spark.launcher.Main" not in line
+    ]
 
 
 @pytest.mark.slow
