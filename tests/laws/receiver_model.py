@@ -151,6 +151,7 @@ class Model:
         """A receiver that this step is about."""
         it = self.receivers.setdefault(token, Receiver(token))
         self.touched[token] = it
+        it.end_leases(self.now)
         return it
 
     def held(self, token: str) -> list[Given]:
@@ -200,7 +201,6 @@ class Model:
         """Give a permit, to one who asks again the same; else say why not."""
         it = self.of(token)
         it.limit = limit
-        it.end_leases(self.now)
         if lease in it.leases:
             it.leases[lease] = replace(it.leases[lease], ends=self.now.after(ages))
             answer = "go"
@@ -243,6 +243,7 @@ class Model:
         self.promote()
         self.seat_all()
         probes_max -= sum(self.pending[slot].is_probe for slot in set(slots) & self.pending.keys())
+        self.look(len(slots), probes_max)
         for slot in dict.fromkeys(slots):
             if slot not in self.pending:
                 probes_max -= self.take(slot, probes_max)
@@ -318,10 +319,16 @@ class Model:
             if it.until.age <= self.now.age:
                 self.of(it.token)
 
+    def look(self, slots: int, probes_max: int) -> None:
+        """Whoever is among the next is looked at, so that leases that have ended are seen."""
+        for it in sorted(self.at(PROBES), key=lambda it: (it.retry, it.token))[: slots if probes_max > 0 else 0]:
+            self.of(it.token)
+        for it in sorted(self.at(RING), key=lambda it: (it.tag, it.token))[:slots]:
+            self.of(it.token)
+
     def take(self, slot: str, probes_max: int) -> bool:
         """Give the first job of the next receiver; jobs whose batches are gone end here. Returns if it is a probe."""
         while (it := self.next_receiver(probes_max)) is not None:
-            it.end_leases(self.now)
             batch = it.line.pop()
             if not batch.is_gone:
                 self.begin_call(it, Given(slot, batch, is_probe=it.failures > 0))
@@ -393,7 +400,6 @@ class Model:
 
     def seat_all(self) -> None:
         for it in self.touched.values():
-            it.end_leases(self.now)
             self.seat(it)
 
     def save_all(self) -> None:

@@ -39,8 +39,8 @@ async def test_a_due_job_leaves_on_time(plain: Partitions):
     await aux.stop(patience_s=1)
     await running
 
-    # Half of them within a few milliseconds: a tick of 100 ms would show. The rest is the machine's noise.
-    assert sorted(late_ms)[10] <= 20
+    # Half of them are not late: a tick of 100 ms would show. The rest is the machine's noise.
+    assert sorted(late_ms)[10] < 50
 
 
 async def test_a_job_that_raises_is_tried_again_and_the_others_go_on(plain: Partitions):

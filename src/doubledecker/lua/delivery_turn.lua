@@ -21,7 +21,9 @@
 -- keys batch             batch:<bid>            list    token, creation time, attempts, number of events, then events as lines
 -- keys current           batches:current:<token>  set   the batch that still takes events
 -- arg  settled     pack  of each: slot, job as it was held, what came of it, failures then, 1 if it raises them, wait until the
---                        next probe, until the batch's own next try (-1: first in line), number of events, attempt as JSON, counters with amounts
+--                        next probe, until the batch's own next try (-1: first in line), number of events, attempt as JSON,
+--                        and what it counts: index of a name in `counted`, amount, index, …
+-- arg  counted     pack  names of counters
 -- arg  slots       pack  those that are free
 -- arg  probes_max  int   how many of them may call receivers that are failing
 -- arg  process     text  who asks
@@ -35,36 +37,35 @@
 --
 -- returns          {wait in ms or -1, {results}, {jobs}, version of the registry, if there are jobs}
 
-local added = {}
-
--- Add to a field of a hash, when all has been added up.
-local function add(hash, field, amount)
-  added[hash] = added[hash] or {}
-  added[hash][field] = (added[hash][field] or 0) + amount
+-- What settlements add to the counters, by the index of a name. Written together: an HINCRBY for each would be a third
+-- of what a call costs.
+local amounts = {}
+local function count(index, amount)
+  amounts[index] = (amounts[index] or 0) + amount
 end
 
--- Two commands for each hash: an HINCRBY for each field would be a third of what a call costs.
-local function write_added()
-  for hash, amounts in pairs(added) do
-    local names, words = {}, {}
-    for name in pairs(amounts) do
-      names[#names + 1] = name
-    end
-    for i, kept in ipairs(redis.call("HMGET", hash, unpack(names))) do
-      words[2 * i - 1], words[2 * i] = names[i], string.format("%d", tonumber(kept or 0) + amounts[names[i]])
-    end
-    redis.call("HSET", hash, unpack(words))
+local function write_counts()
+  local names, sums, words = {}, {}, {}
+  for index, amount in pairs(amounts) do
+    names[#names + 1], sums[#sums + 1] = counted[index], amount
+  end
+  for i, kept in ipairs(#names > 0 and redis.call("HMGET", counters, unpack(names)) or {}) do
+    words[2 * i - 1], words[2 * i] = names[i], string.format("%d", tonumber(kept or 0) + sums[i])
+  end
+  if #words > 0 then
+    redis.call("HSET", counters, unpack(words))
   end
 end
 
 -- What slots hold, and what they settled last.
 local held_by, last_of, pending_changed = {}, {}, {}
 local function read_slots(names)
-  local kept = #names > 0 and redis.call("HMGET", pending, unpack(names)) or {}
-  for i, slot in ipairs(names) do
-    if not held_by[slot] then
-      held_by[slot], last_of[slot] = string.match(kept[i] or "\n", "^(.*)\n(.*)$")
-    end
+  local unread = {}
+  for _, slot in ipairs(names) do
+    unread[#unread + 1] = not held_by[slot] and slot or nil
+  end
+  for i, kept in ipairs(#unread > 0 and redis.call("HMGET", pending, unpack(unread)) or {}) do
+    held_by[unread[i]], last_of[unread[i]] = string.match(kept or "\n", "^(.*)\n(.*)$")
   end
 end
 
@@ -92,20 +93,20 @@ local function delete_delivered()
     for i, bid in ipairs(bids) do
       keys[i] = batch(bid)
     end
-    local count = redis.call("EXISTS", unpack(keys))
+    local found = redis.call("EXISTS", unpack(keys))
     for i, key in ipairs(keys) do
-      if count == #keys or redis.call("EXISTS", key) == 1 then
+      if found == #keys or redis.call("EXISTS", key) == 1 then
         events = events + delivered[token].events[i]
       end
     end
-    if count > 0 then
+    if found > 0 then
       redis.call("DEL", unpack(keys))
       redis.call("ZREM", index, unpack(bids))
       redis.call("ZREM", token_index(token), unpack(bids))
       redis.call("HDEL", sizes, unpack(bids))
-      add(gauge_events, token, -events)
-      add(gauge_batches, token, -count)
-      add(counters, "events.removed:subscriber=" .. token, events)
+      redis.call("HINCRBY", gauge_events, token, -events)
+      redis.call("HINCRBY", gauge_batches, token, -found)
+      redis.call("HINCRBY", counters, "events.removed:subscriber=" .. token, events)
     end
   end
 end
@@ -145,7 +146,7 @@ local function settle(slot, held, what, failures, raises, probe_ms, delay_ms, ev
     redis.call("XADD", journal_attempts, "*", "attempt", attempt)
     attempts_bytes = attempts_bytes + #attempt
     for i = 1, #counts, 2 do
-      add(counters, counts[i], counts[i + 1])
+      count(counts[i], counts[i + 1])
     end
   end
   return 1, before, it.failures
@@ -154,9 +155,10 @@ end
 -- What is due comes into its receiver's line. What was tried before comes first, unless its receiver is failing: then the
 -- next probe is one that has not been tried, or several batches that are never taken would use up all probes in turns.
 local function promote()
-  local due = redis.call("ZRANGE", scheduled, "-inf", now, "BYSCORE", "LIMIT", 0, due_max)
+  local due = head(scheduled) <= now and redis.call("ZRANGE", scheduled, "-inf", now, "BYSCORE", "LIMIT", 0, due_max) or {}
   if #due > 0 then
     redis.call("ZREM", scheduled, unpack(due))
+    heads[scheduled] = nil
   end
   for _, job in ipairs(due) do
     local bid, token = string.match(job, "^(%S+) (%S+)$")
@@ -166,7 +168,9 @@ local function promote()
       line_up(it, bid, is_first and "RPUSH" or "LPUSH")
     end
   end
-  read_receivers(redis.call("ZRANGE", wake, "-inf", now, "BYSCORE", "LIMIT", 0, due_max))
+  if head(wake) <= now then
+    read_receivers(redis.call("ZRANGE", wake, "-inf", now, "BYSCORE", "LIMIT", 0, due_max))
+  end
 end
 
 local given, given_count, given_bytes = {}, 0, 0
@@ -190,6 +194,35 @@ local function open(bid, token)
   return redis.call("LRANGE", batch(bid), 0, -1)
 end
 
+-- Put a receiver among others that are ordered as in Redis: by score, then by name.
+local function insert_receiver(order, it)
+  local at = #order
+  while at > 0 and (order[at].score > it.score or (order[at].score == it.score and order[at].token > it.token)) do
+    at = at - 1
+  end
+  table.insert(order, at + 1, it)
+end
+
+-- The first receivers of `ring` or `probes`: those that this call has read, by the seats that it found for them, among others.
+local function first_of(seat)
+  local order, tokens = {}, {}
+  for _, it in ipairs(receivers_read) do
+    if it.seat == seat then
+      insert_receiver(order, it)
+    end
+  end
+  local flat = redis.call("ZRANGE", seats[seat], 0, #slots + #receivers_read - 1, "WITHSCORES")
+  for i = 1, #flat, 2 do
+    if not receiver_of[flat[i]] then
+      insert_receiver(order, {token = flat[i], score = tonumber(flat[i + 1])})
+    end
+  end
+  for i = 1, math.min(#slots, #order) do
+    tokens[i] = order[i].token
+  end
+  return read_receivers(tokens)
+end
+
 -- Receivers that may be called, the next one first: failing ones, as many as may be, then those of the ring.
 local failing, standing = {}, {}
 local function line_up_receivers()
@@ -197,16 +230,8 @@ local function line_up_receivers()
   for _, slot in ipairs(slots) do
     probes_max = probes_max - (string.match(held_by[slot], " 1$") and 1 or 0)
   end
-  failing = read_receivers(probes_max > 0 and redis.call("ZRANGE", probes, 0, #slots - 1) or {})
-  standing = read_receivers(redis.call("ZRANGE", ring, 0, #slots - 1))
-end
-
-local function stand_again(it)
-  local at = #standing
-  while at > 0 and (standing[at].tag > it.tag or (standing[at].tag == it.tag and standing[at].token > it.token)) do
-    at = at - 1
-  end
-  table.insert(standing, at + 1, it)
+  failing = probes_max > 0 and first_of(PROBES) or {}
+  standing = first_of(RING)
 end
 
 -- Give a slot the first job of the next receiver; jobs whose batches are gone end here, some at a time.
@@ -237,7 +262,8 @@ local function take(slot)
       skips_left = skips_left - 1
     end
     if it.due > 0 and it.failures == 0 and has_permit(it) then
-      stand_again(it)
+      it.score = it.tag
+      insert_receiver(standing, it)
     elseif it.due > 0 and not is_open then
       table.insert(failing, 1, it)
     end
@@ -289,16 +315,12 @@ if #words > 0 then
 end
 save_receivers()
 if attempts_bytes > 0 then
-  add(journal, "attempts_bytes", attempts_bytes)
+  redis.call("HINCRBY", journal, "attempts_bytes", attempts_bytes)
 end
-write_added()
+write_counts()
 
 -- Of many processes that wait for the same moment one owns it; the others wait a little longer, and find it done.
-local earliest = math.huge
-for _, zset in ipairs({scheduled, wake}) do
-  local head = redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")
-  earliest = math.min(earliest, tonumber(head[2] or math.huge))
-end
+local earliest = math.min(head(scheduled), head(wake))
 local owner, owned = string.match(redis.call("GET", sleeper) or "", "^(%S+) (%d+)$")
 owned = tonumber(owned or 0)
 local is_owned = owner ~= process and now < owned and owned <= earliest

@@ -37,6 +37,7 @@ end
 local function close(bid, token)
   redis.call("SREM", current(token), bid)
   if redis.call("ZREM", scheduled, bid .. " " .. token) == 1 then
+    heads[scheduled] = nil
     line_up(read_receiver(token), bid, "LPUSH")
   end
 end

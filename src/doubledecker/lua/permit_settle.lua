@@ -21,14 +21,17 @@
 -- returns       {failures before, failures after}
 
 local it = read_receiver(of_token)
+local before = it.failures
+local is_repeat = false
 if what ~= "returned" then
   redis.call("ZREMRANGEBYSCORE", settled, "-inf", now - settled_ms)
-  if redis.call("ZADD", settled, now, lease) == 0 then
-    return {it.failures, it.failures}
-  end
+  is_repeat = redis.call("ZADD", settled, now, lease) == 0
   redis.call("PEXPIRE", settled, settled_ms)
 end
-local before = it.failures
+if is_repeat then
+  save_receivers()
+  return {before, before}
+end
 it.leased = it.leased - redis.call("ZREM", leases(of_token), lease)
 leave(it, lease)
 end_call(it, what, failures, raises, probe_ms)

@@ -20,7 +20,6 @@ if is_stale() then
 end
 local it = read_receiver(token)
 it.limit = limit
-end_leases(it)
 local answer
 if it.leased > 0 and redis.call("ZSCORE", leases(token), lease) then
   redis.call("ZADD", leases(token), now + lease_ms, lease)

@@ -33,6 +33,19 @@ local present, is_present_changed
 -- Whether one may be called that could not be before; and whether something is due earlier than all else that waits.
 local is_news, is_sooner = false, false
 
+-- A slot or lease calls the receiver no more, whatever came of it.
+local function leave(it, caller)
+  it.prober = it.prober ~= caller and it.prober or ""
+end
+
+-- Leases that were not renewed have ended.
+local function end_leases(it)
+  for _, lease in ipairs(it.leased > 0 and redis.call("ZRANGE", leases(it.token), "-inf", now, "BYSCORE") or {}) do
+    it.leased = it.leased - redis.call("ZREM", leases(it.token), lease)
+    leave(it, lease)
+  end
+end
+
 -- limit, held, leased: its permits, those that slots hold, those on lease. failures: different batches that failed in a row;
 -- 0 while it is well. retry_at: when its next probe is due. refusals: different batches refused in a row. prober: the slot
 -- or lease that probes it, else empty. failing_since: when the first of the failures was. seat: where it is. begun: how many
@@ -48,6 +61,8 @@ local function known(token, packed)
     due = redis.call("LLEN", line(token)),
   }
   it.score = it.seat == RING and it.tag or it.seat == PROBES and it.retry_at
+  it.kept_seat, it.kept_score = it.seat, it.score
+  end_leases(it)
   receiver_of[token], receivers_read[#receivers_read + 1] = it, it
   return it
 end
@@ -57,10 +72,15 @@ local function read_receiver(token)
 end
 
 local function read_receivers(tokens)
-  local packed = #tokens > 0 and redis.call("HMGET", receivers, unpack(tokens)) or {}
-  local found = {}
+  local unread, found = {}, {}
+  for _, token in ipairs(tokens) do
+    unread[#unread + 1] = not receiver_of[token] and token or nil
+  end
+  for i, packed in ipairs(#unread > 0 and redis.call("HMGET", receivers, unpack(unread)) or {}) do
+    known(unread[i], packed)
+  end
   for i, token in ipairs(tokens) do
-    found[i] = receiver_of[token] or known(token, packed[i])
+    found[i] = receiver_of[token]
   end
   return found
 end
@@ -75,23 +95,18 @@ local function is_there(bid, token)
   return redis.call("ZSCORE", token_index(token), bid)
 end
 
--- A slot or lease calls the receiver no more, whatever came of it.
-local function leave(it, caller)
-  it.prober = it.prober ~= caller and it.prober or ""
-end
-
--- Leases that were not renewed have ended.
-local function end_leases(it)
-  for _, lease in ipairs(it.leased > 0 and redis.call("ZRANGE", leases(it.token), "-inf", now, "BYSCORE") or {}) do
-    it.leased = it.leased - redis.call("ZREM", leases(it.token), lease)
-    leave(it, lease)
-  end
+-- When the first of what waits in a sorted set is due. Whoever removes from one forgets this.
+local heads = {}
+local function head(zset)
+  heads[zset] = heads[zset] or tonumber(redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")[2] or math.huge)
+  return heads[zset]
 end
 
 -- Something waits in a sorted set until a time.
 local function note_time(zset, at)
-  local head = redis.call("ZRANGE", zset, 0, 0, "WITHSCORES")
-  is_sooner = is_sooner or not head[1] or tonumber(head[2]) > at
+  if at < head(zset) then
+    is_sooner, heads[zset] = true, at
+  end
 end
 
 local function has_free(it)
@@ -133,34 +148,43 @@ local function serving()
   return present
 end
 
--- Seat all receivers that this call has read.
+-- Find a seat for each receiver that this call has read; it is written when the call ends.
 local function seat_receivers()
-  local gone, come = {{}, {}, {}}, {{}, {}, {}}
   for _, it in ipairs(receivers_read) do
-    end_leases(it)
     local seat, score = seat_of(it)
-    is_news = is_news or (seat ~= it.seat and (seat == RING or seat == PROBES))
     if seat == RING then
       it.tag = seat ~= it.seat and math.max(it.tag, serving() - 1) or it.tag
       score = it.tag
-    elseif seat == WAKE and (seat ~= it.seat or score ~= it.score) then
-      note_time(wake, score)
-    end
-    if seat ~= it.seat and it.seat ~= NOWHERE then
-      table.insert(gone[it.seat], it.token)
-    end
-    if seat ~= NOWHERE and (seat ~= it.seat or score ~= it.score) then
-      table.insert(come[seat], score)
-      table.insert(come[seat], it.token)
     end
     it.seat, it.score = seat, score
   end
+end
+
+local function write_seats()
+  local gone, come = {{}, {}, {}}, {{}, {}, {}}
+  for _, it in ipairs(receivers_read) do
+    local is_moved = it.seat ~= it.kept_seat
+    is_news = is_news or (is_moved and (it.seat == RING or it.seat == PROBES))
+    if is_moved and it.kept_seat ~= NOWHERE then
+      table.insert(gone[it.kept_seat], it.token)
+    end
+    if it.seat ~= NOWHERE and (is_moved or it.score ~= it.kept_score) then
+      table.insert(come[it.seat], it.score)
+      table.insert(come[it.seat], it.token)
+    end
+  end
   for i, zset in ipairs(seats) do
+    for at = 1, zset == wake and #come[i] or 0, 2 do
+      note_time(wake, come[i][at])
+    end
     if #gone[i] > 0 then
       redis.call("ZREM", zset, unpack(gone[i]))
     end
     if #come[i] > 0 then
       redis.call("ZADD", zset, unpack(come[i]))
+    end
+    if #gone[i] + #come[i] > 0 then
+      heads[zset] = nil
     end
   end
 end
@@ -168,6 +192,7 @@ end
 -- Seat and write all receivers that this call has read; one that is gone is kept only while it has something.
 local function save_receivers()
   seat_receivers()
+  write_seats()
   local words = {}
   for _, it in ipairs(receivers_read) do
     if it.limit > 0 or it.held + it.leased > 0 or it.seat ~= NOWHERE then

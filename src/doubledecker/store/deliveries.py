@@ -88,9 +88,12 @@ async def turn(
     partition: Partition, settled: Sequence[Settled], slots: Sequence[str], *, process: str, probes_max: int
 ) -> Turn:
     """Settle, and give free slots their next jobs; of these no more than `probes_max` are for failing receivers."""
+    # A name is sent once, however many settlements count by it.
+    counted: dict[str, int] = {}
     reply = await partition.run(
         _TURN,
-        settled=[_packed(each) for each in settled],
+        settled=[_packed(each, counted) for each in settled],
+        counted=list(counted),
         slots=list(slots),
         probes_max=probes_max,
         process=process,
@@ -110,9 +113,11 @@ async def scrub(partition: Partition, *, dead_ms: int) -> tuple[int, int]:
     return slots, returned
 
 
-def _packed(settled: Settled) -> Packable:
+def _packed(settled: Settled, counted: dict[str, int]) -> Packable:
     job, what = settled.job, settled.settlement
-    counts: list[Packable] = [word for pair in settled.counts.items() for word in pair]
+    counts: list[Packable] = []
+    for name, amount in settled.counts.items():
+        counts += (counted.setdefault(name, len(counted) + 1), amount)
     return [
         job.slot,
         job.held,
