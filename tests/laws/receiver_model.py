@@ -245,8 +245,11 @@ class Model:
         probes_max -= sum(self.pending[slot].is_probe for slot in set(slots) & self.pending.keys())
         self.look(len(slots), probes_max)
         for slot in dict.fromkeys(slots):
-            if slot not in self.pending:
+            if slot in self.pending:
+                self.of(self.pending[slot].batch.token)
+            else:
                 probes_max -= self.take(slot, probes_max)
+        self.seat_all()
         given = [self.pending[slot] for slot in dict.fromkeys(slots) if slot in self.pending]
         self.wait(process, probes_max, is_full=len(given) == len(slots), is_told=bool(given) or not slots)
         self.save_all()

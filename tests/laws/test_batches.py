@@ -216,10 +216,9 @@ class BatchesMachine(RuleBasedStateMachine):
     def take(self, index: int, slots: int) -> None:
         model = self.at(index)
         names = [f"slot-{next(self.numbers)}" for _ in range(slots)]
-        wait_ms = self.turn(model, [], names)
+        self.turn(model, [], names)
 
-        # Zero means to ask again at once: the call met jobs whose batches were dropped.
-        if len(model.held.keys() & set(names)) < slots and wait_ms != 0:
+        if len(model.held.keys() & set(names)) < slots:
             now = self.world.run(model.partition.time_ms())
             left = self.world.ask(
                 model.partition,
@@ -300,8 +299,7 @@ class BatchesMachine(RuleBasedStateMachine):
             kept.attempts += bool(settled.attempt) and not kept.is_retired
             kept.is_aside = settled.settlement.retry_ms >= 0
 
-    def turn(self, model: Model, settled: list[Settled], slots: list[str]) -> int | None:
-        """Returns how long the caller is to wait before it asks for more."""
+    def turn(self, model: Model, settled: list[Settled], slots: list[str]) -> None:
         turn = self.world.run(deliveries.turn(model.partition, settled, slots, process="p", probes_max=0))
         now = self.world.run(model.partition.time_ms())
         assert all(result.is_ours for result in turn.results)
@@ -324,7 +322,6 @@ class BatchesMachine(RuleBasedStateMachine):
             assert job.batch == Batch(
                 kept.bid, kept.token, kept.created_at, kept.attempts, len(kept.messages), kept.lines
             )
-        return turn.wait_ms
 
     @rule(index=some_partition)
     def scrub(self, index: int) -> None:

@@ -224,21 +224,27 @@ local function first_of(seat)
 end
 
 -- Receivers that may be called, the next one first: failing ones, as many as may be, then those of the ring.
-local failing, standing = {}, {}
+local failing, standing, has_skipped = {}, {}, false
 local function line_up_receivers()
-  -- Probes that these slots already hold are among those that they may make.
-  for _, slot in ipairs(slots) do
-    probes_max = probes_max - (string.match(held_by[slot], " 1$") and 1 or 0)
-  end
   failing = probes_max > 0 and first_of(PROBES) or {}
   standing = first_of(RING)
+end
+
+-- Those whose jobs had no batch any more made room for others.
+local function next_receiver()
+  if has_skipped and (#standing == 0 or (#failing == 0 and probes_max > 0)) then
+    has_skipped = false
+    seat_receivers()
+    line_up_receivers()
+  end
+  return table.remove(probes_max > 0 and #failing > 0 and failing or standing, 1)
 end
 
 -- Give a slot the first job of the next receiver; jobs whose batches are gone end here, some at a time.
 local skips_left = due_max
 local function take(slot)
   while skips_left > 0 do
-    local it = probes_max > 0 and table.remove(failing, 1) or table.remove(standing, 1)
+    local it = next_receiver()
     if not it then
       return
     end
@@ -259,7 +265,7 @@ local function take(slot)
       hold(slot, held)
       give(slot, held, it.failures, parts)
     else
-      skips_left = skips_left - 1
+      skips_left, has_skipped = skips_left - 1, true
     end
     if it.due > 0 and it.failures == 0 and has_permit(it) then
       it.score = it.tag
@@ -289,6 +295,10 @@ seat_receivers()
 
 if #slots > 0 then
   read_slots(slots)
+  -- Probes that these slots already hold are among those that they may make.
+  for _, slot in ipairs(slots) do
+    probes_max = probes_max - (string.match(held_by[slot], " 1$") and 1 or 0)
+  end
   line_up_receivers()
 end
 local is_asked = {}
