@@ -1,6 +1,5 @@
 -- Give a job back, to be run again after a delay, or at once before all others.
 --
--- uses job_bell
 -- uses job_placing
 -- key pending    jobs:pending:<queue>:<slot>  list  the job that the slot holds
 -- arg job        text  the job as it was taken

@@ -1,6 +1,5 @@
 -- Add a job, a recurring one before all others, unless the same one is there in any state, or was added less than `every_ms` ago.
 --
--- uses job_bell
 -- uses job_placing
 -- key index      jobs:index:<queue>  set   jobs in any state
 -- key ticks      jobs:ticks          hash  when a recurring job was last added

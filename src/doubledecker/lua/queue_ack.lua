@@ -1,7 +1,5 @@
 -- End messages for good: their consumer is done with them.
 --
--- uses queue_lines
--- uses queue_facets
 -- uses queue_records
 -- arg  ids       pack  the messages
 -- arg  attempts  pack  the attempt that is acked, of each

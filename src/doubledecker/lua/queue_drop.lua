@@ -3,8 +3,6 @@
 -- Facets give a few messages in turn, those with the oldest first. Paused facets give none, and messages in consumers'
 -- hands or given back for later stay.
 --
--- uses queue_lines
--- uses queue_facets
 -- uses queue_records
 -- key  counters      counters  hash  telemetry
 -- arg  facets_max    int   how many facets of each place are looked at

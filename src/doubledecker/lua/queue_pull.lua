@@ -3,9 +3,6 @@
 -- First what is due comes back: expired leases (or to the dead letters, after too many attempts), messages that were
 -- given back with a delay, facets that had to wait for their rate. Then, as often as asked: the facet with the least tag.
 --
--- uses queue_lines
--- uses queue_facets
--- uses queue_records
 -- uses queue_turns
 -- key  scheduled     queue:scheduled:<queue>  zset  ids of messages that come back later, by when
 -- arg  lease_ms      int   how long they are the consumer's

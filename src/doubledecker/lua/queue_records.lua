@@ -1,7 +1,8 @@
--- part: what becomes of the messages of a queue that were pulled; it stands on queue_facets.
+-- part: what becomes of the messages of a queue that were pulled.
 --
 -- A line is always sorted by the numbers of its ids, so a message that comes back finds its old place.
 --
+-- uses queue_facets
 -- key  data       queue:data:<queue>        hash    messages by id
 -- key  pending    queue:pending:<queue>     zset    ids of messages in consumers' hands, by the end of the lease
 -- key  tried      queue:tried:<queue>       hash    records of messages once pulled, by id

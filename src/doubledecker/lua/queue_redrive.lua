@@ -2,8 +2,6 @@
 --
 -- Attempts are counted on, so that whoever held one in its former life cannot settle it in this one.
 --
--- uses queue_lines
--- uses queue_facets
 -- uses queue_records
 -- arg  ids  pack  the dead letters
 -- returns   the ids that came back

@@ -3,8 +3,6 @@
 -- A message that died of that lease alone lives again, with the one attempt that it was denied. A repeated call changes
 -- nothing, unless the message was pulled in between.
 --
--- uses queue_lines
--- uses queue_facets
 -- uses queue_records
 -- arg  ids           pack  the messages
 -- arg  attempts      pack  the attempt that never began, of each
