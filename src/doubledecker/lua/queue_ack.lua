@@ -19,7 +19,5 @@ redis.call("HDEL", tried, unpack(done))
 redis.call("HDEL", data, unpack(done))
 -- Autodrop tells by it whether somebody consumes this queue.
 redis.call("HSET", state, "acked_at", now)
-seat_all(all_moved())
-save()
 conclude()
 return done

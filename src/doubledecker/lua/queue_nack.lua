@@ -33,7 +33,5 @@ if #given == 0 then
 end
 redis.call("ZREM", pending, unpack(given))
 return_all()
-seat_all(all_moved())
-save()
 conclude()
 return given

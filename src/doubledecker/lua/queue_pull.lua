@@ -177,7 +177,7 @@ local head = redis.call("ZRANGE", ring, 0, 0, "WITHSCORES")
 if is_alone == 1 and #turns == 0 and not head[1] and redis.call("EXISTS", pending, parked, wake) == 0 then
   redis.call("UNLINK", facets, idle)
 end
-conclude()
+write_down()
 
 local mean = string.format("%.6g", #turns > 0 and steps / #turns or 0)
 local ids, attempts, names, texts, tries = unpack(columns)

@@ -23,7 +23,5 @@ end
 redis.call("HDEL", data, unpack(gone))
 redis.call("HDEL", tried, unpack(gone))
 redis.call("HINCRBY", state, "purged", #gone)
-seat_all({purged})
-save()
-conclude()
+conclude({purged})
 return #gone

@@ -31,7 +31,5 @@ rule_of[changed] = {
 if is_none then
   redis.call("HDEL", rules, facet)
 end
-seat_all({changed})
-save()
-conclude()
+conclude({changed})
 return 1
