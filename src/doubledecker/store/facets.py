@@ -9,6 +9,7 @@ from typing import cast
 import msgspec
 
 from doubledecker.model.queue import Queue, Rule
+from doubledecker.store import queues
 from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import RECORD
@@ -69,7 +70,7 @@ async def set_rule(partition: Partition, queue: Queue, tenant: str, rule: Rule) 
     # Whole numbers as such: what is equal to the default must be told from what is not.
     numbers: list[float] = [rule.weight, rule.concurrency, every_ms, int(rule.paused)]
     packed: list[Packable] = [int(number) if number == int(number) else number for number in numbers]
-    await partition.run(_RULE, queue=queue.name, charge=queue.charge, facet=tenant, rule=packed)
+    await queues.run(partition, _RULE, queue, facet=tenant, rule=packed)
 
 
 async def count_rules(partition: Partition, queue: Queue) -> int:
@@ -77,17 +78,17 @@ async def count_rules(partition: Partition, queue: Queue) -> int:
     return cast("int", await partition.command("HLEN", partition.key(f"queue:rules:{queue.name}")))
 
 
-async def count_tenants(partition: Partition, queues: Sequence[str]) -> list[int]:
+async def count_tenants(partition: Partition, names: Sequence[str]) -> list[int]:
     """How many tenants each queue knows in a partition, or how many have rules, if these are more."""
-    keys = [partition.key(f"queue:{kind}:{name}") for name in queues for kind in ("facets", "rules")]
+    keys = [partition.key(f"queue:{kind}:{name}") for name in names for kind in ("facets", "rules")]
     counts = cast("list[int]", await partition.commands([["HLEN", key] for key in keys]))
     return [max(pair) for pair in zip(counts[0::2], counts[1::2], strict=True)]
 
 
-async def look(partition: Partition, queues: Sequence[Queue]) -> list[QueueView]:
+async def look(partition: Partition, some: Sequence[Queue]) -> list[QueueView]:
     """How queues stand, up to a hundred in one round trip."""
     commands: list[list[Encoded]] = [
-        [verb, partition.key(f"queue:{kind}:{queue.name}")] for queue in queues for verb, kind in _LOOKED_AT
+        [verb, partition.key(f"queue:{kind}:{queue.name}")] for queue in some for verb, kind in _LOOKED_AT
     ]
     replies = await partition.commands(commands)
     size = len(_LOOKED_AT)

@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 
 from doubledecker.model.queue import Queue
-from doubledecker.store import facets
+from doubledecker.store import facets, queues
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import ids_of
 from doubledecker.store.scripts import Encoded, load
@@ -161,8 +161,7 @@ async def settle(partition: Partition, queue: Queue, ids: Sequence[str], *, is_r
     for start in range(0, len(ids), _PAGE):
         page = list(ids[start : start + _PAGE])
         if is_redriven:
-            came = await partition.run(_REDRIVE, queue=queue.name, charge=queue.charge, ids=page)
-            total += len(cast("list[bytes]", came))
+            total += len(ids_of(await queues.run(partition, _REDRIVE, queue, ids=page)))
             continue
         gone, _ = await partition.commands(
             [
@@ -175,10 +174,8 @@ async def settle(partition: Partition, queue: Queue, ids: Sequence[str], *, is_r
 
 
 async def _purge(partition: Partition, queue: Queue, tenant: str, later: Sequence[str]) -> int:
-    reply = await partition.run(
-        _PURGE, queue=queue.name, charge=queue.charge, facet=tenant, most=0 if later else _PAGE, delayed=list(later)
-    )
-    return cast("int", reply)
+    most = 0 if later else _PAGE
+    return cast("int", await queues.run(partition, _PURGE, queue, facet=tenant, most=most, delayed=later))
 
 
 def _letter(id_: str, record: bytes) -> Letter:
