@@ -11,6 +11,7 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.launch import Launch, launch
 from doubledecker.assembly.settings import Settings
+from doubledecker.background import sleep_until
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.deliver import Deliverer
@@ -146,10 +147,9 @@ class Worker:
         """Work until `stop` is set; then finish or give back what is held. Calls `ready` when it begins."""
         # Before it takes anything: a slot that was never heard of counts as dead.
         while not all(await asyncio.gather(*(self._try_beat(partition) for partition in self._partitions.all))):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PAUSE_S):
-                    await stop.wait()
-                    return
+            await sleep_until(stop, _PAUSE_S)
+            if stop.is_set():
+                return
         _log.info("worker.started", slots=self._rhythm.slots, partitions=len(self._partitions.all))
         ready()
         async with asyncio.TaskGroup() as tasks:

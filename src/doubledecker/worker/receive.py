@@ -18,6 +18,7 @@ import contextlib
 import msgspec
 
 from doubledecker import log
+from doubledecker.background import sleep_until
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway
@@ -73,7 +74,7 @@ class Receive:
                     except BusAway as error:
                         _log.warning("queue.unreachable", queue=self._queue.name, error=str(error))
                         wait_s = _PAUSE_S
-                    await self._sleep(wait_s)
+                    await sleep_until(self._news, wait_s)
                 await self._release_carried()
 
     def stop(self) -> None:
@@ -147,7 +148,7 @@ class Receive:
                 left_s = closes_at - loop.time()
                 if left_s <= 0:
                     break
-                await self._sleep(min(left_s, wait_s))
+                await sleep_until(self._news, min(left_s, wait_s))
                 await asyncio.sleep(min(_GAP_S, max(0.0, closes_at - loop.time())))
         # Those whose lease ended while they waited here are someone else's by now.
         return [message for message in buffer.messages if self._in_hand.get(message.id) is message]
@@ -195,13 +196,6 @@ class Receive:
         for message in messages:
             if self._in_hand.get(message.id) is message:
                 del self._in_hand[message.id]
-
-    async def _sleep(self, wait_s: float) -> None:
-        """Until there is news, or for so long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await self._news.wait()
-
 
 def _held(message: Message) -> Held:
     return Held(message.id, message.attempt)

@@ -15,7 +15,7 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.launch import launch
 from doubledecker.assembly.settings import Settings
-from doubledecker.background import beside
+from doubledecker.background import beside, sleep_until
 from doubledecker.bus.presence import Presence
 from doubledecker.delivery.deliver import Deliverer
 from doubledecker.errors import BusAway
@@ -79,9 +79,7 @@ class Watch:
         async with beside(self._bus.bell.run()), beside(self._beat()):
             while not stop.is_set():
                 self._look()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_S):
-                        await stop.wait()
+                await sleep_until(stop, _LOOK_S)
             await self._end_all()
         with contextlib.suppress(BusAway):
             await watchers.sign_off(self._bus.partitions.home, self._name)
