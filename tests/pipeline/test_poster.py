@@ -49,7 +49,7 @@ class Ground:
         partitions = self.bus.partitions
         async with build.open_deliverer(self.bus.settings, partitions, part="bulk") as deliverer:
             posting = Posting(self.bus.settings, self.subscriber, LEDGER, **more)
-            poster = Poster(posting, partitions, deliverer, await bulk.reaches(partitions.home, LEDGER))
+            poster = Poster(posting, partitions, deliverer, (await bulk.course(partitions.home, LEDGER)).reaches)
             await poster.run(batches)
         return poster
 

@@ -12,7 +12,7 @@ Lines hold a bounded number of bytes; when these are used up, the next rows wait
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -72,8 +72,8 @@ async def _post(batches: Iterable[pa.RecordBatch], posting: "Posting") -> list[L
     log.configure(level=settings.log_level, as_json=settings.log_json)
     access = Access.by(settings)
     async with reading.connected(access) as bus, build.open_deliverer(settings, bus, part="bulk") as deliverer:
-        reaches = await reading.patiently(partial(bulk.reaches, bus.home, posting.ledger))
-        poster = Poster(posting, bus, deliverer, reaches)
+        course = await reading.patiently(partial(bulk.course, bus.home, posting.ledger))
+        poster = Poster(posting, bus, deliverer, course.reaches)
         await poster.run(batches)
     return list(poster.lines.values())
 
@@ -81,7 +81,9 @@ async def _post(batches: Iterable[pa.RecordBatch], posting: "Posting") -> list[L
 class Poster:
     """Posts one task's rows."""
 
-    def __init__(self, posting: "Posting", bus: Partitions, deliverer: Deliverer, reaches: dict[Strand, Reach]) -> None:
+    def __init__(
+        self, posting: "Posting", bus: Partitions, deliverer: Deliverer, reaches: Mapping[Strand, Reach]
+    ) -> None:
         self.lines: dict[Strand, Line] = {}
         self._posting = posting
         self._subscriber = posting.subscriber

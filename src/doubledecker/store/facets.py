@@ -9,7 +9,7 @@ from typing import cast
 import msgspec
 
 from doubledecker.model.queue import Queue, Rule
-from doubledecker.store import queues
+from doubledecker.store import line, queues
 from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import RECORD
@@ -96,12 +96,8 @@ async def look(partition: Partition, some: Sequence[Queue]) -> list[QueueView]:
 
 
 def _view(length: Reply, in_flight: Reply, delayed: Reply, dead: Reply, state: Reply) -> QueueView:
-    fields = cast("list[bytes]", state)
-    counters = {
-        name.decode(): int(value)
-        for name, value in zip(fields[0::2], fields[1::2], strict=True)
-        if name not in {b"v", b"mean", b"acked_at"}
-    }
+    kept = line.fields(state).items()
+    counters = {name: int(value) for name, value in kept if name not in {"v", "mean", "acked_at"}}
     return QueueView(*cast("tuple[int, int, int, int]", (length, in_flight, delayed, dead)), counters)
 
 
@@ -112,7 +108,7 @@ async def names(partition: Partition, queue: Queue, *, most: int) -> list[str]:
     ]
     commands.append(["HKEYS", partition.key(f"queue:rules:{queue.name}")])
     replies = await partition.commands(commands)
-    found = dict.fromkeys(name.decode() for reply in cast("list[list[bytes]]", replies) for name in reply)
+    found = dict.fromkeys(name for reply in replies for name in line.words(reply))
     return list(found)[:most]
 
 
@@ -122,7 +118,7 @@ async def waiting(partition: Partition, queue: str, *, most: int) -> list[Waitin
     Those that their own rules hold back (paused, at their cap or rate) are not among them.
     """
     reply = await partition.command("ZRANGE", partition.key(f"queue:ring:{queue}"), 0, most - 1)
-    tenants = [name.decode() for name in cast("list[bytes]", reply)]
+    tenants = line.words(reply)
     if not tenants:
         return []
     kept, rules, *tails = await partition.commands(

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from doubledecker.model.job import AUX, MAIN, Job
+from doubledecker.store import line
+from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
@@ -46,12 +48,9 @@ async def push(partition: Partition, job: Job, *, delay_ms: int = 0, every_ms: i
 async def take(partition: Partition, slots: Sequence[str], *, process: str) -> Take:
     """Give each free slot a job."""
     reply = await partition.run(_TAKE, queue=AUX, slots=list(slots), process=process, due_max=DUE_MAX)
-    wait_ms, flat = cast("tuple[int, list[bytes]]", reply)
-    taken = tuple(
-        Taken(partition, slot.decode(), Job.decode(packed), packed)
-        for slot, packed in zip(flat[0::2], flat[1::2], strict=True)
-    )
-    return Take(taken, None if wait_ms < 0 else wait_ms)
+    wait_ms, given = cast("tuple[int, Reply]", reply)
+    taken = [Taken(partition, slot, Job.decode(packed), packed) for slot, packed in line.fields(given).items()]
+    return Take(tuple(taken), None if wait_ms < 0 else wait_ms)
 
 
 async def ack(taken: Taken) -> bool:
@@ -81,8 +80,7 @@ async def beat(partition: Partition, slots: Sequence[str]) -> None:
 
 async def beats(partition: Partition) -> dict[str, int]:
     """When each slot was last alive."""
-    flat = cast("list[bytes]", await partition.command("HGETALL", partition.key("workers")))
-    return {slot.decode(): int(at) for slot, at in zip(flat[0::2], flat[1::2], strict=True)}
+    return line.numbers(await partition.command("HGETALL", partition.key("workers")))
 
 
 async def alive(partition: Partition, *, silent_ms_max: int) -> set[str]:

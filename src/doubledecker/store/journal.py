@@ -14,6 +14,7 @@ from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
+from doubledecker.store import line
 from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
@@ -218,5 +219,4 @@ def _entry(id_: str, flat: Sequence[bytes]) -> Entry:
 
 async def state(partition: Partition) -> dict[str, str]:
     """Sizes, the archive, how far it is, and what it lost."""
-    flat = cast("list[bytes]", await partition.command("HGETALL", partition.key("journal")))
-    return {name.decode(): value.decode() for name, value in zip(flat[0::2], flat[1::2], strict=True)}
+    return line.texts(await partition.command("HGETALL", partition.key("journal")))

@@ -9,8 +9,8 @@ import msgspec
 
 from doubledecker.model.queue import Queue
 from doubledecker.store import facets, queues
+from doubledecker.store.line import words
 from doubledecker.store.partitions import Partition
-from doubledecker.store.queues import ids_of
 from doubledecker.store.scripts import Encoded, load
 
 _PAGE = 500
@@ -45,7 +45,7 @@ async def peek(
         ]
     )
     # Between the two answers an id may have come from the tail to the head.
-    ids = dict.fromkeys([*facets.head(cast("bytes | None", record)), *ids_of(tail)])
+    ids = dict.fromkeys([*facets.head(cast("bytes | None", record)), *words(tail)])
     named, found, size = list(ids)[:most], list[tuple[str, bytes]](), 0
     for start in range(0, len(named), _EVENTS_PAGE):
         for id_, event in await read(partition, queue, named[start : start + _EVENTS_PAGE]):
@@ -75,7 +75,7 @@ async def purge(partition: Partition, queue: Queue, tenant: str) -> int:
     for _ in range(0, line.waiting, _PAGE):
         total += await _purge(partition, queue, tenant, [])
     at, start = partition.key(f"queue:scheduled:{queue.name}"), 0
-    while later := ids_of(await partition.command("ZRANGE", at, start, start + _PAGE - 1)):
+    while later := words(await partition.command("ZRANGE", at, start, start + _PAGE - 1)):
         gone = await _purge(partition, queue, tenant, later)
         # What stays comes before the next page, what went does not.
         start += len(later) - gone
@@ -114,15 +114,14 @@ async def tenants(partition: Partition, name: str) -> list[str]:
 
 async def names_held(partition: Partition) -> set[str]:
     """The queues that have held messages in a partition."""
-    reply = cast("list[bytes]", await partition.command("SMEMBERS", partition.key("queues:index")))
-    return {name.decode() for name in reply}
+    return set(words(await partition.command("SMEMBERS", partition.key("queues:index"))))
 
 
 async def dead_ids(partition: Partition, queue: Queue) -> AsyncIterator[list[str]]:
     """The ids of all dead letters, oldest first, in pages; letters that go meanwhile may hide others from one pass."""
     at = partition.key(f"queue:dead:index:{queue.name}")
     start = 0
-    while ids := ids_of(await partition.command("ZRANGE", at, start, start + _PAGE - 1)):
+    while ids := words(await partition.command("ZRANGE", at, start, start + _PAGE - 1)):
         yield ids
         start += _PAGE
 
@@ -161,7 +160,7 @@ async def settle(partition: Partition, queue: Queue, ids: Sequence[str], *, is_r
     for start in range(0, len(ids), _PAGE):
         page = list(ids[start : start + _PAGE])
         if is_redriven:
-            total += len(ids_of(await queues.run(partition, _REDRIVE, queue, ids=page)))
+            total += len(words(await queues.run(partition, _REDRIVE, queue, ids=page)))
             continue
         gone, _ = await partition.commands(
             [

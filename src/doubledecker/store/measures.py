@@ -1,10 +1,9 @@
 """The latest measures: the hash `measures` at home, a field a span. Who shows them needs neither Spark nor the lake."""
 
-from typing import cast
-
 import msgspec
 
 from doubledecker.model.summary import Summary
+from doubledecker.store import line
 from doubledecker.store.partitions import Partition
 
 _decode = msgspec.json.Decoder(Summary).decode
@@ -18,5 +17,5 @@ async def tell(home: Partition, *summaries: Summary) -> None:
 
 async def read(home: Partition) -> dict[str, Summary]:
     """What was said last, by span (`minute`, `hour`); empty when nothing has been measured on this bus."""
-    flat = cast("list[bytes]", await home.command("HGETALL", home.key("measures")))
-    return {span.decode(): _decode(text) for span, text in zip(flat[0::2], flat[1::2], strict=True)}
+    kept = line.fields(await home.command("HGETALL", home.key("measures")))
+    return {span: _decode(text) for span, text in kept.items()}

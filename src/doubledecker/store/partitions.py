@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError
 from doubledecker import log
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.event import DEFAULT_TENANT, Kind
-from doubledecker.store import layout
+from doubledecker.store import layout, line
 from doubledecker.store.layout import FORMAT, Layout
 from doubledecker.store.line import Packed, Reply, pack
 from doubledecker.store.nodes import ANSWER_S_MAX, Guard, Nodes
@@ -177,8 +177,7 @@ class Partitions:
         key = self._namespace + "layout"
         [kept] = await self._nodes.call(slot(key), [["HGETALL", key]])
         # Written only when it is missing: a process must be able to start when nothing can be written.
-        flat = cast("list[bytes]", kept) or await self.save_layout(layout.fresh(len(self.all)), is_first=True)
-        fields = {name.decode(): value.decode() for name, value in zip(flat[0::2], flat[1::2], strict=True)}
+        fields = line.texts(kept or await self.save_layout(layout.fresh(len(self.all)), is_first=True))
         asked = [partition.command("HGET", partition.key("registry"), "version") for partition in self.all]
         return layout.read(fields, cast("list[bytes | None]", await asyncio.gather(*asked)))
 

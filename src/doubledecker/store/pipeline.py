@@ -1,11 +1,11 @@
 """What the pipeline says about itself: the hash `pipeline` at home, a field a step and one for the process."""
 
 from dataclasses import dataclass
-from typing import cast
 
 import msgspec
 
 from doubledecker.model.step import RunReport, StepReport
+from doubledecker.store import line
 from doubledecker.store.partitions import Partition
 
 _RUN = "run"
@@ -33,8 +33,7 @@ async def report_step(home: Partition, name: str, report: StepReport) -> None:
 
 async def read(home: Partition) -> PipelineState:
     """All that was said last."""
-    flat = cast("list[bytes]", await home.command("HGETALL", home.key("pipeline")))
-    said = {name.decode(): value for name, value in zip(flat[0::2], flat[1::2], strict=True)}
+    said = line.fields(await home.command("HGETALL", home.key("pipeline")))
     run = said.pop(_RUN, None)
     return PipelineState(
         _decode_run(run) if run else None, {name: _decode_step(value) for name, value in sorted(said.items())}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from doubledecker.model.queue import Queue
-from doubledecker.store.line import Reply
+from doubledecker.store.line import Reply, words
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Encoded, Packable, Script, Value, load
 
@@ -137,7 +137,7 @@ async def overdue(partition: Partition, names: Sequence[str], *, by_ms: int) -> 
 
 async def ack(partition: Partition, queue: Queue, held: Sequence[Named]) -> list[str]:
     """End messages; returns the ids that were still the caller's."""
-    return ids_of(await run(partition, _ACK, queue, **_named(held)))
+    return words(await run(partition, _ACK, queue, **_named(held)))
 
 
 async def nack(
@@ -158,7 +158,7 @@ async def nack(
         attempts_max=0 if is_rejected else queue.attempts_max,
         why=why,
     )
-    kept = ids_of(reply)
+    kept = words(reply)
     if len(kept) < len(held) and not is_rejected:
         lost = [each for each in held if isinstance(each, Held) and each.is_spared and each.id not in kept]
         if lost:
@@ -170,7 +170,7 @@ async def extend(partition: Partition, queue: Queue, held: Sequence[Named], *, l
     """Hold messages longer; returns until when, and the ids that were still the caller's."""
     reply = await run(partition, _EXTEND, queue, **_named(held), lease_ms=lease_ms)
     until, ids = cast("tuple[int, list[bytes]]", reply)
-    return until, ids_of(ids)
+    return until, words(ids)
 
 
 async def drop_oldest(partition: Partition, queue: Queue, *, messages_max: int, bytes_enough: int) -> tuple[int, int]:
@@ -212,8 +212,3 @@ async def run(partition: Partition, script: Script, queue: Queue, **values: Valu
 
 def _named(held: Sequence[Named]) -> dict[str, Value]:
     return {"ids": [each.id for each in held], "attempts": [each.attempt for each in held]}
-
-
-def ids_of(reply: object) -> list[str]:
-    """Ids as text."""
-    return [id_.decode() for id_ in cast("list[bytes]", reply)]

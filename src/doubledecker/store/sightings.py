@@ -12,6 +12,7 @@ import msgspec
 from doubledecker.model.event import Event
 from doubledecker.model.queue import Queue
 from doubledecker.store import letters
+from doubledecker.store.line import words
 from doubledecker.store.partitions import Partition
 
 # In each partition: enough for what an ordinary backlog holds, and looked through within seconds.
@@ -47,7 +48,7 @@ async def find(partition: Partition, id_: str) -> list[Sighting]:
 
 async def _in_batches(partition: Partition, id_: str) -> AsyncIterator[Sighting]:
     reply = await partition.command("ZRANGE", partition.key("batches:index"), 0, BATCHES_MAX - 1)
-    bids = [bid.decode() for bid in cast("list[bytes]", reply)]
+    bids = words(reply)
     for first in range(0, len(bids), _PAGE):
         page = bids[first : first + _PAGE]
         lists = await partition.commands([["LRANGE", partition.key(f"batch:{bid}"), 0, -1] for bid in page])
