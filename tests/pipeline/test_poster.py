@@ -14,8 +14,8 @@ from doubledecker.assembly import build
 from doubledecker.lake import arrow, rows
 from doubledecker.model.strand import Strand
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.pipeline.batching import Posting
 from doubledecker.pipeline.poster import Poster
-from doubledecker.pipeline.posting import Posting
 from doubledecker.store import bulk, journal, receivers, subscribers
 from doubledecker.store.journal import Attempt, Entry
 from doubledecker.store.receivers import State

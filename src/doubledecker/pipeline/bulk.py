@@ -23,8 +23,9 @@ from doubledecker.model.routing import Registry
 from doubledecker.model.strand import Reach, Strand
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import frames, landing, legs, posting, reading, session, steps, versions
+from doubledecker.pipeline.batching import Posting
 from doubledecker.pipeline.legs import Bounds, Leg, Load
-from doubledecker.pipeline.posting import Posted, Posting
+from doubledecker.pipeline.posting import Posted
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.steps import Round
 from doubledecker.pipeline.versions import Version

@@ -18,7 +18,7 @@ from doubledecker.model.replay import Replay
 from doubledecker.model.strand import Reach, Strand
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import posting
-from doubledecker.pipeline.posting import Posting
+from doubledecker.pipeline.batching import Posting
 from doubledecker.store import bulk, errands
 
 _PATIENCE_S = 15.0

@@ -15,7 +15,6 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -28,15 +27,12 @@ from doubledecker.errors import BusAway
 from doubledecker.model.settlement import FIRST, Settlement
 from doubledecker.model.strand import Reach, Strand
 from doubledecker.pipeline import reading
-from doubledecker.pipeline.batching import Line, Parcel, strands_in, to_rows
+from doubledecker.pipeline.batching import Line, Parcel, Posting, strands_in, to_rows
 from doubledecker.pipeline.reading import Access
 from doubledecker.store import bulk, receivers, registry, subscribers
 from doubledecker.store.bulk import Step
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.receivers import Answer, Permit
-
-if TYPE_CHECKING:
-    from doubledecker.pipeline.posting import Posting
 
 # What the lines of one task hold; more than the largest batch, and little beside what Python itself takes.
 _HELD_BYTES_MAX = 67_108_864
@@ -48,9 +44,16 @@ _SUPPLIES = 2
 _PERMIT_S = 0.02
 # A lease may miss two beats.
 _BEATS_PER_LEASE = 3
+# What a task tells of each strand.
+TOLD = pa.schema(
+    [
+        *(("partition", pa.int32()), ("strand", pa.int32()), ("reach", pa.string())),
+        *(("events", pa.int64()), ("why", pa.string())),
+    ]
+)
 
 
-def post_rows(batches: Iterable[pa.RecordBatch], *, posting: "Posting", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def post_rows(batches: Iterable[pa.RecordBatch], *, posting: Posting) -> Iterator[pa.RecordBatch]:
     """In a task: post the rows, and tell of each strand how far it came."""
     with asyncio.Runner() as runner:
         lines = runner.run(_post(batches, posting))
@@ -64,10 +67,10 @@ def post_rows(batches: Iterable[pa.RecordBatch], *, posting: "Posting", schema: 
         }
         for line in lines
     ]
-    yield pa.RecordBatch.from_pylist(told, schema=schema)
+    yield pa.RecordBatch.from_pylist(told, schema=TOLD)
 
 
-async def _post(batches: Iterable[pa.RecordBatch], posting: "Posting") -> list[Line]:
+async def _post(batches: Iterable[pa.RecordBatch], posting: Posting) -> list[Line]:
     settings = posting.settings
     log.configure(level=settings.log_level, as_json=settings.log_json)
     access = Access.by(settings)
@@ -82,7 +85,7 @@ class Poster:
     """Posts one task's rows."""
 
     def __init__(
-        self, posting: "Posting", bus: Partitions, deliverer: Deliverer, reaches: Mapping[Strand, Reach]
+        self, posting: Posting, bus: Partitions, deliverer: Deliverer, reaches: Mapping[Strand, Reach]
     ) -> None:
         self.lines: dict[Strand, Line] = {}
         self._posting = posting
