@@ -70,10 +70,6 @@ class LiveRegistry:
         self._backlogs_at_s = float("-inf")
         self.skips = Skips(partitions.home)
 
-    async def index_topics(self) -> None:
-        """Note who owns which topic, in data of a version that did not."""
-        await registry.index_topics(self._partitions.home)
-
     async def refresh(self) -> None:
         """Read what changed since the last time."""
         async with self._lock:
@@ -305,10 +301,6 @@ class LiveRegistry:
         """Forget a queue; what it holds is destroyed by whoever asked, or by the sweep."""
         await self._spread(await registry.delete_queue(self._partitions.home, name))
         await self._tell_permits(f"@{name}")
-
-    async def count_topics(self) -> int:
-        """How many topics there are."""
-        return await registry.count_topics(self._partitions.home)
 
     async def topics(self) -> AsyncIterator[TopicView]:
         """All topics by name, with who owns them and how many events they had; others have their turn in between."""
