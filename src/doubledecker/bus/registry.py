@@ -38,6 +38,8 @@ _TRIES_MAX = 20
 _RECENT_MAX = 200
 _PROBES = tuple(Kind(f"topic_{end}", f"type-{end}", f"tenant-{end}") for end in ("a", "b"))
 
+_TAKEN = "another client has this token already; choose another, or let one be made"
+
 _log = log.get("registry")
 
 
@@ -157,7 +159,7 @@ class LiveRegistry:
         def wanted() -> Token:
             found = self.snapshot.with_secret(tokens.hash_secret(secret), now_ms)
             if found is not None and found.name != name:
-                raise Conflict("another client has this token already; choose another, or let one be made")
+                raise Conflict(_TAKEN)
             return found or tokens.make(self._unused_id(name), name, secret, now_ms=now_ms)
 
         return await self._save_token(wanted)
@@ -195,7 +197,7 @@ class LiveRegistry:
                 raise NotFound(f"no token with the id {id_!r}; it was revoked meanwhile")
             other = self.snapshot.with_secret(tokens.hash_secret(secret), now_ms)
             if other is not None and other.id != token.id:
-                raise Conflict("another client has this token already; choose another, or let one be made")
+                raise Conflict(_TAKEN)
             return tokens.rotate(token, secret, overlap_s=overlap_s, now_ms=now_ms)
 
         return await self._save_token(wanted)

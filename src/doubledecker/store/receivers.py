@@ -16,12 +16,8 @@ from doubledecker.model.subscriber import Subscriber
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
 
-_SAVE, _TAKE, _RENEW, _SETTLE = (
-    load("receiver_save"),
-    load("permit_take"),
-    load("permit_renew"),
-    load("permit_settle"),
-)
+_SAVE, _TAKE = load("receiver_save"), load("permit_take")
+_RENEW, _SETTLE = load("permit_renew"), load("permit_settle")
 # Receivers written in one call.
 _PAGE = 500
 # Those who wait for a permit ask twenty times a second; two of these may be late.
