@@ -62,8 +62,6 @@ class ServerMemory:
 
 @dataclass(frozen=True)
 class Overview:
-    """The bus at one moment."""
-
     at: int
     subscribers: tuple[SubscriberView, ...]
     counters: dict[str, int]
@@ -118,7 +116,6 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
 
 
 async def look_at_memory(partitions: Partitions, rules: MemoryRules) -> list[ServerMemory]:
-    """The memory of every server."""
     found = []
     for first, *_ in partitions.by_server():
         usage, standing = await memory.usage(first), await memory.standing(first)
@@ -147,7 +144,6 @@ def worst(servers: Sequence[ServerMemory]) -> State:
 
 
 async def look_at(partitions: Partitions, known: list[Subscriber]) -> list[SubscriberView]:
-    """Some subscribers, with their numbers."""
     tokens = [subscriber.token for subscriber in known]
     conditions = await subscribers.conditions(partitions, tokens)
     events: Sum[str] = Sum()

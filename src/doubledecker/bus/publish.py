@@ -20,8 +20,6 @@ from doubledecker.store.partitions import Partitions
 
 
 class Publisher:
-    """Takes events from requests, and answers when they are safe."""
-
     def __init__(
         self, partitions: Partitions, registry: LiveRegistry, headroom: Headroom, notify: Notify = Notify.HEARD
     ) -> None:

@@ -254,7 +254,6 @@ class LiveRegistry:
             raise NotFound("subscriber not found")
 
     async def leave_topic(self, token: str, name: str) -> None:
-        """End one subscription."""
         version = await subscribers.leave_topic(self._partitions.home, token, name)
         if version == 0:
             raise NotFound(f"not subscribed to {name!r}")

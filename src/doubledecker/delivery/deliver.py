@@ -75,7 +75,6 @@ class Attempted:
 
     @property
     def entry(self) -> str:
-        """The attempt as the journal has it."""
         load, outcome = self.load, self.outcome
         kept = journal.Attempt(
             batch=load.batch,
@@ -92,7 +91,6 @@ class Attempted:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What it adds to the counters."""
         load, outcome, dialled_at = self.load, self.outcome, self.dialled_at
         batches, events, time = _counters(load.receiver.token, outcome.kind.value)
         found = {batches: 1, events: load.events, time: outcome.took_ms}

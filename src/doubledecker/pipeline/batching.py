@@ -72,8 +72,6 @@ def strands_in(arrow: pa.RecordBatch) -> set[Strand]:
 
 @dataclass(frozen=True)
 class Parcel:
-    """A batch on its way."""
-
     load: Load
     rows: Sequence[Row]
 
@@ -120,7 +118,6 @@ class Line:
         return self.is_calling or self._is_ready
 
     def close(self) -> None:
-        """There are no more rows."""
         self._is_whole = True
         self.news.set()
 

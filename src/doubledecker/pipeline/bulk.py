@@ -62,8 +62,6 @@ class Standing:
 
 @dataclass(frozen=True)
 class _Served:
-    """What one round of one subscriber did."""
-
     events: int
     took_ms: int
 
@@ -194,7 +192,6 @@ class Bulk:
         return _Served(posted.events, int((time.monotonic() - began_s) * 1000))
 
     def _rows(self, course: Course, leg: Leg, seen: Version) -> DataFrame:
-        """What a subscriber gets of a leg."""
         table = landing.table_of(self.root, "events")
         since, until = moment.from_ms(leg.since_ms), moment.from_ms(leg.until_ms)
         frame = frames.landed(self.spark, table, seen, since=since, until=until, topics=course.topics)

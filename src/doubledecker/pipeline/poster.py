@@ -82,8 +82,6 @@ async def _post(batches: Iterable[pa.RecordBatch], posting: Posting) -> list[Lin
 
 
 class Poster:
-    """Posts one task's rows."""
-
     def __init__(
         self, posting: Posting, bus: Partitions, deliverer: Deliverer, reaches: Mapping[Strand, Reach]
     ) -> None:
@@ -246,7 +244,6 @@ class Poster:
         return is_ours
 
     def _end(self, why: str) -> None:
-        """Begin no further batch."""
         self._why_over = self._why_over or why
         for line in self.lines.values():
             if not line.is_through:

@@ -53,7 +53,6 @@ async def beyond(home: Partition, most: int) -> dict[str, int]:
 
 
 async def of_clients(home: Partition, clients: Sequence[str]) -> list[int]:
-    """How many bytes wait for each of these clients."""
     if not clients:
         return []
     scores = await home.command("ZMSCORE", home.key("clients:waiting"), *clients)

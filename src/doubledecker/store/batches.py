@@ -18,8 +18,6 @@ _EVER = 2**53
 
 @dataclass(frozen=True)
 class Lost:
-    """What was dropped of one subscriber."""
-
     token: str
     batches: int
     events: int
@@ -43,7 +41,6 @@ async def purge(partition: Partition, rid: str, *, batches_max: int, counter: st
 
 
 async def oldest(partition: Partition) -> int | None:
-    """When the oldest waiting batch was created."""
     [reply] = await partition.commands([_head(partition, "batches:index")])
     return _score(reply)
 

@@ -11,7 +11,6 @@ _TAKE = load("counters_take")
 
 
 async def read(partition: Partition) -> dict[str, int]:
-    """All counters."""
     return line.numbers(await partition.command("HGETALL", partition.key("counters")))
 
 
@@ -29,5 +28,4 @@ async def take_growth(partition: Partition) -> dict[str, int]:
 
 
 async def add(partition: Partition, name: str, by: int) -> None:
-    """Let one counter grow."""
     await partition.write("HINCRBY", partition.key("counters"), name, by)

@@ -28,8 +28,6 @@ _RULE = load("queue_rule")
 
 @dataclass(frozen=True)
 class FacetView:
-    """How one facet stands."""
-
     tenant: str
     waiting: int
     in_flight: int
@@ -49,8 +47,6 @@ class Waiting:
 
 @dataclass(frozen=True)
 class QueueView:
-    """How a queue stands in one partition."""
-
     length: int
     in_flight: int
     delayed: int
@@ -59,7 +55,6 @@ class QueueView:
 
 
 async def rule(partition: Partition, queue: Queue, tenant: str) -> Rule:
-    """The rule of a facet."""
     kept = await partition.command("HGET", partition.key(f"queue:rules:{queue.name}"), tenant)
     return _rule(cast("bytes | None", kept))
 
@@ -74,7 +69,6 @@ async def set_rule(partition: Partition, queue: Queue, tenant: str, rule: Rule) 
 
 
 async def count_rules(partition: Partition, queue: Queue) -> int:
-    """How many facets have rules."""
     return cast("int", await partition.command("HLEN", partition.key(f"queue:rules:{queue.name}")))
 
 
@@ -141,7 +135,6 @@ def head(record: bytes | None) -> list[str]:
 
 
 async def facets(partition: Partition, queue: Queue, tenants: Sequence[str]) -> list[FacetView]:
-    """How facets stand."""
     if not tenants:
         return []
     kept, rules, served = await partition.commands(

@@ -91,14 +91,11 @@ class Reached:
 
 @dataclass(frozen=True)
 class Write:
-    """One batch of what a Spark query writes."""
-
     name: str
     batch: int
 
 
 async def read(partition: Partition, task: str) -> Reached:
-    """How far a task has come in this partition."""
     kept, told = await partition.commands(
         [
             ["HMGET", partition.key(f"fence:{task}"), "batch", "rows", "digest"],

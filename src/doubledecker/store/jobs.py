@@ -79,12 +79,10 @@ async def beat(partition: Partition, slots: Sequence[str]) -> None:
 
 
 async def beats(partition: Partition) -> dict[str, int]:
-    """When each slot was last alive."""
     return line.numbers(await partition.command("HGETALL", partition.key("workers")))
 
 
 async def alive(partition: Partition, *, silent_ms_max: int) -> set[str]:
-    """The slots with a heartbeat not older than this."""
     now_ms = await partition.time_ms()
     return {slot for slot, at in (await beats(partition)).items() if at + silent_ms_max > now_ms}
 

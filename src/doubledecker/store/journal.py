@@ -60,8 +60,6 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Trimmed:
-    """What a trimming call did."""
-
     removed: int
     bytes_left: int
     lost: int
@@ -77,8 +75,6 @@ class Age:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a journal."""
-
     id: str
     fields: tuple[tuple[str, bytes], ...]
 
@@ -148,7 +144,6 @@ async def confirm(partition: Partition, name: str, *, archive: str, last_id: str
 
 
 async def read(partition: Partition, name: Name, *, after: str = "0-0", count: int = 100) -> list[Entry]:
-    """The next entries after an id."""
     reply = await partition.command("XRANGE", partition.key(f"journal:{name}"), f"({after}", "+", "COUNT", count)
     return entries(reply)
 

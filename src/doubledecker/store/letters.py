@@ -24,8 +24,6 @@ _REDRIVE, _PURGE, _DROP = load("queue_redrive"), load("queue_purge"), load("lett
 
 @dataclass(frozen=True)
 class Letter:
-    """A dead letter."""
-
     id: str
     tenant: str
     attempts: int
@@ -84,7 +82,6 @@ async def purge(partition: Partition, queue: Queue, tenant: str) -> int:
 
 
 async def delayed(partition: Partition, queue: Queue, tenant: str) -> int:
-    """How many messages of a tenant come back later."""
     at = partition.key(f"queue:scheduled:{queue.name}")
     ids = cast("list[bytes]", await partition.command("ZRANGE", at, 0, -1))
     return (await facets.owners(partition, queue.name, ids))[tenant]

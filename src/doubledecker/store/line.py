@@ -202,7 +202,6 @@ def _wire(command: Command) -> tuple[bytes, ...]:
 
 
 async def open_line(connection: redis.Connection, *, answer_s_max: float) -> Line:
-    """Connect, and start to listen."""
     await connection.connect()  # type: ignore[no-untyped-call]
     return Line(connection, answer_s_max=answer_s_max)
 

@@ -146,7 +146,6 @@ class Nodes:
 
     @property
     def urls(self) -> list[str]:
-        """The servers that hold slots."""
         return sorted({url for _, _, url in self._ranges}) or [self._seeds[0]]
 
     async def discover(self) -> None:
@@ -187,11 +186,9 @@ class Nodes:
         await self._of(slot).listen(channel, heard)
 
     async def everywhere(self, commands: Commands) -> list[list[Reply]]:
-        """Send commands to every server that holds slots."""
         return await asyncio.gather(*(self._at(url).call(commands) for url in self.urls))
 
     def url_of(self, slot: int) -> str:
-        """The server that holds a slot."""
         for first, last, url in self._ranges:
             if first <= slot <= last:
                 return url

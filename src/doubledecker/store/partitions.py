@@ -72,7 +72,6 @@ class Partition:
         return front
 
     async def command(self, *words: Encoded) -> Reply:
-        """Run one plain command."""
         [reply] = await self._nodes.call(self._slot, [words])
         return reply
 
@@ -116,8 +115,6 @@ class Partition:
 
 
 class Partitions:
-    """All partitions of one bus."""
-
     def __init__(self, nodes: Nodes, all_: Sequence[Partition], *, namespace: str) -> None:
         self._nodes = nodes
         self._namespace = namespace

@@ -22,12 +22,10 @@ class PipelineState:
 
 
 async def report_run(home: Partition, report: RunReport) -> None:
-    """Say how the process fares."""
     await home.write("HSET", home.key("pipeline"), _RUN, msgspec.json.encode(report))
 
 
 async def report_step(home: Partition, name: str, report: StepReport) -> None:
-    """Say how a step fares."""
     await home.write("HSET", home.key("pipeline"), name, msgspec.json.encode(report))
 
 

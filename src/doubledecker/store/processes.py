@@ -28,8 +28,6 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Family(msgspec.Struct, frozen=True, array_like=True):
-    """A metric with all its samples."""
-
     name: str
     help: str
     type: str
@@ -54,7 +52,6 @@ async def report(home: Partition, said: Report) -> None:
 
 
 async def reports(home: Partition, *, silent_ms_max: int) -> list[Report]:
-    """The last reports of all processes that are alive."""
     now_ms = await home.time_ms()
     alive = cast(
         "list[bytes]", await home.command("ZRANGEBYSCORE", home.key("processes"), now_ms - silent_ms_max, "+inf")

@@ -27,8 +27,6 @@ _SETTLED_MS = 20_000
 
 
 class Answer(Enum):
-    """The answer to a wish to call a receiver."""
-
     GO = "go"
     FULL = "full"
     FAILING = "failing"

@@ -118,7 +118,6 @@ async def is_imported(home: Partition, secret_hash: str) -> bool:
 
 
 async def note_imported(home: Partition, secret_hash: str) -> None:
-    """Remember that a token was imported."""
     await home.write("SADD", home.key("api_tokens:imported"), secret_hash)
 
 
@@ -180,7 +179,6 @@ async def save_queue(home: Partition, queue: Queue, *, former: Queue | None) -> 
 
 
 async def queue(home: Partition, name: str) -> Queue | None:
-    """A queue as it is registered now."""
     return next(iter(await queues(home, [name])), None)
 
 
@@ -268,7 +266,6 @@ async def _read_changed(home: Partition, changes: Sequence[Sequence[str]], news:
 
 
 async def _records(home: Partition, key: str, names: Sequence[str]) -> dict[str, bytes | None]:
-    """What a hash has under these names."""
     kept = await home.command("HMGET", home.key(key), *names) if names else []
     return dict(zip(names, cast("list[bytes | None]", kept), strict=True))
 

@@ -90,7 +90,6 @@ async def leave_topic(home: Partition, token: str, name: str) -> int:
 
 
 async def load_many(home: Partition, tokens: Sequence[str]) -> dict[str, Subscriber]:
-    """Those of the subscribers that exist."""
     found = {}
     for start in range(0, len(tokens), _PAGE):
         page = tokens[start : start + _PAGE]
@@ -103,7 +102,6 @@ async def load_many(home: Partition, tokens: Sequence[str]) -> dict[str, Subscri
 
 
 async def all_tokens(home: Partition) -> list[str]:
-    """The ids of all subscribers."""
     return sorted(line.words(await home.command("SMEMBERS", home.key("subscribers"))))
 
 

@@ -14,7 +14,6 @@ async def beat(home: Partition, watcher: str, *, dead_ms: int) -> None:
 
 
 async def alive(home: Partition, *, silent_ms_max: int) -> int:
-    """How many have been heard of lately."""
     now_ms = await home.time_ms()
     return cast("int", await home.command("ZCOUNT", home.key("watchers"), now_ms - silent_ms_max, "+inf"))
 

@@ -45,7 +45,6 @@ class AuxJobs:
         self._running: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
-        """There may be something to take."""
         self._is_wanted.set()
 
     async def run(self) -> None:

@@ -54,7 +54,6 @@ class _Pulse:
 
 
 async def run(settings: Settings, stop: asyncio.Event, launched: Launch | None = None) -> None:
-    """Work until `stop` is set."""
     launched = launched or launch("worker")
     async with (
         build.open_bus(settings, stop=stop, migrate=build.migrating(settings, stop)) as bus,
@@ -77,8 +76,6 @@ def _adapters(settings: Settings) -> list[Adapter]:
 
 
 class Worker:
-    """Everything that one worker process does."""
-
     def __init__(self, settings: Settings, bus: Bus, deliverer: Deliverer, monitor: Monitor) -> None:
         self._settings = settings
         self._partitions = partitions = bus.partitions

@@ -78,7 +78,6 @@ class Receive:
                 await self._release_carried()
 
     def stop(self) -> None:
-        """Pull no more."""
         self._is_stopping = True
         self._news.set()
 

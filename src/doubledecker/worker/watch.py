@@ -57,7 +57,6 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
 
 
 def make_watch(settings: Settings, bus: Bus, deliverer: Deliverer) -> "Watch":
-    """The watch for these settings."""
     pusher = Pusher(bus.partitions, bus.rings, deliverer, lease_ms=round(settings.watch_lease_s * 1000))
     return Watch(bus, pusher, shutdown_s=settings.shutdown_s)
 
