@@ -33,7 +33,6 @@ from doubledecker.store import (
     fences,
     jobs,
     journal,
-    measures,
     pipeline,
     receivers,
     streams,
@@ -222,7 +221,7 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
     await fences.complete(bus.partitions.home, Write("0" * 32, batch=0), tasks=1)
     await ask_for_errands(bus)
     await pipeline.report_run(bus.partitions.home, RunReport("running", at=0, began_at=0))
-    await measures.tell(bus.partitions.home, Summary("minute", 0, 0, 0, Moment(0), [], [], [], [], []))
+    await pipeline.tell_measures(bus.partitions.home, Summary("minute", 0, 0, 0, Moment(0), [], [], [], [], []))
     for partition in bus.partitions.all:
         await journal.register_archive(partition, "lake")
         await journal.trim(partition, "events", bytes_max=1)

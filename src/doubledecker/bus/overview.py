@@ -18,9 +18,9 @@ from doubledecker.store import (
     journal,
     memory,
     pipeline,
+    processes,
     queues,
     subscribers,
-    watchers,
 )
 from doubledecker.store.memory import Standing, State, Usage
 from doubledecker.store.partitions import Partition, Partitions
@@ -106,7 +106,7 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
         counters=_total(await _each(partitions, counters.read)),
         jobs=_total(await _each(partitions, jobs.counts)),
         slots_alive=len(set().union(*slots)),
-        watches_alive=await watchers.alive(partitions.home, silent_ms_max=ALIVE_MS),
+        watches_alive=await processes.watches_alive(partitions.home, silent_ms_max=ALIVE_MS),
         memory=tuple(await look_at_memory(partitions, rules)),
         journal_bytes={name: sum(int(state.get(f"{name}_bytes", 0)) for state in states) for name in journal.NAMES},
         oldest_at=min((at for at in await _each(partitions, batches.oldest) if at is not None), default=None),

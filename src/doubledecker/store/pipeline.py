@@ -1,16 +1,22 @@
-"""What the pipeline says about itself: the hash `pipeline` at home, a field a step and one for the process."""
+"""What the pipeline says: of itself and of what it has measured.
+
+The hash `pipeline` at home has a field a step and one for the process. The hash `measures` has the latest measures, a
+field a span: who shows them needs neither Spark nor the lake.
+"""
 
 from dataclasses import dataclass
 
 import msgspec
 
 from doubledecker.model.step import RunReport, StepReport
+from doubledecker.model.summary import Summary
 from doubledecker.store import line
 from doubledecker.store.partitions import Partition
 
 _RUN = "run"
 _decode_run = msgspec.json.Decoder(RunReport).decode
 _decode_step = msgspec.json.Decoder(StepReport).decode
+_decode_summary = msgspec.json.Decoder(Summary).decode
 
 
 @dataclass(frozen=True)
@@ -36,3 +42,15 @@ async def read(home: Partition) -> PipelineState:
     return PipelineState(
         _decode_run(run) if run else None, {name: _decode_step(value) for name, value in sorted(said.items())}
     )
+
+
+async def tell_measures(home: Partition, *summaries: Summary) -> None:
+    """Replace what was said of each summary's span."""
+    fields = [word for each in summaries for word in (each.span, msgspec.json.encode(each))]
+    await home.write("HSET", home.key("measures"), *fields)
+
+
+async def measures(home: Partition) -> dict[str, Summary]:
+    """What was said last, by span (`minute`, `hour`); empty when nothing has been measured on this bus."""
+    kept = line.fields(await home.command("HGETALL", home.key("measures")))
+    return {span: _decode_summary(text) for span, text in kept.items()}

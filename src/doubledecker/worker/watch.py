@@ -21,7 +21,7 @@ from doubledecker.delivery.deliver import Deliverer
 from doubledecker.errors import BusAway
 from doubledecker.model.queue import Queue
 from doubledecker.model.uid import uid
-from doubledecker.store import watchers
+from doubledecker.store import processes
 from doubledecker.worker.push import Pusher
 from doubledecker.worker.receive import Receive
 
@@ -81,7 +81,7 @@ class Watch:
                 await sleep_until(stop, _LOOK_S)
             await self._end_all()
         with contextlib.suppress(BusAway):
-            await watchers.sign_off(self._bus.partitions.home, self._name)
+            await processes.sign_off_watch(self._bus.partitions.home, self._name)
         _log.info("watch.stopped")
 
     def _look(self) -> None:
@@ -126,7 +126,7 @@ class Watch:
         home, lease_ms = self._bus.partitions.home, self._pusher.lease_ms
         while True:
             try:
-                await watchers.beat(home, self._name, dead_ms=10 * lease_ms)
+                await processes.beat_watch(home, self._name, dead_ms=10 * lease_ms)
                 beats = [served.receive.beat() for served in (*self._served.values(), *self._ending)]
                 await asyncio.gather(*beats)
             except BusAway as error:
