@@ -156,7 +156,9 @@ class FencedPublisher:
         # That of the routes: another publisher of the task may refresh the registry while this one waits.
         version = self._registry.snapshot.version
         call = self._gather(some, owners)
-        await self._keep_pace(len(call.group.offers))
+        if self._pacer is not None:
+            # To fail would not do: the Spark task would only begin anew.
+            await self._pacer.wait(self._publisher, len(call.group.offers))
         last, refusals = self._rows + call.rows, Refusals(call.barred, call.numbers)
         fence = Fence(self._task, self._batch, self._rows, last, call.digest.hexdigest(), refusals)
         reply = await events.publish(
@@ -178,11 +180,6 @@ class FencedPublisher:
                 await self._registry.refresh()
                 if self._publisher not in self._registry.snapshot.tokens:
                     raise Unauthenticated(f"the client {self._publisher!r} is gone")
-
-    async def _keep_pace(self, events: int) -> None:
-        """Wait until the client may publish so many: a Spark task that failed would only begin anew."""
-        if self._pacer is not None:
-            await self._pacer.wait(self._publisher, events)
 
     def _gather(self, some: Sequence[Row], owners: Mapping[str, str]) -> "_Call":
         call = _Call(self._digest.copy())

@@ -307,7 +307,8 @@ class LiveRegistry:
         """All topics by name, with who owns them and how many events they had; others have their turn in between."""
         await self.refresh()
         async for name, owner, events in registry.topics(self._partitions):
-            yield TopicView(name, self._name_of(owner), owner, events)
+            token = self.snapshot.tokens.get(owner)
+            yield TopicView(name, token.name if token else owner.rpartition("-")[0], owner, events)
 
     async def copies(self) -> dict[str, int]:
         """The most queues of each client that one event of another client would enter, but for the bound."""
@@ -443,10 +444,6 @@ class LiveRegistry:
         check_owner(queue, caller)
         return queue
 
-    def _name_of(self, id_: str) -> str:
-        token = self.snapshot.tokens.get(id_)
-        return token.name if token else id_.rpartition("-")[0]
-
     async def _end_subscriber(self, token: str) -> bool:
         version = await subscribers.delete(self._partitions.home, token)
         if version == 0:
@@ -469,13 +466,8 @@ class LiveRegistry:
         """Tell all partitions how many permits a receiver has by the registry as it is now."""
         for partition in self._partitions.all:
             for _ in range(_TRIES_MAX):
-                known = self.snapshot
-                receiver = known.receiver(token)
-                if receiver is None:
-                    is_told = await receivers.forget(partition, token, version=known.version)
-                else:
-                    is_told = await receivers.save(partition, receiver, version=known.version, has_moved=has_moved)
-                if is_told:
+                receiver, version = self.snapshot.receiver(token), self.snapshot.version
+                if await receivers.save(partition, token, receiver, version=version, has_moved=has_moved):
                     break
                 await self.refresh()
 

@@ -103,12 +103,13 @@ class Poster:
 
     async def run(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Until all rows are posted, or the round is over."""
+        loop = asyncio.get_running_loop()
         deadline: asyncio.TimerHandle | None = None
         try:
             async with beside(self._keep_permits()), asyncio.TaskGroup() as tasks:
                 for arrow in batches:
                     # From the first rows on: until then Spark reads and sorts.
-                    deadline = deadline or self._time_out()
+                    deadline = deadline or loop.call_later(self._posting.round_s, self._end, "cut short")
                     for first in range(0, arrow.num_rows, _PIECE_ROWS):
                         await self._until_wanted()
                         piece = arrow.slice(first, _PIECE_ROWS)
@@ -121,9 +122,6 @@ class Poster:
         finally:
             if deadline is not None:
                 deadline.cancel()
-
-    def _time_out(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(self._posting.round_s, self._end, "cut short")
 
     def _take_in(self, arrow: pa.RecordBatch, tasks: asyncio.TaskGroup) -> None:
         for strand, row in to_rows(arrow):

@@ -16,7 +16,6 @@ from typing import Literal, cast
 import msgspec
 
 from doubledecker.errors import OrderChanged
-from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
 
@@ -118,32 +117,24 @@ async def enter(home: Partition, write: Write, *, task: int) -> bool:
     Raises OrderChanged for a task that a complete write did not have, and for a batch before the last one.
     """
     reply = await home.run(_ENTER, write=write.name, batch=write.batch, task=task, kept_ms=KEPT_MS)
-    word, number = _verdict(reply)
-    if word == "complete":
+    word, number = cast("tuple[bytes, int]", reply)
+    if word == b"complete":
         raise OrderChanged(f"task {task} has rows, but this write is complete: {number} tasks published it before")
-    _check_batch(write.batch, word, number)
+    if word == b"older":
+        raise older(write.batch, number)
     return number == 1
 
 
 async def complete(home: Partition, write: Write, *, tasks: int) -> None:
     """Note that all tasks have published; raises OrderChanged when more have published before."""
     reply = await home.run(_COMPLETE, write=write.name, batch=write.batch, tasks=tasks, kept_ms=KEPT_MS)
-    word, number = _verdict(reply)
-    if word == "fewer":
+    word, number = cast("tuple[bytes, int]", reply)
+    if word == b"fewer":
         raise OrderChanged(f"this write has {tasks} tasks; before, {number} tasks published rows of it")
-    _check_batch(write.batch, word, number)
+    if word == b"older":
+        raise older(write.batch, number)
 
 
 def older(batch: int, latest: int) -> OrderChanged:
     """The error of a batch that comes after its successors."""
     return OrderChanged(f"batch {batch} is to be published, but this query has already published batch {latest}")
-
-
-def _verdict(reply: Reply) -> tuple[str, int]:
-    word, number = cast("tuple[bytes, int]", reply)
-    return word.decode(), number
-
-
-def _check_batch(batch: int, word: str, number: int) -> None:
-    if word == "older":
-        raise older(batch, number)

@@ -114,25 +114,17 @@ async def names_held(partition: Partition) -> set[str]:
     return set(words(await partition.command("SMEMBERS", partition.key("queues:index"))))
 
 
-async def dead_ids(partition: Partition, queue: Queue) -> AsyncIterator[list[str]]:
-    """The ids of all dead letters, oldest first, in pages; letters that go meanwhile may hide others from one pass."""
-    at = partition.key(f"queue:dead:index:{queue.name}")
-    start = 0
-    while ids := words(await partition.command("ZRANGE", at, start, start + _PAGE - 1)):
-        yield ids
-        start += _PAGE
-
-
 async def each(partition: Partition, queue: Queue, ids: Sequence[str] | None) -> AsyncIterator[Letter]:
-    """The dead letters with these ids, or all of them, oldest first."""
+    """The dead letters with these ids, or all of them, oldest first; those that go meanwhile may hide others."""
     if ids is not None:
         for letter in await letters(partition, queue, ids):
             yield letter
         return
-    async for page in dead_ids(partition, queue):
-        for start in range(0, len(page), _EVENTS_PAGE):
-            for letter in await letters(partition, queue, page[start : start + _EVENTS_PAGE]):
-                yield letter
+    at, start = partition.key(f"queue:dead:index:{queue.name}"), 0
+    while page := words(await partition.command("ZRANGE", at, start, start + _EVENTS_PAGE - 1)):
+        for letter in await letters(partition, queue, page):
+            yield letter
+        start += _EVENTS_PAGE
 
 
 async def letters(partition: Partition, queue: Queue, ids: Sequence[str]) -> list[Letter]:

@@ -163,11 +163,9 @@ class Partitions:
 
     async def is_durable(self) -> bool:
         """Whether every server has written to disk before it answers."""
-        asked = [["CONFIG", "GET", word] for word in ("appendonly", "appendfsync")]
-        replies = [await partition.commands(asked) for partition in self.all]
-        return all(cast("list[list[bytes]]", reply)[0][1:] == [b"yes"] for reply in replies) and all(
-            cast("list[list[bytes]]", reply)[1][1:] == [b"always"] for reply in replies
-        )
+        wanted = [[b"appendonly", b"yes"], [b"appendfsync", b"always"]]
+        asked = [["CONFIG", "GET", "appendonly"], ["CONFIG", "GET", "appendfsync"]]
+        return all([await partition.commands(asked) == wanted for partition in self.all])
 
     async def layout(self) -> Layout:
         """How the data is laid out; where there is none yet, it is from here on as we do."""

@@ -73,21 +73,17 @@ def permits(concurrency: int, partition: Partition) -> int:
     return max(1, concurrency // partition.count + (partition.index < concurrency % partition.count))
 
 
-async def save(partition: Partition, receiver: Subscriber, *, version: int, has_moved: bool = False) -> bool:
+async def save(
+    partition: Partition, token: str, known: Subscriber | None, *, version: int, has_moved: bool = False
+) -> bool:
     """Keep how many permits a receiver has by the registry of this version; False when that has changed since.
 
-    One that moved to another address has not failed yet.
+    One that moved to another address has not failed yet. One that the registry has not is kept until the last call to
+    it has ended: it may be back before, with permits anew.
     """
-    limit = permits(receiver.concurrency, partition)
-    return await partition.run(_SAVE, limits=[receiver.token, limit, int(has_moved)], version=version) == 1
-
-
-async def forget(partition: Partition, token: str, *, version: int) -> bool:
-    """Forget a receiver that the registry of this version has not; False when that has changed since.
-
-    It is kept until the last call to it has ended: it may be back before, with permits anew.
-    """
-    return await partition.run(_SAVE, limits=[token, 0, 1], version=version) == 1
+    limit = permits(known.concurrency, partition) if known else 0
+    limits: list[Packable] = [token, limit, int(has_moved or known is None)]
+    return await partition.run(_SAVE, limits=limits, version=version) == 1
 
 
 async def reconcile(partition: Partition, whom: Mapping[str, Subscriber], *, version: int) -> None:
