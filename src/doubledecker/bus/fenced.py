@@ -24,7 +24,7 @@ from doubledecker.errors import BusAway, JournalFull, OrderChanged, TopicOwned, 
 from doubledecker.model.event import Kind
 from doubledecker.store import events, fences, offers
 from doubledecker.store.events import Accepted, PublishReply
-from doubledecker.store.fences import Fence, Reached, Refusal, Refusals
+from doubledecker.store.fences import Fence, Reached, Refusal
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 
@@ -159,8 +159,8 @@ class FencedPublisher:
         if self._pacer is not None:
             # To fail would not do: the Spark task would only begin anew.
             await self._pacer.wait(self._publisher, len(call.group.offers))
-        last, refusals = self._rows + call.rows, Refusals(call.barred, call.numbers)
-        fence = Fence(self._task, self._batch, self._rows, last, call.digest.hexdigest(), refusals)
+        last, digest = self._rows + call.rows, call.digest.hexdigest()
+        fence = Fence(self._task, self._batch, self._rows, last, digest, call.barred, call.numbers)
         reply = await events.publish(
             self._partition,
             call.group.offers,

@@ -45,37 +45,29 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True)
-class Refusals:
-    """Rows of a call that were refused before it, by what refused them, and numbers of its other rows.
-
-    `numbers` may be left out when no row was refused: the events are consecutive rows then.
-    """
-
-    barred: Mapping[Refusal, Sequence[int]]
-    numbers: Sequence[int] = ()
-
-    @property
-    def packed(self) -> list[Packable]:
-        numbers = self.numbers if self.barred else ()
-        told = {msgspec.json.encode(by).decode(): ",".join(map(str, rows)) for by, rows in self.barred.items()}
-        return [[f"{by}\n{rows}" for by, rows in told.items()], list(numbers)]
-
-
-@dataclass(frozen=True)
 class Fence:
-    """What one call publishes of a task: rows `first` to `last` of a batch, and the digest of all up to `last`."""
+    """What one call publishes of a task: rows `first` to `last` of a batch, and the digest of all up to `last`.
+
+    `barred` are rows that were refused before the call, by what refused them, and `numbers` those of its other rows.
+    Without `barred` refused rows are not kept.
+    """
 
     task: str
     batch: int
     first: int
     last: int
     digest: str
-    refusals: Refusals | None = None
+    barred: Mapping[Refusal, Sequence[int]] | None = None
+    numbers: Sequence[int] = ()
 
     @property
     def packed(self) -> list[Packable]:
-        told = self.refusals.packed if self.refusals is not None else []
-        return [self.task, self.batch, self.first, self.last, self.digest, KEPT_MS, *told]
+        words: list[Packable] = [self.task, self.batch, self.first, self.last, self.digest, KEPT_MS]
+        if self.barred is None:
+            return words
+        told = [f"{msgspec.json.encode(by).decode()}\n{','.join(map(str, at))}" for by, at in self.barred.items()]
+        # If none was refused before, the events are consecutive rows.
+        return [*words, told, list(self.numbers) if told else []]
 
 
 @dataclass(frozen=True)
