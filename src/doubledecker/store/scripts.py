@@ -8,7 +8,7 @@ A header line becomes a local of the script, so a body never says KEYS or ARGV:
     -- rest messages  text                        all further arguments, as a table
     -- now                                        milliseconds by the server's clock (tests shift it)
     -- deny-oom                                   the server refuses it whole when its memory is full
-    -- uses queue_facets                          what that file declares and defines is here too
+    -- uses queue_facets                          what that part declares and defines is here too, and what it uses
     -- returns …
 
 A file whose first word is `part` is no step by itself, only used by others.
