@@ -19,9 +19,9 @@ from doubledecker.model.erasure import ErasureAsked
 from doubledecker.model.queue import Queue
 from doubledecker.model.replay import ReplayAsked
 from doubledecker.pipeline import connector, consuming, frames, landing, measuring, posting, reading, versions
+from doubledecker.pipeline.batching import Posting
 from doubledecker.pipeline.consuming import Consumer
 from doubledecker.pipeline.erasing import Eraser
-from doubledecker.pipeline.posting import Posting
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.replaying import Replayer
 from doubledecker.pipeline.search import Ground

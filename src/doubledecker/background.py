@@ -1,4 +1,4 @@
-"""Work that goes on beside a block of code, and ends with it."""
+"""Work that goes on beside a block of code and ends with it, and sleep that an event ends."""
 
 import asyncio
 import contextlib
@@ -15,3 +15,10 @@ async def beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+async def sleep_until(event: asyncio.Event, s_max: float) -> None:
+    """Sleep until the event is set, or for so long."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(s_max):
+            await event.wait()

@@ -13,7 +13,7 @@ from doubledecker.model.event import Event, Kind
 from doubledecker.model.queue import Queue
 from doubledecker.model.token import Caller
 from doubledecker.store import fences, journal
-from doubledecker.store.fences import Refusal, Refusals, Write
+from doubledecker.store.fences import Fence, Refusal, Write
 from feed import Feed, a_feed
 from harness import within
 
@@ -198,7 +198,7 @@ async def test_what_refused_rows_is_kept_whole_and_in_its_former_form_too(one: T
         home = feed.bus.partitions.home
         odd = Refusal("topic", "orders", 'a "client" of\nours')
         await home.command("HSET", home.key(FENCE), "batch", 0, "rows", 4, "digest", "")
-        [told, _] = Refusals({odd: [0]}).packed
+        [*_, told, _] = Fence("task", 0, 0, 1, "", {odd: [0]}).packed
         former = ["queue jobs\n1", "topic orders other-1a2b3c4d\n2", "topic orders \n3"]
         await home.command("RPUSH", home.key("refused:a-task"), *told, *former)
         reached = await fences.read(home, "a-task")

@@ -138,7 +138,7 @@ async def test_permits_by_an_old_copy_are_not_kept(topology: Topology):
 
         await unsubscribe(bus, secret)
         for partition in bus.partitions.all:
-            assert not await receivers.save(partition, old[token], version=version)
+            assert not await receivers.save(partition, token, old[token], version=version)
             assert await receivers.states(partition, [token]) == {token: State()}
 
 

@@ -13,7 +13,7 @@ from assembly.test_settings import routemaster_env
 from cli.commands import Up, an_up, children, is_running, run, until
 from conftest import Topology
 from doubledecker import clock
-from doubledecker.store import embedded, maxmemory
+from doubledecker.store import embedded, machine
 
 
 def a_token(up: Up, name: str = "shop") -> str:
@@ -84,7 +84,7 @@ def test_its_valkey_may_use_a_share_of_the_machines_memory(data_dir: Path):
     with an_up(data_dir, "--no-demo", DOUBLEDECKER_REDIS_MEMORY_SHARE="0.05") as up:
         status = up.status()
 
-    assert status["memory_limit_bytes"] == int(maxmemory.machine_bytes() * 0.05)
+    assert status["memory_limit_bytes"] == int(machine.memory_bytes() * 0.05)
     assert status["memory"] == "ok"
 
 

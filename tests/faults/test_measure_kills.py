@@ -17,8 +17,8 @@ from doubledecker.lake import marks
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import landing, measures
 from doubledecker.pipeline.measures import SPANS
-from doubledecker.store import measures as told
 from doubledecker.store import pipeline
+from doubledecker.store import pipeline as told
 from faults.test_pipeline_kills import Ground, a_ground, land_the_rest, publishing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -62,7 +62,7 @@ async def test_nothing_is_counted_twice_or_missed_when_all_of_spark_is_killed_wh
                 await ground.pipeline.kill()
                 left.append(measured(ground) != landed(ground))
         rows = await land_the_rest(ground)
-        latest = await told.read(ground.partitions.home)
+        latest = await told.measures(ground.partitions.home)
 
     root = str(ground.lake)
     assert any(left)

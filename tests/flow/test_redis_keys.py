@@ -33,14 +33,13 @@ from doubledecker.store import (
     fences,
     jobs,
     journal,
-    measures,
     pipeline,
     receivers,
     streams,
 )
 from doubledecker.store.deliveries import Settled
 from doubledecker.store.events import PublishLimits
-from doubledecker.store.fences import Fence, Refusal, Refusals, Write
+from doubledecker.store.fences import Fence, Refusal, Write
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.worker import process
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
@@ -215,14 +214,12 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
     await have_probes_due(bus.partitions.home)
     seen += await keys_of(topology, bus.partitions)
     for partition in bus.partitions.all:
-        fence = Fence(
-            "0" * 32, batch=0, first=0, last=0, digest="", refusals=Refusals({Refusal("topic", "users"): [0]})
-        )
+        fence = Fence("0" * 32, batch=0, first=0, last=0, digest="", barred={Refusal("topic", "users"): [0]})
         await events.publish(partition, [], version=await version_of(partition), limits=PublishLimits(), fence=fence)
     await fences.complete(bus.partitions.home, Write("0" * 32, batch=0), tasks=1)
     await ask_for_errands(bus)
     await pipeline.report_run(bus.partitions.home, RunReport("running", at=0, began_at=0))
-    await measures.tell(bus.partitions.home, Summary("minute", 0, 0, 0, Moment(0), [], [], [], [], []))
+    await pipeline.tell_measures(bus.partitions.home, Summary("minute", 0, 0, 0, Moment(0), [], [], [], [], []))
     for partition in bus.partitions.all:
         await journal.register_archive(partition, "lake")
         await journal.trim(partition, "events", bytes_max=1)

@@ -19,6 +19,7 @@ from doubledecker.model.routing import Route
 from doubledecker.store import events, facets, letters, queues
 from doubledecker.store.events import Accepted, PublishLimits
 from doubledecker.store.facets import FACET
+from doubledecker.store.line import words
 from doubledecker.store.offers import Offer
 from doubledecker.store.queues import RECORD, Held, Message
 from doubledecker.store.scripts import load
@@ -299,7 +300,7 @@ class QueueMachine(RuleBasedStateMachine):
     def check_without_the_model(self, data: set[int], state: dict[str, bytes], kept: dict[str, bytes]) -> None:
         lines = self.world.ask(self.at, *(["LRANGE", f"queue:new:law:{tenant}", 0, -1] for tenant in TENANTS))
         waiting = {
-            tenant: [number(id_) for id_ in [*facets.head(kept.get(tenant)), *queues.ids_of(tail)]]
+            tenant: [number(id_) for id_ in [*facets.head(kept.get(tenant)), *words(tail)]]
             for tenant, tail in zip(TENANTS, lines, strict=True)
         }
         for tenant, tail in zip(TENANTS, lines, strict=True):

@@ -150,7 +150,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         who = a_receiver(token, concurrency)
         self.world.tick()
         for ground in self.grounds:
-            assert self.world.run(receivers.save(ground.partition, who, version=0, has_moved=has_moved))
+            assert self.world.run(receivers.save(ground.partition, who.token, who, version=0, has_moved=has_moved))
             ground.model.now = Moment(self.age, next(self.steps))
             ground.model.save([(token, receivers.permits(concurrency, ground.partition), has_moved)])
 
@@ -158,7 +158,7 @@ class ReceiversMachine(RuleBasedStateMachine):
     def forget(self, index: int, token: str) -> None:
         """Calls under way still hold their permits, if it comes back."""
         ground = self.at(index)
-        self.world.run(receivers.forget(ground.partition, token, version=0))
+        self.world.run(receivers.save(ground.partition, token, None, version=0))
         ground.model.save([(token, 0, True)])
 
     @rule(index=some_partition, token=some_token)

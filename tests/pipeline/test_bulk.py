@@ -10,7 +10,8 @@ from bulk_ground import a_ground
 from conftest import Topology
 from doubledecker.lake import life, reads
 from doubledecker.pipeline import frames, landing, posting, reading, versions
-from doubledecker.pipeline.posting import Posted, Posting
+from doubledecker.pipeline.batching import Posting
+from doubledecker.pipeline.posting import Posted
 from doubledecker.store import bulk, subscribers
 from harness import ROOT_KEY, an_event
 from receiver import Receiver

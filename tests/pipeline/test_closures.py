@@ -6,7 +6,7 @@ from pyspark import cloudpickle
 from doubledecker.assembly.settings import Settings
 from doubledecker.model.replay import Replay
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.pipeline.posting import Posting
+from doubledecker.pipeline.batching import Posting
 from doubledecker.pipeline.publishing import TaskWork
 from doubledecker.pipeline.resending import Work
 from doubledecker.pipeline.sink import BusWriter, SinkPlan

@@ -15,7 +15,7 @@ from conftest import Topology
 from doubledecker.lake import marks
 from doubledecker.pipeline import counting, frames, landing, latest, measures, measuring, sketches, summing, versions
 from doubledecker.pipeline.measures import MEASURES, SPANS
-from doubledecker.store import measures as told
+from doubledecker.store import pipeline as told
 from feed import a_feed
 from harness import a_bus, an_event
 from lakes import Lake, a_lake
@@ -268,10 +268,10 @@ async def test_the_latest_in_redis_are_what_the_tables_say(spark: SparkSession, 
         for name in landing.TABLES:
             await mine.land(name)
         await asyncio.to_thread(measure_all, spark, mine.root, partitions=topology.partitions)
-        nothing = await told.read(feed.bus.partitions.home)
+        nothing = await told.measures(feed.bus.partitions.home)
         asked_ms = await feed.bus.partitions.home.time_ms()
         await asyncio.to_thread(latest.tell, mine.access, mine.root)
-        found = await told.read(feed.bus.partitions.home)
+        found = await told.measures(feed.bus.partitions.home)
 
     assert nothing == {}
     assert set(found) == set(SPANS)
@@ -296,7 +296,7 @@ async def test_what_has_not_landed_yet_holds_the_watermark_back(spark: SparkSess
         reached = marks.landed(mine.table(), 1)[0]
         await feed.publish(30)
         await asyncio.to_thread(latest.tell, mine.access, mine.root)
-        found = await told.read(feed.bus.partitions.home)
+        found = await told.measures(feed.bus.partitions.home)
 
     assert found["minute"].complete_until == reached.ms
     assert found["minute"].total.events == 30

@@ -14,8 +14,8 @@ from doubledecker.assembly import build
 from doubledecker.lake import arrow, rows
 from doubledecker.model.strand import Strand
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.pipeline.batching import Posting
 from doubledecker.pipeline.poster import Poster
-from doubledecker.pipeline.posting import Posting
 from doubledecker.store import bulk, journal, receivers, subscribers
 from doubledecker.store.journal import Attempt, Entry
 from doubledecker.store.receivers import State
@@ -49,7 +49,7 @@ class Ground:
         partitions = self.bus.partitions
         async with build.open_deliverer(self.bus.settings, partitions, part="bulk") as deliverer:
             posting = Posting(self.bus.settings, self.subscriber, LEDGER, **more)
-            poster = Poster(posting, partitions, deliverer, await bulk.reaches(partitions.home, LEDGER))
+            poster = Poster(posting, partitions, deliverer, (await bulk.course(partitions.home, LEDGER)).reaches)
             await poster.run(batches)
         return poster
 

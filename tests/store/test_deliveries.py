@@ -154,7 +154,7 @@ async def test_a_receiver_is_not_probed_for_ever_by_a_lease_that_was_settled_bes
     ann = a_receiver("ann", 3)
     await fail(plain.home, ann)
     permit = await permitted(plain.home, "ann", "lease", limit=3)
-    await receivers.save(plain.home, ann, version=0, has_moved=True)
+    await receivers.save(plain.home, ann.token, ann, version=0, has_moved=True)
     [job] = (await take(plain.home, "s1")).jobs
     await receivers.settle(plain.home, "ann", permit, DELIVERED)
     await take(plain.home, settled=[Settled(job, FAILED)])
@@ -178,7 +178,7 @@ async def test_who_asks_again_for_a_permit_has_that_one(plain: Partitions):
 
 async def test_calls_to_a_receiver_that_was_forgotten_hold_their_permits_until_they_end(plain: Partitions):
     permit = await permitted(plain.home, "@queue", "lease")
-    await receivers.forget(plain.home, "@queue", version=0)
+    await receivers.save(plain.home, "@queue", None, version=0)
 
     during = await permitted(plain.home, "@queue", "another")
     await receivers.settle(plain.home, "@queue", permit, RETURNED)

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from doubledecker.errors import BusAway
-from doubledecker.store import flush
+from doubledecker.store import disk
 from doubledecker.store.disk import DiskReserve
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partitions
@@ -73,13 +73,13 @@ async def test_whoever_waits_for_a_server_that_refuses_writes_leaves_no_connecti
 
 
 async def test_a_file_that_cannot_be_flushed_does_not_end_the_flushing(data_dir: Path, monkeypatch):
-    monkeypatch.setattr(flush, "EVERY_S", 0.001)
+    monkeypatch.setattr(disk, "FLUSH_S", 0.001)
     rounds: list[str] = []
-    real = flush.flush
-    monkeypatch.setattr(flush, "flush", lambda directory: (rounds.append("begun"), real(directory)))
+    real = disk.flush
+    monkeypatch.setattr(disk, "flush", lambda directory: (rounds.append("begun"), real(directory)))
     parts = data_dir / "appendonlydir"
     parts.mkdir(parents=True)
     (parts / "loop.incr.aof").symlink_to(parts / "loop.incr.aof")
 
-    async with flush.flushing(data_dir):
+    async with disk.flushing(data_dir):
         await until(lambda: len(rounds) > 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from doubledecker.store import maxmemory
+from doubledecker.store import machine
 from doubledecker.store.embedded import EmbeddedServer
 
 PHYSICAL = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -37,11 +37,11 @@ def test_the_least_limit_of_machine_and_control_groups_holds(
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text + "\n")
 
-    assert maxmemory.machine_bytes(tmp_path) == found
+    assert machine.memory_bytes(tmp_path) == found
 
 
 def test_without_control_groups_it_is_the_machines(tmp_path: Path):
-    assert maxmemory.machine_bytes(tmp_path) == PHYSICAL
+    assert machine.memory_bytes(tmp_path) == PHYSICAL
 
 
 async def test_data_that_takes_more_than_was_asked_for_has_headroom_at_each_start(data_dir: Path):

@@ -166,10 +166,10 @@ class TestEachScript:
 @pytest.mark.parametrize(
     "values",
     [
-        {"queue": "main", "slot": "s"},
-        {"queue": "main", "slot": "s", "job": b"j", "jb": b"j"},
-        {"queue": "main", "slot": "s", "jbo": b"j"},
-        {"queue": "main", "slot": "s", "job": ["a", "list"]},
+        {"slot": "s"},
+        {"slot": "s", "job": b"j", "jb": b"j"},
+        {"slot": "s", "jbo": b"j"},
+        {"slot": "s", "job": ["a", "list"]},
     ],
     ids=["missing", "one too many", "misspelt", "of another kind"],
 )
@@ -247,9 +247,7 @@ def test_prose_that_begins_with_a_declaring_word_is_not_a_declaration():
 def test_a_family_makes_full_names_from_its_placeholders():
     text = scripts.load("job_take").text.splitlines()[1]
 
-    assert (
-        "local function pending(of_queue, slot) return prefix .. 'jobs:pending:' .. of_queue .. ':' .. slot end" in text
-    )
+    assert "local function pending(slot) return prefix .. 'jobs:pending:aux:' .. slot end" in text
 
 
 def _unsent() -> Partition:

@@ -169,7 +169,7 @@ async def test_a_worker_that_starts_while_redis_is_silent_waits_for_it(one: Topo
         build.open_bus(bus.settings) as other,
         build.open_deliverer(bus.settings, other.partitions, part="worker") as deliverer,
     ):
-        worker = process.make_worker(bus.settings, other, deliverer, Monitor([]))
+        worker = process.Worker(bus.settings, other, deliverer, Monitor([]))
         await other.partitions.home.command("CLIENT", "PAUSE", 1_500, "ALL")
         working = asyncio.create_task(worker.run(stop))
         await asyncio.sleep(1.2)

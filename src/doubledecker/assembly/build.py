@@ -22,6 +22,7 @@ from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Rings
 from doubledecker.store import migration
 from doubledecker.store import partitions as store
+from doubledecker.store import registry as topics
 from doubledecker.store.nodes import Guard
 from doubledecker.store.partitions import Migrate, Partitions
 
@@ -68,7 +69,7 @@ async def open_bus(
         if settings.durable and not await partitions.is_durable():
             raise ServerUnfit("DOUBLEDECKER_DURABLE is set, but the server does not run with `appendfsync always`")
         registry = LiveRegistry(partitions, quotas(settings))
-        await registry.index_topics()
+        await topics.index_topics(partitions.home)
         await registry.refresh()
         await registry.look_at_backlogs()
         bell = Bell(partitions)

@@ -46,7 +46,6 @@ class Errands:
         return await self._keep(REPLAYS, await self._aimed(replay, caller), caller)
 
     async def ask_erasure(self, asked: ErasureAsked, caller: Caller) -> Errand:
-        """Keep an erasure for the pipeline."""
         return await self._keep(ERASURES, erasing.plan(asked, now_ms=await self._home.time_ms()), caller)
 
     async def list_(self, kind: str, caller: Caller) -> list[Errand]:

@@ -24,7 +24,7 @@ from doubledecker.errors import BusAway, JournalFull, OrderChanged, TopicOwned, 
 from doubledecker.model.event import Kind
 from doubledecker.store import events, fences, offers
 from doubledecker.store.events import Accepted, PublishReply
-from doubledecker.store.fences import Fence, Reached, Refusal, Refusals
+from doubledecker.store.fences import Fence, Reached, Refusal
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 
@@ -156,9 +156,11 @@ class FencedPublisher:
         # That of the routes: another publisher of the task may refresh the registry while this one waits.
         version = self._registry.snapshot.version
         call = self._gather(some, owners)
-        await self._keep_pace(len(call.group.offers))
-        last, refusals = self._rows + call.rows, Refusals(call.barred, call.numbers)
-        fence = Fence(self._task, self._batch, self._rows, last, call.digest.hexdigest(), refusals)
+        if self._pacer is not None:
+            # To fail would not do: the Spark task would only begin anew.
+            await self._pacer.wait(self._publisher, len(call.group.offers))
+        last, digest = self._rows + call.rows, call.digest.hexdigest()
+        fence = Fence(self._task, self._batch, self._rows, last, digest, call.barred, call.numbers)
         reply = await events.publish(
             self._partition,
             call.group.offers,
@@ -178,11 +180,6 @@ class FencedPublisher:
                 await self._registry.refresh()
                 if self._publisher not in self._registry.snapshot.tokens:
                     raise Unauthenticated(f"the client {self._publisher!r} is gone")
-
-    async def _keep_pace(self, events: int) -> None:
-        """Wait until the client may publish so many: a Spark task that failed would only begin anew."""
-        if self._pacer is not None:
-            await self._pacer.wait(self._publisher, events)
 
     def _gather(self, some: Sequence[Row], owners: Mapping[str, str]) -> "_Call":
         call = _Call(self._digest.copy())

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections import Counter as Sum
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from doubledecker.bus.relief import MemoryRules
 from doubledecker.bus.telemetry import counter
@@ -16,9 +18,9 @@ from doubledecker.store import (
     journal,
     memory,
     pipeline,
+    processes,
     queues,
     subscribers,
-    watchers,
 )
 from doubledecker.store.memory import Standing, State, Usage
 from doubledecker.store.partitions import Partition, Partitions
@@ -32,6 +34,8 @@ MEMORY_MEANS: dict[State, str] = {
     "short": "journals are cut, and what may be dropped is dropped",
     "full": "nothing is left that may be dropped, or no worker does so, and publishing is refused at the limit",
 }
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,6 @@ class ServerMemory:
 
 @dataclass(frozen=True)
 class Overview:
-    """The bus at one moment."""
-
     at: int
     subscribers: tuple[SubscriberView, ...]
     counters: dict[str, int]
@@ -94,32 +96,26 @@ class Overview:
 
 async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: int, rules: MemoryRules) -> Overview:
     """Read everything, a few round trips a partition."""
-    parts = await asyncio.gather(*(_part(partition) for partition in partitions.all))
-    totals: Sum[str] = Sum()
-    job_totals: Sum[tuple[str, str]] = Sum()
-    journal_totals: Sum[str] = Sum()
-    for part in parts:
-        totals.update(part.counters)
-        job_totals.update(part.jobs)
-        journal_totals.update(part.journal_bytes)
+    slots = await _each(partitions, partial(jobs.alive, silent_ms_max=ALIVE_MS))
+    states = await _each(partitions, journal.state)
+    aged = [(name, await _each(partitions, partial(journal.age, name=name))) for name in journal.NAMES]
     run = (await pipeline.read(partitions.home)).run
     return Overview(
         at=now_ms,
         subscribers=tuple(await look_at(partitions, sorted(known.values(), key=lambda s: s.token))),
-        counters=dict(totals),
-        jobs=dict(job_totals),
-        slots_alive=len({slot for part in parts for slot in part.slots}),
-        watches_alive=await watchers.alive(partitions.home, silent_ms_max=ALIVE_MS),
+        counters=_total(await _each(partitions, counters.read)),
+        jobs=_total(await _each(partitions, jobs.counts)),
+        slots_alive=len(set().union(*slots)),
+        watches_alive=await processes.watches_alive(partitions.home, silent_ms_max=ALIVE_MS),
         memory=tuple(await look_at_memory(partitions, rules)),
-        journal_bytes=dict(journal_totals),
-        oldest_at=min((part.oldest_at for part in parts if part.oldest_at is not None), default=None),
-        journal_ages={name: _oldest([part.journal_ages[name] for part in parts]) for name in journal.NAMES},
+        journal_bytes={name: sum(int(state.get(f"{name}_bytes", 0)) for state in states) for name in journal.NAMES},
+        oldest_at=min((at for at in await _each(partitions, batches.oldest) if at is not None), default=None),
+        journal_ages={name: _oldest(ages) for name, ages in aged},
         is_piped=run is not None and run.is_alive(now_ms),
     )
 
 
 async def look_at_memory(partitions: Partitions, rules: MemoryRules) -> list[ServerMemory]:
-    """The memory of every server."""
     found = []
     for first, *_ in partitions.by_server():
         usage, standing = await memory.usage(first), await memory.standing(first)
@@ -148,7 +144,6 @@ def worst(servers: Sequence[ServerMemory]) -> State:
 
 
 async def look_at(partitions: Partitions, known: list[Subscriber]) -> list[SubscriberView]:
-    """Some subscribers, with their numbers."""
     tokens = [subscriber.token for subscriber in known]
     conditions = await subscribers.conditions(partitions, tokens)
     events: Sum[str] = Sum()
@@ -184,28 +179,17 @@ def _delivered(token: str) -> str:
     return counter("delivery.events", subscriber=token, outcome="delivered")
 
 
-@dataclass(frozen=True)
-class _Part:
-    """What one partition contributes."""
-
-    counters: dict[str, int]
-    jobs: dict[tuple[str, str], int]
-    slots: frozenset[str]
-    journal_bytes: dict[str, int]
-    journal_ages: dict[str, journal.Age]
-    oldest_at: int | None
+def _total(parts: Sequence[Mapping[_T, int]]) -> dict[_T, int]:
+    # Not by `+`, which would leave out what is zero.
+    total: Sum[_T] = Sum()
+    for part in parts:
+        total.update(part)
+    return dict(total)
 
 
-async def _part(partition: Partition) -> _Part:
-    state = await journal.state(partition)
-    return _Part(
-        counters=await counters.read(partition),
-        jobs=await jobs.counts(partition),
-        slots=frozenset(await jobs.alive(partition, silent_ms_max=ALIVE_MS)),
-        journal_bytes={name: int(state.get(f"{name}_bytes", 0)) for name in journal.NAMES},
-        journal_ages={name: await journal.age(partition, name) for name in journal.NAMES},
-        oldest_at=await batches.oldest(partition),
-    )
+async def _each(partitions: Partitions, read: Callable[[Partition], Awaitable[_T]]) -> list[_T]:
+    """What a function reads from every partition, side by side."""
+    return await asyncio.gather(*(read(partition) for partition in partitions.all))
 
 
 def _oldest(ages: Sequence[journal.Age]) -> journal.Age:

@@ -49,7 +49,6 @@ class Pacer:
         return 0
 
     async def wait(self, client: str, events: int) -> None:
-        """Return when the events may be published."""
         await self._registry.look_at_backlogs()
         while client in self._registry.overfull:
             await asyncio.sleep(WAITING_RETRY_S)

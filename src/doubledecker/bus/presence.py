@@ -33,7 +33,6 @@ class Presence:
         self._lag_s = 0.0
 
     def report(self) -> Report:
-        """How the process fares now."""
         lag = Sample("doubledecker_loop_lag_seconds", {}, self._lag_s)
         text = "How late the event loop was at the worst, since the last report"
         return Report(self.process, self._kind, [Family(lag.name, text, "gauge", [lag]), *self._figures()])

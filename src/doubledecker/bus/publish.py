@@ -20,8 +20,6 @@ from doubledecker.store.partitions import Partitions
 
 
 class Publisher:
-    """Takes events from requests, and answers when they are safe."""
-
     def __init__(
         self, partitions: Partitions, registry: LiveRegistry, headroom: Headroom, notify: Notify = Notify.HEARD
     ) -> None:
@@ -119,16 +117,14 @@ class Publisher:
 
     def _no_room(self, why: str) -> QueueFull:
         kind, _, queue = why.partition(" ")
-        return quota.too_many_tenants(self._registry.quotas, queue) if kind == "tenants" else _full(queue)
+        if kind == "tenants":
+            return quota.too_many_tenants(self._registry.quotas, queue)
+        return QueueFull(
+            f"queue {queue!r} is full, and set to refuse; consume or purge what it holds, raise its max_length or "
+            "facet_max_length, or let it drop the oldest (overflow)"
+        )
 
 
 def _refused(drafts: Sequence[Draft], whys: Mapping[str, Refused]) -> dict[int, Refused]:
     """The events on topics that are refused, by their index."""
     return {draft.index: whys[draft.kind.topic] for draft in drafts if draft.kind.topic in whys} if whys else {}
-
-
-def _full(queue: str) -> QueueFull:
-    return QueueFull(
-        f"queue {queue!r} is full, and set to refuse; consume or purge what it holds, raise its max_length or "
-        "facet_max_length, or let it drop the oldest (overflow)"
-    )

@@ -38,6 +38,8 @@ _TRIES_MAX = 20
 _RECENT_MAX = 200
 _PROBES = tuple(Kind(f"topic_{end}", f"type-{end}", f"tenant-{end}") for end in ("a", "b"))
 
+_TAKEN = "another client has this token already; choose another, or let one be made"
+
 _log = log.get("registry")
 
 
@@ -69,10 +71,6 @@ class LiveRegistry:
         self.backlog_bytes_max = 0
         self._backlogs_at_s = float("-inf")
         self.skips = Skips(partitions.home)
-
-    async def index_topics(self) -> None:
-        """Note who owns which topic, in data of a version that did not."""
-        await registry.index_topics(self._partitions.home)
 
     async def refresh(self) -> None:
         """Read what changed since the last time."""
@@ -161,7 +159,7 @@ class LiveRegistry:
         def wanted() -> Token:
             found = self.snapshot.with_secret(tokens.hash_secret(secret), now_ms)
             if found is not None and found.name != name:
-                raise Conflict("another client has this token already; choose another, or let one be made")
+                raise Conflict(_TAKEN)
             return found or tokens.make(self._unused_id(name), name, secret, now_ms=now_ms)
 
         return await self._save_token(wanted)
@@ -199,7 +197,7 @@ class LiveRegistry:
                 raise NotFound(f"no token with the id {id_!r}; it was revoked meanwhile")
             other = self.snapshot.with_secret(tokens.hash_secret(secret), now_ms)
             if other is not None and other.id != token.id:
-                raise Conflict("another client has this token already; choose another, or let one be made")
+                raise Conflict(_TAKEN)
             return tokens.rotate(token, secret, overlap_s=overlap_s, now_ms=now_ms)
 
         return await self._save_token(wanted)
@@ -256,7 +254,6 @@ class LiveRegistry:
             raise NotFound("subscriber not found")
 
     async def leave_topic(self, token: str, name: str) -> None:
-        """End one subscription."""
         version = await subscribers.leave_topic(self._partitions.home, token, name)
         if version == 0:
             raise NotFound(f"not subscribed to {name!r}")
@@ -306,15 +303,12 @@ class LiveRegistry:
         await self._spread(await registry.delete_queue(self._partitions.home, name))
         await self._tell_permits(f"@{name}")
 
-    async def count_topics(self) -> int:
-        """How many topics there are."""
-        return await registry.count_topics(self._partitions.home)
-
     async def topics(self) -> AsyncIterator[TopicView]:
         """All topics by name, with who owns them and how many events they had; others have their turn in between."""
         await self.refresh()
         async for name, owner, events in registry.topics(self._partitions):
-            yield TopicView(name, self._name_of(owner), owner, events)
+            token = self.snapshot.tokens.get(owner)
+            yield TopicView(name, token.name if token else owner.rpartition("-")[0], owner, events)
 
     async def copies(self) -> dict[str, int]:
         """The most queues of each client that one event of another client would enter, but for the bound."""
@@ -450,10 +444,6 @@ class LiveRegistry:
         check_owner(queue, caller)
         return queue
 
-    def _name_of(self, id_: str) -> str:
-        token = self.snapshot.tokens.get(id_)
-        return token.name if token else id_.rpartition("-")[0]
-
     async def _end_subscriber(self, token: str) -> bool:
         version = await subscribers.delete(self._partitions.home, token)
         if version == 0:
@@ -476,13 +466,8 @@ class LiveRegistry:
         """Tell all partitions how many permits a receiver has by the registry as it is now."""
         for partition in self._partitions.all:
             for _ in range(_TRIES_MAX):
-                known = self.snapshot
-                receiver = known.receiver(token)
-                if receiver is None:
-                    is_told = await receivers.forget(partition, token, version=known.version)
-                else:
-                    is_told = await receivers.save(partition, receiver, version=known.version, has_moved=has_moved)
-                if is_told:
+                receiver, version = self.snapshot.receiver(token), self.snapshot.version
+                if await receivers.save(partition, token, receiver, version=version, has_moved=has_moved):
                     break
                 await self.refresh()
 

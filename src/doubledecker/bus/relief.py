@@ -46,7 +46,6 @@ class MemoryRules:
         return limit - self.reserve_bytes
 
     def journals_max(self, limit: int) -> int:
-        """How much all journals on a server may hold together."""
         if limit == 0:
             return self.journal_bytes_max
         return min(self.journal_bytes_max, max(0, int(self.bound_of(limit) * JOURNAL_SHARE)))
@@ -89,8 +88,6 @@ class StalledReceiver:
 
 @dataclass(frozen=True)
 class Freeable:
-    """What could be freed on one server."""
-
     journals: tuple[Journal, ...] = ()
     queues: tuple[DroppingQueue, ...] = ()
     stalled: tuple[StalledReceiver, ...] = ()

@@ -24,8 +24,6 @@ _Piece = tuple[Lookup, NamedSet]
 
 
 class Searcher:
-    """Runs searches of one process."""
-
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="patterns")
 

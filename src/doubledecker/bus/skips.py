@@ -34,7 +34,6 @@ class Skips:
         self._logged: set[str] = set()
 
     def note(self, offers: Sequence[Offer], reply: PublishReply) -> None:
-        """Note the queues that written events did not enter."""
         for at, offer in enumerate(offers):
             skipped = offer.route.skipped
             if skipped and at not in reply.repeats and at not in reply.refused:

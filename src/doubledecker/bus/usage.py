@@ -98,7 +98,6 @@ def _pieces(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
 
 
 async def _counts(partitions: Partitions, ids: Sequence[str]) -> list[dict[str, int]]:
-    """What Redis has of each client."""
     home = partitions.home
     rows = zip(
         await registry.counts_of(home, ids),

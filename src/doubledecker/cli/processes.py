@@ -14,7 +14,7 @@ from doubledecker.assembly.launch import Member, launch
 from doubledecker.assembly.settings import Settings
 from doubledecker.cli import supervise
 from doubledecker.errors import SettingInvalid
-from doubledecker.store import cores, ports
+from doubledecker.store import machine, ports
 from doubledecker.web import listening, server
 from doubledecker.worker import process
 from doubledecker.worker import watch as watching
@@ -35,7 +35,7 @@ class Processes:
         """How many processes to run from here; one that is a member itself runs none."""
         if self.member is not None:
             return 1
-        return (by_settings if self.asked is None else self.asked) or cores.count()
+        return (by_settings if self.asked is None else self.asked) or machine.cores()
 
 
 def web(host: str | None, port: int | None, processes: Processes) -> None:

@@ -28,7 +28,7 @@ from doubledecker.cli import demo, folder, live, pipeline, supervise, words
 from doubledecker.cli.board import Board
 from doubledecker.cli.keep import ChildLife, Command, Ended, Kept, ValkeyLife
 from doubledecker.errors import BusAway, SettingInvalid
-from doubledecker.store import cores, maxmemory, ports
+from doubledecker.store import machine, ports
 from doubledecker.store.disk import DiskReserve
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.web import listening
@@ -147,7 +147,7 @@ class _Up:
         settings = self._plan.settings
         reserve = DiskReserve(settings.disk_min_free_bytes, self._say)
         reserve.check(self._plan.data)
-        asked = settings.redis_max_mem_bytes or int(maxmemory.machine_bytes() * settings.redis_memory_share)
+        asked = settings.redis_max_mem_bytes or int(machine.memory_bytes() * settings.redis_memory_share)
         server = await EmbeddedServer.start(
             self._plan.data,
             durable=settings.durable,
@@ -223,7 +223,7 @@ class _Up:
     def _members(self, kind: str, count: int, environment: Mapping[str, str], *, grace_s: float) -> list[Kept]:
         command = Command([kind], _environment_of(kind, environment))
         return supervise.members(
-            command, count or cores.count(), told=self._note_end, grace_s=grace_s, log_of=self._log
+            command, count or machine.cores(), told=self._note_end, grace_s=grace_s, log_of=self._log
         )
 
     def _child(self, *words: str, environment: Mapping[str, str], grace_s: float) -> Kept:

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from doubledecker.background import sleep_until
 from doubledecker.errors import BusAway
 from doubledecker.store import subscribers
 from doubledecker.store.partitions import Partition
@@ -65,7 +66,5 @@ class Health:
 
     async def _keep_writing(self, is_over: asyncio.Event) -> None:
         while not is_over.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_WRITE_S):
-                    await is_over.wait()
+            await sleep_until(is_over, _WRITE_S)
             await self.write()

@@ -14,8 +14,6 @@ from doubledecker.store.receivers import Answer, Permit
 
 
 class Permits:
-    """The permits of one process to call one receiver."""
-
     def __init__(self, token: str, *, lease_ms: int) -> None:
         self._token = token
         self._lease_ms = lease_ms

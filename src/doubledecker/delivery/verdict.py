@@ -53,7 +53,8 @@ def decide(outcome: Outcome, *, attempts: int, failures: int, backoff: Backoff, 
     """`attempts` counts this one; `failures` are those of the receiver before it; `chance` is random, from 0 to 1."""
     if outcome.is_delivered:
         return DELIVERED
-    is_suspect = not outcome.acquits_content and attempts >= _tries_max(outcome)
+    tries_max = ADDRESS_TRIES_MAX if outcome.blames_address else TRIES_MAX
+    is_suspect = not outcome.acquits_content and attempts >= tries_max
     # A batch that may be to blame itself says nothing new of its receiver.
     raises = not is_suspect
     probe_ms = _delay(failures + raises, PROBE_BASE_MS, min(PROBE_CAP_MS, backoff.cap_ms), chance)
@@ -63,10 +64,6 @@ def decide(outcome: Outcome, *, attempts: int, failures: int, backoff: Backoff, 
     if outcome.blames_content:
         return Settlement("refused", raises, probe_ms, retry_ms)
     return Settlement("failed", raises, probe_ms, retry_ms if is_suspect else FIRST)
-
-
-def _tries_max(outcome: Outcome) -> int:
-    return ADDRESS_TRIES_MAX if outcome.blames_address else TRIES_MAX
 
 
 def fates(

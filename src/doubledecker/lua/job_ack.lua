@@ -1,7 +1,7 @@
 -- Remove a finished job and every reference to it.
 --
--- key pending  jobs:pending:<queue>:<slot>  list  the job that the slot holds
--- key index    jobs:index:<queue>           set   jobs in any state
+-- key pending  jobs:pending:aux:<slot>  list  the job that the slot holds
+-- key index    jobs:index:aux           set   jobs in any state
 -- arg job      text  the job as it was taken
 -- returns      1, or 0 when the slot no longer held it and nothing was changed
 

@@ -1,8 +1,9 @@
 -- part: putting a job where it waits, and telling a process that waits if it has to look earlier than it thought.
 --
--- key scheduled  jobs:scheduled:<queue>  zset  jobs by deadline
--- key instant    jobs:instant:<queue>    list  jobs to run now, next one last
--- key hungry     jobs:hungry:<queue>     set   processes that wait for jobs
+-- uses job_bell
+-- key scheduled  jobs:scheduled:aux  zset  jobs by deadline
+-- key instant    jobs:instant:aux    list  jobs to run now, next one last
+-- key hungry     jobs:hungry:aux     set   processes that wait for jobs
 -- now
 
 -- After a delay, or now: before all others (`RPUSH`) or behind them (`LPUSH`).

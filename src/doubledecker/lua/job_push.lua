@@ -1,9 +1,8 @@
 -- Add a job, a recurring one before all others, unless the same one is there in any state, or was added less than `every_ms` ago.
 --
--- uses job_bell
 -- uses job_placing
--- key index      jobs:index:<queue>  set   jobs in any state
--- key ticks      jobs:ticks          hash  when a recurring job was last added
+-- key index      jobs:index:aux  set   jobs in any state
+-- key ticks      jobs:ticks      hash  when a recurring job was last added
 -- arg job        text  name and arguments, as MessagePack
 -- arg delay_ms   int   how long from now; 0 means now
 -- arg every_ms   int   the least time between two of the same recurring job; 0 for a job that does not recur

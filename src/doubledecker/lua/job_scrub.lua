@@ -3,12 +3,11 @@
 -- A slot is dead when its last heartbeat is too old or missing.
 --
 -- uses job_bell
--- key  workers    workers                       hash    slots and when they were last alive
--- key  instant    jobs:instant:<queue>          list    jobs to run now, next one last
--- key  holders    jobs:pending:index:<queue>    set     slots that have held a job
--- key  hungry     jobs:hungry:<queue>           set     processes that wait for jobs
--- keys pending    jobs:pending:<in_queue>:<slot>  list    the job that a slot holds
--- arg  queue      text  which queue's slots to look at
+-- key  workers    workers                  hash  slots and when they were last alive
+-- key  instant    jobs:instant:aux         list  jobs to run now, next one last
+-- key  holders    jobs:pending:index:aux   set   slots that have held a job
+-- key  hungry     jobs:hungry:aux          set   processes that wait for jobs
+-- keys pending    jobs:pending:aux:<slot>  list  the job that a slot holds
 -- arg  dead_ms    int   how old a heartbeat may be
 -- now
 -- returns         {slots forgotten, jobs taken back}
@@ -17,7 +16,7 @@ local forgotten, returned = 0, 0
 for _, slot in ipairs(redis.call("SMEMBERS", holders)) do
   local beat = tonumber(redis.call("HGET", workers, slot) or 0)
   if beat + dead_ms <= now then
-    if redis.call("LMOVE", pending(queue, slot), instant, "LEFT", "RIGHT") then
+    if redis.call("LMOVE", pending(slot), instant, "LEFT", "RIGHT") then
       returned = returned + 1
     end
     redis.call("SREM", holders, slot)

@@ -2,12 +2,11 @@
 --
 -- A slot that already holds a job gets that one again: the reply that brought it may have been lost.
 --
--- key  scheduled  jobs:scheduled:<queue>         zset  jobs by deadline
--- key  instant    jobs:instant:<queue>           list  jobs to run now, next one last
--- key  holders    jobs:pending:index:<queue>     set   slots that have held a job
--- key  hungry     jobs:hungry:<queue>            set   processes that wait for jobs
--- keys pending    jobs:pending:<of_queue>:<slot>  list  the job that a slot holds
--- arg  queue      text  where from
+-- key  scheduled  jobs:scheduled:aux       zset  jobs by deadline
+-- key  instant    jobs:instant:aux         list  jobs to run now, next one last
+-- key  holders    jobs:pending:index:aux   set   slots that have held a job
+-- key  hungry     jobs:hungry:aux          set   processes that wait for jobs
+-- keys pending    jobs:pending:aux:<slot>  list  the job that a slot holds
 -- arg  slots      pack  those that are free
 -- arg  process    text  who asks
 -- arg  due_max    int   how many due jobs to promote in one call
@@ -21,7 +20,7 @@ if #due > 0 then
 end
 local taken = {}
 for _, slot in ipairs(slots) do
-  local held = pending(queue, slot)
+  local held = pending(slot)
   local job = redis.call("LINDEX", held, 0) or redis.call("LMOVE", instant, held, "RIGHT", "LEFT")
   if job then
     redis.call("SADD", holders, slot)

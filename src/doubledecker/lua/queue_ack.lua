@@ -1,7 +1,5 @@
 -- End messages for good: their consumer is done with them.
 --
--- uses queue_lines
--- uses queue_facets
 -- uses queue_records
 -- arg  ids       pack  the messages
 -- arg  attempts  pack  the attempt that is acked, of each
@@ -21,7 +19,5 @@ redis.call("HDEL", tried, unpack(done))
 redis.call("HDEL", data, unpack(done))
 -- Autodrop tells by it whether somebody consumes this queue.
 redis.call("HSET", state, "acked_at", now)
-seat_all(all_moved())
-save()
 conclude()
 return done

@@ -1,7 +1,6 @@
 -- Forget a queue's registration: from now on nothing is put on it.
 --
--- key registry   registry           hash  routing_version
--- key changes    registry:changes   zset  what changed, by version
+-- uses registry_change
 -- key queues     queues             hash  queues as JSON, by name
 -- key receiver   subscriber:@<name> hash  health of the queue's callback
 -- arg name  text  the queue
@@ -11,6 +10,4 @@ if redis.call("HDEL", queues, name) == 0 then
   return 0
 end
 redis.call("DEL", receiver)
-local version = redis.call("HINCRBY", registry, "routing_version", 1)
-redis.call("ZADD", changes, version, "queue " .. name)
-return version
+return note_change("queue " .. name)

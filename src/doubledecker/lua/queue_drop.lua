@@ -3,8 +3,6 @@
 -- Facets give a few messages in turn, those with the oldest first. Paused facets give none, and messages in consumers'
 -- hands or given back for later stay.
 --
--- uses queue_lines
--- uses queue_facets
 -- uses queue_records
 -- key  counters      counters  hash  telemetry
 -- arg  facets_max    int   how many facets of each place are looked at
@@ -33,7 +31,7 @@ local function line_up_givers()
   return givers
 end
 
-local dropped, bytes, touched = 0, 0, {}
+local dropped, bytes = 0, 0
 local function drop_some(facet)
   local wanted = math.min(TURN, messages_max - dropped)
   local gone, head, tail = take(head_of(facet), has_tail[facet], line(queue, name_of[facet]), wanted)
@@ -44,7 +42,7 @@ local function drop_some(facet)
   end
   redis.call("HDEL", data, unpack(gone))
   redis.call("HDEL", tried, unpack(gone))
-  dropped, touched[facet] = dropped + #gone, true
+  dropped = dropped + #gone
 end
 
 local givers = line_up_givers()
@@ -62,13 +60,11 @@ while #givers > 0 and dropped < messages_max and bytes < bytes_enough do
 end
 if dropped > 0 then
   local some = {}
-  for facet in pairs(touched) do
+  for facet in pairs(taken_of) do
     some[#some + 1] = facet
   end
-  seat_all(some)
-  save()
   redis.call("HINCRBY", state, "dropped", dropped)
   redis.call("HINCRBY", counters, "queue.dropped:queue=" .. queue, dropped)
-  conclude()
+  conclude(some)
 end
 return {dropped, bytes}

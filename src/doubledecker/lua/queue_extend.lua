@@ -1,7 +1,5 @@
 -- Hold messages longer: their consumer is still at work.
 --
--- uses queue_lines
--- uses queue_facets
 -- uses queue_records
 -- arg  ids       pack  the messages
 -- arg  attempts  pack  the attempt that goes on, of each

@@ -9,6 +9,7 @@
 -- With many tenants a pull takes one message from each of a hundred facets, so what is done for a facet is what a
 -- message costs. Hence facets are read, seated and saved all together, in a few commands of many words.
 --
+-- uses queue_lines
 -- key  state      queue:state:<queue>       hash    sequence, virtual time, mean cost, counters
 -- key  facets     queue:facets:<queue>      hash    facets, as queue_lines keeps them
 -- key  rules      queue:rules:<queue>       hash    weight, concurrency, rate and pause of facets that have rules, and

@@ -1,7 +1,5 @@
 -- Give messages back: to their place in their own line, or later, or to the dead letters after too many attempts.
 --
--- uses queue_lines
--- uses queue_facets
 -- uses queue_records
 -- key  scheduled     queue:scheduled:<queue>  zset  ids of messages that come back later, by when
 -- arg  ids           pack  the messages
@@ -35,7 +33,5 @@ if #given == 0 then
 end
 redis.call("ZREM", pending, unpack(given))
 return_all()
-seat_all(all_moved())
-save()
 conclude()
 return given

@@ -3,9 +3,6 @@
 -- First what is due comes back: expired leases (or to the dead letters, after too many attempts), messages that were
 -- given back with a delay, facets that had to wait for their rate. Then, as often as asked: the facet with the least tag.
 --
--- uses queue_lines
--- uses queue_facets
--- uses queue_records
 -- uses queue_turns
 -- key  scheduled     queue:scheduled:<queue>  zset  ids of messages that come back later, by when
 -- arg  lease_ms      int   how long they are the consumer's
@@ -180,7 +177,7 @@ local head = redis.call("ZRANGE", ring, 0, 0, "WITHSCORES")
 if is_alone == 1 and #turns == 0 and not head[1] and redis.call("EXISTS", pending, parked, wake) == 0 then
   redis.call("UNLINK", facets, idle)
 end
-conclude()
+write_down()
 
 local mean = string.format("%.6g", #turns > 0 and steps / #turns or 0)
 local ids, attempts, names, texts, tries = unpack(columns)

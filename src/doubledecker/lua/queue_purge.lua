@@ -1,7 +1,5 @@
 -- Destroy waiting messages of one facet, the oldest first; those in consumers' hands are left to them.
 --
--- uses queue_lines
--- uses queue_facets
 -- uses queue_records
 -- key  scheduled     queue:scheduled:<queue>  zset  ids of messages that come back later, by when
 -- arg  facet    text  the facet
@@ -25,7 +23,5 @@ end
 redis.call("HDEL", data, unpack(gone))
 redis.call("HDEL", tried, unpack(gone))
 redis.call("HINCRBY", state, "purged", #gone)
-seat_all({purged})
-save()
-conclude()
+conclude({purged})
 return #gone

@@ -1,7 +1,8 @@
--- part: what becomes of the messages of a queue that were pulled; it stands on queue_facets.
+-- part: what becomes of the messages of a queue that were pulled.
 --
 -- A line is always sorted by the numbers of its ids, so a message that comes back finds its old place.
 --
+-- uses queue_facets
 -- key  data       queue:data:<queue>        hash    messages by id
 -- key  pending    queue:pending:<queue>     zset    ids of messages in consumers' hands, by the end of the lease
 -- key  tried      queue:tried:<queue>       hash    records of messages once pulled, by id
@@ -235,8 +236,19 @@ local function still_held(ids, attempts)
   return mine, at
 end
 
+-- A dead letter lives again as a message that was tried so often; its attempts are counted on, so that whoever held it
+-- in its former life cannot settle it in this one.
+local function revive(id, name, attempt, together, forgiven, message)
+  redis.call("HDEL", dead, id)
+  redis.call("ZREM", dead_index, id)
+  redis.call("HSET", data, id, message)
+  redis.call("HSET", tried, id, pack(RECORD_AND_NAME, attempt, together, forgiven, 0, 0, 0, name))
+  give_back(id, name)
+  note("redriven", id, name, 0, 0)
+end
+
 -- Write down what happened, and wake whoever waits if there is something to serve that was not there before.
-local function conclude()
+local function write_down()
   local bytes = 0
   for kind, lines in pairs(notes) do
     local text = table.concat(lines, "\n")
@@ -255,4 +267,11 @@ local function conclude()
   if count > 0 and count <= ring_added then
     redis.call("XADD", bell, "MAXLEN", "~", 1000, "*", "queue", queue)
   end
+end
+
+-- The end of every change but a pull: seat the facets that may have moved, or just these, and write all down.
+local function conclude(moved)
+  seat_all(moved or all_moved())
+  save()
+  write_down()
 end

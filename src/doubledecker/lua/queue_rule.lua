@@ -1,7 +1,5 @@
 -- Change the rules of a facet; they hold from the next message on.
 --
--- uses queue_lines
--- uses queue_facets
 -- uses queue_records
 -- arg  facet  text  the facet
 -- arg  rule   pack  weight, messages in flight at most or 0, milliseconds between messages or 0, 1 when paused
@@ -33,7 +31,5 @@ rule_of[changed] = {
 if is_none then
   redis.call("HDEL", rules, facet)
 end
-seat_all({changed})
-save()
-conclude()
+conclude({changed})
 return 1

@@ -1,7 +1,6 @@
 -- Register a queue, or change one.
 --
--- key registry   registry           hash  routing_version
--- key changes    registry:changes   zset  what changed, by version
+-- uses registry_change
 -- key queues     queues             hash  queues as JSON, by name
 -- key receiver   subscriber:@<name> hash  health of the queue's callback
 -- arg name    text  the queue
@@ -31,6 +30,4 @@ else
   end
   redis.call("HSET", receiver, "callback", callback)
 end
-local version = redis.call("HINCRBY", registry, "routing_version", 1)
-redis.call("ZADD", changes, version, "queue " .. name)
-return version
+return note_change("queue " .. name)

@@ -3,8 +3,6 @@
 -- A message that died of that lease alone lives again, with the one attempt that it was denied. A repeated call changes
 -- nothing, unless the message was pulled in between.
 --
--- uses queue_lines
--- uses queue_facets
 -- uses queue_records
 -- arg  ids           pack  the messages
 -- arg  attempts      pack  the attempt that never began, of each
@@ -26,20 +24,12 @@ local function forgive(id, attempt, record)
   changed[#changed + 1] = id
 end
 
-local function revive(id, attempt, packed)
+local function bring_back(id, attempt, packed)
   local name, attempts, why, _, message = unpack(cmsgpack.unpack(packed))
-  if attempts ~= attempt or why ~= lease_ended(attempt) then
-    return
+  if attempts == attempt and why == lease_ended(attempt) then
+    revive(id, name, attempt, 0, math.min(math.max(attempt - attempts_max + 1, 1), attempt), message)
+    changed[#changed + 1] = id
   end
-  redis.call("HDEL", dead, id)
-  redis.call("ZREM", dead_index, id)
-  redis.call("HSET", data, id, message)
-  local forgiven = math.min(math.max(attempt - attempts_max + 1, 1), attempt)
-  local record = {attempt = attempt, together = 0, forgiven = forgiven, pulled_at = 0, charged = 0, tag = 0, name = name}
-  redis.call("HSET", tried, id, pack_record(record))
-  give_back(id, name)
-  note("redriven", id, name, 0, 0)
-  changed[#changed + 1] = id
 end
 
 for i, id in ipairs(ids) do
@@ -47,11 +37,9 @@ for i, id in ipairs(ids) do
   if record then
     forgive(id, attempts[i], unpack_record(id, record))
   elseif letter then
-    revive(id, attempts[i], letter)
+    bring_back(id, attempts[i], letter)
   end
 end
 return_all()
-seat_all(all_moved())
-save()
 conclude()
 return changed

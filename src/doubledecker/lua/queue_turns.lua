@@ -1,5 +1,6 @@
--- part: whose turn it is, for a pull; it stands on queue_facets.
+-- part: whose turn it is, for a pull.
 --
+-- uses queue_records
 -- arg  most       int   how many messages at most; 0 only looks
 
 -- A facet that was served late catches up with its rate by this much: without it a rate of more than one message a

@@ -1,7 +1,6 @@
 -- Forget a subscriber and its subscriptions.
 --
--- key  registry     registry                    hash  routing_version
--- key  changes      registry:changes            zset  what changed, by version
+-- uses registry_change
 -- key  subscribers  subscribers                 set   all subscribers
 -- key  subscriber   subscriber:<token>          hash  what it asked for, and its health
 -- key  topics       topics:<token>              set   what it is subscribed to
@@ -19,6 +18,4 @@ for _, name in ipairs(redis.call("SMEMBERS", topics)) do
 end
 redis.call("DEL", topics, subscriber, bulk)
 redis.call("SREM", in_bulk, token)
-local version = redis.call("HINCRBY", registry, "routing_version", 1)
-redis.call("ZADD", changes, version, "subscriber " .. token)
-return version
+return note_change("subscriber " .. token)

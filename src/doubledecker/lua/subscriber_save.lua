@@ -1,7 +1,6 @@
 -- Create or replace a subscriber and its subscriptions.
 --
--- key  registry     registry             hash  routing_version
--- key  changes      registry:changes     zset  what changed, by version
+-- uses registry_change
 -- key  subscribers  subscribers          set   all subscribers
 -- key  subscriber   subscriber:<token>   hash  what it asked for, and its health
 -- key  topics       topics:<token>       set   what it is subscribed to
@@ -50,6 +49,4 @@ for i = 1, #starts, 2 do
     redis.call("HDEL", bulk, "passed:" .. starts[i])
   end
 end
-local version = redis.call("HINCRBY", registry, "routing_version", 1)
-redis.call("ZADD", changes, version, "subscriber " .. token)
-return version
+return note_change("subscriber " .. token)

@@ -1,7 +1,6 @@
 -- Revoke a client's token.
 --
--- key registry  registry             hash  routing_version
--- key changes   registry:changes     zset  what changed, by version
+-- uses registry_change
 -- key tokens    api_tokens           hash  tokens as JSON, by id
 -- key ids       ids:<id>             zset  the client's own event ids
 -- key requests  idempotency:<id>     hash  the client's idempotency keys
@@ -13,6 +12,4 @@ if redis.call("HDEL", tokens, id) == 0 then
   return 0
 end
 redis.call("DEL", ids, requests, ages)
-local version = redis.call("HINCRBY", registry, "routing_version", 1)
-redis.call("ZADD", changes, version, "token " .. id)
-return version
+return note_change("token " .. id)

@@ -1,7 +1,6 @@
 -- Add a client's token, or change one.
 --
--- key registry  registry          hash  routing_version
--- key changes   registry:changes  zset  what changed, by version
+-- uses registry_change
 -- key tokens    api_tokens        hash  tokens as JSON, by id
 -- arg id        text  the token's public id
 -- arg record    text  name and hashes, as JSON
@@ -16,6 +15,4 @@ if redis.call("HEXISTS", tokens, id) == 0 and redis.call("HLEN", tokens) >= most
   return 0
 end
 redis.call("HSET", tokens, id, record)
-local version = redis.call("HINCRBY", registry, "routing_version", 1)
-redis.call("ZADD", changes, version, "token " .. id)
-return version
+return note_change("token " .. id)

@@ -1,7 +1,6 @@
 -- Forget a topic; the subscriptions to it end.
 --
--- key  registry  registry            hash  routing_version
--- key  changes   registry:changes    zset  what changed, by version
+-- uses registry_change
 -- key  topics    topics              set   all topic names
 -- key  topic     topic:<name>        hash  publisher, counter, last_event
 -- key  of_topic  subscribers:<name>  set   the topic's subscribers
@@ -22,7 +21,7 @@ end
 if owner then
   redis.call("SREM", owned(owner), name)
 end
-local version = redis.call("HINCRBY", registry, "routing_version", 1)
+local version = note_change("topic " .. name)
 local subscribed = redis.call("SMEMBERS", of_topic)
 for _, token in ipairs(subscribed) do
   redis.call("SREM", of_token(token), name)
@@ -31,5 +30,4 @@ for _, token in ipairs(subscribed) do
 end
 redis.call("SREM", topics, name)
 redis.call("DEL", topic, of_topic)
-redis.call("ZADD", changes, version, "topic " .. name)
 return {version, #subscribed}

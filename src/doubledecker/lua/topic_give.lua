@@ -1,7 +1,6 @@
 -- Make another client the owner of a topic; its subscriptions and its count stay.
 --
--- key registry  registry          hash  routing_version
--- key changes   registry:changes  zset  what changed, by version
+-- uses registry_change
 -- key topics    topics            set   all topic names
 -- key tokens    api_tokens        hash  tokens as JSON, by id
 -- key topic     topic:<name>      hash  publisher, counter, last_event
@@ -22,6 +21,4 @@ if owner then
 end
 redis.call("SADD", owned(to), name)
 redis.call("HSET", topic, "publisher", to)
-local version = redis.call("HINCRBY", registry, "routing_version", 1)
-redis.call("ZADD", changes, version, "topic " .. name)
-return version
+return note_change("topic " .. name)

@@ -2,23 +2,40 @@
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
+from doubledecker.assembly.settings import Settings
 from doubledecker.delivery.deliver import Load
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.event import encode
 from doubledecker.model.position import Place
 from doubledecker.model.strand import Reach, Strand, batch_id
+from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import restoring
 
-if TYPE_CHECKING:
-    from doubledecker.pipeline.posting import Posting
-
+# After this a task begins no further batch, so that others get its core; the next round goes on from the ledger.
+ROUND_S = 10.0
 COLUMNS = ("partition", "entry", "line", "at", *restoring.COLUMNS)
+
+
+@dataclass(frozen=True)
+class Posting:
+    """Whom a job posts to, by which settings, and in which ledger it is written down.
+
+    `headers` go with every request, to tell a replay from the first time. How long ago what `is_replayed` was accepted
+    says nothing of its delivery, and is not written down.
+    """
+
+    settings: Settings
+    subscriber: Subscriber
+    ledger: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    is_replayed: bool = False
+    round_s: float = ROUND_S
 
 
 class Row(NamedTuple):
@@ -55,8 +72,6 @@ def strands_in(arrow: pa.RecordBatch) -> set[Strand]:
 
 @dataclass(frozen=True)
 class Parcel:
-    """A batch on its way."""
-
     load: Load
     rows: Sequence[Row]
 
@@ -76,7 +91,7 @@ class Line:
 
     strand: Strand
     reach: Reach
-    posting: "Posting"
+    posting: Posting
     events: int = 0
     bytes: int = 0
     why: str = ""
@@ -103,7 +118,6 @@ class Line:
         return self.is_calling or self._is_ready
 
     def close(self) -> None:
-        """There are no more rows."""
         self._is_whole = True
         self.news.set()
 

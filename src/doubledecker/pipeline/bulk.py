@@ -23,8 +23,9 @@ from doubledecker.model.routing import Registry
 from doubledecker.model.strand import Reach, Strand
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import frames, landing, legs, posting, reading, session, steps, versions
+from doubledecker.pipeline.batching import Posting
 from doubledecker.pipeline.legs import Bounds, Leg, Load
-from doubledecker.pipeline.posting import Posted, Posting
+from doubledecker.pipeline.posting import Posted
 from doubledecker.pipeline.reading import Access
 from doubledecker.pipeline.steps import Round
 from doubledecker.pipeline.versions import Version
@@ -61,8 +62,6 @@ class Standing:
 
 @dataclass(frozen=True)
 class _Served:
-    """What one round of one subscriber did."""
-
     events: int
     took_ms: int
 
@@ -193,7 +192,6 @@ class Bulk:
         return _Served(posted.events, int((time.monotonic() - began_s) * 1000))
 
     def _rows(self, course: Course, leg: Leg, seen: Version) -> DataFrame:
-        """What a subscriber gets of a leg."""
         table = landing.table_of(self.root, "events")
         since, until = moment.from_ms(leg.since_ms), moment.from_ms(leg.until_ms)
         frame = frames.landed(self.spark, table, seen, since=since, until=until, topics=course.topics)

@@ -5,6 +5,7 @@ short, or that the subscriber did not take, goes on from there.
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -17,7 +18,7 @@ from doubledecker.model.replay import Replay
 from doubledecker.model.strand import Reach, Strand
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import posting
-from doubledecker.pipeline.posting import Posting
+from doubledecker.pipeline.batching import Posting
 from doubledecker.store import bulk, errands
 
 _PATIENCE_S = 15.0
@@ -42,13 +43,13 @@ def send(settings: Settings, id_: str, replay: Replay, window: DataFrame, *, tas
     return Directed(asyncio.run(_end(settings, id_, replay, ledger, posted.events)), why)
 
 
-async def _begin(settings: Settings, replay: Replay, ledger: str) -> tuple[Subscriber, dict[Strand, Reach]]:
+async def _begin(settings: Settings, replay: Replay, ledger: str) -> tuple[Subscriber, Mapping[Strand, Reach]]:
     async with build.open_bus(settings, patience_s=_PATIENCE_S) as bus:
         subscriber = bus.registry.snapshot.subscribers.get(replay.name)
         if subscriber is None:
             raise NotFound(f"there is no subscriber {replay.name!r} any more")
         await bulk.open_ledger(bus.partitions, ledger)
-        return subscriber, await bulk.reaches(bus.partitions.home, ledger)
+        return subscriber, (await bulk.course(bus.partitions.home, ledger)).reaches
 
 
 async def _end(settings: Settings, id_: str, replay: Replay, ledger: str, events: int) -> int:
@@ -56,6 +57,6 @@ async def _end(settings: Settings, id_: str, replay: Replay, ledger: str, events
     async with build.open_bus(settings, patience_s=_PATIENCE_S) as bus:
         home = bus.partitions.home
         wait_ms = await errands.keep_turn(home, id_, count=events, rate=replay.rate) if events else 0
-        passed = await bulk.passed(home, ledger)
+        passed = sum((await bulk.course(home, ledger)).passed.values())
     await asyncio.sleep(wait_ms / 1000)
     return passed

@@ -9,7 +9,7 @@ from doubledecker.model.summary import Summary
 from doubledecker.pipeline import measures, reading, summing, versions
 from doubledecker.pipeline.reading import Access
 from doubledecker.store import extents
-from doubledecker.store import measures as telling
+from doubledecker.store import pipeline as telling
 from doubledecker.store.partitions import Partitions
 
 # What a dashboard shows; and so the hash stays below a few hundred KiB whatever passes over the bus.
@@ -27,7 +27,7 @@ async def _tell(access: Access, root: str) -> None:
         now_ms = min([await part.time_ms() for part in bus.all])
         complete_until = await complete(bus, ends(root, access.partitions), now_ms)
         summaries = [_summary(root, span, now_ms, complete_until) for span in measures.SPANS]
-        await telling.tell(bus.home, *summaries)
+        await telling.tell_measures(bus.home, *summaries)
 
 
 def ends(root: str, partitions: int) -> dict[str, dict[int, EntryId]]:

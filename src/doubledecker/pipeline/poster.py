@@ -12,10 +12,9 @@ Lines hold a bounded number of bytes; when these are used up, the next rows wait
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -28,15 +27,12 @@ from doubledecker.errors import BusAway
 from doubledecker.model.settlement import FIRST, Settlement
 from doubledecker.model.strand import Reach, Strand
 from doubledecker.pipeline import reading
-from doubledecker.pipeline.batching import Line, Parcel, strands_in, to_rows
+from doubledecker.pipeline.batching import Line, Parcel, Posting, strands_in, to_rows
 from doubledecker.pipeline.reading import Access
 from doubledecker.store import bulk, receivers, registry, subscribers
 from doubledecker.store.bulk import Step
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.receivers import Answer, Permit
-
-if TYPE_CHECKING:
-    from doubledecker.pipeline.posting import Posting
 
 # What the lines of one task hold; more than the largest batch, and little beside what Python itself takes.
 _HELD_BYTES_MAX = 67_108_864
@@ -48,9 +44,16 @@ _SUPPLIES = 2
 _PERMIT_S = 0.02
 # A lease may miss two beats.
 _BEATS_PER_LEASE = 3
+# What a task tells of each strand.
+TOLD = pa.schema(
+    [
+        *(("partition", pa.int32()), ("strand", pa.int32()), ("reach", pa.string())),
+        *(("events", pa.int64()), ("why", pa.string())),
+    ]
+)
 
 
-def post_rows(batches: Iterable[pa.RecordBatch], *, posting: "Posting", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def post_rows(batches: Iterable[pa.RecordBatch], *, posting: Posting) -> Iterator[pa.RecordBatch]:
     """In a task: post the rows, and tell of each strand how far it came."""
     with asyncio.Runner() as runner:
         lines = runner.run(_post(batches, posting))
@@ -64,24 +67,24 @@ def post_rows(batches: Iterable[pa.RecordBatch], *, posting: "Posting", schema: 
         }
         for line in lines
     ]
-    yield pa.RecordBatch.from_pylist(told, schema=schema)
+    yield pa.RecordBatch.from_pylist(told, schema=TOLD)
 
 
-async def _post(batches: Iterable[pa.RecordBatch], posting: "Posting") -> list[Line]:
+async def _post(batches: Iterable[pa.RecordBatch], posting: Posting) -> list[Line]:
     settings = posting.settings
     log.configure(level=settings.log_level, as_json=settings.log_json)
     access = Access.by(settings)
     async with reading.connected(access) as bus, build.open_deliverer(settings, bus, part="bulk") as deliverer:
-        reaches = await reading.patiently(partial(bulk.reaches, bus.home, posting.ledger))
-        poster = Poster(posting, bus, deliverer, reaches)
+        course = await reading.patiently(partial(bulk.course, bus.home, posting.ledger))
+        poster = Poster(posting, bus, deliverer, course.reaches)
         await poster.run(batches)
     return list(poster.lines.values())
 
 
 class Poster:
-    """Posts one task's rows."""
-
-    def __init__(self, posting: "Posting", bus: Partitions, deliverer: Deliverer, reaches: dict[Strand, Reach]) -> None:
+    def __init__(
+        self, posting: Posting, bus: Partitions, deliverer: Deliverer, reaches: Mapping[Strand, Reach]
+    ) -> None:
         self.lines: dict[Strand, Line] = {}
         self._posting = posting
         self._subscriber = posting.subscriber
@@ -100,12 +103,13 @@ class Poster:
 
     async def run(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Until all rows are posted, or the round is over."""
+        loop = asyncio.get_running_loop()
         deadline: asyncio.TimerHandle | None = None
         try:
             async with beside(self._keep_permits()), asyncio.TaskGroup() as tasks:
                 for arrow in batches:
                     # From the first rows on: until then Spark reads and sorts.
-                    deadline = deadline or self._time_out()
+                    deadline = deadline or loop.call_later(self._posting.round_s, self._end, "cut short")
                     for first in range(0, arrow.num_rows, _PIECE_ROWS):
                         await self._until_wanted()
                         piece = arrow.slice(first, _PIECE_ROWS)
@@ -118,9 +122,6 @@ class Poster:
         finally:
             if deadline is not None:
                 deadline.cancel()
-
-    def _time_out(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(self._posting.round_s, self._end, "cut short")
 
     def _take_in(self, arrow: pa.RecordBatch, tasks: asyncio.TaskGroup) -> None:
         for strand, row in to_rows(arrow):
@@ -241,7 +242,6 @@ class Poster:
         return is_ours
 
     def _end(self, why: str) -> None:
-        """Begin no further batch."""
         self._why_over = self._why_over or why
         for line in self.lines.values():
             if not line.is_through:

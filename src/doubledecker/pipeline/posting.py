@@ -6,44 +6,18 @@ the ledger is passed over, and at most the batches that were on their way are po
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as columns
 
-from doubledecker.assembly.settings import Settings
 from doubledecker.lake import arrow
 from doubledecker.model.position import Place
 from doubledecker.model.strand import STRANDS, Reach, Strand
-from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import batching, frames, poster
-
-# After this a task begins no further batch, so that others get its core; the next round goes on from the ledger.
-ROUND_S = 10.0
-_TOLD = pa.schema(
-    [
-        *(("partition", pa.int32()), ("strand", pa.int32()), ("reach", pa.string())),
-        *(("events", pa.int64()), ("why", pa.string())),
-    ]
-)
-
-
-@dataclass(frozen=True)
-class Posting:
-    """Whom a job posts to, by which settings, and in which ledger it is written down.
-
-    `headers` go with every request, to tell a replay from the first time. How long ago what `is_replayed` was accepted
-    says nothing of its delivery, and is not written down.
-    """
-
-    settings: Settings
-    subscriber: Subscriber
-    ledger: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    is_replayed: bool = False
-    round_s: float = ROUND_S
+from doubledecker.pipeline.batching import Posting
+from doubledecker.pipeline.poster import TOLD
 
 
 @dataclass(frozen=True)
@@ -65,9 +39,8 @@ def post(frame: DataFrame, posting: Posting, *, tasks: int) -> Posted:
         .repartition(tasks, "partition", "strand")
         .sortWithinPartitions(*frames.order())
     )
-    work = partial(poster.post_rows, posting=posting, schema=_TOLD)
     # What comes back is a line about each strand; the events themselves never leave their task.
-    told = shaped.mapInArrow(work, arrow.ddl(_TOLD)).collect()
+    told = shaped.mapInArrow(partial(poster.post_rows, posting=posting), arrow.ddl(TOLD)).collect()
     named = [(Strand(each.partition, each.strand), each) for each in told]
     return Posted(
         events=sum(each.events for _, each in named),

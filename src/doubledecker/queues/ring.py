@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from doubledecker.background import sleep_until
 from doubledecker.errors import BusAway
 from doubledecker.model.queue import Queue
 from doubledecker.queues.bell import Bell
@@ -99,9 +100,7 @@ class Rings:
                 if pull.messages or left_s <= 0 or patience.is_over or self._bell.is_stopped:
                     return pull
                 due_s = math.inf if pull.wait_ms is None else max(pull.wait_ms / 1000, _WAIT_S_MIN)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(left_s, due_s, _until_look_s(queue, loop.time()))):
-                        await rung.wait()
+                await sleep_until(rung, min(left_s, due_s, _until_look_s(queue, loop.time())))
                 look = self._look_again
 
     async def _look_again(self, queue: Queue, *, most: int, lease_ms: int | None = None) -> Pull:

@@ -29,7 +29,6 @@ def environment() -> dict[str, str]:
 
 
 def jemalloc() -> list[Path]:
-    """The system's jemalloc, if it has one."""
     if sys.platform != "linux":
         return []
     return [place for folder in FOLDERS for place in sorted(Path("/").glob(f"{folder[1:]}/{_JEMALLOC}"))][:1]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from doubledecker.store import line
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Encoded, Packable, load
 
@@ -48,12 +49,10 @@ async def bound(home: Partition) -> int:
 async def beyond(home: Partition, most: int) -> dict[str, int]:
     """The clients for whom more bytes wait than this, and how many."""
     reply = await home.command("ZRANGE", home.key("clients:waiting"), f"({most}", "+inf", "BYSCORE", "WITHSCORES")
-    flat = cast("list[bytes]", reply)
-    return {client.decode(): int(float(size)) for client, size in zip(flat[0::2], flat[1::2], strict=True)}
+    return {client: int(float(size)) for client, size in line.fields(reply).items()}
 
 
 async def of_clients(home: Partition, clients: Sequence[str]) -> list[int]:
-    """How many bytes wait for each of these clients."""
     if not clients:
         return []
     scores = await home.command("ZMSCORE", home.key("clients:waiting"), *clients)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from doubledecker.store import line
 from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
@@ -17,8 +18,6 @@ _EVER = 2**53
 
 @dataclass(frozen=True)
 class Lost:
-    """What was dropped of one subscriber."""
-
     token: str
     batches: int
     events: int
@@ -42,7 +41,6 @@ async def purge(partition: Partition, rid: str, *, batches_max: int, counter: st
 
 
 async def oldest(partition: Partition) -> int | None:
-    """When the oldest waiting batch was created."""
     [reply] = await partition.commands([_head(partition, "batches:index")])
     return _score(reply)
 
@@ -59,7 +57,7 @@ async def gauges(partition: Partition) -> tuple[dict[str, int], dict[str, int]]:
     events, batches = await partition.commands(
         [["HGETALL", partition.key(f"batches:gauges:{what}")] for what in ("event", "batch")]
     )
-    return _numbers(cast("list[bytes]", events)), _numbers(cast("list[bytes]", batches))
+    return line.numbers(events), line.numbers(batches)
 
 
 async def gauges_of(partition: Partition, tokens: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:
@@ -107,7 +105,3 @@ def _score(reply: Reply) -> int | None:
 def _present(tokens: Sequence[str], reply: Reply) -> dict[str, int]:
     values = cast("list[bytes | None]", reply)
     return {token: int(value) for token, value in zip(tokens, values, strict=True) if value is not None}
-
-
-def _numbers(flat: list[bytes]) -> dict[str, int]:
-    return {name.decode(): int(value) for name, value in zip(flat[0::2], flat[1::2], strict=True)}

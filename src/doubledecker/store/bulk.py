@@ -19,6 +19,7 @@ from typing import cast
 
 from doubledecker.model.position import Place
 from doubledecker.model.strand import Reach, Strand, strands
+from doubledecker.store import line
 from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.scripts import load
@@ -120,14 +121,13 @@ async def forget(home: Partition, token: str) -> bool:
 
 async def tokens(home: Partition) -> list[str]:
     """The subscribers that are delivered to in bulk, or still are for what came before they were live."""
-    return sorted(token.decode() for token in cast("list[bytes]", await home.command("SMEMBERS", home.key("bulk"))))
+    return sorted(line.words(await home.command("SMEMBERS", home.key("bulk"))))
 
 
 async def courses(home: Partition, whose: Sequence[str]) -> dict[str, Course]:
     """How far bulk delivery has come for those of the subscribers that have any."""
     replies = await home.commands([["HGETALL", home.key(ledger_of(token))] for token in whose])
-    found = {token: _words(reply) for token, reply in zip(whose, replies, strict=True) if reply}
-    return {token: _course(kept) for token, kept in found.items()}
+    return {token: _course(reply) for token, reply in zip(whose, replies, strict=True) if reply}
 
 
 async def open_ledger(partitions: Partitions, ledger: str) -> None:
@@ -139,14 +139,9 @@ async def open_ledger(partitions: Partitions, ledger: str) -> None:
     await home.commands([*begun, ["HSETNX", key, "passed:*", 0], ["PEXPIRE", key, _LEDGER_KEPT_MS]])
 
 
-async def reaches(home: Partition, ledger: str) -> dict[Strand, Reach]:
-    """How far each strand has come, as far as it is known."""
-    return dict(_course(_words(await home.command("HGETALL", home.key(ledger)))).reaches)
-
-
-async def passed(home: Partition, ledger: str) -> int:
-    """How many events are done with, by what the ledger says."""
-    return sum(_course(_words(await home.command("HGETALL", home.key(ledger)))).passed.values())
+async def course(home: Partition, ledger: str) -> Course:
+    """How far a ledger says that delivery has come; an empty one where it says nothing."""
+    return _course(await home.command("HGETALL", home.key(ledger)))
 
 
 async def settle(home: Partition, ledger: str, settled: Step) -> bool:
@@ -225,14 +220,9 @@ def _number(reply: Reply) -> int:
     return int(cast("bytes | None", reply) or 0)
 
 
-def _words(reply: Reply) -> dict[str, str]:
-    flat = cast("list[bytes]", reply)
-    return {name.decode(): value.decode() for name, value in zip(flat[0::2], flat[1::2], strict=True)}
-
-
-def _course(kept: Mapping[str, str]) -> Course:
+def _course(reply: Reply) -> Course:
     by_kind: dict[str, dict[str, str]] = {"strand": {}, "topic": {}, "passed": {}, "until": {}, "count": {}}
-    for name, value in kept.items():
+    for name, value in line.texts(reply).items():
         kind, _, rest = name.partition(":")
         by_kind[kind][rest] = value
     return Course(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import cast
 
+from doubledecker.store import line
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
@@ -10,8 +11,7 @@ _TAKE = load("counters_take")
 
 
 async def read(partition: Partition) -> dict[str, int]:
-    """All counters."""
-    return _numbers(await partition.command("HGETALL", partition.key("counters")))
+    return line.numbers(await partition.command("HGETALL", partition.key("counters")))
 
 
 async def read_some(partition: Partition, names: Sequence[str]) -> dict[str, int]:
@@ -24,14 +24,8 @@ async def read_some(partition: Partition, names: Sequence[str]) -> dict[str, int
 
 async def take_growth(partition: Partition) -> dict[str, int]:
     """By how much each counter has grown since this was last asked, by anyone."""
-    return _numbers(await partition.run(_TAKE))
+    return line.numbers(await partition.run(_TAKE))
 
 
 async def add(partition: Partition, name: str, by: int) -> None:
-    """Let one counter grow."""
     await partition.write("HINCRBY", partition.key("counters"), name, by)
-
-
-def _numbers(reply: object) -> dict[str, int]:
-    flat = cast("list[bytes]", reply)
-    return {name.decode(): int(value) for name, value in zip(flat[0::2], flat[1::2], strict=True)}

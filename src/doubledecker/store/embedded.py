@@ -31,9 +31,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 
 from doubledecker.errors import DataOwned, ServerUnfit
-from doubledecker.store import allocator, flush, private, tether
+from doubledecker.store import allocator, disk, private, tether
 from doubledecker.store.disk import DiskReserve
-from doubledecker.store.maxmemory import MemoryLimit
 from doubledecker.store.ports import LOOPBACK, free_port
 
 SOCKET_PATH_BYTES_MAX = 103  # macOS has 104 with the closing zero, Linux 108
@@ -41,6 +40,7 @@ OWNER_WAIT_S = 5.0  # a server that lost its owner needs well under a second to 
 OWNER_GLANCE_S = 0.05
 PING_GLANCE_S = 0.01  # a fresh server answers within 100 ms, most of it the tether's Python
 PING_WAIT_S = 1.0
+ANSWER_WAIT_S = 10.0  # it has just answered a ping; one that is silent for so long hangs
 SILENCE_S_MAX = 60.0  # while loading it answers between chunks of 2 MiB; a silent minute is a server that hangs
 STOP_WAIT_S = 10.0  # as long as Valkey itself gives a shutdown
 LOG_TAIL_BYTES = 2_000  # some twenty lines, the last of which say why it ended
@@ -69,10 +69,10 @@ class EmbeddedServer:
     Ctrl-C in the terminal does not stop it before those who use it.
     """
 
-    def __init__(self, place: _Place, *, command: Sequence[str], lock_fd: int, limit: MemoryLimit) -> None:
+    def __init__(self, place: _Place, *, command: Sequence[str], lock_fd: int, memory: tuple[int, int]) -> None:
         self.url = place.url
         self.maxmemory_bytes = 0
-        self._limit = limit
+        self._memory = memory
         self._place = place
         self._command = tether.tethered(command)
         self._lock_fd = lock_fd
@@ -98,7 +98,7 @@ class EmbeddedServer:
         While the disk has less than the reserve left, it refuses writes.
         It listens on a unix socket, or on `port` of the loopback address (0 takes a free one); `extra` is
         more arguments for valkey-server. Without `durable` a power cut may lose the last two seconds; the death
-        of a process loses nothing (see `flush`). Raises DataOwned, or ServerUnfit with the end of the server's log.
+        of a process loses nothing (see `disk`). Raises DataOwned, or ServerUnfit with the end of the server's log.
         """
         binary = _binary()
         data = _prepared(data)
@@ -108,12 +108,12 @@ class EmbeddedServer:
             await _lock(lock_fd, data=data)
             place = _place(data, port=port, holdings=holdings)
             command = [str(binary), *_settings(place, durable=durable), *extra]
-            limit = MemoryLimit(maxmemory_bytes, headroom_bytes)
-            server = cls(place, command=command, lock_fd=lock_fd, limit=limit)
+            memory = (maxmemory_bytes, headroom_bytes)
+            server = cls(place, command=command, lock_fd=lock_fd, memory=memory)
             holdings.push_async_callback(server._end)
             await server.restart()
             if not durable:
-                await holdings.enter_async_context(flush.flushing(place.directory))
+                await holdings.enter_async_context(disk.flushing(place.directory))
             if reserve is not None:
                 await holdings.enter_async_context(reserve.keeping(place.directory, place.url))
             server._holdings = holdings.pop_all()
@@ -144,7 +144,7 @@ class EmbeddedServer:
                 start_new_session=True,
             )
         await _until_ready(self._process, place=self._place)
-        self.maxmemory_bytes = await self._limit.apply(self.url)
+        self.maxmemory_bytes = await _bound_memory(self.url, *self._memory)
 
     async def stop(self) -> None:
         """End the server in good order, by force after ten seconds, and give up the data; safe to repeat.
@@ -292,6 +292,20 @@ async def _ask(place: _Place) -> _Answer:
         return _Answer.NONE
     # A stranger on our port answers too, while our server ends because the port is taken.
     return _Answer.READY if found["dir"] == str(place.directory) else _Answer.NONE
+
+
+async def _bound_memory(url: str, asked_bytes: int, headroom_bytes: int) -> int:
+    """Set the `maxmemory` of a server that has loaded its data: as asked, or more if the data needs it; 0 is none."""
+    if asked_bytes == 0:
+        return 0
+    try:
+        async with Redis.from_url(url, socket_timeout=ANSWER_WAIT_S, decode_responses=True) as client:
+            used = int((await client.info("memory"))["used_memory"])
+            bound = max(asked_bytes, used + headroom_bytes)
+            await client.config_set("maxmemory", bound)
+    except (RedisError, OSError) as error:
+        raise ServerUnfit(f"valkey-server went away while its memory was being bounded: {error}") from error
+    return bound
 
 
 def _tail(log: Path) -> str:

@@ -9,6 +9,7 @@ from typing import cast
 import msgspec
 
 from doubledecker.model.queue import Queue, Rule
+from doubledecker.store import line, queues
 from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import RECORD
@@ -27,8 +28,6 @@ _RULE = load("queue_rule")
 
 @dataclass(frozen=True)
 class FacetView:
-    """How one facet stands."""
-
     tenant: str
     waiting: int
     in_flight: int
@@ -48,8 +47,6 @@ class Waiting:
 
 @dataclass(frozen=True)
 class QueueView:
-    """How a queue stands in one partition."""
-
     length: int
     in_flight: int
     delayed: int
@@ -58,7 +55,6 @@ class QueueView:
 
 
 async def rule(partition: Partition, queue: Queue, tenant: str) -> Rule:
-    """The rule of a facet."""
     kept = await partition.command("HGET", partition.key(f"queue:rules:{queue.name}"), tenant)
     return _rule(cast("bytes | None", kept))
 
@@ -69,25 +65,24 @@ async def set_rule(partition: Partition, queue: Queue, tenant: str, rule: Rule) 
     # Whole numbers as such: what is equal to the default must be told from what is not.
     numbers: list[float] = [rule.weight, rule.concurrency, every_ms, int(rule.paused)]
     packed: list[Packable] = [int(number) if number == int(number) else number for number in numbers]
-    await partition.run(_RULE, queue=queue.name, charge=queue.charge, facet=tenant, rule=packed)
+    await queues.run(partition, _RULE, queue, facet=tenant, rule=packed)
 
 
 async def count_rules(partition: Partition, queue: Queue) -> int:
-    """How many facets have rules."""
     return cast("int", await partition.command("HLEN", partition.key(f"queue:rules:{queue.name}")))
 
 
-async def count_tenants(partition: Partition, queues: Sequence[str]) -> list[int]:
+async def count_tenants(partition: Partition, names: Sequence[str]) -> list[int]:
     """How many tenants each queue knows in a partition, or how many have rules, if these are more."""
-    keys = [partition.key(f"queue:{kind}:{name}") for name in queues for kind in ("facets", "rules")]
+    keys = [partition.key(f"queue:{kind}:{name}") for name in names for kind in ("facets", "rules")]
     counts = cast("list[int]", await partition.commands([["HLEN", key] for key in keys]))
     return [max(pair) for pair in zip(counts[0::2], counts[1::2], strict=True)]
 
 
-async def look(partition: Partition, queues: Sequence[Queue]) -> list[QueueView]:
+async def look(partition: Partition, some: Sequence[Queue]) -> list[QueueView]:
     """How queues stand, up to a hundred in one round trip."""
     commands: list[list[Encoded]] = [
-        [verb, partition.key(f"queue:{kind}:{queue.name}")] for queue in queues for verb, kind in _LOOKED_AT
+        [verb, partition.key(f"queue:{kind}:{queue.name}")] for queue in some for verb, kind in _LOOKED_AT
     ]
     replies = await partition.commands(commands)
     size = len(_LOOKED_AT)
@@ -95,12 +90,8 @@ async def look(partition: Partition, queues: Sequence[Queue]) -> list[QueueView]
 
 
 def _view(length: Reply, in_flight: Reply, delayed: Reply, dead: Reply, state: Reply) -> QueueView:
-    fields = cast("list[bytes]", state)
-    counters = {
-        name.decode(): int(value)
-        for name, value in zip(fields[0::2], fields[1::2], strict=True)
-        if name not in {b"v", b"mean", b"acked_at"}
-    }
+    kept = line.fields(state).items()
+    counters = {name: int(value) for name, value in kept if name not in {"v", "mean", "acked_at"}}
     return QueueView(*cast("tuple[int, int, int, int]", (length, in_flight, delayed, dead)), counters)
 
 
@@ -111,7 +102,7 @@ async def names(partition: Partition, queue: Queue, *, most: int) -> list[str]:
     ]
     commands.append(["HKEYS", partition.key(f"queue:rules:{queue.name}")])
     replies = await partition.commands(commands)
-    found = dict.fromkeys(name.decode() for reply in cast("list[list[bytes]]", replies) for name in reply)
+    found = dict.fromkeys(name for reply in replies for name in line.words(reply))
     return list(found)[:most]
 
 
@@ -121,7 +112,7 @@ async def waiting(partition: Partition, queue: str, *, most: int) -> list[Waitin
     Those that their own rules hold back (paused, at their cap or rate) are not among them.
     """
     reply = await partition.command("ZRANGE", partition.key(f"queue:ring:{queue}"), 0, most - 1)
-    tenants = [name.decode() for name in cast("list[bytes]", reply)]
+    tenants = line.words(reply)
     if not tenants:
         return []
     kept, rules, *tails = await partition.commands(
@@ -144,7 +135,6 @@ def head(record: bytes | None) -> list[str]:
 
 
 async def facets(partition: Partition, queue: Queue, tenants: Sequence[str]) -> list[FacetView]:
-    """How facets stand."""
     if not tenants:
         return []
     kept, rules, served = await partition.commands(

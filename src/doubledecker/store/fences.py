@@ -16,7 +16,6 @@ from typing import Literal, cast
 import msgspec
 
 from doubledecker.errors import OrderChanged
-from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
 
@@ -46,37 +45,29 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True)
-class Refusals:
-    """Rows of a call that were refused before it, by what refused them, and numbers of its other rows.
-
-    `numbers` may be left out when no row was refused: the events are consecutive rows then.
-    """
-
-    barred: Mapping[Refusal, Sequence[int]]
-    numbers: Sequence[int] = ()
-
-    @property
-    def packed(self) -> list[Packable]:
-        numbers = self.numbers if self.barred else ()
-        told = {msgspec.json.encode(by).decode(): ",".join(map(str, rows)) for by, rows in self.barred.items()}
-        return [[f"{by}\n{rows}" for by, rows in told.items()], list(numbers)]
-
-
-@dataclass(frozen=True)
 class Fence:
-    """What one call publishes of a task: rows `first` to `last` of a batch, and the digest of all up to `last`."""
+    """What one call publishes of a task: rows `first` to `last` of a batch, and the digest of all up to `last`.
+
+    `barred` are rows that were refused before the call, by what refused them, and `numbers` those of its other rows.
+    Without `barred` refused rows are not kept.
+    """
 
     task: str
     batch: int
     first: int
     last: int
     digest: str
-    refusals: Refusals | None = None
+    barred: Mapping[Refusal, Sequence[int]] | None = None
+    numbers: Sequence[int] = ()
 
     @property
     def packed(self) -> list[Packable]:
-        told = self.refusals.packed if self.refusals is not None else []
-        return [self.task, self.batch, self.first, self.last, self.digest, KEPT_MS, *told]
+        words: list[Packable] = [self.task, self.batch, self.first, self.last, self.digest, KEPT_MS]
+        if self.barred is None:
+            return words
+        told = [f"{msgspec.json.encode(by).decode()}\n{','.join(map(str, at))}" for by, at in self.barred.items()]
+        # If none was refused before, the events are consecutive rows.
+        return [*words, told, list(self.numbers) if told else []]
 
 
 @dataclass(frozen=True)
@@ -91,14 +82,11 @@ class Reached:
 
 @dataclass(frozen=True)
 class Write:
-    """One batch of what a Spark query writes."""
-
     name: str
     batch: int
 
 
 async def read(partition: Partition, task: str) -> Reached:
-    """How far a task has come in this partition."""
     kept, told = await partition.commands(
         [
             ["HMGET", partition.key(f"fence:{task}"), "batch", "rows", "digest"],
@@ -121,32 +109,24 @@ async def enter(home: Partition, write: Write, *, task: int) -> bool:
     Raises OrderChanged for a task that a complete write did not have, and for a batch before the last one.
     """
     reply = await home.run(_ENTER, write=write.name, batch=write.batch, task=task, kept_ms=KEPT_MS)
-    word, number = _verdict(reply)
-    if word == "complete":
+    word, number = cast("tuple[bytes, int]", reply)
+    if word == b"complete":
         raise OrderChanged(f"task {task} has rows, but this write is complete: {number} tasks published it before")
-    _check_batch(write.batch, word, number)
+    if word == b"older":
+        raise older(write.batch, number)
     return number == 1
 
 
 async def complete(home: Partition, write: Write, *, tasks: int) -> None:
     """Note that all tasks have published; raises OrderChanged when more have published before."""
     reply = await home.run(_COMPLETE, write=write.name, batch=write.batch, tasks=tasks, kept_ms=KEPT_MS)
-    word, number = _verdict(reply)
-    if word == "fewer":
+    word, number = cast("tuple[bytes, int]", reply)
+    if word == b"fewer":
         raise OrderChanged(f"this write has {tasks} tasks; before, {number} tasks published rows of it")
-    _check_batch(write.batch, word, number)
+    if word == b"older":
+        raise older(write.batch, number)
 
 
 def older(batch: int, latest: int) -> OrderChanged:
     """The error of a batch that comes after its successors."""
     return OrderChanged(f"batch {batch} is to be published, but this query has already published batch {latest}")
-
-
-def _verdict(reply: Reply) -> tuple[str, int]:
-    word, number = cast("tuple[bytes, int]", reply)
-    return word.decode(), number
-
-
-def _check_batch(batch: int, word: str, number: int) -> None:
-    if word == "older":
-        raise older(batch, number)

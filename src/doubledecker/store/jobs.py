@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from doubledecker.model.job import AUX, MAIN, Job
+from doubledecker.store import line
+from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
@@ -39,36 +41,30 @@ class Take:
 
 async def push(partition: Partition, job: Job, *, delay_ms: int = 0, every_ms: int = 0) -> bool:
     """Add a job unless it is there already; a recurring one at most once every `every_ms`."""
-    reply = await partition.run(_PUSH, queue=AUX, job=job.encode(), delay_ms=delay_ms, every_ms=every_ms)
-    return reply == 1
+    return await partition.run(_PUSH, job=job.encode(), delay_ms=delay_ms, every_ms=every_ms) == 1
 
 
 async def take(partition: Partition, slots: Sequence[str], *, process: str) -> Take:
     """Give each free slot a job."""
-    reply = await partition.run(_TAKE, queue=AUX, slots=list(slots), process=process, due_max=DUE_MAX)
-    wait_ms, flat = cast("tuple[int, list[bytes]]", reply)
-    taken = tuple(
-        Taken(partition, slot.decode(), Job.decode(packed), packed)
-        for slot, packed in zip(flat[0::2], flat[1::2], strict=True)
-    )
-    return Take(taken, None if wait_ms < 0 else wait_ms)
+    reply = await partition.run(_TAKE, slots=list(slots), process=process, due_max=DUE_MAX)
+    wait_ms, given = cast("tuple[int, Reply]", reply)
+    taken = [Taken(partition, slot, Job.decode(packed), packed) for slot, packed in line.fields(given).items()]
+    return Take(tuple(taken), None if wait_ms < 0 else wait_ms)
 
 
 async def ack(taken: Taken) -> bool:
     """Remove a finished job; False when it was no longer this slot's."""
-    reply = await taken.partition.run(_ACK, queue=AUX, slot=taken.slot, job=taken.packed)
-    return reply == 1
+    return await taken.partition.run(_ACK, slot=taken.slot, job=taken.packed) == 1
 
 
 async def nack(taken: Taken, *, delay_ms: int) -> bool:
     """Give a job back; False when it was no longer this slot's."""
-    reply = await taken.partition.run(_NACK, queue=AUX, slot=taken.slot, job=taken.packed, delay_ms=delay_ms)
-    return reply == 1
+    return await taken.partition.run(_NACK, slot=taken.slot, job=taken.packed, delay_ms=delay_ms) == 1
 
 
 async def scrub(partition: Partition, *, dead_ms: int) -> tuple[int, int]:
     """Take jobs back from slots without a heartbeat; returns how many slots and jobs."""
-    slots, returned = cast("tuple[int, int]", await partition.run(_SCRUB, queue=AUX, dead_ms=dead_ms))
+    slots, returned = cast("tuple[int, int]", await partition.run(_SCRUB, dead_ms=dead_ms))
     return slots, returned
 
 
@@ -80,13 +76,10 @@ async def beat(partition: Partition, slots: Sequence[str]) -> None:
 
 
 async def beats(partition: Partition) -> dict[str, int]:
-    """When each slot was last alive."""
-    flat = cast("list[bytes]", await partition.command("HGETALL", partition.key("workers")))
-    return {slot.decode(): int(at) for slot, at in zip(flat[0::2], flat[1::2], strict=True)}
+    return line.numbers(await partition.command("HGETALL", partition.key("workers")))
 
 
 async def alive(partition: Partition, *, silent_ms_max: int) -> set[str]:
-    """The slots with a heartbeat not older than this."""
     now_ms = await partition.time_ms()
     return {slot for slot, at in (await beats(partition)).items() if at + silent_ms_max > now_ms}
 

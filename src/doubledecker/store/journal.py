@@ -14,6 +14,7 @@ from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
+from doubledecker.store import line
 from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
@@ -59,8 +60,6 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class Trimmed:
-    """What a trimming call did."""
-
     removed: int
     bytes_left: int
     lost: int
@@ -76,8 +75,6 @@ class Age:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a journal."""
-
     id: str
     fields: tuple[tuple[str, bytes], ...]
 
@@ -147,7 +144,6 @@ async def confirm(partition: Partition, name: str, *, archive: str, last_id: str
 
 
 async def read(partition: Partition, name: Name, *, after: str = "0-0", count: int = 100) -> list[Entry]:
-    """The next entries after an id."""
     reply = await partition.command("XRANGE", partition.key(f"journal:{name}"), f"({after}", "+", "COUNT", count)
     return entries(reply)
 
@@ -218,5 +214,4 @@ def _entry(id_: str, flat: Sequence[bytes]) -> Entry:
 
 async def state(partition: Partition) -> dict[str, str]:
     """Sizes, the archive, how far it is, and what it lost."""
-    flat = cast("list[bytes]", await partition.command("HGETALL", partition.key("journal")))
-    return {name.decode(): value.decode() for name, value in zip(flat[0::2], flat[1::2], strict=True)}
+    return line.texts(await partition.command("HGETALL", partition.key("journal")))

@@ -8,9 +8,9 @@ from typing import cast
 import msgspec
 
 from doubledecker.model.queue import Queue
-from doubledecker.store import facets
+from doubledecker.store import facets, queues
+from doubledecker.store.line import words
 from doubledecker.store.partitions import Partition
-from doubledecker.store.queues import ids_of
 from doubledecker.store.scripts import Encoded, load
 
 _PAGE = 500
@@ -24,8 +24,6 @@ _REDRIVE, _PURGE, _DROP = load("queue_redrive"), load("queue_purge"), load("lett
 
 @dataclass(frozen=True)
 class Letter:
-    """A dead letter."""
-
     id: str
     tenant: str
     attempts: int
@@ -45,7 +43,7 @@ async def peek(
         ]
     )
     # Between the two answers an id may have come from the tail to the head.
-    ids = dict.fromkeys([*facets.head(cast("bytes | None", record)), *ids_of(tail)])
+    ids = dict.fromkeys([*facets.head(cast("bytes | None", record)), *words(tail)])
     named, found, size = list(ids)[:most], list[tuple[str, bytes]](), 0
     for start in range(0, len(named), _EVENTS_PAGE):
         for id_, event in await read(partition, queue, named[start : start + _EVENTS_PAGE]):
@@ -75,7 +73,7 @@ async def purge(partition: Partition, queue: Queue, tenant: str) -> int:
     for _ in range(0, line.waiting, _PAGE):
         total += await _purge(partition, queue, tenant, [])
     at, start = partition.key(f"queue:scheduled:{queue.name}"), 0
-    while later := ids_of(await partition.command("ZRANGE", at, start, start + _PAGE - 1)):
+    while later := words(await partition.command("ZRANGE", at, start, start + _PAGE - 1)):
         gone = await _purge(partition, queue, tenant, later)
         # What stays comes before the next page, what went does not.
         start += len(later) - gone
@@ -84,7 +82,6 @@ async def purge(partition: Partition, queue: Queue, tenant: str) -> int:
 
 
 async def delayed(partition: Partition, queue: Queue, tenant: str) -> int:
-    """How many messages of a tenant come back later."""
     at = partition.key(f"queue:scheduled:{queue.name}")
     ids = cast("list[bytes]", await partition.command("ZRANGE", at, 0, -1))
     return (await facets.owners(partition, queue.name, ids))[tenant]
@@ -114,29 +111,20 @@ async def tenants(partition: Partition, name: str) -> list[str]:
 
 async def names_held(partition: Partition) -> set[str]:
     """The queues that have held messages in a partition."""
-    reply = cast("list[bytes]", await partition.command("SMEMBERS", partition.key("queues:index")))
-    return {name.decode() for name in reply}
-
-
-async def dead_ids(partition: Partition, queue: Queue) -> AsyncIterator[list[str]]:
-    """The ids of all dead letters, oldest first, in pages; letters that go meanwhile may hide others from one pass."""
-    at = partition.key(f"queue:dead:index:{queue.name}")
-    start = 0
-    while ids := ids_of(await partition.command("ZRANGE", at, start, start + _PAGE - 1)):
-        yield ids
-        start += _PAGE
+    return set(words(await partition.command("SMEMBERS", partition.key("queues:index"))))
 
 
 async def each(partition: Partition, queue: Queue, ids: Sequence[str] | None) -> AsyncIterator[Letter]:
-    """The dead letters with these ids, or all of them, oldest first."""
+    """The dead letters with these ids, or all of them, oldest first; those that go meanwhile may hide others."""
     if ids is not None:
         for letter in await letters(partition, queue, ids):
             yield letter
         return
-    async for page in dead_ids(partition, queue):
-        for start in range(0, len(page), _EVENTS_PAGE):
-            for letter in await letters(partition, queue, page[start : start + _EVENTS_PAGE]):
-                yield letter
+    at, start = partition.key(f"queue:dead:index:{queue.name}"), 0
+    while page := words(await partition.command("ZRANGE", at, start, start + _EVENTS_PAGE - 1)):
+        for letter in await letters(partition, queue, page):
+            yield letter
+        start += _EVENTS_PAGE
 
 
 async def letters(partition: Partition, queue: Queue, ids: Sequence[str]) -> list[Letter]:
@@ -161,8 +149,7 @@ async def settle(partition: Partition, queue: Queue, ids: Sequence[str], *, is_r
     for start in range(0, len(ids), _PAGE):
         page = list(ids[start : start + _PAGE])
         if is_redriven:
-            came = await partition.run(_REDRIVE, queue=queue.name, charge=queue.charge, ids=page)
-            total += len(cast("list[bytes]", came))
+            total += len(words(await queues.run(partition, _REDRIVE, queue, ids=page)))
             continue
         gone, _ = await partition.commands(
             [
@@ -175,10 +162,8 @@ async def settle(partition: Partition, queue: Queue, ids: Sequence[str], *, is_r
 
 
 async def _purge(partition: Partition, queue: Queue, tenant: str, later: Sequence[str]) -> int:
-    reply = await partition.run(
-        _PURGE, queue=queue.name, charge=queue.charge, facet=tenant, most=0 if later else _PAGE, delayed=list(later)
-    )
-    return cast("int", reply)
+    most = 0 if later else _PAGE
+    return cast("int", await queues.run(partition, _PURGE, queue, facet=tenant, most=most, delayed=later))
 
 
 def _letter(id_: str, record: bytes) -> Letter:

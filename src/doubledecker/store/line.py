@@ -15,7 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 import redis.asyncio as redis
@@ -32,6 +32,27 @@ TICKS = 10
 _T = TypeVar("_T")
 
 Reply = None | int | bytes | Sequence["Reply"]
+
+
+def words(reply: Reply) -> list[str]:
+    """A reply that is a list of names."""
+    return [word.decode() for word in cast("list[bytes]", reply)]
+
+
+def fields(reply: Reply) -> dict[str, bytes]:
+    """A reply that is names and values in turn, as that of HGETALL."""
+    flat = cast("list[bytes]", reply)
+    return {name.decode(): value for name, value in zip(flat[0::2], flat[1::2], strict=True)}
+
+
+def texts(reply: Reply) -> dict[str, str]:
+    """The same where values are text."""
+    return {name: value.decode() for name, value in fields(reply).items()}
+
+
+def numbers(reply: Reply) -> dict[str, int]:
+    """The same where values are whole numbers, or replies that are numbers already."""
+    return {name: int(value) for name, value in fields(reply).items()}
 
 
 class Packed(msgspec.Struct, frozen=True, gc=False):
@@ -181,7 +202,6 @@ def _wire(command: Command) -> tuple[bytes, ...]:
 
 
 async def open_line(connection: redis.Connection, *, answer_s_max: float) -> Line:
-    """Connect, and start to listen."""
     await connection.connect()  # type: ignore[no-untyped-call]
     return Line(connection, answer_s_max=answer_s_max)
 

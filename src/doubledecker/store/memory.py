@@ -41,7 +41,6 @@ class Standing:
         return "short" if self.was_short(now_ms) else "ok"
 
     def was_short(self, now_ms: int) -> bool:
-        """Whether memory was short lately."""
         return now_ms - self.short_at < _SHORT_MS
 
     def is_recent(self, now_ms: int, *, look_ms: int) -> bool:
@@ -93,7 +92,6 @@ async def note(partition: Partition, standing: Standing) -> None:
 
 
 async def standing(partition: Partition) -> Standing:
-    """What was last written down."""
     kept = await partition.command("HMGET", partition.key("memory"), "at", "limit_bytes", "is_full", "short_at")
     at, limit_bytes, is_full, short_at = (int(value or 0) for value in cast("list[bytes | None]", kept))
     return Standing(at, limit_bytes, is_full == 1, short_at)

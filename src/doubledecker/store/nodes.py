@@ -6,6 +6,7 @@ late; calls that block are not guarded.
 """
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
@@ -64,9 +65,7 @@ class Node:
         is_clean = False
         try:
             async with asyncio.timeout(block_s + BLOCK_S_MAX):
-                if not connection.is_connected:
-                    await connection.connect()  # type: ignore[no-untyped-call]
-                await connection.send_packed_command(connection.pack_commands([words]), check_health=False)
+                await _send(connection, words)
                 reply: Reply = await connection.read_response(disconnect_on_error=False)
             is_clean = True
         except (RedisError, OSError, TimeoutError) as error:
@@ -87,17 +86,14 @@ class Node:
         connection = self._make_connection()
         try:
             async with asyncio.timeout(BLOCK_S_MAX):
-                await connection.connect()  # type: ignore[no-untyped-call]
-            await connection.send_packed_command(connection.pack_commands([["SUBSCRIBE", channel]]), check_health=False)
+                await _send(connection, ["SUBSCRIBE", channel])
             while True:
                 try:
-                    async with asyncio.timeout(BLOCK_S_MAX):
-                        reply = await connection.read_response(disconnect_on_error=False)
+                    reply = await _heard(connection)
                 except TimeoutError:
                     # A peer that has vanished says nothing either: one that is there answers this.
-                    await connection.send_packed_command(connection.pack_commands([["PING"]]), check_health=False)
-                    async with asyncio.timeout(BLOCK_S_MAX):
-                        reply = await connection.read_response(disconnect_on_error=False)
+                    await _send(connection, ["PING"])
+                    reply = await _heard(connection)
                 if reply[0] != b"pong":
                     heard(reply[2] if reply[0] == b"message" else b"")
         except (RedisError, OSError, TimeoutError) as error:
@@ -150,7 +146,6 @@ class Nodes:
 
     @property
     def urls(self) -> list[str]:
-        """The servers that hold slots."""
         return sorted({url for _, _, url in self._ranges}) or [self._seeds[0]]
 
     async def discover(self) -> None:
@@ -172,7 +167,9 @@ class Nodes:
             raise BusAway("the slot has moved to another node, and on") from error
         except BusAway:
             if self.is_cluster:
-                await self._relocate_quietly()
+                # With nobody to ask, the caller is about to hear that the bus is away.
+                with contextlib.suppress(BusAway):
+                    await self._locate()
             raise
 
     async def block(self, slot: int, words: Sequence[Encoded], *, block_s: float) -> Reply:
@@ -180,7 +177,8 @@ class Nodes:
         try:
             return await self._of(slot).block(words, block_s=block_s)
         except MovedError as error:
-            await self._relocate_quietly()
+            with contextlib.suppress(BusAway):
+                await self._locate()
             raise BusAway("the slot has moved to another node") from error
 
     async def listen(self, slot: int, channel: str, heard: Callable[[bytes], None]) -> None:
@@ -188,11 +186,9 @@ class Nodes:
         await self._of(slot).listen(channel, heard)
 
     async def everywhere(self, commands: Commands) -> list[list[Reply]]:
-        """Send commands to every server that holds slots."""
         return await asyncio.gather(*(self._at(url).call(commands) for url in self.urls))
 
     def url_of(self, slot: int) -> str:
-        """The server that holds a slot."""
         for first, last, url in self._ranges:
             if first <= slot <= last:
                 return url
@@ -212,21 +208,14 @@ class Nodes:
             self._nodes[url] = Node(url, self._guard)
         return self._nodes[url]
 
-    async def _relocate_quietly(self) -> None:
-        try:
-            await self._locate()
-        except BusAway:
-            return  # nobody to ask; the caller is about to hear that the bus is away
-
     async def _locate(self) -> None:
         [slots] = await self._ask([["CLUSTER", "SLOTS"]])
-        scheme = self._seeds[0].split("://", 1)[0]
-        credentials = self._seeds[0].split("://", 1)[1].rpartition("@")[0]
-        at = f"{credentials}@" if credentials else ""
+        scheme, _, rest = self._seeds[0].partition("://")
+        credentials, at, _ = rest.rpartition("@")
         ranges = []
         for row in cast("list[list[Reply]]", slots):
             host, port = cast("tuple[bytes, int]", cast("list[Reply]", row[2])[:2])
-            url = f"{scheme}://{at}{host.decode()}:{port}/0"
+            url = f"{scheme}://{credentials}{at}{host.decode()}:{port}/0"
             ranges.append((cast("int", row[0]), cast("int", row[1]), url))
         self._ranges = ranges
 
@@ -240,6 +229,17 @@ class Nodes:
                 failure = error
         assert failure is not None
         raise failure
+
+
+async def _send(connection: redis.Connection, words: Sequence[Encoded]) -> None:
+    if not connection.is_connected:
+        await connection.connect()  # type: ignore[no-untyped-call]
+    await connection.send_packed_command(connection.pack_commands([words]), check_health=False)
+
+
+async def _heard(connection: redis.Connection) -> Sequence[bytes]:
+    async with asyncio.timeout(BLOCK_S_MAX):
+        return cast("list[bytes]", await connection.read_response(disconnect_on_error=False))
 
 
 def check_url(url: str) -> None:

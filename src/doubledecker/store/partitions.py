@@ -18,7 +18,7 @@ from redis.exceptions import NoScriptError
 from doubledecker import log
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.event import DEFAULT_TENANT, Kind
-from doubledecker.store import layout
+from doubledecker.store import layout, line
 from doubledecker.store.layout import FORMAT, Layout
 from doubledecker.store.line import Packed, Reply, pack
 from doubledecker.store.nodes import ANSWER_S_MAX, Guard, Nodes
@@ -72,7 +72,6 @@ class Partition:
         return front
 
     async def command(self, *words: Encoded) -> Reply:
-        """Run one plain command."""
         [reply] = await self._nodes.call(self._slot, [words])
         return reply
 
@@ -116,8 +115,6 @@ class Partition:
 
 
 class Partitions:
-    """All partitions of one bus."""
-
     def __init__(self, nodes: Nodes, all_: Sequence[Partition], *, namespace: str) -> None:
         self._nodes = nodes
         self._namespace = namespace
@@ -166,19 +163,16 @@ class Partitions:
 
     async def is_durable(self) -> bool:
         """Whether every server has written to disk before it answers."""
-        asked = [["CONFIG", "GET", word] for word in ("appendonly", "appendfsync")]
-        replies = [await partition.commands(asked) for partition in self.all]
-        return all(cast("list[list[bytes]]", reply)[0][1:] == [b"yes"] for reply in replies) and all(
-            cast("list[list[bytes]]", reply)[1][1:] == [b"always"] for reply in replies
-        )
+        wanted = [[b"appendonly", b"yes"], [b"appendfsync", b"always"]]
+        asked = [["CONFIG", "GET", "appendonly"], ["CONFIG", "GET", "appendfsync"]]
+        return all([await partition.commands(asked) == wanted for partition in self.all])
 
     async def layout(self) -> Layout:
         """How the data is laid out; where there is none yet, it is from here on as we do."""
         key = self._namespace + "layout"
         [kept] = await self._nodes.call(slot(key), [["HGETALL", key]])
         # Written only when it is missing: a process must be able to start when nothing can be written.
-        flat = cast("list[bytes]", kept) or await self.save_layout(layout.fresh(len(self.all)), is_first=True)
-        fields = {name.decode(): value.decode() for name, value in zip(flat[0::2], flat[1::2], strict=True)}
+        fields = line.texts(kept or await self.save_layout(layout.fresh(len(self.all)), is_first=True))
         asked = [partition.command("HGET", partition.key("registry"), "version") for partition in self.all]
         return layout.read(fields, cast("list[bytes | None]", await asyncio.gather(*asked)))
 

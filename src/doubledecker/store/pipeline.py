@@ -1,16 +1,22 @@
-"""What the pipeline says about itself: the hash `pipeline` at home, a field a step and one for the process."""
+"""What the pipeline says: of itself and of what it has measured.
+
+The hash `pipeline` at home has a field a step and one for the process. The hash `measures` has the latest measures, a
+field a span: who shows them needs neither Spark nor the lake.
+"""
 
 from dataclasses import dataclass
-from typing import cast
 
 import msgspec
 
 from doubledecker.model.step import RunReport, StepReport
+from doubledecker.model.summary import Summary
+from doubledecker.store import line
 from doubledecker.store.partitions import Partition
 
 _RUN = "run"
 _decode_run = msgspec.json.Decoder(RunReport).decode
 _decode_step = msgspec.json.Decoder(StepReport).decode
+_decode_summary = msgspec.json.Decoder(Summary).decode
 
 
 @dataclass(frozen=True)
@@ -22,20 +28,29 @@ class PipelineState:
 
 
 async def report_run(home: Partition, report: RunReport) -> None:
-    """Say how the process fares."""
     await home.write("HSET", home.key("pipeline"), _RUN, msgspec.json.encode(report))
 
 
 async def report_step(home: Partition, name: str, report: StepReport) -> None:
-    """Say how a step fares."""
     await home.write("HSET", home.key("pipeline"), name, msgspec.json.encode(report))
 
 
 async def read(home: Partition) -> PipelineState:
     """All that was said last."""
-    flat = cast("list[bytes]", await home.command("HGETALL", home.key("pipeline")))
-    said = {name.decode(): value for name, value in zip(flat[0::2], flat[1::2], strict=True)}
+    said = line.fields(await home.command("HGETALL", home.key("pipeline")))
     run = said.pop(_RUN, None)
     return PipelineState(
         _decode_run(run) if run else None, {name: _decode_step(value) for name, value in sorted(said.items())}
     )
+
+
+async def tell_measures(home: Partition, *summaries: Summary) -> None:
+    """Replace what was said of each summary's span."""
+    fields = [word for each in summaries for word in (each.span, msgspec.json.encode(each))]
+    await home.write("HSET", home.key("measures"), *fields)
+
+
+async def measures(home: Partition) -> dict[str, Summary]:
+    """What was said last, by span (`minute`, `hour`); empty when nothing has been measured on this bus."""
+    kept = line.fields(await home.command("HGETALL", home.key("measures")))
+    return {span: _decode_summary(text) for span, text in kept.items()}

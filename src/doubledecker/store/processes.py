@@ -1,7 +1,7 @@
 """The processes of the bus: what each reports of itself in the home partition, for as long as it is alive.
 
 What a process counts for itself, such as its open connections, is known to it alone. Each writes it down every few
-seconds, so that any of them can show all.
+seconds, so that any of them can show all. Watches have heartbeats besides, wherever they run.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,6 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Family(msgspec.Struct, frozen=True, array_like=True):
-    """A metric with all its samples."""
-
     name: str
     help: str
     type: str
@@ -54,7 +52,6 @@ async def report(home: Partition, said: Report) -> None:
 
 
 async def reports(home: Partition, *, silent_ms_max: int) -> list[Report]:
-    """The last reports of all processes that are alive."""
     now_ms = await home.time_ms()
     alive = cast(
         "list[bytes]", await home.command("ZRANGEBYSCORE", home.key("processes"), now_ms - silent_ms_max, "+inf")
@@ -70,3 +67,21 @@ async def sign_off(home: Partition, processes: Sequence[str]) -> None:
     await home.commands(
         [["ZREM", home.key("processes"), *processes], ["HDEL", home.key("processes:reports"), *processes]]
     )
+
+
+async def beat_watch(home: Partition, watch: str, *, dead_ms: int) -> None:
+    """Say that a watch is alive, by the server's clock, and forget those that died long ago."""
+    now_ms = await home.time_ms()
+    key = home.key("watchers")
+    await home.write("ZADD", key, now_ms, watch)
+    await home.command("ZREMRANGEBYSCORE", key, "-inf", now_ms - dead_ms)
+
+
+async def watches_alive(home: Partition, *, silent_ms_max: int) -> int:
+    now_ms = await home.time_ms()
+    return cast("int", await home.command("ZCOUNT", home.key("watchers"), now_ms - silent_ms_max, "+inf"))
+
+
+async def sign_off_watch(home: Partition, watch: str) -> None:
+    """One that ends cleanly is not missed."""
+    await home.command("ZREM", home.key("watchers"), watch)

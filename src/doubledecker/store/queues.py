@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from doubledecker.model.queue import Queue
+from doubledecker.store.line import Reply, words
 from doubledecker.store.partitions import Partition
-from doubledecker.store.scripts import Encoded, Packable, load
+from doubledecker.store.scripts import Encoded, Packable, Script, Value, load
 
 # Measured: a pull of 100 holds the server for about a millisecond.
 PULL_MAX = 200
@@ -103,10 +104,10 @@ async def pull(
     each by itself. `floor` is how far the queue is over all partitions, `is_alone` whether no other has anything to
     serve.
     """
-    reply = await partition.run(
+    reply = await run(
+        partition,
         _PULL,
-        queue=queue.name,
-        charge=queue.charge,
+        queue,
         most=most,
         lease_ms=lease_ms,
         attempts_max=queue.attempts_max,
@@ -136,14 +137,7 @@ async def overdue(partition: Partition, names: Sequence[str], *, by_ms: int) -> 
 
 async def ack(partition: Partition, queue: Queue, held: Sequence[Named]) -> list[str]:
     """End messages; returns the ids that were still the caller's."""
-    reply = await partition.run(
-        _ACK,
-        queue=queue.name,
-        charge=queue.charge,
-        ids=[each.id for each in held],
-        attempts=[each.attempt for each in held],
-    )
-    return ids_of(reply)
+    return words(await run(partition, _ACK, queue, **_named(held)))
 
 
 async def nack(
@@ -153,62 +147,36 @@ async def nack(
 
     Of a spared one whose lease had ended before, the attempt that this cost is taken back.
     """
-    reply = await partition.run(
+    reply = await run(
+        partition,
         _NACK,
-        queue=queue.name,
-        charge=queue.charge,
-        ids=[each.id for each in held],
-        attempts=[each.attempt for each in held],
+        queue,
+        **_named(held),
         delays=[each.delay_ms for each in held],
         spared=[int(isinstance(each, Held) and each.is_spared) for each in held],
         # With none left every attempt was the last.
         attempts_max=0 if is_rejected else queue.attempts_max,
         why=why,
     )
-    kept = ids_of(reply)
+    kept = words(reply)
     if len(kept) < len(held) and not is_rejected:
         lost = [each for each in held if isinstance(each, Held) and each.is_spared and each.id not in kept]
-        await _spare(partition, queue, lost)
+        if lost:
+            await run(partition, _SPARE, queue, **_named(lost), attempts_max=queue.attempts_max)
     return kept
-
-
-async def _spare(partition: Partition, queue: Queue, lost: Sequence[Held]) -> None:
-    if lost:
-        await partition.run(
-            _SPARE,
-            queue=queue.name,
-            charge=queue.charge,
-            ids=[each.id for each in lost],
-            attempts=[each.attempt for each in lost],
-            attempts_max=queue.attempts_max,
-        )
 
 
 async def extend(partition: Partition, queue: Queue, held: Sequence[Named], *, lease_ms: int) -> tuple[int, list[str]]:
     """Hold messages longer; returns until when, and the ids that were still the caller's."""
-    reply = await partition.run(
-        _EXTEND,
-        queue=queue.name,
-        charge=queue.charge,
-        ids=[each.id for each in held],
-        attempts=[each.attempt for each in held],
-        lease_ms=lease_ms,
-    )
+    reply = await run(partition, _EXTEND, queue, **_named(held), lease_ms=lease_ms)
     until, ids = cast("tuple[int, list[bytes]]", reply)
-    return until, ids_of(ids)
+    return until, words(ids)
 
 
 async def drop_oldest(partition: Partition, queue: Queue, *, messages_max: int, bytes_enough: int) -> tuple[int, int]:
     """Drop the oldest waiting messages, until one of the bounds is met; returns how many, and their bytes."""
-    reply = await partition.run(
-        _DROP,
-        queue=queue.name,
-        charge=queue.charge,
-        facets_max=_FACETS_MAX,
-        messages_max=messages_max,
-        bytes_enough=bytes_enough,
-    )
-    dropped, size = cast("tuple[int, int]", reply)
+    bounds = {"facets_max": _FACETS_MAX, "messages_max": messages_max, "bytes_enough": bytes_enough}
+    dropped, size = cast("tuple[int, int]", await run(partition, _DROP, queue, **bounds))
     return dropped, size
 
 
@@ -237,6 +205,10 @@ async def bell(partition: Partition, last: str) -> tuple[str, list[str]]:
     return entries[-1][0].decode(), [fields[1].decode() for _, fields in entries]
 
 
-def ids_of(reply: object) -> list[str]:
-    """Ids as text."""
-    return [id_.decode() for id_ in cast("list[bytes]", reply)]
+async def run(partition: Partition, script: Script, queue: Queue, **values: Value) -> Reply:
+    """Run a script that stands on lua/queue_facets.lua."""
+    return await partition.run(script, queue=queue.name, charge=queue.charge, **values)
+
+
+def _named(held: Sequence[Named]) -> dict[str, Value]:
+    return {"ids": [each.id for each in held], "attempts": [each.attempt for each in held]}

@@ -16,12 +16,8 @@ from doubledecker.model.subscriber import Subscriber
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
 
-_SAVE, _TAKE, _RENEW, _SETTLE = (
-    load("receiver_save"),
-    load("permit_take"),
-    load("permit_renew"),
-    load("permit_settle"),
-)
+_SAVE, _TAKE = load("receiver_save"), load("permit_take")
+_RENEW, _SETTLE = load("permit_renew"), load("permit_settle")
 # Receivers written in one call.
 _PAGE = 500
 # Those who wait for a permit ask twenty times a second; two of these may be late.
@@ -31,8 +27,6 @@ _SETTLED_MS = 20_000
 
 
 class Answer(Enum):
-    """The answer to a wish to call a receiver."""
-
     GO = "go"
     FULL = "full"
     FAILING = "failing"
@@ -79,21 +73,17 @@ def permits(concurrency: int, partition: Partition) -> int:
     return max(1, concurrency // partition.count + (partition.index < concurrency % partition.count))
 
 
-async def save(partition: Partition, receiver: Subscriber, *, version: int, has_moved: bool = False) -> bool:
+async def save(
+    partition: Partition, token: str, known: Subscriber | None, *, version: int, has_moved: bool = False
+) -> bool:
     """Keep how many permits a receiver has by the registry of this version; False when that has changed since.
 
-    One that moved to another address has not failed yet.
+    One that moved to another address has not failed yet. One that the registry has not is kept until the last call to
+    it has ended: it may be back before, with permits anew.
     """
-    limit = permits(receiver.concurrency, partition)
-    return await partition.run(_SAVE, limits=[receiver.token, limit, int(has_moved)], version=version) == 1
-
-
-async def forget(partition: Partition, token: str, *, version: int) -> bool:
-    """Forget a receiver that the registry of this version has not; False when that has changed since.
-
-    It is kept until the last call to it has ended: it may be back before, with permits anew.
-    """
-    return await partition.run(_SAVE, limits=[token, 0, 1], version=version) == 1
+    limit = permits(known.concurrency, partition) if known else 0
+    limits: list[Packable] = [token, limit, int(has_moved or known is None)]
+    return await partition.run(_SAVE, limits=limits, version=version) == 1
 
 
 async def reconcile(partition: Partition, whom: Mapping[str, Subscriber], *, version: int) -> None:

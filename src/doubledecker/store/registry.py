@@ -20,7 +20,8 @@ from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
-from doubledecker.store import subscribers
+from doubledecker.store import line, subscribers
+from doubledecker.store.line import words
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.scripts import load
 
@@ -117,7 +118,6 @@ async def is_imported(home: Partition, secret_hash: str) -> bool:
 
 
 async def note_imported(home: Partition, secret_hash: str) -> None:
-    """Remember that a token was imported."""
     await home.write("SADD", home.key("api_tokens:imported"), secret_hash)
 
 
@@ -128,8 +128,7 @@ async def delete_token(home: Partition, id_: str) -> int:
 
 async def claim_topics(home: Partition, names: Sequence[str], *, publisher: str, most: int = 0) -> list[str]:
     """Claim topics that have no owner; returns whose each one is, empty if the publisher would have too many."""
-    owners = cast("list[bytes]", await home.run(_CLAIM, publisher=publisher, names=list(names), most=most))
-    return [owner.decode() for owner in owners]
+    return words(await home.run(_CLAIM, publisher=publisher, names=list(names), most=most))
 
 
 async def index_topics(home: Partition) -> None:
@@ -180,17 +179,12 @@ async def save_queue(home: Partition, queue: Queue, *, former: Queue | None) -> 
 
 
 async def queue(home: Partition, name: str) -> Queue | None:
-    """A queue as it is registered now."""
-    record = cast("bytes | None", await home.command("HGET", home.key("queues"), name))
-    return None if record is None else _queue(record)
+    return next(iter(await queues(home, [name])), None)
 
 
 async def queues(home: Partition, names: Sequence[str]) -> list[Queue]:
     """Those of some queues that are registered now."""
-    if not names:
-        return []
-    records = cast("list[bytes | None]", await home.command("HMGET", home.key("queues"), *names))
-    return [_queue(record) for record in records if record is not None]
+    return [_queue(record) for record in (await _records(home, "queues", names)).values() if record is not None]
 
 
 async def delete_queue(home: Partition, name: str) -> int:
@@ -234,8 +228,7 @@ async def _topic_names(home: Partition) -> AsyncIterator[list[str]]:
 async def last_kinds(partitions: Partitions, most: int) -> dict[Kind, str]:
     """Of so many topics the kind of the last event in each partition, with the topic's owner."""
     home = partitions.home
-    chosen = cast("list[bytes]", await home.command("SRANDMEMBER", home.key("topics"), most))
-    names = sorted(name.decode() for name in chosen)
+    names = sorted(words(await home.command("SRANDMEMBER", home.key("topics"), most)))
     kinds: dict[Kind, str] = {}
     for name, owner in zip(names, await topic_owners(home, names), strict=True):
         for partition in partitions.all:
@@ -247,13 +240,13 @@ async def last_kinds(partitions: Partitions, most: int) -> dict[Kind, str]:
 
 
 async def _read_all(home: Partition) -> _News:
-    tokens = cast("list[bytes]", await home.command("HGETALL", home.key("api_tokens")))
+    tokens = line.fields(await home.command("HGETALL", home.key("api_tokens")))
     found = await subscribers.load_many(home, await subscribers.all_tokens(home))
-    queues = cast("list[bytes]", await home.command("HGETALL", home.key("queues")))
+    queues = line.fields(await home.command("HGETALL", home.key("queues")))
     return _News(
-        tokens={id_.decode(): _token(record) for id_, record in zip(tokens[0::2], tokens[1::2], strict=True)},
+        tokens={id_: _token(record) for id_, record in tokens.items()},
         subscribers={**found},
-        queues={name.decode(): _queue(record) for name, record in zip(queues[0::2], queues[1::2], strict=True)},
+        queues={name: _queue(record) for name, record in queues.items()},
         is_all=True,
     )
 
@@ -263,17 +256,18 @@ async def _read_changed(home: Partition, changes: Sequence[Sequence[str]], news:
     named: dict[str, list[str]] = {"token": [], "subscriber": [], "topic": [], "queue": []}
     for kind, name in changes:
         named[kind].append(name)
-    if named["token"]:
-        records = await home.command("HMGET", home.key("api_tokens"), *named["token"])
-        for id_, record in zip(named["token"], cast("list[bytes | None]", records), strict=True):
-            news.tokens[id_] = _token(record) if record else None
+    for id_, record in (await _records(home, "api_tokens", named["token"])).items():
+        news.tokens[id_] = _token(record) if record else None
     found = await subscribers.load_many(home, named["subscriber"])
     news.subscribers.update((token, found.get(token)) for token in named["subscriber"])
-    if named["queue"]:
-        records = await home.command("HMGET", home.key("queues"), *named["queue"])
-        for name, record in zip(named["queue"], cast("list[bytes | None]", records), strict=True):
-            news.queues[name] = _queue(record) if record else None
+    for name, record in (await _records(home, "queues", named["queue"])).items():
+        news.queues[name] = _queue(record) if record else None
     news.topics.extend(named["topic"])
+
+
+async def _records(home: Partition, key: str, names: Sequence[str]) -> dict[str, bytes | None]:
+    kept = await home.command("HMGET", home.key(key), *names) if names else []
+    return dict(zip(names, cast("list[bytes | None]", kept), strict=True))
 
 
 def _queue(record: bytes) -> Queue:

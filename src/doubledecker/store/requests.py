@@ -29,12 +29,10 @@ async def claim_key(home: Partition, *, token: str, key: str, record: str, quota
 
 
 async def update_key(home: Partition, *, token: str, key: str, record: str) -> None:
-    """Replace what is remembered of a request."""
     await home.write("HSET", home.key(f"idempotency:{token}"), key, record)
 
 
 async def forget_key(home: Partition, *, token: str, key: str) -> None:
-    """Give a key free again."""
     kept, ages = home.key(f"idempotency:{token}"), home.key(f"ages:{token}")
     await home.commands([["HDEL", kept, key], ["ZREM", ages, key]])
 

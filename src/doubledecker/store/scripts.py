@@ -8,7 +8,7 @@ A header line becomes a local of the script, so a body never says KEYS or ARGV:
     -- rest messages  text                        all further arguments, as a table
     -- now                                        milliseconds by the server's clock (tests shift it)
     -- deny-oom                                   the server refuses it whole when its memory is full
-    -- uses queue_facets                          what that file declares and defines is here too
+    -- uses queue_facets                          what that part declares and defines is here too, and what it uses
     -- returns …
 
 A file whose first word is `part` is no step by itself, only used by others.
@@ -24,7 +24,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from importlib import resources
 
 import msgspec
@@ -96,10 +96,8 @@ class Script:
 def load(name: str) -> Script:
     """Read `lua/<name>.lua` and bind what its header declares, and those of the parts it uses."""
     body = read(name)
-    header = parse(body)
     parts = [read(part) for part in parts_of(body)]
-    for part in reversed(parts):
-        header = _joined(parse(part), header)
+    header = reduce(_joined, map(parse, (*parts, body)))
     flags = "" if _DENY_OOM.search(body) else " flags=allow-oom"
     text = f"#!lua{flags}\n" + _prelude(header) + "".join(parts) + body
     placeholders = frozenset(p for _, template in header.keys for p in _PLACEHOLDER.findall(template))
@@ -115,8 +113,9 @@ def read(name: str) -> str:
 
 
 def parts_of(body: str) -> list[str]:
-    """The parts that a script uses."""
-    return _USES.findall(body)
+    """The parts that a script uses, and those that these use: each once, and before whoever uses it."""
+    found = (name for part in _USES.findall(body) for name in (*parts_of(read(part)), part))
+    return list(dict.fromkeys(found))
 
 
 def all_names() -> list[str]:

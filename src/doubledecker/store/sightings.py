@@ -12,7 +12,9 @@ import msgspec
 from doubledecker.model.event import Event
 from doubledecker.model.queue import Queue
 from doubledecker.store import letters
+from doubledecker.store.line import words
 from doubledecker.store.partitions import Partition
+from doubledecker.store.queues import RECORD
 
 # In each partition: enough for what an ordinary backlog holds, and looked through within seconds.
 BATCHES_MAX = 5_000
@@ -47,7 +49,7 @@ async def find(partition: Partition, id_: str) -> list[Sighting]:
 
 async def _in_batches(partition: Partition, id_: str) -> AsyncIterator[Sighting]:
     reply = await partition.command("ZRANGE", partition.key("batches:index"), 0, BATCHES_MAX - 1)
-    bids = [bid.decode() for bid in cast("list[bytes]", reply)]
+    bids = words(reply)
     for first in range(0, len(bids), _PAGE):
         page = bids[first : first + _PAGE]
         lists = await partition.commands([["LRANGE", partition.key(f"batch:{bid}"), 0, -1] for bid in page])
@@ -65,7 +67,7 @@ async def _in_queue(partition: Partition, name: str, id_: str) -> AsyncIterator[
         for message, text in zip(flat[0::2], flat[1::2], strict=True):
             if (event := _meant([text], id_)) is not None:
                 tried = await partition.command("HGET", partition.key(f"queue:tried:{name}"), message)
-                attempts = msgspec.msgpack.decode(cast("bytes", tried))[0] if tried else 0
+                attempts = RECORD.unpack_from(cast("bytes", tried))[0] if tried else 0
                 yield Sighting("queue", name, message.decode(), attempts, event.replay)
         seen += len(flat) // 2
         if cursor == b"0":

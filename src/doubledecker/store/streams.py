@@ -27,12 +27,10 @@ async def renew(home: Partition, client: str, streams: Sequence[str]) -> None:
 
 
 async def leave(home: Partition, client: str, stream: str) -> None:
-    """Count a stream no longer."""
     await home.command("ZREM", home.key(f"streams:{client}"), stream)
 
 
 async def counts(home: Partition, clients: Sequence[str]) -> dict[str, int]:
-    """How many streams each client has open."""
     now_ms = await home.time_ms()
     asked: list[list[Encoded]] = [["ZCOUNT", home.key(f"streams:{client}"), now_ms, "+inf"] for client in clients]
     return dict(zip(clients, cast("list[int]", await home.commands(asked)), strict=True))

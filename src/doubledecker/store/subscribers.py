@@ -7,7 +7,7 @@ from typing import cast
 
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import uid
-from doubledecker.store import receivers
+from doubledecker.store import line, receivers
 from doubledecker.store.bulk import NOWHERE, Beginning
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.receivers import State
@@ -90,30 +90,19 @@ async def leave_topic(home: Partition, token: str, name: str) -> int:
 
 
 async def load_many(home: Partition, tokens: Sequence[str]) -> dict[str, Subscriber]:
-    """Those of the subscribers that exist."""
     found = {}
     for start in range(0, len(tokens), _PAGE):
         page = tokens[start : start + _PAGE]
-        commands = [
-            command
-            for token in page
-            for command in (
-                ["HGETALL", home.key(f"subscriber:{token}")],
-                ["SMEMBERS", home.key(f"topics:{token}")],
-            )
-        ]
-        replies = cast("list[list[bytes]]", await home.commands(commands))
-        for token, flat, topics in zip(page, replies[0::2], replies[1::2], strict=True):
-            if flat:
-                found[token] = _subscriber(token, _fields(flat), topics)
+        records = [["HGETALL", home.key(f"subscriber:{token}")] for token in page]
+        replies = await home.commands([*records, *(["SMEMBERS", home.key(f"topics:{token}")] for token in page)])
+        for token, record, topics in zip(page, replies[: len(page)], replies[len(page) :], strict=True):
+            if record:
+                found[token] = _subscriber(token, line.texts(record), line.words(topics))
     return found
 
 
 async def all_tokens(home: Partition) -> list[str]:
-    """The ids of all subscribers."""
-    return sorted(
-        token.decode() for token in cast("list[bytes]", await home.command("SMEMBERS", home.key("subscribers")))
-    )
+    return sorted(line.words(await home.command("SMEMBERS", home.key("subscribers"))))
 
 
 async def conditions(partitions: Partitions, tokens: Sequence[str]) -> dict[str, Condition]:
@@ -131,16 +120,12 @@ _HEALTH_FIELDS = ("health_points", "last_attempted_at")
 _PAGE = 500  # subscribers read in one round trip
 
 
-def _fields(flat: list[bytes]) -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in zip(flat[0::2], flat[1::2], strict=True)}
-
-
-def _subscriber(token: str, fields: dict[str, str], topics: list[bytes]) -> Subscriber:
+def _subscriber(token: str, fields: dict[str, str], topics: list[str]) -> Subscriber:
     return Subscriber(
         token=token,
         callback=fields["callback"],
         uuid=fields["uuid"],
-        topics=tuple(sorted(topic.decode() for topic in topics)),
+        topics=tuple(sorted(topics)),
         timeout_ms=int(fields["timeout"]),
         max_events=int(fields["max_events"]),
         max_bytes=int(fields["max_bytes"]),

@@ -37,7 +37,9 @@ def main(arguments: Sequence[str]) -> None:
     parent_pid, on_parent_death = int(arguments[0]), int(arguments[1])
     command = arguments[3:]
     if _kernel_holds(on_parent_death):
-        _leave_if_orphaned(parent_pid)
+        # A parent that died before the prctl sends no signal any more.
+        if os.getppid() != parent_pid:
+            sys.exit(PARENT_GONE)
         _become(command)
     watch(command, parent_pid=parent_pid, on_parent_death=on_parent_death)
 
@@ -50,7 +52,10 @@ def watch(command: Sequence[str], *, parent_pid: int, on_parent_death: int) -> N
     if child_pid == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _become(command)
-    _leave_group()
+    # A terminal signals the whole group: the child hears it directly, and must not hear it again through us.
+    # A session's leader may not leave its group; it has no terminal either.
+    with contextlib.suppress(PermissionError):
+        os.setpgid(0, 0)
     _pass_signals_on(child_pid)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     _end_as(_outcome(child_pid, parent_pid=parent_pid, on_parent_death=on_parent_death))
@@ -59,12 +64,6 @@ def watch(command: Sequence[str], *, parent_pid: int, on_parent_death: int) -> N
 def _kernel_holds(on_parent_death: int) -> bool:
     prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)
     return prctl is not None and prctl(PR_SET_PDEATHSIG, on_parent_death, 0, 0, 0) == 0
-
-
-def _leave_if_orphaned(parent_pid: int) -> None:
-    # A parent that died before the prctl sends no signal any more.
-    if os.getppid() != parent_pid:
-        sys.exit(PARENT_GONE)
 
 
 def _become(command: Sequence[str]) -> None:
@@ -77,13 +76,6 @@ def _become(command: Sequence[str]) -> None:
         sys.stderr.write(f"tether: cannot start {command[0]}: {error.strerror}\n")
         sys.stderr.flush()
         os._exit(NOT_FOUND_STATUS)
-
-
-def _leave_group() -> None:
-    # A terminal signals the whole group: the child hears it directly, and must not hear it again through us.
-    # A session's leader may not leave its group; it has no terminal either.
-    with contextlib.suppress(PermissionError):
-        os.setpgid(0, 0)
 
 
 def _pass_signals_on(child_pid: int) -> None:

@@ -22,7 +22,7 @@ from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.token import Caller, Token
 from doubledecker.queues import view as queue_view
-from doubledecker.store import jobs, pipeline
+from doubledecker.store import jobs, pipeline, registry
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.processes import Report
 from doubledecker.web import body as bodies
@@ -173,7 +173,7 @@ class Routes:
         return _json({"name": token.name, "token": secret, "id": token.id, "former_until": token.former_until})
 
     async def list_topics(self, request: Request, _caller: Caller) -> Response:
-        known = await self._topics.get(rows=await self._registry.count_topics())
+        known = await self._topics.get(rows=await registry.count_topics(self._partitions.home))
         return known.answer(request.query_params)
 
     async def _look_at_topics(self) -> EncodedRows:

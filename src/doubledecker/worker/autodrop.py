@@ -52,8 +52,6 @@ class _Run:
 
 
 class Autodrop:
-    """Frees memory on the servers of a bus."""
-
     def __init__(self, partitions: Partitions, live: LiveRegistry, rules: MemoryRules) -> None:
         self._partitions = partitions
         self._live = live

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from doubledecker import log
+from doubledecker.background import sleep_until
 from doubledecker.errors import BusAway, RetryLater
 from doubledecker.store import jobs
 from doubledecker.store.jobs import Taken
@@ -44,7 +45,6 @@ class AuxJobs:
         self._running: asyncio.Task[None] | None = None
 
     def wake(self) -> None:
-        """There may be something to take."""
         self._is_wanted.set()
 
     async def run(self) -> None:
@@ -69,9 +69,7 @@ class AuxJobs:
             self._is_wanted.clear()
             first += 1
             wait_s = await self._visit(first)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._is_wanted.wait()
+            await sleep_until(self._is_wanted, wait_s)
 
     async def _visit(self, first: int) -> float:
         """Run a job of each partition, beginning with another one each time; returns how long to sleep."""

@@ -23,8 +23,6 @@ class Adapter(Protocol):
 
 
 class Monitor:
-    """Sends one overview to every adapter."""
-
     def __init__(self, adapters: Sequence[Adapter]) -> None:
         self._adapters = adapters
 

@@ -11,21 +11,21 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.launch import Launch, launch
 from doubledecker.assembly.settings import Settings
+from doubledecker.background import sleep_until
 from doubledecker.bus.presence import Presence
-from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.deliver import Deliverer
 from doubledecker.errors import BusAway
 from doubledecker.model.job import AUX, MAIN, Job
 from doubledecker.model.uid import uid
 from doubledecker.store import jobs
-from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.partitions import Partition
 from doubledecker.worker.autodrop import Autodrop
 from doubledecker.worker.aux_jobs import AuxJobs
 from doubledecker.worker.backlogs import BacklogMeter
 from doubledecker.worker.chores import ChoreRules, Chores
 from doubledecker.worker.deliver import Deliveries
 from doubledecker.worker.monitor import Adapter, Monitor, PrintAdapter, StatsdAdapter
-from doubledecker.worker.watch import Watch, make_watch
+from doubledecker.worker.watch import make_watch
 
 # Safety net for what a crash left behind; nothing that is on time waits for it.
 _REPAIR_S = 1.0
@@ -53,20 +53,7 @@ class _Pulse:
         self.beat_at_s = now_s
 
 
-@dataclass(frozen=True)
-class Rhythm:
-    """How many slots, and how often what happens."""
-
-    slots: int
-    sleep_s_max: float
-    dead_s: float
-    shutdown_s: float
-    scrub_s: float
-    tickers: dict[str, float]
-
-
 async def run(settings: Settings, stop: asyncio.Event, launched: Launch | None = None) -> None:
-    """Work until `stop` is set."""
     launched = launched or launch("worker")
     async with (
         build.open_bus(settings, stop=stop, migrate=build.migrating(settings, stop)) as bus,
@@ -75,34 +62,8 @@ async def run(settings: Settings, stop: asyncio.Event, launched: Launch | None =
         bus.headroom.check()
         presence = Presence(bus.partitions.home, launched.process, kind=launched.kind)
         with contextlib.closing(Monitor(_adapters(settings))) as monitor:
-            worker = make_worker(settings, bus, deliverer, monitor)
             async with presence.kept():
-                await worker.run(stop, launched.ready)
-
-
-def make_worker(settings: Settings, bus: Bus, deliverer: Deliverer, monitor: Monitor) -> "Worker":
-    """The worker for these settings."""
-    chore = ChoreRules(dead_ms=round(settings.worker_dead_s * 1000), memory=bus.headroom.rules)
-    rhythm = Rhythm(
-        slots=settings.worker_threads,
-        sleep_s_max=settings.acquire_timeout_s,
-        dead_s=settings.worker_dead_s,
-        shutdown_s=settings.shutdown_s,
-        scrub_s=settings.scrub_interval_s,
-        tickers={
-            "monitor": settings.monitor_interval_s,
-            "autodrop": settings.autodrop_interval_s,
-            "backlogs": _BACKLOGS_S,
-            "repair": _REPAIR_S,
-            "sweep": _SWEEP_S,
-            "return": _RETURN_S,
-        },
-    )
-    autodrop = Autodrop(bus.partitions, bus.registry, bus.headroom.rules)
-    meter = BacklogMeter(bus.partitions, bus.registry, bus.headroom.rules)
-    chores = Chores(bus.partitions, bus.registry, monitor, autodrop, meter, chore)
-    watch = make_watch(settings, bus, deliverer)
-    return Worker(bus.partitions, bus.registry, deliverer, chores, watch, rhythm)
+                await Worker(settings, bus, deliverer, monitor).run(stop, launched.ready)
 
 
 def _adapters(settings: Settings) -> list[Adapter]:
@@ -115,42 +76,42 @@ def _adapters(settings: Settings) -> list[Adapter]:
 
 
 class Worker:
-    """Everything that one worker process does."""
-
-    def __init__(
-        self,
-        partitions: Partitions,
-        registry: LiveRegistry,
-        deliverer: Deliverer,
-        chores: Chores,
-        watch: Watch,
-        rhythm: Rhythm,
-    ) -> None:
-        self._partitions = partitions
-        self._registry = registry
-        self._chores = chores
-        self._watch = watch
-        self._rhythm = rhythm
-        self._beat_s = rhythm.dead_s / _BEATS_PER_DEATH
+    def __init__(self, settings: Settings, bus: Bus, deliverer: Deliverer, monitor: Monitor) -> None:
+        self._settings = settings
+        self._partitions = partitions = bus.partitions
+        self._registry = registry = bus.registry
+        memory = bus.headroom.rules
+        autodrop, meter = Autodrop(partitions, registry, memory), BacklogMeter(partitions, registry, memory)
+        rules = ChoreRules(dead_ms=round(settings.worker_dead_s * 1000), memory=memory)
+        self._chores = Chores(partitions, registry, monitor, autodrop, meter, rules)
+        self._watch = make_watch(settings, bus, deliverer)
+        self._tickers = {
+            "monitor": settings.monitor_interval_s,
+            "autodrop": settings.autodrop_interval_s,
+            "backlogs": _BACKLOGS_S,
+            "repair": _REPAIR_S,
+            "sweep": _SWEEP_S,
+            "return": _RETURN_S,
+        }
+        self._beat_s = settings.worker_dead_s / _BEATS_PER_DEATH
         self._pulses = [_Pulse() for _ in partitions.all]
         self._process = process = uid()
-        slots, aux_slot = [uid() for _ in range(rhythm.slots)], uid()
+        slots, aux_slot = [uid() for _ in range(settings.worker_threads)], uid()
         self._slots = [*slots, aux_slot]
-        sleep_s_max = rhythm.sleep_s_max
+        sleep_s_max = settings.acquire_timeout_s
         self._deliveries = Deliveries(
             partitions, registry, deliverer, slots=slots, process=process, sleep_s_max=sleep_s_max
         )
-        self._aux = AuxJobs(partitions, aux_slot, chores.run, process=process, sleep_s_max=sleep_s_max)
+        self._aux = AuxJobs(partitions, aux_slot, self._chores.run, process=process, sleep_s_max=sleep_s_max)
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
         """Work until `stop` is set; then finish or give back what is held. Calls `ready` when it begins."""
         # Before it takes anything: a slot that was never heard of counts as dead.
         while not all(await asyncio.gather(*(self._try_beat(partition) for partition in self._partitions.all))):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PAUSE_S):
-                    await stop.wait()
-                    return
-        _log.info("worker.started", slots=self._rhythm.slots, partitions=len(self._partitions.all))
+            await sleep_until(stop, _PAUSE_S)
+            if stop.is_set():
+                return
+        _log.info("worker.started", slots=self._settings.worker_threads, partitions=len(self._partitions.all))
         ready()
         async with asyncio.TaskGroup() as tasks:
             background = [
@@ -160,12 +121,12 @@ class Worker:
                     for partition in self._partitions.all
                     for forever in (self._beat, self._scrub, self._listen)
                 ),
-                *(tasks.create_task(self._tick(name, every_s)) for name, every_s in self._rhythm.tickers.items()),
+                *(tasks.create_task(self._tick(name, every_s)) for name, every_s in self._tickers.items()),
             ]
             parts = (self._deliveries, self._aux)
             working = [tasks.create_task(each) for each in (*(part.run() for part in parts), self._watch.run(stop))]
             await stop.wait()
-            await asyncio.gather(*(part.stop(patience_s=self._rhythm.shutdown_s) for part in parts))
+            await asyncio.gather(*(part.stop(patience_s=self._settings.shutdown_s) for part in parts))
             await asyncio.gather(*working)
             for task in background:
                 task.cancel()
@@ -192,10 +153,10 @@ class Worker:
         When Redis was away, the heartbeats of all are old: nobody is dead before there was the time to beat again.
         """
         while True:
-            await asyncio.sleep(self._rhythm.scrub_s)
+            await asyncio.sleep(self._settings.scrub_interval_s)
             is_beating = await self._try_beat(partition)
             resumed_at_s = self._pulses[partition.index].resumed_at_s
-            if is_beating and asyncio.get_running_loop().time() - resumed_at_s >= self._rhythm.dead_s:
+            if is_beating and asyncio.get_running_loop().time() - resumed_at_s >= self._settings.worker_dead_s:
                 try:
                     await self._chores.scrub(partition)
                 except BusAway:

@@ -14,10 +14,12 @@ Everything in hand, buffered or on its way, is under a short lease that the proc
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 
 import msgspec
 
 from doubledecker import log
+from doubledecker.background import sleep_until
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway
@@ -26,7 +28,6 @@ from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Rings
 from doubledecker.store.queues import Held, Message
 from doubledecker.store.receivers import Answer, Permit
-from doubledecker.worker.buffer import Buffer
 from doubledecker.worker.push import Pusher
 
 # The longest sleep without a look: another process's lease may have ended that nobody here has heard of.
@@ -73,11 +74,10 @@ class Receive:
                     except BusAway as error:
                         _log.warning("queue.unreachable", queue=self._queue.name, error=str(error))
                         wait_s = _PAUSE_S
-                    await self._sleep(wait_s)
+                    await sleep_until(self._news, wait_s)
                 await self._release_carried()
 
     def stop(self) -> None:
-        """Pull no more."""
         self._is_stopping = True
         self._news.set()
 
@@ -147,12 +147,12 @@ class Receive:
                 left_s = closes_at - loop.time()
                 if left_s <= 0:
                     break
-                await self._sleep(min(left_s, wait_s))
+                await sleep_until(self._news, min(left_s, wait_s))
                 await asyncio.sleep(min(_GAP_S, max(0.0, closes_at - loop.time())))
         # Those whose lease ended while they waited here are someone else's by now.
         return [message for message in buffer.messages if self._in_hand.get(message.id) is message]
 
-    async def _pull_into(self, buffer: Buffer) -> float:
+    async def _pull_into(self, buffer: "Buffer") -> float:
         """Returns how long until there may be more; `_is_servable` says that there is more right now."""
         try:
             pull = await self._rings.pull(self._queue, most=buffer.room, lease_ms=self._lease_ms)
@@ -196,12 +196,51 @@ class Receive:
             if self._in_hand.get(message.id) is message:
                 del self._in_hand[message.id]
 
-    async def _sleep(self, wait_s: float) -> None:
-        """Until there is news, or for so long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await self._news.wait()
-
 
 def _held(message: Message) -> Held:
     return Held(message.id, message.attempt)
+
+
+class Buffer:
+    """Messages that go together, until one more would be too many or too large; a single one may have any size.
+
+    A message that was tried before goes with fewer others: each attempt quarters the number, and at its last attempt it
+    is alone. So no message dies for a neighbour's fault, and after an outage retries are not all calls of one.
+    """
+
+    def __init__(self, *, count_max: int, bytes_max: int, attempts_max: int) -> None:
+        self.messages: list[Message] = []
+        self.is_full = False
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._attempts_max = attempts_max
+        self._share_max = count_max
+        self._bytes = 0
+
+    def add(self, messages: Sequence[Message]) -> list[Message]:
+        """Take messages in their order; returns those from the first on that found no room."""
+        for i, message in enumerate(messages):
+            count, size = len(self.messages) + 1, self._bytes + len(message.event)
+            share_max = min(self._share_max, self._company(message.tries))
+            if self.is_full or (self.messages and (count > share_max or size > self._bytes_max)):
+                self.is_full = True
+                return list(messages[i:])
+            self.messages.append(message)
+            self._bytes, self._share_max = size, share_max
+            self.is_full = count >= share_max or size >= self._bytes_max
+        return []
+
+    @property
+    def room(self) -> int:
+        """How many more are likely to fit, if they are like those that are here; at least one."""
+        left = self._share_max - len(self.messages)
+        if not self.messages:
+            return left
+        mean = max(1, self._bytes // len(self.messages))
+        return max(1, min(left, (self._bytes_max - self._bytes) // mean))
+
+    def _company(self, tries: int) -> int:
+        """How many a message may go with, itself included."""
+        if 1 < tries >= self._attempts_max:
+            return 1
+        return max(1, self._count_max >> 2 * (tries - 1))

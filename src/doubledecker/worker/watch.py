@@ -15,13 +15,13 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.launch import launch
 from doubledecker.assembly.settings import Settings
-from doubledecker.background import beside
+from doubledecker.background import beside, sleep_until
 from doubledecker.bus.presence import Presence
 from doubledecker.delivery.deliver import Deliverer
 from doubledecker.errors import BusAway
 from doubledecker.model.queue import Queue
 from doubledecker.model.uid import uid
-from doubledecker.store import watchers
+from doubledecker.store import processes
 from doubledecker.worker.push import Pusher
 from doubledecker.worker.receive import Receive
 
@@ -57,7 +57,6 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
 
 
 def make_watch(settings: Settings, bus: Bus, deliverer: Deliverer) -> "Watch":
-    """The watch for these settings."""
     pusher = Pusher(bus.partitions, bus.rings, deliverer, lease_ms=round(settings.watch_lease_s * 1000))
     return Watch(bus, pusher, shutdown_s=settings.shutdown_s)
 
@@ -79,12 +78,10 @@ class Watch:
         async with beside(self._bus.bell.run()), beside(self._beat()):
             while not stop.is_set():
                 self._look()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_S):
-                        await stop.wait()
+                await sleep_until(stop, _LOOK_S)
             await self._end_all()
         with contextlib.suppress(BusAway):
-            await watchers.sign_off(self._bus.partitions.home, self._name)
+            await processes.sign_off_watch(self._bus.partitions.home, self._name)
         _log.info("watch.stopped")
 
     def _look(self) -> None:
@@ -129,7 +126,7 @@ class Watch:
         home, lease_ms = self._bus.partitions.home, self._pusher.lease_ms
         while True:
             try:
-                await watchers.beat(home, self._name, dead_ms=10 * lease_ms)
+                await processes.beat_watch(home, self._name, dead_ms=10 * lease_ms)
                 beats = [served.receive.beat() for served in (*self._served.values(), *self._ending)]
                 await asyncio.gather(*beats)
             except BusAway as error:

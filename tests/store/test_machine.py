@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from doubledecker.store import cores
+from doubledecker.store import machine
 
 MACHINE = len(os.sched_getaffinity(0))
 
@@ -30,7 +30,7 @@ def test_the_least_of_machine_and_control_groups_holds(tmp_path: Path, group: st
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text + "\n")
 
-    assert cores.count(tmp_path) == found
+    assert machine.cores(tmp_path) == found
 
 
 @pytest.mark.skipif(MACHINE < 2, reason="one core cannot be less than one and a half")
@@ -40,4 +40,4 @@ def test_a_part_of_a_core_counts_as_one(tmp_path: Path):
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     (tmp_path / "sys/fs/cgroup/cpu.max").write_text("150000 100000\n")
 
-    assert cores.count(tmp_path) == 2
+    assert machine.cores(tmp_path) == 2

@@ -3,7 +3,7 @@
 import pytest
 
 from doubledecker.store.queues import Message
-from doubledecker.worker.buffer import Buffer
+from doubledecker.worker.receive import Buffer
 
 
 def messages(*sizes: int, tries: int = 1) -> list[Message]:
