@@ -55,6 +55,7 @@ PLACEHOLDERS = {
     "bid": r"[A-Za-z0-9_-]{20}",
     "slot": r"[A-Za-z0-9_-]{20}",
     "fid": r"[A-Za-z0-9_-]{20}",
+    "line": r"(?:own|others|batches):[a-z0-9_-]+-[0-9a-f]{8}",
     "rid": r"[A-Za-z0-9_-]{20}",
     "nonce": r"[0-9a-f]+",
     "queue": r"[a-z0-9_.-]+",
@@ -247,6 +248,11 @@ async def fill(bus: TestBus, good: Receiver, bad: Receiver, stuck: Receiver) -> 
             mine = [an_event(n, topic, tenant=tenant, id=f"{tenant}-{topic}-{n}") for n in range(3)]
             await bus.publish(publisher, mine)
     await bus.publish(publisher, [an_event(0, "wide", data="x" * WIDE_BYTES)])
+    for partition in bus.partitions.all:
+        # As 0.1.0 left it.
+        await partition.write(
+            "RPUSH", partition.key(f"fanout:{uid()}"), msgspec.json.encode(an_event()), "gone-01234567"
+        )
     await publish_with_key(bus, publisher)
     await ask_with_digest(bus, "publisher", publisher)
     await unsubscribe(bus, gone)

@@ -77,7 +77,10 @@ async def test_order_inside_a_facet_is_kept_when_events_go_to_different_queues(p
     assert times(await drain(rings, some)) == list(range(0, 20, 3))
 
 
-async def test_two_hundred_queues_get_a_key_and_a_queue_gets_many_keys(plain: Partitions):
+async def test_two_hundred_queues_get_a_key_and_a_queue_gets_many_keys(
+    plain: Partitions, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("doubledecker.store.division.OWN_MAX", 200)
     async with a_publisher(plain) as (publisher, live, client):
         for n in range(200):
             await live.register_queue(a_queue(f"q{n}", f"t{n}:.*" if n % 2 else ".*"), caller=ROOT)

@@ -65,7 +65,7 @@ def test_what_may_be_refused_is_asked_of_every_queue_that_refuses_in_order_of_th
     ]
 
 
-@given(st.lists(KINDS, max_size=12))
+@given(st.lists(KINDS, max_size=4))
 def test_a_queue_may_keep_out_the_events_of_others_than_its_owner_but_refuses_none(kinds):
     made = planned(kinds, publisher="bob")
     names = [name for name, *_ in made["bounds"]]

@@ -47,7 +47,7 @@ async def test_copies_are_counted_on_the_last_events_and_tenants_in_the_largest_
         ann, bob = await bus.token("ann"), await bus.token("bob")
         for name, pattern in {"a": ".*:page:.*", "b": ".*:page:.*", "c": ".*:other:.*", "d": "t1:.*"}.items():
             await ask(bus, "PUT", f"/queues/{name}", ann, json={"pattern": pattern})
-        await bus.publish(bob, [an_event(n, "page", tenant=f"t{n % 3}") for n in range(9)])
+        await bus.publish(bob, [an_event(n, "page", tenant=f"t{n % 3}") for n in range(6)])
         shown = await metrics(bus)
         async with build.open_bus(bus.settings) as other:
             seen = await usage.look(other.partitions, other.registry, [], connections_max=9)

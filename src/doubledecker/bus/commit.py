@@ -10,9 +10,10 @@ the event of one publisher waits for a call or two, however many events others h
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 
 from doubledecker.bus.headroom import Headroom
@@ -21,13 +22,15 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, DoubledeckerError, JournalFull, TooLarge, Unauthenticated
 from doubledecker.model.event import Draft, Kind
 from doubledecker.model.routing import Registry
-from doubledecker.store import events, offers
+from doubledecker.store import division, events, offers
 from doubledecker.store.events import Accepted
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 
 # The registry would have to change this often within one commit; then something else is wrong.
 _STALE_MAX = 20
+# A copy into a queue takes the server some 4 µs among others, one into a batch about 1.
+_QUEUE_COST = 4
 _TOO_LARGE = (
     f"with ?all=1 the events must fit one write, and these do not: at most {offers.WRITES_MAX} copies, "
     f"the journal's included, and {offers.BYTES_MAX} bytes over all receivers; send fewer, or without it"
@@ -66,23 +69,42 @@ class Group:
     wholes: list[tuple[int, int]] = field(default_factory=list)
     writes: int = 0
     size: int = 0
+    cost: int = 0
     writes_max: int = field(default_factory=lambda: offers.WRITES_MAX)
     size_max: int = field(default_factory=lambda: offers.BYTES_MAX)
+    cost_max: float = math.inf
+    # Copies of an event into queues that are made at once, by the identity of these and publisher: most share them.
+    prompt: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def share(self, left: int) -> None:
         """Leave the next publisher its part of the room that is left for so many."""
         self.writes_max = self.writes + max(1, (offers.WRITES_MAX - self.writes) // left)
         self.size_max = self.size + max(1, (offers.BYTES_MAX - self.size) // left)
+        self.cost_max = self.cost + max(1, (offers.WRITES_MAX - self.cost) // left)
+
+    def share_all(self) -> None:
+        """Leave the next publisher all there is: what is written whole may take as long as its writes do."""
+        self.share(1)
+        self.cost_max = math.inf
 
     def take(self, offer: Offer) -> bool:
         """Take the offer along if there is room for it; for one there always is."""
-        places = offer.writes
+        queued = self._queued(offer) if offer.route.queues else 0
+        places = 1 if offer.is_wide else 1 + len(offer.route.receivers) + queued
         writes, size = self.writes + places, self.size + len(offer.message) * places
-        if self.offers and (writes > self.writes_max or size > self.size_max):
+        cost = self.cost + places + (_QUEUE_COST - 1) * queued
+        if self.offers and (writes > self.writes_max or size > self.size_max or cost > self.cost_max):
             return False
         self.offers.append(offer)
-        self.writes, self.size = writes, size
+        self.writes, self.size, self.cost = writes, size, cost
         return True
+
+    def _queued(self, offer: Offer) -> int:
+        key = id(offer.route.queues), offer.publisher
+        count = self.prompt.get(key)
+        if count is None:
+            count = self.prompt[key] = division.prompt_copies(offer.route.queues, offer.publisher)
+        return count
 
 
 def check_whole(publisher: str, drafts: Sequence[Draft], snapshot: Registry) -> None:
@@ -196,8 +218,8 @@ class Committer:
         """Add what fits of a unit; says whether all of it did."""
         if unit.is_whole and not group.parts:
             # It fits no share, perhaps; where it comes first it has all the room there is.
-            group.share(1)
-        before = Group(list(group.offers), group.parts, [], group.writes, group.size) if unit.is_whole else group
+            group.share_all()
+        before = replace(group, offers=list(group.offers)) if unit.is_whole else group
         upto = unit.written
         for draft in islice(unit.drafts, unit.written, None):
             if not group.take(_offer(unit.publisher, draft, self._registry.snapshot)):
@@ -205,7 +227,7 @@ class Committer:
             upto += 1
         is_complete = upto == len(unit.drafts)
         if unit.is_whole and not is_complete:
-            group.offers, group.writes, group.size = before.offers, before.writes, before.size
+            group.offers, group.writes, group.size, group.cost = before.offers, before.writes, before.size, before.cost
             return False
         if unit.is_whole:
             group.wholes.append((len(before.offers), len(group.offers) - 1))

@@ -3,8 +3,8 @@
 -- Nothing is written when the caller's registry is old or the journal is full. Otherwise each event that is not a
 -- repeat, nor refused because a queue is full, goes to the journal, to its topic's counters, to the current batch of
 -- every receiver, and to its facet's line in every queue that matches, but for full ones that may not refuse it; full batches are promoted, each new batch gets
--- its job, and whoever waits for a queue that was empty is woken. An event with more receivers than one call may write is kept aside with
--- their names, and an aux job calls this script again, a slice of receivers at a time, until none is left.
+-- its job, and whoever waits for a queue that was empty is woken. Copies that would take too long are left for later, with the
+-- names of who gets them, and an aux job calls this script again, a slice at a time, until none is left.
 --
 -- deny-oom
 -- uses registry_fence
@@ -14,6 +14,7 @@
 -- uses queue_lines
 -- uses event_queues
 -- uses event_fence
+-- uses event_fanout
 -- key  journal        journal                hash    events_bytes: what the event journal holds; archive
 -- key  journal_events journal:events         stream  accepted events, lines of JSON by publisher, compressed or not
 -- key  counters       counters               hash    telemetry
@@ -22,16 +23,15 @@
 -- key  aux_hungry     jobs:hungry:aux        set     processes that wait for aux jobs
 -- keys topic          topic:<name>           hash    counter, last_event
 -- keys seen           ids:<publisher>        zset    publishers' own event ids by arrival, to tell repeats
--- keys fanout         fanout:<fid>           list    a message and the tokens that still have to get it
 -- arg  journal_bytes_max  int  refuse when the journal holds more and an archive is behind; 0 never refuses
 -- arg  id_window_ms   int   how long a publisher's id is remembered
 -- arg  ids_max        int   how many are remembered, by publisher
 -- arg  tenants_max    int   how many tenants a client's queue may know; 0 is no bound
--- arg  plan           pack  ends, publishers, topics, ids, lanes, later, channels, fanout and uids; see store/offers.py
+-- arg  plan           pack  ends, publishers, topics, ids, lanes, later, prompt, channels, fanout and uids; see store/offers.py
 -- arg  lines          text  the events, as they are stored and delivered, one a line
 -- rest compressed     text  of each publisher of the plan the lines for the journal; empty where that does not pay
 -- now
--- returns             {"ok", journal bytes, {repeat, …}, {refused, why, …}, is heard} or {"stale" | "full" | "moved" | "fenced"}
+-- returns             {"ok", journal bytes, {repeat, …}, {refused, why, …}, is heard} or {"stale" | "full" | "moved" | "fenced"} or {"behind", {line, …}}
 
 if is_stale() then
   return {"stale"}
@@ -40,11 +40,18 @@ local journal_bytes = tonumber(redis.call("HGET", journal, "events_bytes") or 0)
 if journal_bytes_max > 0 and journal_bytes > journal_bytes_max and redis.call("HEXISTS", journal, "archive") == 1 then
   return {"full"}
 end
-if plan.fanout and redis.call("LLEN", fanout(plan.fanout[1])) ~= plan.fanout[2] then
+if plan.fanout and not is_next(plan.fanout) then
+  return {"moved"}
+end
+if plan.former and redis.call("EXISTS", fanout_former(plan.former)) == 0 then
   return {"moved"}
 end
 if plan.fence and not follows(plan.fence) then
   return {"fenced"}
+end
+local overtaken = lines_before()
+if #overtaken > 0 then
+  return {"behind", overtaken}
 end
 
 -- One event out of the lines: most calls need but a few of them alone.
@@ -153,6 +160,18 @@ local function written(indexes)
   return count, last
 end
 
+-- Those of some events, or of all, that are written.
+local function fresh_of(indexes)
+  local found = {}
+  for n = 1, indexes and #indexes or #plan.ends do
+    local i = indexes and indexes[n] or n
+    if not left_out[i] then
+      found[#found + 1] = i
+    end
+  end
+  return found
+end
+
 local function fresh(indexes)
   local texts = {}
   for n = 1, indexes and #indexes or #plan.ends do
@@ -216,22 +235,18 @@ for _, part in ipairs(plan.queues) do
 end
 
 for _, part in ipairs(plan.later) do
-  if not left_out[part[1]] then
-    redis.call("RPUSH", fanout(part[2]), message(part[1]))
-    for first = 1, #part[3], 1000 do
-      redis.call("RPUSH", fanout(part[2]), unpack(part[3], first, math.min(first + 999, #part[3])))
-    end
-    local job = cmsgpack.pack({"fanout", {part[2]}})
-    redis.call("SADD", aux_index, job)
-    redis.call("LPUSH", aux_instant, job)
-    ring_bell(aux_hungry)
+  local numbers = #part[4] > 0 and part[4] or nil
+  if not numbers and not is_any_left_out then
+    leave(part[1], part[2], part[3], lines, {})
+  elseif written(numbers) > 0 then
+    leave(part[1], part[2], part[3], table.concat(fresh(numbers), "\n"), fresh_of(numbers))
   end
 end
 if plan.fanout then
-  redis.call("RPOP", fanout(plan.fanout[1]), plan.fanout[3])
-  if redis.call("LLEN", fanout(plan.fanout[1])) == 1 then
-    redis.call("DEL", fanout(plan.fanout[1]))
-  end
+  pass(plan.fanout)
+end
+if plan.former then
+  redis.call("DEL", fanout_former(plan.former))
 end
 
 save_receivers()

@@ -164,6 +164,7 @@ local function standing_of(queue, most, facet_most)
   return {
     queue = queue, most = most, facet_most = facet_most, length = redis.call("HLEN", queue_data(queue)),
     sequence = tonumber(kept[1] or 0), v = tonumber(kept[2] or 0), words = {}, size = 0, names = {}, ids = {}, kept = {},
+    gone = {},
   }
 end
 
@@ -223,13 +224,27 @@ local function over_of(standing, head, has_tail, line, count)
   return over
 end
 
-local function drop(standing, gone)
-  local queue = standing.queue
-  standing.length = standing.length - #gone
+-- Delete what was dropped; of many facets it is gathered, as a full queue drops one for each new message.
+local function delete_gone(standing)
+  local queue, gone = standing.queue, standing.gone
+  if #gone == 0 then
+    return
+  end
   redis.call("HDEL", queue_data(queue), unpack(gone))
   redis.call("HDEL", queue_tried(queue), unpack(gone))
   redis.call("HINCRBY", queue_state(queue), "dropped", #gone)
   redis.call("HINCRBY", counters, "queue.dropped:queue=" .. queue, #gone)
+  standing.gone = {}
+end
+
+local function drop(standing, ids)
+  standing.length = standing.length - #ids
+  for i = 1, #ids do
+    standing.gone[#standing.gone + 1] = ids[i]
+  end
+  if #standing.gone >= WORDS_MAX then
+    delete_gone(standing)
+  end
 end
 
 -- Put a facet's new messages behind those that wait, dropping the oldest where there are too many.
@@ -245,7 +260,7 @@ local function join(standing, facet, kept, ids)
     gone, head, has_tail = take(head, has_tail, line, over)
     drop(standing, gone)
   end
-  if head == "" then
+  if head == "" and former ~= "" then
     unseat(standing.queue, facet, kept)
   end
   if (head ~= former or has_tail ~= had_tail) and (kept or head ~= "") then
@@ -272,6 +287,7 @@ local function write(standing)
       woken[woken_count], kept_of_woken[woken_count] = names[i], kept[i]
     end
   end
+  delete_gone(standing)
   if count > 0 then
     redis.call("HSET", queue_facets(queue), unpack(records))
   end

@@ -20,7 +20,7 @@ class Quotas:
 
     client_topics_max: int = 1_000
     client_queues_max: int = 1_000
-    client_copies_max: int = 4
+    client_copies_max: int = 16
     client_pattern_steps_max: int = 10_000
     pattern_steps_max: int = 100_000
     client_subscriptions_max: int = 1_000

@@ -15,11 +15,12 @@ from typing import cast
 import msgspec
 
 from doubledecker.model.event import DEFAULT_TENANT, Kind
-from doubledecker.model.queue import Queue
-from doubledecker.model.routing import Route
-from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import journal
+from doubledecker.model.routing import Registry, Route
+from doubledecker.model.uid import uid
+from doubledecker.store import fanouts, journal
 from doubledecker.store import offers as offering
+from doubledecker.store.division import own_line
+from doubledecker.store.fanouts import Feed, Parcel, Slice
 from doubledecker.store.fences import Fence
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
@@ -39,6 +40,7 @@ class Accepted(Enum):
     STALE = "stale"
     FULL = "full"
     MOVED = "moved"
+    BEHIND = "behind"
     FENCED = "fenced"
 
 
@@ -55,6 +57,8 @@ class PublishReply:
     refused: Mapping[int, str] = field(default_factory=dict)
     # Whether anyone listens on a channel of these events, as far as this server knows.
     is_heard: bool = False
+    # Lines of copies that are yet to be made, which the call would have overtaken; so nothing was written.
+    behind: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -79,14 +83,20 @@ async def publish(
     fence: Fence | None = None,
 ) -> PublishReply:
     """Write events to the journal, every receiver's batch and every matching queue, or nothing at all."""
-    plan = {
-        **offering.plan(partition, offers),
+    rest: dict[str, Packable] = {
         "channels": list(channels),
         "wholes": [[first + 1, last + 1] for first, last in wholes],
     }
     if fence is not None:
-        plan["fence"] = fence.packed
-    return await _call(partition, [offer.message for offer in offers], plan, version, limits)
+        rest["fence"] = fence.packed
+    messages = [offer.message for offer in offers]
+    behind = frozenset[str]()
+    while True:
+        plan = {**offering.plan(partition, offers, behind), **rest}
+        reply = await _call(partition, messages, plan, version, limits)
+        if reply.outcome is not Accepted.BEHIND:
+            return reply
+        behind |= reply.behind
 
 
 async def resend(partition: Partition, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
@@ -96,39 +106,41 @@ async def resend(partition: Partition, offers: Sequence[Offer], *, version: int,
 
 
 async def fan_out(
-    partition: Partition,
-    fid: str,
-    *,
-    left: int,
-    message: bytes,
-    receivers: Sequence[Subscriber],
-    queues: Sequence[Queue],
-    publisher: str,
-    taken: int,
-    version: int,
-    limits: PublishLimits,
+    partition: Partition, parcel: Parcel, share: Slice, snapshot: Registry, *, limits: PublishLimits
 ) -> PublishReply:
-    """Write one wide event to the next receivers; `taken` names leave the list, which had `left` before."""
-    tenant = _STORED.decode(message).tenant
+    """Make the next copies of a parcel, for those receivers that are still registered; MOVED if they were made."""
+    receivers = tuple(snapshot.subscribers[name] for name in share.names if name in snapshot.subscribers)
+    fed = [name[1:] for name in share.names if name.startswith("@")]
+    queues = tuple(snapshot.queues[name] for name in fed if name in snapshot.queues)
+    routes = {tenant: Route(Kind("", "", tenant), receivers, queues) for tenant, _ in share.events}
+    offers = [
+        Offer(routes[tenant], parcel.messages[i], parcel.publisher)
+        for tenant, i in share.events
+        if i in parcel.messages
+    ]
     plan: dict[str, Packable] = {
         **_NOTHING,
-        **offering.plan_part(
-            partition, Route(Kind("", "", tenant), tuple(receivers), tuple(queues)), message, publisher
-        ),
-        "fanout": [fid, left + 1, taken],
+        **offering.plan_part(partition, offers),
+        "fanout": [parcel.line, parcel.fid, parcel.at, -1 if share.at is None else share.at],
     }
-    return await _call(partition, [message], plan, version, limits)
+    return await _call(partition, [offer.message for offer in offers], plan, snapshot.version, limits)
 
 
-async def fan_out_next(partition: Partition, fid: str, *, count: int) -> tuple[bytes, list[str], int] | None:
-    """A wide event, the next receivers (a queue as `@name`) from the end of its list, and how many are left."""
-    key = partition.key(f"fanout:{fid}")
-    length, message, tokens = await partition.commands([["LLEN", key], ["LINDEX", key, 0], ["LRANGE", key, -count, -1]])
-    left = cast("int", length) - 1
-    if left < 1:
-        return None
-    names = [token.decode() for token in cast("list[bytes]", tokens)]
-    return cast("bytes", message), names[-left:], left
+async def adopt(partition: Partition, fid: str, *, publisher: str, version: int) -> PublishReply:
+    """Make a parcel of a wide event that was kept as a list: its message, and the names that still have to get it."""
+    reply = await partition.command("LRANGE", partition.key(f"fanout:{fid}"), 0, -1)
+    message, *names = cast("list[bytes]", reply) or [b""]
+    if not names:
+        return PublishReply(Accepted.MOVED)
+    feed = Feed([name.decode() for name in reversed(names)], [_STORED.decode(message).tenant], [[1]])
+    later: Packable = [[own_line(publisher), uid(), fanouts.encode([feed]), []]]
+    return await _call(partition, [message], {**_NOTHING, "later": later, "former": fid}, version, PublishLimits())
+
+
+async def former_topic(partition: Partition, fid: str) -> str | None:
+    """The topic of a wide event that was kept as a list; None when it is gone."""
+    message = cast("bytes | None", await partition.command("LINDEX", partition.key(f"fanout:{fid}"), 0))
+    return None if message is None else _STORED.decode(message).topic
 
 
 _NOTHING: dict[str, Packable] = {
@@ -142,6 +154,7 @@ _NOTHING: dict[str, Packable] = {
     "bounded": [],
     "wholes": [],
     "later": [],
+    "prompt": [],
     "channels": [],
 }
 
@@ -151,18 +164,13 @@ _PAST = {name: value for name, value in _NOTHING.items() if name not in {"lanes"
 
 
 class _Stored(msgspec.Struct, gc=False):
-    """The only part of a stored message that fanning out looks at."""
+    """The only part of a stored message that is looked at here."""
 
     topic: str
     tenant: str = DEFAULT_TENANT
 
 
 _STORED = msgspec.json.Decoder(_Stored)
-
-
-def topic_of(message: bytes) -> str:
-    """The topic of a stored message."""
-    return _STORED.decode(message).topic
 
 
 def _compressed(messages: Sequence[bytes], lines: bytes, publishers: Sequence[list[list[int]]]) -> list[bytes]:
@@ -193,6 +201,8 @@ async def _call(
         lines=lines,
     )
     outcome, *rest = cast("list[bytes]", reply)
+    if outcome == b"behind":
+        return PublishReply(Accepted.BEHIND, behind=frozenset(line.decode() for line in cast("list[bytes]", rest[0])))
     if not rest:
         return PublishReply(Accepted(outcome.decode()))
     journal_bytes, repeats, refused, is_heard = cast("tuple[int, list[int], list[int | bytes], int]", rest)

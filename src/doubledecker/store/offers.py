@@ -3,12 +3,12 @@
 By index into the events it says: `publishers` whose each is (for the journal) and `topics`, where a name alone has them
 all; `ids` given by publishers (to tell repeats), `lanes` of events with the receivers that get exactly those, `queues`
 that get exactly the same events, with these by tenant, `bounds` of queues that turn new events away when they are full
-and the events `bounded` by them, `later` for events with too many receivers for one call, and `uids` enough for every
-batch that may be opened.
+and the events `bounded` by them, `uids` enough for every batch that may be opened, the copies made `later`, and
+the lines of these in which nothing may wait if others are to be made at once: `prompt` (store/division.py).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import chain
 from typing import cast
 
@@ -18,7 +18,9 @@ from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Route
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import uid, uids
-from doubledecker.store import receivers
+from doubledecker.store import fanouts, receivers
+from doubledecker.store.division import Division, Fed, Part, batches_line, divide, feeds_of
+from doubledecker.store.fanouts import Feed
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable
 
@@ -26,9 +28,6 @@ from doubledecker.store.scripts import Packable
 WRITES_MAX = 2000
 BYTES_MAX = 1_048_576
 
-# A tenant and numbers of its events, in order.
-_Line = tuple[str, list[int]]
-_Lines = dict[str, list[int]]
 # An event's number and tenant, then by their numbers the bounds that refuse it and those that keep it out of a queue.
 _Bounded = tuple[int, str, list[int], list[int]]
 
@@ -45,58 +44,85 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     id: str = ""
 
     @property
-    def writes(self) -> int:
-        """How many places it is written to at once: journal, batches and queues, unless these are too many."""
-        copies = self.route.copies
-        return 1 if copies == 0 or self.is_wide else 1 + copies
-
-    @property
     def is_wide(self) -> bool:
         """Whether it has more receivers than one call may write to."""
         copies = self.route.copies
         return copies > 1 and (copies >= WRITES_MAX or copies * len(self.message) > BYTES_MAX)
 
 
-def plan(partition: Partition, offers: Sequence[Offer]) -> dict[str, Packable]:
-    """What becomes of these events in a partition, for the script."""
+def plan(partition: Partition, offers: Sequence[Offer], behind: Container[str] = ()) -> dict[str, Packable]:
+    """What becomes of these events in a partition, for the script; copies for the lines `behind` are made later."""
     routes: dict[Route, list[int]] = defaultdict(list)
+    wide: dict[Route, list[int]] = defaultdict(list)
     ids: list[Packable] = []
-    later: list[Packable] = []
-    topics: dict[str, list[int]] = defaultdict(list)
     for i, offer in enumerate(offers, 1):
         if offer.id:
             ids.append([i, offer.publisher, offer.id])
-        if offer.route.copies > 1 and offer.is_wide:
-            names = [receiver.token for receiver in offer.route.receivers]
-            later.append([i, uid(), names + [f"@{queue.name}" for queue in offer.route.queues]])
-            topics[offer.route.kind.topic].append(i)
-        else:
-            routes[offer.route].append(i)
-    for route, at in routes.items():
+        (wide if offer.route.copies > 1 and offer.is_wide else routes)[offer.route].append(i)
+    topics: dict[str, list[int]] = defaultdict(list)
+    for route, at in chain(routes.items(), wide.items()):
         topics[route.kind.topic] += at
     publishers = _publishers(offers)
+    division = _divide(routes, wide, offers, behind)
     return {
         "publishers": _parts(publishers),
         "topics": _parts(topics),
         "ids": ids,
         "given": list(publishers) if ids else [],
         **_batched(partition, routes, offers),
-        **_queued(routes, [offer.publisher for offer in offers]),
-        "later": later,
+        **_queued(division.prompt, [offer.publisher for offer in offers]),
+        "later": [_left(line, feeds, len(offers)) for line, feeds in division.later.items()],
+        "prompt": list(division.lines),
     }
 
 
-def plan_part(partition: Partition, route: Route, message: bytes, publisher: str) -> dict[str, Packable]:
-    """One event, accepted before, for some of its receivers.
+def plan_part(partition: Partition, offers: Sequence[Offer]) -> dict[str, Packable]:
+    """Events, accepted before, for some of their receivers: each for the same ones.
 
-    Nothing refuses it any more, but a full queue that could not have refused it does not take it.
+    Nothing refuses them any more, but a full queue that could not have refused one does not take it.
     """
-    routes = {route: [1]}
-    queued = _queued(routes, [publisher])
+    routes: dict[Route, list[int]] = defaultdict(list)
+    for i, offer in enumerate(offers, 1):
+        routes[offer.route].append(i)
+    parts = chain.from_iterable(_by_publisher(routes, offers).values())
+    queued = _queued(list(parts), [offer.publisher for offer in offers])
     bounded: list[Packable] = [
         [i, tenant, [], skipping] for i, tenant, _, skipping in cast("list[_Bounded]", queued["bounded"])
     ]
-    return {**_batched(partition, routes, [Offer(route, message, publisher)]), **queued, "bounded": bounded}
+    return {**_batched(partition, routes, offers), **queued, "bounded": bounded}
+
+
+def _divide(
+    routes: Mapping[Route, list[int]], wide: Mapping[Route, list[int]], offers: Sequence[Offer], behind: Container[str]
+) -> Division:
+    if not wide and not any(route.queues for route in routes):
+        return Division()
+    division = divide(_by_publisher(routes, offers), _by_publisher(wide, offers), behind)
+    for route, at in wide.items():
+        if route.receivers:
+            feed = Feed([receiver.token for receiver in route.receivers], [route.kind.tenant], [at])
+            division.later.setdefault(batches_line(offers[at[0] - 1].publisher), []).append(feed)
+    return division
+
+
+def _by_publisher(routes: Mapping[Route, list[int]], offers: Sequence[Offer]) -> dict[str, list[Part]]:
+    """What goes into queues; a topic has one owner, so all events of a route are one publisher's."""
+    # By identity, as kinds with the same queues share them, and a queue's hash would be made of all its fields.
+    parts: dict[tuple[str, int], Part] = {}
+    for route, at in routes.items():
+        if route.queues:
+            key = offers[at[0] - 1].publisher, id(route.queues)
+            parts.setdefault(key, (route.queues, []))[1].append((route.kind.tenant, at))
+    found: dict[str, list[Part]] = defaultdict(list)
+    for (publisher, _), part in parts.items():
+        found[publisher].append(part)
+    return found
+
+
+def _left(line: str, feeds: Sequence[Feed], count: int) -> Packable:
+    """What is left for a line: the parcel's id, its feeds, and the events in it, none for all of so many."""
+    numbers = sorted({i for feed in feeds for at in feed.numbers for i in at})
+    return [line, uid(), fanouts.encode(feeds), numbers if len(numbers) < count else []]
 
 
 def _publishers(offers: Sequence[Offer]) -> dict[str, list[int]]:
@@ -126,41 +152,15 @@ def _batched(partition: Partition, routes: Mapping[Route, list[int]], offers: Se
     return {"lanes": [[at, [_receiver(partition, each) for each in to]] for at, to in lanes], "uids": uids(batches)}
 
 
-def _queued(routes: Mapping[Route, list[int]], publishers: Sequence[str]) -> dict[str, Packable]:
+def _queued(parts: Sequence[Part], publishers: Sequence[str]) -> dict[str, Packable]:
     """What goes on queues, tenant by tenant, and the bounds of those that refuse; publishers by event."""
-    feeds = _feeds(routes)
+    feeds = feeds_of(parts)
     if not feeds:
         return {"queues": [], "bounds": [], "bounded": []}
     return {"queues": [_fed(queues, lines) for queues, lines in feeds], **_bounds(feeds, publishers)}
 
 
-def _feeds(routes: Mapping[Route, list[int]]) -> list[tuple[list[Queue], _Lines]]:
-    """Queues that get exactly the same events, with those events; every queue once."""
-    # By identity, as kinds with the same queues share them, and a queue's hash would be made of all its fields.
-    parts: dict[int, tuple[tuple[Queue, ...], list[_Line]]] = {}
-    for route, at in routes.items():
-        if route.queues:
-            parts.setdefault(id(route.queues), (route.queues, []))[1].append((route.kind.tenant, at))
-    feeds: dict[str, tuple[Queue, list[int]]] = {}
-    for number, (queues, _) in parts.items():
-        for queue in queues:
-            feeds.setdefault(queue.name, (queue, []))[1].append(number)
-    fed: dict[tuple[int, ...], list[Queue]] = defaultdict(list)
-    for queue, numbers in feeds.values():
-        fed[tuple(numbers)].append(queue)
-    return [(queues, _joined(parts[number][1] for number in numbers)) for numbers, queues in fed.items()]
-
-
-def _joined(parts: Iterable[list[_Line]]) -> _Lines:
-    lines: _Lines = defaultdict(list)
-    for tenant, at in chain.from_iterable(parts):
-        lines[tenant] += at
-    for at in lines.values():
-        at.sort()
-    return lines
-
-
-def _fed(queues: Sequence[Queue], lines: _Lines) -> list[Packable]:
+def _fed(queues: Sequence[Queue], lines: Mapping[str, list[int]]) -> list[Packable]:
     """Queues, tenants, and of each tenant the one event or the list of them."""
     return [
         [_bounded(queue) for queue in queues],
@@ -169,7 +169,7 @@ def _fed(queues: Sequence[Queue], lines: _Lines) -> list[Packable]:
     ]
 
 
-def _bounds(feeds: Sequence[tuple[list[Queue], _Lines]], publishers: Sequence[str]) -> dict[str, Packable]:
+def _bounds(feeds: Sequence[Fed], publishers: Sequence[str]) -> dict[str, Packable]:
     """The bounds of queues that refuse when they are full, and the events that these bounds hold for, in order.
 
     Of each event: its tenant, the bounds that refuse it, and the bounds that only keep it out of their queue.

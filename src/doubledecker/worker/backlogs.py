@@ -11,7 +11,7 @@ from collections import Counter
 from doubledecker import log
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.relief import MemoryRules
-from doubledecker.store import backlogs, batches, letters, memory
+from doubledecker.store import backlogs, batches, fanouts, letters, memory
 from doubledecker.store.partitions import Partition, Partitions
 
 _PAUSE_TIMES = 10
@@ -42,6 +42,7 @@ class BacklogMeter:
         waiting: Counter[str] = Counter()
         for partition in self._partitions.all:
             waiting.update(await self._in_queues(partition))
+            waiting.update(await self._in_fanouts(partition))
             _, counts = await batches.gauges(partition)
             held = {token: count for token, count in counts.items() if count > 0}
             waiting.update(await backlogs.of_subscribers(partition, held))
@@ -62,6 +63,20 @@ class BacklogMeter:
         found: Counter[str] = Counter()
         for name, usage in (await memory.of_queues(partition, names)).items():
             found[known[name].owner] += usage.bytes
+        return found
+
+    async def _in_fanouts(self, partition: Partition) -> Counter[str]:
+        """What copies will take that are yet to be made: own ones count for the publisher, others for the owner."""
+        known = self._live.snapshot.queues
+        found: Counter[str] = Counter()
+        for line, sizes in (await fanouts.waiting(partition)).items():
+            kind, _, publisher = line.partition(":")
+            for name, size in sizes.items():
+                queue = known.get(name.removeprefix("@"))
+                if kind != "others":
+                    found[publisher] += size
+                elif queue is not None:
+                    found[queue.owner] += size
         return found
 
     async def _bytes_max(self) -> int:

@@ -1,7 +1,8 @@
 """Chores: the jobs of the aux queue. Each does a bounded piece of work, and is safe to run twice."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 
 from doubledecker import clock, log
 from doubledecker.bus import overview
@@ -14,6 +15,7 @@ from doubledecker.store import (
     counters,
     deliveries,
     events,
+    fanouts,
     jobs,
     letters,
     offers,
@@ -21,7 +23,8 @@ from doubledecker.store import (
     receivers,
     registry,
 )
-from doubledecker.store.events import Accepted, PublishLimits, PublishReply
+from doubledecker.store.events import Accepted, PublishLimits
+from doubledecker.store.fanouts import Parcel
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.worker.autodrop import Autodrop
@@ -31,7 +34,9 @@ from doubledecker.worker.monitor import Monitor
 # Batches deleted by one script call, and calls by one run of a chore: some tens of milliseconds of the server's time.
 _DROP_MAX = 100
 _PASSES_MAX = 100
-# When memory is full, a wide event waits this long before its next receivers get it.
+# Slices of one line before other jobs have their turn: some tens of milliseconds.
+_SLICES_MAX = 30
+# When memory is full, copies wait this long.
 _FULL_MS = 1_000
 # What was due this long ago in a queue has no consumer who would have brought it back.
 _OVERDUE_MS = 1_000
@@ -82,7 +87,7 @@ class Chores:
         elif name == "purge":
             await self.purge(taken.partition, *args)
         elif name == "fanout":
-            await self.fan_out(taken.partition, args[0])
+            await (self.fan_out if len(args) > 1 else self.adopt)(taken.partition, args[0])
         else:
             _log.error("job.unknown", job=name, args=args)
         await jobs.ack(taken)
@@ -158,37 +163,36 @@ class Chores:
         if token not in self._live.snapshot.subscribers:
             await batches.forget_gauges(partition, token)
 
-    async def fan_out(self, partition: Partition, fid: str) -> None:
-        """Write a wide event to its receivers, a slice at a time, until none is left."""
-        for _ in range(_PASSES_MAX):
-            rest = await events.fan_out_next(partition, fid, count=offers.WRITES_MAX)
-            if rest is None:
+    async def fan_out(self, partition: Partition, line: str) -> None:
+        """Make copies that were left for later, a slice at a time, until none is left in the line."""
+        parcel: Parcel | None = None
+        time = asyncio.get_running_loop().time
+        limits = PublishLimits(tenants_max=self._live.quotas.queue_tenants_max)
+        for _ in range(_SLICES_MAX):
+            parcel = parcel or await fanouts.first(partition, line)
+            if parcel is None:
                 return
-            message, tokens, left = rest
-            share = tokens[-max(1, min(offers.WRITES_MAX, offers.BYTES_MAX // len(message))) :]
+            share = fanouts.cut(parcel, bytes_max=offers.BYTES_MAX)
+            began_s = time()
             try:
-                reply = await self._fan_out_to(partition, fid, message, share, left=left)
+                reply = await events.fan_out(partition, parcel, share, self._live.snapshot, limits=limits)
             except MemoryFull:
                 # The slot must be free for what frees memory.
                 raise RetryLater(_FULL_MS) from None
             if reply.outcome is Accepted.STALE:
                 await self._live.refresh()
+            elif reply.outcome is Accepted.OK and share.at is not None:
+                parcel = replace(parcel, at=share.at)
+            else:
+                parcel = None
+            # As long again is left to those who publish and pull: the busier the server, the longer.
+            await asyncio.sleep(time() - began_s)
         raise RetryLater(1)
 
-    async def _fan_out_to(
-        self, partition: Partition, fid: str, message: bytes, share: Sequence[str], *, left: int
-    ) -> PublishReply:
-        snapshot = self._live.snapshot
-        [owner] = await registry.topic_owners(self._partitions.home, [events.topic_of(message)])
-        return await events.fan_out(
-            partition,
-            fid,
-            left=left,
-            message=message,
-            receivers=[snapshot.subscribers[token] for token in share if token in snapshot.subscribers],
-            queues=[snapshot.queues[name[1:]] for name in share if name[1:] in snapshot.queues and name[0] == "@"],
-            publisher=owner or "",
-            taken=len(share),
-            version=snapshot.version,
-            limits=PublishLimits(tenants_max=self._live.quotas.queue_tenants_max),
-        )
+    async def adopt(self, partition: Partition, fid: str) -> None:
+        """Put a wide event that was kept the former way into its line, which has a job of its own."""
+        while (topic := await events.former_topic(partition, fid)) is not None:
+            [owner] = await registry.topic_owners(self._partitions.home, [topic])
+            version = self._live.snapshot.version
+            await events.adopt(partition, fid, publisher=owner or "", version=version)
+            await self._live.refresh()
