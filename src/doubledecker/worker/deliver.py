@@ -29,6 +29,8 @@ from doubledecker.store.partitions import Partition, Partitions
 
 # After an absence of Redis, or an error that nobody foresaw: soon enough to heal, slow enough not to spin.
 _PAUSE_S = 0.2
+# While we stop: one lost reply must not lose the log line of a settlement that counted.
+_LAST_TRIES = 3
 _ERROR_DELAY_MS = 5_000
 # Slots offered in one call: enough to keep busy, few enough that an idle call costs next to nothing.
 _OFFER_MAX = 16
@@ -167,15 +169,16 @@ class Deliveries:
                 self._deliverer.conclude(attempted, before=result.failures_before, after=result.failures)
 
     async def _insist(self, lane: _Lane, ask: Callable[[], Awaitable[T]]) -> T | None:
-        """Ask until Redis answers. None when we stop meanwhile: what slots hold is scrubbed, and delivered again."""
-        while True:
+        """Ask until Redis answers; a few times more when we stop. None if it does not: what slots hold is scrubbed."""
+        tries_left = _LAST_TRIES
+        while tries_left > 0:
             try:
                 return await ask()
             except BusAway as error:
                 _log.warning("jobs.unreachable", partition=lane.partition.index, error=str(error))
-            if self._is_stopping:
-                return None
+            tries_left -= self._is_stopping
             await asyncio.sleep(_PAUSE_S)
+        return None
 
     def _note(self, lane: _Lane, turn: Turn, offered: int, probes: int) -> None:
         """Whether the lane would take more slots, how long it sleeps, and whether it would make more probes."""
