@@ -324,7 +324,7 @@ class Model:
 
     def look(self, slots: int, probes_max: int) -> None:
         """Whoever is among the next is looked at, so that leases that have ended are seen."""
-        for it in sorted(self.at(PROBES), key=lambda it: (it.retry, it.token))[: slots if probes_max > 0 else 0]:
+        for it in sorted(self.at(PROBES), key=probe_order)[: slots if probes_max > 0 else 0]:
             self.of(it.token)
         for it in sorted(self.at(RING), key=lambda it: (it.tag, it.token))[:slots]:
             self.of(it.token)
@@ -356,7 +356,7 @@ class Model:
 
     def next_receiver(self, probes_max: int) -> Receiver | None:
         if probes_max > 0 and self.at(PROBES):
-            return self.of(min(self.at(PROBES), key=lambda it: (it.retry, it.token)).token)
+            return self.of(min(self.at(PROBES), key=probe_order).token)
         if self.at(RING):
             return self.of(min(self.at(RING), key=lambda it: (it.tag, it.token)).token)
         return None
@@ -420,3 +420,8 @@ class Model:
         if self.is_news or self.is_sooner:
             self.hungry.clear()
         self.save_all()
+
+
+def probe_order(it: Receiver) -> tuple[int, int, Moment, str]:
+    """Who was due first is probed first, but a failure more counts for longer than any step of a test."""
+    return it.retry.age, min(it.failures, 11), it.retry, it.token

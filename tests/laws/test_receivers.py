@@ -25,7 +25,7 @@ from doubledecker.store.events import PublishLimits
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 from doubledecker.store.receivers import Answer, Permit, State
-from laws.receiver_model import PROBES, RING, WAKE, WISH_AGES, Done, Given, Model, Moment, Receiver, Result
+from laws.receiver_model import PROBES, RING, WAKE, WISH_AGES, Done, Given, Model, Moment, Receiver, Result, probe_order
 from laws.world import AGE_MS, World, hold_law, law, pairs, strings
 
 TOKENS = ("ann", "bob", "cid")
@@ -577,7 +577,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         model = ground.model
         assert int(turn or 0) == model.present
         assert {name.decode(): tag for name, tag in pairs(ring).items()} == {it.token: it.tag for it in model.at(RING)}
-        assert strings(probes) == [it.token for it in sorted(model.at(PROBES), key=lambda it: (it.retry, it.token))]
+        assert strings(probes) == [it.token for it in sorted(model.at(PROBES), key=probe_order)]
         assert self.ages(waiting) == {it.token: it.until.age for it in model.at(WAKE)}
 
     def ages(self, flat: list[bytes]) -> dict[str, int]:

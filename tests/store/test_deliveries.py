@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from doubledecker.delivery.permits import Permits
@@ -16,7 +17,7 @@ from doubledecker.store.deliveries import Settled, Turn
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.receivers import Answer, Permit
+from doubledecker.store.receivers import Answer, Permit, State
 
 LEASE_MS = 1_000_000
 FAILED = Settlement("failed", raises=True, probe_ms=1)
@@ -348,3 +349,33 @@ async def test_a_permit_whose_reply_was_lost_is_the_one_that_is_asked_for_next(
     second = await permits.take(plain.home, limit=1, version=0)
 
     assert (first.answer, second.answer) == (Answer.GO, Answer.FULL)
+
+
+async def test_one_that_stumbled_is_probed_before_many_that_fail_again_and_again(plain: Partitions):
+    home = plain.home
+    many = [a_receiver(f"hangs{n}") for n in range(3)]
+    await fail(home, *many)
+    for _ in range(2):
+        home.shift_ms += 1_000
+        turn = await take(home, "a", "b", "c", probes_max=3)
+        await take(home, settled=[Settled(job, FAILED) for job in turn.jobs])
+    home.shift_ms += 1_000
+    await fail(home, a_receiver("stumbles"))
+
+    assert tokens(await take(home, "a")) == ["stumbles"]
+
+
+async def test_jobs_of_thousands_of_dead_slots_are_all_taken_back(plain: Partitions):
+    home, count = plain.home, 4_500
+    # As many as a large fleet held when it died; each holds a permit of another receiver.
+    state = msgspec.msgpack.encode(State(limit=1, held=1))
+    for first in range(0, count, 500):
+        numbers = range(first, first + 500)
+        held = {f"slot{n}": f"{n:020d} r{n} 1 0\n" for n in numbers}
+        await home.write("HSET", home.key("jobs:pending:main"), *(word for pair in held.items() for word in pair))
+        await home.write("HSET", home.key("receivers"), *(word for n in numbers for word in (f"r{n}", state)))
+
+    assert await deliveries.scrub(home, dead_ms=1) == (count, count)
+    assert await home.command("HLEN", home.key("jobs:pending:main")) == 0
+    left = await receivers.states(home, [f"r{n}" for n in range(count)])
+    assert sum(each.held for each in left.values()) == 0

@@ -1,6 +1,8 @@
 """How a process was launched: what it is called, and whom it tells that it is ready."""
 
+import contextlib
 import os
+import resource
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +12,8 @@ from functools import partial
 PROCESSES_MAX = 256
 # Enough that two processes of a bus do not have the same name.
 _CHANCE_BYTES = 3
+# Enough for all connections of a process; the usual limit of 1024 is reached by a few clients.
+_DESCRIPTORS = 65_536
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,19 @@ class Launch:
 
 def launch(kind: str, member: Member | None = None, *, ready_fd: int | None = None) -> Launch:
     """A launch with a name that no other process has; a supervisor waits for a byte at the file descriptor."""
+    _raise_descriptors()
     name = (member or Member()).name(kind)
     ready = _nobody_waits if ready_fd is None else partial(_report, ready_fd)
     return Launch(kind, f"{name}:{secrets.token_hex(_CHANCE_BYTES)}", ready)
+
+
+def _raise_descriptors() -> None:
+    """Take as many file descriptors as this process may have, within reason: each connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # then it stays as it is
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _nobody_waits() -> None:

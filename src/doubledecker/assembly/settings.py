@@ -100,7 +100,7 @@ class Settings:
     queue_tenants_max: int = Quotas.queue_tenants_max
     # delivering
     worker_processes: int = 1
-    worker_threads: int = 100
+    worker_threads: int = 500
     connect_timeout_s: float = 2.0
     delivery_timeout_s: float = 20.0
     ssl_verify: bool = True
@@ -311,6 +311,8 @@ _MOST = {
     "web_processes": PROCESSES_MAX,
     "worker_processes": PROCESSES_MAX,
     "event_depth_max": DEPTH_MAX,
+    # Heartbeats of all slots are one command, and a process has one core.
+    "worker_threads": 2_000,
     "events_per_request_max": 100_000,
     "client_subscriptions_max": subscriber.TOPICS_MAX,
     "redis_open_s": 60,

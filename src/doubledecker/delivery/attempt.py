@@ -90,7 +90,7 @@ class Dialer:
             async with self._session.post(
                 receiver.callback, data=body, headers={**headers, **whole} if headers else whole, allow_redirects=False
             ) as response:
-                answer = await _drain(response)
+                answer = await _drain(response, sent_bytes=len(body))
                 if response.status in _OK:
                     return Outcome(Kind.DELIVERED, took_ms(), response.status, answer=answer)
                 retry_after_ms = _retry_after(response.headers.get("Retry-After"))
@@ -139,10 +139,13 @@ def _is_json(response: aiohttp.ClientResponse) -> bool:
     return has_type and (response.content_type == "application/json" or response.content_type.endswith("+json"))
 
 
-async def _drain(response: aiohttp.ClientResponse) -> bytes:
-    """Read a short answer to its end, so that its connection serves again; cut off any other. Returns a 2xx in JSON."""
+async def _drain(response: aiohttp.ClientResponse, *, sent_bytes: int) -> bytes:
+    """Read a short answer to its end, so that its connection serves again; cut off any other. Returns a 2xx in JSON.
+
+    Such a 2xx names events that were sent, and is not longer than they were: reading it costs no more than making them.
+    """
     is_kept = response.status in _OK and _is_json(response)
-    left = ANSWER_BYTES_MAX if is_kept else _BODY_BYTES_MAX
+    left = max(_BODY_BYTES_MAX, min(ANSWER_BYTES_MAX, sent_bytes)) if is_kept else _BODY_BYTES_MAX
     kept = []
     try:
         # Most answers have come whole with their head: a timer would cost more than reading them.

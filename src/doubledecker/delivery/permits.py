@@ -21,6 +21,11 @@ class Permits:
         # Asked for, and no answer came: whoever asks next asks for the same ones, as they may have been given.
         self._unanswered: dict[Partition, list[str]] = {}
 
+    @property
+    def count(self) -> int:
+        """How many this process has."""
+        return len(self._held)
+
     async def take(self, partition: Partition, *, limit: int, version: int) -> Permit:
         """Ask for one of the permits that a partition has, for a process that knows the registry by this version."""
         unanswered = self._unanswered.setdefault(partition, [])

@@ -7,13 +7,14 @@
 -- key  workers  workers            hash  slots and when they were last alive
 -- key  pending  jobs:pending:main  hash  slot → `<bid> <token> <number> <1 if a probe>`, newline, its last job
 -- arg  dead_ms  int  how old a heartbeat may be
+-- arg  most     int  how many slots to forget in one call
 -- returns       {slots forgotten, jobs taken back}
 
 local forgotten, returned = 0, 0
 local flat = redis.call("HGETALL", pending)
 for i = 1, #flat, 2 do
   local beat = tonumber(redis.call("HGET", workers, flat[i]) or 0)
-  if beat + dead_ms <= now then
+  if beat + dead_ms <= now and forgotten < most then
     local bid, token = string.match(flat[i + 1], "^(%S+) (%S+) ")
     if bid then
       local it = read_receiver(token)

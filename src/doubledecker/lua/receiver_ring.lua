@@ -8,13 +8,14 @@
 -- greatest tag that was served. A receiver that had nothing due is seated one before it: ahead of all that were served this
 -- round, and no earlier than its own last call allows. Probes and leases are no turns of the ring, and move no tag: else
 -- virtual time ran ahead of those who wait in the ring, and newcomers stood behind them for as long as it had. Of receivers
--- to be probed the one that was due first is next.
+-- to be probed the one that was due first is next, and each failure counts as a minute less: many that hang, of which each holds
+-- a slot until it times out, do not hold up one that has just stumbled.
 --
 -- A command costs a script more than what it does. So receivers are read once, and written all together in the end.
 --
 -- key  receivers  receivers                  hash    how each receiver stands, as MessagePack (`known`)
 -- key  ring       receivers:ring             zset    receivers that may be called, by tag
--- key  probes     receivers:probes           zset    failing receivers whose probe is due, by when it was
+-- key  probes     receivers:probes           zset    failing receivers whose probe is due, by when it was and their failures
 -- key  wake       receivers:wake             zset    receivers that may be called later, by when
 -- key  turn       receivers:turn             string  virtual time
 -- key  hungry     jobs:hungry:main           set     processes that wait for jobs
@@ -27,6 +28,8 @@ local NOWHERE, RING, PROBES, WAKE = 0, 1, 2, 3
 local seats = {ring, probes, wake}
 -- So many different batches refused in a row, and none taken: then the receiver is failing, whatever it blames.
 local REFUSALS_MAX = 5
+-- How much later a failing receiver is probed for each failure after the first, while too many are due; ten count at most.
+local FAILURE_MS, FAILURES_COUNTED_MAX = 60000, 10
 
 local receiver_of, receivers_read = {}, {}
 local present, is_present_changed
@@ -46,6 +49,10 @@ local function end_leases(it)
   end
 end
 
+local function probe_score(it)
+  return it.retry_at + FAILURE_MS * math.min(it.failures - 1, FAILURES_COUNTED_MAX)
+end
+
 -- limit, held, leased: its permits, those that slots hold, those on lease. failures: different batches that failed in a row;
 -- 0 while it is well. retry_at: when its next probe is due. refusals: different batches refused in a row. prober: the slot
 -- or lease that probes it, else empty. failing_since: when the first of the failures was. seat: where it is. begun: how many
@@ -60,7 +67,7 @@ local function known(token, packed)
     delivered_at = v[12], wish = v[13],
     due = redis.call("LLEN", line(token)),
   }
-  it.score = it.seat == RING and it.tag or it.seat == PROBES and it.retry_at
+  it.score = it.seat == RING and it.tag or it.seat == PROBES and probe_score(it)
   it.kept_seat, it.kept_score = it.seat, it.score
   end_leases(it)
   receiver_of[token], receivers_read[#receivers_read + 1] = it, it
@@ -140,7 +147,10 @@ local function seat_of(it)
     local ends_at = it.leased > 0 and redis.call("ZSCORE", leases(it.token), it.prober)
     return ends_at and WAKE or NOWHERE, ends_at and tonumber(ends_at)
   end
-  return it.retry_at > now and WAKE or PROBES, it.retry_at
+  if it.retry_at > now then
+    return WAKE, it.retry_at
+  end
+  return PROBES, probe_score(it)
 end
 
 local function serving()

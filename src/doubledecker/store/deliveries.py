@@ -18,6 +18,8 @@ from doubledecker.store.scripts import Packable, load
 DUE_MAX = 200
 # Settlements of one call: a millisecond or two of the server's time, and few enough to be written by one command.
 SETTLED_MAX = 100
+# Dead slots that one call forgets: each may hold a job of another receiver, and one command writes all receivers.
+_SCRUBBED_MAX = 500
 # A call gives no further job when the batches that it gives hold so much.
 BYTES_MAX = 4_194_304
 # Processes that wait for the same moment wake this much later than the one that owns it, so that one wakes and not all.
@@ -109,8 +111,11 @@ async def turn(
 
 async def scrub(partition: Partition, *, dead_ms: int) -> tuple[int, int]:
     """Take jobs back from slots without a heartbeat; returns how many slots and jobs."""
-    slots, returned = cast("tuple[int, int]", await partition.run(_SCRUB, dead_ms=dead_ms))
-    return slots, returned
+    forgotten, returned, is_more = 0, 0, True
+    while is_more:
+        slots, jobs = cast("tuple[int, int]", await partition.run(_SCRUB, dead_ms=dead_ms, most=_SCRUBBED_MAX))
+        forgotten, returned, is_more = forgotten + slots, returned + jobs, slots == _SCRUBBED_MAX
+    return forgotten, returned
 
 
 def _packed(settled: Settled, counted: dict[str, int]) -> Packable:

@@ -23,7 +23,7 @@ _PAGE = 500
 # Those who wait for a permit ask twenty times a second; two of these may be late.
 WISH_MS = 150
 # A caller whose replies get lost settles again within some seconds.
-_SETTLED_MS = 20_000
+_SETTLED_MS = 60_000
 
 
 class Answer(Enum):

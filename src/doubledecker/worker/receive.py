@@ -32,6 +32,8 @@ from doubledecker.worker.push import Pusher
 
 # The longest sleep without a look: another process's lease may have ended that nobody here has heard of.
 _SLEEP_S_MAX = 2.0
+# A failing receiver is looked at when its next probe is due, or after this time: another process may have reached it.
+_FAILING_S_MAX = 10.0
 # How often a permit is asked for that another process has; one of our own that becomes free is noticed at once.
 _PERMIT_S = 0.05
 # Messages that trickle in are taken a few at a time rather than one by one.
@@ -125,12 +127,14 @@ class Receive:
 
     async def _stand_back(self, permit: Permit) -> float:
         if permit.answer is Answer.FULL:
-            return min(_PERMIT_S, permit.wait_ms / 1000)
+            # Our own calls tell when they end; others' have to be asked for.
+            is_ours = self._permits.count >= self._queue.concurrency
+            return _SLEEP_S_MAX if is_ours else min(_PERMIT_S, permit.wait_ms / 1000)
         await self._release_carried()
         if permit.answer is Answer.STALE:
             await self._registry.refresh()
             return 0.0
-        return min(_SLEEP_S_MAX, permit.wait_ms / 1000)
+        return min(_FAILING_S_MAX, permit.wait_ms / 1000)
 
     async def _fill(self, size_max: int) -> list[Message]:
         """Pull until the batch is full or due; what was pulled beyond it is carried over to the next."""
