@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from doubledecker.store import fanouts
 from doubledecker.store.fanouts import Feed, Parcel
+from doubledecker.store.partitions import Partitions
 
 COUNTS = st.integers(1, 40)
 FEEDS = st.lists(st.tuples(COUNTS, COUNTS, st.sampled_from(["@q", "token"])), min_size=1, max_size=3)
@@ -65,3 +66,15 @@ def test_many_events_for_one_queue_are_several_slices():
 def test_no_slice_has_more_bytes_than_a_call_may_write_unless_it_is_one_copy(feeds):
     for share in slices_of(a_parcel(feeds, size=1_000), bytes_max=5_500):
         assert len(share.names) * len(share.events) <= 5
+
+
+async def test_a_parcel_that_is_lost_holds_up_none_behind_it(plain: Partitions):
+    home = plain.home
+    await home.write("RPUSH", home.key("fanout:line:own:ann"), "lost", "kept")
+    words = {"lines": b"{}", "numbers": b"", "feeds": fanouts.encode([Feed(["@q"], ["red"], [[1]])]), "at": 0}
+    await home.write("HSET", home.key("fanout:parcel:kept"), *(word for pair in words.items() for word in pair))
+
+    found = await fanouts.first(home, "own:ann")
+
+    assert found is not None
+    assert found.fid == "kept"

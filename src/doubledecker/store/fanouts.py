@@ -79,8 +79,10 @@ async def first(partition: Partition, line: str) -> Parcel | None:
         parcel = partition.key(f"fanout:parcel:{fid.decode()}")
         reply = await partition.command("HMGET", parcel, "lines", "numbers", "feeds", "at")
         lines, numbers, feeds, at = cast("list[bytes | None]", reply)
-        # Without a cursor another worker has just made its last copies.
-        if at is not None:
+        if at is None:
+            # Another worker has just made its last copies; or it was lost, and nothing behind it may wait for it.
+            await partition.write("LREM", key, 1, fid)
+        else:
             messages = (lines or b"").split(b"\n")
             given = _NUMBERS.decode(numbers) if numbers else range(1, len(messages) + 1)
             by_number = dict(zip(given, messages, strict=True))
