@@ -22,6 +22,8 @@ DoubledeckerError
 ├── Overloaded               503  the process has no room for the request now
 ├── JournalFull              503  the journal is at its bound and set to refuse
 ├── RetryLater               a job asks to be run again after a delay
+├── ReceiverUnreachable      nobody could be connected to where a callback leads
+├── AnswerBroken             a receiver was connected to, and gave no HTTP answer
 ├── ScriptBroken             a Lua file's header and body disagree
 ├── ServerUnfit              the Redis server lacks something the bus depends on
 ├── DataOwned                another process already runs on this data directory
@@ -220,6 +222,14 @@ class RetryLater(DoubledeckerError):
     def __init__(self, delay_ms: int) -> None:
         super().__init__(f"again in {delay_ms} ms")
         self.delay_ms = delay_ms
+
+
+class ReceiverUnreachable(DoubledeckerError):
+    """Nobody could be connected to where a callback leads: no address, nobody there, or a certificate that is wrong."""
+
+
+class AnswerBroken(DoubledeckerError):
+    """A receiver was connected to, and what came back is no HTTP answer, or nothing."""
 
 
 class ScriptBroken(DoubledeckerError):

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from doubledecker.delivery.attempt import Dialer, DialLimits, _retry_after
 from doubledecker.model.outcome import Kind, Outcome
 from doubledecker.model.subscriber import Subscriber
 from receiver import Receiver
+from tls import a_certificate
 
 BODY = b'[{"id":"1"},{"id":"2"}]'
 
@@ -154,23 +154,13 @@ def test_retry_after_is_seconds_or_a_date_and_nonsense_is_ignored():
 
 
 async def _tls_server(directory: Path) -> tuple[asyncio.Server, int]:
-    """A server with a certificate of its own making."""
-    key, certificate = directory / "key.pem", directory / "certificate.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    made = await asyncio.create_subprocess_exec(
-        *command, "-keyout", key, "-out", certificate, stderr=asyncio.subprocess.DEVNULL
-    )
-    assert await made.wait() == 0
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
-
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=await a_certificate(directory))
     return server, int(server.sockets[0].getsockname()[1])
 
 

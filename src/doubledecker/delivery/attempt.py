@@ -1,44 +1,29 @@
 """One attempt at a receiver: post a batch, and return how it went. It never raises for what a receiver does.
 
-An attempt goes through a chain of stages, which bounds how long it takes: `Deadline | Timeout`. Whether a receiver may
-be called at all is decided in Redis, for all processes (lua/receiver_ring.lua). An answer counts by its status; of its
-body no more is read than keeps the connection usable, and for no longer than a moment, so that a receiver that drips or
-floods holds nobody. A 2xx in JSON is kept: the receiver of a queue may fail single events with it.
+An attempt goes through a chain of stages, which bounds how long it takes: `Deadline | Timeout`. Whether a receiver
+may be called at all is decided in Redis, for all processes (lua/receiver_ring.lua). An answer counts by its status; a
+2xx in JSON is kept, as the receiver of a queue may fail single events with it (delivery/http.py).
 """
 
-import asyncio
 import base64
 import email.utils
-import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import cast
+from functools import lru_cache
 
-import aiohttp
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.http import RawResponseMessage
-
-from doubledecker import __version__, clock
+from doubledecker import clock
+from doubledecker.delivery import http
+from doubledecker.errors import AnswerBroken, ReceiverUnreachable
 from doubledecker.model.outcome import Kind, Outcome
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.stages import Deadline, Timeout
 from doubledecker.stages.errors import TimedOut
 
-_BODY_BYTES_MAX = 65_536
-# More than the ids of ten thousand events, the largest batch, at 128 characters each.
-ANSWER_BYTES_MAX = 2_097_152
-_BODY_S_MAX = 1.0
 _OK = range(200, 300)
-# Answers before the answer, such as 100 Continue and 103 Early Hints. We ask for none, and a few are harmless.
-_INTERIM = range(100, 200)
-_INTERIM_MAX = 8
 # Of a number in a header; Python refuses to read thousands.
 _DIGITS_MAX = 20
 _PLAIN: Mapping[str, str] = {}
-
-
 # Reading a long answer may add to the attempt; the whole of it is cut here.
 _DEADLINE_MARGIN_S = 5.0
 
@@ -56,17 +41,8 @@ class Dialer:
     """Posts batches over kept-alive connections; close it when done."""
 
     def __init__(self, limits: DialLimits) -> None:
-        self._connect_s = limits.connect_s
         self._chain = (Deadline(limits.attempt_s + _DEADLINE_MARGIN_S) | Timeout(limits.attempt_s)).bind()
-        self._session = aiohttp.ClientSession(
-            # Calls are bounded for each receiver, in Redis; a second bound here would only hide it.
-            connector=_Connector(limit=0, ssl=limits.ssl_verify, ttl_dns_cache=30),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            # Not compressed: what is answered is short, and a small body that unfolds into a large one is a trap.
-            headers={"User-Agent": f"doubledecker/{__version__}", "Accept-Encoding": "identity"},
-        )
+        self._http = http.HttpClient(connect_s=limits.connect_s, ssl_verify=limits.ssl_verify)
 
     async def attempt(self, receiver: Subscriber, body: bytes, headers: Mapping[str, str] = _PLAIN) -> Outcome:
         """Post a body to a receiver; `headers` go along."""
@@ -77,7 +53,7 @@ class Dialer:
 
     async def close(self) -> None:
         await self._chain.close()
-        await self._session.close()
+        await self._http.close()
 
     async def _post(self, receiver: Subscriber, body: bytes, headers: Mapping[str, str]) -> Outcome:
         started_s = time.monotonic()
@@ -85,94 +61,31 @@ class Dialer:
         def took_ms() -> int:
             return round((time.monotonic() - started_s) * 1000)
 
-        whole = _headers(receiver.uuid)
         try:
-            async with self._session.post(
-                receiver.callback, data=body, headers={**headers, **whole} if headers else whole, allow_redirects=False
-            ) as response:
-                answer = await _drain(response, sent_bytes=len(body))
-                if response.status in _OK:
-                    return Outcome(Kind.DELIVERED, took_ms(), response.status, answer=answer)
-                retry_after_ms = _retry_after(response.headers.get("Retry-After"))
-                return Outcome(Kind.REFUSED, took_ms(), response.status, retry_after_ms, _text(response.reason or ""))
-        except TimeoutError:
-            return Outcome(Kind.UNREACHABLE, took_ms(), detail=f"no connection within {self._connect_s} s")
-        except aiohttp.ClientConnectorError as error:
-            return Outcome(Kind.UNREACHABLE, took_ms(), detail=_text(str(error.os_error)))
-        except (aiohttp.ClientError, ssl.SSLError, OSError, ValueError) as error:
-            return Outcome(Kind.BROKEN, took_ms(), detail=_text(f"{type(error).__name__}: {error}"))
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Opens connections that are cut when a receiver sends interim answers without end."""
-
-    def __init__(self, *, limit: int, ssl: bool, ttl_dns_cache: int) -> None:
-        super().__init__(limit=limit, ssl=ssl, ttl_dns_cache=ttl_dns_cache)
-        self._factory = cast("partial[ResponseHandler]", partial(_Protocol, loop=self._loop))
-
-
-class _Protocol(ResponseHandler):
-    """One connection to a receiver.
-
-    aiohttp skips interim answers as fast as they come. A receiver that sends nothing else would keep the process busy,
-    and every other receiver waiting, until the attempt times out; so it is cut off where the answers arrive.
-    """
-
-    _interim = 0
-
-    def feed_data(self, data: tuple[RawResponseMessage, aiohttp.StreamReader], size: int = 0) -> None:
-        if data[0].code not in _INTERIM:
-            self._interim = 0
-        elif self._interim < _INTERIM_MAX:
-            self._interim += 1
-        else:
-            self.set_exception(aiohttp.ClientConnectionError(f"more than {_INTERIM_MAX} interim answers"))
-            if self.transport is not None:
-                self.transport.abort()
-            return
-        super().feed_data(data, size)
-
-
-def _is_json(response: aiohttp.ClientResponse) -> bool:
-    # Without the header aiohttp takes it for something else; most answers have none, nor a body.
-    has_type = "Content-Type" in response.headers
-    return has_type and (response.content_type == "application/json" or response.content_type.endswith("+json"))
-
-
-async def _drain(response: aiohttp.ClientResponse, *, sent_bytes: int) -> bytes:
-    """Read a short answer to its end, so that its connection serves again; cut off any other. Returns a 2xx in JSON.
-
-    Such a 2xx names events that were sent, and is not longer than they were: reading it costs no more than making them.
-    """
-    is_kept = response.status in _OK and _is_json(response)
-    left = max(_BODY_BYTES_MAX, min(ANSWER_BYTES_MAX, sent_bytes)) if is_kept else _BODY_BYTES_MAX
-    kept = []
-    try:
-        # Most answers have come whole with their head: a timer would cost more than reading them.
-        if response.content.is_eof() and response.content.total_bytes < left:
-            kept.append(await response.content.read())
-            return kept[0] if is_kept else b""
-        async with asyncio.timeout(_BODY_S_MAX):
-            while left > 0 and (chunk := await response.content.read(left)):
-                left -= len(chunk)
-                kept.append(chunk)
-    except (TimeoutError, aiohttp.ClientError, ValueError):
-        left = 0
-    if left <= 0:
-        response.close()
-    return b"".join(kept) if is_kept and left > 0 else b""
-
-
-def _text(said: str) -> str:
-    """What a receiver said, as text that can be written: aiohttp keeps bytes that are none."""
-    return said.encode(errors="surrogateescape").decode(errors="replace")
+            lines = _credential(receiver.uuid) + _lines(headers)
+            answer = await self._http.post(http.endpoint(receiver.callback), lines, body)
+        except ReceiverUnreachable as error:
+            return Outcome(Kind.UNREACHABLE, took_ms(), detail=str(error))
+        except (AnswerBroken, ValueError) as error:
+            return Outcome(Kind.BROKEN, took_ms(), detail=str(error))
+        if answer.status in _OK:
+            return Outcome(Kind.DELIVERED, took_ms(), answer.status, answer=answer.body)
+        return Outcome(Kind.REFUSED, took_ms(), answer.status, _retry_after(answer.retry_after), answer.reason)
 
 
 # As many as a busy process has receivers: they are made of text, and the same for every batch.
 @lru_cache(maxsize=10_000)
-def _headers(uuid: str) -> Mapping[str, str]:
-    credential = base64.b64encode(f"{uuid}:x".encode()).decode()
-    return {"Authorization": f"Basic {credential}", "Content-Type": "application/json"}
+def _credential(uuid: str) -> bytes:
+    credential = base64.b64encode(f"{uuid}:x".encode())
+    return b"Authorization: Basic %b\r\nContent-Type: application/json\r\n" % credential
+
+
+def _lines(headers: Mapping[str, str]) -> bytes:
+    """Headers as lines; raises ValueError for one that would begin another line."""
+    text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if text.count("\r") + text.count("\n") > 2 * len(headers):
+        raise ValueError("a header holds a line break")
+    return text.encode()
 
 
 def _retry_after(value: str | None) -> int | None:

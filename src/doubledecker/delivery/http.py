@@ -1,0 +1,394 @@
+"""HTTP/1.1 to receivers: POSTs over kept-alive connections, with every phase of an answer bounded.
+
+A general HTTP client costs twice as much a request, and trusts whom it calls. Here a receiver is a stranger:
+
+1. `post` takes an idle connection to the same origin, or opens one within the time for connecting.
+2. The request goes out in one write, and llhttp (in httptools) parses what comes back.
+3. An answer counts by its head, whose size is bounded. Of the body no more is read than keeps the connection usable,
+   and for no longer than a moment, so that a receiver that drips or floods holds nobody. A short 2xx in JSON is kept.
+4. A connection serves again only if request and answer went through whole and nothing came after them.
+
+The time of a whole exchange is the caller's to bound; when the caller gives up, the connection is cut.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import cast
+
+import httptools
+from yarl import URL
+
+from doubledecker import __version__
+from doubledecker.errors import AnswerBroken, ReceiverUnreachable
+
+# Of a body that is not kept: more than any error page that servers send by themselves.
+_BODY_BYTES_MAX = 65_536
+# More than the ids of ten thousand events, the largest batch, at 128 characters each.
+ANSWER_BYTES_MAX = 2_097_152
+_BODY_S_MAX = 1.0
+# Servers allow 8 to 16 KiB of headers in a request, and send less in an answer.
+_HEAD_BYTES_MAX = 65_536
+_OK = range(200, 300)
+# Answers before the answer, such as 100 Continue and 103 Early Hints. We ask for none, and a few are harmless.
+_INTERIM = range(100, 200)
+_INTERIM_MAX = 8
+# Most servers keep an idle connection for longer than this, so that they seldom close one that is about to be used.
+_IDLE_S_MAX = 15.0
+# One that was idle for so long may have been closed just when it was used: then a new one is tried.
+_IDLE_DOUBT_S = 1.0
+# As the receiver's host name is looked up for each connection.
+_RESOLVED_S = 30.0
+_RESOLVED_MAX = 10_000
+
+_Origin = tuple[str, int, bool]
+_Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a callback leads: whom to connect to, and the head of each request, up to what the call adds."""
+
+    host: str
+    port: int
+    is_tls: bool
+    head: bytes
+
+    @property
+    def origin(self) -> _Origin:
+        return self.host, self.port, self.is_tls
+
+
+# As many as a busy process has receivers.
+@lru_cache(maxsize=10_000)
+def endpoint(callback: str) -> Endpoint:
+    """Raises ValueError for what is no URL of a host."""
+    url = URL(callback)
+    if not url.raw_host or not url.port:
+        raise ValueError(f"{callback[:80]!r} names no host")
+    # Not compressed: what is answered is short, and a small body that unfolds into a large one is a trap.
+    head = (
+        f"POST {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
+        f"User-Agent: doubledecker/{__version__}\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
+    )
+    return Endpoint(url.raw_host, url.port, url.scheme == "https", head.encode("ascii"))
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """What came back; `body` is that of a 2xx in JSON that was not too long, and otherwise empty."""
+
+    status: int
+    reason: str
+    retry_after: str | None
+    body: bytes
+
+
+class HttpClient:
+    """Posts to any number of receivers; close it when done. It does not bound calls: whoever posts has a permit."""
+
+    def __init__(self, *, connect_s: float, ssl_verify: bool) -> None:
+        self._connect_s = connect_s
+        self._ssl_verify = ssl_verify
+        self._tls: ssl.SSLContext | None = None
+        self._idle: dict[_Origin, list[_Connection]] = defaultdict(list)
+        self._connected: set[_Connection] = set()
+        self._resolved: dict[tuple[str, int], tuple[float, list[_Address]]] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    async def post(self, to: Endpoint, headers: bytes, body: bytes) -> HttpAnswer:
+        """Send a body; `headers` are whole lines. Raises ReceiverUnreachable, or AnswerBroken when no answer came."""
+        request = b"%b%bContent-Length: %d\r\n\r\n" % (to.head, headers, len(body))
+        connection = self._take_idle(to.origin)
+        if connection is not None:
+            try:
+                return await self._exchange(to.origin, connection, request, body)
+            except _ClosedWhileIdle:
+                pass
+        return await self._exchange(to.origin, await self._connect(to), request, body)
+
+    async def close(self) -> None:
+        """Cut all connections, and wait until they are gone."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        connected = list(self._connected)
+        for connection in connected:
+            connection.cut()
+        await asyncio.gather(*[connection.lost for connection in connected])
+
+    async def _exchange(self, origin: _Origin, connection: "_Connection", request: bytes, body: bytes) -> HttpAnswer:
+        answer = await connection.exchange(request, body)
+        if connection.is_usable:
+            self._keep(origin, connection)
+        else:
+            connection.cut()
+        return answer
+
+    def _take_idle(self, origin: _Origin) -> "_Connection | None":
+        idle = self._idle.get(origin)
+        while idle:
+            connection = idle.pop()
+            if connection.is_open:
+                return connection
+        return None
+
+    def _keep(self, origin: _Origin, connection: "_Connection") -> None:
+        self._idle[origin].append(connection)
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(_IDLE_S_MAX, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what has been idle for too long."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() - _IDLE_S_MAX
+        for origin, idle in list(self._idle.items()):
+            kept = [each for each in idle if each.is_usable and each.idle_since > until]
+            for connection in set(idle).difference(kept):
+                connection.cut()
+            if kept:
+                self._idle[origin] = kept
+            else:
+                del self._idle[origin]
+        self._sweeper = loop.call_later(_IDLE_S_MAX / 3, self._sweep) if self._idle else None
+
+    async def _connect(self, to: Endpoint) -> "_Connection":
+        connection = _Connection(self._connected)
+        try:
+            dialled = await self._dial(to)
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection,
+                sock=dialled,
+                ssl=self._tls_context() if to.is_tls else None,
+                server_hostname=to.host if to.is_tls else None,
+            )
+        except TimeoutError:
+            raise ReceiverUnreachable(f"no connection within {self._connect_s:g} s") from None
+        except OSError as error:
+            raise ReceiverUnreachable(str(error)) from error
+        return connection
+
+    async def _dial(self, to: Endpoint) -> socket.socket:
+        """A connected socket to the first address that takes one; each that is left has an equal part of the time."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._connect_s
+        async with asyncio.timeout_at(until):
+            addresses = await self._resolve(to.host, to.port)
+        failure: OSError = TimeoutError()
+        for i, (family, address) in enumerate(addresses):
+            dialling = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                dialling.setblocking(False)  # noqa: FBT003 - the only way that it can be called
+                dialling.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                async with asyncio.timeout((until - loop.time()) / (len(addresses) - i)):
+                    await loop.sock_connect(dialling, address)
+            except OSError as error:
+                failure = error
+                dialling.close()
+            except asyncio.CancelledError:
+                dialling.close()
+                raise
+            else:
+                return dialling
+        raise failure
+
+    async def _resolve(self, host: str, port: int) -> list[_Address]:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            with contextlib.suppress(OSError):
+                socket.inet_pton(family, host)
+                return [(family, (host, port))]
+        loop = asyncio.get_running_loop()
+        resolved_at, addresses = self._resolved.get((host, port), (0.0, []))
+        if not addresses or resolved_at + _RESOLVED_S < loop.time():
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = [(family, address) for family, _, _, _, address in found]
+            if len(self._resolved) >= _RESOLVED_MAX:
+                self._resolved.clear()
+            self._resolved[host, port] = loop.time(), addresses
+        return addresses
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+            self._tls.set_alpn_protocols(["http/1.1"])
+            if not self._ssl_verify:
+                self._tls.check_hostname = False
+                self._tls.verify_mode = ssl.CERT_NONE
+        return self._tls
+
+
+class _ClosedWhileIdle(Exception):
+    """The receiver closed an idle connection just before it was used: nothing of an answer came."""
+
+
+class _StopParsing(Exception):
+    """What comes from here on is not looked at."""
+
+
+class _Connection(asyncio.Protocol):
+    """One connection to a receiver, with one exchange at a time."""
+
+    def __init__(self, connected: "set[_Connection]") -> None:
+        self.is_usable = True
+        self.idle_since = 0.0
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._connected = connected
+        self._parser = httptools.HttpResponseParser(self)
+        self._answered: asyncio.Future[HttpAnswer] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._retry_after: bytes | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.is_usable and not self._transport.is_closing()
+
+    async def exchange(self, request: bytes, body: bytes) -> HttpAnswer:
+        loop = asyncio.get_running_loop()
+        self._is_doubtful = self.idle_since > 0 and loop.time() - self.idle_since > _IDLE_DOUBT_S
+        self._sent_bytes = len(body)
+        self._head_bytes = self._interims = 0
+        self._has_head = self._is_whole = False
+        self._timer = None
+        self._begin_head()
+        answered: asyncio.Future[HttpAnswer] = loop.create_future()
+        self._answered = answered
+        # One that waits for the end of its body is not usable, whoever gives up meanwhile.
+        self.is_usable = False
+        self._transport.writelines((request, body))
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            self.cut()
+            raise
+        finally:
+            self._answered = None
+            self.idle_since = loop.time()
+
+    def cut(self) -> None:
+        self.is_usable = False
+        self._transport.abort()
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's is one too, and does not say so.
+        self._transport = cast("asyncio.WriteTransport", transport)
+        self._connected.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answered is None:
+            # Nothing was asked.
+            self.cut()
+            return
+        if not self._has_head:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail("it switched to another protocol")
+        except httptools.HttpParserError as error:
+            # It may also be that we stopped, and know already what came of it.
+            if self._is_whole:
+                self.is_usable = False
+            else:
+                self._fail(f"no HTTP answer: {error}")
+        if not self._has_head and self._head_bytes > _HEAD_BYTES_MAX:
+            self._fail(f"more than {_HEAD_BYTES_MAX} bytes of headers")
+        elif self._has_head and not self._is_whole and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_BODY_S_MAX, self._give_up_body)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_usable = False
+        self._connected.discard(self)
+        if not self.lost.done():
+            self.lost.set_result(None)
+        if self._answered is None or self._answered.done():
+            return
+        if self._has_head:
+            self._end(self._body if not self._is_framed else [])
+        elif self._is_doubtful and self._head_bytes == 0:
+            self._answered.set_exception(_ClosedWhileIdle())
+        else:
+            self._fail("the connection was closed before an answer" if exc is None else str(exc))
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        if self._is_whole:
+            raise _StopParsing
+
+    def on_status(self, reason: bytes) -> None:
+        self._reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        lowered = name.lower()
+        if self._has_head:
+            # A trailer.
+            return
+        if lowered == b"content-type":
+            self._media = value.partition(b";")[0].strip().lower()
+        elif lowered == b"retry-after":
+            self._retry_after = value
+        elif lowered in (b"content-length", b"transfer-encoding"):
+            self._is_framed = True
+
+    def on_headers_complete(self) -> None:
+        self._status = self._parser.get_status_code()
+        if self._status in _INTERIM:
+            self._interims += 1
+            if self._interims > _INTERIM_MAX:
+                self._fail(f"more than {_INTERIM_MAX} interim answers")
+                raise _StopParsing
+            return
+        self._has_head = True
+        is_json = self._media == b"application/json" or self._media.endswith(b"+json")
+        self._is_kept = self._status in _OK and is_json
+        self._bytes_left = _BODY_BYTES_MAX
+        if self._is_kept:
+            # It names events that were sent, and is no longer than they were: reading it costs less than making them.
+            self._bytes_left = max(_BODY_BYTES_MAX, min(ANSWER_BYTES_MAX, self._sent_bytes))
+
+    def on_body(self, chunk: bytes) -> None:
+        self._bytes_left -= len(chunk)
+        if self._bytes_left <= 0:
+            self._give_up_body()
+            raise _StopParsing
+        if self._is_kept:
+            self._body.append(chunk)
+
+    def on_message_complete(self) -> None:
+        if self._status in _INTERIM:
+            self._begin_head()
+            return
+        # Without an end of its own the body goes on until the connection is closed.
+        self.is_usable = self._parser.should_keep_alive() and self._transport.get_write_buffer_size() == 0
+        self._end(self._body)
+
+    def _begin_head(self) -> None:
+        self._status = 0
+        self._reason = self._media = b""
+        self._retry_after = None
+        self._is_framed = self._is_kept = False
+        self._body: list[bytes] = []
+
+    def _give_up_body(self) -> None:
+        """The status is known, which is what counts."""
+        self._end([])
+
+    def _end(self, body: list[bytes]) -> None:
+        self._is_whole = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._answered is not None and not self._answered.done():
+            later = self._retry_after.decode("latin-1") if self._retry_after is not None else None
+            reason = self._reason.decode(errors="replace")
+            self._answered.set_result(HttpAnswer(self._status, reason, later, b"".join(body)))
+
+    def _fail(self, why: str) -> None:
+        self._is_whole = True
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(AnswerBroken(why))
+        self.cut()
