@@ -13,9 +13,9 @@ from bench.bus import Bus, a_bus
 from bench.children import a_receiver
 from bench.scale import Scale
 from doubledecker.assembly import settings as reading
-from doubledecker.pipeline import landing
-from doubledecker.pipeline.bulk import Bulk
-from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.bulk.delivery import Bulk
+from doubledecker.pipeline.land import landing
+from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.session import SessionPlan, open_session
 
 

@@ -20,8 +20,9 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from doubledecker.lake import commits, marks
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import lake, landing, versions
-from doubledecker.pipeline.lake import Change, Table, WrittenFile
+from doubledecker.pipeline.lake import tables, versions
+from doubledecker.pipeline.lake.tables import Change, Table, WrittenFile
+from doubledecker.pipeline.land import landing
 
 _BEGAN_MS = 1_700_000_000_000
 _TOPICS = 20
@@ -70,7 +71,7 @@ def _round_by_delta_rs(table: Table, number: int) -> None:
         commit_properties=CommitProperties(app_transactions=[Transaction("journal:0:ms", number)]),
     )
     opened.update_incremental()
-    assert lake.parts(opened)
+    assert tables.parts(opened)
 
 
 def _fill(table: Table, files: int) -> None:

@@ -35,9 +35,11 @@ from doubledecker.model.event import Event, draft
 from doubledecker.model.queue import Queue
 from doubledecker.model.replay import RATE_MAX, ReplayAsked
 from doubledecker.model.token import Caller
-from doubledecker.pipeline import landing, measuring, session
-from doubledecker.pipeline.reading import Access
-from doubledecker.pipeline.replaying import Replayer
+from doubledecker.pipeline import session
+from doubledecker.pipeline.land import landing
+from doubledecker.pipeline.land.journal_reader import Access
+from doubledecker.pipeline.metrics import rollup
+from doubledecker.pipeline.replay.replayer import Replayer
 from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.session import SessionPlan
 from doubledecker.store.journal import inflate
@@ -196,7 +198,7 @@ class _Lake:
             pass
 
     def measure(self) -> None:
-        while measuring.measure(self.ground.spark, self.ground.root, "events", partitions=1).has_more:
+        while rollup.measure(self.ground.spark, self.ground.root, "events", partitions=1).has_more:
             pass
 
 

@@ -23,7 +23,8 @@ from doubledecker.lake import arrow, marks, rows
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.uid import event_id
-from doubledecker.pipeline import files, landing
+from doubledecker.pipeline.lake import files
+from doubledecker.pipeline.land import landing
 
 _BEGAN_MS = 1_794_700_000_000
 _STEP_MS = 100

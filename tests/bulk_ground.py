@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 from conftest import Topology
 from doubledecker.model.strand import Strand
-from doubledecker.pipeline import landing
-from doubledecker.pipeline.bulk import Bulk
-from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.bulk.delivery import Bulk
+from doubledecker.pipeline.land import landing
+from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.store import bulk
 from harness import ROOT_KEY, TestBus, a_bus, basic
 

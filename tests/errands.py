@@ -11,8 +11,8 @@ from doubledecker.model.erasure import ErasureAsked
 from doubledecker.model.errand import Errand
 from doubledecker.model.replay import ReplayAsked
 from doubledecker.model.token import Caller
-from doubledecker.pipeline.erasing import Eraser
-from doubledecker.pipeline.replaying import Replayer
+from doubledecker.pipeline.erase.eraser import Eraser
+from doubledecker.pipeline.replay.replayer import Replayer
 from doubledecker.pipeline.search import Ground
 from doubledecker.store import errands
 from doubledecker.store.errands import ERASURES, REPLAYS

@@ -18,9 +18,11 @@ from doubledecker.lake.reads import Reader
 from doubledecker.model import search
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
-from doubledecker.pipeline import files, lake, landing, reading, rewriting, versions
-from doubledecker.pipeline.landing import Landed
-from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.erase import rewrite
+from doubledecker.pipeline.lake import files, tables, versions
+from doubledecker.pipeline.land import journal_reader, landing
+from doubledecker.pipeline.land.journal_reader import Access
+from doubledecker.pipeline.land.landing import Landed
 from doubledecker.store.journal import Entry
 from feed import Feed
 
@@ -45,7 +47,7 @@ class PlainLake:
         table = landing.table_of(self.root, name)
         opened = table.open()
         begin = marks.landed(opened, self.access.partitions)
-        slices = landing.plan(begin, await reading.extents(self.access, name, begin), cores=1)
+        slices = landing.plan(begin, await journal_reader.extents(self.access, name, begin), cores=1)
         if slices:
             written = await asyncio.to_thread(self._write, name, slices)
             table.commit(opened, written, marks.reaches(landing._ends(slices)))
@@ -53,7 +55,7 @@ class PlainLake:
         await landing._confirm(self.access, name, self.archive, reached)
         return reached
 
-    def _write(self, name: str, slices: list[reading.Slice]) -> list[landing.WrittenFile]:
+    def _write(self, name: str, slices: list[journal_reader.Slice]) -> list[landing.WrittenFile]:
         table = landing.table_of(self.root, name)
         write = lambda part: landing._write_slice(part, access=self.access, name=name, table=table)  # noqa: E731
         return [file for part in slices for file in write(part)]
@@ -61,8 +63,8 @@ class PlainLake:
     def erase(self, erasure: Erasure) -> None:
         """Rewrite every file of `events` without what is erased, and delete the old ones, as an erasure does."""
         table = landing.table_of(self.root, "events")
-        parts = lake.parts(table.open())
-        written = [file for part in parts for file in rewriting._write_again(part, table=table, erasure=erasure)]
+        parts = tables.parts(table.open())
+        written = [file for part in parts for file in rewrite._write_again(part, table=table, erasure=erasure)]
         assert versions.swap(table, parts, written)
         table.open().vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=False)
 
@@ -73,12 +75,12 @@ class PlainLake:
     async def find(self, *, reader: Reader | None = None, limit: int = 1000, **wanted: str) -> Found:
         """What `doubledecker events` finds."""
         query = queries.search(search.parse(**wanted, limit=limit))
-        async with reading.connected(self.access) as bus:
+        async with journal_reader.connected(self.access) as bus:
             return await reads.find(reads.Ground(self.root, bus), query, reader=reader)
 
     async def life(self, id_: str, *, since: datetime | None = None, reader: Reader | None = None) -> Life:
         """What `doubledecker events --id` finds."""
-        async with reading.connected(self.access) as bus:
+        async with journal_reader.connected(self.access) as bus:
             return await life.look(reads.Ground(self.root, bus), id_, since=since, reader=reader)
 
     def table(self, name: str = "events") -> DeltaTable:

@@ -18,15 +18,20 @@ from doubledecker.bus.errands import Errands
 from doubledecker.model.erasure import ErasureAsked
 from doubledecker.model.queue import Queue
 from doubledecker.model.replay import ReplayAsked
-from doubledecker.pipeline import connector, consuming, frames, landing, measuring, posting, reading, versions
-from doubledecker.pipeline.batching import Posting
-from doubledecker.pipeline.consuming import Consumer
-from doubledecker.pipeline.erasing import Eraser
-from doubledecker.pipeline.reading import Access
-from doubledecker.pipeline.replaying import Replayer
+from doubledecker.pipeline.bulk import posting
+from doubledecker.pipeline.bulk.batches import Posting
+from doubledecker.pipeline.erase.eraser import Eraser
+from doubledecker.pipeline.lake import frames, versions
+from doubledecker.pipeline.land import journal_reader, landing
+from doubledecker.pipeline.land.journal_reader import Access
+from doubledecker.pipeline.metrics import rollup
+from doubledecker.pipeline.replay.replayer import Replayer
 from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.session import SessionPlan, open_session
-from doubledecker.pipeline.sources import Source, Sources
+from doubledecker.pipeline.sources import streaming
+from doubledecker.pipeline.sources.config import Source, Sources
+from doubledecker.pipeline.sources.streaming import Consumer
+from doubledecker.pipeline.spark_format import connector
 from doubledecker.store import bulk, subscribers
 from errands import ROOT
 from spark_cluster import SparkCluster
@@ -65,7 +70,7 @@ def source(spark: SparkSession, access: Access, folder: Path) -> None:
         (inbox / f"{part}.json").write_text("".join(f'{{"number": {n}}}\n' for n in numbers))
     fields = {"topic": "'sourced'", "type": "'create'", "data": "to_json(struct(number))"}
     named = Source("orders", "json", "feed", path=str(inbox), schema="number long", fields=fields)
-    outlet = consuming.outlet_of(access, str(folder / "lake"), Sources((named,)), named)
+    outlet = streaming.outlet_of(access, str(folder / "lake"), Sources((named,)), named)
     Consumer(spark, named, outlet, interval_s=1).consume(is_once=True)
 
 
@@ -80,7 +85,7 @@ def deliver(spark: SparkSession, access: Access, folder: Path) -> None:
     """All that has landed to the only subscriber there is, in two tasks."""
 
     async def prepare() -> Posting:
-        async with reading.connected(access) as bus:
+        async with journal_reader.connected(access) as bus:
             await bulk.open_ledger(bus, "posted:cluster")
             known = await subscribers.load_many(bus.home, await subscribers.all_tokens(bus.home))
         [subscriber] = known.values()
@@ -93,7 +98,7 @@ def deliver(spark: SparkSession, access: Access, folder: Path) -> None:
 
 
 def measure_all(spark: SparkSession, access: Access, folder: Path) -> None:
-    measuring.measure(spark, str(folder / "lake"), "events", partitions=access.partitions)
+    rollup.measure(spark, str(folder / "lake"), "events", partitions=access.partitions)
 
 
 def replay(ground: Ground, settings: Settings) -> None:

@@ -7,7 +7,7 @@ import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from doubledecker.pipeline import measures, sketches
+from doubledecker.pipeline.metrics import measures, sketches
 
 Rows = dict[tuple[object, ...], tuple[object, ...]]
 

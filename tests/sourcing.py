@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from doubledecker.model.event import Event
-from doubledecker.pipeline import consuming
-from doubledecker.pipeline.consuming import Consumer, Outlet
-from doubledecker.pipeline.reading import Access
-from doubledecker.pipeline.sources import Source, Sources
+from doubledecker.pipeline.land.journal_reader import Access
+from doubledecker.pipeline.sources import streaming
+from doubledecker.pipeline.sources.config import Source, Sources
+from doubledecker.pipeline.sources.streaming import Consumer, Outlet
 from doubledecker.pipeline.steps import Round
 from doubledecker.store import journal
 from feed import Feed
@@ -44,7 +44,7 @@ def drop(source: Source, name: str, text: str) -> None:
 
 def outlet_in(folder: Path, feed: Feed, source: Source) -> Outlet:
     access = Access(feed.topology.url, "rm:", feed.topology.partitions)
-    return consuming.outlet_of(access, str(folder / "lake"), Sources((source,)), source)
+    return streaming.outlet_of(access, str(folder / "lake"), Sources((source,)), source)
 
 
 def consume(spark: SparkSession, feed: Feed, folder: Path, source: Source) -> Round:

@@ -7,8 +7,9 @@ from random import Random
 from doubledecker.lake import arrow, marks, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.uid import event_id
-from doubledecker.pipeline import files, landing
-from doubledecker.pipeline.measures import OUTCOMES, SETTLEMENTS
+from doubledecker.pipeline.lake import files
+from doubledecker.pipeline.land import landing
+from doubledecker.pipeline.metrics.measures import OUTCOMES, SETTLEMENTS
 from doubledecker.store.journal import Entry
 
 BEGAN_MS = 1_794_740_000_000

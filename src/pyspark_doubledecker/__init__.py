@@ -7,6 +7,6 @@ import contextlib
 
 # Who has Spark, but not all of `doubledecker[spark]`, keeps their other formats: an error here would hide them too.
 with contextlib.suppress(ImportError):
-    from doubledecker.pipeline.connector import BusSource as DefaultSource
+    from doubledecker.pipeline.spark_format.connector import BusSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -12,7 +12,9 @@ from deltalake import DeltaTable
 from cli.commands import Up, run, run_without_rights
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
-from doubledecker.pipeline import files, measures, tombstones
+from doubledecker.pipeline.erase import tombstones
+from doubledecker.pipeline.lake import files
+from doubledecker.pipeline.metrics import measures
 from doubledecker.store.journal import Entry
 from lakes import land_entry
 

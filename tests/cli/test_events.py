@@ -13,7 +13,9 @@ from doubledecker.errors import ReadTooLarge
 from doubledecker.lake import arrow, marks, reads, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
-from doubledecker.pipeline import files, landing, tombstones
+from doubledecker.pipeline.erase import tombstones
+from doubledecker.pipeline.lake import files
+from doubledecker.pipeline.land import landing
 from doubledecker.store.journal import Attempt, Entry
 from lakes import land_entry
 

@@ -14,7 +14,8 @@ from cli.commands import run
 from doubledecker.cli import report_charts
 from doubledecker.cli.report_charts import Report
 from doubledecker.model.summary import Moment, Summary
-from doubledecker.pipeline import files, measures, sketches
+from doubledecker.pipeline.lake import files
+from doubledecker.pipeline.metrics import measures, sketches
 
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 DAY = ("--from", "2026-01-15T00:00:00Z", "--to", "2026-01-16T00:00:00Z")

@@ -7,7 +7,8 @@ import sys
 
 from doubledecker.lake import arrow, marks, rows
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import files, lake, landing, tending, versions
+from doubledecker.pipeline.lake import files, maintenance, tables, versions
+from doubledecker.pipeline.land import landing
 from doubledecker.store.journal import Entry
 
 LINE = b'{"topic":"orders","type":"create","t":%d,"id":"id-%d"}'
@@ -21,7 +22,7 @@ EVENTS = 3
 
 def main(root: str) -> None:
     # So that commits are removed as soon as a checkpoint has what they say.
-    lake.PROPERTIES["delta.logRetentionDuration"] = "interval 0 days"
+    tables.PROPERTIES["delta.logRetentionDuration"] = "interval 0 days"
     table = landing.table_of(root, "events")
     for _ in range(ROUNDS_MAX):
         seen = versions.of(table, partitions=1)
@@ -36,7 +37,7 @@ def main(root: str) -> None:
         say("tended")
         small = versions.of(table).crowded(size_below=10**9, files_min=4)
         if small:
-            versions.swap(table, small, list(tending._write_together(small, table=table)), is_new=False)
+            versions.swap(table, small, list(maintenance._write_together(small, table=table)), is_new=False)
         say("joined")
 
 

@@ -15,8 +15,9 @@ import recount
 from cli.commands import children
 from doubledecker.lake import marks
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline import landing, measures
-from doubledecker.pipeline.measures import SPANS
+from doubledecker.pipeline.land import landing
+from doubledecker.pipeline.metrics import measures
+from doubledecker.pipeline.metrics.measures import SPANS
 from doubledecker.store import pipeline
 from doubledecker.store import pipeline as told
 from faults.test_pipeline_kills import Ground, a_ground, land_the_rest, publishing

@@ -16,8 +16,10 @@ from doubledecker.lake.snapshots import Snapshot
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.event import draft
-from doubledecker.pipeline import files, landing, tombstones
-from doubledecker.pipeline.lake import Table
+from doubledecker.pipeline.erase import tombstones
+from doubledecker.pipeline.lake import files
+from doubledecker.pipeline.lake.tables import Table
+from doubledecker.pipeline.land import landing
 from doubledecker.store import journal
 from doubledecker.store.journal import Entry
 from feed import Feed, a_feed

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from doubledecker.pipeline import connector
 from doubledecker.pipeline.session import SessionPlan, open_session
+from doubledecker.pipeline.spark_format import connector
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

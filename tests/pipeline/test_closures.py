@@ -6,10 +6,10 @@ from pyspark import cloudpickle
 from doubledecker.assembly.settings import Settings
 from doubledecker.model.replay import Replay
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.pipeline.batching import Posting
-from doubledecker.pipeline.publishing import TaskWork
-from doubledecker.pipeline.resending import Work
-from doubledecker.pipeline.sink import BusWriter, SinkPlan
+from doubledecker.pipeline.bulk.batches import Posting
+from doubledecker.pipeline.replay.resend_task import Work
+from doubledecker.pipeline.spark_format.publish_task import TaskWork
+from doubledecker.pipeline.spark_format.writer import BusWriter, SinkPlan
 
 SETTINGS = Settings(root_key="the-root-key", spark_conf="spark.hadoop.fs.s3a.secret.key=the-secret")
 

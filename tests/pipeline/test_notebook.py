@@ -11,7 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 import recount
-from doubledecker.pipeline import files, landing, measures
+from doubledecker.pipeline.lake import files
+from doubledecker.pipeline.land import landing
+from doubledecker.pipeline.metrics import measures
 from traffic import Traffic
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "report.ipynb"

@@ -17,7 +17,10 @@ from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.queue import Queue
 from doubledecker.model.token import Caller
-from doubledecker.pipeline import files, landing, search, tombstones
+from doubledecker.pipeline import search
+from doubledecker.pipeline.erase import tombstones
+from doubledecker.pipeline.lake import files
+from doubledecker.pipeline.land import landing
 from doubledecker.store.journal import Entry
 from errands import Desk
 from feed import a_feed

@@ -162,7 +162,7 @@ class Desk:
         settings, root = self._find_pipeline()
         log.configure(level="error", as_json=settings.log_json)
         from doubledecker.pipeline import run as running  # noqa: PLC0415 - Spark is slow to import, and may not be there
-        from doubledecker.pipeline.sources import Sources  # noqa: PLC0415 - the same
+        from doubledecker.pipeline.sources.config import Sources  # noqa: PLC0415 - the same
 
         click.echo("No pipeline runs; one is started here, which takes some seconds", err=True)
         self._is_local = True

@@ -26,7 +26,7 @@ from doubledecker.store import nodes, pipeline
 from doubledecker.store.pipeline import PipelineState
 
 if TYPE_CHECKING:
-    from doubledecker.pipeline.sources import Source, Sources
+    from doubledecker.pipeline.sources.config import Source, Sources
 
 MISSING = "PySpark is not installed; get it with: pip install 'doubledecker[spark]'"
 _JOURNALS = ("events", "attempts", "settlements")
@@ -95,11 +95,11 @@ def _source_row(source: "Source") -> list[str]:
 
 def _read_sources(settings: Settings, data: Path | None) -> "Sources":
     """What a setting names, else what is in the data folder, else none."""
-    from doubledecker.pipeline import sources  # noqa: PLC0415 - what Spark needs is slow to import, and may not be there
+    from doubledecker.pipeline.sources import config  # noqa: PLC0415 - what Spark needs is slow to import, and may not be there
 
     beside = (data or folder.DEFAULT) / folder.SOURCES
     named = settings.sources or (str(beside) if beside.exists() else "")
-    return sources.read(Path(named)) if named else sources.Sources()
+    return config.read(Path(named)) if named else config.Sources()
 
 
 def status(*, url: str | None, data: Path | None, as_json: bool) -> None:

@@ -80,11 +80,11 @@ def find(data: Path | None, lake: str | None) -> str:
 
 
 def _read(root: str, wanted: Stretch, *, is_open: bool) -> Report:
-    from doubledecker.pipeline import summing  # noqa: PLC0415 - slow to import, and may not be there
+    from doubledecker.pipeline.metrics import summaries  # noqa: PLC0415 - slow to import, and may not be there
 
-    summary = summing.summarize(root, span=wanted.span, since=wanted.since, until=wanted.until)
+    summary = summaries.summarize(root, span=wanted.span, since=wanted.since, until=wanted.until)
     if not summary.moments:
-        reach = summing.reach(root)
+        reach = summaries.reach(root)
         if reach is None:
             raise LakeUnfit(f"nothing has been measured yet in {root}; `doubledecker pipeline run` does it")
         first, last = map(_iso, reach)
@@ -93,14 +93,14 @@ def _read(root: str, wanted: Stretch, *, is_open: bool) -> Report:
     # The heat map goes by hours, whatever the lines go by.
     hour = _SPANS["hour"]
     since, until = wanted.since - (wanted.since - _EPOCH) % hour, wanted.until + (_EPOCH - wanted.until) % hour
-    return Report(summary, summing.by_hour(root, since=since, until=until), is_open=is_open)
+    return Report(summary, summaries.by_hour(root, since=since, until=until), is_open=is_open)
 
 
 def _first(root: str, wanted: Stretch) -> str | None:
     """When the measures begin, if that is within the time that is meant: a young bus is shown by minutes."""
-    from doubledecker.pipeline import summing  # noqa: PLC0415 - slow to import, and may not be there
+    from doubledecker.pipeline.metrics import summaries  # noqa: PLC0415 - slow to import, and may not be there
 
-    reach = summing.reach(root)
+    reach = summaries.reach(root)
     return _iso(reach[0]) if reach is not None and wanted.since < reach[0] < wanted.until else None
 
 

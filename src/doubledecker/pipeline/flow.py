@@ -9,17 +9,20 @@ from functools import partial
 from doubledecker import log
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
-from doubledecker.pipeline import consuming, lake, landing, latest, measures, measuring, sampling, versions
-from doubledecker.pipeline.bookmarks import BookmarkConsumer
-from doubledecker.pipeline.bulk import Bulk
-from doubledecker.pipeline.consuming import Consumer
-from doubledecker.pipeline.erasing import Eraser
-from doubledecker.pipeline.landing import Lander, Pace
-from doubledecker.pipeline.replaying import Replayer
+from doubledecker.pipeline.bulk.delivery import Bulk
+from doubledecker.pipeline.erase.eraser import Eraser
+from doubledecker.pipeline.lake import tables, versions
+from doubledecker.pipeline.lake.maintenance import Retention, Tender
+from doubledecker.pipeline.land import landing
+from doubledecker.pipeline.land.landing import Lander, Pace
+from doubledecker.pipeline.metrics import latest, measures, queue_samples, rollup
+from doubledecker.pipeline.replay.replayer import Replayer
 from doubledecker.pipeline.search import Ground
-from doubledecker.pipeline.sources import Source, Sources
+from doubledecker.pipeline.sources import streaming
+from doubledecker.pipeline.sources.config import Source, Sources
+from doubledecker.pipeline.sources.incremental import BookmarkConsumer
+from doubledecker.pipeline.sources.streaming import Consumer
 from doubledecker.pipeline.steps import Round, Step
-from doubledecker.pipeline.tending import Retention, Tender
 
 _CONSUME, _LAND, _USE = range(3)
 
@@ -54,7 +57,7 @@ class Flow:
     def _source(self, source: Source) -> Step:
         spark = self.ground.spark
         name, interval_s = f"source:{source.name}", source.interval_s or self.settings.pipeline_interval_s
-        outlet = consuming.outlet_of(self.ground.access, self.ground.root, self.sources, source)
+        outlet = streaming.outlet_of(self.ground.access, self.ground.root, self.sources, source)
         if source.mode == "batch":
             return Step(name, BookmarkConsumer(spark, source, outlet).consume, interval_s, _CONSUME)
         consumer = Consumer(spark, source, outlet, interval_s=interval_s)
@@ -77,16 +80,14 @@ class Flow:
 
     def _measure(self) -> Round:
         spark, access, root = self.ground.spark, self.ground.access, self.ground.root
-        by_name = {
-            name: measuring.measure(spark, root, name, partitions=access.partitions) for name in measures.MEASURES
-        }
+        by_name = {name: rollup.measure(spark, root, name, partitions=access.partitions) for name in measures.MEASURES}
         done = by_name.values()
         interval_ms, is_active = int(self.settings.measure_interval_s * 1000), by_name["settlements"].rows > 0
-        sampling.sample(access, root, interval_ms=interval_ms, is_active=is_active)
+        queue_samples.sample(access, root, interval_ms=interval_ms, is_active=is_active)
         waiting = measures.table_of(root, measures.WAITING.name)
-        measuring.fold(spark, waiting, versions.of(waiting), measures.WAITING)
+        rollup.fold(spark, waiting, versions.of(waiting), measures.WAITING)
         latest.tell(access, root)
-        size = lake.total(each.size for each in done)
+        size = tables.total(each.size for each in done)
         rows, has_more = sum(each.rows for each in done), any(each.has_more for each in done)
         return Round(rows, has_more, 0, size.rows, size.bytes, size.files)
 

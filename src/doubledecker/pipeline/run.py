@@ -16,12 +16,14 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.errors import BadRequest, BusAway, SettingInvalid
 from doubledecker.lake import commits
 from doubledecker.model.step import RunReport, StepReport
-from doubledecker.pipeline import landing, mapping, reading, session, steps
+from doubledecker.pipeline import session, steps
 from doubledecker.pipeline.flow import Flow
-from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.land import journal_reader, landing
+from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.session import SessionPlan
-from doubledecker.pipeline.sources import Sources
+from doubledecker.pipeline.sources import mapping
+from doubledecker.pipeline.sources.config import Sources
 from doubledecker.pipeline.steps import Keeper
 from doubledecker.store import pipeline, private
 from doubledecker.store.partitions import Partition
@@ -103,7 +105,7 @@ class Teller:
 
     def _send(self, act: Callable[[Partition], Awaitable[None]]) -> None:
         async def send() -> None:
-            async with reading.connected(self.access, patience_s=0) as bus:
+            async with journal_reader.connected(self.access, patience_s=0) as bus:
                 await act(bus.home)
 
         with contextlib.suppress(BusAway):

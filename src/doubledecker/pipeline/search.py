@@ -28,8 +28,11 @@ from doubledecker.model import condition, moment, where
 from doubledecker.model.condition import Dialect
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
-from doubledecker.pipeline import connector, frames, landing, reading, tombstones, versions
-from doubledecker.pipeline.reading import Access
+from doubledecker.pipeline.erase import tombstones
+from doubledecker.pipeline.lake import frames, versions
+from doubledecker.pipeline.land import journal_reader, landing
+from doubledecker.pipeline.land.journal_reader import Access
+from doubledecker.pipeline.spark_format import connector
 
 # Landing commits every few seconds at most; a search that meets it this often in a row has another trouble.
 _TRIES = 3
@@ -118,7 +121,7 @@ def everything(ground: Ground, name: str, *, since: datetime | None = None, unti
 def has_landed(ground: Ground, name: str, reached: Mapping[int, EntryId], until: datetime) -> bool:
     """Whether the table has all that the bus wrote before; then there is no need to ask the bus."""
     until_ms = moment.to_ms(until)
-    extents = asyncio.run(reading.extents(ground.access, name, reached))
+    extents = asyncio.run(journal_reader.extents(ground.access, name, reached))
     return all(mark.ms >= until_ms or EntryId.parse(extents[index].last) <= mark for index, mark in reached.items())
 
 

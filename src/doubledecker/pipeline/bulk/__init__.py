@@ -1,0 +1,1 @@
+"""Bulk delivery: subscribers of the bulk tier are served from the lake."""

@@ -1,0 +1,178 @@
+"""From rows of the lake to batches: the messages that the bus once accepted, and how a strand's line cuts them."""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from doubledecker.assembly.settings import Settings
+from doubledecker.delivery.deliver import Load
+from doubledecker.model.entry_id import EntryId
+from doubledecker.model.event import encode
+from doubledecker.model.position import Place
+from doubledecker.model.strand import Reach, Strand, batch_id
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.pipeline.lake import stored_events
+
+# After this a task begins no further batch, so that others get its core; the next round goes on from the ledger.
+ROUND_S = 10.0
+COLUMNS = ("partition", "entry", "line", "at", *stored_events.COLUMNS)
+
+
+@dataclass(frozen=True)
+class Posting:
+    """Whom a job posts to, by which settings, and in which ledger it is written down.
+
+    `headers` go with every request, to tell a replay from the first time. How long ago what `is_replayed` was accepted
+    says nothing of its delivery, and is not written down.
+    """
+
+    settings: Settings
+    subscriber: Subscriber
+    ledger: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    is_replayed: bool = False
+    round_s: float = ROUND_S
+
+
+class Row(NamedTuple):
+    """An event as it is delivered, after its place: a plain tuple, as there are millions of them."""
+
+    ms: int
+    n: int
+    lines: int
+    topic: str
+    id: str
+    message: bytes
+
+    @property
+    def place(self) -> Place:
+        return Place(self.ms, self.n, self.lines)
+
+
+def to_rows(arrow: pa.RecordBatch) -> Iterator[tuple[Strand, Row]]:
+    """The rows of an Arrow batch, in order, each with its strand."""
+    strands = {(each.partition, each.number): each for each in strands_in(arrow)}
+    places = zip(*(arrow[name].to_pylist() for name in ("partition", "strand", "entry", "line")), strict=True)
+    last, ms, n = "", 0, 0
+    for (partition, number, entry, line), event in zip(places, stored_events.events(arrow), strict=True):
+        if entry != last:
+            last, (ms, n) = entry, EntryId.parse(entry)
+        yield strands[partition, number], Row(ms, n, line + 1, event.topic, event.id, encode(event))
+
+
+def strands_in(arrow: pa.RecordBatch) -> set[Strand]:
+    """The strands that an Arrow batch has rows of."""
+    pairs = set(zip(arrow["partition"].to_pylist(), arrow["strand"].to_pylist(), strict=True))
+    return {Strand(partition, number) for partition, number in pairs}
+
+
+@dataclass(frozen=True)
+class Parcel:
+    load: Load
+    rows: Sequence[Row]
+
+    @property
+    def last(self) -> Place:
+        return self.rows[-1].place
+
+    @property
+    def topics(self) -> Counter[str]:
+        """How many of its events are of which topic."""
+        return Counter(row.topic for row in self.rows)
+
+
+@dataclass
+class Line:
+    """The rows of one strand that wait in a task; `why` it stopped before it was through with them, if it did."""
+
+    strand: Strand
+    reach: Reach
+    posting: Posting
+    events: int = 0
+    bytes: int = 0
+    why: str = ""
+    is_through: bool = False
+    is_calling: bool = False
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    _rows: deque[Row] = field(default_factory=deque)
+    _is_whole: bool = False
+    _is_hurried: bool = False
+
+    def __post_init__(self) -> None:
+        place = self.reach.place
+        self._after = (place.ms, place.n, place.lines)
+
+    def add(self, row: Row) -> None:
+        """Take a row in, unless it was done with before, or nothing more is to be done."""
+        if not self.why and row[:3] > self._after:
+            self._rows.append(row)
+            self.bytes += len(row.message)
+
+    @property
+    def is_supplied(self) -> bool:
+        """Whether it has something to post: a batch is on its way, or the next one is full."""
+        return self.is_calling or self._is_ready
+
+    def close(self) -> None:
+        self._is_whole = True
+        self.news.set()
+
+    def hurry(self) -> None:
+        """Do not wait for a full batch this once."""
+        self._is_hurried = bool(self._rows)
+        self.news.set()
+
+    def stop(self, why: str) -> None:
+        """Post no more, and let go of what waits."""
+        self.why = self.why or why
+        self._rows.clear()
+        self.bytes = 0
+        self.news.set()
+
+    async def next(self) -> Parcel | None:
+        """The next batch, when it is full or there is no more to wait for; None at the end."""
+        while not self.why:
+            if self._rows and (self._is_ready or self._is_whole):
+                rows = [self._rows.popleft() for _ in range(self._fitting())]
+                self.bytes -= sum(len(row.message) for row in rows)
+                self._is_hurried = False
+                return Parcel(self._load(rows), rows)
+            if self._is_whole:
+                self.is_through = True
+                return None
+            self.news.clear()
+            await self.news.wait()
+        return None
+
+    def _load(self, rows: Sequence[Row]) -> Load:
+        return Load(
+            receiver=self.posting.subscriber,
+            batch=batch_id(self.posting.ledger, self.strand, rows[0].place),
+            parts=[row.message for row in rows],
+            events=len(rows),
+            attempts=self.reach.attempts,
+            # Known with the permit.
+            failures=0,
+            accepted_at=0 if self.posting.is_replayed else rows[0].ms,
+            partition=self.strand.partition,
+            headers=self.posting.headers,
+        )
+
+    @property
+    def _is_ready(self) -> bool:
+        subscriber = self.posting.subscriber
+        is_full = len(self._rows) >= subscriber.max_events or self.bytes >= subscriber.max_bytes
+        return is_full or self._is_hurried
+
+    def _fitting(self) -> int:
+        """How many rows the next batch takes, by the rule of a worker's: a single larger event goes alone."""
+        subscriber, size = self.posting.subscriber, 0
+        for count, row in enumerate(self._rows):
+            size += len(row.message)
+            if count == subscriber.max_events or (count and size > subscriber.max_bytes):
+                return count
+        return len(self._rows)

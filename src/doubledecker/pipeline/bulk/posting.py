@@ -1,0 +1,93 @@
+"""Posting: a DataFrame of events goes to one receiver, in order by key, from Spark's tasks.
+
+Rows are divided into strands (model/strand.py); a strand is whole in one task, in the order of acceptance. How far each
+has come is in a ledger in Redis, written with every batch. So a job may be cut short anywhere, and repeated: what is in
+the ledger is passed over, and at most the batches that were on their way are posted twice.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as columns
+
+from doubledecker.lake import arrow
+from doubledecker.model.position import Place
+from doubledecker.model.strand import STRANDS, Reach, Strand
+from doubledecker.pipeline.bulk import batches, post_task
+from doubledecker.pipeline.bulk.batches import Posting
+from doubledecker.pipeline.bulk.post_task import TOLD
+from doubledecker.pipeline.lake import frames
+
+
+@dataclass(frozen=True)
+class Posted:
+    """What one job did: events delivered, where each strand that had any stands, and why which stopped early."""
+
+    events: int
+    stood: Mapping[Strand, Reach]
+    stopped: Mapping[Strand, str]
+
+
+def post(frame: DataFrame, posting: Posting, *, tasks: int) -> Posted:
+    """Post the rows of a DataFrame with the columns of the lake's events, as far as one round comes.
+
+    Raises nothing for what the receiver does. Repeat it while strands stopped; `remaining` spares what is done.
+    """
+    shaped = (
+        frame.select(*batches.COLUMNS, _strand().alias("strand"))
+        .repartition(tasks, "partition", "strand")
+        .sortWithinPartitions(*frames.order())
+    )
+    # What comes back is a line about each strand; the events themselves never leave their task.
+    told = shaped.mapInArrow(partial(post_task.post_rows, posting=posting), arrow.ddl(TOLD)).collect()
+    named = [(Strand(each.partition, each.strand), each) for each in told]
+    return Posted(
+        events=sum(each.events for _, each in named),
+        stood={strand: Reach.read(each.reach) for strand, each in named},
+        stopped={strand: each.why for strand, each in named if each.why},
+    )
+
+
+def remaining(
+    frame: DataFrame, reaches: Mapping[Strand, Reach], upto: Mapping[Strand, Place] | None = None
+) -> DataFrame:
+    """The rows of these strands that lie beyond where each stands, and up to a place if one is given."""
+    index = columns.col("partition") * STRANDS + _strand()
+    kept = frame.where(index.isin([_index(strand) for strand in reaches]))
+    kept = kept.where(_place() > _at(index, {strand: reach.place for strand, reach in reaches.items()}))
+    return kept if upto is None else kept.where(_place() <= _at(index, upto))
+
+
+def beginning(frame: DataFrame, topic: str, places: Sequence[Place]) -> DataFrame:
+    """Without the rows of a topic up to where it begins in each partition."""
+    for partition, place in enumerate(places):
+        is_before = (
+            (columns.col("topic") == topic) & (columns.col("partition") == partition) & (_place() <= _struct(place))
+        )
+        frame = frame.where(~is_before)
+    return frame
+
+
+def _strand() -> Column:
+    """The number of a row's strand; as it is kept in ledgers, it must be the same for ever."""
+    return columns.pmod(columns.crc32(columns.coalesce("key", "entry")), columns.lit(STRANDS)).cast("int")
+
+
+def _place() -> Column:
+    """A row's place, as one value that can be compared."""
+    return columns.struct(columns.unix_millis("at"), frames.number(), (columns.col("line") + 1).cast("long"))
+
+
+def _struct(place: Place) -> Column:
+    return columns.struct(*(columns.lit(number).cast("long") for number in (place.ms, place.n, place.lines)))
+
+
+def _at(index: Column, places: Mapping[Strand, Place]) -> Column:
+    pairs = [word for strand, place in places.items() for word in (columns.lit(_index(strand)), _struct(place))]
+    return columns.element_at(columns.create_map(*pairs), index)
+
+
+def _index(strand: Strand) -> int:
+    return strand.partition * STRANDS + strand.number

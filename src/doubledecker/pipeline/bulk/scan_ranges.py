@@ -1,0 +1,134 @@
+"""Legs: which part of the lake one round of bulk delivery goes through for a subscriber. Pure.
+
+Strands that keep pace stand at the same place and go on together. One that was held up stands further back, and gets a
+leg of its own, so that neither waits for the other. A leg ends where it would hold more rows, or larger files, than
+one round should take; how many that are is told from the table's log, without reading data.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from doubledecker.model import moment
+from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import Place
+from doubledecker.model.strand import Reach, Strand
+from doubledecker.pipeline.lake.tables import Part
+from doubledecker.store.bulk import Course
+
+# One round's work in each leg: some seconds of posting, and little to read again when it is cut short.
+ROWS_MAX = 200_000
+BYTES_MAX = 134_217_728
+# A receiver that fails is tried with one batch.
+PROBE_ROWS_MAX = 1_000
+# Strands that were held up and are due again together; the others' turn comes with the next round.
+_LEGS_MAX = 4
+# More entries than a millisecond can have.
+_NUMBER_MAX = 1 << 62
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much a leg may hold."""
+
+    rows_max: int = ROWS_MAX
+    bytes_max: int = BYTES_MAX
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a file holds: from when to when its rows are, how many, how large."""
+
+    first_ms: int
+    last_ms: int
+    rows: int
+    bytes: int
+
+    @classmethod
+    def of(cls, part: Part, *, now_ms: int) -> "Load":
+        """A file that does not say is taken to reach over all times."""
+        first_ms = moment.to_ms(part.at_min) if part.at_min else 0
+        return cls(first_ms, moment.to_ms(part.at_max) if part.at_max else now_ms, part.rows, part.size)
+
+
+@dataclass(frozen=True)
+class Leg:
+    """Strands that go on together, from where each stands up to a place; `is_empty` when no file holds a row there."""
+
+    since_ms: int
+    until_ms: int
+    reaches: Mapping[Strand, Reach]
+    upto: Mapping[Strand, Place]
+    is_empty: bool
+
+
+def ends(course: Course, landed: Mapping[int, EntryId]) -> dict[int, Place]:
+    """How far bulk delivery may go in each partition: what has landed, or where it ends for one that is live again."""
+    reached = {index: Place(end.ms, end.seq) for index, end in landed.items()}
+    return {index: min(place, course.until.get(index, place)) for index, place in reached.items()}
+
+
+def is_through(course: Course) -> bool:
+    """Whether nothing is left to do for a subscriber that is live again."""
+    return bool(course.until) and all(
+        reach.place >= course.until[strand.partition] for strand, reach in course.reaches.items()
+    )
+
+
+def due(course: Course, upto: Mapping[int, Place], *, now_ms: int) -> dict[Strand, Reach]:
+    """The strands that have some way to go, and are not waiting after a failure."""
+    return {
+        strand: reach
+        for strand, reach in course.reaches.items()
+        if reach.retry_at <= now_ms and strand.partition in upto and reach.place < upto[strand.partition]
+    }
+
+
+def plan(
+    reaches: Mapping[Strand, Reach], upto: Mapping[int, Place], files: Sequence[Load], bounds: Bounds
+) -> list[Leg]:
+    """The legs of one round; of many the one that is furthest along is among them, so that the new is not held up."""
+    found = []
+    left = sorted(reaches.items(), key=lambda each: each[1].place)
+    end_ms = max((place.ms for place in upto.values()), default=0) + 1
+    while left:
+        since_ms = left[0][1].place.ms
+        until_ms = _horizon(files, since_ms, end_ms, bounds)
+        mine = dict(each for each in left if each[1].place.ms < until_ms)
+        left = left[len(mine) :]
+        last = Place(until_ms - 1, _NUMBER_MAX)
+        goals = {strand: min(last, upto[strand.partition]) for strand in mine}
+        is_empty = _share(files, since_ms, until_ms, Bounds(1, 1)) == 0
+        found.append(Leg(since_ms, until_ms, mine, goals, is_empty))
+    return found if len(found) <= _LEGS_MAX else [*found[: _LEGS_MAX - 1], found[-1]]
+
+
+def _horizon(files: Sequence[Load], since_ms: int, end_ms: int, bounds: Bounds) -> int:
+    """The time up to which a leg that begins at `since_ms` stays within its bounds; a millisecond at least."""
+    low, high = since_ms + 1, max(since_ms + 1, end_ms)
+    if _share(files, since_ms, high, bounds) <= 1:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _share(files, since_ms, middle, bounds) <= 1 else (low, middle)
+    return low
+
+
+def _share(files: Sequence[Load], since_ms: int, until_ms: int, bounds: Bounds) -> float:
+    """What the files hold between two moments, as a share of the bounds; rows are taken to lie evenly in a file."""
+    rows = size = 0.0
+    for file in files:
+        span_ms = file.last_ms - file.first_ms + 1
+        inside_ms = min(until_ms, file.last_ms + 1) - max(since_ms, file.first_ms)
+        if inside_ms > 0:
+            rows += file.rows * inside_ms / span_ms
+            size += file.bytes * inside_ms / span_ms
+    return max(rows / bounds.rows_max, size / bounds.bytes_max)
+
+
+def passing(leg: Leg, stopped: Collection[Strand], stood: Mapping[Strand, Reach]) -> dict[Strand, tuple[Reach, Reach]]:
+    """The strands of a leg that are through with it, each from where it stood to the leg's end."""
+    return {
+        strand: (stood.get(strand, reach), Reach(leg.upto[strand]))
+        for strand, reach in leg.reaches.items()
+        if strand not in stopped
+    }

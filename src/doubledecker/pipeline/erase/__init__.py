@@ -1,0 +1,1 @@
+"""Erasure: the events of a tenant or a key leave the lake."""

@@ -1,0 +1,134 @@
+"""Erase: the events of a tenant or of a key leave the lake, and their bytes leave its disk.
+
+1. A tombstone is written: from then on neither search nor replay shows what it names, wherever that still is.
+2. The files that hold such events are found, and rewritten without them (rewrite.py), some at a time: Spark tasks
+   write the new files, the driver puts them in the place of the old ones in one commit.
+3. Files that no version needs any more are deleted at once, and with them all that was rewritten or joined before.
+4. All that again when everything the journal held at 1 has landed; only then it is done.
+
+A file is replaced only if nobody has changed the table since it was looked at: otherwise it is looked at again. So
+neither landing nor tending can be undone, nor undo it.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+from deltalake.exceptions import DeltaError
+from msgspec import structs
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as columns
+
+from doubledecker import clock, log
+from doubledecker.errors import LakeUnfit
+from doubledecker.lake import marks
+from doubledecker.model import errand as views
+from doubledecker.model import moment
+from doubledecker.model.erasure import Erasure
+from doubledecker.model.errand import Counts, Errand, text_of
+from doubledecker.pipeline import search
+from doubledecker.pipeline.erase import rewrite, tombstones
+from doubledecker.pipeline.lake import versions
+from doubledecker.pipeline.land import journal_reader, landing
+from doubledecker.pipeline.search import Ground
+from doubledecker.pipeline.steps import Round
+from doubledecker.store import errands
+from doubledecker.store.errands import ERASURES
+
+# While what was in the journal lands.
+_PAUSE_S = 0.5
+
+_log = log.get("pipeline")
+_decode = msgspec.json.Decoder(Erasure).decode
+
+
+@dataclass
+class Eraser:
+    """Carries erasures out, the oldest first."""
+
+    ground: Ground
+    _began_at: int = field(default_factory=clock.now_ms)
+
+    def round(self) -> Round:
+        """All that can be done now for the oldest; there is more while it waits for its events to land.
+
+        One that was asked for after this process began is no reason to go on: one pass of landing may be over by then.
+        """
+        active = [each for each in asyncio.run(self._all()) if each.is_active]
+        if not active:
+            return Round(0)
+        has_more = active[0].created_at < self._began_at or active[0].state == "waiting"
+        try:
+            return Round(search.again(lambda: self._serve(active[0])), has_more=has_more)
+        except (PySparkException, DeltaError, LakeUnfit) as error:
+            failed = self._change(active[0], partial(_failed, error=error))
+            if failed.is_active:
+                raise
+            _log.error("erasure.failed", erasure=failed.id, error=text_of(error))
+            return Round(0, has_more=True)
+
+    def _serve(self, errand: Errand) -> int:
+        erasure = _decode(errand.asked)
+        if errand.state == "waiting":
+            # Before there is a tombstone: it would hide what is to be counted.
+            state = "done" if erasure.dry_run else "running"
+            errand = self._change(errand, partial(_counted, counts=self._counts(erasure), state=state))
+            return 0
+        tombstones.write(self.ground.root, errand.id, erasure)
+        # Seen before the rewriting: what has landed by then is rewritten.
+        is_whole = self._has_landed(erasure)
+        gone = rewrite.leave_out(self.ground, erasure)
+        if gone or is_whole:
+            rewrite.delete_removed(self.ground)
+        note = "" if is_whole else "waits until what the journal holds has landed"
+        now = self._change(errand, partial(_advanced, gone=gone, is_whole=is_whole, note=note))
+        if is_whole:
+            _log.info("erasure.done", erasure=errand.id, events=now.done)
+        else:
+            time.sleep(_PAUSE_S)
+        return gone
+
+    def _counts(self, erasure: Erasure) -> Counts:
+        """What is to be erased, by topic and day, whether it has landed or not."""
+        until = moment.from_ms(erasure.before_ms)
+        whole = search.everything(self.ground, "events", until=until)
+        for column in ("tenant", "key", "topic"):
+            if getattr(erasure, column):
+                whole = whole.where(columns.col(column) == getattr(erasure, column))
+        found = whole.groupBy("topic", columns.to_date("at").alias("day")).count().collect()
+        return views.condensed((row["topic"], str(row["day"]), row["count"]) for row in found)
+
+    def _has_landed(self, erasure: Erasure) -> bool:
+        """Whether all events that were accepted before the tombstone are in the table."""
+        table, partitions = landing.table_of(self.ground.root, "events"), self.ground.access.partitions
+        reached = marks.landed(versions.of(table, partitions=partitions), partitions)
+        return search.has_landed(self.ground, "events", reached, moment.from_ms(erasure.before_ms))
+
+    async def _all(self) -> list[Errand]:
+        async with journal_reader.connected(self.ground.access) as bus:
+            return await errands.read_all(bus.home, ERASURES)
+
+    def _change(self, errand: Errand, by: errands.Change) -> Errand:
+        async def change() -> Errand:
+            async with journal_reader.connected(self.ground.access) as bus:
+                return await errands.change(bus.home, ERASURES, errand.id, by)
+
+        return asyncio.run(change())
+
+
+def _counted(now: Errand, *, counts: Counts, state: str) -> Errand:
+    total = sum(count for _, _, count in counts)
+    return structs.replace(now, counts=counts, total=total, state=state, changed_at=clock.now_ms())
+
+
+def _advanced(now: Errand, *, gone: int, is_whole: bool, note: str) -> Errand:
+    state = "done" if is_whole else now.state
+    return structs.replace(
+        now, done=now.done + gone, state=state, note=note, failures=0, error="", changed_at=clock.now_ms()
+    )
+
+
+def _failed(now: Errand, *, error: Exception) -> Errand:
+    return now.failed(error, now_ms=clock.now_ms(), is_final=False)

@@ -1,0 +1,1 @@
+"""Landing: from the journals into the lake, each row once."""

@@ -1,0 +1,145 @@
+"""Measure: what has landed since the last round is counted, and added to the tables of measures, each row once.
+
+1. The table of measures says how far it has come, and its source how far that reaches: by partition of the bus, the
+   last entry (lake/marks.py). What lies between is new; it is found by place and time, whatever file it is in now.
+2. Tasks count it by minute, add minutes up to hours, and write both to files, which nobody sees yet.
+3. The driver commits the files together with how far the table now reaches.
+
+So a round that died is never seen, and one that committed is never repeated. Rows that are rewritten later, because
+small files were joined or a tenant's events were erased, are not new: a measure says what happened, once, and goes on
+saying so. A minute is never closed: partitions land at different speeds, and whatever comes late is one more part of
+its minute. Parts about the same are folded to one row when their files have become many.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial, reduce
+from operator import or_
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as columns
+
+from doubledecker.lake import arrow, marks
+from doubledecker.model import moment
+from doubledecker.model.entry_id import EntryId
+from doubledecker.pipeline import session
+from doubledecker.pipeline.lake import files, frames, versions
+from doubledecker.pipeline.lake.tables import Part, Table, TableSize, WrittenFile
+from doubledecker.pipeline.lake.versions import Version
+from doubledecker.pipeline.land import landing
+from doubledecker.pipeline.metrics import aggregation, measures
+from doubledecker.pipeline.metrics.measures import Measure
+
+# What one round takes of a backlog: a year is counted in days, so that one that dies repeats a day.
+_STRETCH = timedelta(days=1)
+# Fewer small files in a folder are not worth folding.
+_FILES_MIN = 16
+# A file that large is left alone; folding goes on among those that come after it.
+_LARGE_BYTES = 33_554_432
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What a round counts: of each partition the entries after one, up to and with another; and all their time."""
+
+    after: Mapping[int, EntryId]
+    upto: Mapping[int, EntryId]
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One round on one table."""
+
+    rows: int
+    has_more: bool
+    size: TableSize
+
+
+def measure(spark: SparkSession, root: str, name: str, *, partitions: int) -> Measured:
+    """Count what is new for one table, as much as one round takes, and fold what has become many files."""
+    wanted = measures.MEASURES[name]
+    source, table = landing.table_of(root, wanted.source), measures.table_of(root, name)
+    landed, seen = versions.of(source, partitions=partitions), versions.of(table, partitions=partitions)
+    reached, done = marks.landed(landed, partitions), marks.landed(seen, partitions)
+    found = plan(done, reached, landed)
+    written: list[WrittenFile] = []
+    if found is not None:
+        fresh = only(frames.landed(spark, source, landed, since=found.since, until=found.until), found)
+        written = _write_spans(spark, table, wanted, fresh)
+        table.commit(seen, written, marks.reaches(found.upto))
+    fold(spark, table, versions.of(table), wanted)
+    seen = versions.of(table, partitions=partitions)
+    has_more = any(reached[index] > end for index, end in marks.landed(seen, partitions).items())
+    return Measured(sum(file.rows for file in written), has_more, seen.size)
+
+
+def plan(done: Mapping[int, EntryId], reached: Mapping[int, EntryId], landed: Version) -> Stretch | None:
+    """What to count next: all that is new, or the earliest day of it; None when nothing is."""
+    behind = [index for index, end in reached.items() if done[index] < end]
+    if not behind:
+        return None
+    since = moment.from_ms(min(done[index].ms for index in behind))
+    first = landed.earliest(since)
+    if first is None:
+        # Nothing is left of what landed, as after an erasure: nothing to count, but done.
+        return Stretch(done, {index: reached[index] for index in behind}, since, since)
+    limit = EntryId(moment.to_ms(first + _STRETCH), 0)
+    upto = {index: min(reached[index], limit) for index in behind if done[index] < limit}
+    # The limit itself is included, so the time goes a millisecond further.
+    return Stretch(done, upto, since, moment.from_ms(limit.ms + 1))
+
+
+def only(landed: DataFrame, wanted: Stretch) -> DataFrame:
+    """The rows of a stretch and no others."""
+    ms, number = columns.unix_millis("at"), frames.number()
+
+    def within(index: int, after: EntryId, upto: EntryId) -> Column:
+        is_after = (ms > after.ms) | ((ms == after.ms) & (number > after.seq))
+        is_upto = (ms < upto.ms) | ((ms == upto.ms) & (number <= upto.seq))
+        return (columns.col("partition") == index) & is_after & is_upto
+
+    return landed.where(reduce(or_, [within(index, wanted.after[index], end) for index, end in wanted.upto.items()]))
+
+
+def fold(spark: SparkSession, table: Table, seen: Version, wanted: Measure, *, files_min: int = _FILES_MIN) -> int:
+    """Make one row of the parts about the same where small files have become many; says how many files are gone."""
+    crowded: dict[tuple[str, ...], list[Part]] = defaultdict(list)
+    for part in seen.crowded(size_below=_LARGE_BYTES, files_min=files_min):
+        crowded[tuple(part.values.values())].append(part)
+    gone = 0
+    for small in crowded.values():
+        folded = write(spark, table, aggregation.merged(wanted, frames.of(spark, table, seen.uris(small))))
+        # Another may have folded these since they were looked at; the next round folds what is left.
+        gone += len(small) if versions.swap(table, small, folded, is_new=False) else 0
+    return gone
+
+
+def write(spark: SparkSession, table: Table, parts: DataFrame) -> list[WrittenFile]:
+    """Write parts to files of the table, in tasks; they belong to it once they are committed."""
+    told = parts.coalesce(session.cores(spark)).mapInArrow(partial(_write_parts, table=table), arrow.ddl(files.TOLD))
+    return [files.hear(*row) for row in told.collect()]
+
+
+def _write_spans(spark: SparkSession, table: Table, wanted: Measure, fresh: DataFrame) -> list[WrittenFile]:
+    # Hours are made of the minutes, so these are kept until both are written.
+    minutes = aggregation.minutes(wanted, fresh).persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        return write(spark, table, minutes.unionByName(aggregation.hours(wanted, minutes)))
+    finally:
+        minutes.unpersist()
+
+
+def _write_parts(batches: Iterable[pa.RecordBatch], *, table: Table) -> Iterator[pa.RecordBatch]:
+    """In a task: its rows to files, and a line about each."""
+    yield files.tell(files.write(table, (_cast(batch, table.given) for batch in batches if batch.num_rows)))
+
+
+def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Spark's types where they differ from ours in name alone."""
+    return pa.RecordBatch.from_arrays([batch[column.name].cast(column.type) for column in schema], schema=schema)

@@ -1,0 +1,220 @@
+"""Sum: what the tables of measures say of a stretch of time, as one bounded value; without Spark, so without its start.
+
+Parts about the same are added where they are read, so it does not matter whether they have been folded yet. Rows are
+read once, some at a time, and added to all tallies that want them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from doubledecker.errors import LakeUnfit
+from doubledecker.lake import snapshots
+from doubledecker.model import moment
+from doubledecker.model.summary import Flow, Moment, Receiving, Spread, Summary
+from doubledecker.pipeline.lake import tables
+from doubledecker.pipeline.metrics import measures, queue_service, sketches
+from doubledecker.pipeline.metrics.accumulators import Least, Row, Tally
+from doubledecker.pipeline.metrics.measures import Measure
+from doubledecker.pipeline.metrics.queue_service import LARGEST_MAX, QueueTallies
+
+
+def summarize(root: str, *, span: str, since: datetime, until: datetime, complete_until: int = 0) -> Summary:
+    """All measures of a stretch of time."""
+    tallies = _Tallies()
+    for name, wanted in tallies.by_measure().items():
+        for rows in batches(root, name, span=span, since=since, until=until):
+            for tally in wanted:
+                tally.add(rows)
+    moments = _moments(tallies)
+    return Summary(
+        span,
+        moment.to_ms(since),
+        moment.to_ms(until),
+        complete_until,
+        _total(tallies, moments, moment.to_ms(since)),
+        moments,
+        _flows(tallies.by_topic, tallies.topic_keys, "topic"),
+        _flows(tallies.by_tenant, tallies.tenant_keys, "tenant"),
+        _receivings(tallies),
+        queue_service.servings(tallies.queues, [moment.at for moment in moments]),
+    )
+
+
+def by_hour(root: str, *, since: datetime, until: datetime) -> dict[int, int]:
+    """How many events there were in each hour, by when it begins."""
+    tally = Tally(["at"], ["events"])
+    for rows in batches(root, "events", span="hour", since=since, until=until):
+        tally.add(rows)
+    return {moment.to_ms(_datetime(row["at"])): _whole(row["events"]) for row in tally.rows()}
+
+
+def reach(root: str) -> tuple[datetime, datetime] | None:
+    """From when to when there are measures at all, by the tables' logs; None when there are none."""
+    bounds = []
+    for name in measures.MEASURES:
+        with _readable(measures.table_of(root, name).uri) as table:
+            parts = tables.parts(table) if table is not None else []
+        minutes = [part for part in parts if part.values["span"] == "minute"]
+        bounds += [(part.at_min, part.at_max) for part in minutes if part.at_min and part.at_max]
+    return (min(least for least, _ in bounds), max(most for _, most in bounds)) if bounds else None
+
+
+def batches(root: str, name: str, *, span: str, since: datetime, until: datetime) -> Iterator[pa.Table]:
+    """The rows of a measure from `since` until before `until`, some at a time; none when there is no such table."""
+    measure = measures.TABLES[name]
+    bounds = [f"at {sign} timestamp '{_iso(moment)}'" for sign, moment in ((">=", since), ("<", until))]
+    days = [f"date {sign} '{moment.astimezone(UTC):%Y-%m-%d}'" for sign, moment in ((">=", since), ("<=", until))]
+    predicate = " and ".join([f"span = '{span}'", *days, *bounds])
+    with _readable(measures.table_of(root, name).uri) as table:
+        if table is not None:
+            there = {column.name for column in table.schema().fields}
+            names = [column for column in measure.schema.names if column in there]
+            # By Arrow's own reader, whose errors have names: those of delta-rs' reader are bare exceptions.
+            for batch in pa.RecordBatchReader.from_stream(table.scan(columns=names, predicate=predicate)):
+                yield _completed(measure, pa.table(batch))
+
+
+def _completed(measure: Measure, rows: pa.Table) -> pa.Table:
+    """Rows with all columns of today: a sum that a table, or a row of it, does not have yet adds nothing."""
+    columns = []
+    for column in measure.schema:
+        is_there = column.name in rows.column_names
+        values = rows[column.name].cast(column.type) if is_there else pa.nulls(rows.num_rows, column.type)
+        columns.append(values.fill_null(0) if column.name in measure.sums else values)
+    return pa.table(columns, schema=measure.schema)
+
+
+@contextmanager
+def _readable(uri: str) -> Iterator[DeltaTable | None]:
+    """A table, None when there is none; raises LakeUnfit when it cannot be read."""
+    try:
+        yield DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
+    except (DeltaError, pa.ArrowException, OSError) as error:
+        raise LakeUnfit(f"cannot read the measures {uri}: {snapshots.said(error)}") from error
+
+
+class _Tallies:
+    """All that is added up for a summary."""
+
+    def __init__(self) -> None:
+        flows = ("events", "bytes")
+        self.events, self.tenants = Tally(["at"], flows), Tally(["at", "tenant"])
+        self.by_topic, self.by_tenant = Tally(["topic"], flows), Tally(["tenant"], flows)
+        self.keys, self.topic_keys, self.tenant_keys = Least("at"), Least("topic"), Least("tenant")
+        self.attempts = Tally(["at"], ["attempts", "delivered", "retries"])
+        self.by_subscriber = Tally(["subscriber"], measures.MEASURES["attempts"].sums)
+        self.durations = Tally(["at", "kind", "bucket"], ["count"])
+        self.subscriber_durations = Tally(["subscriber", "kind", "bucket"], ["count"])
+        self.queues = QueueTallies()
+
+    def by_measure(self) -> dict[str, Sequence[Tally | Least]]:
+        """What each table's rows are added to."""
+        flows: list[Tally | Least] = [self.events, self.tenants, self.by_topic, self.by_tenant]
+        return {
+            "events": [*flows, self.keys, self.topic_keys, self.tenant_keys],
+            "attempts": [self.attempts, self.by_subscriber],
+            "durations": [self.durations, self.subscriber_durations],
+            **self.queues.by_measure(),
+        }
+
+
+def _moments(tallies: _Tallies) -> list[Moment]:
+    rows: dict[object, Row] = {row["at"]: {} for row in tallies.queues.moments_served.rows()}
+    for row in (*tallies.events.rows(), *tallies.attempts.rows()):
+        rows.setdefault(row["at"], {}).update(row)
+    tenants = Counter(row["at"] for row in tallies.tenants.rows())
+    keys, spreads = tallies.keys.counts(), _spreads(tallies.durations, "at")
+
+    def number(at: object, name: str) -> int:
+        return _whole(rows[at].get(name, 0))
+
+    return [
+        Moment(
+            moment.to_ms(_datetime(at)),
+            number(at, "events"),
+            number(at, "bytes"),
+            tenants[at],
+            keys.get(at, 0),
+            number(at, "attempts"),
+            number(at, "delivered"),
+            number(at, "retries"),
+            spreads.get((at, "took")),
+            spreads.get((at, "age")),
+        )
+        for at in sorted(rows, key=_datetime)
+    ]
+
+
+def _total(tallies: _Tallies, moments: Sequence[Moment], since_ms: int) -> Moment:
+    """The whole stretch as if it were one moment."""
+    merged: dict[str, Counter[int]] = {"took": Counter(), "age": Counter()}
+    for row in tallies.durations.rows():
+        merged[str(row["kind"])][_whole(row["bucket"])] += _whole(row["count"])
+    return Moment(
+        since_ms,
+        sum(moment.events for moment in moments),
+        sum(moment.bytes for moment in moments),
+        len(tallies.by_tenant.rows()),
+        tallies.tenant_keys.count(),
+        sum(moment.attempts for moment in moments),
+        sum(moment.delivered for moment in moments),
+        sum(moment.retries for moment in moments),
+        sketches.spread(merged["took"]),
+        sketches.spread(merged["age"]),
+    )
+
+
+def _flows(sums: Tally, keys: Least, by: str) -> list[Flow]:
+    counts = keys.counts()
+    return [
+        Flow(str(row[by]), _whole(row["events"]), _whole(row["bytes"]), counts.get(row[by], 0))
+        for row in _largest(sums.rows(), "events", by)
+    ]
+
+
+def _receivings(tallies: _Tallies) -> list[Receiving]:
+    spreads = _spreads(tallies.subscriber_durations, "subscriber")
+    return [
+        Receiving(
+            str(row["subscriber"]),
+            _whole(row["attempts"]),
+            {word: _whole(row[word]) for word in measures.OUTCOMES},
+            _whole(row["retries"]),
+            _whole(row["events"]),
+            spreads.get((row["subscriber"], "took")),
+            spreads.get((row["subscriber"], "age")),
+        )
+        for row in _largest(tallies.by_subscriber.rows(), "attempts", "subscriber")
+    ]
+
+
+def _spreads(durations: Tally, by: str) -> dict[tuple[object, str], Spread | None]:
+    """Percentiles by the values of a column and by kind."""
+    counts: dict[tuple[object, str], dict[int, int]] = {}
+    for row in durations.rows():
+        counts.setdefault((row[by], str(row["kind"])), {})[_whole(row["bucket"])] = _whole(row["count"])
+    return {key: sketches.spread(each) for key, each in counts.items()}
+
+
+def _largest(rows: Iterable[Row], amount: str, name: str) -> list[Row]:
+    return sorted(rows, key=lambda row: (-_whole(row[amount]), str(row[name])))[:LARGEST_MAX]
+
+
+def _datetime(value: object) -> datetime:
+    assert isinstance(value, datetime)
+    return value
+
+
+def _whole(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _iso(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,1 @@
+"""Replays: past events are sent again to one target."""

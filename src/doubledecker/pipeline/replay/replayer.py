@@ -1,0 +1,217 @@
+"""Replay: past events, from the lake and from the journal, sent again to one target.
+
+1. What fits is counted, by topic and day.
+2. The stretch of time is gone through in windows of a few seconds' worth of events. Spark reads a window, deals its
+   rows to lanes, and sorts each lane; all events of a tenant, or of a key, are in one lane.
+3. Each task sends its lane (resend_task.py), fenced, and no faster than all of them together may. A direct replay is
+   posted to its subscriber instead (to_subscriber.py).
+4. The driver notes how far the replay has come; whoever goes on with it begins there, and the fences know what was
+   sent of the window that was under way.
+
+Between windows there is time for the other steps, for other replays, for cancelling, and for the target to catch up.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import msgspec
+from msgspec import structs
+from pyspark.errors import AnalysisException, ArithmeticException, NumberFormatException, PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as columns
+
+from doubledecker import clock, log
+from doubledecker.assembly.settings import Settings
+from doubledecker.errors import Refused
+from doubledecker.lake import arrow
+from doubledecker.model import errand as views
+from doubledecker.model import moment
+from doubledecker.model.errand import Errand, text_of
+from doubledecker.model.event import DEFAULT_TENANT
+from doubledecker.model.replay import Replay
+from doubledecker.pipeline import search, session
+from doubledecker.pipeline.lake import frames
+from doubledecker.pipeline.land import journal_reader
+from doubledecker.pipeline.replay import resend_task, targets, to_subscriber
+from doubledecker.pipeline.replay.resend_task import Work
+from doubledecker.pipeline.replay.windows import Bin, Windows
+from doubledecker.pipeline.search import Ground
+from doubledecker.pipeline.steps import Round
+from doubledecker.store import errands
+from doubledecker.store.errands import REPLAYS
+
+# A window is what goes out in so long, so that landing never waits longer for its cores; and never more than so many.
+_WINDOW_S = 5
+_WINDOW_ROWS_MAX = 100_000
+# Errors of a condition: they come again however often one tries.
+_HOPELESS = (AnalysisException, ArithmeticException, NumberFormatException, Refused)
+
+_log = log.get("pipeline")
+_decode = msgspec.json.Decoder(Replay).decode
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What became of a window: events sent now, and before it was cut short; refused; why it is not done with."""
+
+    now: int
+    before: int = 0
+    refused: int = 0
+    why: str = ""
+
+
+@dataclass
+class Replayer:
+    """Carries replays out, a window at a time; several take turns."""
+
+    ground: Ground
+    settings: Settings
+    _windows: dict[str, tuple[int, Windows]] = field(default_factory=dict)
+
+    def round(self) -> Round:
+        """The next window of the replay that has waited longest, of those that can go on."""
+        active = [each for each in asyncio.run(self._all()) if each.is_active]
+        self._windows = {each.id: self._windows[each.id] for each in active if each.id in self._windows}
+        for errand in sorted(active, key=lambda each: each.changed_at):
+            sent = self._serve(errand)
+            if sent is not None:
+                return Round(sent, has_more=True)
+        return Round(0)
+
+    def _serve(self, errand: Errand) -> int | None:
+        """Count it, or send its next window; None when it has to wait."""
+        replay = _decode(errand.asked)
+        act = self._go_on if errand.lanes else self._begin
+        try:
+            return search.again(lambda: act(errand, replay))
+        except (PySparkException, Refused) as error:
+            self._windows.pop(errand.id, None)
+            failed = self._change(errand, partial(_failed, error=error))
+            if failed.is_active:
+                raise
+            _log.error("replay.failed", replay=errand.id, sent=failed.done, error=text_of(error))
+            return 0
+
+    def _begin(self, errand: Errand, replay: Replay) -> int:
+        """Count what there is to do."""
+        targets.check(self.settings, replay)
+        days = self._fitting(replay, replay.from_ms, replay.upto_ms).groupBy(
+            "topic", columns.to_date("at").alias("day")
+        )
+        first = columns.min(columns.unix_millis("at")).alias("first")
+        counted = days.agg(columns.count("*").alias("n"), first).collect()
+        total = sum(row["n"] for row in counted)
+        is_over = replay.dry_run or not total
+        changes = {
+            "state": "done" if is_over else "running",
+            "total": total,
+            "counts": views.condensed((row["topic"], str(row["day"]), row["n"]) for row in counted),
+            "cursor": min((row["first"] for row in counted), default=replay.upto_ms),
+            "lanes": self._lanes(),
+        }
+        self._change(errand, lambda now: structs.replace(now, **changes) if now.is_active else now)
+        _log.info("replay.counted", replay=errand.id, events=total, dry_run=replay.dry_run)
+        return 0
+
+    def _go_on(self, errand: Errand, replay: Replay) -> int | None:
+        """Send the next window."""
+        room = targets.room(self.settings, replay)
+        if room.events <= 0:
+            if errand.note != room.note:
+                self._change(errand, lambda now: structs.replace(now, note=room.note))
+            return None
+        most = min(replay.rate * _WINDOW_S, _WINDOW_ROWS_MAX, room.events)
+        cursor, windows = self._windows.pop(errand.id, (-1, None))
+        if windows is None or cursor != errand.cursor:
+            stretch = Bin(errand.cursor, replay.upto_ms, max(1, errand.total - errand.done))
+            windows = Windows(stretch, partial(self._count, replay))
+        end_ms = windows.next(most)
+        sent = self._send(errand, replay, end_ms)
+        if sent.why:
+            note = f"subscriber {replay.name!r}: {sent.why}"
+            self._change(errand, partial(_held_up, sent=sent, note=note))
+            return sent.now or None
+        now = self._change(errand, partial(_advanced, former=errand, end_ms=end_ms, sent=sent))
+        if now.state == "done":
+            _log.info("replay.done", replay=errand.id, sent=now.done - now.refused, refused=now.refused)
+        self._windows[errand.id] = (end_ms, windows)
+        return sent.now
+
+    def _send(self, errand: Errand, replay: Replay, end_ms: int) -> Sent:
+        # A core is left to landing: a task of ours holds its own for as long as the pace demands.
+        tasks = max(1, session.cores(self.ground.spark) - 1)
+        frame = self._fitting(replay, errand.cursor, end_ms)
+        if replay.direct:
+            done = to_subscriber.send(self.settings, errand.id, replay, frame, tasks=tasks)
+            return Sent(done.passed - errand.done, why=done.why)
+        laned = frame.withColumn("lane", _lane(replay, errand.lanes))
+        dealt = laned.repartitionById(tasks, columns.col("lane") % tasks).sortWithinPartitions(*frames.order())
+        work = Work(self.settings, errand.id, replay)
+        told = dealt.mapInArrow(partial(resend_task.send, work=work), arrow.ddl(resend_task.SENT)).collect()
+        return Sent(*(sum(row[name] for row in told) for name in resend_task.SENT.names))
+
+    def _count(self, replay: Replay, from_ms: int, upto_ms: int, width: int) -> Mapping[int, int]:
+        number = columns.floor((columns.unix_millis("at") - from_ms) / width).alias("number")
+        found = self._fitting(replay, from_ms, upto_ms).groupBy(number).count().collect()
+        return {row["number"]: row["count"] for row in found}
+
+    def _fitting(self, replay: Replay, from_ms: int, upto_ms: int) -> DataFrame:
+        since, until = moment.from_ms(from_ms), moment.from_ms(upto_ms)
+        whole = search.everything(self.ground, "events", since=since, until=until)
+        return search.fitting(whole, search.conditions(topic=replay.topic, tenant=replay.tenant, where=replay.where))
+
+    def _lanes(self) -> int:
+        """One for each core, and every partition has as many; stays the same for as long as the replay does."""
+        partitions = self.ground.access.partitions
+        return partitions * -(-session.cores(self.ground.spark) // partitions)
+
+    async def _all(self) -> list[Errand]:
+        async with journal_reader.connected(self.ground.access) as bus:
+            return await errands.read_all(bus.home, REPLAYS)
+
+    def _change(self, errand: Errand, by: errands.Change) -> Errand:
+        async def change() -> Errand:
+            async with journal_reader.connected(self.ground.access) as bus:
+                return await errands.change(bus.home, REPLAYS, errand.id, _stamped(by))
+
+        return asyncio.run(change())
+
+
+def _stamped(by: errands.Change) -> errands.Change:
+    return lambda now: structs.replace(by(now), changed_at=clock.now_ms())
+
+
+def _failed(now: Errand, *, error: Exception) -> Errand:
+    return now.failed(error, now_ms=clock.now_ms(), is_final=isinstance(error, _HOPELESS)) if now.is_active else now
+
+
+def _advanced(now: Errand, *, former: Errand, end_ms: int, sent: Sent) -> Errand:
+    """The errand after a window, unless another has gone through that window too and was faster to say so."""
+    if now.cursor != former.cursor:
+        return now
+    is_over = end_ms >= _decode(now.asked).upto_ms and now.state == "running"
+    return structs.replace(
+        now,
+        cursor=end_ms,
+        done=now.done + sent.now + sent.before,
+        refused=now.refused + sent.refused,
+        state="done" if is_over else now.state,
+        failures=0,
+        note="",
+        error="",
+    )
+
+
+def _held_up(now: Errand, *, sent: Sent, note: str) -> Errand:
+    """The errand after a window that has to go on later."""
+    return structs.replace(now, done=now.done + sent.now, note=note) if now.is_active else now
+
+
+def _lane(replay: Replay, lanes: int) -> Column:
+    """What belongs together is in one lane, and a lane in the partition where the bus puts its events."""
+    topic = columns.lit(replay.name) if replay.target == "topic" else columns.col("topic")
+    own = columns.col("tenant") != DEFAULT_TENANT
+    anchor = columns.when(own, columns.col("tenant")).otherwise(columns.coalesce("key", topic))
+    return (columns.crc32(anchor.cast("binary")) % lanes).cast("int")

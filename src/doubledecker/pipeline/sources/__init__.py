@@ -1,0 +1,1 @@
+"""Sources: rows of tables, files and streams become events on the bus."""

@@ -1,0 +1,1 @@
+"""The bus as a Spark format: `spark.read.format("doubledecker")` and its writers."""

@@ -1,0 +1,216 @@
+"""A task of bulk delivery, without Spark around it: rows go in, and each strand comes as far as it can."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+from msgspec import json
+
+from conftest import Topology
+from doubledecker.assembly import build
+from doubledecker.lake import arrow, rows
+from doubledecker.model.strand import Strand
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.pipeline.bulk.batches import Posting
+from doubledecker.pipeline.bulk.post_task import Poster
+from doubledecker.store import bulk, journal, receivers, subscribers
+from doubledecker.store.journal import Attempt, Entry
+from doubledecker.store.receivers import State
+from harness import TestBus, a_bus
+from receiver import Receiver
+
+LEDGER = "posted:test"
+FIRST_MS = 1_700_000_000_000
+
+
+def some_rows(*events: str, strand: int = 0, partition: int = 0) -> pa.RecordBatch:
+    """Events of one strand, each a millisecond later than the one before."""
+    entries = [
+        Entry(f"{FIRST_MS + n}-0", (("p", json.encode({"topic": "orders", "type": "create", "id": id_})),))
+        for n, id_ in enumerate(events)
+    ]
+    made = arrow.to_batch(rows.layout("events"), entries, partition=partition)
+    return made.append_column("strand", pa.array([strand] * len(events), pa.int32()))
+
+
+@dataclass
+class Ground:
+    """A bus with one subscriber of the bulk tier."""
+
+    bus: TestBus
+    secret: str
+    subscriber: Subscriber
+
+    async def post(self, batches: Sequence[pa.RecordBatch], **more: bool) -> Poster:
+        """What one task does with some rows."""
+        partitions = self.bus.partitions
+        async with build.open_deliverer(self.bus.settings, partitions, part="bulk") as deliverer:
+            posting = Posting(self.bus.settings, self.subscriber, LEDGER, **more)
+            poster = Poster(posting, partitions, deliverer, (await bulk.course(partitions.home, LEDGER)).reaches)
+            await poster.run(batches)
+        return poster
+
+    async def state(self) -> State:
+        home = self.bus.partitions.home
+        return (await receivers.states(home, [self.subscriber.token]))[self.subscriber.token]
+
+    async def attempts(self) -> list[Attempt]:
+        entries = await journal.read(self.bus.partitions.home, "attempts")
+        return [json.decode(entry.fields[0][1], type=Attempt) for entry in entries]
+
+
+@asynccontextmanager
+async def a_ground(
+    topology: Topology, url: str, *, backoff_base_ms: int = 20, **fields: object
+) -> AsyncIterator[Ground]:
+    backoff = {"backoff_base_ms": backoff_base_ms, "backoff_cap_ms": 10 * backoff_base_ms}
+    async with a_bus(topology, workers=0, watch_lease_s=0.3, **backoff) as bus:
+        secret = await bus.token("mail")
+        await bus.subscribe(secret, url, tier="bulk", **{"max": 1, **fields})
+        await bulk.open_ledger(bus.partitions, LEDGER)
+        [token] = await subscribers.all_tokens(bus.partitions.home)
+        yield Ground(bus, secret, (await subscribers.load_many(bus.partitions.home, [token]))[token])
+
+
+def whys(poster: Poster) -> dict[int, str]:
+    return {strand.number: line.why for strand, line in poster.lines.items()}
+
+
+async def test_a_refused_batch_stops_its_own_strand_which_waits_by_its_own_schedule(one: Topology):
+    async with Receiver() as mail, a_ground(one, mail.url, backoff_base_ms=10**9) as ground:
+        mail.plan = lambda number: 422 if "poison" in mail.attempted[number - 1] else 200
+        poster = await ground.post([some_rows("poison", "behind"), some_rows("a", "b", "c", strand=1)])
+        again = await ground.post([some_rows("poison", "behind")])
+        state = await ground.state()
+
+    assert mail.attempts == 4
+    assert mail.ids == ["a", "b", "c"]
+    assert whys(poster) == {0: "refused", 1: ""}
+    assert whys(again) == {0: "to be tried again later"}
+    assert poster.lines[Strand(0, 0)].reach.attempts == 1
+    assert poster.lines[Strand(0, 0)].reach.retry_at > 0
+    assert (state.failures, state.calls) == (0, 0)
+
+
+async def test_one_that_refuses_batch_after_batch_is_failing_and_ends_the_round(one: Topology):
+    async with Receiver(plan=lambda _: 400) as mail, a_ground(one, mail.url, concurrency=1) as ground:
+        poster = await ground.post([some_rows(f"e{n}", strand=n) for n in range(16)])
+        state = await ground.state()
+
+    assert mail.attempts == 5
+    assert state.failures == 1
+    assert sorted(whys(poster).values()) == ["failing"] * 11 + ["refused"] * 5
+
+
+async def test_one_that_fails_ends_the_round_and_is_probed_with_what_failed(one: Topology):
+    plan = {2: 500}
+    async with (
+        Receiver(plan=lambda number: plan.get(number, 200)) as mail,
+        a_ground(one, mail.url, concurrency=1) as ground,
+    ):
+        batch = some_rows("a", "b", "c")
+        first = await ground.post([batch])
+        failing = await ground.state()
+        async with asyncio.timeout(10):
+            while (second := await ground.post([batch])).lines[Strand(0, 0)].why:
+                await asyncio.sleep(0.01)
+        state, attempts = await ground.state(), await ground.attempts()
+
+    assert whys(first) == {0: "failed"}
+    assert first.lines[Strand(0, 0)].reach.retry_at == pytest.approx(failing.retry_at, abs=50)
+    assert failing.failures == 1
+    assert mail.ids == ["a", "b", "c"]
+    assert second.lines[Strand(0, 0)].events == 2
+    assert (state.failures, state.calls) == (0, 0)
+    assert [(each.attempt, each.outcome, each.accepted_at - FIRST_MS) for each in attempts] == [
+        (1, "delivered", 0),
+        (1, "refused", 1),
+        (2, "delivered", 1),
+        (1, "delivered", 2),
+    ]
+
+
+async def test_a_permit_lasts_as_long_as_the_call_and_holds_over_tasks(one: Topology):
+    """The call takes three leases."""
+    async with Receiver(delay_s=1.0) as mail, a_ground(one, mail.url, concurrency=1) as ground:
+        async with asyncio.TaskGroup() as tasks:
+            for strand in range(2):
+                tasks.create_task(ground.post([some_rows(f"e{strand}", strand=strand)]))
+        state = await ground.state()
+
+    assert sorted(mail.ids) == ["e0", "e1"]
+    assert mail.in_flight_max == 1
+    assert state.calls == 0
+
+
+async def test_a_task_that_is_cut_off_gives_its_permits_back(one: Topology):
+    async with Receiver(plan=lambda _: "hang") as mail, a_ground(one, mail.url) as ground:
+        task = asyncio.create_task(ground.post([some_rows("a"), some_rows("b", strand=1)]))
+        await mail.until_attempts(2)
+        during = await ground.state()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        after = await ground.state()
+
+    assert during.calls == 2
+    assert (after.calls, after.failures) == (0, 0)
+
+
+async def test_permits_are_divided_among_partitions_and_none_waits_for_anothers(one: Topology):
+    topology = Topology("own", one.url, 3, one.node_urls)
+    async with Receiver(delay_s=0.2) as mail, a_ground(topology, mail.url, concurrency=4) as ground:
+        batches = [some_rows(f"{p}.{n}", strand=n, partition=p) for p in range(3) for n in range(4)]
+        await ground.post(batches)
+        limits = [
+            (await receivers.states(partition, [ground.subscriber.token]))[ground.subscriber.token].limit
+            for partition in ground.bus.partitions.all
+        ]
+
+    assert limits == [2, 1, 1]
+    assert len(mail.ids) == 12
+    assert mail.in_flight_max == 4
+
+
+async def test_nobody_is_called_at_an_address_that_has_changed(one: Topology):
+    async with Receiver() as before, Receiver() as now, a_ground(one, before.url) as ground:
+        await ground.bus.subscribe(ground.secret, now.url, tier="bulk", max=1)
+        poster = await ground.post([some_rows("a")])
+
+    assert before.attempts == now.attempts == 0
+    assert whys(poster) == {0: "changed"}
+
+
+async def test_a_change_of_somebody_else_does_not_end_the_round(one: Topology):
+    async with Receiver() as mail, a_ground(one, mail.url, concurrency=1) as ground:
+        mail.delay_s = 0.2
+        posting = asyncio.create_task(ground.post([some_rows("a", "b", "c")]))
+        await mail.until_attempts(1)
+        await ground.bus.subscribe(await ground.bus.token("other"), mail.url, "users")
+        poster = await posting
+
+    assert mail.ids == ["a", "b", "c"]
+    assert whys(poster) == {0: ""}
+
+
+async def test_what_is_replayed_does_not_tell_when_it_was_accepted_and_counts_for_no_latency(one: Topology):
+    async with Receiver() as mail, a_ground(one, mail.url) as ground:
+        await ground.post([some_rows("a")], is_replayed=True)
+        [attempt] = await ground.attempts()
+        counters = await ground.bus.partitions.home.command("HKEYS", ground.bus.partitions.home.key("counters"))
+
+    assert attempt.accepted_at == 0
+    assert not any(name.startswith(b"latency") for name in counters)
+
+
+async def test_health_is_written_however_short_the_task_was(one: Topology):
+    async with Receiver(plan=lambda _: 500) as mail, a_ground(one, mail.url) as ground:
+        await ground.post([some_rows("a")])
+        home, token = ground.bus.partitions.home, ground.subscriber.token
+        condition = (await subscribers.conditions(ground.bus.partitions, [token]))[token]
+        kept = await home.command("HGET", home.key(f"subscriber:{token}"), "health_points")
+
+    assert kept == b"98"
+    assert condition.last_attempted_at is not None
