@@ -32,7 +32,7 @@ async def end_others() -> None:
 
 
 class BlockingMessage:
-    """One message under a lease, in the hands of a plain function."""
+    """One leased message, for a plain function."""
 
     __slots__ = ("_loop", "held")
 
@@ -64,13 +64,13 @@ class BlockingMessage:
         return self.held.lease_until
 
     def ack(self) -> bool:
-        """It is done with; False when the lease had ended, so that it is, or will be, delivered again."""
+        """Report it done; False when its lease had expired, so it is or will be delivered again."""
         return wait_for(self.held.ack(), self._loop)
 
     def nack(self, delay_s: float = 0.0, why: str = "given back") -> bool:
-        """Give it back, to be delivered again after the delay; False when it was no longer ours."""
+        """Return it to the queue, to be delivered again after the delay; False when its lease had expired."""
         return wait_for(self.held.nack(delay_s, why), self._loop)
 
     def reject(self, why: str = "rejected") -> bool:
-        """Send it straight to the dead letters; False when it was no longer ours."""
+        """Make it a dead letter at once; False when its lease had expired."""
         return wait_for(self.held.reject(why), self._loop)

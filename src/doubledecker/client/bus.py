@@ -18,7 +18,7 @@ PATIENCE_S = 10.0
 
 
 class EventOptions(TypedDict, total=False):
-    """What an event may have besides topic and type; docs/http-api.md says what each may be."""
+    """Optional fields of an event; docs/http-api.md describes them."""
 
     url: str
     tenant: str | int
@@ -37,7 +37,7 @@ class Publication(EventOptions, total=False):
 
 
 class SubscriptionOptions(TypedDict, total=False):
-    """What a subscription may have; docs/http-api.md says what each means."""
+    """Optional fields of a subscription; docs/http-api.md describes them."""
 
     uuid: str
     timeout: int
@@ -48,7 +48,7 @@ class SubscriptionOptions(TypedDict, total=False):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What became of several events: the ids of those accepted, in order, and why which were not."""
+    """The ids of the events that the bus accepted, in order, and the refused ones with their reasons."""
 
     ids: tuple[str, ...]
     refused: tuple[Refusal, ...] = ()
@@ -57,8 +57,8 @@ class Published(msgspec.Struct, frozen=True):
 class AsyncBus:
     """A bus at a URL, used with a client's token; `async with` closes its connections.
 
-    While the bus is away, calls are repeated for up to `patience_s`. That is safe: a publish carries a key by which the
-    bus knows a repeat, and everything else may be asked twice. A pull alone is made once.
+    While the bus is unreachable, the client retries a call for up to `patience_s`. That is safe: a publish carries an
+    idempotency key, and all other calls are idempotent. Only pulls are never retried.
     """
 
     def __init__(self, url: str, token: str, *, patience_s: float = PATIENCE_S) -> None:
@@ -75,35 +75,35 @@ class AsyncBus:
         await self.close()
 
     async def close(self) -> None:
-        """Leave the loops and runs under way, giving back what they have in hand, and hang up.
+        """End message loops and runs, nack the messages that they hold, and close the connections.
 
-        The next call connects anew.
+        The next call opens new ones.
         """
         for queue in self._queues.values():
             await queue.leave()
         await self._calls.close()
 
     async def publish(self, topic: str, type: str, **options: Unpack[EventOptions]) -> str:  # noqa: A002
-        """Publish one event; returns its id once the bus has it. Raises Refused with what is wrong."""
+        """Publish one event; returns its id once the bus has stored it. Raises Refused with the bus's reason."""
         event = {"topic": topic, "type": type, **options}
         return (await self._publish(event, path("events"))).ids[0]
 
     async def publish_many(
         self, events: Sequence[Publication] | Sequence[Mapping[str, Any]], *, is_whole: bool = False
     ) -> Published:
-        """Publish several; those refused are returned. When none can be published, EventsRefused is raised.
+        """Publish several events; returns ids and refusals. Raises EventsRefused when the bus refuses all.
 
         With `is_whole` one refusal refuses all.
         """
         return await self._publish(list(events), path("events", all=1 if is_whole else None))
 
     async def subscribe(self, topics: Sequence[str], callback: str, **options: Unpack[SubscriptionOptions]) -> None:
-        """Have the events of these topics posted to a callback; replaces this client's former subscription."""
+        """Have the bus post the events of these topics to a callback; replaces this client's subscription."""
         body = {"topics": list(topics), "callback": callback, **options}
         await self._calls.ask("POST", path("subscription"), body, kind=type(None))
 
     async def unsubscribe(self) -> None:
-        """End this client's subscription, and what waits for it."""
+        """End this client's subscription and delete its waiting events."""
         await self._calls.ask("DELETE", path("subscriber"), kind=type(None))
 
     def queue(self, name: str) -> AsyncQueue:
@@ -111,11 +111,11 @@ class AsyncBus:
         return self._queues.setdefault(name, AsyncQueue(self._calls, name))
 
     async def queues(self) -> list[QueueView]:
-        """The queues of this client; all of them for root."""
+        """The queues of this client; for root, all queues."""
         return await self._calls.ask("GET", path("queues"), kind=list[QueueView])
 
     async def run(self) -> None:
-        """Call the handlers of all queues until `stop`, SIGTERM or SIGINT; then finish or give back what is in hand."""
+        """Call the handlers of all queues until `stop`, SIGTERM or SIGINT; then finish or nack what they hold."""
         at_work = [queue for queue in self._queues.values() if queue.has_handlers]
         if not at_work:
             raise ClientError("no queue has a handler; decorate a function with @bus.queue(name).handler()")
@@ -124,7 +124,7 @@ class AsyncBus:
             await run_together([queue.run_until(stop) for queue in at_work], stop)
 
     def stop(self) -> None:
-        """Let `run` end in good order."""
+        """End `run` cleanly."""
         if self._stop is not None:
             self._stop.set()
 

@@ -31,7 +31,7 @@ class _Handler:
 
 
 class Consumer:
-    """A queue, as those who take messages from it see it."""
+    """A queue from which messages are pulled and settled."""
 
     def __init__(self, source: Source) -> None:
         self.name = source.name
@@ -42,32 +42,32 @@ class Consumer:
         self._runs: set[asyncio.Task[object]] = set()
 
     async def pull(self, max: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None) -> list[Message]:  # noqa: A002
-        """Take up to `max` messages, waiting up to `wait_ms` for the first. Their leases are yours to extend."""
+        """Pull up to `max` messages, waiting up to `wait_ms` for the first. The caller extends their leases."""
         messages = await self._source.pull(most=max, wait_ms=wait_ms, lease_ms=lease_ms)
         for message in messages:
             message.belong_to(self)
         return messages
 
     async def ack(self, messages: Sequence[Message]) -> list[Message]:
-        """End messages; returns those that were no longer ours, and are delivered again."""
+        """Ack messages; returns those whose leases had expired, which are delivered again."""
         lost = await self._source.ack(messages)
         return _settled(messages, lost)
 
     async def nack(
         self, messages: Sequence[Message], delay_s: float = 0.0, why: str = "given back", *, attempted: bool = True
     ) -> list[Message]:
-        """Give messages back; returns those that were no longer ours. What was not attempted does not count."""
+        """Nack messages; returns those whose leases had expired. Without `attempted` the attempt does not count."""
         delay_ms = round(delay_s * 1000)
         backs = [Back(message.id, message.attempt, delay_ms, attempted) for message in messages]
         return _settled(messages, await self._source.nack(backs, why=encodable(why)))
 
     async def reject(self, messages: Sequence[Message], why: str = "rejected") -> list[Message]:
-        """Send messages to the dead letters; returns those that were no longer ours."""
+        """Make messages dead letters; returns those whose leases had expired."""
         backs = [Back(message.id, message.attempt) for message in messages]
         return _settled(messages, await self._source.reject(backs, why=encodable(why)))
 
     async def extend(self, messages: Sequence[Message], lease_ms: int | None = None) -> list[Message]:
-        """Hold messages for another lease; returns those that were no longer ours."""
+        """Extend the leases of messages; returns those whose leases had expired."""
         lost = await self._source.extend(messages, lease_ms=lease_ms)
         return [message for message in messages if message.id in lost]
 
@@ -83,10 +83,10 @@ class Consumer:
     async def messages(
         self, *, lease_ms: int | None = None, work_s_max: float = Rules.work_s_max, backoff: Backoff = Rules.backoff
     ) -> AsyncIterator[Message]:
-        """One message after the other, their leases extended meanwhile.
+        """Iterate over messages; the lease keeper extends their leases.
 
-        A message is acked when the loop asks for the next one. A loop that is left, by an exception or otherwise, gives
-        its message back, to be delivered again after the backoff; `await message.ack()` before a `break` keeps it done.
+        The iterator acks a message when the loop asks for the next one. When the loop ends, by an exception or
+        otherwise, it nacks the last message with backoff; `await message.ack()` before a `break` avoids that.
         """
         loop = Loop(self._source, Rules(concurrency=1, lease_ms=lease_ms, work_s_max=work_s_max, backoff=backoff))
         self._loops.add(loop)
@@ -106,10 +106,10 @@ class Consumer:
         grace_s: float = Rules.grace_s,
         backoff: Backoff = Rules.backoff,
     ) -> Callable[[_W], _W]:
-        """Have `run` call the decorated function with each message, so many at a time.
+        """Have `run` call the decorated function with each message, `concurrency` at a time.
 
-        It may be async, or plain: then it runs in threads. A message is acked when it returns, and given back when it
-        raises. `work_s_max` is how long a lease is extended; `grace_s` how long a stop waits for what is at work.
+        A plain function runs in threads. Its message is acked when the function returns, and nacked with backoff when
+        it raises. `work_s_max` is how long a lease is extended; `grace_s` is how long a stop waits for handlers.
         """
         if misplaced:
             raise TypeError("decorate a handler with parentheses: @queue.handler(), or @queue.handler(concurrency=…)")
@@ -130,7 +130,7 @@ class Consumer:
         return bool(self._handlers)
 
     async def run(self) -> None:
-        """Call the handlers until `stop`, SIGTERM or SIGINT; then finish what is at work, or give it back."""
+        """Call the handlers until `stop`, SIGTERM or SIGINT; then wait for them, or nack their messages."""
         if not self._handlers:
             raise ClientError(f"queue {self.name!r} has no handler; decorate a function with @queue.handler()")
         self._stop = asyncio.Event()
@@ -138,7 +138,7 @@ class Consumer:
             await self.run_until(self._stop)
 
     def stop(self) -> None:
-        """Let `run` end in good order."""
+        """End `run` cleanly."""
         if self._stop is not None:
             self._stop.set()
 

@@ -24,23 +24,23 @@ DELAY_S_MAX = 30 * 86_400
 
 
 class ClientError(Portable):
-    """The root of all that the client raises on purpose."""
+    """The root of the client's errors."""
 
 
 class BusAway(ClientError):
-    """The bus did not answer, or could not do it now; what was asked may or may not have happened."""
+    """The bus did not answer, or answered 5xx; the call may have taken effect."""
 
 
 class NotABus(BusAway):
-    """What answers does not answer as a bus does; the address is wrong, or the version."""
+    """Something other than a bus, or another version of it, answers at this address."""
 
 
 class HeartbeatFailed(ClientError):
-    """The process that extends leases does not start; without it long work would be delivered twice."""
+    """The lease keeper did not start; without it, messages of long work would be delivered again."""
 
 
 class Refused(ClientError):
-    """The bus said no; nothing has changed."""
+    """The bus answered with a 4xx; nothing has changed."""
 
     def __init__(self, detail: str, *, status: int) -> None:
         super().__init__(detail)
@@ -49,31 +49,31 @@ class Refused(ClientError):
 
 
 class Unauthenticated(Refused):
-    """No token, or one that the bus does not know."""
+    """The token is missing or unknown to the bus."""
 
 
 class Forbidden(Refused):
-    """A known token that may not do this."""
+    """The client may not do what it asked for."""
 
 
 class NotFound(Refused):
-    """There is no such thing."""
+    """What the call names does not exist."""
 
 
 class Conflict(Refused):
-    """It contradicts something, for instance what a queue still holds."""
+    """The call conflicts with the state of the bus, for instance with messages that a queue still holds."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why one event of several was not published; `index` is its place among those given."""
+    """Why the bus refused one event of several; `index` is its position among those given."""
 
     index: int
     why: str
 
 
 class EventsRefused(Refused):
-    """None of the events was published."""
+    """The bus refused all events."""
 
     def __init__(self, detail: str, *, status: int, refused: tuple[Refusal, ...]) -> None:
         reasons = "; ".join(f"event {each.index}: {each.why}" for each in refused[:3])
@@ -82,7 +82,7 @@ class EventsRefused(Refused):
 
 
 class Verdict(Portable):
-    """What a handler decided about its message."""
+    """A handler's decision about its message."""
 
 
 class RetryLater(Verdict):

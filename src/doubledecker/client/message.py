@@ -9,7 +9,7 @@ from doubledecker.client.errors import NotABus
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """What was published. `id` is the same each time it is delivered; `t` is its time in milliseconds."""
+    """A published event. `id` is the same in every delivery; `t` is its time in milliseconds since 1970."""
 
     topic: str
     type: str
@@ -23,12 +23,12 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def routing_key(self) -> str:
-        """What a queue's pattern is matched with."""
+        """What the patterns of queues are matched against."""
         return f"{self.tenant}:{self.topic}:{self.type}"
 
 
 class Undecoded(msgspec.Struct, frozen=True):
-    """The `data` of an event that cannot be decoded, such as a number beyond every type: its JSON, and why."""
+    """The `data` of an event that cannot be decoded, such as a number out of range: its JSON, and the reason."""
 
     json: bytes
     why: str
@@ -71,7 +71,7 @@ class Settler(Protocol):
 
 
 class Message:
-    """One message under a lease; `attempt` says how often it has been delivered, this time included."""
+    """One leased message; `attempt` counts its deliveries, this one included."""
 
     __slots__ = (
         "_settler",
@@ -108,15 +108,15 @@ class Message:
         self._settler = settler
 
     async def ack(self) -> bool:
-        """It is done with; False when the lease had ended, so that it is, or will be, delivered again."""
+        """Report it done; False when its lease had expired, so it is or will be delivered again."""
         return await self._owner.settle_ack(self)
 
     async def nack(self, delay_s: float = 0.0, why: str = "given back") -> bool:
-        """Give it back, to be delivered again after the delay; False when it was no longer ours."""
+        """Return it to the queue, to be delivered again after the delay; False when its lease had expired."""
         return await self._owner.settle_nack(self, delay_ms=round(delay_s * 1000), why=why)
 
     async def reject(self, why: str = "rejected") -> bool:
-        """Send it straight to the dead letters; False when it was no longer ours."""
+        """Make it a dead letter at once; False when its lease had expired."""
         return await self._owner.settle_reject(self, why=why)
 
     @property

@@ -20,7 +20,7 @@ class Pauses:
 
 @dataclass(frozen=True)
 class Backoff:
-    """After how long a message whose handler failed is delivered again: the span doubles with each attempt."""
+    """The delay before a failed message is delivered again: its bound doubles with each attempt, up to `cap_s`."""
 
     base_s: float = 1.0
     cap_s: float = 300.0
@@ -30,7 +30,7 @@ class Backoff:
         check_seconds("cap_s", self.cap_s)
 
     def delay_s(self, attempt: int) -> float:
-        """From half to the whole of the span, by chance, so that what failed together does not return together."""
+        """A random delay from half to all of the bound, so that messages that failed together return apart."""
         # Beyond 2^30 the cap has long been reached; floats would overflow.
         span_s = min(self.cap_s, self.base_s * 2.0 ** min(attempt - 1, 30))
         return span_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret

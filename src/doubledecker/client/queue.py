@@ -1,4 +1,4 @@
-"""A queue of a bus over HTTP: registering it, consuming it, ruling its facets, looking after its dead letters."""
+"""A queue over HTTP: register and consume it, set rules of its tenants, manage its dead letters."""
 
 import sys
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _MS = 1000
 
 
 class QueueOptions(TypedDict, total=False):
-    """What a queue may be registered with besides its pattern; docs/http-api.md says what each means."""
+    """Options of a queue besides its pattern; docs/queues.md describes them."""
 
     lease_ms: int
     attempts_max: int
@@ -76,7 +76,7 @@ class _Count(msgspec.Struct):
 
 
 class Facet:
-    """One tenant's line inside a queue."""
+    """One tenant's messages in a queue."""
 
     def __init__(self, calls: Calls, queue: str, tenant: str) -> None:
         self._calls = calls
@@ -90,14 +90,14 @@ class Facet:
         rate_per_s: float | msgspec.UnsetType | None = msgspec.UNSET,
         paused: bool | None = None,
     ) -> Rule:
-        """Change what is given, from the tenant's next message on; None ends a cap or a rate."""
+        """Change the rules that are given, from the tenant's next message on; None removes a concurrency or a rate."""
         bounds = {"concurrency": concurrency, "rate_per_s": rate_per_s}
         changes = given({"weight": weight, "paused": paused})
         changes |= {name: bound for name, bound in bounds.items() if bound is not msgspec.UNSET}
         return await self._calls.ask("PATCH", self._path, changes, kind=Rule)
 
     async def get(self) -> FacetView:
-        """How it stands."""
+        """Its counts and rules."""
         return await self._calls.ask("GET", self._path, kind=FacetView)
 
 
@@ -115,15 +115,15 @@ class AsyncQueue(Consumer):
         return await self._calls.ask("PUT", path("queues", self.name), body, kind=QueueView)
 
     async def get(self) -> QueueView:
-        """How it stands, facets included, those with the most waiting first."""
+        """Its counts and its facets, those with the most waiting messages first."""
         return await self._calls.ask("GET", path("queues", self.name), kind=QueueView)
 
     def facet(self, tenant: str) -> Facet:
-        """One tenant's line in it."""
+        """One tenant's messages in it."""
         return Facet(self._calls, self.name, tenant)
 
     async def peek(self, tenant: str = "default", *, limit: int = 100) -> list[Waiting]:
-        """The next waiting messages of a tenant, without taking them."""
+        """The next waiting messages of a tenant, without pulling them."""
         at = path("queues", self.name, "messages", tenant=tenant, limit=limit)
         peeked = await self._calls.ask("GET", at, kind=_Peeked)
         return [Waiting(each.id, each.tenant, read_event(each.event)) for each in peeked.messages]
@@ -138,19 +138,19 @@ class AsyncQueue(Consumer):
         ]
 
     async def redrive(self, ids: Sequence[str] | None = None, *, tenant: str | None = None) -> int:
-        """Bring dead letters back to their lines, as if never tried: all, some, or a tenant's; returns how many."""
+        """Return dead letters to the queue with new attempts: all, by id, or a tenant's; returns how many."""
         return await self._choose("dead", "redrive", ids=ids, tenant=tenant)
 
     async def purge_dead(self, ids: Sequence[str] | None = None, *, tenant: str | None = None) -> int:
-        """Destroy dead letters; returns how many."""
+        """Delete dead letters; returns how many."""
         return await self._choose("dead", "purge", ids=ids, tenant=tenant)
 
     async def purge(self, *, tenant: str | None = None) -> int:
-        """Destroy what waits, of all or of one tenant; what consumers have in hand is left to them."""
+        """Delete waiting messages, of all tenants or of one, but not leased ones; returns how many."""
         return await self._choose("purge", ids=None, tenant=tenant)
 
     async def delete(self, *, discard: bool = False) -> None:
-        """Forget it; raises Conflict while it holds messages, unless they may be discarded."""
+        """Delete the queue; raises Conflict while it holds messages, unless `discard` is set."""
         await self._calls.ask("DELETE", path("queues", self.name, discard=1 if discard else None), kind=type(None))
 
     async def _choose(self, *words: str, ids: Sequence[str] | None, tenant: str | None) -> int:

@@ -67,7 +67,7 @@ class _Portal:
 
 
 class SyncFacet:
-    """One tenant's line inside a queue."""
+    """One tenant's messages in a queue."""
 
     def __init__(self, facet: Facet, portal: _Portal) -> None:
         self._facet = facet
@@ -81,12 +81,12 @@ class SyncFacet:
         rate_per_s: float | msgspec.UnsetType | None = msgspec.UNSET,
         paused: bool | None = None,
     ) -> Rule:
-        """Change what is given, from the tenant's next message on; None ends a cap or a rate."""
+        """Change the rules that are given, from the tenant's next message on; None removes a concurrency or a rate."""
         change = self._facet.set(weight=weight, concurrency=concurrency, rate_per_s=rate_per_s, paused=paused)
         return self._portal.call(change)
 
     def get(self) -> FacetView:
-        """How it stands."""
+        """Its counts and rules."""
         return self._portal.call(self._facet.get())
 
 
@@ -103,20 +103,20 @@ class Queue:
         return self._portal.call(self._queue.register(pattern, **options))
 
     def get(self) -> QueueView:
-        """How it stands, facets included."""
+        """Its counts and its facets, those with the most waiting messages first."""
         return self._portal.call(self._queue.get())
 
     def facet(self, tenant: str) -> SyncFacet:
-        """One tenant's line in it."""
+        """One tenant's messages in it."""
         return SyncFacet(self._queue.facet(tenant), self._portal)
 
     def pull(self, max: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None) -> list[BlockingMessage]:  # noqa: A002
-        """Take up to `max` messages, waiting up to `wait_ms` for the first. Their leases are yours to extend."""
+        """Pull up to `max` messages, waiting up to `wait_ms` for the first. The caller extends their leases."""
         pulled = self._portal.call(self._queue.pull(max, wait_ms=wait_ms, lease_ms=lease_ms))
         return [BlockingMessage(message, self._portal.loop) for message in pulled]
 
     def ack(self, messages: Sequence[BlockingMessage]) -> list[BlockingMessage]:
-        """End messages; returns those that were no longer ours, and are delivered again."""
+        """Ack messages; returns those whose leases had expired, which are delivered again."""
         return _those(messages, self._portal.call(self._queue.ack(_held(messages))))
 
     def nack(
@@ -127,25 +127,25 @@ class Queue:
         *,
         attempted: bool = True,
     ) -> list[BlockingMessage]:
-        """Give messages back; returns those that were no longer ours. What was not attempted does not count."""
+        """Nack messages; returns those whose leases had expired. Without `attempted` the attempt does not count."""
         lost = self._portal.call(self._queue.nack(_held(messages), delay_s, why, attempted=attempted))
         return _those(messages, lost)
 
     def reject(self, messages: Sequence[BlockingMessage], why: str = "rejected") -> list[BlockingMessage]:
-        """Send messages to the dead letters; returns those that were no longer ours."""
+        """Make messages dead letters; returns those whose leases had expired."""
         return _those(messages, self._portal.call(self._queue.reject(_held(messages), why)))
 
     def extend(self, messages: Sequence[BlockingMessage], lease_ms: int | None = None) -> list[BlockingMessage]:
-        """Hold messages for another lease; returns those that were no longer ours."""
+        """Extend the leases of messages; returns those whose leases had expired."""
         return _those(messages, self._portal.call(self._queue.extend(_held(messages), lease_ms)))
 
     def messages(
         self, *, lease_ms: int | None = None, work_s_max: float = Rules.work_s_max, backoff: Backoff = Rules.backoff
     ) -> Iterator[BlockingMessage]:
-        """One message after the other, their leases extended meanwhile.
+        """Iterate over messages; the lease keeper extends their leases.
 
-        A message is acked when the loop asks for the next one. A loop that is left, by an exception or otherwise, gives
-        its message back, to be delivered again after the backoff; `message.ack()` before a `break` keeps it done.
+        The iterator acks a message when the loop asks for the next one. When the loop ends, by an exception or
+        otherwise, it nacks the last message with backoff; `message.ack()` before a `break` avoids that.
         """
         source = self._queue.messages(lease_ms=lease_ms, work_s_max=work_s_max, backoff=backoff)
         stream = cast("AsyncGenerator[Message, None]", source)
@@ -179,7 +179,7 @@ class Queue:
         )
 
     def peek(self, tenant: str = "default", *, limit: int = 100) -> list[Waiting]:
-        """The next waiting messages of a tenant, without taking them."""
+        """The next waiting messages of a tenant, without pulling them."""
         return self._portal.call(self._queue.peek(tenant, limit=limit))
 
     def dead(self, *, tenant: str | None = None, limit: int = 100) -> list[DeadLetter]:
@@ -187,19 +187,19 @@ class Queue:
         return self._portal.call(self._queue.dead(tenant=tenant, limit=limit))
 
     def redrive(self, ids: Sequence[str] | None = None, *, tenant: str | None = None) -> int:
-        """Bring dead letters back to their lines, as if never tried; returns how many."""
+        """Return dead letters to the queue with new attempts: all, by id, or a tenant's; returns how many."""
         return self._portal.call(self._queue.redrive(ids, tenant=tenant))
 
     def purge_dead(self, ids: Sequence[str] | None = None, *, tenant: str | None = None) -> int:
-        """Destroy dead letters; returns how many."""
+        """Delete dead letters; returns how many."""
         return self._portal.call(self._queue.purge_dead(ids, tenant=tenant))
 
     def purge(self, *, tenant: str | None = None) -> int:
-        """Destroy what waits, of all or of one tenant; returns how many."""
+        """Delete waiting messages, of all tenants or of one, but not leased ones; returns how many."""
         return self._portal.call(self._queue.purge(tenant=tenant))
 
     def delete(self, *, discard: bool = False) -> None:
-        """Forget it; raises Conflict while it holds messages, unless they may be discarded."""
+        """Delete the queue; raises Conflict while it holds messages, unless `discard` is set."""
         self._portal.call(self._queue.delete(discard=discard))
 
 
@@ -220,26 +220,26 @@ class Bus:
         self.close()
 
     def close(self) -> None:
-        """Hang up, and end the thread; the next call starts anew."""
+        """Close the connections and end the thread; the next call opens and starts new ones."""
         self._portal.call(self._bus.close())
         self._portal.close()
 
     def publish(self, topic: str, type: str, **options: Unpack[EventOptions]) -> str:  # noqa: A002
-        """Publish one event; returns its id once the bus has it. Raises Refused with what is wrong."""
+        """Publish one event; returns its id once the bus has stored it. Raises Refused with the bus's reason."""
         return self._portal.call(self._bus.publish(topic, type, **options))
 
     def publish_many(
         self, events: Sequence[Publication] | Sequence[Mapping[str, Any]], *, is_whole: bool = False
     ) -> Published:
-        """Publish several; those refused are returned. When none can be published, EventsRefused is raised."""
+        """Publish several events; returns ids and refusals. Raises EventsRefused when the bus refuses all."""
         return self._portal.call(self._bus.publish_many(events, is_whole=is_whole))
 
     def subscribe(self, topics: Sequence[str], callback: str, **options: Unpack[SubscriptionOptions]) -> None:
-        """Have the events of these topics posted to a callback; replaces this client's former subscription."""
+        """Have the bus post the events of these topics to a callback; replaces this client's subscription."""
         self._portal.call(self._bus.subscribe(topics, callback, **options))
 
     def unsubscribe(self) -> None:
-        """End this client's subscription, and what waits for it."""
+        """End this client's subscription and delete its waiting events."""
         self._portal.call(self._bus.unsubscribe())
 
     def queue(self, name: str) -> Queue:
@@ -247,16 +247,16 @@ class Bus:
         return self._queues.setdefault(name, Queue(self._bus.queue(name), self._portal))
 
     def queues(self) -> list[QueueView]:
-        """The queues of this client; all of them for root."""
+        """The queues of this client; for root, all queues."""
         return self._portal.call(self._bus.queues())
 
     def run(self) -> None:
-        """Call the handlers of all queues until `stop`, SIGTERM or SIGINT; then finish or give back what is in hand."""
+        """Call the handlers of all queues until `stop`, SIGTERM or SIGINT; then finish or nack what they hold."""
         with _stopped_by_signals(self.stop):
             self._portal.call(self._bus.run())
 
     def stop(self) -> None:
-        """Let `run` end in good order; from any thread."""
+        """End `run` cleanly; from any thread."""
         self._portal.loop.call_soon_threadsafe(self._bus.stop)
 
 

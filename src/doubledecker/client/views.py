@@ -1,4 +1,4 @@
-"""What a queue shows of itself: its numbers, its facets, what it holds."""
+"""What the bus returns about queues: counts, facets, messages."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from doubledecker.client.message import Event
 
 
 class FacetView(msgspec.Struct, frozen=True):
-    """One tenant's line; `share` is its part of what can be served, `oldest` an age in milliseconds, None no bound."""
+    """A facet: `share` is its part of the service, `oldest` its oldest message's age in ms, None no bound."""
 
     tenant: str
     waiting: int
@@ -20,7 +20,7 @@ class FacetView(msgspec.Struct, frozen=True):
 
 
 class QueueView(msgspec.Struct, frozen=True):
-    """A queue as it stands; facets, and how its callback fares, are there when one queue was asked for."""
+    """A queue; only `get` of one queue returns its facets and the health of its callback."""
 
     name: str
     owner: str
@@ -47,7 +47,7 @@ class QueueView(msgspec.Struct, frozen=True):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """What holds for one facet; None is no bound."""
+    """The rules of one tenant; None is no bound."""
 
     weight: float
     concurrency: int | None
@@ -56,7 +56,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A message that was given up; `died_at` is in milliseconds since 1970."""
+    """A dead letter with its reason; `died_at` is in milliseconds since 1970."""
 
     id: str
     tenant: str
@@ -67,7 +67,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A message that waits, seen without being taken."""
+    """A waiting message that was not pulled."""
 
     id: str
     tenant: str
