@@ -40,8 +40,8 @@ UNREAD_S_MAX = 60.0  # as nginx has it (send_timeout): a client that takes nothi
 LINGER_S = 2.0
 # The name under which an app finds how to cut its connection.
 ABORT = "doubledecker.abort"
-# The name under which it finds whether the whole request has come.
-WHOLE = "doubledecker.whole"
+# The name under which it finds how to take a body that has come whole.
+BODY = "doubledecker.body"
 # The name under which it finds how to send an answer that it has whole.
 ANSWER = "doubledecker.answer"
 
@@ -97,6 +97,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _is_surplus: bool = False
     _address: str = ""
     _is_crowding: bool = False
+    _extensions: dict[str, dict[object, object]]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
@@ -105,6 +106,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._is_surplus = len(self.connections) > self.connections_max
         self._address = self.addresses.enter(self.client[0] if self.client else "")
         self._is_crowding = self.addresses.open(self._address) > self.addresses.most
+        # The first is for an answer without end: closing waits for the client to read what is under way, and it may
+        # never do so.
+        self._extensions = {
+            ABORT: {"call": transport.abort},
+            BODY: {"call": self._take_body},
+            ANSWER: {"call": self._send_whole},
+        }
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -114,6 +122,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._address = ""
         self._disarm()
         self._stop_unread_timer()
+        self._extensions.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -133,13 +142,7 @@ class GuardedProtocol(HttpToolsProtocol):
             raise httptools.HttpParserError(self._refusal.detail)
         self._body_left = head.body_bytes(fields)
         super().on_headers_complete()
-        # For an answer without end: closing waits for the client to read what is under way, and it may never do so.
-        # And for a body that has come whole, as most have when the app begins: reading it needs no timer.
-        self.scope["extensions"] = {
-            ABORT: {"call": self.transport.abort},
-            WHOLE: {"call": self._has_come},
-            ANSWER: {"call": self._send_whole},
-        }
+        self.scope["extensions"] = self._extensions
         # The parser reports trailers as headers. They go to a list that nobody reads: a trailer authenticates no one.
         self.headers = []
 
@@ -162,8 +165,15 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_unread_timer()
         self._parse_on()
 
-    def _has_come(self) -> bool:
-        return not self.cycle.more_body
+    def _take_body(self) -> bytes | None:
+        """The whole body as `receive` would give it, but at once; None when that has to wait, or to answer first."""
+        cycle = self.cycle
+        if cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
+            return None
+        self.flow.resume_reading()
+        cycle.message_event.clear()
+        body, cycle.body = bytes(cycle.body), bytearray()
+        return body
 
     def _send_whole(self, status: int, headers: head.Headers, body: bytes) -> None:
         """Send an answer, but to HEAD, in one write if it is not large; uvicorn writes the head and the body apart."""
