@@ -14,7 +14,8 @@ Three ideas keep it nearly free on the fast path:
 3. Framing. All bytes but a body's are framing: request line, headers, chunk sizes, trailers. The parser keeps
    what it has not finished, so framing may run to `head_bytes_max` before a head is complete or body comes.
 
-An idle connection between requests stays uvicorn's business (`timeout_keep_alive`), a slow body the app's.
+An idle connection between requests is closed after uvicorn's `timeout_keep_alive`, by a timer of the same kind: uvicorn
+sets one for each answer. A slow body is the app's business.
 """
 
 import asyncio
@@ -91,6 +92,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _framing_bytes: int = 0
     _waiting_since_s: float | None = None
     _timer: asyncio.TimerHandle | None = None
+    _idle_since_s: float = 0.0
     _unread_timer: asyncio.TimerHandle | None = None
     _refusal: Refusal | None = None
     _is_over: bool = False
@@ -121,6 +123,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.addresses.leave(self._address)
             self._address = ""
         self._disarm()
+        self._unset_keepalive_if_required()
         self._stop_unread_timer()
         self._extensions.clear()
         super().connection_lost(exc)
@@ -151,10 +154,26 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        """As uvicorn has it, but for the timer, and for requests that it would have queued."""
+        self.server_state.total_requests += 1
         self._framing_bytes = 0
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        self._idle_since_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._arm_idle(self.timeout_keep_alive)
         if self._unparsed:
             self._parse()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if it has been idle for its time; else look again when it may have been."""
+        is_idle = self._waiting_since_s is None and not _is_answering(self.cycle)
+        left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
+        if is_idle and left_s <= 0:
+            super().timeout_keep_alive_handler()
+        else:
+            self._arm_idle(left_s if left_s > 0 else self.timeout_keep_alive)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -243,7 +262,6 @@ class GuardedProtocol(HttpToolsProtocol):
         return end
 
     def _feed(self, piece: bytes) -> None:
-        self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
@@ -259,6 +277,9 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _arm(self, delay_s: float) -> None:
         self._timer = self.loop.call_later(delay_s, self._look_at_clock)
+
+    def _arm_idle(self, delay_s: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(delay_s, self.timeout_keep_alive_handler)
 
     def _disarm(self) -> None:
         if self._timer is not None:
