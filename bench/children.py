@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -83,9 +84,18 @@ def _inherited() -> dict[str, str]:
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time that a process and its ended children have used, user and system."""
+    """Processor time that a process and its ended children have used, user and system.
+
+    Its own is read from its clock, in nanoseconds. /proc counts in ticks of 10 ms, in which a worker delivers thousands
+    of events; only there is that of its children.
+    """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / _TICKS_PER_S
+    return time.clock_gettime(_clock_of(pid)) + sum(map(int, fields[13:15])) / _TICKS_PER_S
+
+
+def _clock_of(pid: int) -> int:
+    """The processor time clock of a process and all its threads, as clock_getcpuclockid(3) makes it on Linux."""
+    return ~pid << 3 | 2
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ class Scale:
         return last_s is None or not self.seconds_max or elapsed_s + last_s <= self.seconds_max
 
 
-# Four seconds hold forty ticks of processor time at least, so that a share of it is known to a few per cent.
 FULL = Scale(
     repetitions=3, warm_s=1.0, measure_s=4.0, backlog=100_000, singles=20_000, light_s=10.0, jobs=5_000, patience_s=20.0
 )
@@ -49,7 +48,7 @@ QUICK = Scale(
     measure_s=1.0,
     backlog=10_000,
     singles=2_000,
-    light_s=2.0,
+    light_s=4.0,
     jobs=1_000,
     patience_s=10.0,
     subscribers=1_000,

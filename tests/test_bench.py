@@ -1,12 +1,14 @@
 """The bench runs; what it measures is nobody's assertion."""
 
+import os
 import subprocess
 import sys
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from bench import comparison
+from bench import children, comparison
 from bench.against import PartFailed
 from bench.comparison import Change, Comparison
 from bench.rows import REASONS, TABLES, Aim, Row, reason
@@ -105,6 +107,12 @@ def test_every_reason_is_of_a_figure_that_is_shown():
 
     assert used == {*REASONS.values()}
     assert [pattern for pattern in REASONS if not any(fnmatchcase(key, pattern) for key in keys)] == []
+
+
+def test_processor_time_is_read_more_finely_than_in_ticks_of_the_system():
+    readings = [children.cpu_s(os.getpid()) for _ in range(10)]
+
+    assert all(before < after for before, after in pairwise(readings))
 
 
 def test_peers_and_floors_are_no_rows_of_a_comparison():

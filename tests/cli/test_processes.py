@@ -5,6 +5,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -37,6 +39,20 @@ async def a_fleet(one: Topology, logs: Path, **settings: object) -> AsyncIterato
             if name in settings:
                 await until_logged(process, "processes.ready")
         yield fleet
+
+
+def test_the_garbage_collector_of_a_process_never_looks_at_what_was_imported():
+    program = (
+        "import gc\n"
+        "from doubledecker.cli import processes\n"
+        "async def look(_stop):\n"
+        "    print(gc.get_freeze_count(), len(gc.get_objects()))\n"
+        "processes.until_stopped(look)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    left_out, looked_at = map(int, done.stdout.split())
+
+    assert left_out > 50 * looked_at
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from conftest import Topology
 from doubledecker.assembly.redis_guard import RedisGuard
-from doubledecker.errors import BusSilent
+from doubledecker.errors import BusAway, BusSilent
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.nodes import ANSWER_S_MAX, Node
 from harness import a_bus, an_event
@@ -121,6 +121,41 @@ async def test_a_call_on_a_line_that_has_closed_fails_at_once(node: Node):
     with pytest.raises(RedisConnectionError):
         async with asyncio.timeout(20):
             await line.call([["PING"]])
+
+
+async def test_replies_that_come_in_pieces_are_told_apart(node: Node):
+    large = b"x" * 3_000_000
+    replies = await asyncio.gather(
+        node.call([["SET", "large", large], ["GET", "large"]]), node.call([["PING"]]), node.call([["STRLEN", "large"]])
+    )
+
+    assert replies == [[b"OK", large], [b"PONG"], [len(large)]]
+
+
+async def test_an_error_is_the_reply_to_its_own_call_alone(node: Node):
+    answers = await asyncio.gather(
+        node.call([["PING"], ["NOSUCH"], ["PING"]]), node.call([["PING"]]), return_exceptions=True
+    )
+
+    assert isinstance(answers[0], BusAway)
+    assert "unknown command" in str(answers[0])
+    assert answers[1] == [b"PONG"]
+
+
+async def test_a_call_fails_at_once_when_the_server_hangs_up_and_the_next_connects_anew(node: Node, one: Topology):
+    other = Node(one.url)
+    waiting = asyncio.create_task(node.call([["BLPOP", "nothing", 0]]))
+    try:
+        async with asyncio.timeout(ANSWER_S_MAX / 2):
+            while b"cmd=blpop" not in (await other.call([["CLIENT", "LIST"]]))[0]:
+                pass
+            await other.call([["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]])
+            with pytest.raises(BusSilent):
+                await waiting
+
+        assert await node.call([["PING"]]) == [b"PONG"]
+    finally:
+        await other.close()
 
 
 async def test_a_call_whose_caller_is_gone_is_counted_too(tmp_path: Path):

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
@@ -45,6 +46,26 @@ async def test_the_process_says_that_it_runs_and_which_version(one: Topology):
             assert (await ask(bus, "GET", path, None)).json == {"status": "ok", "version": __version__}
         assert (await ask(bus, "GET", "/livez", None)).json == {"status": "alive"}
         assert (await ask(bus, "GET", "/version", None)).json == {"name": "doubledecker", "version": __version__}
+
+
+async def test_the_date_of_answers_is_kept_by_one_look_at_the_clock_a_second(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    looks = 0
+    look = uvicorn.Server.on_tick
+
+    async def count(server: uvicorn.Server, counter: int) -> bool:
+        nonlocal looks
+        looks += 1
+        return await look(server, counter)
+
+    monkeypatch.setattr(uvicorn.Server, "on_tick", count)
+    async with a_bus(one, workers=0) as bus, asyncio.timeout(20):
+        dates, looks = {(await ask(bus, "GET", "/livez", None)).headers["Date"]}, 0
+        while len(dates) <= 2:
+            dates.add((await ask(bus, "GET", "/livez", None)).headers["Date"])
+
+        assert looks <= 3
 
 
 async def test_ready_means_that_a_worker_is_alive(topology: Topology):

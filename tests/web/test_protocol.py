@@ -18,7 +18,7 @@ import uvicorn
 from structlog.testing import capture_logs
 
 from doubledecker.web import head, protocol
-from doubledecker.web.protocol import RefusalLog, guarded
+from doubledecker.web.protocol import GuardedProtocol, RefusalLog, guarded
 
 HEAD_S_MAX = 0.5
 HEAD_BYTES_MAX = 4096
@@ -69,6 +69,21 @@ def port(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @contextmanager
+def a_server_with_little_patience() -> Iterator[int]:
+    """One that closes idle connections after a second."""
+    config = uvicorn.Config(tell, http=guarded(), lifespan="off", log_config=None, timeout_keep_alive=1)
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join(WAIT_S_MAX)
+
+
+@contextmanager
 def a_client(port: int) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S_MAX) as client:
         yield client
@@ -101,6 +116,30 @@ def drip(client: socket.socket, data: bytes, *, every_s: float = 0.1) -> float:
         if not is_silent(client, every_s):
             return time.monotonic() - started_s
     pytest.fail("the server took every byte")
+
+
+def test_a_connection_is_closed_when_it_has_been_idle_since_its_last_answer():
+    with a_server_with_little_patience() as port, a_client(port) as client:
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < 2:  # busy for longer than it may be idle
+            client.sendall(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert read(client).body == b"/a 0"
+        answered_s = time.monotonic()
+
+        assert read_to_end(client) == b""
+        assert time.monotonic() - answered_s > 0.9
+
+
+def test_an_idle_connection_has_one_timer_however_many_requests_it_had(monkeypatch: pytest.MonkeyPatch):
+    armed: list[float] = []
+    arm = GuardedProtocol._arm_idle
+    monkeypatch.setattr(GuardedProtocol, "_arm_idle", lambda self, delay_s: (armed.append(delay_s), arm(self, delay_s)))
+    with a_server_with_little_patience() as port, a_client(port) as client:
+        for _ in range(20):
+            client.sendall(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert read(client).body == b"/a 0"
+
+    assert len(armed) <= 2
 
 
 def test_a_client_that_drips_its_head_gets_408_at_the_deadline(port: int):

@@ -1,11 +1,13 @@
 """Topics: published on by their owner alone, listed by name, deleted with their subscriptions."""
 
+import json as codec
+
 import pytest
 
 from conftest import Topology
 from doubledecker import clock
 from harness import ROOT_KEY, TestBus, a_bus, an_event
-from web.asking import another_web, ask, everything, journal
+from web.asking import another_web, ask, ask_raw, everything, journal
 
 EVENT = {"type": "create", "url": "https://shop.example/orders/1"}
 
@@ -20,6 +22,20 @@ async def test_a_posted_event_is_204_and_stored_as_it_will_be_delivered(one: Top
         [event] = await journal(bus)
         assert list(event) == ["topic", "type", "url", "t", "data", "id"]
         assert {**event, "id": ""} == {"topic": "orders", **EVENT, "t": 7, "data": {"total": [1]}, "id": ""}
+
+
+async def test_a_client_that_asks_whether_to_go_on_is_told_once_also_when_it_has_sent_its_body(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        shop, body = await bus.token("shop"), codec.dumps(EVENT).encode()
+        head = (
+            f"POST /topics/orders HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {shop}\r\nConnection: close\r\n"
+            f"Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        status, _, rest = await ask_raw(bus, head.encode() + body)
+
+        assert status == 100
+        assert rest.startswith(b"HTTP/1.1 204 ")
+        assert rest.count(b"HTTP/1.1") == 1
 
 
 async def test_each_of_the_four_types_is_taken(one: Topology):

@@ -13,6 +13,7 @@ from doubledecker.bus import overview
 from doubledecker.bus.relief import DropMessages, DroppingQueue, MemoryRules
 from doubledecker.errors import SettingInvalid
 from doubledecker.store import batches, counters, journal, memory
+from doubledecker.store.partitions import Partition
 from doubledecker.store.receivers import State
 from doubledecker.worker import process
 from doubledecker.worker.autodrop import Autodrop, _Run
@@ -56,6 +57,26 @@ async def test_when_the_journal_fills_memory_a_healthy_receiver_gets_everything(
 
         assert sorted(receiver.ids) == sorted(accepted)
         assert "events.autodropped" not in await totals(bus)
+
+
+async def test_a_journal_within_its_bound_that_nobody_archives_is_not_touched(one: Topology):
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as other:
+        await bus.publish(await bus.token("shop"), [an_event(1)])
+        autodrop, home = Autodrop(other.partitions, other.registry, other.headroom.rules), other.partitions.home
+        before = await scripts_run(home)
+        await autodrop.trim_journals()
+        untouched = await scripts_run(home)
+        await journal.register_archive(home, "lake")
+        registered = await scripts_run(home)
+        await autodrop.trim_journals()
+
+        assert untouched == before
+        assert await scripts_run(home) == registered + len(journal.NAMES)
+
+
+async def scripts_run(home: Partition) -> int:
+    stats = (await home.command("INFO", "commandstats")).decode()
+    return int(stats.partition("cmdstat_evalsha:calls=")[2].partition(",")[0])
 
 
 async def test_when_a_queue_that_nobody_consumes_fills_memory_it_drops_its_oldest_and_nobody_else_loses(data_dir: Path):

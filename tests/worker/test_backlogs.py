@@ -12,7 +12,7 @@ from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.pacing import Pacer
 from doubledecker.bus.relief import MemoryRules
 from doubledecker.model.event import Kind
-from doubledecker.store import backlogs
+from doubledecker.store import backlogs, line
 from doubledecker.worker.backlogs import BacklogMeter
 from harness import ROOT_KEY, TestBus, a_bus, an_event
 from web.asking import Answer, ask
@@ -33,7 +33,9 @@ async def a_measured_bus(topology: Topology, **changes: object) -> AsyncIterator
 async def measure(bus: Bus) -> dict[str, int]:
     """What waits for every client that has anything waiting."""
     await BacklogMeter(bus.partitions, bus.registry, bus.headroom.rules).measure()
-    return await backlogs.beyond(bus.partitions.home, 0)
+    home = bus.partitions.home
+    sizes = line.numbers(await home.command("ZRANGE", home.key("clients:waiting"), 0, -1, "WITHSCORES"))
+    return {client: size for client, size in sizes.items() if size > 0}
 
 
 async def put(bus: TestBus, secret: str, name: str, pattern: str = ".*", **fields: object) -> Answer:

@@ -37,7 +37,7 @@ _TOO_LARGE = (
 )
 
 
-@dataclass
+@dataclass(slots=True)
 class _Unit:
     """The part of a request that goes to one partition; a whole one is written in one call or not at all."""
 
@@ -136,7 +136,9 @@ class Committer:
         """
         done = asyncio.get_running_loop().create_future()
         unit = _Unit(publisher, drafts, done, is_whole, self._registry.snapshot.version)
-        self._lines.setdefault(publisher, deque()).append(unit)
+        if publisher not in self._lines:
+            self._lines[publisher] = deque()
+        self._lines[publisher].append(unit)
         self._has_work.set()
         await done
         return unit.disowned, unit.refused

@@ -119,9 +119,10 @@ class Headroom:
                 await self._look(partitions)
 
     async def _look(self, partitions: list[Partition]) -> None:
-        usage = await memory.usage(partitions[0])
+        usage, states = await asyncio.gather(
+            memory.usage(partitions[0]), asyncio.gather(*(journal.state(partition) for partition in partitions))
+        )
         limit = self.rules.limit_of(usage.bytes_max)
-        states = [await journal.state(partition) for partition in partitions]
         sizes = [int(state.get(f"{name}_bytes", 0)) for state in states for name in journal.NAMES]
         bounds = relief.journal_bounds(sizes, self.rules.journals_max(limit))
         for at, partition in enumerate(partitions):

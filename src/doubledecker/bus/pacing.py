@@ -38,14 +38,14 @@ class Pacer:
         """0 when the events may be published now, and are counted; else in how many milliseconds to ask again."""
         if self._rate == 0:
             return 0
-        if self._left.get(client, 0) < events:
+        if not self._spend(client, events):
             # One request takes a block for all that come meanwhile. If each took its own, twenty-one at a time would
             # ask for more blocks than the bucket holds.
             async with self._taking.setdefault(client, asyncio.Lock()):
                 wait_ms = await self._take(client, events)
             if wait_ms > 0:
                 return wait_ms
-        self._left[client] = self._left.get(client, 0) - events
+            self._left[client] = self._left.get(client, 0) - events
         return 0
 
     async def wait(self, client: str, events: int) -> None:
@@ -61,6 +61,8 @@ class Pacer:
     async def admit(self, client: str, events: int) -> None:
         """Raise QuotaExceeded, with when to try again, unless the events may be published now."""
         self._registry.check_backlog(client)
+        if self._spend(client, events):
+            return
         wait_ms = await self.wait_ms(client, events)
         if wait_ms > 0:
             wait_s = math.ceil(wait_ms / 1000)
@@ -72,6 +74,14 @@ class Pacer:
                 remedy=f"send these again in {wait_s} s",
                 retry_after_s=wait_s,
             )
+
+    def _spend(self, client: str, events: int) -> bool:
+        """Spend what is left of the client's block; False when it is not enough."""
+        left = self._left.get(client, 0) - events
+        if left < 0:
+            return False
+        self._left[client] = left
+        return True
 
     async def _take(self, client: str, events: int) -> int:
         """Take a block unless another request just did; returns 0 when there is enough, else as `wait_ms`."""

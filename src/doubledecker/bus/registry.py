@@ -101,9 +101,7 @@ class LiveRegistry:
         if now_s - self._backlogs_at_s < FOLLOW_S / 2:
             return
         self._backlogs_at_s = now_s
-        self.backlog_bytes_max = await backlogs.bound(self._partitions.home)
-        is_bounded = self.backlog_bytes_max > 0
-        self.overfull = await backlogs.beyond(self._partitions.home, self.backlog_bytes_max) if is_bounded else {}
+        self.backlog_bytes_max, self.overfull = await backlogs.overfull(self._partitions.home, self.backlog_bytes_max)
         self.snapshot.put_overfull(frozenset(self.overfull))
 
     @property

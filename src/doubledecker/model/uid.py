@@ -33,11 +33,9 @@ def uids(count: int) -> str:
 
 def event_id(now_ms: int) -> str:
     """A UUIDv7: sorts by time, and needs no coordination."""
-    tail = _chance.getrandbits(80)
-    high = (now_ms << 16) | 0x7000 | (tail >> 68)
-    low = 0x8000_0000_0000_0000 | (tail & 0x3FFF_FFFF_FFFF_FFFF)
-    text = f"{high:016x}{low:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    tail = _chance.getrandbits(74)
+    parts = (now_ms >> 16, now_ms & 0xFFFF, tail >> 62, 0x8000 | ((tail >> 48) & 0x3FFF), tail & 0xFFFF_FFFF_FFFF)
+    return "%08x-%04x-7%03x-%04x-%012x" % parts  # noqa: UP031 - an f-string takes half as long again
 
 
 def event_ids(now_ms: int, count: int) -> list[str]:

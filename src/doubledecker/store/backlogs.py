@@ -41,15 +41,22 @@ async def save(home: Partition, waiting: Mapping[str, int], *, most: int) -> Non
     await home.run(_SAVE, counts=flat, most=most, kept_ms=KEPT_MS)
 
 
-async def bound(home: Partition) -> int:
-    """How many bytes may wait for one client, as a worker last found; 0 is no bound."""
-    return int(cast("bytes | None", await home.command("HGET", home.key("memory"), "client_bytes_max")) or 0)
+async def overfull(home: Partition, most: int) -> tuple[int, dict[str, int]]:
+    """How many bytes may wait for one client (0: no bound), and the clients for whom more wait, as a worker last found.
+
+    It takes one round trip when `most` is still the bound.
+    """
+    found, sizes = await home.commands([["HGET", home.key("memory"), "client_bytes_max"], _beyond(home, most)])
+    bound = int(cast("bytes | None", found) or 0)
+    if bound == 0:
+        return 0, {}
+    if bound != most:
+        sizes = await home.command(*_beyond(home, bound))
+    return bound, {client: int(float(size)) for client, size in line.fields(sizes).items()}
 
 
-async def beyond(home: Partition, most: int) -> dict[str, int]:
-    """The clients for whom more bytes wait than this, and how many."""
-    reply = await home.command("ZRANGE", home.key("clients:waiting"), f"({most}", "+inf", "BYSCORE", "WITHSCORES")
-    return {client: int(float(size)) for client, size in line.fields(reply).items()}
+def _beyond(home: Partition, most: int) -> list[Encoded]:
+    return ["ZRANGE", home.key("clients:waiting"), f"({most}", "+inf", "BYSCORE", "WITHSCORES"]
 
 
 async def of_clients(home: Partition, clients: Sequence[str]) -> list[int]:

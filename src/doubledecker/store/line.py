@@ -9,6 +9,9 @@ connection breaks, every call that waits on it fails, and the line is closed for
 A server that does not answer is given up after some ticks of a timer, not at a time on the clock. While this process is
 busy, replies wait in the socket, and a wait measured by the clock would blame the server. However late a tick comes, it
 counts once, and between two ticks the loop reads what has arrived: so only time in which a reply was looked for counts.
+
+redis-py connects, as it knows of addresses, TLS and credentials. From then on the line reads by itself: each reply
+would else pass through a stream, a task and a dozen calls on its way to who waits for it.
 """
 
 import asyncio
@@ -17,8 +20,10 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
+import hiredis
 import msgspec
 import redis.asyncio as redis
+from redis._parsers.base import BaseParser
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
@@ -28,6 +33,8 @@ from doubledecker.store.scripts import Encoded
 LARGE_BYTES = 1_000
 # Enough for the loop to read a reply and wake its caller several times over, and cheap: a line has one timer.
 TICKS = 10
+
+_INCOMPLETE = object()
 
 _T = TypeVar("_T")
 
@@ -92,27 +99,31 @@ class _Call:
         return True
 
 
-class Line:
+class Line(asyncio.Protocol):
     """A connected line; made by `open_line`. Its calls raise TimeoutError when no reply comes within `answer_s_max`."""
 
     def __init__(self, connection: redis.Connection, *, answer_s_max: float) -> None:
         self._connection = connection
+        self._replies = hiredis.Reader(RedisConnectionError, BaseParser.parse_error, notEnoughData=_INCOMPLETE)
         self._tick_s = answer_s_max / TICKS
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._error: Exception = RedisConnectionError("the connection was closed")
+        self._error: Exception | None = None
         self._calls: deque[_Call] = deque()
         self._outgoing: list[bytes] = []
         self._is_flush_due = False
-        self._reading = asyncio.create_task(self._read_forever())
+        writer = connection._writer  # noqa: SLF001 - there is no other way to what it has connected
+        assert writer is not None
+        self._transport = writer.transport
+        self._transport.set_protocol(self)
 
     @property
     def is_open(self) -> bool:
-        return not self._reading.done()
+        return self._error is None
 
     async def call(self, commands: Sequence[Command]) -> list[Reply]:
         """Send commands and wait for their replies; an error reply to any of them raises after all have come."""
-        if not self.is_open:
+        if self._error is not None:
             # It may have closed after the caller looked; nobody would ever end the wait.
             raise self._error
         loop = asyncio.get_running_loop()
@@ -131,8 +142,19 @@ class Line:
 
     async def close(self) -> None:
         """Hang up; whoever still waits is told so."""
-        self._reading.cancel()
-        await asyncio.wait([self._reading])
+        self._end(RedisConnectionError("the connection was closed"))
+
+    def data_received(self, data: bytes) -> None:
+        """Give the replies that are complete to the calls that wait for them."""
+        self._replies.feed(data)
+        try:
+            while (reply := self._replies.gets()) is not _INCOMPLETE:
+                self._take(reply)
+        except RedisConnectionError as broken:
+            self._end(broken)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(exc or RedisConnectionError("the server closed the connection"))
 
     def _tick(self) -> None:
         """Give the server up when the oldest call has waited for too long; no calls, no timer."""
@@ -142,52 +164,36 @@ class Line:
             return
         # A call may be sent just before a tick, so that one more has to pass.
         if self._ticks - self._calls[0].sent_tick > TICKS:
-            self._error = TimeoutError()
-            self._reading.cancel()
+            self._end(TimeoutError())
         else:
             self._timer = asyncio.get_running_loop().call_later(self._tick_s, self._tick)
 
     def _flush(self) -> None:
         self._is_flush_due = False
         outgoing, self._outgoing = self._outgoing, []
-        writer = self._connection._writer  # noqa: SLF001 - its own method waits for each command to drain
-        # Whoever waits on a connection that is closing is told so by the reading task.
-        if outgoing and writer is not None and self.is_open and not writer.is_closing():
-            writer.writelines(outgoing)
+        # Whoever waits on a connection that is closing is told so when it is lost.
+        if outgoing and not self._transport.is_closing():
+            self._transport.writelines(outgoing)
 
-    async def _read_forever(self) -> None:
-        """Match replies with calls until the connection ends; then fail what still waits."""
-        try:
-            while True:
-                await self._read_one()
-        except (RedisConnectionError, OSError) as broken:
-            self._error = broken
-        finally:
-            # Calls may be added until this task has ended, so failing them comes last.
-            try:
-                await self._connection.disconnect(nowait=True)
-            finally:
-                self._fail_all()
+    def _take(self, reply: Reply | RedisError) -> None:
+        if isinstance(reply, RedisConnectionError):
+            raise reply
+        is_last = self._calls[0].add(None, reply) if isinstance(reply, RedisError) else self._calls[0].add(reply, None)
+        if is_last:
+            self._calls.popleft()
 
-    def _fail_all(self) -> None:
+    def _end(self, error: Exception) -> None:
+        """Close for good, once; every call that still waits fails with the error."""
+        if self._error is not None:
+            return
+        self._error = error
+        self._connection._close()  # type: ignore[no-untyped-call] # noqa: SLF001 - the other way has to be awaited
         for call in self._calls:
             if not call.done.done():
-                call.done.set_exception(self._error)
+                call.done.set_exception(error)
         self._calls.clear()
         if self._timer is not None:
             self._timer.cancel()
-
-    async def _read_one(self) -> None:
-        reply: Reply = None
-        failure: RedisError | None = None
-        try:
-            reply = await self._connection.read_response(disconnect_on_error=False)
-        except RedisConnectionError:
-            raise
-        except RedisError as refused:
-            failure = refused
-        if self._calls[0].add(reply, failure):
-            self._calls.popleft()
 
 
 def pack(words: Sequence[Encoded]) -> Packed:

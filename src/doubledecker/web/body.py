@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from starlette.types import Receive, Scope
 
 from doubledecker.errors import BadRequest, Overloaded, RequestTimedOut, TooLarge, TooManyAtOnce, UnknownMedia
-from doubledecker.web.protocol import WHOLE
+from doubledecker.web.protocol import BODY
 
 # So much of each body is not counted: small requests are served however many large ones there are. The number of
 # connections bounds it.
@@ -70,8 +70,11 @@ async def read(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
     The app releases its room once the request is answered.
     """
     _check_head(scope, limits)
-    if scope["extensions"][WHOLE]["call"]():
-        return await _collect(scope, receive, limits)
+    body: bytes | None = scope["extensions"][BODY]["call"]()
+    if body is not None:
+        # So it is with most; no timer is needed.
+        _check_size(scope, len(body), limits)
+        return body
     try:
         async with asyncio.timeout(limits.s_max):
             return await _collect(scope, receive, limits)
@@ -102,13 +105,9 @@ def _check_head(scope: Scope, limits: BodyLimits) -> None:
 
 
 async def _collect(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body"):
-        body: bytes = message.get("body", b"")
-        _check_size(scope, len(body), limits)
-        return body
     parts: list[bytes] = []
     size = 0
+    message = await receive()
     while message["type"] == "http.request":
         parts.append(message.get("body", b""))
         size += len(parts[-1])

@@ -14,7 +14,8 @@ Three ideas keep it nearly free on the fast path:
 3. Framing. All bytes but a body's are framing: request line, headers, chunk sizes, trailers. The parser keeps
    what it has not finished, so framing may run to `head_bytes_max` before a head is complete or body comes.
 
-An idle connection between requests stays uvicorn's business (`timeout_keep_alive`), a slow body the app's.
+An idle connection between requests is closed after uvicorn's `timeout_keep_alive`, by a timer of the same kind: uvicorn
+sets one for each answer. A slow body is the app's business.
 """
 
 import asyncio
@@ -40,8 +41,8 @@ UNREAD_S_MAX = 60.0  # as nginx has it (send_timeout): a client that takes nothi
 LINGER_S = 2.0
 # The name under which an app finds how to cut its connection.
 ABORT = "doubledecker.abort"
-# The name under which it finds whether the whole request has come.
-WHOLE = "doubledecker.whole"
+# The name under which it finds how to take a body that has come whole.
+BODY = "doubledecker.body"
 # The name under which it finds how to send an answer that it has whole.
 ANSWER = "doubledecker.answer"
 
@@ -91,12 +92,14 @@ class GuardedProtocol(HttpToolsProtocol):
     _framing_bytes: int = 0
     _waiting_since_s: float | None = None
     _timer: asyncio.TimerHandle | None = None
+    _idle_since_s: float = 0.0
     _unread_timer: asyncio.TimerHandle | None = None
     _refusal: Refusal | None = None
     _is_over: bool = False
     _is_surplus: bool = False
     _address: str = ""
     _is_crowding: bool = False
+    _extensions: dict[str, dict[object, object]]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
@@ -105,6 +108,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._is_surplus = len(self.connections) > self.connections_max
         self._address = self.addresses.enter(self.client[0] if self.client else "")
         self._is_crowding = self.addresses.open(self._address) > self.addresses.most
+        # The first is for an answer without end: closing waits for the client to read what is under way, and it may
+        # never do so.
+        self._extensions = {
+            ABORT: {"call": transport.abort},
+            BODY: {"call": self._take_body},
+            ANSWER: {"call": self._send_whole},
+        }
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -113,7 +123,9 @@ class GuardedProtocol(HttpToolsProtocol):
             self.addresses.leave(self._address)
             self._address = ""
         self._disarm()
+        self._unset_keepalive_if_required()
         self._stop_unread_timer()
+        self._extensions.clear()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -133,13 +145,7 @@ class GuardedProtocol(HttpToolsProtocol):
             raise httptools.HttpParserError(self._refusal.detail)
         self._body_left = head.body_bytes(fields)
         super().on_headers_complete()
-        # For an answer without end: closing waits for the client to read what is under way, and it may never do so.
-        # And for a body that has come whole, as most have when the app begins: reading it needs no timer.
-        self.scope["extensions"] = {
-            ABORT: {"call": self.transport.abort},
-            WHOLE: {"call": self._has_come},
-            ANSWER: {"call": self._send_whole},
-        }
+        self.scope["extensions"] = self._extensions
         # The parser reports trailers as headers. They go to a list that nobody reads: a trailer authenticates no one.
         self.headers = []
 
@@ -148,10 +154,26 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
+        """As uvicorn has it, but for the timer, and for requests that it would have queued."""
+        self.server_state.total_requests += 1
         self._framing_bytes = 0
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        self._idle_since_s = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._arm_idle(self.timeout_keep_alive)
         if self._unparsed:
             self._parse()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if it has been idle for its time; else look again when it may have been."""
+        is_idle = self._waiting_since_s is None and not _is_answering(self.cycle)
+        left_s = self._idle_since_s + self.timeout_keep_alive - self.loop.time()
+        if is_idle and left_s <= 0:
+            super().timeout_keep_alive_handler()
+        else:
+            self._arm_idle(left_s if left_s > 0 else self.timeout_keep_alive)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -162,8 +184,15 @@ class GuardedProtocol(HttpToolsProtocol):
         self._stop_unread_timer()
         self._parse_on()
 
-    def _has_come(self) -> bool:
-        return not self.cycle.more_body
+    def _take_body(self) -> bytes | None:
+        """The whole body as `receive` would give it, but at once; None when that has to wait, or to answer first."""
+        cycle = self.cycle
+        if cycle.more_body or cycle.disconnected or cycle.waiting_for_100_continue:
+            return None
+        self.flow.resume_reading()
+        cycle.message_event.clear()
+        body, cycle.body = bytes(cycle.body), bytearray()
+        return body
 
     def _send_whole(self, status: int, headers: head.Headers, body: bytes) -> None:
         """Send an answer, but to HEAD, in one write if it is not large; uvicorn writes the head and the body apart."""
@@ -233,7 +262,6 @@ class GuardedProtocol(HttpToolsProtocol):
         return end
 
     def _feed(self, piece: bytes) -> None:
-        self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
@@ -249,6 +277,9 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _arm(self, delay_s: float) -> None:
         self._timer = self.loop.call_later(delay_s, self._look_at_clock)
+
+    def _arm_idle(self, delay_s: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(delay_s, self.timeout_keep_alive_handler)
 
     def _disarm(self) -> None:
         if self._timer is not None:

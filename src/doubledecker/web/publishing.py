@@ -93,6 +93,9 @@ class _Memory:
     is_new: bool = False
 
 
+_NO_MEMORY = _Memory()
+
+
 class Publishing:
     """Answers publish requests."""
 
@@ -111,10 +114,11 @@ class Publishing:
         body = await bodies.read(request.scope, request.receive, self._rules.body)
         json_body.check_text(body)
         key = _idempotency_key(request.scope)
-        id_ = repeatable_event_id(caller.id, key, "0") if key else event_id(clock.now_ms())
-        event = parsing.parse_posted(body, topic=topic, id_=id_, now_ms=clock.now_ms(), limits=self._rules.event)
+        now_ms = clock.now_ms()
+        id_ = repeatable_event_id(caller.id, key, "0") if key else event_id(now_ms)
+        event = parsing.parse_posted(body, topic=topic, id_=id_, now_ms=now_ms, limits=self._rules.event)
         await self._pacer.admit(caller.id, 1)
-        memory = await self._recall(caller, key, topic.encode() + b"\n" + body)
+        memory = await self._recall(caller, key, topic.encode() + b"\n" + body) if key else _NO_MEMORY
         refused = await self._publisher.publish(caller.id, [parsing.draft(event, is_id_given=bool(key))])
         if refused:
             await self._forget(caller, key, memory)

@@ -15,6 +15,7 @@ from doubledecker.assembly.build import Bus
 from doubledecker.assembly.launch import Launch, launch
 from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
+from doubledecker.background import sleep_until
 from doubledecker.bus.errands import Errands
 from doubledecker.bus.pacing import Pacer
 from doubledecker.bus.presence import Presence
@@ -44,6 +45,7 @@ from doubledecker.web.turns import ClientLocks
 GRACE_S = 5
 # Idle connections are kept for longer than clients' pools keep theirs, so that the client closes first.
 _KEEP_ALIVE_S = 75
+_DATE_S = 1.0  # it shows seconds
 # Bodies that do not hold events are small: the largest is a list of a thousand messages. What is too much for a route
 # is found only once it is decoded, so that its cost is bounded here.
 SMALL_BYTES_MAX = 1_048_576
@@ -60,7 +62,7 @@ async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event, 
     try:
         await _serve_bus(settings, listener, server, stop, serving, launched)
     finally:
-        server.should_exit = True
+        server.end()
         await serving
     _log.info("web.stopped")
 
@@ -93,7 +95,7 @@ async def _serve_bus(
             await stop.wait()
             bus.bell.stop()
             feed.stop()
-            server.should_exit = True
+            server.end()
             await serving
             await bus.publisher.finish()
             for task in background:
@@ -225,6 +227,7 @@ class _Server(uvicorn.Server):
     def __init__(self, settings: Settings) -> None:
         self.addresses = Addresses(settings.address_connections_max, settings.proxies)
         self.app: App | None = None
+        self._is_ending = asyncio.Event()
         super().__init__(_config(settings, self.addresses))
 
     def serve_with(self, app: App) -> None:
@@ -233,6 +236,16 @@ class _Server(uvicorn.Server):
         if not self.config.loaded:
             self.config.load()
         self.config.loaded_app = app
+
+    def end(self) -> None:
+        """Take no more requests, answer those under way, and end."""
+        self.should_exit = True
+        self._is_ending.set()
+
+    async def main_loop(self) -> None:
+        """Keep the Date header; uvicorn's own loop also looks ten times a second whether it is to end."""
+        while not await self.on_tick(0):
+            await sleep_until(self._is_ending, _DATE_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

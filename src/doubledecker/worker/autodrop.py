@@ -4,6 +4,7 @@ Memory is measured once a run. What is freed after that is counted by the bytes 
 it took: the server may free it a moment later, and a second look would make us drop more than needed.
 """
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,9 +71,8 @@ class Autodrop:
 
     async def _relieve(self, partitions: Sequence[Partition]) -> None:
         first = partitions[0]
-        usage = await memory.usage(first)
+        usage, before, now_ms = await asyncio.gather(memory.usage(first), memory.standing(first), first.time_ms())
         limit = self._rules.limit_of(usage.bytes_max)
-        before, now_ms = await memory.standing(first), await first.time_ms()
         excess = usage.used_bytes - self._rules.bound_of(limit) if limit else 0
         if excess <= 0:
             await memory.note(first, Standing(now_ms, limit, is_full=False, short_at=before.short_at))
@@ -157,6 +157,8 @@ class Autodrop:
         found = await self._journals(partitions)
         by_index = {partition.index: partition for partition in partitions}
         for each, bound in zip(found, relief.journal_bounds([each.bytes for each in found], total), strict=True):
+            if each.bytes <= bound and not each.is_archived:
+                continue
             is_forced = not (self._rules.journal_refuses and each.name == "events")
             for _ in range(_CALLS_MAX):
                 trimmed = await journal.trim(by_index[each.partition], each.name, bytes_max=bound, is_forced=is_forced)

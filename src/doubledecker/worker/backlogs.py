@@ -27,6 +27,7 @@ class BacklogMeter:
         self._live = live
         self._rules = rules
         self._not_before_s = 0.0
+        self._most = 0
 
     async def run(self) -> None:
         """Measure, unless the last time took long and was not long ago."""
@@ -47,8 +48,8 @@ class BacklogMeter:
             held = {token: count for token, count in counts.items() if count > 0}
             waiting.update(await backlogs.of_subscribers(partition, held))
         home = self._partitions.home
-        before = await backlogs.beyond(home, await backlogs.bound(home))
-        most = await self._bytes_max()
+        _, before = await backlogs.overfull(home, self._most)
+        self._most = most = await self._bytes_max()
         await backlogs.save(home, waiting, most=most)
         now = {client: size for client, size in waiting.items() if 0 < most < size}
         for client in sorted(now.keys() - before.keys()):
