@@ -364,7 +364,7 @@ class LiveRegistry:
                 check_owner(former, caller)
                 if caller.is_root and not named:
                     queue = msgspec.structs.replace(queue, owner=former.owner)
-            wanted = queueing.with_uuid(queue, former)
+            wanted = queueing.with_uuid(msgspec.structs.replace(queue, since=former.since if former else 0), former)
             if wanted.refuse_clients is None:
                 named_before = former.refuse_clients if former else None
                 wanted = msgspec.structs.replace(wanted, refuse_clients=named_before or ())
