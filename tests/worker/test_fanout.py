@@ -122,6 +122,31 @@ class TestOwn:
             assert "'small' is full" in answers[1].detail
             assert await lengths(bus.partitions.home, "ann", MANY) == [1] * MANY
 
+    async def test_all_that_refuse_decide_however_many_they_are(self, one: Topology):
+        async with a_workshop(one) as (bus, other):
+            ann = await an_owner(bus, "ann", MANY, overflow="refuse", max_length=2)
+            owner = await id_of(bus, "ann")
+            await save_queues(bus.partitions.home, [a_queue("zz-last", owner=owner, **REFUSING)])
+            answers = [await ask(bus, "POST", "/events", ann, json=an_event(n)) for n in range(2)]
+            at_once = await lengths(bus.partitions.home, "ann", MANY)
+            await work(other)
+
+            assert [answer.status for answer in answers] == [202, 429]
+            assert "'zz-last' is full" in answers[1].detail
+            assert at_once == await lengths(bus.partitions.home, "ann", MANY) == [1] * MANY
+
+    async def test_those_that_refuse_decide_on_a_wide_event_too(self, one: Topology, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("doubledecker.store.offers.WRITES_MAX", 2)
+        async with a_workshop(one) as (bus, other):
+            ann = await an_owner(bus, "ann", 3)
+            owner = await id_of(bus, "ann")
+            await save_queues(bus.partitions.home, [a_queue("small", owner=owner, **REFUSING)])
+            answers = [await ask(bus, "POST", "/events", ann, json=an_event(n)) for n in range(2)]
+            await work(other)
+
+            assert [answer.status for answer in answers] == [202, 429]
+            assert await lengths(bus.partitions.home, "ann", 3) == [1] * 3
+
     async def test_repeats_are_not_copied(self, one: Topology):
         async with a_workshop(one) as (bus, other):
             ann = await an_owner(bus, "ann", MANY)

@@ -28,6 +28,7 @@ _BOUNDS = {
     "client_topics_max": "topics",
     "client_queues_max": "queues",
     "client_copies_max": "copies",
+    "client_refusing_queues_max": "refusing",
     "client_pattern_steps_max": "steps",
     "client_subscriptions_max": "subscriptions",
     "client_streams_max": "streams",
