@@ -1,5 +1,7 @@
 """One attempt at a receiver: post a batch, and return how it went. It never raises for what a receiver does.
 
+What this machine lacks to make a connection is no receiver's fault, and raises OutOfDescriptors.
+
 An attempt goes through a chain of stages, which bounds how long it takes: `Deadline | Timeout`. Whether a receiver may
 be called at all is decided in Redis, for all processes (lua/receiver_ring.lua). An answer counts by its status; of its
 body no more is read than keeps the connection usable, and for no longer than a moment, so that a receiver that drips or
@@ -21,7 +23,8 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import RawResponseMessage
 
 from doubledecker import __version__, clock
-from doubledecker.model.outcome import Kind, Outcome
+from doubledecker.errors import OutOfDescriptors
+from doubledecker.model.outcome import Kind, Outcome, is_own_failure
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.stages import Deadline, Timeout
 from doubledecker.stages.errors import TimedOut
@@ -98,6 +101,8 @@ class Dialer:
         except TimeoutError:
             return Outcome(Kind.UNREACHABLE, took_ms(), detail=f"no connection within {self._connect_s} s")
         except aiohttp.ClientConnectorError as error:
+            if is_own_failure(error):
+                raise OutOfDescriptors(str(error)) from error
             return Outcome(Kind.UNREACHABLE, took_ms(), detail=_text(str(error.os_error)))
         except (aiohttp.ClientError, ssl.SSLError, OSError, ValueError) as error:
             return Outcome(Kind.BROKEN, took_ms(), detail=_text(f"{type(error).__name__}: {error}"))
