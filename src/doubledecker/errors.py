@@ -20,6 +20,7 @@ DoubledeckerError
 │   ├── BusSilent            503  there was no connection to it, or no reply in time
 │   └── MemoryFull           503  its memory is full; nothing was written
 ├── Overloaded               503  the process has no room for the request now
+├── OutOfDescriptors         the process may open no further connection now
 ├── JournalFull              503  the journal is at its bound and set to refuse
 ├── RetryLater               a job asks to be run again after a delay
 ├── ReceiverUnreachable      nobody could be connected to where a callback leads
@@ -207,6 +208,10 @@ class MemoryFull(BusAway):
 
 class Overloaded(DoubledeckerError):
     """The process has no room for the request now; nothing of it was done."""
+
+
+class OutOfDescriptors(DoubledeckerError):
+    """The process, or its machine, may open no further connection now; nobody was called."""
 
 
 class JournalFull(DoubledeckerError):

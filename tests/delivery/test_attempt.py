@@ -2,14 +2,17 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from descriptors import no_descriptors
 from doubledecker.delivery.attempt import Dialer, DialLimits, _retry_after
-from doubledecker.model.outcome import Kind, Outcome
+from doubledecker.errors import OutOfDescriptors
+from doubledecker.model.outcome import Kind, Outcome, is_own_failure
 from doubledecker.model.subscriber import Subscriber
 from receiver import Receiver
 from tls import a_certificate
@@ -53,6 +56,31 @@ async def test_a_receiver_that_hangs_is_given_up_at_the_timeout():
     assert (outcome.kind, outcome.status) == (Kind.TIMED_OUT, None)
     assert outcome.took_ms == pytest.approx(300, abs=150)
     assert outcome.detail == "no answer within 0.3 s"
+
+
+async def test_that_this_process_can_open_nothing_is_no_failure_of_a_receiver():
+    async with Receiver() as receiver, a_dialer() as dialer:
+        with no_descriptors(), pytest.raises(OutOfDescriptors, match="Too many open files"):
+            await dialer.attempt(Subscriber("t", receiver.url, "u"), BODY)
+        outcome = await dialer.attempt(Subscriber("t", receiver.url, "u"), BODY)
+
+    assert outcome.is_delivered
+
+
+@pytest.mark.parametrize(
+    ("number", "is_own"),
+    [
+        (errno.EMFILE, True),
+        (errno.ENFILE, True),
+        (errno.ENOBUFS, True),
+        (errno.ECONNREFUSED, False),
+        (errno.EHOSTUNREACH, False),
+        (errno.ECONNRESET, False),
+        (None, False),
+    ],
+)
+def test_an_error_tells_whose_failure_it_is(number: int | None, is_own: bool):
+    assert is_own_failure(OSError(number, "said")) == is_own
 
 
 async def test_headers_go_along_with_what_every_call_has():

@@ -4,6 +4,7 @@ Changes are made with the store's own steps, so that a process can die between t
 its version. Two copies follow at their own pace, with a change log so short that it is often cut off.
 """
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -56,8 +57,11 @@ class RegistryMachine(RuleBasedStateMachine):
     def subscribe(self, name: str, topics: list[str], is_crash: bool) -> None:
         number = next(self.numbers)
         subscriber = Subscriber(name, f"https://{number}", name, tuple(topics), timeout_ms=number, concurrency=2)
-        self.finish(self.world.run(subscribers.save(self.world.partitions.home, subscriber)), is_crash=is_crash)
-        self.subscribers[name] = subscriber
+        version = self.world.run(subscribers.save(self.world.partitions.home, subscriber))
+        self.finish(version, is_crash=is_crash)
+        # It came with this version, unless it was there before.
+        former = self.subscribers.get(name)
+        self.subscribers[name] = replace(subscriber, since=former.since if former else version)
 
     @rule(name=some_name, is_crash=is_crash)
     def unsubscribe(self, name: str, is_crash: bool) -> None:
@@ -198,9 +202,7 @@ class RegistryMachine(RuleBasedStateMachine):
     def leave(self, name: str, topic: str) -> None:
         former = self.subscribers[name]
         topics = tuple(each for each in former.topics if each != topic)
-        self.subscribers[name] = Subscriber(
-            name, former.callback, former.uuid, topics, timeout_ms=former.timeout_ms, concurrency=former.concurrency
-        )
+        self.subscribers[name] = replace(former, topics=topics)
 
 
 def test_a_fresh_copy_is_what_redis_holds_and_an_old_one_cannot_publish(

@@ -66,6 +66,22 @@ class TestQueues:
 
             assert (await put(bus, ann, "q1", ".*:page:.*")).status == 201
 
+    async def test_a_client_has_so_many_queues_that_refuse(self, one: Topology):
+        async with a_bus(one, workers=0, client_refusing_queues_max=2) as bus:
+            ann, refusing = await bus.token("ann"), {"pattern": "a:.*", "overflow": "refuse"}
+
+            async def put_refusing(secret: str, name: str, **fields: object) -> Answer:
+                return await ask(bus, "PUT", f"/queues/{name}", secret, json={**refusing, **fields})
+
+            assert [(await put_refusing(ann, f"q{n}")).status for n in range(2)] == [201, 201]
+            assert_refused(await put_refusing(ann, "q2"), "client_refusing_queues_max", 2)
+            # One that drops its oldest is none of them, and may not become one; one that is may be changed.
+            assert (await put_refusing(ann, "q2", overflow="drop_oldest")).status == 201
+            assert_refused(await put_refusing(ann, "q2"), "client_refusing_queues_max", 2)
+            assert (await put_refusing(ann, "q1", max_length=5)).status == 200
+            assert (await put_refusing(await bus.token("bob"), "q3")).status == 201
+            assert [(await put_refusing(ROOT_KEY, f"r{n}")).status for n in range(3)] == [201] * 3
+
     async def test_an_event_is_on_so_many_queues_of_one_client(self, one: Topology):
         async with a_bus(one, workers=0, client_copies_max=2) as bus:
             ann, bob = await bus.token("ann"), await bus.token("bob")

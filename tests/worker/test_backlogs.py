@@ -13,6 +13,7 @@ from doubledecker.bus.pacing import Pacer
 from doubledecker.bus.relief import MemoryRules
 from doubledecker.model.event import Kind
 from doubledecker.store import backlogs, line
+from doubledecker.store.partitions import Partition
 from doubledecker.worker.backlogs import BacklogMeter
 from harness import ROOT_KEY, TestBus, a_bus, an_event
 from web.asking import Answer, ask
@@ -48,6 +49,12 @@ async def ids(bus: TestBus) -> dict[str, str]:
 
 def events(count: int, topic: str = "widgets") -> list[dict[str, object]]:
     return [an_event(n, topic, tenant=f"t{n}", data=DATA) for n in range(count)]
+
+
+async def messages_in(partition: Partition) -> int:
+    """How many messages all queues hold."""
+    keys = await partition.command("KEYS", partition.key("queue:data:*"))
+    return sum(await partition.commands([["HLEN", key] for key in keys]))
 
 
 async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
@@ -90,6 +97,26 @@ class TestMeasuring:
 
             assert len(sizes) == 300
             assert found == {(await ids(bus))["bob"]: sum(map(int, sizes))}
+
+    async def test_copies_that_are_yet_to_be_made_count_for_whose_they_will_be(self, topology: Topology):
+        """Own ones for the publisher, others' for the owner of the queue."""
+        async with a_measured_bus(topology, client_waiting_bytes_max=0) as (bus, other):
+            ann, bob, eve = [await bus.token(name) for name in ("ann", "bob", "eve")]
+            for n in range(20):
+                await put(bus, ann, f"anns-{n}", ".*:mine:.*")
+            for n in range(6):
+                await put(bus, eve, f"eves-{n}", ".*:widgets:.*")
+            await bus.publish(ann, events(40, "mine"))
+            await bus.publish(bob, events(40))
+            found = await measure(other)
+            known = await ids(bus)
+            messages = sum([await messages_in(partition) for partition in other.partitions.all])
+
+            assert messages == 0
+            assert found.keys() == {known["ann"], known["eve"]}
+            for client, queues in (("ann", 20), ("eve", 6)):
+                size = queues * 40 * len(DATA)
+                assert size < found[known[client]] < 1.3 * size
 
     def test_the_bound_is_at_most_a_share_of_the_memory_of_all_servers(self):
         rules = MemoryRules(reserve_bytes=100)

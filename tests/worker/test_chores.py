@@ -44,6 +44,21 @@ async def test_what_waited_for_a_subscriber_goes_with_it(topology: Topology):
         assert receiver.ids == [late]
 
 
+async def test_nothing_is_left_of_a_subscriber_that_had_nothing_waiting_when_it_went(topology: Topology):
+    async with a_bus(topology) as bus, Receiver() as receiver:
+        leaver, publisher = await bus.token("leaver"), await bus.token("publisher")
+        await bus.subscribe(leaver, receiver.url, "widgets", timeout=0)
+        await bus.publish(publisher, [an_event(n, tenant=f"t{n}") for n in range(20)])
+        await receiver.until_events(20)
+        async with asyncio.timeout(5):
+            while any([await batches.oldest(partition) is not None for partition in bus.partitions.all]):
+                await asyncio.sleep(0.02)
+        async with bus.http.delete(f"{bus.url}/subscriber", headers=basic(leaver)) as response:
+            assert response.status == 204
+
+        assert [await batches.gauges(partition) for partition in bus.partitions.all] == [({}, {})] * topology.partitions
+
+
 async def test_datagrams_equal_the_counters(one: Topology):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as statsd:
         statsd.bind(("127.0.0.1", 0))

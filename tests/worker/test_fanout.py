@@ -11,7 +11,7 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.errors import RetryLater
 from doubledecker.model.job import Job
-from doubledecker.store import events, fanouts, jobs, registry
+from doubledecker.store import batches, events, fanouts, jobs, registry
 from doubledecker.store.division import OTHERS_MIN, OWN_MAX
 from doubledecker.store.events import Accepted, PublishLimits
 from doubledecker.store.partitions import Partition
@@ -121,6 +121,31 @@ class TestOwn:
             assert [answer.status for answer in answers] == [202, 429]
             assert "'small' is full" in answers[1].detail
             assert await lengths(bus.partitions.home, "ann", MANY) == [1] * MANY
+
+    async def test_all_that_refuse_decide_however_many_they_are(self, one: Topology):
+        async with a_workshop(one) as (bus, other):
+            ann = await an_owner(bus, "ann", MANY, overflow="refuse", max_length=2)
+            owner = await id_of(bus, "ann")
+            await save_queues(bus.partitions.home, [a_queue("zz-last", owner=owner, **REFUSING)])
+            answers = [await ask(bus, "POST", "/events", ann, json=an_event(n)) for n in range(2)]
+            at_once = await lengths(bus.partitions.home, "ann", MANY)
+            await work(other)
+
+            assert [answer.status for answer in answers] == [202, 429]
+            assert "'zz-last' is full" in answers[1].detail
+            assert at_once == await lengths(bus.partitions.home, "ann", MANY) == [1] * MANY
+
+    async def test_those_that_refuse_decide_on_a_wide_event_too(self, one: Topology, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("doubledecker.store.offers.WRITES_MAX", 2)
+        async with a_workshop(one) as (bus, other):
+            ann = await an_owner(bus, "ann", 3)
+            owner = await id_of(bus, "ann")
+            await save_queues(bus.partitions.home, [a_queue("small", owner=owner, **REFUSING)])
+            answers = [await ask(bus, "POST", "/events", ann, json=an_event(n)) for n in range(2)]
+            await work(other)
+
+            assert [answer.status for answer in answers] == [202, 429]
+            assert await lengths(bus.partitions.home, "ann", 3) == [1] * 3
 
     async def test_repeats_are_not_copied(self, one: Topology):
         async with a_workshop(one) as (bus, other):
@@ -257,6 +282,49 @@ class TestJob:
 
             assert await lengths(home, "ann", MANY) == [1] * 7 + [0] + [1] * (MANY - 8)
             assert await left(home) == []
+
+    async def test_a_queue_that_was_deleted_and_registered_again_meanwhile_gets_nothing(self, topology: Topology):
+        async with a_workshop(topology, client_copies_max=0) as (bus, other):
+            ann = await an_owner(bus, "ann", MANY)
+            await bus.publish(ann, [an_event(0)])
+            assert (await ask(bus, "DELETE", "/queues/ann-007", ann)).status == 204
+            assert (await ask(bus, "PUT", "/queues/ann-007", ann, json={"pattern": ".*"})).status == 201
+            await bus.publish(ann, [an_event(1)])
+            await work(other)
+            found = [await numbers_in(partition, "ann-007") for partition in bus.partitions.all]
+            counts = [await lengths(partition, "ann", MANY) for partition in bus.partitions.all]
+
+            assert [number for numbers in found for number in numbers] == [1]
+            assert [sum(each) for each in zip(*counts, strict=True)] == [2] * 7 + [1] + [2] * (MANY - 8)
+
+    async def test_a_queue_that_was_changed_meanwhile_gets_the_event(self, one: Topology):
+        async with a_workshop(one, client_copies_max=0) as (bus, other):
+            ann = await an_owner(bus, "ann", MANY)
+            await bus.publish(ann, [an_event(0)])
+            for lease_ms in (1_000, 2_000):
+                body = {"pattern": "nothing:.*", "lease_ms": lease_ms}
+                assert (await ask(bus, "PUT", "/queues/ann-007", ann, json=body)).status == 200
+            await work(other)
+
+            assert await lengths(bus.partitions.home, "ann", MANY) == [1] * MANY
+
+    async def test_a_subscriber_that_left_and_is_back_gets_what_was_accepted_since(
+        self, one: Topology, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr("doubledecker.store.offers.WRITES_MAX", 2)
+        async with a_workshop(one) as (bus, other):
+            ann, bob, eve = [await bus.token(name) for name in ("ann", "bob", "eve")]
+            for secret in (bob, eve):
+                await bus.subscribe(secret, "http://127.0.0.1:9/", "widgets", timeout=3_600_000)
+            await bus.publish(ann, [an_event(0)])
+            await bus.subscribe(eve, "http://127.0.0.1:9/", "widgets", timeout=3_599_000)
+            assert (await ask(bus, "DELETE", "/subscriber", bob)).status == 204
+            await bus.subscribe(bob, "http://127.0.0.1:9/", "widgets", timeout=3_600_000)
+            await bus.publish(ann, [an_event(1), an_event(2)])
+            await work(other)
+            gauges, _ = await batches.gauges(bus.partitions.home)
+
+            assert gauges == {await id_of(bus, "bob"): 2, await id_of(bus, "eve"): 3}
 
     async def test_a_line_that_fills_again_while_its_job_ends_has_a_job(self, one: Topology):
         """The job was held by a slot when the next parcel came, and ended then."""

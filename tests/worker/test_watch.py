@@ -46,6 +46,57 @@ async def test_a_noisy_tenant_does_not_hold_up_the_quiet_ones(topology: Topology
         assert places[-1] < (42 if topology.partitions == 1 else 80)
 
 
+async def test_a_process_makes_so_many_calls_at_a_time_over_all_queues(one: Topology):
+    async with a_bus(one, workers=0) as bus, Receiver(delay_s=0.02) as receiver:
+        for n in range(6):
+            await register(bus.settings, a_queue(receiver.url, f"hooks{n}", max_events=1, timeout_ms=0))
+        await bus.publish(await bus.token("shop"), [an_event(n) for n in range(20)])
+        async with watching(bus.settings, worker_threads=5):
+            await receiver.until_events(120)
+
+        assert receiver.in_flight_max == 5
+
+
+async def test_a_queue_that_waits_for_more_leaves_its_slot_to_others(one: Topology):
+    async with a_bus(one, workers=0) as bus, Receiver() as patient, Receiver() as receiver:
+        await register(bus.settings, a_queue(patient.url, "patient", timeout_ms=60_000))
+        await register(bus.settings, a_queue(receiver.url, "other", ".*:gadgets:.*"))
+        shop = await bus.token("shop")
+        async with watching(bus.settings, worker_threads=1):
+            await bus.publish(shop, [an_event()])
+            async with asyncio.timeout(10):
+                while (await look(bus.partitions, a_queue(patient.url, "patient"))).in_flight == 0:
+                    await asyncio.sleep(0.02)
+            await bus.publish(shop, [an_event(n, "gadgets") for n in range(3)])
+            await receiver.until_events(3)
+
+
+async def test_failing_receivers_of_queues_leave_slots_to_the_others(one: Topology):
+    """Of ten slots those that hang, once known to fail, hold three; each was called once before it was known."""
+    async with a_bus(one, workers=0) as bus, Receiver(plan=lambda _: "hang") as stuck, Receiver() as receiver:
+        for n in range(10):
+            await register(bus.settings, a_queue(stuck.url, f"stuck{n}", concurrency=1))
+        shop = await bus.token("shop")
+        await bus.publish(shop, [an_event(n) for n in range(4)])
+        async with watching(bus.settings, worker_threads=10, delivery_timeout_s=0.2):
+            await stuck.until_attempts(10)
+            await until_failing(bus.partitions, [f"@stuck{n}" for n in range(10)])
+        stuck.in_flight_max = 0
+        async with watching(bus.settings, worker_threads=10, delivery_timeout_s=3.0):
+            await stuck.until(lambda: stuck.in_flight == 3)
+            await register(bus.settings, a_queue(receiver.url, "good", ".*:gadgets:.*"))
+            await bus.publish(shop, [an_event(n, "gadgets") for n in range(20)])
+            await receiver.until_events(20, within_s=2.5)
+
+        assert stuck.in_flight_max == 3
+
+
+async def until_failing(partitions: Partitions, tokens: list[str]) -> None:
+    async with asyncio.timeout(10):
+        while not all(state.failures for state in (await receivers.states(partitions.home, tokens)).values()):
+            await asyncio.sleep(0.02)
+
+
 async def test_a_batch_closes_by_count_by_bytes_and_by_deadline(one: Topology):
     async with a_bus(one, workers=0) as bus, Receiver() as counted, Receiver() as sized, Receiver() as timed:
         await register(bus.settings, a_queue(counted.url, "counted", max_events=7, timeout_ms=60_000, concurrency=1))

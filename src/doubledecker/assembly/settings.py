@@ -89,6 +89,7 @@ class Settings:
     client_topics_max: int = Quotas.client_topics_max
     client_queues_max: int = Quotas.client_queues_max
     client_copies_max: int = Quotas.client_copies_max
+    client_refusing_queues_max: int = Quotas.client_refusing_queues_max
     client_pattern_steps_max: int = Quotas.client_pattern_steps_max
     pattern_steps_max: int = Quotas.pattern_steps_max
     client_subscriptions_max: int = Quotas.client_subscriptions_max
@@ -260,6 +261,7 @@ _LEAST = {
     "client_topics_max": 0,
     "client_queues_max": 0,
     "client_copies_max": 0,
+    "client_refusing_queues_max": 0,
     "client_subscriptions_max": 0,
     "client_streams_max": 0,
     "client_requests_max": 0,

@@ -90,7 +90,7 @@ class Group:
     def take(self, offer: Offer) -> bool:
         """Take the offer along if there is room for it; for one there always is."""
         queued = self._queued(offer) if offer.route.queues else 0
-        places = 1 if offer.is_wide else 1 + len(offer.route.receivers) + queued
+        places = 1 + queued + (0 if offer.is_wide else len(offer.route.receivers))
         writes, size = self.writes + places, self.size + len(offer.message) * places
         cost = self.cost + places + (_QUEUE_COST - 1) * queued
         if self.offers and (writes > self.writes_max or size > self.size_max or cost > self.cost_max):
@@ -100,6 +100,8 @@ class Group:
         return True
 
     def _queued(self, offer: Offer) -> int:
+        if offer.is_wide:
+            return division.refusing_copies(offer.route.queues, offer.publisher)
         key = id(offer.route.queues), offer.publisher
         count = self.prompt.get(key)
         if count is None:

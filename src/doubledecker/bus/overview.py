@@ -105,7 +105,7 @@ async def look(partitions: Partitions, known: dict[str, Subscriber], *, now_ms: 
         subscribers=tuple(await look_at(partitions, sorted(known.values(), key=lambda s: s.token))),
         counters=_total(await _each(partitions, counters.read)),
         jobs=_total(await _each(partitions, jobs.counts)),
-        slots_alive=len(set().union(*slots)),
+        slots_alive=sum(not jobs.is_aux_slot(slot) for slot in set().union(*slots)),
         watches_alive=await processes.watches_alive(partitions.home, silent_ms_max=ALIVE_MS),
         memory=tuple(await look_at_memory(partitions, rules)),
         journal_bytes={name: sum(int(state.get(f"{name}_bytes", 0)) for state in states) for name in journal.NAMES},

@@ -26,7 +26,7 @@ from doubledecker.model.quota import Quotas
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.model.token import ROOT_NAME, Caller, Token
-from doubledecker.store import backlogs, bulk, receivers, registry, subscribers
+from doubledecker.store import backlogs, batches, bulk, receivers, registry, subscribers
 from doubledecker.store.events import PublishReply
 from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition, Partitions
@@ -241,6 +241,9 @@ class LiveRegistry:
             if token in self.snapshot.subscribers:
                 return False
             was_needed = await subscribers.retire(partition, token, version=self.snapshot.version)
+            if was_needed is False:
+                # A purge forgets them when it is done; here there is nothing to purge.
+                await batches.forget_gauges(partition, token)
             if was_needed is not None:
                 return was_needed
             await self.refresh()
@@ -362,7 +365,7 @@ class LiveRegistry:
                 check_owner(former, caller)
                 if caller.is_root and not named:
                     queue = msgspec.structs.replace(queue, owner=former.owner)
-            wanted = queueing.with_uuid(queue, former)
+            wanted = queueing.with_uuid(msgspec.structs.replace(queue, since=former.since if former else 0), former)
             if wanted.refuse_clients is None:
                 named_before = former.refuse_clients if former else None
                 wanted = msgspec.structs.replace(wanted, refuse_clients=named_before or ())

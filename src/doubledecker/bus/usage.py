@@ -56,6 +56,7 @@ async def look(partitions: Partitions, live: LiveRegistry, reports: Sequence[Rep
     bounds |= {"client_requests_max": of_web.most(REQUESTS_BOUND, bounds["client_requests_max"])}
     bounds |= {"address_connections_max": of_web.most(CONNECTIONS_BOUND, connections_max)}
     queues = Counter(queue.owner for queue in snapshot.queues.values())
+    refusing = Counter(queue.owner for queue in snapshot.queues.values() if queue.refuses)
     copies, tenants = await live.copies(), await _tenants(partitions, live)
     found: list[Use] = []
     for ids in _pieces(sorted(snapshot.tokens)):
@@ -64,6 +65,7 @@ async def look(partitions: Partitions, live: LiveRegistry, reports: Sequence[Rep
             subscriber = snapshot.subscribers.get(id_)
             counts |= {
                 "client_queues_max": queues[id_],
+                "client_refusing_queues_max": refusing[id_],
                 "client_copies_max": copies.get(id_, 0),
                 "client_pattern_steps_max": snapshot.steps(id_),
                 "client_subscriptions_max": len(subscriber.topics) if subscriber else 0,

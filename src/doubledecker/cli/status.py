@@ -1,6 +1,7 @@
 """`doubledecker status`: one overview, read straight from Redis, so that it works when the web process does not."""
 
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from doubledecker.bus.overview import Overview, ServerMemory, SubscriberView
 from doubledecker.bus.usage import Usage, Use
 from doubledecker.cli import folder, table, trail, words
 from doubledecker.errors import BusAway
-from doubledecker.store import processes
+from doubledecker.store import partitions, processes
 
 _START = "start one with `doubledecker pipeline run`"
 _NAMED_MAX = 5  # what fits a line
@@ -28,6 +29,7 @@ _BOUNDS = {
     "client_topics_max": "topics",
     "client_queues_max": "queues",
     "client_copies_max": "copies",
+    "client_refusing_queues_max": "refusing",
     "client_pattern_steps_max": "steps",
     "client_subscriptions_max": "subscriptions",
     "client_streams_max": "streams",
@@ -64,11 +66,19 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
 
 
 def find(url: str | None, data: Path | None) -> Settings:
-    """Settings that lead to the bus that is meant: by its Redis, by its folder, or by the environment."""
+    """Settings that lead to the bus that is meant: by its Redis, by its folder, or by the environment.
+
+    Over how many partitions it is, its data says; what is only looked at needs no setting for that.
+    """
     settings = reading.read(os.environ)
     if url:
-        return replace(settings, redis_url=url)
-    return folder.find(settings, data, is_url_set=settings.redis_url != Settings.redis_url)
+        settings = replace(settings, redis_url=url)
+    else:
+        settings = folder.find(settings, data, is_url_set=settings.redis_url != Settings.redis_url)
+    with contextlib.suppress(BusAway):  # whoever connects next says so
+        count = asyncio.run(partitions.kept_count(settings.redis_url, namespace=settings.namespace))
+        settings = replace(settings, partitions=count or settings.partitions)
+    return settings
 
 
 def _look(settings: Settings) -> tuple[Overview, Usage]:

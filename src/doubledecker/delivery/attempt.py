@@ -1,5 +1,7 @@
 """One attempt at a receiver: post a batch, and return how it went. It never raises for what a receiver does.
 
+When this process cannot open a connection at all, that is no receiver's fault: then it raises OutOfDescriptors.
+
 An attempt goes through a chain of stages, which bounds how long it takes: `Deadline | Timeout`. Whether a receiver
 may be called at all is decided in Redis, for all processes (lua/receiver_ring.lua). An answer counts by its status; a
 2xx in JSON is kept, as the receiver of a queue may fail single events with it (delivery/http.py).

@@ -8,6 +8,7 @@
 A crash before 3 repeats the attempt; one before 4 loses a line of the log and a point of health.
 """
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +23,14 @@ from doubledecker.delivery import verdict
 from doubledecker.delivery.attempt import Dialer
 from doubledecker.delivery.health import Health
 from doubledecker.delivery.verdict import Backoff
+from doubledecker.errors import OutOfDescriptors
 from doubledecker.model.outcome import Outcome
 from doubledecker.model.settlement import Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import journal
+
+# That there are no descriptors is logged so often, however many calls could not be made.
+_OUT_LOGGED_MS = 60_000
 
 
 class _Identified(msgspec.Struct, gc=False):
@@ -119,11 +124,18 @@ class Deliverer:
         self._health = health
         self._log = log.get(part)
         self._log_attempt = log.line(part, "delivery.attempted")
+        self._out_at = -math.inf
 
     async def attempt(self, load: Load) -> Attempted:
-        """Post a load, and decide what becomes of it."""
+        """Post a load, and decide what becomes of it; raises OutOfDescriptors when nobody could be called."""
         body, dialled_at = load.body, clock.now_ms()
-        outcome = await self._dialer.attempt(load.receiver, body, load.headers)
+        try:
+            outcome = await self._dialer.attempt(load.receiver, body, load.headers)
+        except OutOfDescriptors as error:
+            if dialled_at - self._out_at >= _OUT_LOGGED_MS:
+                self._out_at = dialled_at
+                self._log.error("descriptors.exhausted", error=str(error))
+            raise
         chance = random.random()  # noqa: S311 - jitter, not a secret
         settlement = verdict.decide(
             outcome, attempts=load.attempts + 1, failures=load.failures, backoff=self.backoff, chance=chance

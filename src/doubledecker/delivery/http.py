@@ -24,7 +24,8 @@ import httptools
 from yarl import URL
 
 from doubledecker import __version__
-from doubledecker.errors import AnswerBroken, ReceiverUnreachable
+from doubledecker.errors import AnswerBroken, OutOfDescriptors, ReceiverUnreachable
+from doubledecker.model.outcome import is_own_failure
 
 # Of a body that is not kept: more than any error page that servers send by themselves.
 _BODY_BYTES_MAX = 65_536
@@ -101,7 +102,10 @@ class HttpClient:
         self._sweeper: asyncio.TimerHandle | None = None
 
     async def post(self, to: Endpoint, headers: bytes, body: bytes) -> HttpAnswer:
-        """Send a body; `headers` are whole lines. Raises ReceiverUnreachable, or AnswerBroken when no answer came."""
+        """Send a body; `headers` are whole lines.
+
+        Raises ReceiverUnreachable; AnswerBroken when no answer came; OutOfDescriptors when nobody could be called.
+        """
         request = b"%b%bContent-Length: %d\r\n\r\n" % (to.head, headers, len(body))
         connection = self._take_idle(to.origin)
         if connection is not None:
@@ -168,6 +172,8 @@ class HttpClient:
         except TimeoutError:
             raise ReceiverUnreachable(f"no connection within {self._connect_s:g} s") from None
         except OSError as error:
+            if is_own_failure(error):
+                raise OutOfDescriptors(str(error)) from error
             raise ReceiverUnreachable(str(error)) from error
         return connection
 

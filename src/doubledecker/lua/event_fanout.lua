@@ -1,10 +1,10 @@
 -- part: copies that are made later, as publishing leaves them and as the job `fanout` makes them; see store/fanouts.py
 --
--- `plan`, `aux_index`, `aux_instant` and `aux_hungry` are those that event_publish declares.
+-- `plan`, `version`, `aux_index`, `aux_instant` and `aux_hungry` are those that event_publish declares.
 --
 -- key  fanout_index   fanout:lines           set     lines that have a parcel
 -- keys fanout_line    fanout:line:<line>     list    ids of parcels whose copies are to be made, next one first
--- keys fanout_parcel  fanout:parcel:<fid>    hash    lines: events; numbers: theirs in the plan; feeds: who gets which; at: copies made
+-- keys fanout_parcel  fanout:parcel:<fid>    hash    lines: events; numbers: theirs in the plan; feeds: who gets which; at: copies made; version: of the registry then
 -- keys fanout_former  fanout:<fid>           list    a wide event as it was kept before: the message, and who still has to get it
 
 -- The lines that this call would overtake: a copy that is made at once must not come before one that was left for later.
@@ -25,7 +25,7 @@ end
 -- Leave copies for later: events as lines, and their numbers, none for all from one on.
 local function leave(line, fid, feeds, texts, numbers)
   local packed = #numbers > 0 and cmsgpack.pack(numbers) or ""
-  redis.call("HSET", fanout_parcel(fid), "lines", texts, "numbers", packed, "feeds", feeds, "at", 0)
+  redis.call("HSET", fanout_parcel(fid), "lines", texts, "numbers", packed, "feeds", feeds, "at", 0, "version", version)
   if redis.call("RPUSH", fanout_line(line), fid) > 1 then
     return
   end

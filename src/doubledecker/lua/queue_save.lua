@@ -4,7 +4,7 @@
 -- key queues     queues             hash  queues as JSON, by name
 -- key receiver   subscriber:@<name> hash  health of the queue's callback
 -- arg name    text  the queue
--- arg record  text  the queue as JSON
+-- arg record  text  the queue as JSON; one that is new has no field `since`, which is added as the last
 -- arg former  text  the record that the caller saw, or empty: a change in between is not overwritten
 -- arg most    int   how many queues there may be
 -- arg callback  text  where its messages are pushed, or empty
@@ -20,7 +20,6 @@ end
 if kept == record then
   return tonumber(redis.call("HGET", registry, "routing_version"))
 end
-redis.call("HSET", queues, name, record)
 if callback == "" then
   redis.call("DEL", receiver)
 else
@@ -30,4 +29,9 @@ else
   end
   redis.call("HSET", receiver, "callback", callback)
 end
-return note_change("queue " .. name)
+local version = note_change("queue " .. name)
+if not kept then
+  record = string.format('%s,"since":%d}', string.sub(record, 1, -2), version)
+end
+redis.call("HSET", queues, name, record)
+return version

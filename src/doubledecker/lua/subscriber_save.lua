@@ -24,7 +24,7 @@ end
 for first = 1, #wanted, 1000 do  -- Lua takes some thousand values at once
   redis.call("SADD", topics, unpack(wanted, first, math.min(first + 999, #wanted)))
 end
-redis.call("SADD", subscribers, token)
+local is_new = redis.call("SADD", subscribers, token) == 1
 redis.call("HSET", subscriber, unpack(fields))
 redis.call("HSETNX", subscriber, "health_points", 100)
 
@@ -49,4 +49,8 @@ for i = 1, #starts, 2 do
     redis.call("HDEL", bulk, "passed:" .. starts[i])
   end
 end
-return note_change("subscriber " .. token)
+local version = note_change("subscriber " .. token)
+if is_new then
+  redis.call("HSET", subscriber, "since", version)
+end
+return version

@@ -1,5 +1,6 @@
 """What came of one attempt at a receiver."""
 
+import errno
 from dataclasses import dataclass
 from enum import Enum
 
@@ -63,6 +64,15 @@ class Outcome:
     def patience_ms(self) -> int | None:
         """How long the receiver asks to be left alone, if it does."""
         return self.retry_after_ms if self.status in _PATIENCE_STATUSES else None
+
+
+# Too many open files, in this process or on its machine; and no memory there for a socket.
+_OWN_ERRNOS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+def is_own_failure(error: OSError) -> bool:
+    """Whether this machine could not even try to connect, which says nothing of the receiver."""
+    return error.errno in _OWN_ERRNOS
 
 
 class _Answer(msgspec.Struct, gc=False):

@@ -47,6 +47,8 @@ class Queue(msgspec.Struct, frozen=True, omit_defaults=True):
     concurrency: int = 4
     # Further clients whose events the queue may refuse; None in a record of version 0.1.0, which had no such list.
     refuse_clients: tuple[str, ...] | None = None
+    # The registry's version that it came with, as the store sets it, at the end of the record (lua/queue_save.lua).
+    since: int = 0
 
     @property
     def refuses(self) -> bool:

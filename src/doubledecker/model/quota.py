@@ -21,6 +21,7 @@ class Quotas:
     client_topics_max: int = 1_000
     client_queues_max: int = 1_000
     client_copies_max: int = 16
+    client_refusing_queues_max: int = 100
     client_pattern_steps_max: int = 10_000
     pattern_steps_max: int = 100_000
     client_subscriptions_max: int = 1_000
@@ -49,6 +50,14 @@ def check_queue(quotas: Quotas, queue: Queue, queues: Mapping[str, Queue]) -> No
             len(own) + 1,
             noun="queues of this client",
             remedy="delete some, or give several patterns to one",
+        )
+    if queue.refuses and not (former and former.refuses):
+        # Each of them is written to before a publisher is answered, however many there are.
+        quotas.check(
+            "client_refusing_queues_max",
+            sum(other.refuses for other in own) + 1,
+            noun="queues of this client that refuse events when they are full",
+            remedy="let this one drop its oldest, or give several patterns to one",
         )
     steps = _steps([*own, queue])
     more = steps - _steps([*own, former] if former else own)

@@ -40,6 +40,8 @@ class Subscriber:
     max_bytes: int = 1_048_576
     concurrency: int = 4
     tier: str = "live"
+    # The registry's version that it came with, as the store sets it.
+    since: int = 0
 
     @property
     def has_secret_uuid(self) -> bool:

@@ -2,10 +2,12 @@
 
 A call may not hold the server for long, and a publisher may not wait for the queues of others. So these are made later:
 
-1. all copies of a wide event, which has more receivers than one call may write to;
-2. those into an event's own queues, where these are many: the publisher's, root's, and those that may refuse it. The
-   first that may refuse it are written to at once all the same, as the publisher has to hear of it;
+1. the copies of a wide event, which has more receivers than one call may write to;
+2. those into an event's own queues, where these are many: the publisher's and root's;
 3. those into others' queues, where a publisher's part of a call has many of them.
+
+Queues that may refuse an event are always written to at once, as the publisher has to hear of it; how many of these a
+client has is bounded (`client_refusing_queues_max`).
 
 What is left for later waits in a line: each publisher has one for own queues, one for others', and one for batches. No
 copy into a queue overtakes another, so a call that makes some at once names the lines in which nothing may wait.
@@ -66,9 +68,9 @@ def divide(
         wide_own, wide_others = _split(wide.get(publisher, ()), publisher)
         line = own_line(publisher)
         if wide_own or line in behind or any(len(queues) > OWN_MAX for queues, _ in own):
-            refusing, rest = _apart(own, publisher)
+            refusing, rest = _apart([*own, *wide_own], publisher)
             division.prompt += refusing
-            division.leave(line, [*rest, *wide_own])
+            division.leave(line, rest)
         else:
             division.make(line, own)
         line = others_line(publisher)
@@ -84,9 +86,13 @@ def prompt_copies(queues: Sequence[Queue], publisher: str) -> int:
     own, others = _split([(tuple(queues), [])], publisher)
     count = sum(len(mine) for mine, _ in own)
     if count > OWN_MAX:
-        refusing, _ = _apart(own, publisher)
-        count = sum(len(first) for first, _ in refusing)
+        count = refusing_copies(queues, publisher)
     return count + min(OTHERS_EACH, sum(len(theirs) for theirs, _ in others))
+
+
+def refusing_copies(queues: Sequence[Queue], publisher: str) -> int:
+    """How many of these queues may refuse an event: of a wide one, the only copies that are made at once."""
+    return sum(queue.may_refuse(publisher) for queue in queues)
 
 
 def own_line(publisher: str) -> str:
@@ -148,14 +154,13 @@ def _split(parts: Sequence[Part], publisher: str) -> tuple[list[Part], list[Part
 
 
 def _apart(parts: Sequence[Part], publisher: str) -> tuple[list[Part], list[Part]]:
-    """The first queues that may refuse a publisher's events, and the rest."""
+    """The same, into queues that may refuse a publisher's events, and into the rest."""
     refusing: list[Part] = []
     rest: list[Part] = []
     for queues, lines in parts:
-        first = [queue for queue in queues if queue.refuses and queue.may_refuse(publisher)][:OWN_MAX]
-        names = {queue.name for queue in first}
-        left = tuple(queue for queue in queues if queue.name not in names) if names else queues
-        refusing += [(tuple(first), lines)] if first else []
+        first = tuple(queue for queue in queues if queue.may_refuse(publisher))
+        left = tuple(queue for queue in queues if not queue.may_refuse(publisher)) if first else queues
+        refusing += [(first, lines)] if first else []
         rest += [(left, lines)] if left else []
     return refusing, rest
 

@@ -109,9 +109,10 @@ async def fan_out(
     partition: Partition, parcel: Parcel, share: Slice, snapshot: Registry, *, limits: PublishLimits
 ) -> PublishReply:
     """Make the next copies of a parcel, for those receivers that are still registered; MOVED if they were made."""
-    receivers = tuple(snapshot.subscribers[name] for name in share.names if name in snapshot.subscribers)
-    fed = [name[1:] for name in share.names if name.startswith("@")]
-    queues = tuple(snapshot.queues[name] for name in fed if name in snapshot.queues)
+    subscribers = [snapshot.subscribers.get(name) for name in share.names]
+    receivers = tuple(each for each in subscribers if each and each.since <= parcel.version)
+    named = [snapshot.queues.get(name[1:]) for name in share.names if name.startswith("@")]
+    queues = tuple(each for each in named if each and each.since <= parcel.version)
     routes = {tenant: Route(Kind("", "", tenant), receivers, queues) for tenant, _ in share.events}
     offers = [
         Offer(routes[tenant], parcel.messages[i], parcel.publisher)

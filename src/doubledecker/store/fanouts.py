@@ -7,6 +7,7 @@ writes nothing if that is not where the slice begins: a copy is made once, whoev
 The cursor counts copies: feed by feed, in a feed name by name, and of a name event by event.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ class Parcel:
     feeds: Sequence[Feed]
     messages: Mapping[int, bytes]
     at: int = 0
+    # The registry's version when it was left: who has come since, even back, gets none of it.
+    version: int = sys.maxsize
 
     @property
     def publisher(self) -> str:
@@ -77,8 +80,8 @@ async def first(partition: Partition, line: str) -> Parcel | None:
     key = partition.key(f"fanout:line:{line}")
     while fid := cast("bytes | None", await partition.command("LINDEX", key, 0)):
         parcel = partition.key(f"fanout:parcel:{fid.decode()}")
-        reply = await partition.command("HMGET", parcel, "lines", "numbers", "feeds", "at")
-        lines, numbers, feeds, at = cast("list[bytes | None]", reply)
+        reply = await partition.command("HMGET", parcel, "lines", "numbers", "feeds", "at", "version")
+        lines, numbers, feeds, at, version = cast("list[bytes | None]", reply)
         if at is None:
             # Another worker has just made its last copies; or it was lost, and nothing behind it may wait for it.
             await partition.write("LREM", key, 1, fid)
@@ -86,7 +89,8 @@ async def first(partition: Partition, line: str) -> Parcel | None:
             messages = (lines or b"").split(b"\n")
             given = _NUMBERS.decode(numbers) if numbers else range(1, len(messages) + 1)
             by_number = dict(zip(given, messages, strict=True))
-            return Parcel(line, fid.decode(), _FEEDS.decode(feeds or b""), by_number, int(at))
+            known = int(version or sys.maxsize)
+            return Parcel(line, fid.decode(), _FEEDS.decode(feeds or b""), by_number, int(at), known)
     return None
 
 

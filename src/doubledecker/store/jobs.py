@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from doubledecker.model.job import AUX, MAIN, Job
+from doubledecker.model.uid import uid
 from doubledecker.store import line
 from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
@@ -16,6 +17,8 @@ from doubledecker.store.scripts import load
 
 # Due jobs promoted by one call; the next call takes the rest.
 DUE_MAX = 200
+# How the name of a slot begins that runs aux jobs, one of each worker.
+_AUX_SLOT = "aux-"
 
 _PUSH, _TAKE, _ACK, _NACK = load("job_push"), load("job_take"), load("job_ack"), load("job_nack")
 _SCRUB = load("job_scrub")
@@ -37,6 +40,16 @@ class Take:
 
     taken: tuple[Taken, ...]
     wait_ms: int | None
+
+
+def aux_slot() -> str:
+    """A name for a slot that runs aux jobs."""
+    return _AUX_SLOT + uid()
+
+
+def is_aux_slot(slot: str) -> bool:
+    """Whether a slot runs aux jobs, and delivers nothing."""
+    return slot.startswith(_AUX_SLOT)
 
 
 async def push(partition: Partition, job: Job, *, delay_ms: int = 0, every_ms: int = 0) -> bool:

@@ -213,6 +213,18 @@ class Partitions:
         await migrate(self)
 
 
+async def kept_count(url: str, *, namespace: str) -> int | None:
+    """How many partitions the data at a server has; None when there is none."""
+    nodes = Nodes(url)
+    key = namespace + "layout"
+    try:
+        await nodes.discover()
+        [kept] = await nodes.call(slot(key), [["HGETALL", key]])
+    finally:
+        await nodes.close()
+    return layout.read(line.texts(kept), ()).count if kept else None
+
+
 async def wait_for(
     url: str,
     *,

@@ -131,6 +131,7 @@ def _subscriber(token: str, fields: dict[str, str], topics: list[str]) -> Subscr
         max_bytes=int(fields["max_bytes"]),
         concurrency=int(fields["concurrency"]),
         tier=fields.get("tier", "live"),
+        since=int(fields.get("since", 0)),
     )
 
 

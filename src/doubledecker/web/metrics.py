@@ -230,7 +230,8 @@ def _gauges(view: Overview) -> Iterator[Metric]:
         journal.add_metric([name], size)
     yield journal
     yield from _journal_ages(view)
-    yield GaugeMetricFamily("doubledecker_worker_slots", "Slots with a fresh heartbeat", value=view.slots_alive)
+    slots = "Slots for deliveries with a fresh heartbeat"
+    yield GaugeMetricFamily("doubledecker_worker_slots", slots, value=view.slots_alive)
     text, alive = "Processes that push queues, workers among them, with a fresh heartbeat", view.watches_alive
     yield GaugeMetricFamily("doubledecker_watch_processes", text, value=alive)
     age_s = 0 if view.oldest_at is None else max(0, view.at - view.oldest_at) / 1000

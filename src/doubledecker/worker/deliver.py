@@ -20,7 +20,7 @@ from typing import TypeVar
 from doubledecker import log
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.deliver import Attempted, Deliverer, Load
-from doubledecker.errors import BusAway
+from doubledecker.errors import BusAway, OutOfDescriptors
 from doubledecker.model.settlement import GONE, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import deliveries
@@ -38,7 +38,7 @@ _OFFER_MAX = 16
 _GATHER_S = 0.001
 _GATHER_MAX = 16
 # Failing receivers together hold no more of a worker's slots than this share.
-_PROBE_SHARE = 0.3
+PROBE_SHARE = 0.3
 
 _log = log.get("worker")
 
@@ -102,7 +102,7 @@ class Deliveries:
         self._lanes = [_Lane(partition) for partition in partitions.all]
         self._free = list(slots)
         self._waiting: deque[_Lane] = deque()
-        self._probes_left = max(1, int(len(slots) * _PROBE_SHARE))
+        self._probes_left = max(1, int(len(slots) * PROBE_SHARE))
         self._running: set[asyncio.Task[None]] = set()
         self._is_stopping = False
 
@@ -247,8 +247,9 @@ class Deliveries:
             else:
                 attempted = await self._deliverer.attempt(_load(lane.partition, job, receiver))
                 settled = Settled(job, attempted.settlement, attempted.entry, attempted.counts)
-        except BusAway:
-            # Home is away: the job goes back to the front of its line after a while, so that no other overtakes it.
+        except (BusAway, OutOfDescriptors):
+            # Home is away, or nobody can be called: the job goes back to the front of its line after a while, so that
+            # no other overtakes it.
             await asyncio.sleep(_PAUSE_S)
         except Exception:  # noqa: BLE001 - the edge of a job: nothing in it may end the process
             _log.exception("job.failed", job="batch", args=job.held)

@@ -96,7 +96,7 @@ class Worker:
         self._beat_s = settings.worker_dead_s / _BEATS_PER_DEATH
         self._pulses = [_Pulse() for _ in partitions.all]
         self._process = process = uid()
-        slots, aux_slot = [uid() for _ in range(settings.worker_threads)], uid()
+        slots, aux_slot = [uid() for _ in range(settings.worker_threads)], jobs.aux_slot()
         self._slots = [*slots, aux_slot]
         sleep_s_max = settings.acquire_timeout_s
         self._deliveries = Deliveries(

@@ -27,11 +27,43 @@ from doubledecker.store import receivers
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.queues import Message
 from doubledecker.store.receivers import Permit
+from doubledecker.worker.deliver import PROBE_SHARE
 
 # Between two tries to settle while Redis is away.
 _PAUSE_S = 0.2
 
 _log = log.get("watch")
+
+
+class Slots:
+    """Calls to queues' callbacks that a process makes at a time; failing receivers together get a share of them."""
+
+    def __init__(self, count: int) -> None:
+        self._all = asyncio.Semaphore(count)
+        self._failing = asyncio.Semaphore(max(1, int(count * PROBE_SHARE)))
+
+    def slot(self, *, is_failing: bool) -> "Slot":
+        """A slot that is yet to be taken."""
+        return Slot([self._failing, self._all] if is_failing else [self._all])
+
+
+class Slot:
+    """A place among the calls of a process, for whoever has waited longest."""
+
+    def __init__(self, places: Sequence[asyncio.Semaphore]) -> None:
+        self._places = places
+        self._held: list[asyncio.Semaphore] = []
+
+    async def take(self) -> None:
+        """Wait for the slot, unless it is taken already."""
+        for place in self._places[len(self._held) :]:
+            await place.acquire()
+            self._held.append(place)
+
+    def free(self) -> None:
+        """Leave the slot to others, if it is taken."""
+        while self._held:
+            self._held.pop().release()
 
 
 class _Origin(msgspec.Struct, gc=False):
@@ -47,7 +79,10 @@ _decode = msgspec.json.Decoder(_Origin).decode
 class Pusher:
     """Posts batches of any queue; leases are renewed for as long as their process lives."""
 
-    def __init__(self, partitions: Partitions, rings: Rings, deliverer: Deliverer, *, lease_ms: int) -> None:
+    def __init__(
+        self, partitions: Partitions, rings: Rings, deliverer: Deliverer, *, slots: int, lease_ms: int
+    ) -> None:
+        self.slots = Slots(slots)
         self.lease_ms = lease_ms
         self._partitions = partitions
         self._rings = rings

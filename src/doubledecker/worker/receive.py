@@ -1,10 +1,12 @@
 """Receive, the second of Watch, Receive, Deliver: takes messages from one queue, fairly, and makes batches of them.
 
 1. Wait until the queue has something to serve.
-2. Ask for a permit to call the receiver. Without one nothing is pulled: what has to wait waits in the queue, where each
-   tenant keeps its turn, where others may take it, and where no attempt is spent on it.
+2. Wait for a slot of this process, then ask for a permit to call the receiver. Without both nothing is pulled: what
+   has to wait waits in the queue, where each tenant keeps its turn, where others may take it, and where no attempt is
+   spent on it.
 3. Pull into a buffer, until it holds `max` messages or `max_bytes`, or until `timeout` has passed since the first.
-4. Hand the batch and the permit to Deliver, and begin again.
+   Others may have the slot while there is nothing to pull.
+4. Hand the batch, the slot and the permit to Deliver, and begin again.
 
 A receiver that failed is tried with a single message; the size doubles with every success. So an outage costs few
 attempts.
@@ -22,13 +24,13 @@ from doubledecker import log
 from doubledecker.background import sleep_until
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.permits import Permits
-from doubledecker.errors import BusAway
+from doubledecker.errors import BusAway, OutOfDescriptors
 from doubledecker.model.queue import Queue
 from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Rings
 from doubledecker.store.queues import Held, Message
 from doubledecker.store.receivers import Answer, Permit
-from doubledecker.worker.push import Pusher
+from doubledecker.worker.push import Pusher, Slot
 
 # The longest sleep without a look: another process's lease may have ended that nobody here has heard of.
 _SLEEP_S_MAX = 2.0
@@ -64,6 +66,8 @@ class Receive:
         self._is_servable = False
         self._is_stopping = False
         self._has_failed = False
+        # As the last permit or attempt said.
+        self._is_failing = False
 
     async def run(self) -> None:
         """Serve until told to stop; then what is on its way is finished, and the rest given back."""
@@ -103,19 +107,29 @@ class Receive:
             if look.wait_ms != 0:
                 return _SLEEP_S_MAX if look.wait_ms is None else min(_SLEEP_S_MAX, look.wait_ms / 1000)
         self._is_servable = False
-        permit = await self._take_permit()
-        if permit.answer is not Answer.GO:
-            return await self._stand_back(permit)
-        if permit.failures:
-            self._size_max = 1
-        self._has_failed = False
-        messages = await self._fill(self._size_max)
-        if messages and not self._is_closed:
-            calls.create_task(self._call(permit, messages))
+        slot = self._pusher.slots.slot(is_failing=self._is_failing)
+        is_handed_on = False
+        try:
+            await slot.take()
+            permit = await self._take_permit()
+            if permit.answer is not Answer.GO:
+                return await self._stand_back(permit)
+            is_wrong_slot = permit.failures > 0 and not self._is_failing
+            self._is_failing = permit.failures > 0
+            if self._is_failing:
+                self._size_max = 1
+            self._has_failed = False
+            messages = [] if is_wrong_slot else await self._fill(self._size_max, slot)
+            if messages and not self._is_closed:
+                calls.create_task(self._call(permit, messages, slot))
+                is_handed_on = True
+                return 0.0
+            await self._release(messages)
+            await self._permits.settle(self._keeper, permit)
             return 0.0
-        await self._release(messages)
-        await self._permits.settle(self._keeper, permit)
-        return 0.0
+        finally:
+            if not is_handed_on:
+                slot.free()
 
     async def _take_permit(self) -> Permit:
         if self._registry.snapshot.queues.get(self._queue.name) != self._registered:
@@ -130,13 +144,14 @@ class Receive:
             # Our own calls tell when they end; others' have to be asked for.
             is_ours = self._permits.count >= self._queue.concurrency
             return _SLEEP_S_MAX if is_ours else min(_PERMIT_S, permit.wait_ms / 1000)
+        self._is_failing = self._is_failing or permit.answer is Answer.FAILING
         await self._release_carried()
         if permit.answer is Answer.STALE:
             await self._registry.refresh()
             return 0.0
         return min(_FAILING_S_MAX, permit.wait_ms / 1000)
 
-    async def _fill(self, size_max: int) -> list[Message]:
+    async def _fill(self, size_max: int, slot: Slot) -> list[Message]:
         """Pull until the batch is full or due; what was pulled beyond it is carried over to the next."""
         loop = asyncio.get_running_loop()
         buffer = Buffer(count_max=size_max, bytes_max=self._queue.max_bytes, attempts_max=self._queue.attempts_max)
@@ -151,8 +166,10 @@ class Receive:
                 left_s = closes_at - loop.time()
                 if left_s <= 0:
                     break
+                slot.free()
                 await sleep_until(self._news, min(left_s, wait_s))
                 await asyncio.sleep(min(_GAP_S, max(0.0, closes_at - loop.time())))
+        await slot.take()
         # Those whose lease ended while they waited here are someone else's by now.
         return [message for message in buffer.messages if self._in_hand.get(message.id) is message]
 
@@ -168,16 +185,26 @@ class Receive:
         self._is_servable = bool(pull.messages) and pull.wait_ms == 0
         return _SLEEP_S_MAX if pull.wait_ms is None else pull.wait_ms / 1000
 
-    async def _call(self, permit: Permit, messages: list[Message]) -> None:
-        is_delivered = await self._pusher.push(self._queue, messages, permit)
-        if is_delivered:
-            self._size_max = min(self._queue.max_events, self._size_max * 2)
+    async def _call(self, permit: Permit, messages: list[Message], slot: Slot) -> None:
+        try:
+            is_delivered = await self._pusher.push(self._queue, messages, permit)
+        except OutOfDescriptors:
+            # Nobody was called. For a while neither are others, as the slot is kept.
+            await self._release(messages)
+            with contextlib.suppress(BusAway):  # then its lease ends by itself
+                await self._permits.settle(self._keeper, permit)
+            await asyncio.sleep(_PAUSE_S)
         else:
-            self._size_max = 1
-            self._has_failed = True
-        self._permits.forget(permit)
-        self._let_go(messages)
-        self._news.set()
+            if is_delivered:
+                self._size_max = min(self._queue.max_events, self._size_max * 2)
+            else:
+                self._size_max = 1
+                self._has_failed = True
+            self._permits.forget(permit)
+            self._let_go(messages)
+        finally:
+            slot.free()
+            self._news.set()
 
     @property
     def _is_closed(self) -> bool:

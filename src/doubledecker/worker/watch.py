@@ -57,7 +57,8 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
 
 
 def make_watch(settings: Settings, bus: Bus, deliverer: Deliverer) -> "Watch":
-    pusher = Pusher(bus.partitions, bus.rings, deliverer, lease_ms=round(settings.watch_lease_s * 1000))
+    lease_ms = round(settings.watch_lease_s * 1000)
+    pusher = Pusher(bus.partitions, bus.rings, deliverer, slots=settings.worker_threads, lease_ms=lease_ms)
     return Watch(bus, pusher, shutdown_s=settings.shutdown_s)
 
 

@@ -23,7 +23,7 @@ from doubledecker.assembly import build
 from doubledecker.background import beside
 from doubledecker.delivery.deliver import Attempted, Deliverer
 from doubledecker.delivery.permits import Permits
-from doubledecker.errors import BusAway
+from doubledecker.errors import BusAway, OutOfDescriptors
 from doubledecker.model.settlement import FIRST, Settlement
 from doubledecker.model.strand import Reach, Strand
 from doubledecker.pipeline.bulk.batches import Line, Parcel, Posting, strands_in, to_rows
@@ -180,6 +180,10 @@ class Poster:
         try:
             attempted = await self._deliverer.attempt(replace(parcel.load, failures=permit.failures))
             is_ours = await self._write(line, parcel, attempted)
+        except OutOfDescriptors:
+            await journal_reader.patiently(partial(self._permits.settle, partition, permit))
+            self._end("out of file descriptors")
+            return
         except (BusAway, asyncio.CancelledError):
             with contextlib.suppress(BusAway):  # then its lease ends by itself
                 await self._permits.settle(partition, permit)
