@@ -279,7 +279,7 @@ def _pieces(items: Sequence[_Item]) -> list[range]:
     """The indexes of the items, cut where other requests get their turn."""
     pieces, start, size = list[range](), 0, 0
     for i, item in enumerate(items):
-        size += len(item.data if isinstance(item, Offered) else item)
+        size += len((item.data or b"") if isinstance(item, Offered) else item)
         if size > _PARSED_BYTES_AT_ONCE or i - start + 1 >= _PARSED_AT_ONCE:
             pieces.append(range(start, i + 1))
             start, size = i + 1, 0
