@@ -38,7 +38,7 @@ class Replay(msgspec.Struct, frozen=True, omit_defaults=True):
     dry_run: bool = False
 
 
-_MOMENT = "ISO 8601, like 2026-11-15T11:00:00Z; UTC unless it says otherwise"
+MOMENT = "ISO 8601, like 2026-11-15T11:00:00Z; UTC unless it says otherwise"
 _Where = Annotated[
     str,
     Meta(
@@ -55,10 +55,8 @@ ToTopic = Annotated[TopicName, Meta(description="A topic, on which they are publ
 class ReplayAsked(msgspec.Struct, forbid_unknown_fields=True, rename={"start": "from", "end": "to"}):
     """Which past events are sent again, and to which one of the three targets."""
 
-    start: Annotated[str, Meta(description=f"Accepted from then on; absent: from the first on. {_MOMENT}")] | None = (
-        None
-    )
-    end: Annotated[str, Meta(description=f"Accepted before then, which is past; absent: now. {_MOMENT}")] | None = None
+    start: Annotated[str, Meta(description=f"Accepted from then on; absent: from the first on. {MOMENT}")] | None = None
+    end: Annotated[str, Meta(description=f"Accepted before then, which is past; absent: now. {MOMENT}")] | None = None
     topic: TopicName | None = None
     tenant: GivenTenant = None
     where: _Where | None = None

@@ -13,9 +13,14 @@ from msgspec import UNSET, Meta, Struct, inspect
 
 from doubledecker.errors import BadRequest
 
+Count = Annotated[int, Meta(ge=0)]
 DryRun = Annotated[bool, Meta(description="Only count")]
 # What is noted with a union, such as the bounds of a tenant that may be a number, is not for `check`.
 _SIMPLE = inspect.IntType | inspect.FloatType | inspect.StrType
+
+
+class Shape(Struct, forbid_unknown_fields=True, gc=False):
+    """An answer in JSON, or a part of one; it has no other fields."""
 
 
 def matching(pattern: re.Pattern[str], description: str | None = None, *, length_max: int | None = None) -> Meta:

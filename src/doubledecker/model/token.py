@@ -73,10 +73,13 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
         return max((secret.until for secret in self.former), default=None)
 
 
+TokenName = Annotated[str, matching(PATTERN)]
+
+
 class TokenWanted(msgspec.Struct, forbid_unknown_fields=True):
     """A token to make."""
 
-    name: Annotated[str, matching(PATTERN)]
+    name: TokenName
     token: Annotated[str, matching(PATTERN, "The secret, to choose it oneself")] | None = None
 
 

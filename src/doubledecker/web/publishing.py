@@ -33,6 +33,7 @@ from doubledecker.web import body as bodies
 from doubledecker.web import problem
 from doubledecker.web.authentication import require_client
 from doubledecker.web.body import BodyLimits
+from doubledecker.web.shapes import PublishedAnswer, RefusedEvent
 from doubledecker.web.turns import Turns
 
 # An answer longer than this is not remembered but made again, from ids that depend on the key alone.
@@ -315,11 +316,11 @@ def _idempotency_key(scope: Scope) -> str:
 
 def _answer(parsed: _Parsed) -> bytes:
     ids = [draft.id for draft in parsed.drafts]
-    return msgspec.json.encode({"ids": ids, "refused": _refusals(parsed)})
+    return msgspec.json.encode(PublishedAnswer(ids, _refusals(parsed)))
 
 
-def _refusals(parsed: _Parsed) -> list[dict[str, int | str]]:
-    return [{"index": i, "why": why.detail} for i, why in sorted(parsed.refused.items())]
+def _refusals(parsed: _Parsed) -> list[RefusedEvent]:
+    return [RefusedEvent(i, why.detail) for i, why in sorted(parsed.refused.items())]
 
 
 def _accepted(answer: bytes) -> Response:
@@ -329,4 +330,4 @@ def _accepted(answer: bytes) -> Response:
 def _all_refused(parsed: _Parsed, count: int) -> Response:
     detail = f"{len(parsed.refused)} of {count} events were refused, so none was published"
     status = next(reversed(parsed.refused.values())).status
-    return problem.plain(status, "Events refused", detail, extra={"refused": _refusals(parsed)})
+    return problem.plain(status, "Events refused", detail, refused=_refusals(parsed))

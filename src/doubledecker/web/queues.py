@@ -22,7 +22,7 @@ from doubledecker.store import facets, letters, subscribers
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.queues import Held
 from doubledecker.web import body as bodies
-from doubledecker.web import queue_bodies, queue_shapes
+from doubledecker.web import queue_bodies, queue_shapes, shapes
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.paging import EncodedRows
 from doubledecker.web.queue_shapes import EncodedQueue
@@ -65,7 +65,7 @@ class Queues:
         )
         is_new = await self._registry.register_queue(queue, caller=caller)
         kept = await self._registry.queue(queue.name, caller=caller)
-        return queue_shapes.json(queue_shapes.definition(kept, caller), status=201 if is_new else 200)
+        return shapes.json(queue_shapes.definition(kept, caller), status=201 if is_new else 200)
 
     async def list_(self, request: Request, caller: Caller) -> Response:
         """All for root, its own for a client; of many, from the snapshot that all who ask share."""
@@ -100,15 +100,12 @@ class Queues:
         async with self._large_reads.of(caller.id):
             rows = await view.look_at_facets(self._partitions, queue, most=most)
         now_ms = clock.now_ms()
-        ages = [now_ms - row.oldest_at for row in rows if row.oldest_at is not None]
-        shown = queue_shapes.numbers(await view.look(self._partitions, queue), caller)
-        shown |= {"oldest": max(0, *ages, 0), "facets": [queue_shapes.facet(row, now_ms) for row in rows]}
+        seen = await view.look(self._partitions, queue)
+        condition = None
         if queue.callback:
             token = queue.receiver.token
             condition = (await subscribers.conditions(self._partitions, [token]))[token]
-            shown |= {"health": condition.health, "failures": condition.failures, "refusals": condition.refusals}
-            shown |= {"last_attempted_at": condition.last_attempted_at}
-        return queue_shapes.json(shown)
+        return shapes.json(queue_shapes.shown(seen, rows, condition, caller, now_ms))
 
     async def delete(self, request: Request, caller: Caller) -> Response:
         """Forget a queue; while it holds messages, only when asked to discard them."""
@@ -129,7 +126,7 @@ class Queues:
         asked = queue_bodies.pull(await self._body(request))
         if asked.wait_ms == 0:
             pull = await self._rings.pull(queue, most=asked.max, lease_ms=asked.lease_ms)
-            return queue_shapes.json(queue_shapes.pulled(pull))
+            return shapes.json(queue_shapes.pulled(pull))
         patience = Patience()
         leaving = asyncio.create_task(_end_when_gone(patience, request))
         try:
@@ -147,30 +144,32 @@ class Queues:
             # Nobody is there to get them: others need not wait for the lease to end, and nothing was tried.
             unseen = [Held(message.id, message.attempt, is_spared=True) for message in pull.messages]
             await self._rings.nack(queue, unseen)
-        return queue_shapes.json(queue_shapes.pulled(pull))
+        return shapes.json(queue_shapes.pulled(pull))
 
     async def ack(self, request: Request, caller: Caller) -> Response:
         queue = await self._queue(request, caller)
         held = queue_bodies.settle(await self._body(request)).held
         ids = await self._rings.ack(queue, held)
-        return queue_shapes.json(queue_shapes.settled([each.id for each in held], ids))
+        return shapes.json(queue_shapes.settled(held, ids))
 
     async def nack(self, request: Request, caller: Caller) -> Response:
         queue = await self._queue(request, caller)
         asked = queue_bodies.settle(await self._body(request))
-        ids = await self._rings.nack(queue, asked.held, why=asked.why, is_rejected=asked.reject)
-        return queue_shapes.json(queue_shapes.settled([each.id for each in asked.held], ids))
+        held = asked.held
+        ids = await self._rings.nack(queue, held, why=asked.why, is_rejected=asked.reject)
+        return shapes.json(queue_shapes.settled(held, ids))
 
     async def extend(self, request: Request, caller: Caller) -> Response:
         queue = await self._queue(request, caller)
         asked = queue_bodies.settle(await self._body(request))
-        until, ids = await self._rings.extend(queue, asked.held, lease_ms=asked.lease_ms)
-        return queue_shapes.json({**queue_shapes.settled([each.id for each in asked.held], ids), "lease_until": until})
+        held = asked.held
+        until, ids = await self._rings.extend(queue, held, lease_ms=asked.lease_ms)
+        return shapes.json(queue_shapes.settled(held, ids, until))
 
     async def show_facet(self, request: Request, caller: Caller) -> Response:
         queue = await self._queue(request, caller)
         row = await view.look_at_facet(self._partitions, queue, _tenant(request))
-        return queue_shapes.json(queue_shapes.facet(row, clock.now_ms()))
+        return shapes.json(queue_shapes.facet(row, clock.now_ms()))
 
     async def change_facet(self, request: Request, caller: Caller) -> Response:
         """Change the rules of one tenant, from its next message on; in every partition, as a tenant may be in any."""
@@ -183,7 +182,7 @@ class Queues:
         # Home last: what it says is what the others have too.
         for partition in reversed(self._partitions.all):
             await facets.set_rule(partition, queue, tenant, rule)
-        return queue_shapes.json(queue_shapes.rule(rule))
+        return shapes.json(queue_shapes.rule(rule))
 
     async def _queue(self, request: Request, caller: Caller) -> Queue:
         return await self._registry.queue(request.path_params["name"], caller=caller)

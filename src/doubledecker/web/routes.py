@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
 from doubledecker import __version__, clock, log
 from doubledecker.bus import overview, usage
-from doubledecker.bus.overview import ALIVE_MS, SubscriberView
+from doubledecker.bus.overview import ALIVE_MS
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.relief import MemoryRules
@@ -20,17 +22,18 @@ from doubledecker.errors import BusAway
 from doubledecker.model import json_body
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
-from doubledecker.model.token import Caller, Token
+from doubledecker.model.token import Caller
 from doubledecker.queues import view as queue_view
 from doubledecker.store import jobs, pipeline, registry
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.processes import Report
 from doubledecker.web import body as bodies
-from doubledecker.web import metrics, openapi, problem
+from doubledecker.web import metrics, openapi, problem, shapes
 from doubledecker.web.authentication import require_client, require_root
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.metrics import BusFigures
 from doubledecker.web.paging import EncodedRows
+from doubledecker.web.shapes import Alive, Ready, Status, TokenMade, TokenRotated, VersionAnswer
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
 _SCALING_S = 1.0
@@ -81,10 +84,10 @@ class Routes:
         return Response(status_code=204)
 
     async def health(self, _request: Request, _caller: Caller) -> Response:
-        return _json({"status": "ok", "version": __version__})
+        return shapes.json(Status("ok", __version__))
 
     async def livez(self, _request: Request, _caller: Caller) -> Response:
-        return _json({"status": "alive"})
+        return shapes.json(Alive("alive"))
 
     async def readyz(self, _request: Request, _caller: Caller) -> Response:
         """200 when Redis answers and a worker is alive; says also when memory is short.
@@ -103,12 +106,12 @@ class Routes:
         except BusAway as error:
             checks = {"redis": error.detail, "worker": "unknown"}
         if set(checks.values()) == {"ok"}:
-            return _json({"status": "ready", "checks": checks, "memory": memory})
+            return shapes.json(Ready("ready", checks, memory))
         wrong = "; ".join(f"{name}: {state}" for name, state in checks.items() if state != "ok")
-        return problem.plain(503, "Not ready", wrong, [("Retry-After", "1")], {"checks": checks, "memory": memory})
+        return problem.plain(503, "Not ready", wrong, [("Retry-After", "1")], checks=checks, memory=memory)
 
     async def version(self, _request: Request, _caller: Caller) -> Response:
-        return _json({"name": "doubledecker", "version": __version__})
+        return shapes.json(VersionAnswer("doubledecker", __version__))
 
     async def openapi(self, _request: Request, _caller: Caller) -> Response:
         return Response(openapi.encoded(), media_type="application/json")
@@ -146,7 +149,7 @@ class Routes:
         rows = sorted(self._registry.snapshot.tokens.values(), key=lambda token: (token.name, token.id))
         if not rows:
             return Response(status_code=204)
-        return _json([_token(row) for row in rows])
+        return shapes.json([shapes.token(row) for row in rows])
 
     async def create_token(self, request: Request, caller: Caller) -> Response:
         """201 with the secret, this once."""
@@ -154,7 +157,7 @@ class Routes:
         name, chosen = tokens.parse_request(await self._body(request))
         secret = chosen or tokens.make_secret(name)
         token = await self._registry.create_token(name, secret, now_ms=clock.now_ms())
-        return _json({"name": name, "token": secret, "id": token.id}, status=201)
+        return shapes.json(TokenMade(name, secret, token.id), status=201)
 
     async def delete_token(self, request: Request, caller: Caller) -> Response:
         """204 always; its subscriber ends with it."""
@@ -170,7 +173,7 @@ class Routes:
         token = await self._registry.token(request.path_params["name"], now_ms=now_ms)
         secret = asked.token or tokens.make_secret(token.name)
         token = await self._registry.rotate_token(token.id, secret, overlap_s=asked.overlap_s, now_ms=now_ms)
-        return _json({"name": token.name, "token": secret, "id": token.id, "former_until": token.former_until})
+        return shapes.json(TokenRotated(token.name, secret, token.id, token.former_until))
 
     async def list_topics(self, request: Request, _caller: Caller) -> Response:
         known = await self._topics.get(rows=await registry.count_topics(self._partitions.home))
@@ -225,7 +228,7 @@ class Routes:
         seen = [subscriber for subscriber in known if caller.is_root or subscriber.token == caller.id]
         now_ms = clock.now_ms()
         rows = await overview.look_at(self._partitions, seen)
-        return _json([_subscriber(row, caller, now_ms) for row in rows])
+        return shapes.json([shapes.subscriber(row, caller, now_ms) for row in rows])
 
     async def _ping(self) -> None:
         await asyncio.gather(*(partition.command("PING") for partition in self._partitions.all))
@@ -234,56 +237,14 @@ class Routes:
         return await bodies.read(request.scope, request.receive, self._rules.body)
 
 
-class _Gift(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `POST /topics/:name/give`."""
+class Gift(msgspec.Struct, forbid_unknown_fields=True):
+    """A topic for another client."""
 
-    to: str
+    to: Annotated[str, Meta(description="The token id of the new owner")]
 
 
-_GIFT = msgspec.json.Decoder(_Gift)
+_GIFT = msgspec.json.Decoder(Gift)
 
 
 def _new_owner(body: bytes) -> str:
     return json_body.decode(_GIFT, body, what='a gift, like {"to": the token id of the new owner}').to
-
-
-def _token(token: Token) -> dict[str, object]:
-    """A token as it is listed."""
-    return {
-        "name": token.name,
-        "token": token.id,
-        "created_at": token.created_at,
-        "rotated_at": token.rotated_at or None,
-        "former_until": token.former_until,
-    }
-
-
-def _subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> dict[str, object]:
-    """A subscriber as it is listed; its uuid is shown to its owner alone."""
-    subscriber = view.subscriber
-    own = {"uuid": subscriber.uuid} if subscriber.token == caller.id else {}
-    return {
-        "subscriber": subscriber.token,
-        "callback": subscriber.callback,
-        "max_events": subscriber.max_events,
-        "timeout": subscriber.timeout_ms,
-        "topics": list(subscriber.topics),
-        **own,
-        "uuid_set": subscriber.has_secret_uuid,
-        "events": {
-            "sent": view.sent,
-            "queued": view.events,
-            "oldest": 0 if view.oldest_at is None else max(0, now_ms - view.oldest_at),
-        },
-        "max_bytes": subscriber.max_bytes,
-        "concurrency": subscriber.concurrency,
-        "tier": subscriber.tier,
-        "health": view.condition.health,
-        "failures": view.condition.failures,
-        "refusals": view.condition.refusals,
-        "last_attempted_at": view.condition.last_attempted_at,
-    }
-
-
-def _json(value: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
