@@ -105,7 +105,7 @@ class ErrandShape(Shape, kw_only=True):
 
 
 class ReplayAnswer(ErrandShape, kw_only=True, rename={"start": "from", "end": "to"}):
-    """A replay as it is shown."""
+    """A replay, and how far it has come."""
 
     sent: Count
     refused: Annotated[
@@ -125,7 +125,7 @@ class ReplayAnswer(ErrandShape, kw_only=True, rename={"start": "from", "end": "t
 
 
 class ErasureAnswer(ErrandShape, kw_only=True):
-    """An erasure as it is shown."""
+    """An erasure, and how far it has come."""
 
     erased: Count
     before: Moment

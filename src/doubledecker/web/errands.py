@@ -23,33 +23,35 @@ class ErrandRoutes:
         self._limits = limits
 
     async def ask_replay(self, request: Request, caller: Caller) -> Response:
-        """202: the pipeline will carry it out."""
+        """Send past events again, to one target alone."""
         asked = replaying.parse(await self._body(request))
         return shapes.json(views.replay(await self._errands.ask_replay(asked, caller)), status=202)
 
     async def list_replays(self, _request: Request, caller: Caller) -> Response:
-        """All for root, its own for a client; the newest first."""
+        """A client's own replays, or all of them for root; the newest first."""
         return shapes.json([views.replay(each) for each in await self._errands.list_(REPLAYS, caller)])
 
     async def show_replay(self, request: Request, caller: Caller) -> Response:
+        """How a replay fares."""
         return shapes.json(views.replay(await self._errands.read(REPLAYS, request.path_params["id"], caller)))
 
     async def cancel_replay(self, request: Request, caller: Caller) -> Response:
-        """End it where it is; what is sent stays sent."""
+        """Cancel a replay; what is sent stays sent."""
         return shapes.json(views.replay(await self._errands.cancel(REPLAYS, request.path_params["id"], caller)))
 
     async def ask_erasure(self, request: Request, caller: Caller) -> Response:
-        """202: the pipeline will carry it out."""
+        """Remove events from the lake for good, as root."""
         require_root(caller)
         asked = erasing.parse(await self._body(request))
         return shapes.json(views.erasure(await self._errands.ask_erasure(asked, caller)), status=202)
 
     async def list_erasures(self, _request: Request, caller: Caller) -> Response:
-        """The newest first."""
+        """All erasures, for root; the newest first."""
         require_root(caller)
         return shapes.json([views.erasure(each) for each in await self._errands.list_(ERASURES, caller)])
 
     async def show_erasure(self, request: Request, caller: Caller) -> Response:
+        """How an erasure fares, for root."""
         require_root(caller)
         return shapes.json(views.erasure(await self._errands.read(ERASURES, request.path_params["id"], caller)))
 

@@ -34,7 +34,7 @@ class Letters:
         self._large_reads = large_reads
 
     async def peek(self, request: Request, caller: Caller) -> Response:
-        """The next waiting messages of a tenant, without taking them."""
+        """Look at a tenant's next messages without taking them."""
         queue = await self._queue(request, caller)
         tenant = request.query_params.get("tenant", "default")
         check_tenant(tenant)
@@ -47,7 +47,7 @@ class Letters:
         return shapes.json(Peeked(rows[:most]))
 
     async def purge(self, request: Request, caller: Caller) -> Response:
-        """Destroy waiting messages, of one tenant or of all, or only count them."""
+        """Destroy waiting messages, or count them."""
         queue = await self._queue(request, caller)
         asked = queue_bodies.purge(await self._body(request))
         if asked.dry_run:
@@ -70,6 +70,7 @@ class Letters:
         return shapes.json(DeadLetters(count, [queue_shapes.letter(row) for row in rows]))
 
     async def show_dead(self, request: Request, caller: Caller) -> Response:
+        """One dead letter."""
         queue = await self._queue(request, caller)
         id_ = request.path_params["id"]
         for letter in await view.find_letters(self._partitions, queue, tenant=None, ids=[id_], most=1):
@@ -77,11 +78,11 @@ class Letters:
         raise NotFound(f"queue {queue.name!r} has no dead letter {id_[:80]!r}")
 
     async def redrive_dead(self, request: Request, caller: Caller) -> Response:
-        """Bring dead letters back to their lines."""
+        """Bring dead letters back, or count them."""
         return await self._settle_dead(request, caller, is_redriven=True)
 
     async def purge_dead(self, request: Request, caller: Caller) -> Response:
-        """Destroy dead letters."""
+        """Destroy dead letters, or count them."""
         return await self._settle_dead(request, caller, is_redriven=False)
 
     async def _settle_dead(self, request: Request, caller: Caller, *, is_redriven: bool) -> Response:

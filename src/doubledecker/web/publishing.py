@@ -40,7 +40,7 @@ from doubledecker.web.turns import Turns
 _ANSWER_BYTES_MAX = 4_096
 KEY_LENGTH_MAX = 255
 KEY = re.compile(rf"[\x21-\x7e]{{1,{KEY_LENGTH_MAX}}}")
-_NDJSON = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
+NDJSON = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
 # Other requests get their turn after so many events, or bytes of events: half a millisecond, or some ten if all of
 # them are refused.
 _PARSED_AT_ONCE = 200
@@ -106,7 +106,7 @@ class Publishing:
         self._turns = Turns()
 
     async def post_topic(self, request: Request, caller: Caller) -> Response:
-        """One event, as Routemaster's clients send it; 204."""
+        """Publish one event; the first client to do so owns the topic."""
         require_client(caller)
         topic = request.path_params["name"]
         body = await bodies.read(request.scope, request.receive, self._rules.body)
@@ -123,7 +123,7 @@ class Publishing:
         return _NO_CONTENT
 
     async def post_events(self, request: Request, caller: Caller) -> Response:
-        """Any number of events; 202 with their ids."""
+        """Publish any number of events; one that is refused does not stop the others."""
         require_client(caller)
         scope = request.scope
         is_whole = _is_whole(scope)
@@ -190,11 +190,11 @@ class Publishing:
         json_body.check_text(body)
         items: Sequence[_Item]
         kind = content_type.partition(b";")[0].strip().lower()
-        if kind not in (*_JSON, *_NDJSON):
+        if kind not in (*_JSON, *NDJSON):
             raise UnknownMedia(
                 f"the content type is {kind.decode('latin-1')[:80]!r}; send application/json or application/x-ndjson"
             )
-        if kind in _NDJSON:
+        if kind in NDJSON:
             items = _lines(body, lines_max=_LINES_AN_EVENT_MAX * self._rules.events_max)
         elif body.lstrip()[:1] == b"[":
             items = self._arrays.decode(body)

@@ -55,7 +55,7 @@ class Queues:
         self._all = SnapshotCache(self._look_at_all)
 
     async def register(self, request: Request, caller: Caller) -> Response:
-        """Create or replace a queue; 201 when it is new."""
+        """Register a queue: from the answer on, every matching event is put on it."""
         queue = queueing.parse(
             await self._body(request),
             name=request.path_params["name"],
@@ -68,7 +68,10 @@ class Queues:
         return shapes.json(queue_shapes.definition(kept, caller), status=201 if is_new else 200)
 
     async def list_(self, request: Request, caller: Caller) -> Response:
-        """All for root, its own for a client; of many, from the snapshot that all who ask share."""
+        """A client's own queues, or all of them for root; whole, or a page when `limit` is given.
+
+        Of many, from the snapshot that all who ask share.
+        """
         await self._registry.refresh()
         known = self._registry.snapshot.queues
         own = [queue for queue in known.values() if caller.is_root or queue.owner == caller.id]
@@ -94,7 +97,7 @@ class Queues:
         return rows
 
     async def show(self, request: Request, caller: Caller) -> Response:
-        """One queue with its facets, those with the most waiting first."""
+        """A queue, with those of its facets that have the most waiting."""
         queue = await self._queue(request, caller)
         most = queue_bodies.limit(request.query_params.get("facets"), name="facets", default=_FACETS_MAX)
         async with self._large_reads.of(caller.id):
@@ -108,7 +111,7 @@ class Queues:
         return shapes.json(queue_shapes.shown(seen, rows, condition, caller, now_ms))
 
     async def delete(self, request: Request, caller: Caller) -> Response:
-        """Forget a queue; while it holds messages, only when asked to discard them."""
+        """Forget a queue; one that holds messages only with `discard`."""
         queue = await self._queue(request, caller)
         seen = await view.look(self._partitions, queue)
         held = {"waiting": seen.waiting, "in flight": seen.in_flight, "delayed": seen.delayed, "dead": seen.dead}
@@ -121,7 +124,7 @@ class Queues:
         return Response(status_code=204)
 
     async def pull(self, request: Request, caller: Caller) -> Response:
-        """Messages under a lease; waits for the first as long as asked."""
+        """Take messages under a lease, fairly over tenants."""
         queue = await self._queue(request, caller)
         asked = queue_bodies.pull(await self._body(request))
         if asked.wait_ms == 0:
@@ -147,12 +150,14 @@ class Queues:
         return shapes.json(queue_shapes.pulled(pull))
 
     async def ack(self, request: Request, caller: Caller) -> Response:
+        """End messages for good."""
         queue = await self._queue(request, caller)
         held = queue_bodies.settle(await self._body(request)).held
         ids = await self._rings.ack(queue, held)
         return shapes.json(queue_shapes.settled(held, ids))
 
     async def nack(self, request: Request, caller: Caller) -> Response:
+        """Give messages back, now or after a delay."""
         queue = await self._queue(request, caller)
         asked = queue_bodies.settle(await self._body(request))
         held = asked.held
@@ -160,6 +165,7 @@ class Queues:
         return shapes.json(queue_shapes.settled(held, ids))
 
     async def extend(self, request: Request, caller: Caller) -> Response:
+        """Hold messages longer."""
         queue = await self._queue(request, caller)
         asked = queue_bodies.settle(await self._body(request))
         held = asked.held
@@ -167,12 +173,16 @@ class Queues:
         return shapes.json(queue_shapes.settled(held, ids, until))
 
     async def show_facet(self, request: Request, caller: Caller) -> Response:
+        """One tenant's line."""
         queue = await self._queue(request, caller)
         row = await view.look_at_facet(self._partitions, queue, _tenant(request))
         return shapes.json(queue_shapes.facet(row, clock.now_ms()))
 
     async def change_facet(self, request: Request, caller: Caller) -> Response:
-        """Change the rules of one tenant, from its next message on; in every partition, as a tenant may be in any."""
+        """Change a tenant's weight, bounds or pause, from its next message on.
+
+        In every partition, as a tenant may be in any.
+        """
         queue = await self._queue(request, caller)
         tenant = _tenant(request)
         former = await facets.rule(self._partitions.home, queue, tenant)

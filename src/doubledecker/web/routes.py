@@ -28,7 +28,7 @@ from doubledecker.store import jobs, pipeline, registry
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.processes import Report
 from doubledecker.web import body as bodies
-from doubledecker.web import metrics, openapi, problem, shapes
+from doubledecker.web import metrics, problem, shapes
 from doubledecker.web.authentication import require_client, require_root
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.metrics import BusFigures
@@ -76,7 +76,7 @@ class Routes:
         return Response(status_code=204)
 
     async def pulse_scaling(self, _request: Request, _caller: Caller) -> Response:
-        """204, a second late when there is more work than the threshold."""
+        """204, a second late when there is too much work."""
         until = clock.now_ms() + self._rules.scaling_deadline_ms
         due = await asyncio.gather(*(jobs.due(partition, now_ms=until) for partition in self._partitions.all))
         if sum(due) >= self._rules.scaling_threshold:
@@ -84,15 +84,18 @@ class Routes:
         return Response(status_code=204)
 
     async def health(self, _request: Request, _caller: Caller) -> Response:
+        """The process runs."""
         return shapes.json(Status("ok", __version__))
 
     async def livez(self, _request: Request, _caller: Caller) -> Response:
+        """The process runs."""
         return shapes.json(Alive("alive"))
 
     async def readyz(self, _request: Request, _caller: Caller) -> Response:
-        """200 when Redis answers and a worker is alive; says also when memory is short.
+        """Redis answers and a worker is alive; else 503 with `checks`.
 
-        A full memory is no reason for 503: a balancer would turn consumers away, and they are who frees it.
+        It says also when memory is short. A full memory is no reason for 503: a balancer would turn consumers away,
+        and they are who frees it.
         """
         checks = {"redis": "ok", "worker": "ok"}
         memory = "unknown"
@@ -111,13 +114,14 @@ class Routes:
         return problem.plain(503, "Not ready", wrong, [("Retry-After", "1")], checks=checks, memory=memory)
 
     async def version(self, _request: Request, _caller: Caller) -> Response:
+        """Which version runs."""
         return shapes.json(VersionAnswer("doubledecker", __version__))
 
-    async def openapi(self, _request: Request, _caller: Caller) -> Response:
-        return Response(openapi.encoded(), media_type="application/json")
-
     async def metrics(self, _request: Request, _caller: Caller) -> Response:
-        """The overview and what processes report, for Prometheus; this process alone while Redis is away."""
+        """Metrics for Prometheus; without a token only where `metrics_public` is set.
+
+        While Redis is away they are of this process alone.
+        """
         snapshot = self._registry.snapshot
         rows = len(snapshot.queues) + len(snapshot.subscribers) + len(snapshot.tokens) + len(snapshot.owners)
         return Response(await self._metrics.get(rows=rows), media_type="text/plain; version=0.0.4")
@@ -143,7 +147,7 @@ class Routes:
         )
 
     async def list_tokens(self, _request: Request, caller: Caller) -> Response:
-        """Names and ids; the secrets are not known here any more."""
+        """All client tokens, for root; never their secrets."""
         require_root(caller)
         await self._registry.refresh()
         rows = sorted(self._registry.snapshot.tokens.values(), key=lambda token: (token.name, token.id))
@@ -152,7 +156,7 @@ class Routes:
         return shapes.json([shapes.token(row) for row in rows])
 
     async def create_token(self, request: Request, caller: Caller) -> Response:
-        """201 with the secret, this once."""
+        """Make a client token, as root."""
         require_root(caller)
         name, chosen = tokens.parse_request(await self._body(request))
         secret = chosen or tokens.make_secret(name)
@@ -160,13 +164,13 @@ class Routes:
         return shapes.json(TokenMade(name, secret, token.id), status=201)
 
     async def delete_token(self, request: Request, caller: Caller) -> Response:
-        """204 always; its subscriber ends with it."""
+        """Revoke a token, as root; its subscriber ends with it. Also 204 when there was none."""
         require_root(caller)
         await self._registry.revoke_token(request.path_params["name"], now_ms=clock.now_ms())
         return Response(status_code=204)
 
     async def rotate_token(self, request: Request, caller: Caller) -> Response:
-        """200 with the new secret, this once."""
+        """Replace a token's secret, as root; its id stays, and all secrets work until the overlap ends."""
         require_root(caller)
         asked = tokens.parse_rotation(await self._body(request))
         now_ms = clock.now_ms()
@@ -176,6 +180,7 @@ class Routes:
         return shapes.json(TokenRotated(token.name, secret, token.id, token.former_until))
 
     async def list_topics(self, request: Request, _caller: Caller) -> Response:
+        """All topics, or a page of them when `limit` is given."""
         known = await self._topics.get(rows=await registry.count_topics(self._partitions.home))
         return known.answer(request.query_params)
 
@@ -188,13 +193,19 @@ class Routes:
         return EncodedRows(names, rows)
 
     async def delete_topic(self, request: Request, caller: Caller) -> Response:
-        """204, and in a header how many subscriptions ended; the original's clients want no body."""
+        """Forget a topic, as its owner or root; the subscriptions to it end, and its name is free.
+
+        How many ended is in a header: the original's clients want no body.
+        """
         publisher = "" if caller.is_root else caller.id
         ended = await self._registry.delete_topic(request.path_params["name"], publisher=publisher)
         return Response(status_code=204, headers={"Ended-Subscriptions": str(ended)})
 
     async def give_topic(self, request: Request, caller: Caller) -> Response:
-        """Root alone: a client could fill up what another may own."""
+        """Make another client the owner of a topic, as root; its subscriptions and its count stay.
+
+        Root alone: a client could fill up what another may own.
+        """
         require_root(caller)
         to = _new_owner(await self._body(request))
         await self._registry.give_topic(request.path_params["name"], to=to)
@@ -212,17 +223,19 @@ class Routes:
         return Response(status_code=204)
 
     async def unsubscribe(self, _request: Request, caller: Caller) -> Response:
+        """Forget this client's subscriber and what waits for it."""
         require_client(caller)
         await self._registry.unsubscribe(caller.id)
         return Response(status_code=204)
 
     async def leave_topic(self, request: Request, caller: Caller) -> Response:
+        """End one subscription."""
         require_client(caller)
         await self._registry.leave_topic(caller.id, request.path_params["name"])
         return Response(status_code=204)
 
     async def list_subscribers(self, _request: Request, caller: Caller) -> Response:
-        """All for root, its own for a client."""
+        """A client's own subscriber, or all of them for root."""
         await self._registry.refresh()
         known = self._registry.snapshot.subscribers.values()
         seen = [subscriber for subscriber in known if caller.is_root or subscriber.token == caller.id]
