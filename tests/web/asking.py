@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import redis.asyncio as redis
 from multidict import CIMultiDictProxy
 
+from doubledecker.assembly.settings import Settings
+from doubledecker.bus.headroom import Headroom
+from doubledecker.bus.relief import MemoryRules
 from doubledecker.store.journal import inflate
 from doubledecker.web import listening, server
 from harness import ROOT_KEY, TestBus, until_ready
@@ -38,6 +41,18 @@ class Answer:
         assert problem["title"]
         assert problem["detail"]
         return problem["detail"]
+
+
+class NoBus:
+    """Stands for the bus where only the routes are looked at."""
+
+    partitions = registry = publisher = rings = None
+    headroom = Headroom(None, MemoryRules())  # type: ignore[arg-type]
+
+
+def an_app(settings: Settings) -> server.App:
+    """An app to look at its routes, with nothing behind them."""
+    return server.make_app(settings, NoBus(), NoBus(), NoBus(), NoBus())  # type: ignore[arg-type]
 
 
 def bearer(secret: str) -> dict[str, str]:

@@ -3,21 +3,27 @@
 import json
 import re
 from collections.abc import Iterator
+from typing import Annotated
 
+import msgspec
 import pytest
 from jsonschema import Draft202012Validator
+from starlette.requests import Request
+from starlette.responses import Response
 
 from conftest import Topology
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.headroom import Headroom
-from doubledecker.bus.relief import MemoryRules
+from doubledecker.model.schema import Shape, between
+from doubledecker.model.token import Caller
 from doubledecker.web import openapi
-from doubledecker.web import server as web
+from doubledecker.web.examples import EXAMPLES
+from doubledecker.web.table import Reply, Route, Table
+from doubledecker.web.table import json as json_of
 from harness import ROOT_KEY, a_bus, an_event
 from web import queue_requests
-from web.asking import Answer, ask
+from web.asking import Answer, an_app, ask
 
-DOCUMENT = json.loads(json.dumps(openapi.document()))
+DOCUMENT = json.loads(an_app(Settings()).document)
 SCHEMAS = DOCUMENT["components"]["schemas"]
 OPERATIONS = {
     (method.upper(), path): operation for path, row in DOCUMENT["paths"].items() for method, operation in row.items()
@@ -129,11 +135,6 @@ def filled(path: str, name: str, id_: str = "0-1") -> str:
     return path.replace("{name}", name).replace("{tenant}", "acme").replace("{id}", id_)
 
 
-def an_app(settings: Settings) -> web.App:
-    """An app to look at its routes, with nothing behind them."""
-    return web.make_app(settings, NoBus(), NoBus(), NoBus(), NoBus())  # type: ignore[arg-type]
-
-
 def test_every_route_is_in_the_document_and_every_documented_route_exists():
     app = an_app(Settings())
 
@@ -141,14 +142,63 @@ def test_every_route_is_in_the_document_and_every_documented_route_exists():
     assert set(OPERATIONS) == routes
 
 
+def test_every_operation_has_a_summary():
+    assert [key for key, operation in OPERATIONS.items() if not operation["summary"]] == []
+
+
 def test_what_is_public_in_the_document_is_public_in_the_app():
     for is_public in (True, False):
         app = an_app(Settings(metrics_public=is_public))
+        paths = json.loads(app.document)["paths"]
         for path, row in app.table.routes.items():
             for method, route in row.items():
-                security = OPERATIONS[method, path]["security"]
-                # An empty scheme among others says that it depends: on the setting, for the metrics.
-                assert route.is_public == (not security or (is_public and {} in security)), path
+                operation = paths[path][method.lower()]
+                assert route.is_public == (operation["security"] == []) == ("401" not in operation["responses"]), path
+        assert (paths["/metrics"]["get"]["security"] == []) == is_public
+
+
+def test_a_component_is_named_in_one_word_and_is_used():
+    used = {pointer.rpartition("/")[2] for pointer in references(DOCUMENT)}
+
+    assert [name for name in SCHEMAS if not re.fullmatch(r"([A-Z][a-z]+)+", name)] == []
+    assert set(SCHEMAS) == used
+    assert set(EXAMPLES) <= set(SCHEMAS)
+
+
+def test_a_field_that_is_added_to_a_body_or_an_answer_is_in_the_document():
+    class Answer(Shape):
+        """What is answered."""
+
+        rows: list[int]
+
+    class AskedBody(msgspec.Struct, forbid_unknown_fields=True):
+        """What is asked."""
+
+        most: Annotated[int, between(1, 9, "Rows")] = 5
+
+    async def handler(_request: Request, _caller: Caller) -> Response:
+        """Ask for rows.
+
+        This is for colleagues.
+        """
+        return Response()
+
+    route = Route("POST /asked", handler, {200: Reply(json_of(Answer))}, takes=json_of(AskedBody))
+    document = json.loads(openapi.document(Table([route]).routes))
+
+    assert document["components"]["schemas"]["Asked"] == {
+        "description": "What is asked.",
+        "type": "object",
+        "properties": {
+            "most": {"type": "integer", "minimum": 1, "maximum": 9, "default": 5, "description": "Rows"},
+        },
+        "required": [],
+        "additionalProperties": False,
+    }
+    operation = document["paths"]["/asked"]["post"]
+    assert operation["summary"] == "Ask for rows"
+    assert operation["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Asked"}
+    assert set(operation["responses"]) == {"200", "400", "401", "408", "413", "415", "429", "431", "503"}
 
 
 def test_the_schemas_are_schemas_and_every_reference_leads_somewhere():
@@ -374,10 +424,3 @@ def references(value: object) -> Iterator[str]:
         yield from (found for each in value.values() for found in references(each))
     elif isinstance(value, list):
         yield from (found for each in value for found in references(each))
-
-
-class NoBus:
-    """Stands for the bus where only the routes are looked at."""
-
-    partitions = registry = publisher = rings = None
-    headroom = Headroom(None, MemoryRules())  # type: ignore[arg-type]

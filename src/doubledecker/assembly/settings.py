@@ -15,7 +15,7 @@ from doubledecker.assembly.launch import PROCESSES_MAX
 from doubledecker.errors import SettingInvalid
 from doubledecker.model import subscriber
 from doubledecker.model import token as tokens
-from doubledecker.model.event import DEPTH_MAX
+from doubledecker.model.event import DEPTH_MAX, EventLimits
 from doubledecker.model.quota import Quotas
 
 PREFIX = "DOUBLEDECKER_"
@@ -74,8 +74,8 @@ class Settings:
     private_callbacks: bool = False
     metrics_public: bool = False
     # what a request may be
-    max_event_data_bytes: int = 65_536
-    event_depth_max: int = 64
+    max_event_data_bytes: int = EventLimits.data_bytes_max
+    event_depth_max: int = EventLimits.depth_max
     events_per_request_max: int = 10_000
     body_bytes_max: int = 8_388_608
     bodies_bytes_max: int = 268_435_456

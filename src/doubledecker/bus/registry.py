@@ -7,9 +7,11 @@ revoked token is refused everywhere within a second.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from doubledecker import clock, log
 from doubledecker.bus.searching import Searcher
@@ -19,13 +21,14 @@ from doubledecker.model import queue as queueing
 from doubledecker.model import quota
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
-from doubledecker.model.event import Kind
+from doubledecker.model.event import Kind, TopicName
 from doubledecker.model.matching import Matcher
 from doubledecker.model.queue import Queue
 from doubledecker.model.quota import Quotas
 from doubledecker.model.routing import Registry
+from doubledecker.model.schema import Count, Shape
 from doubledecker.model.subscriber import Subscriber, Subscription
-from doubledecker.model.token import ROOT_NAME, Caller, Token
+from doubledecker.model.token import ROOT_NAME, Caller, Token, TokenName
 from doubledecker.store import backlogs, batches, bulk, receivers, registry, subscribers
 from doubledecker.store.events import PublishReply
 from doubledecker.store.offers import Offer
@@ -43,14 +46,13 @@ _TAKEN = "another client has this token already; choose another, or let one be m
 _log = log.get("registry")
 
 
-@dataclass(frozen=True)
-class TopicView:
-    """A topic as it is listed: the name and the id of the token that owns it, and how many events it had."""
+class TopicView(Shape):
+    """A topic, and how many events it had."""
 
-    name: str
-    publisher: str
-    publisher_id: str
-    events: int
+    name: TopicName
+    publisher: Annotated[TokenName, Meta(description="The name of its owner's token")]
+    publisher_id: Annotated[TokenName, Meta(description="The id of its owner's token; names need not be unique")]
+    events: Count
 
 
 class LiveRegistry:

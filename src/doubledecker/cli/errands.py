@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import click
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -60,7 +61,7 @@ class Desk:
             counted = self._follow(REPLAYS, kept)
             if not self._is_wanted(REPLAYS, counted, is_dry=is_dry, is_sure=is_sure):
                 return
-            wanted.dry_run, wanted.end = False, str(views.replay(counted)["to"])
+            wanted.dry_run, wanted.end = False, views.replay(counted).end
             self._tell(REPLAYS, self._follow(REPLAYS, self._ask(lambda desk: desk.ask_replay(wanted, _ROOT))))
 
         self._with_pipeline(talk)
@@ -89,7 +90,7 @@ class Desk:
 
     def list_replays(self) -> None:
         """Print all that are kept, the newest first."""
-        shown = [views.replay(each) for each in self._ask(lambda desk: desk.list_(REPLAYS, _ROOT))]
+        shown = [msgspec.to_builtins(views.replay(each)) for each in self._ask(lambda desk: desk.list_(REPLAYS, _ROOT))]
         if self._as_json:
             click.echo(json.dumps(shown))
             return
@@ -146,7 +147,8 @@ class Desk:
     def _tell(self, kind: str, errand: Errand) -> None:
         """How it ended; a failure is the command's own."""
         if self._as_json:
-            click.echo(json.dumps(views.replay(errand) if kind == REPLAYS else views.erasure(errand)))
+            view = views.replay(errand) if kind == REPLAYS else views.erasure(errand)
+            click.echo(json.dumps(msgspec.to_builtins(view)))
         else:
             table.show(["topic", "day", "events"], [[topic, day, f"{count:,}"] for topic, day, count in errand.counts])
             word = "sent" if kind == REPLAYS else "erased"

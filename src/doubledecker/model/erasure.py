@@ -5,6 +5,8 @@ import msgspec
 from doubledecker.errors import BadRequest
 from doubledecker.model import event as events
 from doubledecker.model import json_body
+from doubledecker.model.event import GivenTenant, Name, TopicName
+from doubledecker.model.schema import DryRun
 
 
 class Erasure(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -18,12 +20,12 @@ class Erasure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ErasureAsked(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `POST /erasures`."""
+    """All events of a tenant, or of a key (on one topic or on any), that are accepted until now."""
 
-    tenant: str | int | None = None
-    key: str | None = None
-    topic: str | None = None
-    dry_run: bool = False
+    tenant: GivenTenant = None
+    key: Name | None = None
+    topic: TopicName | None = None
+    dry_run: DryRun = False
 
 
 _ASKED = msgspec.json.Decoder(ErasureAsked)

@@ -6,14 +6,19 @@ Whatever carries it out may die and be replaced: all that is needed to go on is 
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from doubledecker.errors import Refused
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.replay import Replay
+from doubledecker.model.replay import MOMENT, Replay, ToQueue, ToSubscriber, ToTopic
+from doubledecker.model.schema import Count, Shape, one_of
+from doubledecker.model.token import ROOT_NAME
 
+STATES = ("waiting", "running", "done", "failed", "cancelled")
 ACTIVE = frozenset({"waiting", "running"})
 # A round that fails is tried again; one that fails this often in a row will not do better.
 FAILURES_MAX = 5
@@ -22,6 +27,7 @@ _ERROR_LENGTH_MAX = 500
 _COUNTS_MAX = 1_000
 
 Counts = tuple[tuple[str, str, int], ...]
+Moment = Annotated[str, Meta(description=MOMENT)]
 
 
 class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -78,48 +84,102 @@ def condensed(counts: Iterable[tuple[str, str, int]]) -> Counts:
     return (*((topic, "all", count) for topic, count in most), *rest)
 
 
-def replay(errand: Errand) -> dict[str, object]:
+class DayCount(Shape):
+    topic: str
+    day: str
+    events: Count
+
+
+class ErrandShape(Shape, kw_only=True):
+    """What replays and erasures show alike."""
+
+    id: str
+    owner: Annotated[str, Meta(description="A token's id, or root")]
+    state: Annotated[str, one_of(STATES)]
+    created_at: Count
+    changed_at: Count
+    total: Annotated[Count, Meta(description="How many events it is about, once counted")]
+    counts: Annotated[list[DayCount], Meta(description="What it is about, once counted")]
+    note: Annotated[str, Meta(description="What it waits for, such as a pipeline when none runs")]
+    error: Annotated[str, Meta(description="What went wrong last")]
+
+
+class ReplayAnswer(ErrandShape, kw_only=True, rename={"start": "from", "end": "to"}):
+    """A replay, and how far it has come."""
+
+    sent: Count
+    refused: Annotated[
+        Count, Meta(description="Not published, because a queue that refuses was full; of a topic alone")
+    ]
+    start: Moment
+    end: Moment
+    topic: str | None
+    tenant: str | None
+    where: str | None
+    to_subscriber: ToSubscriber | UnsetType = UNSET
+    to_queue: ToQueue | UnsetType = UNSET
+    to_topic: ToTopic | UnsetType = UNSET
+    rate: Count
+    direct: bool
+    dry_run: bool
+
+
+class ErasureAnswer(ErrandShape, kw_only=True):
+    """An erasure, and how far it has come."""
+
+    erased: Count
+    before: Moment
+    tenant: str | None
+    key: str | None
+    topic: str | None
+    dry_run: bool
+
+
+def replay(errand: Errand) -> ReplayAnswer:
     """A replay as it is shown."""
     asked = msgspec.json.decode(errand.asked, type=Replay)
-    return {
+    return ReplayAnswer(
         **_shown(errand),
-        "sent": errand.done - errand.refused,
-        "refused": errand.refused,
-        "from": moment.from_ms(asked.from_ms).isoformat(),
-        "to": moment.from_ms(asked.upto_ms).isoformat(),
-        "topic": asked.topic or None,
-        "tenant": asked.tenant or None,
-        "where": asked.where or None,
-        f"to_{asked.target}": asked.name,
-        "rate": asked.rate,
-        "direct": asked.direct,
-        "dry_run": asked.dry_run,
-    }
+        sent=errand.done - errand.refused,
+        refused=errand.refused,
+        start=moment.from_ms(asked.from_ms).isoformat(),
+        end=moment.from_ms(asked.upto_ms).isoformat(),
+        topic=asked.topic or None,
+        tenant=asked.tenant or None,
+        where=asked.where or None,
+        to_subscriber=asked.name if asked.target == "subscriber" else UNSET,
+        to_queue=asked.name if asked.target == "queue" else UNSET,
+        to_topic=asked.name if asked.target == "topic" else UNSET,
+        rate=asked.rate,
+        direct=asked.direct,
+        dry_run=asked.dry_run,
+    )
 
 
-def erasure(errand: Errand) -> dict[str, object]:
+def erasure(errand: Errand) -> ErasureAnswer:
     """An erasure as it is shown."""
     asked = msgspec.json.decode(errand.asked, type=Erasure)
-    return {
+    return ErasureAnswer(
         **_shown(errand),
-        "erased": errand.done,
-        "before": moment.from_ms(asked.before_ms).isoformat(),
-        "tenant": asked.tenant or None,
-        "key": asked.key or None,
-        "topic": asked.topic or None,
-        "dry_run": asked.dry_run,
-    }
+        erased=errand.done,
+        before=moment.from_ms(asked.before_ms).isoformat(),
+        tenant=asked.tenant or None,
+        key=asked.key or None,
+        topic=asked.topic or None,
+        dry_run=asked.dry_run,
+    )
 
 
-def _shown(errand: Errand) -> dict[str, object]:
+def _shown(errand: Errand) -> dict[str, Any]:
+    """The fields that both show."""
     return {
         "id": errand.id,
-        "owner": errand.owner or "root",
+        "owner": errand.owner or ROOT_NAME,
         "state": errand.state,
         "created_at": errand.created_at,
         "changed_at": errand.changed_at,
         "total": errand.total,
-        "counts": [{"topic": topic, "day": day, "events": count} for topic, day, count in errand.counts],
+        "counts": [DayCount(*each) for each in errand.counts],
         "note": errand.note,
         "error": errand.error,
     }

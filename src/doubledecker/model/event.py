@@ -7,14 +7,16 @@ subscriber receives; nothing on the way parses them again. `data` is checked whe
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
 import re2
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from doubledecker.errors import BadRequest, TooLarge
 from doubledecker.model import json_body, numbers
+from doubledecker.model.schema import between, matching, one_of
 
 # Wider than Routemaster's [a-z_]{1,64}, whose clients check their names themselves.
 TOPIC = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -51,8 +53,8 @@ EVENT_ID = re.compile(rf"[\x21-\x7e]{{1,{ID_LENGTH_MAX}}}")
 class EventLimits:
     """How large a single event may be."""
 
-    data_bytes_max: int
-    depth_max: int
+    data_bytes_max: int = 65_536
+    depth_max: int = 64
 
 
 class Kind(msgspec.Struct, frozen=True, gc=False):
@@ -100,34 +102,55 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     index: int
 
 
-# What a Raw field holds when the body has none: no JSON value is empty.
-_ABSENT = Raw(b"")
+# What may stand in a request, as the API's document has it; the functions below check it.
+_NO_STEP = {"not": {"enum": list(STEPS)}}
+TopicName = Annotated[str, matching(TOPIC)]
+Name = Annotated[str, matching(NAME)]
+Tenant = Annotated[str, matching(NAME), Meta(extra_json_schema=_NO_STEP)]
+GivenTenant = Annotated[
+    str | int | None,
+    matching(NAME),
+    Meta(extra_json_schema={**_NO_STEP, "minimum": -(2**63), "maximum": 2**63 - 1}),
+]
+_Url = Annotated[str, matching(URL, "https, without query or fragment", length_max=URL_LENGTH_MAX)]
+_Timestamp = Annotated[int, between(0, TIMESTAMP_MS_MAX, "Milliseconds since 1970; null or absent is now")]
+_Data = Annotated[
+    Raw,
+    Meta(
+        description="Any JSON value, of at most `max_event_data_bytes` "
+        f"({EventLimits.data_bytes_max} unless set otherwise) and `event_depth_max` levels ({EventLimits.depth_max}); "
+        "passed on as it is. Null is the same as absent. A number must be in the range of a double, and have at most "
+        f"{numbers.LENGTH_MAX} characters: send others as strings."
+    ),
+]
 
 
-class _Posted(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The body of `POST /topics/:name`."""
+class TopicEvent(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """An event as Routemaster's clients post it, on a topic that the path names."""
 
-    type: str
-    url: str
-    timestamp: int | None = None
-    data: Raw = _ABSENT
+    type: Annotated[str, one_of(sorted(ROUTEMASTER_TYPES))]
+    url: _Url
+    timestamp: _Timestamp | None = None
+    data: _Data | UnsetType = UNSET
 
 
 class Offered(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One item of `POST /events`, or one row that Spark writes; a tenant that is a number is taken as its text."""
+    """An event as publishers offer it."""
 
-    topic: str
-    type: str
-    url: str | None = None
-    tenant: str | int | None = None
-    key: str | None = None
-    id: str | None = None
-    timestamp: int | None = None
-    data: Raw = _ABSENT
-    traceparent: str | None = None
+    topic: TopicName
+    type: Name
+    url: _Url | None = None
+    tenant: Annotated[GivenTenant, Meta(description=f"Absent: `{DEFAULT_TENANT}`; a number is taken as its text")] = (
+        None
+    )
+    key: Annotated[Name, Meta(description="Events of one key stay in order")] | None = None
+    id: Annotated[str, matching(EVENT_ID, "Told by publisher and id, a repeat is dropped")] | None = None
+    timestamp: _Timestamp | None = None
+    data: _Data | UnsetType = UNSET
+    traceparent: Annotated[str, matching(TRACEPARENT, "W3C Trace Context")] | None = None
 
 
-_POSTED = msgspec.json.Decoder(_Posted)
+_POSTED = msgspec.json.Decoder(TopicEvent)
 _OFFERED = msgspec.json.Decoder(Offered)
 _encode = msgspec.json.Encoder().encode
 
@@ -275,10 +298,12 @@ def _checked_timestamp(timestamp: int | None, now_ms: int) -> int:
     return timestamp
 
 
-def _checked_data(data: Raw, limits: EventLimits) -> Raw | UnsetType:
+def _checked_data(data: Raw | UnsetType, limits: EventLimits) -> Raw | UnsetType:
+    if data is UNSET:
+        return UNSET
     raw = bytes(data)
     size = len(raw)
-    if raw in (b"", b"null"):
+    if raw == b"null":
         return UNSET
     if size > limits.data_bytes_max:
         raise TooLarge(f"data is {size} bytes; at most {limits.data_bytes_max} are allowed")

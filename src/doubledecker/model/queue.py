@@ -1,16 +1,18 @@
 """Queues: what consumers pull from, what is put on them, and within which limits."""
 
 import re
-from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from doubledecker.errors import BadRequest
-from doubledecker.model import json_body
+from doubledecker.model import json_body, schema
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model.event import STEPS
 from doubledecker.model.matching import check_pattern
-from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.schema import between, matching, one_of, up_to
+from doubledecker.model.subscriber import BytesMax, Callback, Concurrency, EventsMax, Subscriber, TimeoutMs, Uuid
 from doubledecker.model.token import ROOT_NAME
 
 NAME = re.compile(r"[a-z0-9_.-]{1,64}")
@@ -92,37 +94,55 @@ class Rule(msgspec.Struct, frozen=True):
     paused: bool = False
 
 
-class _Asked(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `PUT /queues/:name`."""
-
-    pattern: str | list[str]
-    lease_ms: int = 30_000
-    attempts_max: int = 10
-    charge: str = "time"
-    max_length: int = 1_000_000
-    facet_max_length: int = 0
-    overflow: str = "drop_oldest"
-    owner: str | None = None
-    refuse_clients: list[str] | None = None
-    callback: str | None = None
-    uuid: str | None = None
-    timeout: int = 500
-    max: int = 100
-    max_bytes: int = 1_048_576
-    concurrency: int = 4
+# What may stand in a request, and what an answer shows of it.
+QueueName = Annotated[str, matching(NAME), Meta(extra_json_schema={"not": {"enum": list(STEPS)}})]
+LeaseMs = Annotated[int, between(LEASE_MS_MIN, LEASE_MS_MAX, "How long a message is a consumer's")]
+Attempts = Annotated[int, between(1, ATTEMPTS_MAX, "After these a message is a dead letter")]
+Charge = Annotated[str, one_of(CHARGES, "What tenants share evenly: time spent, or messages")]
+Length = Annotated[int, between(1, LENGTH_MAX, "Messages in the queue")]
+FacetLength = Annotated[int, between(0, LENGTH_MAX, "Waiting messages of one tenant; 0 is no bound")]
+Overflow = Annotated[str, one_of(OVERFLOWS, "What becomes of an event that finds it full")]
+_Pattern = Annotated[
+    str, Meta(description="RE2, on the whole of `tenant:topic:type`", extra_json_schema={"minLength": 1})
+]
+_Clients = Annotated[
+    list[str],
+    up_to(REFUSE_CLIENTS_MAX, "Ids of further clients whose events it may refuse when full; for root alone"),
+]
+_Patterns = Annotated[list[_Pattern], Meta(extra_json_schema={"minItems": 1})]
 
 
-class _RuleAsked(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `PATCH /queues/:name/facets/:tenant`; null ends a bound."""
+class QueueWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """What is absent has its default. With a callback, workers push what the queue holds."""
 
-    weight: float | msgspec.UnsetType = msgspec.UNSET
-    concurrency: int | msgspec.UnsetType | None = msgspec.UNSET
-    rate_per_s: float | msgspec.UnsetType | None = msgspec.UNSET
-    paused: bool | msgspec.UnsetType = msgspec.UNSET
+    pattern: _Pattern | _Patterns
+    lease_ms: LeaseMs = 30_000
+    attempts_max: Attempts = 10
+    charge: Charge = "time"
+    max_length: Length = 1_000_000
+    facet_max_length: FacetLength = 0
+    overflow: Overflow = "drop_oldest"
+    owner: Annotated[str, Meta(description="A token's id; for root alone")] | None = None
+    refuse_clients: _Clients | None = None
+    callback: Callback | None = None
+    uuid: Uuid | None = None
+    timeout: TimeoutMs = 500
+    max: EventsMax = 100
+    max_bytes: BytesMax = 1_048_576
+    concurrency: Concurrency = 4
 
 
-_ASKED = msgspec.json.Decoder(_Asked)
-_RULE_ASKED = msgspec.json.Decoder(_RuleAsked)
+class RuleWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """What is absent stays as it was; null ends a bound."""
+
+    weight: Annotated[float, between(WEIGHT_MIN, WEIGHT_MAX)] | UnsetType = UNSET
+    concurrency: Annotated[int, between(1, HELD_MAX, "Messages in consumers' hands at once")] | UnsetType | None = UNSET
+    rate_per_s: Annotated[float, between(RATE_MIN, RATE_MAX)] | UnsetType | None = UNSET
+    paused: bool | UnsetType = UNSET
+
+
+_WANTED = msgspec.json.Decoder(QueueWanted)
+_RULE_WANTED = msgspec.json.Decoder(RuleWanted)
 
 
 def check_name(name: str) -> None:
@@ -134,15 +154,15 @@ def check_name(name: str) -> None:
 def parse(body: bytes, *, name: str, owner: str, is_root: bool, is_private_allowed: bool) -> Queue:
     """A checked queue; raises BadRequest with what was seen and what is allowed."""
     check_name(name)
-    asked = json_body.decode(_ASKED, body, what="a queue")
+    asked = json_body.decode(_WANTED, body, what="a queue")
     if asked.owner is not None and not is_root:
         raise BadRequest("owner can be set by root alone; without it the queue is yours")
     if asked.refuse_clients is not None and not is_root:
         raise BadRequest("refuse_clients can be set by root alone; without it the queue may refuse your own events")
-    _check_ranges(asked)
+    schema.check(asked)
     if asked.callback is not None:
         asked.callback, asked.uuid = subscribing.without_user(asked.callback, asked.uuid)
-    subscribing.check_receiver(asked, is_private_allowed=is_private_allowed)
+    subscribing.check_receiver(asked.callback, asked.uuid, is_private_allowed=is_private_allowed)
     return Queue(
         name=name,
         owner=owner if asked.owner is None else asked.owner,
@@ -174,12 +194,10 @@ def with_uuid(queue: Queue, former: Queue | None) -> Queue:
 
 def parse_rule(body: bytes, former: Rule) -> Rule:
     """The rule that results from what is asked and what was there before."""
-    asked = json_body.decode(_RULE_ASKED, body, what="a facet's rule")
+    asked = json_body.decode(_RULE_WANTED, body, what="a facet's rule")
+    schema.check(asked)
     given = {field: getattr(asked, field) for field in asked.__struct_fields__}
-    changes = {field: value for field, value in given.items() if value is not msgspec.UNSET}
-    _check("weight", changes, WEIGHT_MIN, WEIGHT_MAX)
-    _check("concurrency", changes, 1, HELD_MAX)
-    _check("rate_per_s", changes, RATE_MIN, RATE_MAX)
+    changes = {field: value for field, value in given.items() if value is not UNSET}
     plain = Rule()
     return msgspec.structs.replace(
         former, **{field: getattr(plain, field) if value is None else value for field, value in changes.items()}
@@ -199,21 +217,3 @@ def _refuse_clients(asked: list[str]) -> tuple[str, ...]:
     if len(asked) > REFUSE_CLIENTS_MAX:
         raise BadRequest(f"refuse_clients names {len(asked)} clients; at most {REFUSE_CLIENTS_MAX} are allowed")
     return tuple(sorted(set(asked)))
-
-
-def _check_ranges(asked: _Asked) -> None:
-    given = {field: getattr(asked, field) for field in asked.__struct_fields__}
-    _check("lease_ms", given, LEASE_MS_MIN, LEASE_MS_MAX)
-    _check("attempts_max", given, 1, ATTEMPTS_MAX)
-    _check("max_length", given, 1, LENGTH_MAX)
-    _check("facet_max_length", given, 0, LENGTH_MAX)
-    for field, allowed in (("charge", CHARGES), ("overflow", OVERFLOWS)):
-        if given[field] not in allowed:
-            raise BadRequest(f"{field} is {given[field][:80]!r}; it must be {' or '.join(allowed)}")
-
-
-def _check(field: str, given: Mapping[str, object], least: float, most: float) -> None:
-    value = given.get(field)
-    # Written so that NaN fails too.
-    if isinstance(value, int | float) and not isinstance(value, bool) and not least <= value <= most:
-        raise BadRequest(f"{field} is {value}; it must be from {least} to {most}")

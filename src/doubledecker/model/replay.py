@@ -1,12 +1,16 @@
 """Replays: which past events are sent again, and to whom alone."""
 
 import re
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from doubledecker.errors import BadRequest
 from doubledecker.model import event as events
 from doubledecker.model import json_body, moment
+from doubledecker.model.event import GivenTenant, TopicName
+from doubledecker.model.schema import DryRun, between
 
 TARGETS = ("subscriber", "queue", "topic")
 RATE_MAX = 1_000_000
@@ -34,20 +38,36 @@ class Replay(msgspec.Struct, frozen=True, omit_defaults=True):
     dry_run: bool = False
 
 
-class ReplayAsked(msgspec.Struct, forbid_unknown_fields=True, rename={"start": "from", "end": "to"}):
-    """The body of `POST /replays`."""
+MOMENT = "ISO 8601, like 2026-11-15T11:00:00Z; UTC unless it says otherwise"
+_Where = Annotated[
+    str,
+    Meta(
+        description="SQL on the columns of the lake's events; for root alone",
+        extra_json_schema={"minLength": 1, "maxLength": WHERE_LENGTH_MAX},
+    ),
+]
+# The targets, as they are asked for and as they are shown.
+ToSubscriber = Annotated[str, Meta(description="A subscriber's id, or its client's name")]
+ToQueue = Annotated[str, Meta(description="A queue")]
+ToTopic = Annotated[TopicName, Meta(description="A topic, on which they are published as new events by its owner")]
 
-    start: str | None = None
-    end: str | None = None
-    topic: str | None = None
-    tenant: str | int | None = None
-    where: str | None = None
-    to_subscriber: str | None = None
-    to_queue: str | None = None
-    to_topic: str | None = None
-    rate: int | None = None
-    direct: bool = False
-    dry_run: bool = False
+
+class ReplayAsked(msgspec.Struct, forbid_unknown_fields=True, rename={"start": "from", "end": "to"}):
+    """Which past events are sent again, and to which one of the three targets."""
+
+    start: Annotated[str, Meta(description=f"Accepted from then on; absent: from the first on. {MOMENT}")] | None = None
+    end: Annotated[str, Meta(description=f"Accepted before then, which is past; absent: now. {MOMENT}")] | None = None
+    topic: TopicName | None = None
+    tenant: GivenTenant = None
+    where: _Where | None = None
+    to_subscriber: ToSubscriber | None = None
+    to_queue: ToQueue | None = None
+    to_topic: ToTopic | None = None
+    rate: Annotated[int, between(1, RATE_MAX, "Events a second, at most")] | None = None
+    direct: Annotated[
+        bool, Meta(description="Post to a subscriber from Spark's tasks, without passing through Redis")
+    ] = False
+    dry_run: DryRun = False
 
 
 _ASKED = msgspec.json.Decoder(ReplayAsked)

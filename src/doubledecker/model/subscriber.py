@@ -3,14 +3,15 @@
 import re
 import uuid as uuids
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from doubledecker.errors import BadRequest
-from doubledecker.model import json_body
-from doubledecker.model.event import check_topic
+from doubledecker.model import json_body, schema
+from doubledecker.model.event import TopicName, check_topic
+from doubledecker.model.schema import between, matching, one_of, up_to
 
 TIMEOUT_MS_MAX = 3_600_000
 EVENTS_MAX = 10_000
@@ -54,34 +55,34 @@ class Subscriber:
         return self.tier == "bulk"
 
 
+# What anyone who is pushed to asks for, a subscriber or a queue with a callback.
+Callback = Annotated[
+    str,
+    matching(
+        re.compile(r"https?://[\x21-\x7e]+"),
+        "https, or http where `private_callbacks` is set; no fragment. A user name in it is the uuid",
+        length_max=CALLBACK_LENGTH_MAX,
+    ),
+]
+Uuid = Annotated[str, matching(UUID, "The user name that deliveries carry")]
+TimeoutMs = Annotated[int, between(0, TIMEOUT_MS_MAX, "Milliseconds a batch waits for more")]
+EventsMax = Annotated[int, between(1, EVENTS_MAX, "Events in a batch")]
+BytesMax = Annotated[int, between(1, BYTES_MAX, "Bytes in a batch")]
+Concurrency = Annotated[int, between(1, CONCURRENCY_MAX, "Deliveries at the same time")]
+Tier = Annotated[str, one_of(TIERS, "Who delivers: workers, or the Spark pipeline in bulk")]
+
+
 class Subscription(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `POST /subscription`; what is absent keeps its former value."""
+    """What is absent or null keeps its former value. No topics: the subscriber stays, and gets nothing."""
 
-    topics: list[str]
-    callback: str
-    uuid: str | None = None
-    timeout: int | None = None
-    max: int | None = None
-    max_bytes: int | None = None
-    concurrency: int | None = None
-    tier: str | None = None
-
-
-class Receiving(Protocol):
-    """What anyone who is pushed to asks for, a subscriber or a queue with a callback."""
-
-    @property
-    def callback(self) -> str | None: ...
-    @property
-    def uuid(self) -> str | None: ...
-    @property
-    def timeout(self) -> int | None: ...
-    @property
-    def max(self) -> int | None: ...
-    @property
-    def max_bytes(self) -> int | None: ...
-    @property
-    def concurrency(self) -> int | None: ...
+    topics: Annotated[list[TopicName], up_to(TOPICS_MAX)]
+    callback: Callback
+    uuid: Uuid | None = None
+    timeout: TimeoutMs | None = None
+    max: EventsMax | None = None
+    max_bytes: BytesMax | None = None
+    concurrency: Concurrency | None = None
+    tier: Tier | None = None
 
 
 _ASKED = msgspec.json.Decoder(Subscription)
@@ -95,9 +96,8 @@ def parse(body: bytes, *, is_private_allowed: bool) -> Subscription:
     for topic in asked.topics:
         check_topic(topic)
     asked.callback, asked.uuid = without_user(asked.callback, asked.uuid)
-    check_receiver(asked, is_private_allowed=is_private_allowed)
-    if asked.tier not in (None, *TIERS):
-        raise BadRequest(f"tier is {asked.tier[:80]!r}; it must be {' or '.join(TIERS)}")
+    check_receiver(asked.callback, asked.uuid, is_private_allowed=is_private_allowed)
+    schema.check(asked)
     return asked
 
 
@@ -118,16 +118,12 @@ def without_user(callback: str, uuid: str | None) -> tuple[str, str | None]:
     return f"{found['scheme']}{found['rest']}", uuid if given is None else given
 
 
-def check_receiver(asked: Receiving, *, is_private_allowed: bool) -> None:
+def check_receiver(callback: str | None, uuid: str | None, *, is_private_allowed: bool) -> None:
     """Raise BadRequest unless one can be pushed to like this."""
-    if asked.callback is not None:
-        _check_callback(asked.callback, is_private_allowed=is_private_allowed)
-    if asked.uuid is not None and not UUID.fullmatch(asked.uuid):
+    if callback is not None:
+        _check_callback(callback, is_private_allowed=is_private_allowed)
+    if uuid is not None and not UUID.fullmatch(uuid):
         raise BadRequest(f"uuid must be 1 to {UUID_LENGTH_MAX} printable ASCII characters without a colon")
-    _check_range("timeout", asked.timeout, 0, TIMEOUT_MS_MAX)
-    _check_range("max", asked.max, 1, EVENTS_MAX)
-    _check_range("max_bytes", asked.max_bytes, 1, BYTES_MAX)
-    _check_range("concurrency", asked.concurrency, 1, CONCURRENCY_MAX)
 
 
 def make_uuid() -> str:
@@ -167,8 +163,3 @@ def _check_callback(callback: str, *, is_private_allowed: bool) -> None:
         raise BadRequest(f"callback must be at most {CALLBACK_LENGTH_MAX} printable ASCII characters without spaces")
     if parts.fragment:
         raise BadRequest("callback must not carry a fragment")
-
-
-def _check_range(field: str, value: int | None, least: int, most: int) -> None:
-    if value is not None and not least <= value <= most:
-        raise BadRequest(f"{field} is {value}; it must be from {least} to {most}")

@@ -8,11 +8,13 @@ import hashlib
 import re
 import secrets
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
 from doubledecker.errors import BadRequest, TooMany
-from doubledecker.model import json_body
+from doubledecker.model import json_body, schema
+from doubledecker.model.schema import between, matching
 
 PATTERN = re.compile(r"[a-z0-9:_-]{1,64}")
 REALM = "doubledecker"
@@ -71,16 +73,30 @@ class Token(msgspec.Struct, frozen=True, omit_defaults=True):
         return max((secret.until for secret in self.former), default=None)
 
 
-class Rotation(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `POST /api_tokens/:id/rotate`: the new secret, if the caller chooses it, and the overlap."""
+TokenName = Annotated[str, matching(PATTERN)]
 
-    token: str | None = None
-    overlap_s: int = OVERLAP_S
+
+class TokenWanted(msgspec.Struct, forbid_unknown_fields=True):
+    """A token to make."""
+
+    name: TokenName
+    token: Annotated[str, matching(PATTERN, "The secret, to choose it oneself")] | None = None
+
+
+class Rotation(msgspec.Struct, forbid_unknown_fields=True):
+    """How a secret is replaced."""
+
+    token: Annotated[str, matching(PATTERN, "The new secret, to choose it oneself")] | None = None
+    overlap_s: Annotated[int, between(0, OVERLAP_S_MAX, "How long former secrets work")] = OVERLAP_S
+
+
+_WANTED = msgspec.json.Decoder(TokenWanted)
+_ROTATION = msgspec.json.Decoder(Rotation)
 
 
 def parse_request(body: bytes) -> tuple[str, str | None]:
     """The name, and the secret if the caller chose one, of `POST /api_tokens`."""
-    asked = json_body.decode(_ASKED, body, what='a token, like {"name": …, "token": …?}')
+    asked = json_body.decode(_WANTED, body, what='a token, like {"name": …, "token": …?}')
     _check("name", asked.name)
     _check("token", asked.token)
     return asked.name, asked.token
@@ -90,8 +106,7 @@ def parse_rotation(body: bytes) -> Rotation:
     """A checked rotation; an empty body asks for the defaults."""
     asked = json_body.decode(_ROTATION, body or b"{}", what='a rotation, like {"token": …?, "overlap_s": …?}')
     _check("token", asked.token)
-    if not 0 <= asked.overlap_s <= OVERLAP_S_MAX:
-        raise BadRequest(f"overlap_s is {asked.overlap_s}; it must be from 0 to {OVERLAP_S_MAX}")
+    schema.check(asked)
     return asked
 
 
@@ -147,12 +162,3 @@ def hash_secret(secret: str) -> str:
 def ha1(user: str, secret: str) -> str:
     """The A1 hash of RFC 7616 for our realm."""
     return hashlib.sha256(f"{user}:{REALM}:{secret}".encode()).hexdigest()
-
-
-class _Asked(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    token: str | None = None
-
-
-_ASKED = msgspec.json.Decoder(_Asked)
-_ROTATION = msgspec.json.Decoder(Rotation)

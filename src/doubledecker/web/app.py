@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from functools import cached_property
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,7 +13,7 @@ from doubledecker.errors import BusAway, BusSilent, DoubledeckerError, NotFound,
 from doubledecker.model import quota
 from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
-from doubledecker.web import problem
+from doubledecker.web import api, openapi, problem
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import CLIENT, Room, check_encoding, header
 from doubledecker.web.errands import ErrandRoutes
@@ -22,7 +23,7 @@ from doubledecker.web.publishing import Publishing
 from doubledecker.web.queues import Queues
 from doubledecker.web.routes import Routes
 from doubledecker.web.stream import Streaming
-from doubledecker.web.table import ByMethod, Route, Table
+from doubledecker.web.table import ByMethod, Table
 
 # A Redis that refuses everything must not fill the log.
 _LOG_S = 1.0
@@ -57,17 +58,27 @@ class App:
         self._under_way: Counter[str] = Counter()
         self._log_from_s = 0.0
         self.table = Table(
-            {
-                **_bus_table(publishing, routes, streaming, metrics_public=metrics_public),
-                **_queue_table(queues, letters),
-                **_errand_table(errands),
-            }
+            [
+                *api.of_events(publishing, streaming, routes),
+                *api.of_queues(queues, letters),
+                *api.of_errands(errands),
+                *api.of_process(routes, document=self._show_document, metrics_public=metrics_public),
+            ]
         )
 
     @property
     def under_way(self) -> Counter[str]:
         """How many requests of each client are being answered."""
         return self._under_way
+
+    @cached_property
+    def document(self) -> bytes:
+        """The OpenAPI document, made once: anyone may ask for it, as often as they like."""
+        return openapi.document(self.table.routes)
+
+    async def _show_document(self, _request: Request, _caller: Caller) -> Response:
+        """The OpenAPI document."""
+        return Response(self.document, media_type="application/json")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -158,64 +169,3 @@ def _wrong_method(method: str, by_method: ByMethod) -> Response:
 def _loggable(path: str) -> str:
     """The path, but for what may be a secret: a token may be named by its own."""
     return "/api_tokens/…" if path.startswith("/api_tokens/") else path
-
-
-def _bus_table(
-    publishing: Publishing, routes: Routes, streaming: Streaming, *, metrics_public: bool
-) -> dict[str, ByMethod]:
-    return {
-        "/events": {"POST": Route(publishing.post_events)},
-        "/stream": {"GET": Route(streaming.get_stream)},
-        "/topics": {"GET": Route(routes.list_topics)},
-        "/topics/{name}": {"POST": Route(publishing.post_topic), "DELETE": Route(routes.delete_topic)},
-        "/topics/{name}/give": {"POST": Route(routes.give_topic)},
-        "/subscription": {"POST": Route(routes.subscribe)},
-        "/subscriptions": {"GET": Route(routes.list_subscribers)},
-        "/subscriber": {"POST": Route(routes.subscribe), "DELETE": Route(routes.unsubscribe)},
-        "/subscribers": {"GET": Route(routes.list_subscribers)},
-        "/subscriber/topics/{name}": {"DELETE": Route(routes.leave_topic)},
-        "/api_tokens": {"GET": Route(routes.list_tokens), "POST": Route(routes.create_token)},
-        "/api_tokens/{name}": {"DELETE": Route(routes.delete_token)},
-        "/api_tokens/{name}/rotate": {"POST": Route(routes.rotate_token)},
-        "/pulse": {"GET": Route(routes.pulse)},
-        "/pulse/scaling": {"GET": Route(routes.pulse_scaling)},
-        "/health": {"GET": Route(routes.health, is_public=True)},
-        "/health/ping": {"GET": Route(routes.health, is_public=True)},
-        "/health/ping.json": {"GET": Route(routes.health, is_public=True)},
-        "/livez": {"GET": Route(routes.livez, is_public=True)},
-        "/readyz": {"GET": Route(routes.readyz, is_public=True)},
-        "/version": {"GET": Route(routes.version, is_public=True)},
-        "/openapi.json": {"GET": Route(routes.openapi, is_public=True)},
-        "/metrics": {"GET": Route(routes.metrics, is_public=metrics_public)},
-    }
-
-
-def _queue_table(queues: Queues, letters: Letters) -> dict[str, ByMethod]:
-    return {
-        "/queues": {"GET": Route(queues.list_)},
-        "/queues/{name}": {
-            "PUT": Route(queues.register),
-            "GET": Route(queues.show),
-            "DELETE": Route(queues.delete),
-        },
-        "/queues/{name}/pull": {"POST": Route(queues.pull)},
-        "/queues/{name}/ack": {"POST": Route(queues.ack)},
-        "/queues/{name}/nack": {"POST": Route(queues.nack)},
-        "/queues/{name}/extend": {"POST": Route(queues.extend)},
-        "/queues/{name}/facets/{tenant}": {"GET": Route(queues.show_facet), "PATCH": Route(queues.change_facet)},
-        "/queues/{name}/messages": {"GET": Route(letters.peek)},
-        "/queues/{name}/purge": {"POST": Route(letters.purge)},
-        "/queues/{name}/dead": {"GET": Route(letters.list_dead)},
-        "/queues/{name}/dead/{id}": {"GET": Route(letters.show_dead)},
-        "/queues/{name}/dead/redrive": {"POST": Route(letters.redrive_dead)},
-        "/queues/{name}/dead/purge": {"POST": Route(letters.purge_dead)},
-    }
-
-
-def _errand_table(errands: ErrandRoutes) -> dict[str, ByMethod]:
-    return {
-        "/replays": {"POST": Route(errands.ask_replay), "GET": Route(errands.list_replays)},
-        "/replays/{id}": {"GET": Route(errands.show_replay), "DELETE": Route(errands.cancel_replay)},
-        "/erasures": {"POST": Route(errands.ask_erasure), "GET": Route(errands.list_erasures)},
-        "/erasures/{id}": {"GET": Route(errands.show_erasure)},
-    }

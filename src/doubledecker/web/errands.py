@@ -1,6 +1,5 @@
 """The routes of replays and erasures: asking for them, looking how they fare, cancelling; the pipeline works."""
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,6 +10,7 @@ from doubledecker.model import replay as replaying
 from doubledecker.model.token import Caller
 from doubledecker.store.errands import ERASURES, REPLAYS
 from doubledecker.web import body as bodies
+from doubledecker.web import shapes
 from doubledecker.web.authentication import require_root
 from doubledecker.web.body import BodyLimits
 
@@ -23,39 +23,37 @@ class ErrandRoutes:
         self._limits = limits
 
     async def ask_replay(self, request: Request, caller: Caller) -> Response:
-        """202: the pipeline will carry it out."""
+        """Send past events again, to one target alone."""
         asked = replaying.parse(await self._body(request))
-        return _json(views.replay(await self._errands.ask_replay(asked, caller)), status=202)
+        return shapes.json(views.replay(await self._errands.ask_replay(asked, caller)), status=202)
 
     async def list_replays(self, _request: Request, caller: Caller) -> Response:
-        """All for root, its own for a client; the newest first."""
-        return _json([views.replay(each) for each in await self._errands.list_(REPLAYS, caller)])
+        """A client's own replays, or all of them for root; the newest first."""
+        return shapes.json([views.replay(each) for each in await self._errands.list_(REPLAYS, caller)])
 
     async def show_replay(self, request: Request, caller: Caller) -> Response:
-        return _json(views.replay(await self._errands.read(REPLAYS, request.path_params["id"], caller)))
+        """How a replay fares."""
+        return shapes.json(views.replay(await self._errands.read(REPLAYS, request.path_params["id"], caller)))
 
     async def cancel_replay(self, request: Request, caller: Caller) -> Response:
-        """End it where it is; what is sent stays sent."""
-        return _json(views.replay(await self._errands.cancel(REPLAYS, request.path_params["id"], caller)))
+        """Cancel a replay; what is sent stays sent."""
+        return shapes.json(views.replay(await self._errands.cancel(REPLAYS, request.path_params["id"], caller)))
 
     async def ask_erasure(self, request: Request, caller: Caller) -> Response:
-        """202: the pipeline will carry it out."""
+        """Remove events from the lake for good, as root."""
         require_root(caller)
         asked = erasing.parse(await self._body(request))
-        return _json(views.erasure(await self._errands.ask_erasure(asked, caller)), status=202)
+        return shapes.json(views.erasure(await self._errands.ask_erasure(asked, caller)), status=202)
 
     async def list_erasures(self, _request: Request, caller: Caller) -> Response:
-        """The newest first."""
+        """All erasures, for root; the newest first."""
         require_root(caller)
-        return _json([views.erasure(each) for each in await self._errands.list_(ERASURES, caller)])
+        return shapes.json([views.erasure(each) for each in await self._errands.list_(ERASURES, caller)])
 
     async def show_erasure(self, request: Request, caller: Caller) -> Response:
+        """How an erasure fares, for root."""
         require_root(caller)
-        return _json(views.erasure(await self._errands.read(ERASURES, request.path_params["id"], caller)))
+        return shapes.json(views.erasure(await self._errands.read(ERASURES, request.path_params["id"], caller)))
 
     async def _body(self, request: Request) -> bytes:
         return await bodies.read(request.scope, request.receive, self._limits)
-
-
-def _json(value: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")

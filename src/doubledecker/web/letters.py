@@ -13,8 +13,9 @@ from doubledecker.queues import view
 from doubledecker.store import letters
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import body as bodies
-from doubledecker.web import queue_bodies, queue_shapes
+from doubledecker.web import queue_bodies, queue_shapes, shapes
 from doubledecker.web.body import BodyLimits
+from doubledecker.web.queue_shapes import Counted, DeadLetters, Peeked, PeekedMessage
 from doubledecker.web.turns import ClientLocks
 
 # A list ends here, however many rows it may have: each may hold 64 KiB.
@@ -33,30 +34,30 @@ class Letters:
         self._large_reads = large_reads
 
     async def peek(self, request: Request, caller: Caller) -> Response:
-        """The next waiting messages of a tenant, without taking them."""
+        """Look at a tenant's next messages without taking them."""
         queue = await self._queue(request, caller)
         tenant = request.query_params.get("tenant", "default")
         check_tenant(tenant)
         most = queue_bodies.limit(request.query_params.get("limit"))
-        rows: list[dict[str, object]] = []
+        rows: list[PeekedMessage] = []
         async with self._large_reads.of(caller.id):
             for partition in self._partitions.all:
                 found = await letters.peek(partition, queue, tenant, most=most, bytes_max=LIST_BYTES_MAX)
-                rows += [{"id": id_, "tenant": tenant, "event": Raw(event)} for id_, event in found]
-        return queue_shapes.json({"messages": rows[:most]})
+                rows += [PeekedMessage(id_, tenant, Raw(event)) for id_, event in found]
+        return shapes.json(Peeked(rows[:most]))
 
     async def purge(self, request: Request, caller: Caller) -> Response:
-        """Destroy waiting messages, of one tenant or of all, or only count them."""
+        """Destroy waiting messages, or count them."""
         queue = await self._queue(request, caller)
         asked = queue_bodies.purge(await self._body(request))
         if asked.dry_run:
-            return queue_shapes.json({"messages": await self._count_waiting(queue, asked.tenant_text), "dry_run": True})
+            return shapes.json(Counted(await self._count_waiting(queue, asked.tenant_text), dry_run=True))
         total = 0
         for partition in self._partitions.all:
             named = await letters.tenants(partition, queue.name) if asked.tenant_text is None else [asked.tenant_text]
             for tenant in named:
                 total += await letters.purge(partition, queue, tenant)
-        return queue_shapes.json({"messages": total, "dry_run": False})
+        return shapes.json(Counted(total, dry_run=False))
 
     async def list_dead(self, request: Request, caller: Caller) -> Response:
         """Dead letters, oldest first."""
@@ -66,21 +67,22 @@ class Letters:
         async with self._large_reads.of(caller.id):
             rows = await view.find_letters(self._partitions, queue, tenant=tenant, most=most, bytes_max=LIST_BYTES_MAX)
             count = await view.count_letters(self._partitions, queue, tenant=tenant)
-        return queue_shapes.json({"count": count, "messages": [queue_shapes.letter(row) for row in rows]})
+        return shapes.json(DeadLetters(count, [queue_shapes.letter(row) for row in rows]))
 
     async def show_dead(self, request: Request, caller: Caller) -> Response:
+        """One dead letter."""
         queue = await self._queue(request, caller)
         id_ = request.path_params["id"]
         for letter in await view.find_letters(self._partitions, queue, tenant=None, ids=[id_], most=1):
-            return queue_shapes.json(queue_shapes.letter(letter))
+            return shapes.json(queue_shapes.letter(letter))
         raise NotFound(f"queue {queue.name!r} has no dead letter {id_[:80]!r}")
 
     async def redrive_dead(self, request: Request, caller: Caller) -> Response:
-        """Bring dead letters back to their lines."""
+        """Bring dead letters back, or count them."""
         return await self._settle_dead(request, caller, is_redriven=True)
 
     async def purge_dead(self, request: Request, caller: Caller) -> Response:
-        """Destroy dead letters."""
+        """Destroy dead letters, or count them."""
         return await self._settle_dead(request, caller, is_redriven=False)
 
     async def _settle_dead(self, request: Request, caller: Caller, *, is_redriven: bool) -> Response:
@@ -89,11 +91,11 @@ class Letters:
         async with self._large_reads.of(caller.id):
             found = await view.name_letters(self._partitions, queue, tenant=asked.tenant_text, ids=asked.ids)
         if asked.dry_run:
-            return queue_shapes.json({"messages": sum(len(part) for part in found.values()), "dry_run": True})
+            return shapes.json(Counted(sum(len(part) for part in found.values()), dry_run=True))
         total = 0
         for partition, ids in found.items():
             total += await letters.settle(partition, queue, ids, is_redriven=is_redriven)
-        return queue_shapes.json({"messages": total, "dry_run": False})
+        return shapes.json(Counted(total, dry_run=False))
 
     async def _count_waiting(self, queue: Queue, tenant: str | None) -> int:
         if tenant is not None:

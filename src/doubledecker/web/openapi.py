@@ -1,19 +1,28 @@
-"""The OpenAPI document: every route, what it takes and everything it can answer; tests hold it against the server."""
+"""The OpenAPI document, made of the routes and of the types that they take and give; tests hold it against the server.
 
-from functools import cache
+What can happen to any request (bad HTTP, Redis away) is added to each route. A 500 is a bug, and not documented.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from doubledecker import __version__
-from doubledecker.web import openapi_errands, openapi_queues, openapi_stream, publishing, queue_schemas, schemas
-from doubledecker.web.operations import ANY_SCHEME, body_of, json_of, list_of, ok, operation, public
-from doubledecker.web.schemas import Schema, matching, ref
+from doubledecker.model.schema import matching
+from doubledecker.web.examples import EXAMPLES
+from doubledecker.web.problem import Problem
+from doubledecker.web.table import ByMethod, Content, Parameter, Reply, Route
+
+Schema = dict[str, Any]
 
 _DESCRIPTION = """An event bus over HTTP. Publishers post events on topics that they own; subscribers get them in
 batches at their callback; consumers pull messages from queues, fairly over tenants, under leases. Every error is
 `application/problem+json`, and its detail says what was seen and allowed."""
 
-_SECURITY_SCHEMES: dict[str, Schema] = {
+_SECURITY_SCHEMES = {
     "basic": {"type": "http", "scheme": "basic", "description": "The token as the user; any password"},
     "digest": {
         "type": "http",
@@ -22,181 +31,133 @@ _SECURITY_SCHEMES: dict[str, Schema] = {
     },
     "bearer": {"type": "http", "scheme": "bearer", "description": "The token"},
 }
-_IDEMPOTENCY_KEY: Schema = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "description": "Makes the request repeatable for 24 h: same key and body, same answer, published once",
-    "schema": matching(publishing.KEY.pattern),
-    "example": "order-1-paid",
+_ANY_SCHEME: list[Schema] = [{name: []} for name in _SECURITY_SCHEMES]
+_PROBLEMS = {
+    400: "The request is wrong: not HTTP, not UTF-8, not JSON, an unknown key, a value out of bounds",
+    401: "No token, or one that is not known",
+    403: "A known token that may not do this",
+    404: "There is no such thing",
+    408: "The head or the body came too slowly",
+    409: "It contradicts something: an Idempotency-Key used for another request, a queue that still holds messages",
+    410: "The journal no longer holds what follows that position, and strict=1 was asked for",
+    413: "More bytes or more events than one request may carry",
+    415: "A Content-Encoding, or a content type of an event, that is not understood",
+    429: "Too many of these, a quota is used up, a queue that refuses is full, or the bodies of this client's requests "
+    "take too much room; try again after Retry-After",
+    431: "The request's head is too large",
+    503: "Redis is away, or there are too many connections or bodies; try again after Retry-After",
 }
-_ALL: Schema = {
-    "name": "all",
-    "in": "query",
-    "description": "1: all events are published, in one write, or none",
-    "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
+_CHALLENGES = "One each for Digest, Basic and Bearer; stale=true asks to repeat with the new nonce"
+_HEADERS: Mapping[int, Content] = {
+    401: {"WWW-Authenticate": Annotated[str, Meta(description=_CHALLENGES)]},
+    503: {"Retry-After": Annotated[str, matching(re.compile("[0-9]+"), "Seconds")]},
 }
+_ALWAYS = (400, 408, 415, 431, 503)
+_WITH_BODY = (413, 429)
+# What these classes are called; others have the name of the class, without Body or Answer.
+_NAMES = {"Offered": "Event", "TopicView": "Topic", "ReplayAsked": "ReplayWanted", "ErasureAsked": "ErasureWanted"}
+_SCHEMAS = "#/components/schemas/"
+_REFERENCE = re.compile(rb'"#/components/schemas/(\w+)"')
 
 
-_TOPIC: Schema = {
-    "name": "name",
-    "in": "path",
-    "required": True,
-    "description": "The topic",
-    "schema": schemas.TOPIC_NAME,
-    "example": "orders",
-}
-_TOKEN: Schema = {
-    "name": "name",
-    "in": "path",
-    "required": True,
-    "description": "The token's id, or its secret",
-    "schema": {"type": "string"},
-    "example": "shop-1a2b3c4d",
-}
-
-
-_LINES: Schema = {
-    "type": "string",
-    "description": "One Event a line; empty lines are skipped",
-    "examples": ['{"topic":"orders","type":"paid"}\n{"topic":"orders","type":"shipped"}\n'],
-}
-_EVENTS_BODY: Schema = body_of(
-    {
-        "application/json": {"schema": ref("Events")},
-        **{kind: {"schema": _LINES} for kind in ("application/x-ndjson", "application/ndjson", "application/jsonl")},
+def document(routes: Mapping[str, ByMethod]) -> bytes:
+    """The whole document, in JSON."""
+    schemas = _Schemas([route for by_method in routes.values() for route in by_method.values()])
+    paths = {
+        path: {method.lower(): _operation(route, schemas) for method, route in by_method.items()}
+        for path, by_method in routes.items()
     }
-)
-
-_NO_CONTENT = {204: ok("Done")}
-_ENDED: Schema = {
-    "Ended-Subscriptions": {
-        "description": "How many subscriptions ended",
-        "schema": {"type": "string", "pattern": "^[0-9]+$"},
-    }
-}
-_SUBSCRIBE = operation(
-    "Create or replace this client's subscriber", _NO_CONTENT, 403, body=body_of(json_of(ref("Subscription")))
-)
-_SUBSCRIBERS = operation(
-    "A client's own subscriber, or all of them for root", {200: ok("The subscribers", list_of("Subscriber"))}
-)
-_METRICS: Schema = {"text/plain": {"schema": {"type": "string"}}}
-
-_PATHS: dict[str, dict[str, Schema]] = {
-    "/events": {
-        "post": operation(
-            "Publish any number of events; one that is refused does not stop the others",
-            {202: ok("The ids of the published events, in order", json_of(ref("Published")))},
-            *(403, 409, 429),
-            parameters=[_ALL, _IDEMPOTENCY_KEY],
-            body=_EVENTS_BODY,
-        )
-    },
-    "/topics": {
-        "get": operation(
-            "All topics, or a page of them when `limit` is given",
-            {200: ok("The topics", list_of("Topic"))},
-            parameters=openapi_queues.PAGE,
-        )
-    },
-    "/topics/{name}": {
-        "post": operation(
-            "Publish one event; the first client to do so owns the topic",
-            _NO_CONTENT,
-            *(403, 409, 429),
-            parameters=[_TOPIC, _IDEMPOTENCY_KEY],
-            body=body_of(json_of(ref("TopicEvent"))),
-        ),
-        "delete": operation(
-            "Forget a topic, as its owner or root; the subscriptions to it end, and its name is free",
-            {204: {**ok("Done"), "headers": _ENDED}},
-            *(403, 404),
-            parameters=[_TOPIC],
-        ),
-    },
-    "/topics/{name}/give": {
-        "post": operation(
-            "Make another client the owner of a topic, as root; its subscriptions and its count stay",
-            _NO_CONTENT,
-            *(403, 404),
-            parameters=[_TOPIC],
-            body=body_of(json_of(ref("Gift"))),
-        )
-    },
-    "/subscription": {"post": _SUBSCRIBE},
-    "/subscriptions": {"get": _SUBSCRIBERS},
-    "/subscriber": {
-        "post": _SUBSCRIBE,
-        "delete": operation("Forget this client's subscriber and what waits for it", _NO_CONTENT, 403, 404),
-    },
-    "/subscribers": {"get": _SUBSCRIBERS},
-    "/subscriber/topics/{name}": {
-        "delete": operation("End one subscription", _NO_CONTENT, 403, 404, parameters=[_TOPIC])
-    },
-    "/api_tokens": {
-        "get": operation(
-            "All client tokens, for root; never their secrets",
-            {200: ok("The tokens", list_of("TokenListed")), 204: ok("There is none")},
-            403,
-        ),
-        "post": operation(
-            "Make a client token, as root",
-            {201: ok("The token with its secret, shown this once", json_of(ref("TokenMade")))},
-            *(403, 409, 429),
-            body=body_of(json_of(ref("TokenWanted"))),
-        ),
-    },
-    "/api_tokens/{name}": {
-        "delete": operation(
-            "Revoke a token, as root; its subscriber ends with it. Also 204 when there was none",
-            _NO_CONTENT,
-            403,
-            parameters=[_TOKEN],
-        )
-    },
-    "/api_tokens/{name}/rotate": {
-        "post": operation(
-            "Replace a token's secret, as root; its id stays, and all secrets work until the overlap ends",
-            {200: ok("The token with its new secret, shown this once", json_of(ref("TokenRotated")))},
-            *(403, 404, 409, 429),
-            parameters=[_TOKEN],
-            body=body_of(json_of(ref("Rotation"))),
-        )
-    },
-    "/pulse": {"get": operation("204 when Redis answers", _NO_CONTENT)},
-    "/pulse/scaling": {"get": operation("204, a second late when there is too much work", _NO_CONTENT)},
-    "/health": {"get": public("The process runs", "Status")},
-    "/health/ping": {"get": public("The process runs", "Status")},
-    "/health/ping.json": {"get": public("The process runs", "Status")},
-    "/livez": {"get": public("The process runs", "Alive")},
-    "/readyz": {"get": public("Redis answers and a worker is alive; else 503 with `checks`", "Ready")},
-    "/version": {"get": public("Which version runs", "Version")},
-    "/openapi.json": {"get": operation("This document", {200: ok("OpenAPI 3.1", json_of({"type": "object"}))}, who=())},
-    "/metrics": {
-        "get": operation(
-            "Metrics for Prometheus; without a token only where `metrics_public` is set",
-            {200: ok("Text exposition", _METRICS)},
-            who=[{}, *ANY_SCHEME],
-        )
-    },
-}
-
-
-@cache
-def encoded() -> bytes:
-    """The whole document as it is sent, made once: anyone may ask for it, as often as they like."""
-    return msgspec.json.encode(document())
-
-
-def document() -> Schema:
-    """The whole document."""
-    return {
+    whole = {
         "openapi": "3.1.0",
         "info": {"title": "Doubledecker", "version": __version__, "description": _DESCRIPTION},
         "servers": [{"url": "/"}],
-        "paths": {**_PATHS, **openapi_stream.PATHS, **openapi_queues.PATHS, **openapi_errands.PATHS},
-        "components": {
-            "schemas": {**schemas.ALL, **queue_schemas.ALL, **openapi_errands.SCHEMAS},
-            "securitySchemes": _SECURITY_SCHEMES,
-        },
+        "paths": paths,
+        "components": {"schemas": schemas.components, "securitySchemes": _SECURITY_SCHEMES},
     }
+    return _REFERENCE.sub(lambda found: f'"{_SCHEMAS}{_name(found[1].decode())}"'.encode(), msgspec.json.encode(whole))
+
+
+class _Schemas:
+    """The schemas of all types of some routes; those of structs, and of types with a title, are components."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        types = list(dict.fromkeys([Problem, *(type_ for route in routes for type_ in _types(route))]))
+        found, structs = msgspec.json.schema_components(types, ref_template=_SCHEMAS + "{name}")
+        self._by_type: dict[object, Schema] = dict(zip(types, found, strict=True))
+        self.components: dict[str, Schema] = {}
+        for schema in structs.values():
+            self._name(schema)
+        for type_, schema in self._by_type.items():
+            if "title" in schema:
+                self._by_type[type_] = self._name(schema)
+
+    def of(self, type_: object) -> Schema:
+        return self._by_type[type_]
+
+    def content(self, content: Content) -> Schema:
+        """A body or an answer, in each of its content types."""
+        return {kind: {"schema": self.of(type_)} for kind, type_ in content.items()}
+
+    def _name(self, schema: Schema) -> Schema:
+        """Make it a component, and return a reference to it."""
+        name = _name(schema.pop("title"))
+        self.components[name] = schema | ({"examples": EXAMPLES[name]} if name in EXAMPLES else {})
+        return {"$ref": _SCHEMAS + name}
+
+
+def _types(route: Route) -> Iterator[object]:
+    for parameter in route.parameters:
+        yield parameter.type
+    yield from route.takes.values()
+    for reply in (*route.replies.values(), *_problems(route).values()):
+        yield from reply.content.values()
+        yield from reply.headers.values()
+
+
+def _name(of_class: str) -> str:
+    """What a class is called here."""
+    return _NAMES.get(of_class) or of_class.removesuffix("Body").removesuffix("Answer")
+
+
+def _operation(route: Route, schemas: _Schemas) -> Schema:
+    replies = {**_problems(route), **route.replies}
+    shown: Schema = {"summary": route.summary, "security": [] if route.is_public else _ANY_SCHEME}
+    if route.parameters:
+        shown["parameters"] = [_parameter(each, schemas) for each in route.parameters]
+    if route.takes:
+        shown["requestBody"] = {"required": True, "content": schemas.content(route.takes)}
+    shown["responses"] = {str(status): _reply(replies[status], route, schemas) for status in sorted(replies)}
+    return shown
+
+
+def _problems(route: Route) -> dict[int, Reply]:
+    """How a request may end that is wrong, or comes at a wrong time."""
+    statuses = {*_ALWAYS, *route.problems, *(_WITH_BODY if route.takes else ()), *(() if route.is_public else (401,))}
+    content = {"application/problem+json": Problem}
+    return {status: Reply(content, _PROBLEMS[status], _HEADERS.get(status, {})) for status in statuses}
+
+
+def _parameter(parameter: Parameter, schemas: _Schemas) -> Schema:
+    return {
+        "name": parameter.name,
+        "in": parameter.where,
+        "description": parameter.description,
+        "schema": schemas.of(parameter.type),
+        **({"required": True} if parameter.where == "path" else {}),
+        **({"example": parameter.example} if parameter.example else {}),
+    }
+
+
+def _reply(reply: Reply, route: Route, schemas: _Schemas) -> Schema:
+    shown: Schema = {"description": reply.description or (route.summary if reply.content else "Done")}
+    if reply.content:
+        shown["content"] = schemas.content(reply.content)
+    if reply.headers:
+        shown["headers"] = {name: _header(schemas.of(type_)) for name, type_ in reply.headers.items()}
+    return shown
+
+
+def _header(schema: Schema) -> Schema:
+    """A header, whose description stands outside of its schema."""
+    rest = {word: value for word, value in schema.items() if word != "description"}
+    return {"description": schema["description"], "schema": rest}

@@ -1,8 +1,10 @@
 """Answers that say what went wrong: `application/problem+json` (RFC 9457), one shape for every error."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
 from doubledecker.errors import (
@@ -18,9 +20,23 @@ from doubledecker.errors import (
     TooManyAtOnce,
     UnknownMedia,
 )
+from doubledecker.model.schema import Shape, one_of
+from doubledecker.web.shapes import Memory, RefusedEvent
 
 # Long enough for a restart of Redis, short enough that publishers do not pile up events.
 _RETRY_AFTER_S = "2"
+
+
+class Problem(Shape):
+    """Problem details (RFC 9457)."""
+
+    type: Annotated[str, one_of(["about:blank"])]
+    title: Annotated[str, Meta(min_length=1)]
+    status: Annotated[int, Meta(ge=400, le=599)]
+    detail: Annotated[str, Meta(min_length=1, description="What was seen, and what is allowed")]
+    refused: list[RefusedEvent] | UnsetType = UNSET
+    checks: dict[str, str] | UnsetType = UNSET
+    memory: Memory | UnsetType = UNSET
 
 
 def response(error: DoubledeckerError, headers: Sequence[tuple[str, str]] = ()) -> Response:
@@ -43,10 +59,13 @@ def plain(
     title: str,
     detail: str,
     headers: Sequence[tuple[str, str]] = (),
-    extra: Mapping[str, object] | None = None,
+    *,
+    refused: list[RefusedEvent] | UnsetType = UNSET,
+    checks: dict[str, str] | UnsetType = UNSET,
+    memory: str | UnsetType = UNSET,
 ) -> Response:
     """A problem as JSON."""
-    body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **(extra or {})}
+    body = Problem("about:blank", title, status, detail, refused, checks, memory)
     answer = Response(msgspec.json.encode(body), status_code=status, media_type="application/problem+json")
     for name, value in headers:
         answer.headers.append(name, value)

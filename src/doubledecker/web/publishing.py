@@ -33,13 +33,14 @@ from doubledecker.web import body as bodies
 from doubledecker.web import problem
 from doubledecker.web.authentication import require_client
 from doubledecker.web.body import BodyLimits
+from doubledecker.web.shapes import PublishedAnswer, RefusedEvent
 from doubledecker.web.turns import Turns
 
 # An answer longer than this is not remembered but made again, from ids that depend on the key alone.
 _ANSWER_BYTES_MAX = 4_096
 KEY_LENGTH_MAX = 255
 KEY = re.compile(rf"[\x21-\x7e]{{1,{KEY_LENGTH_MAX}}}")
-_NDJSON = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
+NDJSON = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
 # Other requests get their turn after so many events, or bytes of events: half a millisecond, or some ten if all of
 # them are refused.
 _PARSED_AT_ONCE = 200
@@ -108,7 +109,7 @@ class Publishing:
         self._turns = Turns()
 
     async def post_topic(self, request: Request, caller: Caller) -> Response:
-        """One event, as Routemaster's clients send it; 204."""
+        """Publish one event; the first client to do so owns the topic."""
         require_client(caller)
         topic = request.path_params["name"]
         body = await bodies.read(request.scope, request.receive, self._rules.body)
@@ -126,7 +127,7 @@ class Publishing:
         return _NO_CONTENT
 
     async def post_events(self, request: Request, caller: Caller) -> Response:
-        """Any number of events; 202 with their ids."""
+        """Publish any number of events; one that is refused does not stop the others."""
         require_client(caller)
         scope = request.scope
         is_whole = _is_whole(scope)
@@ -193,11 +194,11 @@ class Publishing:
         json_body.check_text(body)
         items: Sequence[_Item]
         kind = content_type.partition(b";")[0].strip().lower()
-        if kind not in (*_JSON, *_NDJSON):
+        if kind not in (*_JSON, *NDJSON):
             raise UnknownMedia(
                 f"the content type is {kind.decode('latin-1')[:80]!r}; send application/json or application/x-ndjson"
             )
-        if kind in _NDJSON:
+        if kind in NDJSON:
             items = _lines(body, lines_max=_LINES_AN_EVENT_MAX * self._rules.events_max)
         elif body.lstrip()[:1] == b"[":
             items = self._arrays.decode(body)
@@ -283,7 +284,7 @@ def _pieces(items: Sequence[_Item]) -> list[range]:
     """The indexes of the items, cut where other requests get their turn."""
     pieces, start, size = list[range](), 0, 0
     for i, item in enumerate(items):
-        size += len(item.data if isinstance(item, Offered) else item)
+        size += len((item.data or b"") if isinstance(item, Offered) else item)
         if size > _PARSED_BYTES_AT_ONCE or i - start + 1 >= _PARSED_AT_ONCE:
             pieces.append(range(start, i + 1))
             start, size = i + 1, 0
@@ -319,11 +320,11 @@ def _idempotency_key(scope: Scope) -> str:
 
 def _answer(parsed: _Parsed) -> bytes:
     ids = [draft.id for draft in parsed.drafts]
-    return msgspec.json.encode({"ids": ids, "refused": _refusals(parsed)})
+    return msgspec.json.encode(PublishedAnswer(ids, _refusals(parsed)))
 
 
-def _refusals(parsed: _Parsed) -> list[dict[str, int | str]]:
-    return [{"index": i, "why": why.detail} for i, why in sorted(parsed.refused.items())]
+def _refusals(parsed: _Parsed) -> list[RefusedEvent]:
+    return [RefusedEvent(i, why.detail) for i, why in sorted(parsed.refused.items())]
 
 
 def _accepted(answer: bytes) -> Response:
@@ -333,4 +334,4 @@ def _accepted(answer: bytes) -> Response:
 def _all_refused(parsed: _Parsed, count: int) -> Response:
     detail = f"{len(parsed.refused)} of {count} events were refused, so none was published"
     status = next(reversed(parsed.refused.values())).status
-    return problem.plain(status, "Events refused", detail, extra={"refused": _refusals(parsed)})
+    return problem.plain(status, "Events refused", detail, refused=_refusals(parsed))

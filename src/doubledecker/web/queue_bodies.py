@@ -1,10 +1,14 @@
 """The bodies of requests about queues, checked."""
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from doubledecker.errors import BadRequest
-from doubledecker.model import event, json_body
+from doubledecker.model import event, json_body, schema
 from doubledecker.model.queue import LEASE_MS_MAX, LEASE_MS_MIN
+from doubledecker.model.schema import DryRun, between, up_to
 from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Held
 
 WAIT_MS_MAX = 30_000
@@ -15,33 +19,38 @@ ATTEMPT_MAX = 9_007_199_254_740_991
 LIST_MAX = 1_000
 
 
+_DELAY = between(0, DELAY_MS_MAX, "For nack: how long until the next attempt")
+
+
 class PullBody(msgspec.Struct, forbid_unknown_fields=True):
-    """`POST /queues/:name/pull`."""
+    """What a consumer asks for."""
 
-    max: int = 1
-    wait_ms: int = 0
-    lease_ms: int | None = None
+    max: Annotated[int, between(1, PULL_MAX)] = 1
+    wait_ms: Annotated[int, between(0, WAIT_MS_MAX, "How long to wait for the first")] = 0
+    lease_ms: Annotated[int, between(LEASE_MS_MIN, LEASE_MS_MAX, "Instead of the queue's own")] | None = None
 
 
-class _Named(msgspec.Struct, forbid_unknown_fields=True):
+class HeldMessage(msgspec.Struct, forbid_unknown_fields=True):
     """A message as a consumer names it."""
 
     id: str
-    attempt: int
-    delay_ms: int | None = None
-    # Of a nack alone: a message whose work never began was not attempted.
-    attempted: bool = True
+    attempt: Annotated[int, between(0, ATTEMPT_MAX)]
+    delay_ms: Annotated[int, _DELAY] | None = None
+    attempted: Annotated[
+        bool, Meta(description="For nack: false when its work never began; then the attempt does not count")
+    ] = True
 
 
-class SettleBody(msgspec.Struct, forbid_unknown_fields=True):
-    """`POST /queues/:name/ack`, `/nack` and `/extend`."""
+class HeldBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages that a consumer holds, and what becomes of them."""
 
-    messages: list[_Named]
-    delay_ms: int = 0
-    lease_ms: int | None = None
-    why: str = "given back"
-    # Of a nack alone: not for later, but to the dead letters at once.
-    reject: bool = False
+    messages: Annotated[list[HeldMessage], up_to(SETTLE_MAX)]
+    delay_ms: Annotated[int, _DELAY] = 0
+    lease_ms: Annotated[int, between(LEASE_MS_MIN, LEASE_MS_MAX, "For extend: from now")] | None = None
+    why: Annotated[str, Meta(description="For nack", extra_json_schema={"maxLength": WHY_LENGTH_MAX})] = "given back"
+    reject: Annotated[bool, Meta(description="For nack: to the dead letters at once, whatever attempts are left")] = (
+        False
+    )
 
     @property
     def held(self) -> list[Held]:
@@ -57,10 +66,10 @@ class SettleBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
-    """What is to be purged of what waits: everything, or one tenant's."""
+    """Everything, or one tenant's."""
 
     tenant: str | int | None = None
-    dry_run: bool = False
+    dry_run: DryRun = False
 
     @property
     def tenant_text(self) -> str | None:
@@ -68,37 +77,32 @@ class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
         return event.tenant_text(self.tenant)
 
 
-class ChooseBody(PurgeBody, forbid_unknown_fields=True):
-    """Which dead letters are to be redriven or purged: all, one tenant's, or some by id."""
+class ChosenBody(PurgeBody, forbid_unknown_fields=True):
+    """All dead letters, or one tenant's, or some by id."""
 
-    ids: list[str] | None = None
+    ids: Annotated[list[str], up_to(LIST_MAX)] | None = None
 
 
 _PULL = msgspec.json.Decoder(PullBody)
-_SETTLE = msgspec.json.Decoder(SettleBody)
+_HELD = msgspec.json.Decoder(HeldBody)
 _PURGE = msgspec.json.Decoder(PurgeBody)
-_CHOOSE = msgspec.json.Decoder(ChooseBody)
+_CHOSEN = msgspec.json.Decoder(ChosenBody)
 
 
 def pull(body: bytes) -> PullBody:
     """A checked pull; an empty body asks for one message, now."""
     asked = json_body.decode(_PULL, body or b"{}", what="a pull")
-    _check("max", asked.max, 1, PULL_MAX)
-    _check("wait_ms", asked.wait_ms, 0, WAIT_MS_MAX)
-    _check("lease_ms", asked.lease_ms, LEASE_MS_MIN, LEASE_MS_MAX)
+    schema.check(asked)
     return asked
 
 
-def settle(body: bytes) -> SettleBody:
+def settle(body: bytes) -> HeldBody:
     """A checked list of messages that the consumer holds."""
-    asked = json_body.decode(_SETTLE, body, what="a list of messages")
+    asked = json_body.decode(_HELD, body, what="a list of messages")
     if len(asked.messages) > SETTLE_MAX:
         raise BadRequest(f"{len(asked.messages)} messages; at most {SETTLE_MAX} are settled in one request")
-    _check("lease_ms", asked.lease_ms, LEASE_MS_MIN, LEASE_MS_MAX)
-    _check("delay_ms", asked.delay_ms, 0, DELAY_MS_MAX)
-    for message in asked.messages:
-        _check("attempt", message.attempt, 0, ATTEMPT_MAX)
-        _check("delay_ms", message.delay_ms, 0, DELAY_MS_MAX)
+    schema.check(asked)
+    schema.check_each(asked.messages)
     if len(asked.why) > WHY_LENGTH_MAX:
         raise BadRequest(f"why has {len(asked.why)} characters; at most {WHY_LENGTH_MAX} are kept")
     return asked
@@ -109,9 +113,9 @@ def purge(body: bytes) -> PurgeBody:
     return json_body.decode(_PURGE, body or b"{}", what="a purge")
 
 
-def choose(body: bytes) -> ChooseBody:
+def choose(body: bytes) -> ChosenBody:
     """Which dead letters are meant, each once; an empty body means all."""
-    asked = json_body.decode(_CHOOSE, body or b"{}", what="a choice of dead letters")
+    asked = json_body.decode(_CHOSEN, body or b"{}", what="a choice of dead letters")
     if asked.ids is not None and len(asked.ids) > LIST_MAX:
         raise BadRequest(f"{len(asked.ids)} ids; at most {LIST_MAX} in one request")
     if asked.ids is not None:
@@ -127,8 +131,3 @@ def limit(value: str | None, *, name: str = "limit", default: int = 100) -> int:
     if not value.isdecimal() or len(value) > len(str(LIST_MAX)) or not 1 <= int(value) <= LIST_MAX:
         raise BadRequest(f"{name} is {value[:80]!r}; it must be from 1 to {LIST_MAX}")
     return int(value)
-
-
-def _check(field: str, value: int | None, least: int, most: int) -> None:
-    if value is not None and not least <= value <= most:
-        raise BadRequest(f"{field} is {value}; it must be from {least} to {most}")

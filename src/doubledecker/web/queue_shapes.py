@@ -1,74 +1,154 @@
 """How queues and what they hold look in answers."""
 
 from collections.abc import Sequence
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Raw
-from starlette.responses import Response
+from msgspec import UNSET, Meta, Raw, UnsetType
 
-from doubledecker.model.queue import Queue, Rule
+from doubledecker.model.event import Tenant
+from doubledecker.model.queue import (
+    Attempts,
+    Charge,
+    FacetLength,
+    LeaseMs,
+    Length,
+    Overflow,
+    Queue,
+    QueueName,
+    Rule,
+)
+from doubledecker.model.schema import Count, Shape
+from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, TimeoutMs
 from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.queues.gather import Pull
 from doubledecker.queues.view import Facet, QueueView
 from doubledecker.store.letters import Letter
+from doubledecker.store.queues import Held
+from doubledecker.store.subscribers import Condition
+from doubledecker.web.shapes import Health, OwnUuid, UuidSet
 
 _COUNTED = ("pulled", "acked", "nacked", "expired", "dead", "dropped", "skipped", "purged", "redriven")
 
 _OTHERS = Caller(id="", name="")
 
 
-class _Pulled(msgspec.Struct):
-    """A message as a consumer gets it; its event's bytes are passed on unread."""
+_Event = Annotated[Raw, Meta(description="The event, as it is delivered", extra_json_schema={"type": "object"})]
+
+
+class QueueDefined(Shape, kw_only=True):
+    """A queue as it was registered."""
+
+    name: QueueName
+    owner: Annotated[str, Meta(description="A token's id, or root")]
+    pattern: tuple[str, ...]
+    lease_ms: LeaseMs
+    attempts_max: Attempts
+    charge: Charge
+    max_length: Length
+    facet_max_length: FacetLength
+    overflow: Overflow
+    refuse_clients: tuple[str, ...]
+    # Of one with a callback alone.
+    callback: str | UnsetType = UNSET
+    uuid_set: UuidSet | UnsetType = UNSET
+    timeout: TimeoutMs | UnsetType = UNSET
+    max: EventsMax | UnsetType = UNSET
+    max_bytes: BytesMax | UnsetType = UNSET
+    concurrency: Concurrency | UnsetType = UNSET
+    uuid: OwnUuid | UnsetType = UNSET
+
+
+class QueueListed(QueueDefined, kw_only=True):
+    """A queue with what it holds."""
+
+    waiting: Count
+    in_flight: Count
+    delayed: Count
+    dead: Count
+    counters: dict[str, Count]
+
+
+class RuleAnswer(Shape):
+    """What holds for a facet; null is no bound."""
+
+    weight: float
+    concurrency: Count | None
+    rate_per_s: float | None
+    paused: bool
+
+
+class FacetAnswer(RuleAnswer, kw_only=True):
+    """One tenant's line."""
+
+    tenant: Tenant
+    waiting: Count
+    in_flight: Count
+    oldest: Annotated[Count, Meta(description="Age in milliseconds of the oldest waiting event, by its own time")]
+    share: Annotated[float, Meta(description="The part of the service that it is due among those that wait")]
+
+
+class QueueAnswer(QueueListed, kw_only=True):
+    """A queue with its facets."""
+
+    oldest: Annotated[Count, Meta(description="Age in milliseconds of the oldest waiting event, by its own time")]
+    facets: list[FacetAnswer]
+    health: Health | UnsetType = UNSET
+    failures: Count | UnsetType = UNSET
+    refusals: Count | UnsetType = UNSET
+    last_attempted_at: Count | UnsetType | None = UNSET
+
+
+class PulledMessage(Shape):
+    """A message as a consumer gets it."""
 
     id: str
-    attempt: int
-    tenant: str
-    event: Raw
-    lease_until: int
+    attempt: Annotated[int, Meta(ge=1)]
+    tenant: Tenant
+    event: _Event
+    lease_until: Count
 
 
-def json(value: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+class PulledAnswer(Shape):
+    messages: list[PulledMessage]
+    wait_ms: Annotated[Count, Meta(description="When more may be due; null when only a new event can tell")] | None
 
 
-def definition(queue: Queue, caller: Caller) -> dict[str, object]:
-    """A queue as it was registered; its uuid is shown to its owner alone."""
-    shown: dict[str, object] = {
-        "name": queue.name,
-        "owner": queue.owner or "root",
-        "pattern": list(queue.patterns),
-        "lease_ms": queue.lease_ms,
-        "attempts_max": queue.attempts_max,
-        "charge": queue.charge,
-        "max_length": queue.max_length,
-        "facet_max_length": queue.facet_max_length,
-        "overflow": queue.overflow,
-        "refuse_clients": list(queue.refuse_clients or ()),
-    }
-    if queue.callback:
-        shown |= {
-            "callback": queue.callback,
-            "uuid_set": queue.receiver.has_secret_uuid,
-            "timeout": queue.timeout_ms,
-            "max": queue.max_events,
-            "max_bytes": queue.max_bytes,
-            "concurrency": queue.concurrency,
-        }
-        if (queue.owner or ROOT_NAME) == caller.id:
-            shown["uuid"] = queue.receiver.uuid
-    return shown
+class SettledAnswer(Shape):
+    ids: Annotated[list[str], Meta(description="Were still the caller's")]
+    lost: list[str]
+    lease_until: Count | UnsetType = UNSET
 
 
-def numbers(seen: QueueView, caller: Caller) -> dict[str, object]:
-    """A queue with what it holds."""
-    return {
-        **definition(seen.queue, caller),
-        "waiting": seen.waiting,
-        "in_flight": seen.in_flight,
-        "delayed": seen.delayed,
-        "dead": seen.dead,
-        "counters": {name: seen.counters.get(name, 0) for name in _COUNTED},
-    }
+class PeekedMessage(Shape):
+    """A message that waits."""
+
+    id: str
+    tenant: Tenant
+    event: _Event
+
+
+class Peeked(Shape):
+    messages: list[PeekedMessage]
+
+
+class Counted(Shape):
+    messages: Count
+    dry_run: bool
+
+
+class DeadLetterAnswer(Shape):
+    id: str
+    tenant: Tenant
+    attempts: Count
+    why: str
+    died_at: Count
+    event: _Event
+
+
+class DeadLetters(Shape):
+    count: Count
+    messages: list[DeadLetterAnswer]
 
 
 class EncodedQueue(msgspec.Struct, frozen=True, gc=False):
@@ -87,53 +167,110 @@ class EncodedQueue(msgspec.Struct, frozen=True, gc=False):
 def encoded(seen: QueueView) -> EncodedQueue:
     """A queue encoded once for all who may ask."""
     queue, owner = seen.queue, seen.queue.owner or ROOT_NAME
-    for_others = msgspec.json.encode(numbers(seen, _OTHERS))
+    for_others = msgspec.json.encode(listed(seen, _OTHERS))
     # Only a queue with a callback has what its owner alone may see.
-    for_owner = msgspec.json.encode(numbers(seen, Caller(owner, owner))) if queue.callback else for_others
+    for_owner = msgspec.json.encode(listed(seen, Caller(owner, owner))) if queue.callback else for_others
     return EncodedQueue(queue.name, queue.owner, for_owner, for_others)
 
 
-def facet(seen: Facet, now_ms: int) -> dict[str, object]:
-    """One tenant's line; `oldest` is an age by the event's own time."""
+def definition(queue: Queue, caller: Caller) -> QueueDefined:
+    """A queue as it was registered."""
+    return QueueDefined(**_defined(queue, caller))
+
+
+def listed(seen: QueueView, caller: Caller) -> QueueListed:
+    """A queue with what it holds."""
+    return QueueListed(**_defined(seen.queue, caller), **_numbers(seen))
+
+
+def shown(
+    seen: QueueView, facets: Sequence[Facet], condition: Condition | None, caller: Caller, now_ms: int
+) -> QueueAnswer:
+    """A queue with its facets, and how its callback fares if it has one."""
+    ages = [now_ms - facet.oldest_at for facet in facets if facet.oldest_at is not None]
+    return QueueAnswer(
+        **_defined(seen.queue, caller),
+        **_numbers(seen),
+        oldest=max(0, *ages, 0),
+        facets=[facet(each, now_ms) for each in facets],
+        health=UNSET if condition is None else condition.health,
+        failures=UNSET if condition is None else condition.failures,
+        refusals=UNSET if condition is None else condition.refusals,
+        last_attempted_at=UNSET if condition is None else condition.last_attempted_at,
+    )
+
+
+def _defined(queue: Queue, caller: Caller) -> dict[str, Any]:
+    """The fields of a queue as it was registered; its uuid is shown to its owner alone."""
+    fields: dict[str, Any] = {
+        "name": queue.name,
+        "owner": queue.owner or ROOT_NAME,
+        "pattern": queue.patterns,
+        "lease_ms": queue.lease_ms,
+        "attempts_max": queue.attempts_max,
+        "charge": queue.charge,
+        "max_length": queue.max_length,
+        "facet_max_length": queue.facet_max_length,
+        "overflow": queue.overflow,
+        "refuse_clients": queue.refuse_clients or (),
+    }
+    if not queue.callback:
+        return fields
+    return fields | {
+        "callback": queue.callback,
+        "uuid_set": queue.receiver.has_secret_uuid,
+        "timeout": queue.timeout_ms,
+        "max": queue.max_events,
+        "max_bytes": queue.max_bytes,
+        "concurrency": queue.concurrency,
+        "uuid": queue.receiver.uuid if (queue.owner or ROOT_NAME) == caller.id else UNSET,
+    }
+
+
+def _numbers(seen: QueueView) -> dict[str, Any]:
+    """The fields of what a queue holds."""
     return {
-        "tenant": seen.tenant,
         "waiting": seen.waiting,
         "in_flight": seen.in_flight,
-        "oldest": 0 if seen.oldest_at is None else max(0, now_ms - seen.oldest_at),
-        "share": seen.share,
-        **rule(seen.rule),
+        "delayed": seen.delayed,
+        "dead": seen.dead,
+        "counters": {name: seen.counters.get(name, 0) for name in _COUNTED},
     }
 
 
-def rule(seen: Rule) -> dict[str, object]:
-    """What holds for a facet; null is no bound."""
-    return {
-        "weight": seen.weight,
-        "concurrency": seen.concurrency or None,
-        "rate_per_s": seen.rate_per_s or None,
-        "paused": seen.paused,
-    }
+def facet(seen: Facet, now_ms: int) -> FacetAnswer:
+    """One tenant's line; `oldest` is an age by the event's own time."""
+    return FacetAnswer(
+        tenant=seen.tenant,
+        waiting=seen.waiting,
+        in_flight=seen.in_flight,
+        oldest=0 if seen.oldest_at is None else max(0, now_ms - seen.oldest_at),
+        share=seen.share,
+        weight=seen.rule.weight,
+        concurrency=seen.rule.concurrency or None,
+        rate_per_s=seen.rule.rate_per_s or None,
+        paused=seen.rule.paused,
+    )
 
 
-def pulled(pull: Pull) -> dict[str, object]:
-    """What a pull answers."""
-    rows = [_Pulled(m.id, m.attempt, m.tenant, Raw(m.event), m.lease_until) for m in pull.messages]
-    return {"messages": rows, "wait_ms": pull.wait_ms}
+def rule(seen: Rule) -> RuleAnswer:
+    """What holds for a facet."""
+    return RuleAnswer(seen.weight, seen.concurrency or None, seen.rate_per_s or None, seen.paused)
 
 
-def settled(asked: Sequence[str], kept: Sequence[str]) -> dict[str, object]:
+def pulled(pull: Pull) -> PulledAnswer:
+    """What a pull answers; the bytes of events are passed on unread."""
+    rows = [PulledMessage(m.id, m.attempt, m.tenant, Raw(m.event), m.lease_until) for m in pull.messages]
+    return PulledAnswer(rows, pull.wait_ms)
+
+
+def settled(asked: Sequence[Held], kept: Sequence[str], lease_until: int | UnsetType = UNSET) -> SettledAnswer:
     """Which messages were still the caller's, and which were not."""
     mine = set(kept)
-    return {"ids": list(kept), "lost": [id_ for id_ in dict.fromkeys(asked) if id_ not in mine]}
+    lost = [id_ for id_ in dict.fromkeys(each.id for each in asked) if id_ not in mine]
+    return SettledAnswer(list(kept), lost, lease_until)
 
 
-def letter(seen: Letter) -> dict[str, object]:
+def letter(seen: Letter) -> DeadLetterAnswer:
     """A dead letter."""
-    return {
-        "id": seen.id,
-        "tenant": seen.tenant,
-        "attempts": seen.attempts,
-        "why": seen.why,
-        "died_at": seen.died_at,
-        "event": Raw(seen.event),
-    }
+    return DeadLetterAnswer(seen.id, seen.tenant, seen.attempts, seen.why, seen.died_at, Raw(seen.event))

@@ -22,7 +22,7 @@ from doubledecker.store import facets, letters, subscribers
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.queues import Held
 from doubledecker.web import body as bodies
-from doubledecker.web import queue_bodies, queue_shapes
+from doubledecker.web import queue_bodies, queue_shapes, shapes
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.paging import EncodedRows
 from doubledecker.web.queue_shapes import EncodedQueue
@@ -55,7 +55,7 @@ class Queues:
         self._all = SnapshotCache(self._look_at_all)
 
     async def register(self, request: Request, caller: Caller) -> Response:
-        """Create or replace a queue; 201 when it is new."""
+        """Register a queue: from the answer on, every matching event is put on it."""
         queue = queueing.parse(
             await self._body(request),
             name=request.path_params["name"],
@@ -65,10 +65,13 @@ class Queues:
         )
         is_new = await self._registry.register_queue(queue, caller=caller)
         kept = await self._registry.queue(queue.name, caller=caller)
-        return queue_shapes.json(queue_shapes.definition(kept, caller), status=201 if is_new else 200)
+        return shapes.json(queue_shapes.definition(kept, caller), status=201 if is_new else 200)
 
     async def list_(self, request: Request, caller: Caller) -> Response:
-        """All for root, its own for a client; of many, from the snapshot that all who ask share."""
+        """A client's own queues, or all of them for root; whole, or a page when `limit` is given.
+
+        Of many, from the snapshot that all who ask share.
+        """
         await self._registry.refresh()
         known = self._registry.snapshot.queues
         own = [queue for queue in known.values() if caller.is_root or queue.owner == caller.id]
@@ -94,24 +97,21 @@ class Queues:
         return rows
 
     async def show(self, request: Request, caller: Caller) -> Response:
-        """One queue with its facets, those with the most waiting first."""
+        """A queue, with those of its facets that have the most waiting."""
         queue = await self._queue(request, caller)
         most = queue_bodies.limit(request.query_params.get("facets"), name="facets", default=_FACETS_MAX)
         async with self._large_reads.of(caller.id):
             rows = await view.look_at_facets(self._partitions, queue, most=most)
         now_ms = clock.now_ms()
-        ages = [now_ms - row.oldest_at for row in rows if row.oldest_at is not None]
-        shown = queue_shapes.numbers(await view.look(self._partitions, queue), caller)
-        shown |= {"oldest": max(0, *ages, 0), "facets": [queue_shapes.facet(row, now_ms) for row in rows]}
+        seen = await view.look(self._partitions, queue)
+        condition = None
         if queue.callback:
             token = queue.receiver.token
             condition = (await subscribers.conditions(self._partitions, [token]))[token]
-            shown |= {"health": condition.health, "failures": condition.failures, "refusals": condition.refusals}
-            shown |= {"last_attempted_at": condition.last_attempted_at}
-        return queue_shapes.json(shown)
+        return shapes.json(queue_shapes.shown(seen, rows, condition, caller, now_ms))
 
     async def delete(self, request: Request, caller: Caller) -> Response:
-        """Forget a queue; while it holds messages, only when asked to discard them."""
+        """Forget a queue; one that holds messages only with `discard`."""
         queue = await self._queue(request, caller)
         seen = await view.look(self._partitions, queue)
         held = {"waiting": seen.waiting, "in flight": seen.in_flight, "delayed": seen.delayed, "dead": seen.dead}
@@ -124,12 +124,12 @@ class Queues:
         return Response(status_code=204)
 
     async def pull(self, request: Request, caller: Caller) -> Response:
-        """Messages under a lease; waits for the first as long as asked."""
+        """Take messages under a lease, fairly over tenants."""
         queue = await self._queue(request, caller)
         asked = queue_bodies.pull(await self._body(request))
         if asked.wait_ms == 0:
             pull = await self._rings.pull(queue, most=asked.max, lease_ms=asked.lease_ms)
-            return queue_shapes.json(queue_shapes.pulled(pull))
+            return shapes.json(queue_shapes.pulled(pull))
         patience = Patience()
         leaving = asyncio.create_task(_end_when_gone(patience, request))
         try:
@@ -147,33 +147,42 @@ class Queues:
             # Nobody is there to get them: others need not wait for the lease to end, and nothing was tried.
             unseen = [Held(message.id, message.attempt, is_spared=True) for message in pull.messages]
             await self._rings.nack(queue, unseen)
-        return queue_shapes.json(queue_shapes.pulled(pull))
+        return shapes.json(queue_shapes.pulled(pull))
 
     async def ack(self, request: Request, caller: Caller) -> Response:
+        """End messages for good."""
         queue = await self._queue(request, caller)
         held = queue_bodies.settle(await self._body(request)).held
         ids = await self._rings.ack(queue, held)
-        return queue_shapes.json(queue_shapes.settled([each.id for each in held], ids))
+        return shapes.json(queue_shapes.settled(held, ids))
 
     async def nack(self, request: Request, caller: Caller) -> Response:
+        """Give messages back, now or after a delay."""
         queue = await self._queue(request, caller)
         asked = queue_bodies.settle(await self._body(request))
-        ids = await self._rings.nack(queue, asked.held, why=asked.why, is_rejected=asked.reject)
-        return queue_shapes.json(queue_shapes.settled([each.id for each in asked.held], ids))
+        held = asked.held
+        ids = await self._rings.nack(queue, held, why=asked.why, is_rejected=asked.reject)
+        return shapes.json(queue_shapes.settled(held, ids))
 
     async def extend(self, request: Request, caller: Caller) -> Response:
+        """Hold messages longer."""
         queue = await self._queue(request, caller)
         asked = queue_bodies.settle(await self._body(request))
-        until, ids = await self._rings.extend(queue, asked.held, lease_ms=asked.lease_ms)
-        return queue_shapes.json({**queue_shapes.settled([each.id for each in asked.held], ids), "lease_until": until})
+        held = asked.held
+        until, ids = await self._rings.extend(queue, held, lease_ms=asked.lease_ms)
+        return shapes.json(queue_shapes.settled(held, ids, until))
 
     async def show_facet(self, request: Request, caller: Caller) -> Response:
+        """One tenant's line."""
         queue = await self._queue(request, caller)
         row = await view.look_at_facet(self._partitions, queue, _tenant(request))
-        return queue_shapes.json(queue_shapes.facet(row, clock.now_ms()))
+        return shapes.json(queue_shapes.facet(row, clock.now_ms()))
 
     async def change_facet(self, request: Request, caller: Caller) -> Response:
-        """Change the rules of one tenant, from its next message on; in every partition, as a tenant may be in any."""
+        """Change a tenant's weight, bounds or pause, from its next message on.
+
+        In every partition, as a tenant may be in any.
+        """
         queue = await self._queue(request, caller)
         tenant = _tenant(request)
         former = await facets.rule(self._partitions.home, queue, tenant)
@@ -183,7 +192,7 @@ class Queues:
         # Home last: what it says is what the others have too.
         for partition in reversed(self._partitions.all):
             await facets.set_rule(partition, queue, tenant, rule)
-        return queue_shapes.json(queue_shapes.rule(rule))
+        return shapes.json(queue_shapes.rule(rule))
 
     async def _queue(self, request: Request, caller: Caller) -> Queue:
         return await self._registry.queue(request.path_params["name"], caller=caller)

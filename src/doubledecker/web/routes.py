@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
 from doubledecker import __version__, clock, log
 from doubledecker.bus import overview, usage
-from doubledecker.bus.overview import ALIVE_MS, SubscriberView
+from doubledecker.bus.overview import ALIVE_MS
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.relief import MemoryRules
@@ -20,17 +22,18 @@ from doubledecker.errors import BusAway
 from doubledecker.model import json_body
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
-from doubledecker.model.token import Caller, Token
+from doubledecker.model.token import Caller
 from doubledecker.queues import view as queue_view
 from doubledecker.store import jobs, pipeline, registry
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.processes import Report
 from doubledecker.web import body as bodies
-from doubledecker.web import metrics, openapi, problem
+from doubledecker.web import metrics, problem, shapes
 from doubledecker.web.authentication import require_client, require_root
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.metrics import BusFigures
 from doubledecker.web.paging import EncodedRows
+from doubledecker.web.shapes import Alive, Ready, Status, TokenMade, TokenRotated, VersionAnswer
 
 # How long `/pulse/scaling` holds its answer when there is too much work: the signal that autoscalers read.
 _SCALING_S = 1.0
@@ -73,7 +76,7 @@ class Routes:
         return Response(status_code=204)
 
     async def pulse_scaling(self, _request: Request, _caller: Caller) -> Response:
-        """204, a second late when there is more work than the threshold."""
+        """204, a second late when there is too much work."""
         until = clock.now_ms() + self._rules.scaling_deadline_ms
         due = await asyncio.gather(*(jobs.due(partition, now_ms=until) for partition in self._partitions.all))
         if sum(due) >= self._rules.scaling_threshold:
@@ -81,15 +84,18 @@ class Routes:
         return Response(status_code=204)
 
     async def health(self, _request: Request, _caller: Caller) -> Response:
-        return _json({"status": "ok", "version": __version__})
+        """The process runs."""
+        return shapes.json(Status("ok", __version__))
 
     async def livez(self, _request: Request, _caller: Caller) -> Response:
-        return _json({"status": "alive"})
+        """The process runs."""
+        return shapes.json(Alive("alive"))
 
     async def readyz(self, _request: Request, _caller: Caller) -> Response:
-        """200 when Redis answers and a worker is alive; says also when memory is short.
+        """Redis answers and a worker is alive; else 503 with `checks`.
 
-        A full memory is no reason for 503: a balancer would turn consumers away, and they are who frees it.
+        It says also when memory is short. A full memory is no reason for 503: a balancer would turn consumers away,
+        and they are who frees it.
         """
         checks = {"redis": "ok", "worker": "ok"}
         memory = "unknown"
@@ -103,18 +109,19 @@ class Routes:
         except BusAway as error:
             checks = {"redis": error.detail, "worker": "unknown"}
         if set(checks.values()) == {"ok"}:
-            return _json({"status": "ready", "checks": checks, "memory": memory})
+            return shapes.json(Ready("ready", checks, memory))
         wrong = "; ".join(f"{name}: {state}" for name, state in checks.items() if state != "ok")
-        return problem.plain(503, "Not ready", wrong, [("Retry-After", "1")], {"checks": checks, "memory": memory})
+        return problem.plain(503, "Not ready", wrong, [("Retry-After", "1")], checks=checks, memory=memory)
 
     async def version(self, _request: Request, _caller: Caller) -> Response:
-        return _json({"name": "doubledecker", "version": __version__})
-
-    async def openapi(self, _request: Request, _caller: Caller) -> Response:
-        return Response(openapi.encoded(), media_type="application/json")
+        """Which version runs."""
+        return shapes.json(VersionAnswer("doubledecker", __version__))
 
     async def metrics(self, _request: Request, _caller: Caller) -> Response:
-        """The overview and what processes report, for Prometheus; this process alone while Redis is away."""
+        """Metrics for Prometheus; without a token only where `metrics_public` is set.
+
+        While Redis is away they are of this process alone.
+        """
         snapshot = self._registry.snapshot
         rows = len(snapshot.queues) + len(snapshot.subscribers) + len(snapshot.tokens) + len(snapshot.owners)
         return Response(await self._metrics.get(rows=rows), media_type="text/plain; version=0.0.4")
@@ -140,39 +147,40 @@ class Routes:
         )
 
     async def list_tokens(self, _request: Request, caller: Caller) -> Response:
-        """Names and ids; the secrets are not known here any more."""
+        """All client tokens, for root; never their secrets."""
         require_root(caller)
         await self._registry.refresh()
         rows = sorted(self._registry.snapshot.tokens.values(), key=lambda token: (token.name, token.id))
         if not rows:
             return Response(status_code=204)
-        return _json([_token(row) for row in rows])
+        return shapes.json([shapes.token(row) for row in rows])
 
     async def create_token(self, request: Request, caller: Caller) -> Response:
-        """201 with the secret, this once."""
+        """Make a client token, as root."""
         require_root(caller)
         name, chosen = tokens.parse_request(await self._body(request))
         secret = chosen or tokens.make_secret(name)
         token = await self._registry.create_token(name, secret, now_ms=clock.now_ms())
-        return _json({"name": name, "token": secret, "id": token.id}, status=201)
+        return shapes.json(TokenMade(name, secret, token.id), status=201)
 
     async def delete_token(self, request: Request, caller: Caller) -> Response:
-        """204 always; its subscriber ends with it."""
+        """Revoke a token, as root; its subscriber ends with it. Also 204 when there was none."""
         require_root(caller)
         await self._registry.revoke_token(request.path_params["name"], now_ms=clock.now_ms())
         return Response(status_code=204)
 
     async def rotate_token(self, request: Request, caller: Caller) -> Response:
-        """200 with the new secret, this once."""
+        """Replace a token's secret, as root; its id stays, and all secrets work until the overlap ends."""
         require_root(caller)
         asked = tokens.parse_rotation(await self._body(request))
         now_ms = clock.now_ms()
         token = await self._registry.token(request.path_params["name"], now_ms=now_ms)
         secret = asked.token or tokens.make_secret(token.name)
         token = await self._registry.rotate_token(token.id, secret, overlap_s=asked.overlap_s, now_ms=now_ms)
-        return _json({"name": token.name, "token": secret, "id": token.id, "former_until": token.former_until})
+        return shapes.json(TokenRotated(token.name, secret, token.id, token.former_until))
 
     async def list_topics(self, request: Request, _caller: Caller) -> Response:
+        """All topics, or a page of them when `limit` is given."""
         known = await self._topics.get(rows=await registry.count_topics(self._partitions.home))
         return known.answer(request.query_params)
 
@@ -185,13 +193,19 @@ class Routes:
         return EncodedRows(names, rows)
 
     async def delete_topic(self, request: Request, caller: Caller) -> Response:
-        """204, and in a header how many subscriptions ended; the original's clients want no body."""
+        """Forget a topic, as its owner or root; the subscriptions to it end, and its name is free.
+
+        How many ended is in a header: the original's clients want no body.
+        """
         publisher = "" if caller.is_root else caller.id
         ended = await self._registry.delete_topic(request.path_params["name"], publisher=publisher)
         return Response(status_code=204, headers={"Ended-Subscriptions": str(ended)})
 
     async def give_topic(self, request: Request, caller: Caller) -> Response:
-        """Root alone: a client could fill up what another may own."""
+        """Make another client the owner of a topic, as root; its subscriptions and its count stay.
+
+        Root alone: a client could fill up what another may own.
+        """
         require_root(caller)
         to = _new_owner(await self._body(request))
         await self._registry.give_topic(request.path_params["name"], to=to)
@@ -209,23 +223,25 @@ class Routes:
         return Response(status_code=204)
 
     async def unsubscribe(self, _request: Request, caller: Caller) -> Response:
+        """Forget this client's subscriber and what waits for it."""
         require_client(caller)
         await self._registry.unsubscribe(caller.id)
         return Response(status_code=204)
 
     async def leave_topic(self, request: Request, caller: Caller) -> Response:
+        """End one subscription."""
         require_client(caller)
         await self._registry.leave_topic(caller.id, request.path_params["name"])
         return Response(status_code=204)
 
     async def list_subscribers(self, _request: Request, caller: Caller) -> Response:
-        """All for root, its own for a client."""
+        """A client's own subscriber, or all of them for root."""
         await self._registry.refresh()
         known = self._registry.snapshot.subscribers.values()
         seen = [subscriber for subscriber in known if caller.is_root or subscriber.token == caller.id]
         now_ms = clock.now_ms()
         rows = await overview.look_at(self._partitions, seen)
-        return _json([_subscriber(row, caller, now_ms) for row in rows])
+        return shapes.json([shapes.subscriber(row, caller, now_ms) for row in rows])
 
     async def _ping(self) -> None:
         await asyncio.gather(*(partition.command("PING") for partition in self._partitions.all))
@@ -234,56 +250,14 @@ class Routes:
         return await bodies.read(request.scope, request.receive, self._rules.body)
 
 
-class _Gift(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of `POST /topics/:name/give`."""
+class Gift(msgspec.Struct, forbid_unknown_fields=True):
+    """A topic for another client."""
 
-    to: str
+    to: Annotated[str, Meta(description="The token id of the new owner")]
 
 
-_GIFT = msgspec.json.Decoder(_Gift)
+_GIFT = msgspec.json.Decoder(Gift)
 
 
 def _new_owner(body: bytes) -> str:
     return json_body.decode(_GIFT, body, what='a gift, like {"to": the token id of the new owner}').to
-
-
-def _token(token: Token) -> dict[str, object]:
-    """A token as it is listed."""
-    return {
-        "name": token.name,
-        "token": token.id,
-        "created_at": token.created_at,
-        "rotated_at": token.rotated_at or None,
-        "former_until": token.former_until,
-    }
-
-
-def _subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> dict[str, object]:
-    """A subscriber as it is listed; its uuid is shown to its owner alone."""
-    subscriber = view.subscriber
-    own = {"uuid": subscriber.uuid} if subscriber.token == caller.id else {}
-    return {
-        "subscriber": subscriber.token,
-        "callback": subscriber.callback,
-        "max_events": subscriber.max_events,
-        "timeout": subscriber.timeout_ms,
-        "topics": list(subscriber.topics),
-        **own,
-        "uuid_set": subscriber.has_secret_uuid,
-        "events": {
-            "sent": view.sent,
-            "queued": view.events,
-            "oldest": 0 if view.oldest_at is None else max(0, now_ms - view.oldest_at),
-        },
-        "max_bytes": subscriber.max_bytes,
-        "concurrency": subscriber.concurrency,
-        "tier": subscriber.tier,
-        "health": view.condition.health,
-        "failures": view.condition.failures,
-        "refusals": view.condition.refusals,
-        "last_attempted_at": view.condition.last_attempted_at,
-    }
-
-
-def _json(value: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")

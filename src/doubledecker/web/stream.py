@@ -78,7 +78,7 @@ class Streaming:
         self._rules = rules
 
     async def get_stream(self, request: Request, caller: Caller) -> Response:
-        """A stream of server-sent events."""
+        """Events as they are published, as server-sent events; any client hears all topics."""
         wanted = parse(request.query_params.multi_items(), request.headers)
         if request.method == "HEAD":
             return Response(headers=_HEADERS)

@@ -1,7 +1,11 @@
-"""The table of routes: paths whose variable parts are written in braces, found without trying them one by one."""
+"""The table of routes: paths whose variable parts are written in braces, found without trying them one by one.
 
-from collections.abc import Awaitable, Callable, Mapping
+A route says all that the API's document tells of it: what it takes, and how it answers. Types are those of msgspec.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,14 +13,54 @@ from starlette.responses import Response
 from doubledecker.model.token import Caller
 
 Handler = Callable[[Request, Caller], Awaitable[Response]]
+# Types of a body or an answer by content type, or of headers by name.
+Content = Mapping[str, object]
+
+
+def json(type_: object) -> Content:
+    """JSON of a type."""
+    return {"application/json": type_}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A part of the path, the query or the head that a route reads."""
+
+    where: Literal["path", "query", "header"]
+    name: str
+    description: str
+    type: object = str
+    example: str = ""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """How a request may end; without a description it is what the route is for."""
+
+    content: Content = field(default_factory=dict)
+    description: str = ""
+    headers: Content = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Route:
-    """A handler, and whether anyone may call it."""
+    """What is asked for at a path by a method, who answers, and all that can come of it.
 
+    `problems` are those that not every request may end in: openapi.py adds the others.
+    """
+
+    at: str  # the method and the path, like "GET /topics"
     handler: Handler
+    replies: Mapping[int, Reply]
+    problems: Sequence[int] = ()
+    parameters: Sequence[Parameter] = ()
+    takes: Content = field(default_factory=dict)
     is_public: bool = False
+
+    @property
+    def summary(self) -> str:
+        """The first line of what the handler's docstring says."""
+        return (self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
 ByMethod = Mapping[str, Route]
@@ -34,12 +78,17 @@ class _Step:
 class Table:
     """Routes by path, then by method."""
 
-    def __init__(self, routes: Mapping[str, ByMethod]) -> None:
-        self.routes = routes
-        self._fixed = {path: by_method for path, by_method in routes.items() if "{" not in path}
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes: dict[str, dict[str, Route]] = {}
+        for route in routes:
+            method, path = route.at.split(" ")
+            by_method = self.routes.setdefault(path, {})
+            assert method not in by_method, f"{route.at} is there twice"
+            by_method[method] = route
+        self._fixed: dict[str, ByMethod] = {path: row for path, row in self.routes.items() if "{" not in path}
         self._root = _Step()
-        for path, by_method in routes.items():
-            self._add(path, by_method)
+        for path, row in self.routes.items():
+            self._add(path, row)
 
     def find(self, path: str) -> tuple[ByMethod | None, dict[str, str]]:
         """The routes of a path, and its variable parts by name."""

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from doubledecker.bus.fenced import Row
 from doubledecker.errors import BadRequest, Refused
@@ -17,7 +17,6 @@ from doubledecker.pipeline.spark_format import column_encoder
 
 COLUMNS = ("topic", "type", "url", "tenant", "key", "id", "timestamp", "data", "traceparent")
 
-_NONE = Raw(b"")
 _check_json = msgspec.json.Decoder(Raw).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -61,7 +60,7 @@ class RowMaker:
         """A row as an event; raises BadRequest or TooLarge with the reason."""
         if topic is None or type_ is None:
             raise BadRequest(f"{'type' if topic is not None else 'topic'} is null; an event must have one")
-        text = _NONE if data is None else _json(data)
+        text = UNSET if data is None else _json(data)
         offered = Offered(topic, type_, url, tenant, key, id_, timestamp, text, traceparent)
         event = parsing.accept(offered, id_=fallback_id, now_ms=self._now_ms, limits=self._limits)
         message = parsing.encode(event)

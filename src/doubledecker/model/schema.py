@@ -1,0 +1,85 @@
+"""What the types of bodies and answers say beside their shape, for the API's document: patterns, bounds and choices.
+
+msgspec could check them while it decodes, but its errors do not say what was seen. So they are noted with the type
+only: bounds and choices are checked by `check`, and what has an error of its own by the code beside the type.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, inspect
+
+from doubledecker.errors import BadRequest
+
+Count = Annotated[int, Meta(ge=0)]
+DryRun = Annotated[bool, Meta(description="Only count")]
+# What is noted with a union, such as the bounds of a tenant that may be a number, is not for `check`.
+_SIMPLE = inspect.IntType | inspect.FloatType | inspect.StrType
+
+
+class Shape(Struct, forbid_unknown_fields=True, gc=False):
+    """An answer in JSON, or a part of one; it has no other fields."""
+
+
+def matching(pattern: re.Pattern[str], description: str | None = None, *, length_max: int | None = None) -> Meta:
+    """A string that fits the whole of a pattern."""
+    length = {} if length_max is None else {"maxLength": length_max}
+    return Meta(description=description, extra_json_schema={"pattern": f"^{pattern.pattern}$", **length})
+
+
+def between(least: float, most: float, description: str | None = None) -> Meta:
+    """A number within bounds."""
+    return Meta(description=description, extra_json_schema={"minimum": least, "maximum": most})
+
+
+def one_of(choices: Sequence[str], description: str | None = None) -> Meta:
+    """One of a few strings."""
+    return Meta(description=description, extra_json_schema={"enum": list(choices)})
+
+
+def up_to(most: int, description: str | None = None) -> Meta:
+    """A list of at most so many items."""
+    return Meta(description=description, extra_json_schema={"maxItems": most})
+
+
+def check(asked: Struct) -> None:
+    """Raise BadRequest for the first field that is out of its bounds, or not among its choices."""
+    check_each((asked,))
+
+
+def check_each(asked: Sequence[Struct]) -> None:
+    """The same for several of one type."""
+    if not asked:
+        return
+    bounds, choices = _rules(type(asked[0]))
+    for each in asked:
+        for name, least, most in bounds:
+            value = getattr(each, name)
+            # Written so that NaN fails too.
+            if value is not None and value is not UNSET and not least <= value <= most:
+                raise BadRequest(f"{name} is {value}; it must be from {least} to {most}")
+        for name, allowed in choices:
+            value = getattr(each, name)
+            if value is not None and value not in allowed:
+                raise BadRequest(f"{name} is {value[:80]!r}; it must be {' or '.join(allowed)}")
+
+
+@cache
+def _rules(struct: type[Struct]) -> tuple[list[tuple[str, float, float]], list[tuple[str, list[str]]]]:
+    """The bounds and the choices of a struct's fields."""
+    found = inspect.type_info(struct)
+    assert isinstance(found, inspect.StructType)
+    noted = [(field.name, note) for field in found.fields for note in _notes(field.type)]
+    bounds = [(name, note["minimum"], note["maximum"]) for name, note in noted if "minimum" in note]
+    return bounds, [(name, note["enum"]) for name, note in noted if "enum" in note]
+
+
+def _notes(type_: inspect.Type) -> Iterator[dict[str, Any]]:
+    """What is noted with a type, or with each of those that a field may have."""
+    if isinstance(type_, inspect.UnionType):
+        for each in type_.types:
+            yield from _notes(each)
+    elif isinstance(type_, inspect.Metadata) and isinstance(type_.type, _SIMPLE):
+        yield type_.extra_json_schema or {}

@@ -1,0 +1,193 @@
+"""Every route of the API: who answers it, what it takes, and how it ends well; the OpenAPI document is made of this.
+
+Problems that any request may meet are not repeated here: openapi.py adds them.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from msgspec import Meta, Raw
+
+from doubledecker.bus.registry import TopicView
+from doubledecker.model import glob
+from doubledecker.model.erasure import ErasureAsked
+from doubledecker.model.errand import ErasureAnswer, ReplayAnswer
+from doubledecker.model.event import Offered, Tenant, TopicEvent, TopicName
+from doubledecker.model.queue import QueueName, QueueWanted, RuleWanted
+from doubledecker.model.replay import ReplayAsked
+from doubledecker.model.schema import matching, one_of
+from doubledecker.model.subscriber import Subscription
+from doubledecker.model.token import Rotation, TokenWanted
+from doubledecker.web.errands import ErrandRoutes
+from doubledecker.web.letters import Letters
+from doubledecker.web.publishing import KEY, NDJSON, Publishing
+from doubledecker.web.queue_bodies import LIST_MAX, ChosenBody, HeldBody, PullBody, PurgeBody
+from doubledecker.web.queue_shapes import (
+    Counted,
+    DeadLetterAnswer,
+    DeadLetters,
+    FacetAnswer,
+    Peeked,
+    PulledAnswer,
+    QueueAnswer,
+    QueueDefined,
+    QueueListed,
+    RuleAnswer,
+    SettledAnswer,
+)
+from doubledecker.web.queues import Queues
+from doubledecker.web.routes import Gift, Routes
+from doubledecker.web.shapes import (
+    Alive,
+    PublishedAnswer,
+    Ready,
+    Status,
+    SubscriberAnswer,
+    TokenListed,
+    TokenMade,
+    TokenRotated,
+    VersionAnswer,
+)
+from doubledecker.web.stream import Streaming
+from doubledecker.web.table import Handler, Parameter, Reply, Route, json
+
+_DIGITS = re.compile("[0-9]+")
+_Flag = Annotated[str, one_of(["0", "1"]), Meta(extra_json_schema={"default": "0"})]
+_Rows = Annotated[str, matching(re.compile("[0-9]{1,4}"))]
+_HundredRows = Annotated[_Rows, Meta(extra_json_schema={"default": "100"})]
+_Glob = Annotated[str, matching(glob.ALLOWED, length_max=glob.LENGTH_MAX), Meta(extra_json_schema={"default": "*"})]
+_From = Annotated[str, Meta(extra_json_schema={"default": "latest"})]
+# An item that is no event is refused alone, so a list may hold anything.
+_Listed = Annotated[list[Annotated[Raw, Meta(description="An Event; see `refused`")]], Meta(min_length=1)]
+_Events = Annotated[Offered | _Listed, Meta(title="Events")]
+_EXAMPLE = '{"topic":"orders","type":"paid"}\n{"topic":"orders","type":"shipped"}\n'
+_Lines = Annotated[str, Meta(description="One Event a line; empty lines are skipped", examples=[_EXAMPLE])]
+
+_TOPIC = Parameter("path", "name", "The topic", TopicName, "orders")
+_TOKEN = Parameter("path", "name", "The token's id, or its secret", example="shop-1a2b3c4d")
+_QUEUE = Parameter("path", "name", "The queue", QueueName, "jobs")
+_TENANT = Parameter("path", "tenant", "The tenant", Tenant, "acme")
+_LETTER = Parameter("path", "id", "The dead letter's id", example="0-1")
+_ERRAND = Parameter("path", "id", "Its id", example="mX2kcBzQeRf8TQm1o9Ja")
+_OF_TENANT = Parameter("query", "tenant", "Of this tenant alone", Tenant)
+_LIMIT = Parameter("query", "limit", f"Rows, at most {LIST_MAX}", _HundredRows)
+_FACETS = Parameter("query", "facets", f"Facets shown, at most {LIST_MAX}", _HundredRows)
+_DISCARD = Parameter("query", "discard", "1 destroys what the queue holds", _Flag)
+_ALL = Parameter("query", "all", "1: all events are published, in one write, or none", _Flag)
+_PAGE = (
+    Parameter("query", "limit", f"Rows of a page, at most {LIST_MAX}; all without it", _Rows),
+    Parameter("query", "after", "With limit: the name that the page follows"),
+)
+_REPEATABLE = "Makes the request repeatable for 24 h: same key and body, same answer, published once"
+_KEY = Parameter("header", "Idempotency-Key", _REPEATABLE, Annotated[str, matching(KEY)], "order-1-paid")
+_GLOB = "A glob on the routing key tenant:topic:type; `*` is any text, `?` one character"
+_START = "Where to start: `earliest`, `latest`, or after the event of a stream with this id"
+_STREAM = (
+    Parameter("query", "pattern", _GLOB, _Glob, "*:page:*"),
+    Parameter("query", "from", _START, _From),
+    Parameter("query", "strict", "1: 410, or the end of the stream, instead of a gap", _Flag),
+    Parameter("header", "Last-Event-ID", "The id of the last event that was received; goes before `from`"),
+)
+
+
+def _ok(type_: object, description: str = "") -> Mapping[int, Reply]:
+    return {200: Reply(json(type_), description)}
+
+
+_EVENTS = {**json(_Events), **{kind.decode(): _Lines for kind in NDJSON}}
+_DONE = {204: Reply()}
+_ENDED = {
+    204: Reply(headers={"Ended-Subscriptions": Annotated[str, matching(_DIGITS, "How many subscriptions ended")]})
+}
+_STREAMED = Reply({"text/event-stream": str}, "Events, and `gap` and `dropped` as named events; without end")
+_PUBLISHED = Reply(json(PublishedAnswer), "The ids of the published events, in order")
+_TOKENS = {200: Reply(json(list[TokenListed])), 204: Reply(description="There is none")}
+_TOKEN_MADE = Reply(json(TokenMade), "The token with its secret, shown this once")
+_ROTATED = _ok(TokenRotated, "The token with its new secret, shown this once")
+_DEFINED = {
+    201: Reply(json(QueueDefined), "The queue is new"),
+    200: Reply(json(QueueDefined), "The queue was replaced, or is as it was"),
+}
+_ASKED = "The pipeline will carry it out"
+
+
+def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> list[Route]:
+    """Topics, events, who publishes and who subscribes."""
+    wanted, subscribers = json(Subscription), _ok(list[SubscriberAnswer])
+    rotating = (403, 404, 409, 429)
+    return [
+        Route("POST /events", publishing.post_events, {202: _PUBLISHED}, (403, 409, 429), (_ALL, _KEY), _EVENTS),
+        Route("GET /stream", streaming.get_stream, {200: _STREAMED}, (410, 429), _STREAM),
+        Route("GET /topics", routes.list_topics, _ok(list[TopicView]), parameters=_PAGE),
+        Route("POST /topics/{name}", publishing.post_topic, _DONE, (403, 409, 429), (_TOPIC, _KEY), json(TopicEvent)),
+        Route("DELETE /topics/{name}", routes.delete_topic, _ENDED, (403, 404), (_TOPIC,)),
+        Route("POST /topics/{name}/give", routes.give_topic, _DONE, (403, 404), (_TOPIC,), json(Gift)),
+        Route("POST /subscription", routes.subscribe, _DONE, (403,), takes=wanted),
+        Route("GET /subscriptions", routes.list_subscribers, subscribers),
+        Route("POST /subscriber", routes.subscribe, _DONE, (403,), takes=wanted),
+        Route("DELETE /subscriber", routes.unsubscribe, _DONE, (403, 404)),
+        Route("GET /subscribers", routes.list_subscribers, subscribers),
+        Route("DELETE /subscriber/topics/{name}", routes.leave_topic, _DONE, (403, 404), (_TOPIC,)),
+        Route("GET /api_tokens", routes.list_tokens, _TOKENS, (403,)),
+        Route("POST /api_tokens", routes.create_token, {201: _TOKEN_MADE}, (403, 409, 429), takes=json(TokenWanted)),
+        Route("DELETE /api_tokens/{name}", routes.delete_token, _DONE, (403,), (_TOKEN,)),
+        Route("POST /api_tokens/{name}/rotate", routes.rotate_token, _ROTATED, rotating, (_TOKEN,), json(Rotation)),
+    ]
+
+
+def of_queues(queues: Queues, letters: Letters) -> list[Route]:
+    """Queues, the rules of their facets, and what they hold."""
+    mine, held, settled = (403, 404), json(HeldBody), _ok(SettledAnswer)
+    one, facet, letter, some = (_QUEUE,), (_QUEUE, _TENANT), (_QUEUE, _LETTER), (_QUEUE, _OF_TENANT, _LIMIT)
+    chosen, counted, ruled = json(ChosenBody), _ok(Counted), _ok(RuleAnswer, "What holds now")
+    return [
+        Route("GET /queues", queues.list_, _ok(list[QueueListed]), parameters=_PAGE),
+        Route("PUT /queues/{name}", queues.register, _DEFINED, (403, 429), one, json(QueueWanted)),
+        Route("GET /queues/{name}", queues.show, _ok(QueueAnswer), mine, (_QUEUE, _FACETS)),
+        Route("DELETE /queues/{name}", queues.delete, _DONE, (403, 404, 409), (_QUEUE, _DISCARD)),
+        Route("POST /queues/{name}/pull", queues.pull, _ok(PulledAnswer), mine, one, json(PullBody)),
+        Route("POST /queues/{name}/ack", queues.ack, settled, mine, one, held),
+        Route("POST /queues/{name}/nack", queues.nack, settled, mine, one, held),
+        Route("POST /queues/{name}/extend", queues.extend, settled, mine, one, held),
+        Route("GET /queues/{name}/facets/{tenant}", queues.show_facet, _ok(FacetAnswer), mine, facet),
+        Route("PATCH /queues/{name}/facets/{tenant}", queues.change_facet, ruled, mine, facet, json(RuleWanted)),
+        Route("GET /queues/{name}/messages", letters.peek, _ok(Peeked), mine, some),
+        Route("POST /queues/{name}/purge", letters.purge, counted, mine, one, json(PurgeBody)),
+        Route("GET /queues/{name}/dead", letters.list_dead, _ok(DeadLetters), mine, some),
+        Route("GET /queues/{name}/dead/{id}", letters.show_dead, _ok(DeadLetterAnswer), mine, letter),
+        Route("POST /queues/{name}/dead/redrive", letters.redrive_dead, counted, mine, one, chosen),
+        Route("POST /queues/{name}/dead/purge", letters.purge_dead, counted, mine, one, chosen),
+    ]
+
+
+def of_errands(errands: ErrandRoutes) -> list[Route]:
+    """Replays and erasures, which the pipeline carries out."""
+    replay, erasure = {202: Reply(json(ReplayAnswer), _ASKED)}, {202: Reply(json(ErasureAnswer), _ASKED)}
+    one = (_ERRAND,)
+    return [
+        Route("POST /replays", errands.ask_replay, replay, (403, 404, 429), takes=json(ReplayAsked)),
+        Route("GET /replays", errands.list_replays, _ok(list[ReplayAnswer])),
+        Route("GET /replays/{id}", errands.show_replay, _ok(ReplayAnswer), (403, 404), one),
+        Route("DELETE /replays/{id}", errands.cancel_replay, _ok(ReplayAnswer), (403, 404, 409), one),
+        Route("POST /erasures", errands.ask_erasure, erasure, (403, 429), takes=json(ErasureAsked)),
+        Route("GET /erasures", errands.list_erasures, _ok(list[ErasureAnswer]), (403,)),
+        Route("GET /erasures/{id}", errands.show_erasure, _ok(ErasureAnswer), (403, 404), one),
+    ]
+
+
+def of_process(routes: Routes, *, document: Handler, metrics_public: bool) -> list[Route]:
+    """How the bus and the process are, and what there is to ask for."""
+    metrics = {200: Reply({"text/plain": str}, "Text exposition")}
+    return [
+        Route("GET /pulse", routes.pulse, _DONE),
+        Route("GET /pulse/scaling", routes.pulse_scaling, _DONE),
+        Route("GET /health", routes.health, _ok(Status), is_public=True),
+        Route("GET /health/ping", routes.health, _ok(Status), is_public=True),
+        Route("GET /health/ping.json", routes.health, _ok(Status), is_public=True),
+        Route("GET /livez", routes.livez, _ok(Alive), is_public=True),
+        Route("GET /readyz", routes.readyz, _ok(Ready), is_public=True),
+        Route("GET /version", routes.version, _ok(VersionAnswer), is_public=True),
+        Route("GET /openapi.json", document, _ok(dict, "OpenAPI 3.1"), is_public=True),
+        Route("GET /metrics", routes.metrics, metrics, is_public=metrics_public),
+    ]

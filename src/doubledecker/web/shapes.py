@@ -1,0 +1,133 @@
+"""How tokens, subscribers, published events and processes look in answers; those of queues are in queue_shapes.py."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from starlette.responses import Response
+
+from doubledecker.bus.overview import SubscriberView
+from doubledecker.model.event import TopicName
+from doubledecker.model.schema import Count, Shape, one_of
+from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, Tier, TimeoutMs
+from doubledecker.model.token import Caller, Token, TokenName
+
+OwnUuid = Annotated[str, Meta(description="The user name that deliveries carry; shown to its owner alone")]
+UuidSet = Annotated[
+    bool, Meta(description="Whether it is one that others cannot know; false where version 0.1.0 took the public id")
+]
+Health = Annotated[int, Meta(ge=0, le=100)]
+Memory = Annotated[
+    str, Meta(description="Whether it is short", extra_json_schema={"pattern": "^(ok|short|full|unknown)"})
+]
+_FormerUntil = Annotated[Count, Meta(description="When the last former secret ends, or ended; null for none")]
+
+
+def json(value: object, status: int = 200) -> Response:
+    """An answer in JSON."""
+    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+
+
+class Status(Shape):
+    status: Annotated[str, one_of(["ok"])]
+    version: str
+
+
+class Alive(Shape):
+    status: Annotated[str, one_of(["alive"])]
+
+
+class Ready(Shape):
+    status: Annotated[str, one_of(["ready"])]
+    checks: dict[str, Annotated[str, one_of(["ok"])]]
+    memory: Memory
+
+
+class VersionAnswer(Shape):
+    name: Annotated[str, one_of(["doubledecker"])]
+    version: str
+
+
+class RefusedEvent(Shape):
+    """An event that was not published, by its place in the request."""
+
+    index: Count
+    why: str
+
+
+class PublishedAnswer(Shape):
+    ids: Annotated[list[str], Meta(min_length=1)]
+    refused: list[RefusedEvent]
+
+
+class TokenMade(Shape):
+    name: TokenName
+    token: Annotated[TokenName, Meta(description="The secret, shown this once")]
+    id: Annotated[str, Meta(description="What stands for the token wherever it is listed")]
+
+
+class TokenListed(Shape):
+    name: TokenName
+    token: Annotated[str, Meta(description="The public id")]
+    created_at: Count
+    rotated_at: Annotated[Count, Meta(description="When its secret was replaced last")] | None
+    former_until: _FormerUntil | None
+
+
+class TokenRotated(Shape):
+    name: TokenName
+    token: Annotated[TokenName, Meta(description="The new secret, shown this once")]
+    id: str
+    former_until: _FormerUntil | None
+
+
+class SubscriberEvents(Shape):
+    sent: Annotated[Count, Meta(description="Events delivered")]
+    queued: Annotated[Count, Meta(description="Events waiting")]
+    oldest: Annotated[Count, Meta(description="Age in milliseconds of the oldest waiting batch, 0 for none")]
+
+
+class SubscriberAnswer(Shape, kw_only=True):
+    subscriber: Annotated[str, Meta(description="The public id of its token")]
+    callback: str
+    max_events: EventsMax
+    timeout: TimeoutMs
+    topics: Annotated[tuple[TopicName, ...], Meta(extra_json_schema={"uniqueItems": True})]
+    uuid: OwnUuid | UnsetType = UNSET
+    uuid_set: UuidSet
+    events: SubscriberEvents
+    max_bytes: BytesMax
+    concurrency: Concurrency
+    tier: Tier
+    health: Health
+    failures: Annotated[Count, Meta(description="Different batches that failed in a row; 0 while it is well")]
+    refusals: Annotated[Count, Meta(description="Different batches that it refused for their content, in a row")]
+    last_attempted_at: Count | None
+
+
+def token(listed: Token) -> TokenListed:
+    """A token as it is listed."""
+    return TokenListed(listed.name, listed.id, listed.created_at, listed.rotated_at or None, listed.former_until)
+
+
+def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberAnswer:
+    """A subscriber as it is listed; its uuid is shown to its owner alone."""
+    listed, condition = view.subscriber, view.condition
+    oldest = 0 if view.oldest_at is None else max(0, now_ms - view.oldest_at)
+    return SubscriberAnswer(
+        subscriber=listed.token,
+        callback=listed.callback,
+        max_events=listed.max_events,
+        timeout=listed.timeout_ms,
+        topics=listed.topics,
+        uuid=listed.uuid if listed.token == caller.id else UNSET,
+        uuid_set=listed.has_secret_uuid,
+        events=SubscriberEvents(sent=view.sent, queued=view.events, oldest=oldest),
+        max_bytes=listed.max_bytes,
+        concurrency=listed.concurrency,
+        tier=listed.tier,
+        health=condition.health,
+        failures=condition.failures,
+        refusals=condition.refusals,
+        last_attempted_at=condition.last_attempted_at,
+    )
