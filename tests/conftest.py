@@ -1,6 +1,8 @@
 """Fixtures: a real server, in three shapes, emptied before each test."""
 
+import os
 import signal
+import sys
 import threading
 import uuid
 from collections.abc import AsyncIterator
@@ -19,6 +21,15 @@ from doubledecker.store.partitions import Partitions
 # A shell that starts tests in the background has them ignore interrupts, and so would all that they start.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Where no bytecode is written, each of the thousand processes that the tests start compiles all that it imports.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(
+        Path(__file__).parents[1] / ".pytest_cache" / "bytecode"
+    )
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 # On a busy machine a Redis may get no processor for seconds; what is tested is seldom that it is silent.
