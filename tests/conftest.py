@@ -1,6 +1,7 @@
 """Fixtures: a real server, in three shapes, emptied before each test."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -30,6 +31,15 @@ if sys.dont_write_bytecode:
         Path(__file__).parents[1] / ".pytest_cache" / "bytecode"
     )
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+_SLOW_FILE = re.compile(r"^pytestmark = .*\bpytest\.mark\.slow\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import a file for the fast tests when all of it is slow: Spark and the lake's readers stay out."""
+    is_slow_file = config.option.markexpr == "not slow" and collection_path.suffix == ".py"
+    return True if is_slow_file and _SLOW_FILE.search(collection_path.read_text()) else None
 
 
 # On a busy machine a Redis may get no processor for seconds; what is tested is seldom that it is silent.

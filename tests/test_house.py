@@ -10,6 +10,8 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
+
 from doubledecker.assembly.settings import ALIASES, Settings
 
 ROOT = Path(__file__).parent.parent
@@ -150,6 +152,18 @@ def test_every_log_line_is_in_the_operations_page():
     }
 
     assert {name for name in lines if f"`{name}`" not in page} == set()
+
+
+@pytest.mark.slow
+def test_collecting_the_fast_tests_imports_neither_spark_nor_what_reads_the_lake():
+    code = (
+        "import sys, pytest; pytest.main(['--collect-only', '-m', 'not slow', '-p', 'no:xdist']); print(*sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    collected, _, modules = printed.rpartition("\n\n")
+
+    assert "tests/test_house.py" in collected
+    assert {"pyspark", "pyarrow", "deltalake", "duckdb", "pandas", "polars"} & set(modules.split()) == set()
 
 
 def test_uv_trusts_the_certificates_of_the_system():

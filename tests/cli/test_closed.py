@@ -16,6 +16,8 @@ from doubledecker.pipeline import files, measures, tombstones
 from doubledecker.store.journal import Entry
 from lakes import land_entry
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def closed(path: Path) -> Iterator[None]:

@@ -17,6 +17,8 @@ from doubledecker.pipeline import files, landing, tombstones
 from doubledecker.store.journal import Attempt, Entry
 from lakes import land_entry
 
+pytestmark = pytest.mark.slow
+
 HIDING = """\
 import sys
 

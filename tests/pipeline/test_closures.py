@@ -11,6 +11,8 @@ from doubledecker.pipeline.publishing import TaskWork
 from doubledecker.pipeline.resending import Work
 from doubledecker.pipeline.sink import BusWriter, SinkPlan
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = Settings(root_key="the-root-key", spark_conf="spark.hadoop.fs.s3a.secret.key=the-secret")
 
 

@@ -20,6 +20,8 @@ from doubledecker.pipeline.refusals import RefusedRows
 from doubledecker.store.journal import Entry
 from lakes import named_in_log
 
+pytestmark = pytest.mark.slow
+
 DAY_S = 86_400
 LINE = b'{"topic":"%s","type":"create","t":%d,"id":"id-%d"}'
 

@@ -23,6 +23,8 @@ from doubledecker.pipeline.versions import Version
 from doubledecker.store.journal import Entry
 from traffic import BEGAN_MS, Traffic
 
+pytestmark = pytest.mark.slow
+
 LINE = b'{"topic":"orders","type":"create","t":%d,"id":"id-%d"}'
 
 
