@@ -1,6 +1,9 @@
 """Fixtures: a real server, in three shapes, emptied before each test."""
 
+import os
+import re
 import signal
+import sys
 import threading
 import uuid
 from collections.abc import AsyncIterator
@@ -19,6 +22,33 @@ from doubledecker.store.partitions import Partitions
 # A shell that starts tests in the background has them ignore interrupts, and so would all that they start.
 if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Where no bytecode is written, each of the thousand processes that the tests start compiles all that it imports.
+if sys.dont_write_bytecode:
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(
+        Path(__file__).parents[1] / ".pytest_cache" / "bytecode"
+    )
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A JVM of a test lives for too short a time to earn back what optimising its code costs: half of its time.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Laws are tried with a fifth of their examples among the fast tests; `make test` tries all."""
+    if config.option.markexpr == "not slow":
+        os.environ.setdefault("LAW_SCALE", "0.2")
+
+
+_SLOW_FILE = re.compile(r"^pytestmark = .*\bpytest\.mark\.slow\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import a file for the fast tests when all of it is slow: Spark and the lake's readers stay out."""
+    is_slow_file = config.option.markexpr == "not slow" and collection_path.suffix == ".py"
+    return True if is_slow_file and _SLOW_FILE.search(collection_path.read_text()) else None
 
 
 # On a busy machine a Redis may get no processor for seconds; what is tested is seldom that it is silent.

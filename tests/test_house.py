@@ -16,6 +16,7 @@ from doubledecker.assembly.settings import ALIASES, Settings
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
+TREES = {path: ast.parse(path.read_text()) for path in SOURCES}
 LUA = sorted((ROOT / "src").rglob("*.lua"))
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "core", "manager", "misc"}
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -25,27 +26,31 @@ def _short(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=_short)
-def test_a_file_opens_with_a_sentence_and_is_at_most_500_lines(path: Path):
-    text = path.read_text()
-
-    assert ast.get_docstring(ast.parse(text)), "the first line says what the file holds"
-    assert text.count("\n") <= 500
+def test_a_file_opens_with_a_sentence():
+    assert [_short(path) for path in SOURCES if not ast.get_docstring(TREES[path])] == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=_short)
-def test_functions_are_at_most_40_lines(path: Path):
+def test_a_file_has_at_most_500_lines():
+    assert [_short(path) for path in SOURCES if path.read_text().count("\n") > 500] == []
+
+
+def test_functions_are_at_most_40_lines():
     functions = [
-        n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+        (path, node)
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
-    assert [f.name for f in functions if (f.end_lineno or 0) - f.lineno + 1 > 40] == []
+    assert [f"{_short(path)}: {f.name}" for path, f in functions if (f.end_lineno or 0) - f.lineno + 1 > 40] == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=_short)
-def test_no_file_has_a_name_that_fits_any_code(path: Path):
-    assert path.stem not in BANNED_NAMES
-    assert len(path.relative_to(ROOT / "src").parts) <= 4
+def test_no_file_has_a_name_that_fits_any_code():
+    assert [_short(path) for path in SOURCES if path.stem in BANNED_NAMES] == []
+
+
+def test_no_folder_is_deeper_than_three():
+    assert [_short(path) for path in SOURCES if len(path.relative_to(ROOT / "src").parts) > 4] == []
 
 
 def test_a_broad_except_lives_only_at_the_edge_of_a_request_of_a_job_of_a_step_of_a_stage_and_of_a_users_code():
@@ -132,11 +137,10 @@ def _constant(name: str) -> float:
     return value
 
 
-@pytest.mark.parametrize("page", PAGES, ids=_short)
-def test_links_between_documents_lead_somewhere(page: Path):
-    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())
+def test_links_between_documents_lead_somewhere():
+    links = [(page, link) for page in PAGES for link in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text())]
 
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    assert [f"{_short(page)}: {link}" for page, link in links if not (page.parent / link).exists()] == []
 
 
 def test_every_log_line_is_in_the_operations_page():
@@ -148,6 +152,18 @@ def test_every_log_line_is_in_the_operations_page():
     }
 
     assert {name for name in lines if f"`{name}`" not in page} == set()
+
+
+@pytest.mark.slow
+def test_collecting_the_fast_tests_imports_neither_spark_nor_what_reads_the_lake():
+    code = (
+        "import sys, pytest; pytest.main(['--collect-only', '-m', 'not slow', '-p', 'no:xdist']); print(*sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    collected, _, modules = printed.rpartition("\n\n")
+
+    assert "tests/test_house.py" in collected
+    assert {"pyspark", "pyarrow", "deltalake", "duckdb", "pandas", "polars"} & set(modules.split()) == set()
 
 
 def test_uv_trusts_the_certificates_of_the_system():

@@ -29,7 +29,10 @@ def _kinds() -> Iterator[type[BaseException]]:
                 yield value
 
 
-KINDS = sorted(set(_kinds()), key=lambda kind: f"{kind.__module__}.{kind.__qualname__}")
+@pytest.fixture(scope="module")
+def kinds() -> list[type[BaseException]]:
+    """All errors of the package. A fixture, as it imports everything, Spark too."""
+    return sorted(set(_kinds()), key=lambda kind: f"{kind.__module__}.{kind.__qualname__}")
 
 
 def _made(kind: type[BaseException]) -> BaseException:
@@ -69,16 +72,17 @@ def _value(hint: object) -> object:
     raise AssertionError(f"no value for {hint}")
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind.__module__}.{kind.__qualname__}")
-def test_an_error_survives_pickling_and_copying(kind: type[BaseException]):
-    error = _made(kind)
-    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
-        assert type(again) is kind
-        assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
+def test_errors_survive_pickling_and_copying(kinds: list[type[BaseException]], subtests: pytest.Subtests):
+    for kind in kinds:
+        with subtests.test(kind=kind):
+            error = _made(kind)
+            for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+                assert type(again) is kind
+                assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
 
 
-def test_there_are_errors_of_every_part():
-    parts = {kind.__module__.split(".")[1] for kind in KINDS if issubclass(kind, Portable)}
+def test_there_are_errors_of_every_part(kinds: list[type[BaseException]]):
+    parts = {kind.__module__.split(".")[1] for kind in kinds if issubclass(kind, Portable)}
 
     assert {"client", "errors", "stages"} <= parts
-    assert len(KINDS) > 50
+    assert len(kinds) > 50

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cli import forks
 from doubledecker.store import embedded, ports
 
 COMMAND = [sys.executable, "-m", "doubledecker"]
@@ -26,6 +27,8 @@ def environment(**changes: str) -> dict[str, str]:
 
 def run(*arguments: str, stdin: str = "", within_s: float = 30.0, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
+    if not any(name.startswith("PYTHON") for name in changes):
+        return forks.run(arguments, environment=environment(**changes), stdin=stdin, within_s=within_s)
     return subprocess.run(
         [*COMMAND, *arguments],
         env=environment(**changes),

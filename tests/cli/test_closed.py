@@ -18,6 +18,8 @@ from doubledecker.pipeline.metrics import measures
 from doubledecker.store.journal import Entry
 from lakes import land_entry
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def closed(path: Path) -> Iterator[None]:

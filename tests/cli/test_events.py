@@ -19,6 +19,8 @@ from doubledecker.pipeline.land import landing
 from doubledecker.store.journal import Attempt, Entry
 from lakes import land_entry
 
+pytestmark = pytest.mark.slow
+
 HIDING = """\
 import sys
 

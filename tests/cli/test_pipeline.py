@@ -6,7 +6,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
 from cli.commands import Up, an_up, children, is_running, run, until
 from doubledecker.store import ports
@@ -74,6 +73,8 @@ def test_where_to_look_is_said_once():
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_up_brings_the_pipeline_up_and_events_land(data_dir: Path):
+    from deltalake import DeltaTable
+
     with an_up(data_dir, with_pipeline=True) as up:
         until(lambda: state_of(data_dir)["run"], within_s=30)
         first = state_of(data_dir)["run"]["state"]
@@ -127,6 +128,8 @@ def jvms(up: Up) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_one_pass_ends_by_itself_and_another_lake_is_refused(data_dir: Path, tmp_path: Path):
+    from deltalake import DeltaTable
+
     link = tmp_path / "link"
     link.symlink_to(data_dir)
     with an_up(data_dir, "--no-demo") as up:

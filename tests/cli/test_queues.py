@@ -60,6 +60,7 @@ def test_messages_are_pulled_and_acked(bus: Up, jobs: str):
     assert (shown(bus, jobs)["in_flight"], shown(bus, jobs)["counters"]["acked"]) == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_pull_waits_for_longer_than_other_answers_may_take(bus: Up):
     """It was given up after 10 s, as if there were no bus."""
     assert queue(bus, "register", "quiet", "none:none:none").returncode == 0

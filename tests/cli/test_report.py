@@ -17,6 +17,8 @@ from doubledecker.model.summary import Moment, Summary
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.metrics import measures, sketches
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2026, 1, 15, 12, tzinfo=UTC)
 DAY = ("--from", "2026-01-15T00:00:00Z", "--to", "2026-01-16T00:00:00Z")
 # Names that would break a page that does not escape them.

@@ -24,7 +24,7 @@ KILLS = 3
 FILES, ROWS = 16, 4000
 QUERY = """
 import sys
-from doubledecker.pipeline import connector
+from doubledecker.pipeline.spark_format import connector
 from doubledecker.pipeline.session import SessionPlan, open_session
 url, partitions, publisher, source, checkpoint = sys.argv[1:]
 spark = open_session(SessionPlan(master="local[2]", more={"spark.sql.files.maxPartitionBytes": "65536"}))

@@ -12,7 +12,6 @@ from conftest import Topology
 from feed import a_feed
 from harness import a_bus, within
 from processes import Process
-from sourcing import quarantined
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -87,6 +86,8 @@ async def _start(name: str, url: str, token: str, *arguments: str) -> asyncio.su
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_the_example_of_a_source_publishes_its_orders_and_keeps_the_one_it_cannot(one: Topology, tmp_path: Path):
+    from sourcing import quarantined
+
     shutil.copytree(EXAMPLES / "sources", tmp_path / "sources")
     settings = {
         "DOUBLEDECKER_REDIS_URL": one.url,

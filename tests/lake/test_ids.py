@@ -17,6 +17,8 @@ from doubledecker.store.journal import Entry
 from feed import a_feed
 from lakes import a_plain_lake, land_entry
 
+pytestmark = pytest.mark.slow
+
 
 def ids(found: Found) -> list[str]:
     return [str(row["id"]) for row in found]

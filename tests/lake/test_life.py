@@ -28,6 +28,8 @@ from lakes import PlainLake, a_plain_lake, land_entry
 from receiver import Receiver
 from watching import a_queue, register, until_empty, watching
 
+pytestmark = pytest.mark.slow
+
 
 async def test_an_events_life_is_its_acceptance_and_every_attempt(one: Topology, tmp_path: Path):
     async with Receiver(plan=lambda number: 503 if number == 1 else 200) as receiver, a_bus(one) as bus:

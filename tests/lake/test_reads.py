@@ -26,6 +26,8 @@ from feed import Feed, a_feed
 from lakes import PlainLake, a_plain_lake
 from unreadable import FAR, LONG, some_events
 
+pytestmark = pytest.mark.slow
+
 _ENDLESS = "select sum(a.range + b.range) from range(10000000) a, range(10000000) b"
 
 

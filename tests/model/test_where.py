@@ -3,12 +3,12 @@
 import pytest
 
 from doubledecker.errors import BadRequest
-from doubledecker.lake import arrow, rows
-from doubledecker.lake.engine import DIALECT
 from doubledecker.model import condition, where
 
 
 def sql(text: str) -> str:
+    from doubledecker.lake.engine import DIALECT
+
     return condition.to_sql(where.parse(text), DIALECT)
 
 
@@ -57,6 +57,8 @@ def test_what_is_no_condition_is_refused_with_what_is_allowed(text: str, told: s
 
 
 def test_conditions_know_the_columns_of_the_table():
+    from doubledecker.lake import arrow, rows
+
     kinds = {"string": "text", "int32": "a number", "int64": "a number", "timestamp[us, tz=UTC]": "a moment"}
 
     assert {column.name: kinds[str(column.type)] for column in arrow.schema(rows.layout("events"))} == condition.COLUMNS

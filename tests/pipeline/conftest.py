@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
-from doubledecker.pipeline.session import SessionPlan, open_session
-from doubledecker.pipeline.spark_format import connector
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,8 +18,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def _session() -> Iterator[SparkSession]:
+def _session() -> "Iterator[SparkSession]":
     """Two tasks side by side, as on the smallest machine; one that fails is tried again, as on a cluster."""
+    from doubledecker.pipeline.spark_format import connector
+    from doubledecker.pipeline.session import SessionPlan, open_session
+
     session = open_session(SessionPlan(master="local[2,3]", name="tests"))
     connector.register(session)
     yield session
@@ -27,7 +30,7 @@ def _session() -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def spark(_session: SparkSession) -> Iterator[SparkSession]:
+def spark(_session: "SparkSession") -> "Iterator[SparkSession]":
     """The session, left as it was found: of a job that failed, other tasks may still run, and would publish on."""
     yield _session
     deadline_s = time.monotonic() + 30

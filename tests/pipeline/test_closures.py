@@ -11,6 +11,8 @@ from doubledecker.pipeline.replay.resend_task import Work
 from doubledecker.pipeline.spark_format.publish_task import TaskWork
 from doubledecker.pipeline.spark_format.writer import BusWriter, SinkPlan
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = Settings(root_key="the-root-key", spark_conf="spark.hadoop.fs.s3a.secret.key=the-secret")
 
 

@@ -16,6 +16,8 @@ from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.metrics import measures
 from traffic import Traffic
 
+pytestmark = pytest.mark.slow
+
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "report.ipynb"
 
 
@@ -39,7 +41,6 @@ def test_the_notebook_is_kept_without_outputs():
     assert [cell for cell in cells() if cell["outputs"] or cell["execution_count"]] == []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_notebook_runs_and_says_what_the_lake_holds(tmp_path: Path):
     root = str(tmp_path / "lake")

@@ -3,9 +3,12 @@
 import stat
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from doubledecker.pipeline import run
+
+pytestmark = pytest.mark.slow
 
 
 def mode(folder: Path) -> int:

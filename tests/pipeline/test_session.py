@@ -12,6 +12,8 @@ from doubledecker.errors import JavaUnfit
 from doubledecker.pipeline import java, session
 from doubledecker.pipeline.session import SessionPlan
 
+pytestmark = pytest.mark.slow
+
 
 def a_java(folder: Path, version: str) -> Path:
     """A program that tells this version, as Java does."""
@@ -56,7 +58,6 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path):
         java.find_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "file")})
 
 
-@pytest.mark.slow
 def test_spark_starts_and_runs_python_on_a_machine_without_java(tmp_path: Path):
     """In a process of its own: a path with the few programs that Spark's launcher calls, and no Java."""
     tools = tmp_path / "bin"
@@ -103,7 +104,6 @@ def test_what_the_user_gives_wins_over_our_settings_and_spark_submit_over_both()
     assert (by_submit["spark.ui.enabled"], by_submit["spark.sql.session.timeZone"]) == ("true", "UTC")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("named", "name"), [(["--name", "theirs"], "theirs"), ([], "doubledecker")])
 def test_a_session_under_spark_submit_has_what_spark_submit_was_told(named: list[str], name: str, tmp_path: Path):
@@ -135,7 +135,6 @@ def test_a_session_under_spark_submit_has_what_spark_submit_was_told(named: list
     assert answer.stdout.splitlines() == ["['true', '7', 'plan', 'UTC']", name, "True", "False"], answer.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_closing_in_the_middle_of_a_job_is_quiet():
     """Both tasks of the job are at work, as their connections say, and never end by themselves."""
@@ -166,7 +165,6 @@ def test_closing_in_the_middle_of_a_job_is_quiet():
     assert "Exception" not in told.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_stream_that_fails_raises_its_error_and_logs_no_traces():
     script = (

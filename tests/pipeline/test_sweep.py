@@ -7,6 +7,8 @@ import pytest
 
 from cli.commands import run
 
+pytestmark = pytest.mark.slow
+
 GUARD = """
 duration = 20
 replications = 2
@@ -15,7 +17,6 @@ dependency = { latency = { kind = "log_normal", median_s = 0.1 }, availability =
 """
 
 
-@pytest.mark.slow
 def test_a_sweep_on_spark_equals_the_same_on_this_machines_cores(tmp_path: Path):
     path = tmp_path / "guard.toml"
     path.write_text(GUARD)

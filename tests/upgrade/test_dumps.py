@@ -32,6 +32,8 @@ from processes import Fleet, Process
 from receiver import Receiver
 from upgrade.fill import TOKENS, orders
 
+pytestmark = pytest.mark.slow
+
 DUMPS = sorted(Path(__file__).parent.glob("*.tar.gz"))
 # What a subscriber asked for, which must not change; how it fares does, as soon as workers run.
 ASKED = ("subscriber", "max_events", "timeout", "topics", "max_bytes", "concurrency", "tier", "callback")
@@ -110,7 +112,6 @@ async def test_clients_topics_subscribers_and_queues_are_as_they_were(dump: Path
         assert chosen(answers[errands], ("id", "state")) == chosen(before[errands], ("id", "state"))
 
 
-@pytest.mark.slow
 # It was published to those who failed, to one whose worker died with it, and to one whose batch was still open.
 @pytest.mark.parametrize("client", ["billing", "mailer", "backlog", "digest"])
 async def test_what_waited_for_a_subscriber_is_delivered_to_it(dump: Path, client: str):
@@ -124,7 +125,6 @@ async def test_what_waited_for_a_subscriber_is_delivered_to_it(dump: Path, clien
     assert credentials == {before[client]}
 
 
-@pytest.mark.slow
 async def test_a_subscriber_that_takes_one_batch_at_a_time_gets_what_waited_in_order(dump: Path):
     async with opened(dump) as bus, Receiver() as receiver:
         await bus.subscribe("backlog", receiver)
@@ -134,7 +134,6 @@ async def test_a_subscriber_that_takes_one_batch_at_a_time_gets_what_waited_in_o
     assert list(dict.fromkeys(receiver.ids)) == bus.facts["waiting"]
 
 
-@pytest.mark.slow
 async def test_what_waited_on_a_queue_with_a_callback_is_pushed(dump: Path):
     async with opened(dump) as bus, Receiver() as receiver:
         await bus.call("PUT", "/queues/hooks", {"pattern": ".*:orders:paid", "callback": receiver.url}, client="blog")
@@ -142,7 +141,6 @@ async def test_what_waited_on_a_queue_with_a_callback_is_pushed(dump: Path):
         await receiver.until(lambda: {*bus.facts["waiting"]} <= {*receiver.ids}, within_s=60)
 
 
-@pytest.mark.slow
 async def test_what_a_queue_held_is_pulled_and_its_dead_letter_comes_back(dump: Path):
     async with opened(dump) as bus:
         await bus.call("PATCH", "/queues/jobs/facets/late", {"paused": False}, client="shop")
@@ -210,7 +208,6 @@ async def test_lake_and_journal_are_searched_as_they_are(dump: Path):
     assert [event["id"] for event in life["events"]] == [one]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_the_lake_goes_on_where_it_was(dump: Path):
     """Every event once: what had landed, and what waited in the journal; what was erased stays away."""

@@ -24,7 +24,7 @@ def refuse(receiver: Receiver, poison: frozenset[str], status: int) -> None:
     receiver.plan = lambda _: status if poison & set(receiver.attempted[-1]) else 200
 
 
-@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("concurrency", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("status", [400, 422, 500, 503])
 async def test_the_others_are_delivered_within_seconds(one: Topology, status: int, concurrency: int):
     """With one event that was always refused, 10 of 736 were delivered in 150 s."""
@@ -53,7 +53,7 @@ async def test_one_event_that_is_never_taken_stops_nobody(one: Topology, status:
         assert receiver.ids == [f"id-{n}" for n in range(100) if n != 10]
 
 
-@pytest.mark.parametrize(("status", "neighbours"), [(400, 9), (404, 2), (500, 5)])
+@pytest.mark.parametrize(("status", "neighbours"), [(400, 9), pytest.param(404, 2, marks=pytest.mark.slow), (500, 5)])
 async def test_neighbours_that_are_never_taken_do_not_use_up_all_probes(one: Topology, status: int, neighbours: int):
     """Those put aside came back before all others: twelve of them kept 88 good events waiting for good."""
     async with a_bus(one, backoff_base_ms=50, backoff_cap_ms=300_000) as bus, Receiver() as receiver:

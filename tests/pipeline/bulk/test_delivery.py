@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from bulk_ground import a_ground
@@ -17,6 +18,8 @@ from doubledecker.pipeline.land import journal_reader, landing
 from doubledecker.store import bulk, subscribers
 from harness import ROOT_KEY, an_event
 from receiver import Receiver
+
+pytestmark = pytest.mark.slow
 
 
 def some_events(count: int, *, keys: int = 7, first: int = 0, topic: str = "orders") -> list[dict[str, object]]:

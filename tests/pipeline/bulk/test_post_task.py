@@ -22,6 +22,8 @@ from doubledecker.store.receivers import State
 from harness import TestBus, a_bus
 from receiver import Receiver
 
+pytestmark = pytest.mark.slow
+
 LEDGER = "posted:test"
 FIRST_MS = 1_700_000_000_000
 

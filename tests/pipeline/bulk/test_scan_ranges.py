@@ -1,11 +1,15 @@
 """Which part of the lake a round goes through: pure, so without Spark."""
 
+import pytest
+
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.position import Place
 from doubledecker.model.strand import Reach, Strand
 from doubledecker.pipeline.bulk import scan_ranges
 from doubledecker.pipeline.bulk.scan_ranges import Bounds, Load
 from doubledecker.store.bulk import Course
+
+pytestmark = pytest.mark.slow
 
 END = {0: Place(10_000, 5)}
 EVEN = [Load(0, 9_999, rows=10_000, bytes=10_000)]

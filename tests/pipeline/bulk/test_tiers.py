@@ -16,6 +16,8 @@ from doubledecker.store import bulk, registry, subscribers
 from harness import an_event, basic
 from receiver import Receiver
 
+pytestmark = pytest.mark.slow
+
 
 @asynccontextmanager
 async def publishing(ground: Ground, accepted: list[str]) -> AsyncIterator[None]:

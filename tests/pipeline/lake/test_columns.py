@@ -21,6 +21,8 @@ from errands import Desk
 from feed import a_feed
 from lakes import Lake
 
+pytestmark = pytest.mark.slow
+
 LINE = b'{"topic":"orders","type":"create","t":%d,"id":"old-%d"}'
 NEW = {"replay", "replay_of"}
 
@@ -93,7 +95,6 @@ def test_a_column_of_another_type_is_refused_and_nothing_is_changed(tmp_path: Pa
     assert not columns_of(str(tmp_path)) & NEW
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_old_and_new_rows_are_landed_found_and_erased_together(
     spark: SparkSession, one: Topology, tmp_path: Path

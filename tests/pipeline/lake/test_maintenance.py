@@ -24,6 +24,8 @@ from doubledecker.pipeline.spark_format.refused_rows import RefusedRows
 from doubledecker.store.journal import Entry
 from lakes import named_in_log
 
+pytestmark = pytest.mark.slow
+
 DAY_S = 86_400
 LINE = b'{"topic":"%s","type":"create","t":%d,"id":"id-%d"}'
 

@@ -25,6 +25,8 @@ from doubledecker.pipeline.spark_format.refused_rows import RefusedRows
 from doubledecker.store.journal import Entry
 from traffic import BEGAN_MS, Traffic
 
+pytestmark = pytest.mark.slow
+
 LINE = b'{"topic":"orders","type":"create","t":%d,"id":"id-%d"}'
 
 

@@ -8,6 +8,8 @@ import pytest
 from doubledecker.pipeline.metrics import sketches
 from doubledecker.pipeline.metrics.accumulators import Least, Tally
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("waiting_max", [0, 7, 10**6])
 def test_sums_are_those_of_all_rows(waiting_max: int):

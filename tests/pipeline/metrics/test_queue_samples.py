@@ -21,6 +21,8 @@ from doubledecker.pipeline.metrics.measures import Measure
 from doubledecker.store import facets
 from feed import Feed, a_feed
 
+pytestmark = pytest.mark.slow
+
 ROOT = Caller("", "root", is_root=True)
 JOBS = Queue("jobs", "", (".*:orders:.*",), charge="count")
 INTERVAL_MS = 30_000

@@ -8,6 +8,8 @@ from cli.commands import run
 from doubledecker.errors import SettingInvalid
 from doubledecker.pipeline.sources import config
 
+pytestmark = pytest.mark.slow
+
 GOOD = """
 checkpoints = "kept"
 

@@ -1,6 +1,10 @@
 """The rounds of a source in batches: under which write each is published."""
 
+import pytest
+
 from doubledecker.pipeline.sources.incremental import Reached
+
+pytestmark = pytest.mark.slow
 
 
 def test_all_rounds_are_versions_of_one_write_so_that_the_bus_keeps_a_record_of_the_last_alone():

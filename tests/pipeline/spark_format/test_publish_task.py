@@ -17,6 +17,8 @@ from doubledecker.store import fences, journal
 from feed import Feed, a_feed
 from harness import quick_settings
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("topic", pa.string()), ("type", pa.string()), ("data", pa.string())])
 
 

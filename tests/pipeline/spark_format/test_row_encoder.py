@@ -1,6 +1,7 @@
 """The law of making events of rows: by columns or one by one, it is the same, to the byte and to the reason."""
 
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -11,6 +12,8 @@ from doubledecker.model.event import EventLimits
 from doubledecker.pipeline.spark_format import column_encoder
 from doubledecker.pipeline.spark_format.row_encoder import COLUMNS, RowMaker
 from doubledecker.pipeline.spark_format.writer import check_columns
+
+pytestmark = pytest.mark.slow
 
 NOW_MS = 77
 LIMITS = EventLimits(data_bytes_max=100, depth_max=5)
