@@ -1,38 +1,31 @@
 """The client for plain programs: the async one on a loop in a thread of its own, each call waited for.
 
-There is one implementation. What is here only passes on and waits, so that both variants can never differ.
+There is one implementation. A method that takes and returns the same in both variants is derived from the async one by
+`_waits`: arguments, types and docstring are said once. The others only exchange messages for plain ones.
 """
 
 import asyncio
 import contextlib
+import functools
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from types import FrameType, TracebackType
-from typing import Any, Never, Self, TypeVar, Unpack, cast
-
-import msgspec
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from doubledecker.client.blocking import BlockingMessage, end_others, wait_for
-from doubledecker.client.bus import (
-    PATIENCE_S,
-    AsyncBus,
-    EventOptions,
-    Publication,
-    Published,
-    SubscriptionOptions,
-)
+from doubledecker.client.bus import PATIENCE_S, AsyncBus
 from doubledecker.client.holding import Rules
 from doubledecker.client.message import Message
 from doubledecker.client.pausing import Backoff
-from doubledecker.client.queue import AsyncQueue, Facet, QueueOptions
-from doubledecker.client.views import DeadLetter, FacetView, QueueView, Rule, Waiting
+from doubledecker.client.queue import AsyncQueue, Facet
 
 # Five seconds in all; then what it held is given back when the program ends.
 _CLOSE_TRIES_MAX, _CLOSE_PAUSE_S = 500, 0.01
 
 T = TypeVar("T")
-_W = TypeVar("_W", bound=Callable[..., object])
+_P = ParamSpec("_P")
+_Async_co = TypeVar("_Async_co", covariant=True)
 
 
 class _Portal:
@@ -66,58 +59,72 @@ class _Portal:
             loop.close()
 
 
-class SyncFacet:
-    """One tenant's line inside a queue."""
+class _Plain(Generic[_Async_co]):
+    """A plain object: the async one that does its work, and the loop on which it does so."""
 
-    def __init__(self, facet: Facet, portal: _Portal) -> None:
-        self._facet = facet
+    def __init__(self, inner: _Async_co, portal: _Portal) -> None:
+        self._async = inner
         self._portal = portal
 
-    def set(
-        self,
-        *,
-        weight: float | None = None,
-        concurrency: int | msgspec.UnsetType | None = msgspec.UNSET,
-        rate_per_s: float | msgspec.UnsetType | None = msgspec.UNSET,
-        paused: bool | None = None,
-    ) -> Rule:
-        """Change what is given, from the tenant's next message on; None ends a cap or a rate."""
-        change = self._facet.set(weight=weight, concurrency=concurrency, rate_per_s=rate_per_s, paused=paused)
-        return self._portal.call(change)
 
-    def get(self) -> FacetView:
-        """How it stands."""
-        return self._portal.call(self._facet.get())
+def _waits(
+    call: Callable[Concatenate[_Async_co, _P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Plain[_Async_co], _P], T]:
+    """An async method as a plain one: the same in all but that it returns when the work is done."""
+
+    @functools.wraps(call)
+    def wait(self: _Plain[_Async_co], /, *args: _P.args, **kwargs: _P.kwargs) -> T:
+        return self._portal.call(call(self._async, *args, **kwargs))
+
+    return wait
 
 
-class Queue:
+def _passes(call: Callable[Concatenate[_Async_co, _P], T]) -> Callable[Concatenate[_Plain[_Async_co], _P], T]:
+    """A method of the async one that does not wait, as it is."""
+
+    @functools.wraps(call)
+    def pass_on(self: _Plain[_Async_co], /, *args: _P.args, **kwargs: _P.kwargs) -> T:
+        return call(self._async, *args, **kwargs)
+
+    return pass_on
+
+
+class SyncFacet(_Plain[Facet]):
+    """One tenant's line inside a queue."""
+
+    set = _waits(Facet.set)
+    get = _waits(Facet.get)
+
+
+class Queue(_Plain[AsyncQueue]):
     """One queue, by name; it need not be registered yet."""
 
     def __init__(self, queue: AsyncQueue, portal: _Portal) -> None:
+        super().__init__(queue, portal)
         self.name = queue.name
-        self._queue = queue
-        self._portal = portal
 
-    def register(self, pattern: str | Sequence[str], **options: Unpack[QueueOptions]) -> QueueView:
-        """Create or replace it: it gets every event whose `tenant:topic:type` matches a pattern in full."""
-        return self._portal.call(self._queue.register(pattern, **options))
-
-    def get(self) -> QueueView:
-        """How it stands, facets included."""
-        return self._portal.call(self._queue.get())
+    register = _waits(AsyncQueue.register)
+    get = _waits(AsyncQueue.get)
+    peek = _waits(AsyncQueue.peek)
+    dead = _waits(AsyncQueue.dead)
+    redrive = _waits(AsyncQueue.redrive)
+    purge_dead = _waits(AsyncQueue.purge_dead)
+    purge = _waits(AsyncQueue.purge)
+    delete = _waits(AsyncQueue.delete)
+    handler = _passes(AsyncQueue.handler)
 
     def facet(self, tenant: str) -> SyncFacet:
         """One tenant's line in it."""
-        return SyncFacet(self._queue.facet(tenant), self._portal)
+        return SyncFacet(self._async.facet(tenant), self._portal)
 
     def pull(self, max: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None) -> list[BlockingMessage]:  # noqa: A002
         """Take up to `max` messages, waiting up to `wait_ms` for the first. Their leases are yours to extend."""
-        pulled = self._portal.call(self._queue.pull(max, wait_ms=wait_ms, lease_ms=lease_ms))
+        pulled = self._portal.call(self._async.pull(max, wait_ms=wait_ms, lease_ms=lease_ms))
         return [BlockingMessage(message, self._portal.loop) for message in pulled]
 
     def ack(self, messages: Sequence[BlockingMessage]) -> list[BlockingMessage]:
         """End messages; returns those that were no longer ours, and are delivered again."""
-        return _those(messages, self._portal.call(self._queue.ack(_held(messages))))
+        return _those(messages, self._portal.call(self._async.ack(_held(messages))))
 
     def nack(
         self,
@@ -128,16 +135,16 @@ class Queue:
         attempted: bool = True,
     ) -> list[BlockingMessage]:
         """Give messages back; returns those that were no longer ours. What was not attempted does not count."""
-        lost = self._portal.call(self._queue.nack(_held(messages), delay_s, why, attempted=attempted))
+        lost = self._portal.call(self._async.nack(_held(messages), delay_s, why, attempted=attempted))
         return _those(messages, lost)
 
     def reject(self, messages: Sequence[BlockingMessage], why: str = "rejected") -> list[BlockingMessage]:
         """Send messages to the dead letters; returns those that were no longer ours."""
-        return _those(messages, self._portal.call(self._queue.reject(_held(messages), why)))
+        return _those(messages, self._portal.call(self._async.reject(_held(messages), why)))
 
     def extend(self, messages: Sequence[BlockingMessage], lease_ms: int | None = None) -> list[BlockingMessage]:
         """Hold messages for another lease; returns those that were no longer ours."""
-        return _those(messages, self._portal.call(self._queue.extend(_held(messages), lease_ms)))
+        return _those(messages, self._portal.call(self._async.extend(_held(messages), lease_ms)))
 
     def messages(
         self, *, lease_ms: int | None = None, work_s_max: float = Rules.work_s_max, backoff: Backoff = Rules.backoff
@@ -147,7 +154,7 @@ class Queue:
         A message is acked when the loop asks for the next one. A loop that is left, by an exception or otherwise, gives
         its message back, to be delivered again after the backoff; `message.ack()` before a `break` keeps it done.
         """
-        source = self._queue.messages(lease_ms=lease_ms, work_s_max=work_s_max, backoff=backoff)
+        source = self._async.messages(lease_ms=lease_ms, work_s_max=work_s_max, backoff=backoff)
         stream = cast("AsyncGenerator[Message, None]", source)
         try:
             while True:
@@ -159,56 +166,12 @@ class Queue:
         finally:
             self._portal.call(_close(stream))
 
-    def handler(
-        self,
-        *misplaced: Never,
-        concurrency: int = Rules.concurrency,
-        lease_ms: int | None = None,
-        work_s_max: float = Rules.work_s_max,
-        grace_s: float = Rules.grace_s,
-        backoff: Backoff = Rules.backoff,
-    ) -> Callable[[_W], _W]:
-        """Have `Bus.run` call the decorated function with each message, in so many threads."""
-        return self._queue.handler(
-            *misplaced,
-            concurrency=concurrency,
-            lease_ms=lease_ms,
-            work_s_max=work_s_max,
-            grace_s=grace_s,
-            backoff=backoff,
-        )
 
-    def peek(self, tenant: str = "default", *, limit: int = 100) -> list[Waiting]:
-        """The next waiting messages of a tenant, without taking them."""
-        return self._portal.call(self._queue.peek(tenant, limit=limit))
-
-    def dead(self, *, tenant: str | None = None, limit: int = 100) -> list[DeadLetter]:
-        """Dead letters, oldest first."""
-        return self._portal.call(self._queue.dead(tenant=tenant, limit=limit))
-
-    def redrive(self, ids: Sequence[str] | None = None, *, tenant: str | None = None) -> int:
-        """Bring dead letters back to their lines, as if never tried; returns how many."""
-        return self._portal.call(self._queue.redrive(ids, tenant=tenant))
-
-    def purge_dead(self, ids: Sequence[str] | None = None, *, tenant: str | None = None) -> int:
-        """Destroy dead letters; returns how many."""
-        return self._portal.call(self._queue.purge_dead(ids, tenant=tenant))
-
-    def purge(self, *, tenant: str | None = None) -> int:
-        """Destroy what waits, of all or of one tenant; returns how many."""
-        return self._portal.call(self._queue.purge(tenant=tenant))
-
-    def delete(self, *, discard: bool = False) -> None:
-        """Forget it; raises Conflict while it holds messages, unless they may be discarded."""
-        self._portal.call(self._queue.delete(discard=discard))
-
-
-class Bus:
+class Bus(_Plain[AsyncBus]):
     """A bus at a URL, used with a client's token; `with` closes its connections."""
 
     def __init__(self, url: str, token: str, *, patience_s: float = PATIENCE_S) -> None:
-        self._bus = AsyncBus(url, token, patience_s=patience_s)
-        self._portal = _Portal()
+        super().__init__(AsyncBus(url, token, patience_s=patience_s), _Portal())
         self._queues: dict[str, Queue] = {}
 
     def __enter__(self) -> Self:
@@ -221,43 +184,27 @@ class Bus:
 
     def close(self) -> None:
         """Hang up, and end the thread; the next call starts anew."""
-        self._portal.call(self._bus.close())
+        self._portal.call(self._async.close())
         self._portal.close()
 
-    def publish(self, topic: str, type: str, **options: Unpack[EventOptions]) -> str:  # noqa: A002
-        """Publish one event; returns its id once the bus has it. Raises Refused with what is wrong."""
-        return self._portal.call(self._bus.publish(topic, type, **options))
-
-    def publish_many(
-        self, events: Sequence[Publication] | Sequence[Mapping[str, Any]], *, is_whole: bool = False
-    ) -> Published:
-        """Publish several; those refused are returned. When none can be published, EventsRefused is raised."""
-        return self._portal.call(self._bus.publish_many(events, is_whole=is_whole))
-
-    def subscribe(self, topics: Sequence[str], callback: str, **options: Unpack[SubscriptionOptions]) -> None:
-        """Have the events of these topics posted to a callback; replaces this client's former subscription."""
-        self._portal.call(self._bus.subscribe(topics, callback, **options))
-
-    def unsubscribe(self) -> None:
-        """End this client's subscription, and what waits for it."""
-        self._portal.call(self._bus.unsubscribe())
+    publish = _waits(AsyncBus.publish)
+    publish_many = _waits(AsyncBus.publish_many)
+    subscribe = _waits(AsyncBus.subscribe)
+    unsubscribe = _waits(AsyncBus.unsubscribe)
+    queues = _waits(AsyncBus.queues)
 
     def queue(self, name: str) -> Queue:
         """The queue of that name; the same object each time."""
-        return self._queues.setdefault(name, Queue(self._bus.queue(name), self._portal))
-
-    def queues(self) -> list[QueueView]:
-        """The queues of this client; all of them for root."""
-        return self._portal.call(self._bus.queues())
+        return self._queues.setdefault(name, Queue(self._async.queue(name), self._portal))
 
     def run(self) -> None:
         """Call the handlers of all queues until `stop`, SIGTERM or SIGINT; then finish or give back what is in hand."""
         with _stopped_by_signals(self.stop):
-            self._portal.call(self._bus.run())
+            self._portal.call(self._async.run())
 
     def stop(self) -> None:
         """Let `run` end in good order; from any thread."""
-        self._portal.loop.call_soon_threadsafe(self._bus.stop)
+        self._portal.loop.call_soon_threadsafe(self._async.stop)
 
 
 async def _close(stream: AsyncGenerator[Message, None]) -> None:
