@@ -22,13 +22,24 @@ if TYPE_CHECKING:
         Refused,
         Reject,
         RetryLater,
+        StreamDropped,
         Unauthenticated,
     )
     from doubledecker.client.message import Event, Message, Undecoded
     from doubledecker.client.pausing import Backoff
     from doubledecker.client.queue import AsyncQueue, Facet
+    from doubledecker.client.stream import Streamed
     from doubledecker.client.sync import Bus
-    from doubledecker.client.views import DeadLetter, FacetView, QueueView, Rule
+    from doubledecker.client.views import (
+        DeadLetter,
+        FacetView,
+        IssuedToken,
+        QueueView,
+        Rule,
+        SubscriptionView,
+        TokenView,
+        Topic,
+    )
 
 __all__ = [
     "AsyncBus",
@@ -46,6 +57,7 @@ __all__ = [
     "FacetView",
     "Forbidden",
     "HeartbeatFailed",
+    "IssuedToken",
     "Message",
     "NotABus",
     "NotFound",
@@ -56,6 +68,11 @@ __all__ = [
     "Reject",
     "RetryLater",
     "Rule",
+    "StreamDropped",
+    "Streamed",
+    "SubscriptionView",
+    "TokenView",
+    "Topic",
     "Unauthenticated",
     "Undecoded",
 ]
@@ -79,6 +96,7 @@ _HOMES = {
         "Refused",
         "Reject",
         "RetryLater",
+        "StreamDropped",
         "Unauthenticated",
     ),
     "message": (
@@ -91,12 +109,17 @@ _HOMES = {
         "AsyncQueue",
         "Facet",
     ),
+    "stream": ("Streamed",),
     "sync": ("Bus",),
     "views": (
         "DeadLetter",
         "FacetView",
+        "IssuedToken",
         "QueueView",
         "Rule",
+        "SubscriptionView",
+        "TokenView",
+        "Topic",
     ),
 }
 

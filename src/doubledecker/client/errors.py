@@ -9,6 +9,7 @@ ClientError
 │   ├── NotFound         404
 │   ├── Conflict         409
 │   └── EventsRefused    none of several events was published; carries why, for each
+├── StreamDropped        the bus ended a stream; carries why
 └── HeartbeatFailed      the process that extends leases does not start
 Verdict                  raised by a handler to say what becomes of its message
 ├── RetryLater           not now: again after a delay of the handler's choice
@@ -28,11 +29,27 @@ class ClientError(Portable):
 
 
 class BusAway(ClientError):
-    """The bus did not answer, or could not do it now; what was asked may or may not have happened."""
+    """The bus did not answer, or could not do it now; what was asked may or may not have happened.
+
+    `status` is what it answered with, None when there was no answer.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class NotABus(BusAway):
     """What answers does not answer as a bus does; the address is wrong, or the version."""
+
+
+class StreamDropped(ClientError):
+    """The bus ended a stream; `reason` is one of those in docs/http-api.md, such as `slow` or `revoked`."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"the bus ended the stream: {detail}")
+        self.reason = reason
+        self.detail = detail
 
 
 class HeartbeatFailed(ClientError):

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
@@ -89,6 +89,18 @@ def _passes(call: Callable[Concatenate[_Async_co, _P], T]) -> Callable[Concatena
     return pass_on
 
 
+def _iterates(
+    call: Callable[Concatenate[_Async_co, _P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[_Plain[_Async_co], _P], Generator[T, None, None]]:
+    """An async generator as a plain one."""
+
+    @functools.wraps(call)
+    def iterate(self: _Plain[_Async_co], /, *args: _P.args, **kwargs: _P.kwargs) -> Generator[T, None, None]:
+        return _items(self._portal, call(self._async, *args, **kwargs))
+
+    return iterate
+
+
 class SyncFacet(_Plain[Facet]):
     """One tenant's line inside a queue."""
 
@@ -156,15 +168,9 @@ class Queue(_Plain[AsyncQueue]):
         """
         source = self._async.messages(lease_ms=lease_ms, work_s_max=work_s_max, backoff=backoff)
         stream = cast("AsyncGenerator[Message, None]", source)
-        try:
-            while True:
-                try:
-                    message = self._portal.call(anext(stream))
-                except StopAsyncIteration:
-                    return
+        with contextlib.closing(_items(self._portal, stream)) as messages:
+            for message in messages:
                 yield BlockingMessage(message, self._portal.loop)
-        finally:
-            self._portal.call(_close(stream))
 
 
 class Bus(_Plain[AsyncBus]):
@@ -191,7 +197,18 @@ class Bus(_Plain[AsyncBus]):
     publish_many = _waits(AsyncBus.publish_many)
     subscribe = _waits(AsyncBus.subscribe)
     unsubscribe = _waits(AsyncBus.unsubscribe)
+    subscriptions = _waits(AsyncBus.subscriptions)
+    stream = _iterates(AsyncBus.stream)
+    topics = _waits(AsyncBus.topics)
+    give_topic = _waits(AsyncBus.give_topic)
+    delete_topic = _waits(AsyncBus.delete_topic)
+    tokens = _waits(AsyncBus.tokens)
+    create_token = _waits(AsyncBus.create_token)
+    rotate_token = _waits(AsyncBus.rotate_token)
+    revoke_token = _waits(AsyncBus.revoke_token)
     queues = _waits(AsyncBus.queues)
+    is_ready = _waits(AsyncBus.is_ready)
+    request = _waits(AsyncBus.request)
 
     def queue(self, name: str) -> Queue:
         """The queue of that name; the same object each time."""
@@ -207,7 +224,20 @@ class Bus(_Plain[AsyncBus]):
         self._portal.loop.call_soon_threadsafe(self._async.stop)
 
 
-async def _close(stream: AsyncGenerator[Message, None]) -> None:
+def _items(portal: _Portal, stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+    """What an async generator yields; closed with this one."""
+    try:
+        while True:
+            try:
+                item = portal.call(anext(stream))
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        portal.call(_close(stream))
+
+
+async def _close(stream: AsyncGenerator[T, None]) -> None:
     """Close it; a step that Ctrl-C interrupted may have to end first."""
     for _ in range(_CLOSE_TRIES_MAX):
         try:
