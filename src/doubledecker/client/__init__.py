@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from doubledecker.client.blocking import BlockingMessage
     from doubledecker.client.bus import AsyncBus, Published
     from doubledecker.client.errors import (
+        AddressInvalid,
         BusAway,
         ClientError,
         Conflict,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AddressInvalid",
     "AsyncBus",
     "AsyncQueue",
     "Backoff",
@@ -84,6 +86,7 @@ _HOMES = {
         "Published",
     ),
     "errors": (
+        "AddressInvalid",
         "BusAway",
         "ClientError",
         "Conflict",

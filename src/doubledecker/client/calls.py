@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 
 from doubledecker.client.errors import (
+    AddressInvalid,
     BusAway,
     ClientError,
     Conflict,
@@ -49,7 +50,7 @@ class Calls:
 
     def __init__(self, url: str, token: str, *, patience_s: float) -> None:
         if not _is_url(url):
-            raise ValueError(f"the bus is {url!r}; it must be a URL like http://127.0.0.1:17890")
+            raise AddressInvalid(f"the bus is {url!r}; it must be a URL like http://127.0.0.1:17890")
         if any(ord(sign) < _SPACE or ord(sign) == _DELETE for sign in token):
             raise ClientError("the token has a control character, and no token has; was it read with its end of line?")
         self.url = url.rstrip("/")

@@ -10,6 +10,7 @@ ClientError
 │   ├── Conflict         409
 │   └── EventsRefused    none of several events was published; carries why, for each
 ├── StreamDropped        the bus ended a stream; carries why
+├── AddressInvalid       what a bus was to be at is no URL; a ValueError too
 └── HeartbeatFailed      the process that extends leases does not start
 Verdict                  raised by a handler to say what becomes of its message
 ├── RetryLater           not now: again after a delay of the handler's choice
@@ -50,6 +51,13 @@ class StreamDropped(ClientError):
         super().__init__(f"the bus ended the stream: {detail}")
         self.reason = reason
         self.detail = detail
+
+
+class AddressInvalid(ClientError, ValueError):
+    """The address of the bus is no URL."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
 
 
 class HeartbeatFailed(ClientError):
