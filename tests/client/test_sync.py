@@ -1,6 +1,7 @@
 """The plain variant: the same against a real bus, called from a thread that may wait."""
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable
 
@@ -8,7 +9,8 @@ import pytest
 
 from client.consuming import QUICK, Place, a_place, is_empty
 from conftest import Topology
-from doubledecker.client import BlockingMessage, Bus, Conflict, NotFound, Reject
+from doubledecker.client import AsyncBus, AsyncQueue, BlockingMessage, Bus, Conflict, Facet, NotFound, Reject
+from doubledecker.client.sync import Queue, SyncFacet
 
 
 async def in_thread(place: Place, work: Callable[[Bus], object]) -> None:
@@ -19,6 +21,23 @@ async def in_thread(place: Place, work: Callable[[Bus], object]) -> None:
             work(bus)
 
     await asyncio.to_thread(program)
+
+
+@pytest.mark.parametrize(("async_", "plain"), [(AsyncBus, Bus), (AsyncQueue, Queue), (Facet, SyncFacet)])
+def test_the_plain_variant_has_the_methods_of_the_async_one_with_their_arguments_and_docstrings(
+    async_: type, plain: type
+):
+    # What a runner asks of a consumer; for plain programs `Bus` runs and stops, and a bus is closed by `with`.
+    inner = {"leave", "run_until", "settle_ack", "settle_nack", "settle_reject", "has_handlers"}
+    inner |= {"run", "stop"} if plain is Queue else set()
+    methods = {name: each for name, each in inspect.getmembers(async_) if not name.startswith("_")}
+
+    assert methods.keys() - vars(plain).keys() == inner & methods.keys()
+    for name in methods.keys() - inner:
+        mine, theirs = getattr(plain, name), methods[name]
+        assert list(inspect.signature(mine).parameters) == list(inspect.signature(theirs).parameters)
+        assert inspect.getdoc(mine)
+        assert not inspect.iscoroutinefunction(mine)
 
 
 async def test_everything_is_there_without_async(one: Topology):

@@ -20,8 +20,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def _session() -> "Iterator[SparkSession]":
     """Two tasks side by side, as on the smallest machine; one that fails is tried again, as on a cluster."""
-    from doubledecker.pipeline.spark_format import connector
     from doubledecker.pipeline.session import SessionPlan, open_session
+    from doubledecker.pipeline.spark_format import connector
 
     session = open_session(SessionPlan(master="local[2,3]", name="tests"))
     connector.register(session)

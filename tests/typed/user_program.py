@@ -9,7 +9,17 @@ from collections.abc import Awaitable, Coroutine
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from doubledecker.client import AsyncBus, BlockingMessage, Bus, Message, Reject, RetryLater
+from doubledecker.client import (
+    AsyncBus,
+    BlockingMessage,
+    Bus,
+    Message,
+    Published,
+    QueueView,
+    Reject,
+    RetryLater,
+    Rule,
+)
 from doubledecker.queues import consume
 from doubledecker.stages import (
     Backoff,
@@ -237,7 +247,22 @@ async def consuming(url: str, token: str) -> None:
 
 def consuming_plainly(url: str, token: str) -> None:
     with Bus(url, token) as bus:
-        for message in bus.queue("mail").messages():
+        assert_type(bus.publish("orders", "paid", data={"total": 42}), str)
+        assert_type(bus.publish_many([{"topic": "orders", "type": "paid"}], is_whole=True), Published)
+        bus.publish(7, "paid")  # type: ignore[arg-type]
+        bus.publish("orders", "paid", datum=42)  # type: ignore[call-arg]
+        queue = bus.queue("mail")
+        assert_type(queue.register(r".*:orders:paid", lease_ms=30_000), QueueView)
+        assert_type(queue.facet("acme").set(weight=2.0, concurrency=None), Rule)
+        assert_type(queue.redrive(tenant="acme"), int)
+        queue.delete(True)  # type: ignore[call-arg]
+
+        @queue.handler(concurrency=50)
+        def send(message: BlockingMessage) -> int:
+            return message.attempt
+
+        assert_type(send(queue.pull(10)[0]), int)
+        for message in queue.messages():
             assert_type(message, BlockingMessage)
 
 

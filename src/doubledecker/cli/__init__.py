@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -18,6 +19,9 @@ from doubledecker.cli.queue_group import queue
 from doubledecker.cli.simulate import simulate
 from doubledecker.cli.topic_group import topic
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
+
+if TYPE_CHECKING:
+    from doubledecker.client.bus import Publication
 
 # Exit codes: 0 ok, 1 failed, 2 usage (click's own), 3 unreachable, 4 refused.
 _UNREACHABLE, _REFUSED = 3, 4
@@ -263,7 +267,7 @@ def publish(bus: str | None, secret: str | None, data: str | None, **fields: str
     event: dict[str, object] = {name: value for name, value in fields.items() if value is not None}
     if data is not None:
         event["data"] = clients.parse_data(data)
-    clients.publish(bus, secret, event)
+    clients.publish(bus, secret, cast("Publication", event))
 
 
 cli.add_command(queue)
@@ -293,9 +297,9 @@ def _tail(
     as_json: bool,
 ) -> None:
     """Show events as they are published. PATTERN is a glob on tenant:topic:type, like '*:page:*'."""
-    from doubledecker.cli import clients, tail  # noqa: PLC0415 - only what the command needs
+    from doubledecker.cli import tail  # noqa: PLC0415 - only what the command needs
 
-    tail.tail(clients.as_caller(bus, data, secret), tail.Wanted(pattern, start, count), as_json=as_json)
+    tail.tail(bus, data, secret, tail.Wanted(pattern, start, count), as_json=as_json)
 
 
 def main() -> None:

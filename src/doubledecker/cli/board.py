@@ -5,9 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import aiohttp
-
-from doubledecker import clock
+from doubledecker import client, clock
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus import overview
@@ -23,9 +21,7 @@ PIPELINE = "pipeline"
 _AWAITED = frozenset({"web", "worker"})
 # Until it is first ready somebody is waiting for it; afterwards a glance is enough.
 _STARTING_GLANCE_S, _GLANCE_S = 0.1, 1.0
-_ANSWER_S_MAX = 2.0
 _MESSAGES_KEPT = 3
-_OK = 200
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to find what listens everywhere
 
 
@@ -85,20 +81,12 @@ async def follow_readiness(board: Board, on_first: Callable[[], None]) -> None:
     Its web processes share an address, and only one of them answers: the others tell their supervisor.
     """
     was_ready = False
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S_MAX)) as http:
+    # Anyone may ask that.
+    async with client.AsyncBus(board.url, "") as bus:
         while True:
             are_running = all(each.state is State.RUNNING for each in board.kept if each.kind in _AWAITED)
-            board.is_ready = are_running and await is_ready(http, board.url)
+            board.is_ready = are_running and await bus.is_ready()
             if board.is_ready and not was_ready:
                 was_ready = True
                 on_first()
             await asyncio.sleep(_GLANCE_S if was_ready else _STARTING_GLANCE_S)
-
-
-async def is_ready(http: aiohttp.ClientSession, url: str) -> bool:
-    """Whether the bus at this address answers that it is ready."""
-    try:
-        async with http.get(f"{url}/readyz") as response:
-            return response.status == _OK
-    except (aiohttp.ClientError, TimeoutError, OSError):
-        return False

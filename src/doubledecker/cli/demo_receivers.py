@@ -11,6 +11,8 @@ from typing import Self
 
 from aiohttp import web
 
+from doubledecker.client import AsyncBus
+
 # A batch is bounded by the subscription's own max_bytes, 1 MiB; this is well above.
 _BODY_BYTES_MAX = 8_388_608
 # Calls under way when the demo stops are cut; the bus sends them again to the next demo.
@@ -33,7 +35,7 @@ def cast() -> list["Receiver"]:
 
 @dataclass
 class Receiver:
-    """One receiver: its server, and what it asks of the bus: topics, or a queue with a pattern."""
+    """One receiver: its server, and what it has of the bus: topics, or a queue with a pattern."""
 
     name: str
     mood: Mood
@@ -55,17 +57,22 @@ class Receiver:
         if self._runner is not None:
             await self._runner.cleanup()
 
-    def asked(self) -> dict[str, object]:
-        """The body of `POST /subscription`, or of `PUT /queues/:name` for one with a pattern."""
-        assert self._runner is not None, "asked for after the start"
-        port = self._runner.addresses[0][1]
-        wanted = {"pattern": self.pattern} if self.pattern else {"topics": list(self.topics)}
-        return {
-            **wanted,
-            "callback": f"http://127.0.0.1:{port}/events",
-            "timeout": self.timeout_ms,
-            "max": self.max_events,
-        }
+    async def sign_up(self, bus: AsyncBus) -> None:
+        """Subscribe to the topics, or register the queue, with where this receiver listens."""
+        assert self._runner is not None, "asked after the start"
+        callback = f"http://127.0.0.1:{self._runner.addresses[0][1]}/events"
+        if self.pattern:
+            queue = bus.queue(self.name)
+            await queue.register(self.pattern, callback=callback, timeout=self.timeout_ms, max=self.max_events)
+        else:
+            await bus.subscribe(self.topics, callback, timeout=self.timeout_ms, max=self.max_events)
+
+    async def sign_off(self, bus: AsyncBus) -> None:
+        """End what it asked for; raises NotFound when there is no such thing."""
+        if self.pattern:
+            await bus.queue(self.name).delete(discard=True)
+        else:
+            await bus.unsubscribe()
 
     async def _receive(self, request: web.Request) -> web.Response:
         await request.read()

@@ -5,6 +5,8 @@ import math
 import random
 from collections.abc import Awaitable, Callable
 
+from doubledecker.client.bus import Publication
+
 TENANTS = {"acme": 50, "globex": 25, "initech": 14, "umbrella": 8, "hooli": 3}
 TOPICS = {"demo_orders": 5, "demo_customers": 3, "demo_invoices": 2}
 TYPES = {"create": 3, "update": 6, "delete": 1}
@@ -16,7 +18,7 @@ _THINGS = 500
 _chance = random.Random()  # noqa: S311 - a demo's chance needs no secrecy
 
 
-async def publish_forever(publish: Callable[[list[dict[str, object]]], Awaitable[None]]) -> None:
+async def publish_forever(publish: Callable[[list[Publication]], Awaitable[None]]) -> None:
     """Publish small arrays, ten times a second; ends when `publish` raises."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -34,7 +36,7 @@ def per_second(at_s: float) -> float:
     return wave * _chance.uniform(0.85, 1.15)
 
 
-def an_event(chance: random.Random) -> dict[str, object]:
+def an_event(chance: random.Random) -> Publication:
     """One event about one of a tenant's things."""
     tenant, topic, type_ = (_pick(chance, shares) for shares in (TENANTS, TOPICS, TYPES))
     number = chance.randrange(_THINGS)

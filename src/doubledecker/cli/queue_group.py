@@ -1,5 +1,7 @@
 """`doubledecker queue …`: the words of its commands; what they do is in cli/queues.py, imported when one runs."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +13,12 @@ if TYPE_CHECKING:
     from doubledecker.cli.queues import Desk
 
 
-def _desk(bus: str | None, data: Path | None, secret: str | None) -> "Desk":
-    from doubledecker.cli import queues  # noqa: PLC0415 - only what the command needs
+@contextlib.contextmanager
+def _desk(bus: str | None, data: Path | None, secret: str | None) -> Iterator["Desk"]:
+    from doubledecker.cli import connection, queues  # noqa: PLC0415 - only what the command needs
 
-    return queues.Desk.at(bus, data, secret)
+    with connection.connected(bus, data, secret) as remote:
+        yield queues.Desk(remote)
 
 
 @click.group()
@@ -60,7 +64,8 @@ def register(
 
     What is not said gets its default, also when the queue was there before.
     """
-    _desk(bus, data, secret).register(name, patterns, asked)
+    with _desk(bus, data, secret) as desk:
+        desk.register(name, patterns, asked)
 
 
 @queue.command("list")
@@ -68,7 +73,8 @@ def register(
 @options.as_caller
 def list_(bus: str | None, data: Path | None, secret: str | None, *, as_json: bool) -> None:
     """List queues and what they hold."""
-    _desk(bus, data, secret).list_(as_json=as_json)
+    with _desk(bus, data, secret) as desk:
+        desk.list_(as_json=as_json)
 
 
 @queue.command()
@@ -77,7 +83,8 @@ def list_(bus: str | None, data: Path | None, secret: str | None, *, as_json: bo
 @options.as_caller
 def show(name: str, bus: str | None, data: Path | None, secret: str | None, *, as_json: bool) -> None:
     """Show a queue with its facets and their shares."""
-    _desk(bus, data, secret).show(name, as_json=as_json)
+    with _desk(bus, data, secret) as desk:
+        desk.show(name, as_json=as_json)
 
 
 @queue.command()
@@ -99,7 +106,8 @@ def pull(
     as_json: bool,
 ) -> None:
     """Take messages and print their events."""
-    _desk(bus, data, secret).pull(name, most=most, wait_ms=wait_ms, is_acked=ack, as_json=as_json)
+    with _desk(bus, data, secret) as desk:
+        desk.pull(name, most=most, wait_ms=wait_ms, is_acked=ack, as_json=as_json)
 
 
 @queue.command()
@@ -112,7 +120,8 @@ def peek(
     name: str, tenant: str, limit: int, bus: str | None, data: Path | None, secret: str | None, *, as_json: bool
 ) -> None:
     """Look at a tenant's next messages, without taking them."""
-    _desk(bus, data, secret).peek(name, tenant=tenant, limit=limit, as_json=as_json)
+    with _desk(bus, data, secret) as desk:
+        desk.peek(name, tenant=tenant, limit=limit, as_json=as_json)
 
 
 @queue.command()
@@ -134,7 +143,8 @@ def facet(
     **bounds: str | None,
 ) -> None:
     """Show the rules of a tenant, or change those that are given."""
-    _desk(bus, data, secret).facet(name, tenant, paused=paused, **bounds)
+    with _desk(bus, data, secret) as desk:
+        desk.facet(name, tenant, paused=paused, **bounds)
 
 
 @queue.command()
@@ -147,7 +157,8 @@ def dead(
     name: str, tenant: str | None, limit: int, bus: str | None, data: Path | None, secret: str | None, *, as_json: bool
 ) -> None:
     """List dead letters, oldest first."""
-    _desk(bus, data, secret).dead(name, tenant=tenant, limit=limit, as_json=as_json)
+    with _desk(bus, data, secret) as desk:
+        desk.dead(name, tenant=tenant, limit=limit, as_json=as_json)
 
 
 @queue.command()
@@ -167,7 +178,8 @@ def redrive(
     yes: bool,
 ) -> None:
     """Return dead letters to the queue, as if never tried. Without an ID, all of them."""
-    _desk(bus, data, secret).redrive(name, ids=ids, tenant=tenant, is_sure=yes)
+    with _desk(bus, data, secret) as desk:
+        desk.redrive(name, ids=ids, tenant=tenant, is_sure=yes)
 
 
 @queue.command()
@@ -180,7 +192,8 @@ def purge(
     name: str, tenant: str | None, bus: str | None, data: Path | None, secret: str | None, *, is_dead: bool, yes: bool
 ) -> None:
     """Destroy what waits, or dead letters. What consumers have in hand is left to them."""
-    _desk(bus, data, secret).purge(name, tenant=tenant, is_dead=is_dead, is_sure=yes)
+    with _desk(bus, data, secret) as desk:
+        desk.purge(name, tenant=tenant, is_dead=is_dead, is_sure=yes)
 
 
 @queue.command()
@@ -189,4 +202,5 @@ def purge(
 @options.as_caller
 def delete(name: str, bus: str | None, data: Path | None, secret: str | None, *, yes: bool) -> None:
     """Forget a queue, and all it holds."""
-    _desk(bus, data, secret).delete(name, is_sure=yes)
+    with _desk(bus, data, secret) as desk:
+        desk.delete(name, is_sure=yes)

@@ -2,23 +2,26 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, TypeVar, cast
 from urllib.parse import quote
 
 import click
 import msgspec
 from msgspec import Raw
 
-from doubledecker.cli import clients, table, words
-from doubledecker.cli.calls import Remote
-from doubledecker.client.views import FacetView, QueueView, Rule
+from doubledecker.cli import table, words
+from doubledecker.client.views import FacetView, Rule
 from doubledecker.model.queue import HELD_MAX, RATE_MAX, RATE_MIN, WEIGHT_MAX, WEIGHT_MIN
 
-_Kind = type[int] | type[float]
+if TYPE_CHECKING:
+    from doubledecker.client import Bus
+    from doubledecker.client.queue import QueueOptions
+
+_Number = TypeVar("_Number", int, float)
 
 _BAR_LENGTH = 20
 _NO_BOUND = "none"
+_NOUNS: Mapping[type, str] = {int: "a whole number", float: "a number"}
 
 
 class _Pulled(msgspec.Struct):
@@ -60,28 +63,18 @@ class _Settled(msgspec.Struct):
     lost: list[str]
 
 
-class _Count(msgspec.Struct):
-    messages: int
-
-
 class Desk:
     """Whoever asks a bus about its queues: the client with a token, or root."""
 
-    def __init__(self, remote: Remote) -> None:
-        self._remote = remote
-
-    @classmethod
-    def at(cls, bus: str | None, data: Path | None, secret: str | None) -> Self:
-        """The bus that is named, or that of the folder; as the client with this secret, or as root."""
-        return cls(clients.as_caller(bus, data, secret))
+    def __init__(self, bus: "Bus") -> None:
+        self._bus = bus
 
     def register(
         self, name: str, patterns: Sequence[str], asked: Mapping[str, str | int | tuple[str, ...] | None]
     ) -> None:
         """Create or replace a queue."""
         given = {field: value for field, value in asked.items() if value not in {None, ()}}
-        body = {"pattern": list(patterns), **given}
-        kept = msgspec.json.decode(self._remote.put(_path(name), body), type=QueueView)
+        kept = self._bus.queue(name).register(patterns, **cast("QueueOptions", given))
         click.echo(
             f"Queue {kept.name} of {kept.owner} gets what matches {' or '.join(kept.pattern)}; "
             f"leases of {words.age(kept.lease_ms)}, {kept.attempts_max} attempts, charged by {kept.charge}"
@@ -92,11 +85,10 @@ class Desk:
 
     def list_(self, *, as_json: bool) -> None:
         """Print all queues that the caller may see."""
-        answer = self._remote.get("/queues")
         if as_json:
-            click.echo(answer)
+            click.echo(self._bus.request("GET", "/queues"))
             return
-        rows = msgspec.json.decode(answer, type=list[QueueView])
+        rows = self._bus.queues()
         numbers = [[f"{n:,}" for n in (row.waiting, row.in_flight, row.delayed, row.dead)] for row in rows]
         cells = [[row.name, row.owner, *cell, " ".join(row.pattern)] for row, cell in zip(rows, numbers, strict=True)]
         table.show(["queue", "owner", "waiting", "in flight", "delayed", "dead", "patterns"], cells)
@@ -105,11 +97,10 @@ class Desk:
 
     def show(self, name: str, *, as_json: bool) -> None:
         """Print one queue with its facets."""
-        answer = self._remote.get(_path(name))
         if as_json:
-            click.echo(answer)
+            click.echo(self._bus.request("GET", _path(name)))
             return
-        seen = msgspec.json.decode(answer, type=QueueView)
+        seen = self._bus.queue(name).get()
         held = {"waiting": seen.waiting, "in flight": seen.in_flight, "delayed": seen.delayed, "dead": seen.dead}
         numbers = {**held, **{f"ever {kind}": count for kind, count in seen.counters.items()}}
         rows = [["patterns", " ".join(seen.pattern)], ["owner", seen.owner], ["lease", words.age(seen.lease_ms)]]
@@ -126,20 +117,23 @@ class Desk:
 
     def pull(self, name: str, *, most: int, wait_ms: int, is_acked: bool, as_json: bool) -> None:
         """Take messages and print them; acked only when they are out."""
-        answer = self._remote.post(f"{_path(name)}/pull", {"max": most, "wait_ms": wait_ms}, wait_ms=wait_ms)
+        # Not by the client's own pull, which reads events and rejects those that it cannot: here they are shown.
+        body = {"max": most, "wait_ms": wait_ms}
+        answer = self._bus.request("POST", f"{_path(name)}/pull", body, wait_s=wait_ms / 1000)
         messages = msgspec.json.decode(answer, type=_Pulls).messages
         _print(messages, as_json=as_json)
         if not messages:
             click.echo("There is nothing to pull", err=True)
         elif is_acked:
             named = [{"id": each.id, "attempt": each.attempt} for each in messages]
-            settled = msgspec.json.decode(self._remote.post(f"{_path(name)}/ack", {"messages": named}), type=_Settled)
+            answer = self._bus.request("POST", f"{_path(name)}/ack", {"messages": named})
+            settled = msgspec.json.decode(answer, type=_Settled)
             lost = f"; {len(settled.lost)} had to be left to others" if settled.lost else ""
             click.echo(f"Acked {len(settled.ids)}{lost}", err=True)
 
     def peek(self, name: str, *, tenant: str, limit: int, as_json: bool) -> None:
         """Print a tenant's next messages, and leave them where they are."""
-        answer = self._remote.get(f"{_path(name)}/messages?limit={limit}&tenant={quote(tenant, safe='')}")
+        answer = self._bus.request("GET", f"{_path(name)}/messages?limit={limit}&tenant={quote(tenant, safe='')}")
         messages = msgspec.json.decode(answer, type=_Peeks).messages
         _print(messages, as_json=as_json)
         if not messages:
@@ -147,26 +141,20 @@ class Desk:
 
     def facet(self, name: str, tenant: str, *, paused: bool | None, **bounds: str | None) -> None:
         """Change a facet, or show it."""
-        at = f"{_path(name)}/facets/{quote(tenant, safe='')}"
-        changes: dict[str, object] = {
-            "weight": _number("weight", bounds["weight"], float, WEIGHT_MIN, WEIGHT_MAX),
-            "concurrency": _bound("concurrency", bounds["concurrency"], int, 1, HELD_MAX),
-            "rate_per_s": _bound("rate", bounds["rate"], float, RATE_MIN, RATE_MAX),
-            "paused": paused,
-        }
-        given = {field: value for field, value in changes.items() if value is not None}
-        given = {field: None if value == _NO_BOUND else value for field, value in given.items()}
-        if not given:
-            seen = msgspec.json.decode(self._remote.get(at), type=FacetView)
-            table.show(["tenant", "waiting", "in flight", "oldest", "share", "", "rules"], [_facet_row(seen)])
+        facet = self._bus.queue(name).facet(tenant)
+        weight = _number("weight", bounds["weight"], float, WEIGHT_MIN, WEIGHT_MAX)
+        concurrency = _bound("concurrency", bounds["concurrency"], int, 1, HELD_MAX)
+        rate_per_s = _bound("rate", bounds["rate"], float, RATE_MIN, RATE_MAX)
+        if weight is paused is None and concurrency is rate_per_s is msgspec.UNSET:
+            table.show(["tenant", "waiting", "in flight", "oldest", "share", "", "rules"], [_facet_row(facet.get())])
             return
-        rule = msgspec.json.decode(self._remote.patch(at, given), type=Rule)
+        rule = facet.set(weight=weight, concurrency=concurrency, rate_per_s=rate_per_s, paused=paused)
         click.echo(f"{tenant} in {name}: {_rules(rule)}", err=True)
 
     def dead(self, name: str, *, tenant: str | None, limit: int, as_json: bool) -> None:
         """Print dead letters."""
         chosen = f"&tenant={quote(tenant, safe='')}" if tenant else ""
-        answer = self._remote.get(f"{_path(name)}/dead?limit={limit}{chosen}")
+        answer = self._bus.request("GET", f"{_path(name)}/dead?limit={limit}{chosen}")
         if as_json:
             click.echo(answer)
             return
@@ -178,47 +166,45 @@ class Desk:
 
     def redrive(self, name: str, *, ids: Sequence[str], tenant: str | None, is_sure: bool) -> None:
         """Bring dead letters back, after a look at how many there are."""
-        self._choose(
-            name, "dead/redrive", ids=ids, tenant=tenant, is_sure=is_sure, what=("Redrive", "redriven", "dead letter")
-        )
+        queue = self._bus.queue(name)
+        chosen = list(ids) or None
+        count = queue.redrive(chosen, tenant=tenant, dry_run=True)
+        if _is_sure("Redrive", count, "dead letter", _where(name, tenant), is_sure=is_sure):
+            _tell("redriven", queue.redrive(chosen, tenant=tenant), "dead letter", _where(name, tenant))
 
     def purge(self, name: str, *, tenant: str | None, is_dead: bool, is_sure: bool) -> None:
         """Destroy messages, after a look at how many there are."""
-        verb, noun = ("dead/purge", "dead letter") if is_dead else ("purge", "waiting message")
-        self._choose(name, verb, ids=(), tenant=tenant, is_sure=is_sure, what=("Destroy", "destroyed", noun))
+        queue = self._bus.queue(name)
+        purge, noun = (queue.purge_dead, "dead letter") if is_dead else (queue.purge, "waiting message")
+        if _is_sure("Destroy", purge(tenant=tenant, dry_run=True), noun, _where(name, tenant), is_sure=is_sure):
+            _tell("destroyed", purge(tenant=tenant), noun, _where(name, tenant))
 
     def delete(self, name: str, *, is_sure: bool) -> None:
         """Forget a queue, after a look at what it holds."""
-        seen = msgspec.json.decode(self._remote.get(_path(name)), type=QueueView)
+        queue = self._bus.queue(name)
+        seen = queue.get()
         held = f"{seen.waiting:,} waiting, {seen.in_flight:,} in flight, {seen.delayed:,} delayed, {seen.dead:,} dead"
         if not is_sure:
             click.confirm(f"Delete queue {name}, and the messages it holds ({held})?", abort=True, err=True)
-        self._remote.delete("/queues", name, "?discard=1")
+        queue.delete(discard=True)
         click.echo(f"Deleted {name} ({held})", err=True)
 
-    def _choose(
-        self,
-        name: str,
-        verb: str,
-        *,
-        ids: Sequence[str],
-        tenant: str | None,
-        is_sure: bool,
-        what: tuple[str, str, str],
-    ) -> None:
-        """Count, ask, do; `what` is how it is asked, how it was done, and to which things."""
-        doing, done, noun = what
-        asked = {**({"ids": list(ids)} if ids else {}), **({"tenant": tenant} if tenant else {})}
-        at = f"{_path(name)}/{verb}"
-        found = msgspec.json.decode(self._remote.post(at, {**asked, "dry_run": True}), type=_Count).messages
-        where = f"of {tenant} in {name}" if tenant else f"in {name}"
-        if not found:
-            click.echo(f"There is no {noun} {where}", err=True)
-            return
-        if not is_sure:
-            click.confirm(f"{doing} {_many(found, noun)} {where}?", abort=True, err=True)
-        count = msgspec.json.decode(self._remote.post(at, asked), type=_Count).messages
-        click.echo(f"{_many(count, noun)} {where} {done}", err=True)
+
+def _is_sure(doing: str, count: int, noun: str, where: str, *, is_sure: bool) -> bool:
+    """Whether there is anything to do it to; asks, unless that is sure, and ends the command when the answer is no."""
+    if not count:
+        click.echo(f"There is no {noun} {where}", err=True)
+    elif not is_sure:
+        click.confirm(f"{doing} {_many(count, noun)} {where}?", abort=True, err=True)
+    return count > 0
+
+
+def _tell(done: str, count: int, noun: str, where: str) -> None:
+    click.echo(f"{_many(count, noun)} {where} {done}", err=True)
+
+
+def _where(name: str, tenant: str | None) -> str:
+    return f"of {tenant} in {name}" if tenant else f"in {name}"
 
 
 def _print(messages: Sequence[_Pulled] | Sequence[_Peeked], *, as_json: bool) -> None:
@@ -253,12 +239,20 @@ def _rules(rule: Rule | FacetView) -> str:
     return ", ".join(parts)
 
 
-def _bound(name: str, text: str | None, kind: _Kind, least: float, most: float) -> str | float | None:
-    """A number, `none`, or None when nothing was said; raises a usage error otherwise."""
-    return text if text == _NO_BOUND else _number(name, text, kind, least, most, f", or {_NO_BOUND} for no bound")
+def _bound(
+    name: str, text: str | None, kind: type[_Number], least: float, most: float
+) -> _Number | msgspec.UnsetType | None:
+    """A number, None for no bound, or UNSET when nothing was said; raises a usage error otherwise."""
+    if text is None:
+        return msgspec.UNSET
+    if text == _NO_BOUND:
+        return None
+    return _number(name, text, kind, least, most, f", or {_NO_BOUND} for no bound")
 
 
-def _number(name: str, text: str | None, kind: _Kind, least: float, most: float, otherwise: str = "") -> float | None:
+def _number(
+    name: str, text: str | None, kind: type[_Number], least: float, most: float, otherwise: str = ""
+) -> _Number | None:
     """A number in its range; NaN and infinity are in none, and JSON would make null of them, which ends a bound."""
     if text is None:
         return None
@@ -266,5 +260,5 @@ def _number(name: str, text: str | None, kind: _Kind, least: float, most: float,
         value = kind(text)
         if least <= value <= most:
             return value
-    noun = "a whole number" if kind is int else "a number"
-    raise click.UsageError(f"--{name} is {text[:80]!r}; it must be {noun} from {least:g} to {most:.0f}{otherwise}")
+    span = f"{_NOUNS[kind]} from {least:g} to {most:.0f}{otherwise}"
+    raise click.UsageError(f"--{name} is {text[:80]!r}; it must be {span}")

@@ -1,22 +1,23 @@
 """`doubledecker tail`: events in a terminal as they are published, over HTTP; coloured there, JSON when piped."""
 
+import asyncio
+import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlencode
+from pathlib import Path
 
 import click
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from doubledecker.cli import words
-from doubledecker.cli.calls import Remote
-from doubledecker.errors import BusAway, Refused
+from doubledecker import client
+from doubledecker.cli import connection, words
+from doubledecker.cli.connection import Address
+from doubledecker.errors import Refused
 
-# Heartbeats come every 15 s unless set otherwise; two may be lost.
-_SILENCE_S = 45.0
 _RETRY_S = 1.0
 # As a shell says it of a command that was interrupted.
 _INTERRUPTED = 130
@@ -32,15 +33,6 @@ class Wanted:
     count: int | None
 
 
-@dataclass
-class _Frame:
-    """One server-sent event; without data it only moves the position."""
-
-    id: str = ""
-    name: str = ""
-    data: str = ""
-
-
 class _Event(msgspec.Struct):
     """What is shown of an event."""
 
@@ -53,18 +45,13 @@ class _Event(msgspec.Struct):
     data: msgspec.Raw = msgspec.Raw(b"")
 
 
-class _End(msgspec.Struct):
-    reason: str
-    detail: str
-
-
-def tail(remote: Remote, wanted: Wanted, *, as_json: bool) -> None:
+def tail(bus: str | None, data: Path | None, secret: str | None, wanted: Wanted, *, as_json: bool) -> None:
     """Print events until there are enough, or for ever."""
     console = Console()
     show = click.echo if as_json or not console.is_terminal else _Table(console).show
-    follower = _Follower(remote, wanted)
+    follower = _Follower(connection.find(bus, data, secret), wanted)
     try:
-        follower.follow(show)
+        asyncio.run(follower.follow(show))
     except KeyboardInterrupt:
         if follower.last_id:
             _say(f"stopped; go on with --from {follower.last_id}")
@@ -74,47 +61,50 @@ def tail(remote: Remote, wanted: Wanted, *, as_json: bool) -> None:
 class _Follower:
     """Reads a stream, and comes back to where it was when it breaks off."""
 
-    def __init__(self, remote: Remote, wanted: Wanted) -> None:
-        self._remote = remote
+    def __init__(self, address: Address, wanted: Wanted) -> None:
+        self._address = address
         self._wanted = wanted
         self._shown = 0
         self._is_lost = False
         self.last_id = ""
 
-    def follow(self, show: Callable[[str], None]) -> None:
-        while True:
-            try:
-                for frame in _frames(self._lines()):
-                    if self._take(frame, show):
-                        return
-                self._lose("the stream ended")
-            except BusAway as error:
-                # One that was never there is a mistake to tell at once; one that was will be back.
-                if not self.last_id:
-                    raise
-                self._lose(str(error))
-            time.sleep(_RETRY_S)
+    async def follow(self, show: Callable[[str], None]) -> None:
+        url, secret = self._address.url, self._address.secret
+        with connection.explained(url):
+            async with client.AsyncBus(url, secret, patience_s=0) as bus:
+                while not await self._read(bus, show):  # noqa: ASYNC110 - another process sets no Event
+                    await asyncio.sleep(_RETRY_S)
 
-    def _lines(self) -> Iterator[bytes]:
-        query = urlencode({"pattern": self._wanted.pattern, "from": self._wanted.start})
-        headers = {"Last-Event-ID": self.last_id} if self.last_id else {}
-        return self._remote.lines(f"/stream?{query}", headers, silence_s=_SILENCE_S)
+    async def _read(self, bus: "client.AsyncBus", show: Callable[[str], None]) -> bool:
+        """Show what comes over one connection; says whether that is all that was wanted."""
+        start = self.last_id or self._wanted.start
+        try:
+            async with contextlib.aclosing(bus.stream(self._wanted.pattern, start=start)) as stream:
+                async for each in stream:
+                    if self._take(each, show):
+                        return True
+        except client.StreamDropped as error:
+            if error.reason == "revoked":
+                raise Refused(error.detail) from error
+            _say(f"dropped by the bus: {error.detail}")
+            self._lose("the stream ended")
+        except client.BusAway as error:
+            # One that was never there is a mistake to tell at once; one that was will be back.
+            if not self.last_id:
+                raise
+            self._lose(str(error))
+        return False
 
-    def _take(self, frame: _Frame, show: Callable[[str], None]) -> bool:
+    def _take(self, each: "client.Streamed", show: Callable[[str], None]) -> bool:
         """Show what came; says whether that was the last."""
         if self._is_lost:
             self._is_lost = False
             _say(f"connected again; going on after {self.last_id}")
-        self.last_id = frame.id or self.last_id
-        if frame.name == "dropped":
-            end = msgspec.json.decode(frame.data, type=_End)
-            if end.reason == "revoked":
-                raise Refused(end.detail)
-            _say(f"dropped by the bus: {end.detail}")
-        elif frame.name == "gap":
-            _say(f"events are missing, they are no longer in the journal: {frame.data}")
-        elif frame.data:
-            show(frame.data)
+        self.last_id = each.id
+        if each.kind == "gap":
+            _say(f"events are missing, they are no longer in the journal: {each.json}")
+        elif each.kind == "event":
+            show(each.json)
             self._shown += 1
         return self._shown == self._wanted.count
 
@@ -122,21 +112,6 @@ class _Follower:
         if not self._is_lost:
             _say(f"{why}; trying again until it is back")
         self._is_lost = True
-
-
-def _frames(lines: Iterable[bytes]) -> Iterator[_Frame]:
-    frame = _Frame()
-    for line in lines:
-        word, _, value = line.decode().rstrip("\n").partition(": ")
-        if word == "id":
-            frame.id = value
-        elif word == "event":
-            frame.name = value
-        elif word == "data":
-            frame.data = value
-        elif not line.strip():
-            yield frame
-            frame = _Frame()
 
 
 class _Table:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from doubledecker.client.blocking import BlockingMessage
     from doubledecker.client.bus import AsyncBus, Published
     from doubledecker.client.errors import (
+        AddressInvalid,
         BusAway,
         ClientError,
         Conflict,
@@ -22,15 +23,27 @@ if TYPE_CHECKING:
         Refused,
         Reject,
         RetryLater,
+        StreamDropped,
         Unauthenticated,
     )
     from doubledecker.client.message import Event, Message, Undecoded
     from doubledecker.client.pausing import Backoff
     from doubledecker.client.queue import AsyncQueue, Facet
+    from doubledecker.client.stream import Streamed
     from doubledecker.client.sync import Bus
-    from doubledecker.client.views import DeadLetter, FacetView, QueueView, Rule
+    from doubledecker.client.views import (
+        DeadLetter,
+        FacetView,
+        IssuedToken,
+        QueueView,
+        Rule,
+        SubscriptionView,
+        TokenView,
+        Topic,
+    )
 
 __all__ = [
+    "AddressInvalid",
     "AsyncBus",
     "AsyncQueue",
     "Backoff",
@@ -46,6 +59,7 @@ __all__ = [
     "FacetView",
     "Forbidden",
     "HeartbeatFailed",
+    "IssuedToken",
     "Message",
     "NotABus",
     "NotFound",
@@ -56,6 +70,11 @@ __all__ = [
     "Reject",
     "RetryLater",
     "Rule",
+    "StreamDropped",
+    "Streamed",
+    "SubscriptionView",
+    "TokenView",
+    "Topic",
     "Unauthenticated",
     "Undecoded",
 ]
@@ -67,6 +86,7 @@ _HOMES = {
         "Published",
     ),
     "errors": (
+        "AddressInvalid",
         "BusAway",
         "ClientError",
         "Conflict",
@@ -79,6 +99,7 @@ _HOMES = {
         "Refused",
         "Reject",
         "RetryLater",
+        "StreamDropped",
         "Unauthenticated",
     ),
     "message": (
@@ -91,12 +112,17 @@ _HOMES = {
         "AsyncQueue",
         "Facet",
     ),
+    "stream": ("Streamed",),
     "sync": ("Bus",),
     "views": (
         "DeadLetter",
         "FacetView",
+        "IssuedToken",
         "QueueView",
         "Rule",
+        "SubscriptionView",
+        "TokenView",
+        "Topic",
     ),
 }
 

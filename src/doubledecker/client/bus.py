@@ -1,20 +1,24 @@
-"""A bus over HTTP, for async programs: publishing, subscribing, queues."""
+"""A bus over HTTP, for async programs: publishing, subscribing, listening, queues, and what its operator does."""
 
 import asyncio
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, Unpack
+from typing import Any, Literal, Self, TypedDict, Unpack, cast
 
 import msgspec
 
-from doubledecker.client.calls import Calls, path
+from doubledecker.client import stream as streams
+from doubledecker.client.calls import Calls, decode, given, path
 from doubledecker.client.consumer import run_together, stopped_by_signals
-from doubledecker.client.errors import ClientError, Refusal
+from doubledecker.client.errors import BusAway, ClientError, Refusal, Refused
 from doubledecker.client.queue import AsyncQueue
-from doubledecker.client.views import QueueView
+from doubledecker.client.stream import Streamed
+from doubledecker.client.views import IssuedToken, QueueView, SubscriptionView, TokenView, Topic
 
 PATIENCE_S = 10.0
+# A bus that takes longer to say that it is ready is not.
+_READY_S_MAX = 2.0
 
 
 class EventOptions(TypedDict, total=False):
@@ -58,7 +62,8 @@ class AsyncBus:
     """A bus at a URL, used with a client's token; `async with` closes its connections.
 
     While the bus is unreachable, the client retries a call for up to `patience_s`. That is safe: a publish carries an
-    idempotency key, and all other calls are idempotent. Only pulls are never retried.
+    idempotency key, and the other calls that are retried are idempotent. Calls that are not are made once: a pull,
+    creating or rotating a token, and `request`.
     """
 
     def __init__(self, url: str, token: str, *, patience_s: float = PATIENCE_S) -> None:
@@ -106,6 +111,53 @@ class AsyncBus:
         """End this client's subscription and delete its waiting events."""
         await self._calls.ask("DELETE", path("subscriber"), kind=type(None))
 
+    async def subscriptions(self) -> list[SubscriptionView]:
+        """The subscription of this client, if it has one; all of them for root."""
+        return await self._calls.ask("GET", path("subscriptions"), kind=list[SubscriptionView])
+
+    async def stream(
+        self, pattern: str = "*", *, start: str = "latest", silence_s_max: float = streams.SILENCE_S_MAX
+    ) -> AsyncGenerator[Streamed, None]:
+        """Follow what is published: events whose `tenant:topic:type` fits a pattern of `*` and `?`, and gaps.
+
+        It starts with what is published from now on, with the `earliest` event that the journal holds, or after an
+        `id` that came before. It lasts as long as its connection: BusAway is raised when that breaks off or is silent
+        for too long, StreamDropped when the bus ends it. A new stream from the last `id` misses nothing.
+        """
+        async for each in streams.read(self._calls, pattern, start=start, silence_s_max=silence_s_max):
+            yield each
+
+    async def topics(self) -> list[Topic]:
+        """All topics, and who owns them."""
+        return await self._calls.ask("GET", path("topics"), kind=list[Topic])
+
+    async def give_topic(self, name: str, to: str) -> None:
+        """Make the client with the token id `to` the owner of a topic, as root."""
+        await self._calls.ask("POST", path("topics", name, "give"), {"to": to}, kind=type(None))
+
+    async def delete_topic(self, name: str) -> None:
+        """Forget a topic, as its owner or root: subscriptions to it end, and its name is free."""
+        await self._calls.ask("DELETE", path("topics", name), kind=type(None))
+
+    async def tokens(self) -> list[TokenView]:
+        """All clients, as root; their secrets are not known to the bus."""
+        kind = cast("type[list[TokenView] | None]", list[TokenView] | None)
+        return await self._calls.ask("GET", path("api_tokens"), kind=kind) or []
+
+    async def create_token(self, name: str, *, token: str | None = None) -> IssuedToken:
+        """Make a client, as root, with a secret of one's own or of the bus's choice. Asked once."""
+        body = given({"name": name, "token": token})
+        return decode(await self._calls.once("POST", path("api_tokens"), body), IssuedToken)
+
+    async def rotate_token(self, id: str, *, token: str | None = None, overlap_s: int | None = None) -> IssuedToken:  # noqa: A002
+        """Give a client a new secret, as root; the former one works for `overlap_s` too, a day if None. Asked once."""
+        body = given({"token": token, "overlap_s": overlap_s})
+        return decode(await self._calls.once("POST", path("api_tokens", id, "rotate"), body), IssuedToken)
+
+    async def revoke_token(self, id: str) -> None:  # noqa: A002
+        """Forget a client, as root; its subscription ends with it. An id that is not known is no error."""
+        await self._calls.ask("DELETE", path("api_tokens", id), kind=type(None))
+
     def queue(self, name: str) -> AsyncQueue:
         """The queue of that name; the same object each time."""
         return self._queues.setdefault(name, AsyncQueue(self._calls, name))
@@ -113,6 +165,22 @@ class AsyncBus:
     async def queues(self) -> list[QueueView]:
         """The queues of this client; for root, all queues."""
         return await self._calls.ask("GET", path("queues"), kind=list[QueueView])
+
+    async def is_ready(self) -> bool:
+        """Whether the bus says that it takes and delivers events; asked once, and no answer is a no."""
+        try:
+            async with asyncio.timeout(_READY_S_MAX):
+                await self._calls.once("GET", path("readyz"))
+        except (BusAway, Refused, TimeoutError):
+            return False
+        return True
+
+    async def request(self, method: str, path: str, body: object = None, *, wait_s: float = 0.0) -> bytes:
+        """What the bus answers on a route, as it wrote it: for routes and fields that have nothing else here.
+
+        Asked once. `wait_s` is how long the bus was asked to wait, besides the time that any answer may take.
+        """
+        return await self._calls.once(method, path, body, wait_s=wait_s)
 
     async def run(self) -> None:
         """Call the handlers of all queues until `stop`, SIGTERM or SIGINT; then finish or nack what they hold."""
@@ -129,5 +197,6 @@ class AsyncBus:
             self._stop.set()
 
     async def _publish(self, body: object, at: str) -> Published:
-        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        # Where nothing is repeated the bus need not remember it.
+        headers = {"Idempotency-Key": uuid.uuid4().hex} if self._calls.are_repeated else None
         return await self._calls.ask("POST", at, body, kind=Published, headers=headers)

@@ -1,8 +1,12 @@
 """HTTP calls to the bus: an answer, or an error of the client's own tree."""
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Mapping
+import os
+import socket
+import ssl
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -10,6 +14,7 @@ import aiohttp
 import msgspec
 
 from doubledecker.client.errors import (
+    AddressInvalid,
     BusAway,
     ClientError,
     Conflict,
@@ -44,15 +49,19 @@ class Calls:
     """A bus at an address, and the token that says who asks. Connections are kept until `close`."""
 
     def __init__(self, url: str, token: str, *, patience_s: float) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ValueError(f"the bus is {url!r}; it must be a URL like http://127.0.0.1:17890")
+        if not _is_url(url):
+            raise AddressInvalid(f"the bus is {url!r}; it must be a URL like http://127.0.0.1:17890")
         if any(ord(sign) < _SPACE or ord(sign) == _DELETE for sign in token):
             raise ClientError("the token has a control character, and no token has; was it read with its end of line?")
         self.url = url.rstrip("/")
         self.token = token
         self._patience_s = patience_s
         self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def are_repeated(self) -> bool:
+        """Whether what got no answer is asked again."""
+        return self._patience_s > 0
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -91,24 +100,43 @@ class Calls:
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
         """Ask once; raises BusAway when no answer comes, Refused when the answer is no."""
+        content = None if body is None else _encoded(body)
+        limit = aiohttp.ClientTimeout(total=_ANSWER_S_MAX + wait_s)
+        with self._translated():
+            async with self._opened().request(
+                method, self.url + path, data=content, headers=headers, timeout=limit
+            ) as response:
+                answer = await response.read()
+        if response.status >= _BAD:
+            raise _failure(self.url, response.status, answer)
+        return answer
+
+    async def chunks(self, path: str, *, silence_s: float) -> AsyncGenerator[bytes, None]:
+        """An answer without end as it comes; raises BusAway when it breaks off, or is silent for too long."""
+        limit = aiohttp.ClientTimeout(total=None, connect=_ANSWER_S_MAX, sock_read=silence_s)
+        with self._translated():
+            async with self._opened().get(self.url + path, timeout=limit) as response:
+                if response.status >= _BAD:
+                    raise _failure(self.url, response.status, await response.read())
+                async for chunk in response.content.iter_any():
+                    yield chunk
+
+    def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 headers={"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
             )
-        content = None if body is None else _encoded(body)
-        limit = aiohttp.ClientTimeout(total=_ANSWER_S_MAX + wait_s)
+        return self._session
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Raise what aiohttp raises as errors of ours."""
         try:
-            async with self._session.request(
-                method, self.url + path, data=content, headers=headers, timeout=limit
-            ) as response:
-                answer = await response.read()
+            yield
         except aiohttp.ClientResponseError as error:
             raise NotABus(f"what answers at {self.url} does not speak HTTP as a bus does: {error.message}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise BusAway(f"no bus answers at {self.url} ({str(error) or type(error).__name__})") from error
-        if response.status >= _BAD:
-            raise _failure(self.url, response.status, answer)
-        return answer
+            raise BusAway(f"no bus answers at {self.url} ({_reason(error)})") from error
 
 
 def path(*words: str, **query: object) -> str:
@@ -129,9 +157,28 @@ def _encoded(body: object) -> bytes:
     """A body as JSON; raises ClientError for a number that JSON does not have."""
     content = msgspec.json.encode(body)
     # What is no number would be written as null, without a word.
-    if b"null" in content and _has_no_number(msgspec.to_builtins(body)):
+    if b"null" in content and _has_no_number(msgspec.to_builtins(body, builtin_types=(msgspec.Raw,))):
         raise ClientError("a number is NaN or infinite; JSON has neither: send null, or a text, in its place")
     return content
+
+
+def _is_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        # Asking for the port checks it.
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _reason(error: Exception) -> str:
+    """Why there was no answer, as the system says it: asyncio's words for it name sockets."""
+    cause: object = getattr(error, "os_error", error)
+    if not isinstance(cause, OSError):
+        return str(error) or type(error).__name__
+    if cause.errno and not isinstance(cause, ssl.SSLError | socket.gaierror):
+        return os.strerror(cause.errno)
+    return cause.strerror or str(error) or "timed out"
 
 
 def _has_no_number(value: object) -> bool:
@@ -155,7 +202,7 @@ def _failure(url: str, status: int, answer: bytes) -> BusAway | Refused:
         problem = _Problem(detail=f"{url} answered {status}, not as a bus does; check the address")
     why = problem.detail or problem.title
     if status >= _FAILED:
-        return BusAway(f"the bus at {url} cannot do this now: {why}")
+        return BusAway(f"the bus at {url} cannot do this now: {why}", status=status)
     if problem.refused:
         return EventsRefused(why, status=status, refused=problem.refused)
     return _KINDS.get(status, Refused)(why, status=status)

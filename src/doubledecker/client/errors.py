@@ -9,6 +9,8 @@ ClientError
 │   ├── NotFound         404
 │   ├── Conflict         409
 │   └── EventsRefused    none of several events was published; carries why, for each
+├── StreamDropped        the bus ended a stream; carries why
+├── AddressInvalid       what a bus was to be at is no URL; a ValueError too
 └── HeartbeatFailed      the process that extends leases does not start
 Verdict                  raised by a handler to say what becomes of its message
 ├── RetryLater           not now: again after a delay of the handler's choice
@@ -28,11 +30,34 @@ class ClientError(Portable):
 
 
 class BusAway(ClientError):
-    """The bus did not answer, or answered 5xx; the call may have taken effect."""
+    """The bus did not answer, or answered 5xx; the call may have taken effect.
+
+    `status` is that of the answer, None when there was none.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class NotABus(BusAway):
     """Something other than a bus, or another version of it, answers at this address."""
+
+
+class StreamDropped(ClientError):
+    """The bus ended a stream; `reason` is one of those in docs/http-api.md, such as `slow` or `revoked`."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"the bus ended the stream: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+class AddressInvalid(ClientError, ValueError):
+    """The address of the bus is no URL."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
 
 
 class HeartbeatFailed(ClientError):

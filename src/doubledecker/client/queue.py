@@ -137,24 +137,32 @@ class AsyncQueue(Consumer):
             for each in dead.messages
         ]
 
-    async def redrive(self, ids: Sequence[str] | None = None, *, tenant: str | None = None) -> int:
-        """Return dead letters to the queue with new attempts: all, by id, or a tenant's; returns how many."""
-        return await self._choose("dead", "redrive", ids=ids, tenant=tenant)
+    async def redrive(
+        self, ids: Sequence[str] | None = None, *, tenant: str | None = None, dry_run: bool = False
+    ) -> int:
+        """Return dead letters to the queue with new attempts: all, by id, or a tenant's; returns how many.
 
-    async def purge_dead(self, ids: Sequence[str] | None = None, *, tenant: str | None = None) -> int:
-        """Delete dead letters; returns how many."""
-        return await self._choose("dead", "purge", ids=ids, tenant=tenant)
+        With `dry_run` they are only counted.
+        """
+        return await self._choose("dead", "redrive", ids=ids, tenant=tenant, dry_run=dry_run)
 
-    async def purge(self, *, tenant: str | None = None) -> int:
-        """Delete waiting messages, of all tenants or of one, but not leased ones; returns how many."""
-        return await self._choose("purge", ids=None, tenant=tenant)
+    async def purge_dead(
+        self, ids: Sequence[str] | None = None, *, tenant: str | None = None, dry_run: bool = False
+    ) -> int:
+        """Delete dead letters, or only count them; returns how many."""
+        return await self._choose("dead", "purge", ids=ids, tenant=tenant, dry_run=dry_run)
+
+    async def purge(self, *, tenant: str | None = None, dry_run: bool = False) -> int:
+        """Delete waiting messages, of all tenants or of one, but not leased ones; returns how many, or only counts."""
+        return await self._choose("purge", ids=None, tenant=tenant, dry_run=dry_run)
 
     async def delete(self, *, discard: bool = False) -> None:
         """Delete the queue; raises Conflict while it holds messages, unless `discard` is set."""
         await self._calls.ask("DELETE", path("queues", self.name, discard=1 if discard else None), kind=type(None))
 
-    async def _choose(self, *words: str, ids: Sequence[str] | None, tenant: str | None) -> int:
-        body = given({"ids": None if ids is None else list(ids), "tenant": tenant})
+    async def _choose(self, *words: str, ids: Sequence[str] | None, tenant: str | None, dry_run: bool) -> int:
+        chosen = {"ids": None if ids is None else list(ids), "tenant": tenant, "dry_run": dry_run or None}
+        body = given(chosen)
         return (await self._calls.ask("POST", path("queues", self.name, *words), body, kind=_Count)).messages
 
 

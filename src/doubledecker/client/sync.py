@@ -1,38 +1,31 @@
 """The client for plain programs: the async one on a loop in a thread of its own, each call waited for.
 
-There is one implementation. What is here only passes on and waits, so that both variants can never differ.
+There is one implementation. A method that takes and returns the same in both variants is derived from the async one by
+`_waits`: arguments, types and docstring are said once. The others only exchange messages for plain ones.
 """
 
 import asyncio
 import contextlib
+import functools
 import signal
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Sequence
 from types import FrameType, TracebackType
-from typing import Any, Never, Self, TypeVar, Unpack, cast
-
-import msgspec
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 from doubledecker.client.blocking import BlockingMessage, end_others, wait_for
-from doubledecker.client.bus import (
-    PATIENCE_S,
-    AsyncBus,
-    EventOptions,
-    Publication,
-    Published,
-    SubscriptionOptions,
-)
+from doubledecker.client.bus import PATIENCE_S, AsyncBus
 from doubledecker.client.holding import Rules
 from doubledecker.client.message import Message
 from doubledecker.client.pausing import Backoff
-from doubledecker.client.queue import AsyncQueue, Facet, QueueOptions
-from doubledecker.client.views import DeadLetter, FacetView, QueueView, Rule, Waiting
+from doubledecker.client.queue import AsyncQueue, Facet
 
 # Five seconds in all; then what it held is given back when the program ends.
 _CLOSE_TRIES_MAX, _CLOSE_PAUSE_S = 500, 0.01
 
 T = TypeVar("T")
-_W = TypeVar("_W", bound=Callable[..., object])
+_P = ParamSpec("_P")
+_Async_co = TypeVar("_Async_co", covariant=True)
 
 
 class _Portal:
@@ -66,58 +59,84 @@ class _Portal:
             loop.close()
 
 
-class SyncFacet:
-    """One tenant's messages in a queue."""
+class _Plain(Generic[_Async_co]):
+    """A plain object: the async one that does its work, and the loop on which it does so."""
 
-    def __init__(self, facet: Facet, portal: _Portal) -> None:
-        self._facet = facet
+    def __init__(self, inner: _Async_co, portal: _Portal) -> None:
+        self._async = inner
         self._portal = portal
 
-    def set(
-        self,
-        *,
-        weight: float | None = None,
-        concurrency: int | msgspec.UnsetType | None = msgspec.UNSET,
-        rate_per_s: float | msgspec.UnsetType | None = msgspec.UNSET,
-        paused: bool | None = None,
-    ) -> Rule:
-        """Change the rules that are given, from the tenant's next message on; None removes a concurrency or a rate."""
-        change = self._facet.set(weight=weight, concurrency=concurrency, rate_per_s=rate_per_s, paused=paused)
-        return self._portal.call(change)
 
-    def get(self) -> FacetView:
-        """Its counts and rules."""
-        return self._portal.call(self._facet.get())
+def _waits(
+    call: Callable[Concatenate[_Async_co, _P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Plain[_Async_co], _P], T]:
+    """An async method as a plain one: the same in all but that it returns when the work is done."""
+
+    @functools.wraps(call)
+    def wait(self: _Plain[_Async_co], /, *args: _P.args, **kwargs: _P.kwargs) -> T:
+        return self._portal.call(call(self._async, *args, **kwargs))
+
+    return wait
 
 
-class Queue:
+def _passes(call: Callable[Concatenate[_Async_co, _P], T]) -> Callable[Concatenate[_Plain[_Async_co], _P], T]:
+    """A method of the async one that does not wait, as it is."""
+
+    @functools.wraps(call)
+    def pass_on(self: _Plain[_Async_co], /, *args: _P.args, **kwargs: _P.kwargs) -> T:
+        return call(self._async, *args, **kwargs)
+
+    return pass_on
+
+
+def _iterates(
+    call: Callable[Concatenate[_Async_co, _P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate[_Plain[_Async_co], _P], Generator[T, None, None]]:
+    """An async generator as a plain one."""
+
+    @functools.wraps(call)
+    def iterate(self: _Plain[_Async_co], /, *args: _P.args, **kwargs: _P.kwargs) -> Generator[T, None, None]:
+        return _items(self._portal, call(self._async, *args, **kwargs))
+
+    return iterate
+
+
+class SyncFacet(_Plain[Facet]):
+    """One tenant's line inside a queue."""
+
+    set = _waits(Facet.set)
+    get = _waits(Facet.get)
+
+
+class Queue(_Plain[AsyncQueue]):
     """One queue, by name; it need not be registered yet."""
 
     def __init__(self, queue: AsyncQueue, portal: _Portal) -> None:
+        super().__init__(queue, portal)
         self.name = queue.name
-        self._queue = queue
-        self._portal = portal
 
-    def register(self, pattern: str | Sequence[str], **options: Unpack[QueueOptions]) -> QueueView:
-        """Create or replace it: it gets every event whose `tenant:topic:type` matches a pattern in full."""
-        return self._portal.call(self._queue.register(pattern, **options))
-
-    def get(self) -> QueueView:
-        """Its counts and its facets, those with the most waiting messages first."""
-        return self._portal.call(self._queue.get())
+    register = _waits(AsyncQueue.register)
+    get = _waits(AsyncQueue.get)
+    peek = _waits(AsyncQueue.peek)
+    dead = _waits(AsyncQueue.dead)
+    redrive = _waits(AsyncQueue.redrive)
+    purge_dead = _waits(AsyncQueue.purge_dead)
+    purge = _waits(AsyncQueue.purge)
+    delete = _waits(AsyncQueue.delete)
+    handler = _passes(AsyncQueue.handler)
 
     def facet(self, tenant: str) -> SyncFacet:
-        """One tenant's messages in it."""
-        return SyncFacet(self._queue.facet(tenant), self._portal)
+        """One tenant's line in it."""
+        return SyncFacet(self._async.facet(tenant), self._portal)
 
     def pull(self, max: int = 1, *, wait_ms: int = 0, lease_ms: int | None = None) -> list[BlockingMessage]:  # noqa: A002
-        """Pull up to `max` messages, waiting up to `wait_ms` for the first. The caller extends their leases."""
-        pulled = self._portal.call(self._queue.pull(max, wait_ms=wait_ms, lease_ms=lease_ms))
+        """Take up to `max` messages, waiting up to `wait_ms` for the first. Their leases are yours to extend."""
+        pulled = self._portal.call(self._async.pull(max, wait_ms=wait_ms, lease_ms=lease_ms))
         return [BlockingMessage(message, self._portal.loop) for message in pulled]
 
     def ack(self, messages: Sequence[BlockingMessage]) -> list[BlockingMessage]:
-        """Ack messages; returns those whose leases had expired, which are delivered again."""
-        return _those(messages, self._portal.call(self._queue.ack(_held(messages))))
+        """End messages; returns those that were no longer ours, and are delivered again."""
+        return _those(messages, self._portal.call(self._async.ack(_held(messages))))
 
     def nack(
         self,
@@ -127,88 +146,38 @@ class Queue:
         *,
         attempted: bool = True,
     ) -> list[BlockingMessage]:
-        """Nack messages; returns those whose leases had expired. Without `attempted` the attempt does not count."""
-        lost = self._portal.call(self._queue.nack(_held(messages), delay_s, why, attempted=attempted))
+        """Give messages back; returns those that were no longer ours. What was not attempted does not count."""
+        lost = self._portal.call(self._async.nack(_held(messages), delay_s, why, attempted=attempted))
         return _those(messages, lost)
 
     def reject(self, messages: Sequence[BlockingMessage], why: str = "rejected") -> list[BlockingMessage]:
-        """Make messages dead letters; returns those whose leases had expired."""
-        return _those(messages, self._portal.call(self._queue.reject(_held(messages), why)))
+        """Send messages to the dead letters; returns those that were no longer ours."""
+        return _those(messages, self._portal.call(self._async.reject(_held(messages), why)))
 
     def extend(self, messages: Sequence[BlockingMessage], lease_ms: int | None = None) -> list[BlockingMessage]:
-        """Extend the leases of messages; returns those whose leases had expired."""
-        return _those(messages, self._portal.call(self._queue.extend(_held(messages), lease_ms)))
+        """Hold messages for another lease; returns those that were no longer ours."""
+        return _those(messages, self._portal.call(self._async.extend(_held(messages), lease_ms)))
 
     def messages(
         self, *, lease_ms: int | None = None, work_s_max: float = Rules.work_s_max, backoff: Backoff = Rules.backoff
     ) -> Iterator[BlockingMessage]:
-        """Iterate over messages; the lease keeper extends their leases.
+        """One message after the other, their leases extended meanwhile.
 
-        The iterator acks a message when the loop asks for the next one. When the loop ends, by an exception or
-        otherwise, it nacks the last message with backoff; `message.ack()` before a `break` avoids that.
+        A message is acked when the loop asks for the next one. A loop that is left, by an exception or otherwise, gives
+        its message back, to be delivered again after the backoff; `message.ack()` before a `break` keeps it done.
         """
-        source = self._queue.messages(lease_ms=lease_ms, work_s_max=work_s_max, backoff=backoff)
+        source = self._async.messages(lease_ms=lease_ms, work_s_max=work_s_max, backoff=backoff)
         stream = cast("AsyncGenerator[Message, None]", source)
-        try:
-            while True:
-                try:
-                    message = self._portal.call(anext(stream))
-                except StopAsyncIteration:
-                    return
+        with contextlib.closing(_items(self._portal, stream)) as messages:
+            for message in messages:
                 yield BlockingMessage(message, self._portal.loop)
-        finally:
-            self._portal.call(_close(stream))
-
-    def handler(
-        self,
-        *misplaced: Never,
-        concurrency: int = Rules.concurrency,
-        lease_ms: int | None = None,
-        work_s_max: float = Rules.work_s_max,
-        grace_s: float = Rules.grace_s,
-        backoff: Backoff = Rules.backoff,
-    ) -> Callable[[_W], _W]:
-        """Have `Bus.run` call the decorated function with each message, in so many threads."""
-        return self._queue.handler(
-            *misplaced,
-            concurrency=concurrency,
-            lease_ms=lease_ms,
-            work_s_max=work_s_max,
-            grace_s=grace_s,
-            backoff=backoff,
-        )
-
-    def peek(self, tenant: str = "default", *, limit: int = 100) -> list[Waiting]:
-        """The next waiting messages of a tenant, without pulling them."""
-        return self._portal.call(self._queue.peek(tenant, limit=limit))
-
-    def dead(self, *, tenant: str | None = None, limit: int = 100) -> list[DeadLetter]:
-        """Dead letters, oldest first."""
-        return self._portal.call(self._queue.dead(tenant=tenant, limit=limit))
-
-    def redrive(self, ids: Sequence[str] | None = None, *, tenant: str | None = None) -> int:
-        """Return dead letters to the queue with new attempts: all, by id, or a tenant's; returns how many."""
-        return self._portal.call(self._queue.redrive(ids, tenant=tenant))
-
-    def purge_dead(self, ids: Sequence[str] | None = None, *, tenant: str | None = None) -> int:
-        """Delete dead letters; returns how many."""
-        return self._portal.call(self._queue.purge_dead(ids, tenant=tenant))
-
-    def purge(self, *, tenant: str | None = None) -> int:
-        """Delete waiting messages, of all tenants or of one, but not leased ones; returns how many."""
-        return self._portal.call(self._queue.purge(tenant=tenant))
-
-    def delete(self, *, discard: bool = False) -> None:
-        """Delete the queue; raises Conflict while it holds messages, unless `discard` is set."""
-        self._portal.call(self._queue.delete(discard=discard))
 
 
-class Bus:
+class Bus(_Plain[AsyncBus]):
     """A bus at a URL, used with a client's token; `with` closes its connections."""
 
     def __init__(self, url: str, token: str, *, patience_s: float = PATIENCE_S) -> None:
-        self._bus = AsyncBus(url, token, patience_s=patience_s)
-        self._portal = _Portal()
+        super().__init__(AsyncBus(url, token, patience_s=patience_s), _Portal())
         self._queues: dict[str, Queue] = {}
 
     def __enter__(self) -> Self:
@@ -220,47 +189,55 @@ class Bus:
         self.close()
 
     def close(self) -> None:
-        """Close the connections and end the thread; the next call opens and starts new ones."""
-        self._portal.call(self._bus.close())
+        """Hang up, and end the thread; the next call starts anew."""
+        self._portal.call(self._async.close())
         self._portal.close()
 
-    def publish(self, topic: str, type: str, **options: Unpack[EventOptions]) -> str:  # noqa: A002
-        """Publish one event; returns its id once the bus has stored it. Raises Refused with the bus's reason."""
-        return self._portal.call(self._bus.publish(topic, type, **options))
-
-    def publish_many(
-        self, events: Sequence[Publication] | Sequence[Mapping[str, Any]], *, is_whole: bool = False
-    ) -> Published:
-        """Publish several events; returns ids and refusals. Raises EventsRefused when the bus refuses all."""
-        return self._portal.call(self._bus.publish_many(events, is_whole=is_whole))
-
-    def subscribe(self, topics: Sequence[str], callback: str, **options: Unpack[SubscriptionOptions]) -> None:
-        """Have the bus post the events of these topics to a callback; replaces this client's subscription."""
-        self._portal.call(self._bus.subscribe(topics, callback, **options))
-
-    def unsubscribe(self) -> None:
-        """End this client's subscription and delete its waiting events."""
-        self._portal.call(self._bus.unsubscribe())
+    publish = _waits(AsyncBus.publish)
+    publish_many = _waits(AsyncBus.publish_many)
+    subscribe = _waits(AsyncBus.subscribe)
+    unsubscribe = _waits(AsyncBus.unsubscribe)
+    subscriptions = _waits(AsyncBus.subscriptions)
+    stream = _iterates(AsyncBus.stream)
+    topics = _waits(AsyncBus.topics)
+    give_topic = _waits(AsyncBus.give_topic)
+    delete_topic = _waits(AsyncBus.delete_topic)
+    tokens = _waits(AsyncBus.tokens)
+    create_token = _waits(AsyncBus.create_token)
+    rotate_token = _waits(AsyncBus.rotate_token)
+    revoke_token = _waits(AsyncBus.revoke_token)
+    queues = _waits(AsyncBus.queues)
+    is_ready = _waits(AsyncBus.is_ready)
+    request = _waits(AsyncBus.request)
 
     def queue(self, name: str) -> Queue:
         """The queue of that name; the same object each time."""
-        return self._queues.setdefault(name, Queue(self._bus.queue(name), self._portal))
-
-    def queues(self) -> list[QueueView]:
-        """The queues of this client; for root, all queues."""
-        return self._portal.call(self._bus.queues())
+        return self._queues.setdefault(name, Queue(self._async.queue(name), self._portal))
 
     def run(self) -> None:
-        """Call the handlers of all queues until `stop`, SIGTERM or SIGINT; then finish or nack what they hold."""
+        """Call the handlers of all queues until `stop`, SIGTERM or SIGINT; then finish or give back what is in hand."""
         with _stopped_by_signals(self.stop):
-            self._portal.call(self._bus.run())
+            self._portal.call(self._async.run())
 
     def stop(self) -> None:
-        """End `run` cleanly; from any thread."""
-        self._portal.loop.call_soon_threadsafe(self._bus.stop)
+        """Let `run` end in good order; from any thread."""
+        self._portal.loop.call_soon_threadsafe(self._async.stop)
 
 
-async def _close(stream: AsyncGenerator[Message, None]) -> None:
+def _items(portal: _Portal, stream: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+    """What an async generator yields; closed with this one."""
+    try:
+        while True:
+            try:
+                item = portal.call(anext(stream))
+            except StopAsyncIteration:
+                return
+            yield item
+    finally:
+        portal.call(_close(stream))
+
+
+async def _close(stream: AsyncGenerator[T, None]) -> None:
     """Close it; a step that Ctrl-C interrupted may have to end first."""
     for _ in range(_CLOSE_TRIES_MAX):
         try:

@@ -1,4 +1,4 @@
-"""What the bus returns about queues: counts, facets, messages."""
+"""What the bus returns about itself: queues, facets and messages; tokens, topics and subscriptions."""
 
 import msgspec
 
@@ -72,3 +72,62 @@ class Waiting(msgspec.Struct, frozen=True):
     id: str
     tenant: str
     event: Event
+
+
+class TokenView(msgspec.Struct, frozen=True):
+    """A client. Times are in milliseconds since 1970; `former_until` is how long the secret before this one works."""
+
+    name: str
+    id: str = msgspec.field(name="token")
+    created_at: int
+    rotated_at: int | None = None
+    former_until: int | None = None
+
+
+class IssuedToken(msgspec.Struct, frozen=True):
+    """A client with its secret, `token`, which the bus shows this once."""
+
+    name: str
+    id: str
+    token: str
+    former_until: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<IssuedToken {self.id}>"
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """A topic: the name and the id of the client that owns it, and how many events it had."""
+
+    name: str
+    publisher: str
+    publisher_id: str
+    events: int
+
+
+class SubscriptionView(msgspec.Struct, frozen=True):
+    """A client's subscription, by the client's id; `uuid` is shown to its owner alone."""
+
+    subscriber: str
+    callback: str
+    topics: tuple[str, ...]
+    max_events: int
+    max_bytes: int
+    timeout: int
+    concurrency: int
+    tier: str
+    events: "SubscriptionEvents"
+    health: int
+    failures: int
+    refusals: int
+    uuid: str | None = None
+    uuid_set: bool = False
+    last_attempted_at: int | None = None
+
+
+class SubscriptionEvents(msgspec.Struct, frozen=True):
+    """How many were sent and how many wait; `oldest` is an age in milliseconds."""
+
+    sent: int
+    queued: int
+    oldest: int
