@@ -21,8 +21,8 @@
 -- keys batch             batch:<bid>            list    token, creation time, attempts, number of events, then events as lines
 -- keys current           batches:current:<token>  set   the batch that still takes events
 -- arg  settled     pack  of each: slot, job as it was held, what came of it, failures then, 1 if it raises them, wait until the
---                        next probe, until the batch's own next try (-1: first in line), number of events, attempt as JSON,
---                        and what it counts: index of a name in `counted`, amount, index, …
+--                        next probe, until the batch's own next try (-1: first in line), number of events, and what it
+--                        counts: index of a name in `counted`, amount, index, …
 -- arg  counted     pack  names of counters
 -- arg  slots       pack  those that are free
 -- arg  probes_max  int   how many of them may call receivers that are failing
@@ -30,6 +30,7 @@
 -- arg  lag_ms      int   how much longer to wait than the process that owns the next deadline
 -- arg  due_max     int   how many due jobs to move in one call
 -- arg  bytes_max   int   give no further job when those given hold this much
+-- rest attempts    text  of each settlement its attempt as JSON, empty if there was none; they may be long
 --
 -- A settlement's result is three numbers: 1 if it counted, the failures of its receiver before, and after. A job is four
 -- values: its slot, the job as it is held there, the failures of its receiver, its batch. Whoever calls a receiver must
@@ -123,7 +124,7 @@ end
 
 -- Whether it counted, and the failures of its receiver before and after.
 local attempts_bytes = 0
-local function settle(slot, held, what, failures, raises, probe_ms, delay_ms, events, attempt, counts)
+local function settle(attempt, slot, held, what, failures, raises, probe_ms, delay_ms, events, counts)
   if held_by[slot] ~= held then
     return last_of[slot] == held and 1 or 0, 0, 0
   end
@@ -287,7 +288,7 @@ read_slots(asked)
 local results = {}
 for i, it in ipairs(settled) do
   local at = 3 * (i - 1)
-  results[at + 1], results[at + 2], results[at + 3] = settle(unpack(it))
+  results[at + 1], results[at + 2], results[at + 3] = settle(attempts[i], unpack(it))
 end
 delete_delivered()
 promote()
