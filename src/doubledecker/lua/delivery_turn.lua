@@ -38,17 +38,16 @@
 --
 -- returns          {wait in ms or -1, {results}, {jobs}, version of the registry, if there are jobs}
 
--- What settlements add to the counters, by the index of a name. Written together: an HINCRBY for each would be a third
--- of what a call costs.
+-- What is added to the counters. Written together: an HINCRBY for each would be a third of what a call costs.
 local amounts = {}
-local function count(index, amount)
-  amounts[index] = (amounts[index] or 0) + amount
+local function count(name, amount)
+  amounts[name] = (amounts[name] or 0) + amount
 end
 
 local function write_counts()
   local names, sums, words = {}, {}, {}
-  for index, amount in pairs(amounts) do
-    names[#names + 1], sums[#sums + 1] = counted[index], amount
+  for name, amount in pairs(amounts) do
+    names[#names + 1], sums[#sums + 1] = name, amount
   end
   for i, kept in ipairs(#names > 0 and redis.call("HMGET", counters, unpack(names)) or {}) do
     words[2 * i - 1], words[2 * i] = names[i], string.format("%d", tonumber(kept or 0) + sums[i])
@@ -91,23 +90,20 @@ end
 local function delete_delivered()
   for _, token in ipairs(delivered_order) do
     local bids, events, keys = delivered[token].bids, 0, {}
+    local found = redis.call("ZREM", index, unpack(bids))
     for i, bid in ipairs(bids) do
       keys[i] = batch(bid)
-    end
-    local found = redis.call("EXISTS", unpack(keys))
-    for i, key in ipairs(keys) do
-      if found == #keys or redis.call("EXISTS", key) == 1 then
+      if found == #bids or redis.call("EXISTS", keys[i]) == 1 then
         events = events + delivered[token].events[i]
       end
     end
     if found > 0 then
       redis.call("DEL", unpack(keys))
-      redis.call("ZREM", index, unpack(bids))
       redis.call("ZREM", token_index(token), unpack(bids))
       redis.call("HDEL", sizes, unpack(bids))
       redis.call("HINCRBY", gauge_events, token, -events)
       redis.call("HINCRBY", gauge_batches, token, -found)
-      redis.call("HINCRBY", counters, "events.removed:subscriber=" .. token, events)
+      count("events.removed:subscriber=" .. token, events)
     end
   end
 end
@@ -147,7 +143,7 @@ local function settle(attempt, slot, held, what, failures, raises, probe_ms, del
     redis.call("XADD", journal_attempts, "*", "attempt", attempt)
     attempts_bytes = attempts_bytes + #attempt
     for i = 1, #counts, 2 do
-      count(counts[i], counts[i + 1])
+      count(counted[counts[i]], counts[i + 1])
     end
   end
   return 1, before, it.failures
@@ -284,6 +280,7 @@ local asked = {}
 for i, it in ipairs(settled) do
   asked[i] = it[1]
 end
+read_slots(slots)
 read_slots(asked)
 local results = {}
 for i, it in ipairs(settled) do
@@ -295,7 +292,6 @@ promote()
 seat_receivers()
 
 if #slots > 0 then
-  read_slots(slots)
   -- Probes that these slots already hold are among those that they may make.
   for _, slot in ipairs(slots) do
     probes_max = probes_max - (string.match(held_by[slot], " 1$") and 1 or 0)
