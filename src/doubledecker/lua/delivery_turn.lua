@@ -21,8 +21,8 @@
 -- keys batch             batch:<bid>            list    token, creation time, attempts, number of events, then events as lines
 -- keys current           batches:current:<token>  set   the batch that still takes events
 -- arg  settled     pack  of each: slot, job as it was held, what came of it, failures then, 1 if it raises them, wait until the
---                        next probe, until the batch's own next try (-1: first in line), number of events, attempt as JSON,
---                        and what it counts: index of a name in `counted`, amount, index, …
+--                        next probe, until the batch's own next try (-1: first in line), number of events, and what it
+--                        counts: index of a name in `counted`, amount, index, …
 -- arg  counted     pack  names of counters
 -- arg  slots       pack  those that are free
 -- arg  probes_max  int   how many of them may call receivers that are failing
@@ -30,6 +30,7 @@
 -- arg  lag_ms      int   how much longer to wait than the process that owns the next deadline
 -- arg  due_max     int   how many due jobs to move in one call
 -- arg  bytes_max   int   give no further job when those given hold this much
+-- rest attempts    text  of each settlement its attempt as JSON, empty if there was none; they may be long
 --
 -- A settlement's result is three numbers: 1 if it counted, the failures of its receiver before, and after. A job is four
 -- values: its slot, the job as it is held there, the failures of its receiver, its batch. Whoever calls a receiver must
@@ -37,17 +38,16 @@
 --
 -- returns          {wait in ms or -1, {results}, {jobs}, version of the registry, if there are jobs}
 
--- What settlements add to the counters, by the index of a name. Written together: an HINCRBY for each would be a third
--- of what a call costs.
+-- What is added to the counters. Written together: an HINCRBY for each would be a third of what a call costs.
 local amounts = {}
-local function count(index, amount)
-  amounts[index] = (amounts[index] or 0) + amount
+local function count(name, amount)
+  amounts[name] = (amounts[name] or 0) + amount
 end
 
 local function write_counts()
   local names, sums, words = {}, {}, {}
-  for index, amount in pairs(amounts) do
-    names[#names + 1], sums[#sums + 1] = counted[index], amount
+  for name, amount in pairs(amounts) do
+    names[#names + 1], sums[#sums + 1] = name, amount
   end
   for i, kept in ipairs(#names > 0 and redis.call("HMGET", counters, unpack(names)) or {}) do
     words[2 * i - 1], words[2 * i] = names[i], string.format("%d", tonumber(kept or 0) + sums[i])
@@ -90,23 +90,20 @@ end
 local function delete_delivered()
   for _, token in ipairs(delivered_order) do
     local bids, events, keys = delivered[token].bids, 0, {}
+    local found = redis.call("ZREM", index, unpack(bids))
     for i, bid in ipairs(bids) do
       keys[i] = batch(bid)
-    end
-    local found = redis.call("EXISTS", unpack(keys))
-    for i, key in ipairs(keys) do
-      if found == #keys or redis.call("EXISTS", key) == 1 then
+      if found == #bids or redis.call("EXISTS", keys[i]) == 1 then
         events = events + delivered[token].events[i]
       end
     end
     if found > 0 then
       redis.call("DEL", unpack(keys))
-      redis.call("ZREM", index, unpack(bids))
       redis.call("ZREM", token_index(token), unpack(bids))
       redis.call("HDEL", sizes, unpack(bids))
       redis.call("HINCRBY", gauge_events, token, -events)
       redis.call("HINCRBY", gauge_batches, token, -found)
-      redis.call("HINCRBY", counters, "events.removed:subscriber=" .. token, events)
+      count("events.removed:subscriber=" .. token, events)
     end
   end
 end
@@ -123,7 +120,7 @@ end
 
 -- Whether it counted, and the failures of its receiver before and after.
 local attempts_bytes = 0
-local function settle(slot, held, what, failures, raises, probe_ms, delay_ms, events, attempt, counts)
+local function settle(attempt, slot, held, what, failures, raises, probe_ms, delay_ms, events, counts)
   if held_by[slot] ~= held then
     return last_of[slot] == held and 1 or 0, 0, 0
   end
@@ -146,7 +143,7 @@ local function settle(slot, held, what, failures, raises, probe_ms, delay_ms, ev
     redis.call("XADD", journal_attempts, "*", "attempt", attempt)
     attempts_bytes = attempts_bytes + #attempt
     for i = 1, #counts, 2 do
-      count(counts[i], counts[i + 1])
+      count(counted[counts[i]], counts[i + 1])
     end
   end
   return 1, before, it.failures
@@ -283,18 +280,18 @@ local asked = {}
 for i, it in ipairs(settled) do
   asked[i] = it[1]
 end
+read_slots(slots)
 read_slots(asked)
 local results = {}
 for i, it in ipairs(settled) do
   local at = 3 * (i - 1)
-  results[at + 1], results[at + 2], results[at + 3] = settle(unpack(it))
+  results[at + 1], results[at + 2], results[at + 3] = settle(attempts[i], unpack(it))
 end
 delete_delivered()
 promote()
 seat_receivers()
 
 if #slots > 0 then
-  read_slots(slots)
   -- Probes that these slots already hold are among those that they may make.
   for _, slot in ipairs(slots) do
     probes_max = probes_max - (string.match(held_by[slot], " 1$") and 1 or 0)

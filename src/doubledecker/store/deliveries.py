@@ -94,6 +94,7 @@ async def turn(
     counted: dict[str, int] = {}
     reply = await partition.run(
         _TURN,
+        *[each.attempt for each in settled],
         settled=[_packed(each, counted) for each in settled],
         counted=list(counted),
         slots=list(slots),
@@ -132,7 +133,6 @@ def _packed(settled: Settled, counted: dict[str, int]) -> Packable:
         what.probe_ms,
         what.retry_ms,
         job.batch.events if job.batch else 0,
-        settled.attempt,
         counts,
     ]
 
