@@ -24,7 +24,7 @@ from redis.exceptions import ResponseError
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.errors import BusAway, ServerUnfit
-from doubledecker.store import migration, predecessors
+from doubledecker.store import batches, migration, predecessors
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partition, Partitions
 from harness import quick_settings
@@ -517,4 +517,26 @@ async def test_a_process_of_the_older_version_that_comes_back_writes_nothing(tmp
         assert changes == []
         assert partitions_told == b"0"
         assert await format_one.everything(partitions) == before
+        await partitions.close()
+
+
+async def test_a_web_process_of_the_older_version_publishes_until_the_migration_begins_and_never_again(tmp_path: Path):
+    """It has no heartbeat, and stays connected: the migration goes on beside it."""
+    async with a_dump(tmp_path) as url, redis.from_url(url, protocol=2) as web:
+        before = await web.xlen("rm:journal:events")
+        published = await as_recorded(web, "event_publish")
+        accepted = await web.xlen("rm:journal:events")
+        partitions = await migrated(Topology("one", url, 1, (url,)))
+        gauges, _ = await batches.gauges(partitions.home)
+        for _ in range(2):
+            with pytest.raises(ResponseError, match="attempt to compare"):
+                await as_recorded(web, "event_publish")
+        changes = await as_recorded(web, "registry_changes")
+        after = await web.xlen("rm:journal:events")
+
+        assert published[0] == b"ok"
+        assert after == accepted > before
+        assert (await batches.gauges(partitions.home))[0] == gauges
+        # There is no version of the registry for it any more: it unpacks three values, finds none, and ends.
+        assert changes == []
         await partitions.close()
