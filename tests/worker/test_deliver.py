@@ -1,13 +1,17 @@
 """What a worker does with a batch: caps, retries, health, and what it writes down."""
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
+import pytest
 
 from conftest import Topology
-from doubledecker.store import counters, journal
+from doubledecker.store import counters, deliveries, journal
+from doubledecker.store.deliveries import Settled, Turn
 from doubledecker.store.journal import Attempt
-from doubledecker.store.partitions import Partitions
+from doubledecker.store.partitions import Partition, Partitions
 from harness import a_bus, an_event
 from receiver import Receiver
 
@@ -22,6 +26,27 @@ async def test_no_more_batches_are_in_flight_than_the_subscriber_allows_over_all
 
         # Each partition has a share of the permits, and one at least.
         assert receiver.in_flight_max == max(2, topology.partitions)
+
+
+async def test_whoever_settles_offers_one_slot_more_than_it_frees(one: Topology, monkeypatch: pytest.MonkeyPatch):
+    """It offered all that were free, up to sixteen, and the server read each of them."""
+    calls: list[tuple[int, int]] = []
+    turn = deliveries.turn
+
+    async def noted(partition: Partition, settled: Sequence[Settled], slots: Sequence[str], **more: Any) -> Turn:
+        calls.append((len(settled), len(slots)))
+        return await turn(partition, settled, slots, **more)
+
+    monkeypatch.setattr(deliveries, "turn", noted)
+    async with a_bus(one) as bus, Receiver() as receiver:
+        await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0)
+
+        await bus.publish(await bus.token("publisher"), [an_event()])
+        async with asyncio.timeout(10):
+            while not any(settled for settled, _ in calls):
+                await asyncio.sleep(0.01)
+
+    assert (1, 2) in calls
 
 
 async def test_health_falls_by_two_and_rises_by_one(one: Topology):

@@ -203,19 +203,21 @@ class Deliveries:
     def _slots_for(self, lane: _Lane, freed: list[str]) -> list[str]:
         """Slots to offer: those it was given, those it has just freed unless others wait, and free ones if it looks.
 
-        Whoever asks anyway offers free ones too: else a call that fills all the slots it names needs another to find
-        that there is no more.
+        Whoever asks anyway offers one free slot as well: else a call that fills all the slots it names needs another to
+        find that there is no more. More would cost the server a tenth of the call; if it fills all, it looks.
         """
         slots, lane.slots = lane.slots, []
         # Settling frees permits too, so what it frees asks again at once.
         if not any(other is not lane for other in self._waiting):
             while freed and len(slots) < _OFFER_MAX:
                 slots.append(freed.pop())
-        while (slots or lane.state is not _State.ASLEEP) and self._free and len(slots) < _OFFER_MAX:
+        is_awake = lane.state is not _State.ASLEEP
+        most = _OFFER_MAX if is_awake else min(_OFFER_MAX, len(slots) + 1)
+        while (slots or is_awake) and self._free and len(slots) < most:
             slots.append(self._free.pop())
         if slots and lane in self._waiting:
             self._waiting.remove(lane)
-        if not slots and lane.state is not _State.ASLEEP and lane not in self._waiting:
+        if not slots and is_awake and lane not in self._waiting:
             self._waiting.append(lane)
         return slots
 
