@@ -8,15 +8,15 @@ import click
 
 from doubledecker import __version__
 from doubledecker.assembly.launch import PROCESSES_MAX, Member
-from doubledecker.cli.errand_group import erase, replay, replays
 from doubledecker.cli.options import FOLDER as _FOLDER
 from doubledecker.cli.options import as_caller as _as_caller
 from doubledecker.cli.options import as_json as _json
 from doubledecker.cli.options import as_root as _as_root
 from doubledecker.cli.options import at_bus as _bus
 from doubledecker.cli.options import processes as _processes
-from doubledecker.cli.queue_group import queue
-from doubledecker.cli.simulate import simulate
+from doubledecker.cli.queue.commands import queue
+from doubledecker.cli.replay.commands import erase, replay, replays
+from doubledecker.cli.simulate.simulate import simulate
 from doubledecker.cli.topic_group import topic
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
 
@@ -48,7 +48,7 @@ def cli() -> None:
 @click.option("--no-pipeline", is_flag=True, help="Without the Spark pipeline")
 def _up(port: int | None, data: Path, processes: int | None, *, no_demo: bool, no_pipeline: bool) -> None:
     """Run the whole bus on this machine, with demo traffic."""
-    from doubledecker.cli import up  # noqa: PLC0415 - the store is slow to import
+    from doubledecker.cli.up import up  # noqa: PLC0415 - the store is slow to import
 
     up.up(port=port, data=data, processes=processes, with_demo=not no_demo, with_pipeline=not no_pipeline)
 
@@ -59,7 +59,7 @@ def _up(port: int | None, data: Path, processes: int | None, *, no_demo: bool, n
 @_processes("DOUBLEDECKER_WEB_PROCESSES")
 def web(host: str | None, port: int | None, processes: int | None, member: Member | None, ready_fd: int | None) -> None:
     """Serve the HTTP API."""
-    from doubledecker.cli import processes as running  # noqa: PLC0415 - the server is slow to import
+    from doubledecker.cli.serve import processes as running  # noqa: PLC0415 - the server is slow to import
 
     running.web(host, port, running.Processes(processes, member, ready_fd))
 
@@ -68,7 +68,7 @@ def web(host: str | None, port: int | None, processes: int | None, member: Membe
 @_processes("DOUBLEDECKER_WORKER_PROCESSES")
 def worker(processes: int | None, member: Member | None, ready_fd: int | None) -> None:
     """Deliver batches and do the chores."""
-    from doubledecker.cli import processes as running  # noqa: PLC0415 - the server is slow to import
+    from doubledecker.cli.serve import processes as running  # noqa: PLC0415 - the server is slow to import
 
     running.worker(running.Processes(processes, member, ready_fd))
 
@@ -76,7 +76,7 @@ def worker(processes: int | None, member: Member | None, ready_fd: int | None) -
 @cli.command("watch")
 def _watch() -> None:
     """Push what queues with a callback hold, fairly."""
-    from doubledecker.cli import processes  # noqa: PLC0415 - the server is slow to import
+    from doubledecker.cli.serve import processes  # noqa: PLC0415 - the server is slow to import
 
     processes.watch()
 
@@ -84,7 +84,7 @@ def _watch() -> None:
 @cli.command("demo", hidden=True)
 def _demo() -> None:
     """Publish and subscribe to the bus on this machine, to have something to look at."""
-    from doubledecker.cli import demo  # noqa: PLC0415 - the client is slow to import
+    from doubledecker.cli.demo import demo  # noqa: PLC0415 - the client is slow to import
 
     demo.demo()
 
@@ -141,7 +141,7 @@ def _report(
     start: str | None, end: str | None, html: Path | None, data: Path | None, lake: str | None, *, as_json: bool
 ) -> None:
     """Show throughput, latency, failures and fairness."""
-    from doubledecker.cli import report  # noqa: PLC0415 - only what the command needs
+    from doubledecker.cli.report import report  # noqa: PLC0415 - only what the command needs
 
     report.report(start=start, end=end, html=html, data=data, lake=lake, as_json=as_json)
 

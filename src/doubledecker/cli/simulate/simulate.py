@@ -64,7 +64,7 @@ def simulate(
     Prints what callers and stages saw, as means over the replications with 95 % confidence intervals, and draws
     latency, success, queues and breakers over time.
     """
-    from doubledecker.cli import rehearse  # noqa: PLC0415 - tables and stages are slow to import
+    from doubledecker.cli.simulate import rehearse  # noqa: PLC0415 - tables and stages are slow to import
 
     # `--sweep a=1 b=2` reads well, but an option takes one value: what looks like a setting belongs to it.
     more = tuple(word for word in words if sweep and "=" in word)

@@ -11,8 +11,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from doubledecker.cli import findings, sketch
-from doubledecker.cli.simulate import Request
+from doubledecker.cli import sketch
+from doubledecker.cli.simulate import findings
+from doubledecker.cli.simulate.simulate import Request
 from doubledecker.errors import SettingInvalid
 from doubledecker.stages.errors import StagesError
 from doubledecker.stages.plots import over_grid, over_time, png, svg
@@ -94,7 +95,7 @@ def _sweep(request: Request) -> None:
 
 
 def _record(request: Request) -> Record:
-    from doubledecker.cli import recordings  # noqa: PLC0415 - the store is slow to import
+    from doubledecker.cli.simulate import recordings  # noqa: PLC0415 - the store is slow to import
 
     record = recordings.read(request.journal, subscriber=request.subscriber)
     return record if request.duration is None else record.first(request.duration)

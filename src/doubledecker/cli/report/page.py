@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from doubledecker.cli import report_charts, words
-from doubledecker.cli.report_charts import Bars, Heat, Report
-from doubledecker.cli.report_text import spread, totals
+from doubledecker.cli import words
+from doubledecker.cli.report import charts
+from doubledecker.cli.report.charts import Bars, Heat, Report
+from doubledecker.cli.report.text import spread, totals
 from doubledecker.model.summary import Summary
 from doubledecker.stages.plots import svg
 from doubledecker.stages.plots.chart import COLOURS
@@ -49,12 +50,12 @@ def _head(title: str, summary: Summary) -> Iterator[str]:
 
 
 def _drawn(report: Report) -> Iterator[str]:
-    chart = report_charts.lines(report)
+    chart = charts.lines(report)
     if chart is not None:
         yield _section("Over time", svg.draw(chart))
-    heat = report_charts.heat(report)
+    heat = charts.heat(report)
     yield _section(heat.title, _heat(heat))
-    for each in report_charts.bars(report.summary):
+    for each in charts.bars(report.summary):
         yield _section(each.title, _bars(each))
 
 
@@ -111,8 +112,8 @@ def _subscribers(summary: Summary) -> Iterator[str]:
             (
                 each.name,
                 f"{each.attempts:,}",
-                f"{report_charts.failures(each):,}",
-                report_charts.outcomes(each),
+                f"{charts.failures(each):,}",
+                charts.outcomes(each),
                 f"{each.retries:,}",
                 spread(each.took),
                 spread(each.age),

@@ -13,7 +13,7 @@ from doubledecker import log
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.launch import Member, launch
 from doubledecker.assembly.settings import Settings
-from doubledecker.cli import supervise
+from doubledecker.cli.serve import supervise
 from doubledecker.errors import SettingInvalid
 from doubledecker.store import machine, ports
 from doubledecker.web import listening, server

@@ -14,11 +14,10 @@ from typing import Self
 
 from doubledecker import log
 from doubledecker.assembly.settings import Settings
-from doubledecker.cli import demo_receivers as receivers
-from doubledecker.cli import demo_traffic as traffic
-from doubledecker.cli.board import url_of
-from doubledecker.cli.demo_receivers import Receiver
-from doubledecker.cli.processes import load, until_stopped
+from doubledecker.cli.demo import receivers, traffic
+from doubledecker.cli.demo.receivers import Receiver
+from doubledecker.cli.serve.processes import load, until_stopped
+from doubledecker.cli.up.board import url_of
 from doubledecker.client import AsyncBus, BusAway, NotFound, Unauthenticated
 from doubledecker.client.bus import Publication
 

@@ -6,8 +6,8 @@ from rich.text import Text
 
 from doubledecker.bus.overview import Overview, SubscriberView
 from doubledecker.cli import trail, words
-from doubledecker.cli.board import Board
-from doubledecker.cli.keep import Kept, State
+from doubledecker.cli.serve.keep import Kept, State
+from doubledecker.cli.up.board import Board
 
 # What is left of a line after a label and a number.
 _BESIDE_SPARK = 24

@@ -20,10 +20,12 @@ from rich.console import Console
 from cli.commands import COMMAND, environment
 from doubledecker.bus import telemetry
 from doubledecker.bus.overview import Overview, SubscriberView
-from doubledecker.cli import keep, live, trail, words
-from doubledecker.cli.board import Board
-from doubledecker.cli.keep import ChildLife, Command, Kept
+from doubledecker.cli import trail, words
+from doubledecker.cli.serve import keep
+from doubledecker.cli.serve.keep import ChildLife, Command, Kept
 from doubledecker.cli.trail import Trail
+from doubledecker.cli.up import live
+from doubledecker.cli.up.board import Board
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import embedded
 from doubledecker.store.subscribers import Condition

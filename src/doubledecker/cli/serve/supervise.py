@@ -2,7 +2,7 @@
 
 The first process is started alone, and the others once it is ready. What keeps every process from starting, such as a
 server that does not fit, is then said once, and ends the command with the exit code that one process would have. Later,
-a process that dies is started again (cli/keep.py), whatever the reason.
+a process that dies is started again (cli/serve/keep.py), whatever the reason.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from doubledecker import log
 from doubledecker.assembly.launch import Member
-from doubledecker.cli.keep import ChildLife, Command, Ended, Kept, Told
+from doubledecker.cli.serve.keep import ChildLife, Command, Ended, Kept, Told
 
 _log = log.get("supervisor")
 

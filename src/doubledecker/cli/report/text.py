@@ -3,8 +3,9 @@
 import click
 from rich.console import Console
 
-from doubledecker.cli import report_charts, sketch, table, words
-from doubledecker.cli.report_charts import Bars, Heat, Report
+from doubledecker.cli import sketch, table, words
+from doubledecker.cli.report import charts
+from doubledecker.cli.report.charts import Bars, Heat, Report
 from doubledecker.model.summary import Moment, Spread, Summary
 
 _BAR = 30
@@ -17,16 +18,16 @@ def show(report: Report, console: Console) -> None:
     click.echo(f"{words.moment(summary.since)} to {words.moment(summary.until)}, by {summary.span}")
     click.echo()
     table.show(["in all", ""], totals(summary.total))
-    chart = report_charts.lines(report)
+    chart = charts.lines(report)
     if chart is not None and console.is_terminal:
         click.echo()
         sketch.show(chart, console)
-    for each in report_charts.bars(summary):
+    for each in charts.bars(summary):
         click.echo()
         _show_bars(each)
     _show_subscribers(summary)
     click.echo()
-    _show_heat(report_charts.heat(report))
+    _show_heat(charts.heat(report))
 
 
 def totals(total: Moment) -> list[list[str]]:

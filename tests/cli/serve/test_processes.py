@@ -17,7 +17,7 @@ import pytest
 from assembly.test_settings import routemaster_env
 from cli.commands import an_up, children, environment, is_running, run, until
 from conftest import Topology
-from doubledecker.cli.keep import ChildLife, Command, Ended, Kept
+from doubledecker.cli.serve.keep import ChildLife, Command, Ended, Kept
 from doubledecker.web import listening
 from harness import ROOT_KEY, an_event, basic, until_ready
 from processes import Fleet, Process, free_port

@@ -23,10 +23,13 @@ from doubledecker import clock, log
 from doubledecker.assembly import build, spark_conf
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import PREFIX, Settings
-from doubledecker.cli import board as boards
-from doubledecker.cli import demo, folder, live, pipeline, supervise, words
-from doubledecker.cli.board import Board
-from doubledecker.cli.keep import ChildLife, Command, Ended, Kept, ValkeyLife
+from doubledecker.cli import folder, pipeline, words
+from doubledecker.cli.demo import demo
+from doubledecker.cli.serve import supervise
+from doubledecker.cli.serve.keep import ChildLife, Command, Ended, Kept, ValkeyLife
+from doubledecker.cli.up import board as boards
+from doubledecker.cli.up import live
+from doubledecker.cli.up.board import Board
 from doubledecker.errors import BusAway, SettingInvalid
 from doubledecker.store import machine, ports
 from doubledecker.store.disk import DiskReserve

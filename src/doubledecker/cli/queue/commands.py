@@ -1,4 +1,4 @@
-"""`doubledecker queue …`: the words of its commands; what they do is in cli/queues.py, imported when one runs."""
+"""`doubledecker queue …`: the words of its commands; what they do is in cli/queue/queues.py, imported when one runs."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,12 +10,13 @@ import click
 from doubledecker.cli import options
 
 if TYPE_CHECKING:
-    from doubledecker.cli.queues import Desk
+    from doubledecker.cli.queue.queues import Desk
 
 
 @contextlib.contextmanager
 def _desk(bus: str | None, data: Path | None, secret: str | None) -> Iterator["Desk"]:
-    from doubledecker.cli import connection, queues  # noqa: PLC0415 - only what the command needs
+    from doubledecker.cli import connection  # noqa: PLC0415 - only what the command needs
+    from doubledecker.cli.queue import queues  # noqa: PLC0415 - only what the command needs
 
     with connection.connected(bus, data, secret) as remote:
         yield queues.Desk(remote)

@@ -1,4 +1,4 @@
-"""`doubledecker replay`, `replays` and `erase`: the words of these commands; what they do is in cli/errands.py."""
+"""`doubledecker replay`, `replays` and `erase`: the words of these commands; what they do is in errands.py."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -46,7 +46,7 @@ def replay(
     **given: str | int | bool | None,
 ) -> None:
     """Send past events again, from lake and journal, to one target. Counts first, and asks."""
-    from doubledecker.cli import errands  # noqa: PLC0415 - the store is slow to import
+    from doubledecker.cli.replay import errands  # noqa: PLC0415 - the store is slow to import
 
     asked = {name: value for name, value in given.items() if value is not None}
     if not id_:
@@ -66,7 +66,7 @@ def replay(
 @options.as_json
 def replays(cancel: str | None, data: Path | None, *, as_json: bool) -> None:
     """List replays, or cancel one."""
-    from doubledecker.cli import errands  # noqa: PLC0415 - the store is slow to import
+    from doubledecker.cli.replay import errands  # noqa: PLC0415 - the store is slow to import
 
     desk = errands.Desk(data, None, as_json=as_json)
     if cancel:
@@ -86,7 +86,7 @@ def replays(cancel: str | None, data: Path | None, *, as_json: bool) -> None:
 @options.as_json
 def erase(data: Path | None, lake: str | None, *, dry_run: bool, yes: bool, as_json: bool, **given: str | None) -> None:
     """Remove a tenant's or a key's events from the lake for good. Counts first, and asks."""
-    from doubledecker.cli import errands  # noqa: PLC0415 - the store is slow to import
+    from doubledecker.cli.replay import errands  # noqa: PLC0415 - the store is slow to import
 
     asked = {name: value for name, value in given.items() if value is not None}
     _check_one(asked, _ERASED, "what to erase")

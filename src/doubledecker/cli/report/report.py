@@ -15,8 +15,9 @@ from rich.console import Console
 
 from doubledecker import clock
 from doubledecker.assembly import settings as reading
-from doubledecker.cli import folder, report_page, report_text
-from doubledecker.cli.report_charts import Report
+from doubledecker.cli import folder
+from doubledecker.cli.report import page, text
+from doubledecker.cli.report.charts import Report
 from doubledecker.errors import BadRequest, LakeUnfit, SettingInvalid, SparkUnfit
 from doubledecker.model import moment
 
@@ -50,11 +51,11 @@ def report(
         _check(html)
     found = _read(root, wanted, is_open=wanted.until >= now)
     if html is not None:
-        _write(html, report_page.render(found))
+        _write(html, page.render(found))
     if as_json:
         click.echo(msgspec.json.encode(found.summary))
     elif html is None:
-        report_text.show(found, Console())
+        text.show(found, Console())
 
 
 def stretch(start: str | None, end: str | None, *, now: datetime) -> Stretch:

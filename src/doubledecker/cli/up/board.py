@@ -9,7 +9,7 @@ from doubledecker import client, clock
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus import overview
-from doubledecker.cli.keep import Kept, State
+from doubledecker.cli.serve.keep import Kept, State
 from doubledecker.cli.trail import Trail
 from doubledecker.errors import DoubledeckerError
 from doubledecker.store import pipeline

@@ -1,0 +1,1 @@
+"""The demo that `doubledecker up` runs: a publisher and four receivers."""

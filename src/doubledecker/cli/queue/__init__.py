@@ -1,0 +1,1 @@
+"""`doubledecker queue`: queues registered, looked into, pulled from and emptied."""

@@ -1,0 +1,1 @@
+"""`doubledecker replay`, `replays` and `erase`."""

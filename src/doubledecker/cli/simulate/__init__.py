@@ -1,0 +1,1 @@
+"""`doubledecker simulate`: chains of stages rehearsed in virtual time."""

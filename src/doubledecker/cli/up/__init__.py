@@ -1,0 +1,1 @@
+"""`doubledecker up`: the whole bus on one machine, and its live view."""
