@@ -1,13 +1,16 @@
 """The line to a server: a server is given up when it is silent, and not when this process was too busy to listen."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+import uvloop
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from conftest import Topology
@@ -16,6 +19,7 @@ from doubledecker.errors import BusAway, BusSilent
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.nodes import ANSWER_S_MAX, Node
 from harness import a_bus, an_event
+from tls import a_certificate
 from web.asking import ask
 
 pytestmark = pytest.mark.silent_redis
@@ -175,3 +179,42 @@ async def test_a_call_whose_caller_is_gone_is_counted_too(tmp_path: Path):
         os.kill(server.pid, signal.SIGCONT)
         await node.close()
         await server.stop()
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_calls_go_over_tls(one: Topology, tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]):
+    """The line takes the connection over from redis-py, once that has shaken hands."""
+
+    async def walk() -> None:
+        server = urlsplit(one.url)
+        context = await a_certificate(tmp_path)
+
+        async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+                while data := await reader.read(65_536):
+                    writer.write(data)
+                    await writer.drain()
+            writer.close()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            to_reader, to_writer = (
+                await asyncio.open_unix_connection(server.path)
+                if server.scheme == "unix"
+                else await asyncio.open_connection(server.hostname, server.port)
+            )
+            await asyncio.gather(pass_on(reader, to_writer), pass_on(to_reader, writer))
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as proxy:
+            node = Node(f"rediss://127.0.0.1:{proxy.sockets[0].getsockname()[1]}/0?ssl_cert_reqs=none")
+            try:
+                long = b"x" * 300_000
+                assert await node.call([["ECHO", long], ["PING"]]) == [long, b"PONG"]
+                assert await asyncio.gather(*(node.call([["ECHO", f"{n}"]]) for n in range(50))) == [
+                    [f"{n}".encode()] for n in range(50)
+                ]
+            finally:
+                await node.close()
+                await asyncio.sleep(0.1)  # until the proxy has closed the other side
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(walk())
