@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway
@@ -125,6 +126,38 @@ async def test_a_turn_gives_no_further_job_when_those_given_hold_enough(
 
     assert [job.slot for job in turn.jobs] == ["s1", "s2"]
     assert turn.wait_ms == 0
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7])
+async def test_a_batch_is_given_whole_in_however_many_pieces_it_came(plain: Partitions, pieces: int):
+    ann = a_receiver("ann", timeout_ms=1)
+    for number in range(pieces):
+        offer = Offer(Route(Kind("widgets", "update", "default"), (ann,)), b'{"n":%d}' % number, "pam")
+        await events.publish(plain.home, [offer, offer], version=0, limits=PublishLimits(id_window_ms=1, ids_max=1))
+    plain.home.shift_ms += 10
+
+    turn = await take(plain.home, "s")
+
+    [job] = turn.jobs
+    assert job.batch is not None
+    assert job.batch.events == 2 * pieces
+    assert list(job.batch.chunks) == [b'{"n":%d}\n{"n":%d}' % (n, n) for n in range(pieces)]
+
+
+async def test_a_batch_of_several_pieces_that_is_dropped_before_they_are_read_is_gone(plain: Partitions):
+    ann = a_receiver("ann", timeout_ms=1)
+    await publish(plain.home, ann, batches=3)
+    plain.home.shift_ms += 10
+    [job] = (await take(plain.home, "s")).jobs
+    assert job.batch is not None
+    unread = structs.replace(job, batch=structs.replace(job.batch, chunks=()))
+    await batches.drop_oldest(
+        plain.home, "ann", batches_max=1, created_max=None, bytes_enough=2**53, counter="events.autodropped"
+    )
+
+    [opened] = await deliveries._opened(plain.home, [unread])
+
+    assert opened.batch is None
 
 
 async def test_probes_that_slots_already_hold_are_among_those_they_may_make(plain: Partitions):

@@ -33,7 +33,8 @@
 -- rest attempts    text  of each settlement its attempt as JSON, empty if there was none; they may be long
 --
 -- A settlement's result is three numbers: 1 if it counted, the failures of its receiver before, and after. A job is four
--- values: its slot, the job as it is held there, the failures of its receiver, its batch. Whoever calls a receiver must
+-- values: its slot, the job as it is held there, the failures of its receiver, and its batch as a list: token, creation time,
+-- attempts, number of events, and the events as lines if they are in one piece. Whoever calls a receiver must
 -- know it as the registry of this version has it: it may have moved to another address.
 --
 -- returns          {wait in ms or -1, {results}, {jobs}, version of the registry, if there are jobs}
@@ -175,12 +176,10 @@ local function give(slot, held, failures, parts)
   local at = #given
   given[at + 1], given[at + 2], given[at + 3], given[at + 4] = slot, held, failures, parts
   given_count = given_count + 1
-  for i = 5, #parts do
-    given_bytes = given_bytes + #parts[i]
-  end
 end
 
--- A batch, which takes no more events from here on; empty when it is gone.
+-- A batch, which takes no more events from here on; empty when it is gone. Of one whose events came by several calls only
+-- the head: a script would copy and hash each byte of them, so the caller reads them by a command of its own.
 local current_of = {}
 local function open(bid, token)
   current_of[token] = current_of[token] or redis.call("SRANDMEMBER", current(token)) or "none"
@@ -188,7 +187,13 @@ local function open(bid, token)
     redis.call("SREM", current(token), bid)
     current_of[token] = "none"
   end
-  return redis.call("LRANGE", batch(bid), 0, -1)
+  local parts = redis.call("LRANGE", batch(bid), 0, 5)
+  if #parts > 5 then
+    given_bytes = given_bytes + tonumber(redis.call("HGET", sizes, bid) or 0)
+    return {unpack(parts, 1, 4)}
+  end
+  given_bytes = given_bytes + #(parts[5] or "")
+  return parts
 end
 
 -- Put a receiver among others that are ordered as in Redis: by score, then by name.

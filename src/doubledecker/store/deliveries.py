@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import msgspec
+from msgspec import structs
 
 from doubledecker.model.settlement import Settlement
+from doubledecker.model.uid import UID_LENGTH
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
 
@@ -22,6 +24,8 @@ SETTLED_MAX = 100
 _SCRUBBED_MAX = 500
 # A call gives no further job when the batches that it gives hold so much.
 BYTES_MAX = 4_194_304
+# What comes before the events in a batch: token, creation time, attempts, number of events.
+_HEAD = 4
 # Processes that wait for the same moment wake this much later than the one that owns it, so that one wakes and not all.
 LAG_MS = 30
 
@@ -106,7 +110,7 @@ async def turn(
     )
     wait_ms, flat, given, version = cast("tuple[int, list[int], list[bytes], int]", reply)
     results = [Result(flat[i] == 1, flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)]
-    jobs = [_job(given[i : i + 4]) for i in range(0, len(given), 4)]
+    jobs = await _opened(partition, [_job(given[i : i + 4]) for i in range(0, len(given), 4)])
     return Turn(None if wait_ms < 0 else wait_ms, jobs, results, version)
 
 
@@ -137,11 +141,28 @@ def _packed(settled: Settled, counted: dict[str, int]) -> Packable:
     ]
 
 
+async def _opened(partition: Partition, jobs: list[Job]) -> list[Job]:
+    """Jobs with the events of their batches: those in several pieces are read here, all by one round trip.
+
+    A batch that was dropped meanwhile is gone. If the reply is lost, the slots get the same jobs again.
+    """
+    at = [i for i, job in enumerate(jobs) if job.batch and not job.batch.chunks]
+    if not at:
+        return jobs
+    keys = [partition.key(f"batch:{jobs[i].held[:UID_LENGTH]}") for i in at]
+    found = await partition.commands([["LRANGE", key, _HEAD, -1] for key in keys])
+    for i, chunks in zip(at, cast("list[list[bytes]]", found), strict=True):
+        batch = jobs[i].batch
+        assert batch is not None
+        jobs[i] = structs.replace(jobs[i], batch=structs.replace(batch, chunks=chunks) if chunks else None)
+    return jobs
+
+
 def _job(words: Sequence[bytes]) -> Job:
     slot, held, failures, parts = cast("tuple[bytes, bytes, int, list[bytes]]", words)
     text = held.decode()
     batch = None
     if parts:
         token, created_at, attempts, events, *chunks = parts
-        batch = Batch(text[:20], token.decode(), int(created_at), int(attempts), int(events), chunks)
+        batch = Batch(text[:UID_LENGTH], token.decode(), int(created_at), int(attempts), int(events), chunks)
     return Job(slot.decode(), text, failures, batch)
