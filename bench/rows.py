@@ -292,7 +292,13 @@ TABLES = (
             Row("processor time of the worker an event", "latency.worker_cpu_us", "µs"),
             Row("processor time of Valkey an event", "latency.valkey_cpu_us", "µs"),
             Row("processor time of web an event", "latency.web_cpu_us", "µs"),
-            Row("calls of the worker to Valkey an event", "latency.worker_calls", "", aim=Aim(most=2)),
+            Row(
+                "calls of the worker to Valkey an event, beyond those of an idle one",
+                "latency.worker_calls",
+                "",
+                aim=Aim(most=2),
+            ),
+            Row("calls of an idle worker to Valkey", "latency.idle_calls_per_s", "/s"),
         ),
     ),
     Table(
