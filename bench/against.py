@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from bench.scale import Scale
-from doubledecker.store import tether
+from doubledecker.store import die_with_parent
 
 ROOT = Path(__file__).parent.parent
 _TURN = Path(__file__).with_name("turn.py")
@@ -164,7 +164,7 @@ async def _measured(tree: Tree, name: str, scale: Scale, bench: Path) -> dict[st
     command = [tree.python, "-P", str(_TURN), name, json.dumps(asdict(scale))]
     with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
-            *tether.tethered(command),
+            *die_with_parent.tethered(command),
             cwd=bench,
             env={**os.environ, "PYTHONPATH": str(bench)},
             stdin=asyncio.subprocess.DEVNULL,

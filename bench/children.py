@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 
 from bench.load import Load, Spec
-from doubledecker.store import tether
+from doubledecker.store import die_with_parent
 
 _START_S_MAX = 30.0
 _STOP_S_MAX = 20.0
@@ -61,7 +61,7 @@ async def started(
     """A running `python -m <words>`, or of another program; its stderr is shown only when the block fails."""
     with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
-            *tether.tethered([*program, *words]),
+            *die_with_parent.tethered([*program, *words]),
             env={**_inherited(), **(environment or {})},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

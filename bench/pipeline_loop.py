@@ -30,7 +30,7 @@ from doubledecker import log
 from doubledecker.assembly import build
 from doubledecker.assembly import settings as reading_settings
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.errands import Errands
+from doubledecker.bus.pipeline_jobs import Errands
 from doubledecker.model.event import Event, draft
 from doubledecker.model.queue import Queue
 from doubledecker.model.replay import RATE_MAX, ReplayAsked

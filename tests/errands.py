@@ -6,16 +6,16 @@ from dataclasses import replace
 from msgspec import structs
 
 from doubledecker.assembly import build
-from doubledecker.bus.errands import Errands
+from doubledecker.bus.pipeline_jobs import Errands
 from doubledecker.model.erasure import ErasureAsked
-from doubledecker.model.errand import Errand
+from doubledecker.model.pipeline_job import Errand
 from doubledecker.model.replay import ReplayAsked
 from doubledecker.model.token import Caller
 from doubledecker.pipeline.erase.eraser import Eraser
 from doubledecker.pipeline.replay.replayer import Replayer
 from doubledecker.pipeline.search import Ground
-from doubledecker.store import errands
-from doubledecker.store.errands import ERASURES, REPLAYS
+from doubledecker.store import pipeline_jobs
+from doubledecker.store.pipeline_jobs import ERASURES, REPLAYS
 from harness import quick_settings
 from lakes import Lake
 
@@ -43,7 +43,7 @@ class Desk:
 
     async def read(self, errand: Errand, kind: str = REPLAYS) -> Errand:
         async with build.open_bus(self.settings) as bus:
-            return await errands.read(bus.partitions.home, kind, errand.id)
+            return await pipeline_jobs.read(bus.partitions.home, kind, errand.id)
 
     async def replay(self, caller: Caller = ROOT, **asked: object) -> Errand:
         """Ask for a replay and carry it out to its end."""
@@ -70,4 +70,4 @@ class Desk:
     async def set(self, errand: Errand, **changes: object) -> None:
         async with build.open_bus(self.settings) as bus:
             change = lambda now: structs.replace(now, **changes)  # noqa: E731 - read where it is used
-            await errands.change(bus.partitions.home, REPLAYS, errand.id, change)
+            await pipeline_jobs.change(bus.partitions.home, REPLAYS, errand.id, change)

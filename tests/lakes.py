@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from doubledecker.lake import arrow, life, marks, queries, reads, rows
-from doubledecker.lake.life import Life
+from doubledecker.lake import arrow, checkpoints, event_history, queries, reads, rows
+from doubledecker.lake.event_history import Life
 from doubledecker.lake.queries import Found
 from doubledecker.lake.reads import Reader
 from doubledecker.model import search
@@ -31,7 +31,7 @@ def land_entry(root: str, name: str, entry: Entry) -> None:
     """Write an entry of a journal to its table as a file of its own, without a bus."""
     table = landing.table_of(root, name)
     batch = arrow.to_batch(rows.layout(name), [entry], partition=0)
-    table.commit(table.open(), list(files.write(table, [batch])), marks.reaches({0: EntryId.parse(entry.id)}))
+    table.commit(table.open(), list(files.write(table, [batch])), checkpoints.reaches({0: EntryId.parse(entry.id)}))
 
 
 class PlainLake:
@@ -46,12 +46,12 @@ class PlainLake:
         """A round of landing; the bus is told, and trims when somebody has it do so."""
         table = landing.table_of(self.root, name)
         opened = table.open()
-        begin = marks.landed(opened, self.access.partitions)
+        begin = checkpoints.landed(opened, self.access.partitions)
         slices = landing.plan(begin, await journal_reader.extents(self.access, name, begin), cores=1)
         if slices:
             written = await asyncio.to_thread(self._write, name, slices)
-            table.commit(opened, written, marks.reaches(landing._ends(slices)))
-        reached = marks.landed(table.open(), self.access.partitions)
+            table.commit(opened, written, checkpoints.reaches(landing._ends(slices)))
+        reached = checkpoints.landed(table.open(), self.access.partitions)
         await landing._confirm(self.access, name, self.archive, reached)
         return reached
 
@@ -81,7 +81,7 @@ class PlainLake:
     async def life(self, id_: str, *, since: datetime | None = None, reader: Reader | None = None) -> Life:
         """What `doubledecker events --id` finds."""
         async with journal_reader.connected(self.access) as bus:
-            return await life.look(reads.Ground(self.root, bus), id_, since=since, reader=reader)
+            return await event_history.look(reads.Ground(self.root, bus), id_, since=since, reader=reader)
 
     def table(self, name: str = "events") -> DeltaTable:
         return DeltaTable(f"{self.root}/{name}")

@@ -11,8 +11,8 @@ from doubledecker.model.event import Event, encode
 from doubledecker.model.routing import Route
 from doubledecker.store import events
 from doubledecker.store.events import Accepted, PublishLimits
-from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
+from doubledecker.store.write_plan import Offer
 
 # From this size on, lines of one publisher are compressed; written here once more, so that a test has it in sight.
 COMPRESSED_BYTES_MIN = 2_048

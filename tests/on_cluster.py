@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.errands import Errands
+from doubledecker.bus.pipeline_jobs import Errands
 from doubledecker.model.erasure import ErasureAsked
 from doubledecker.model.queue import Queue
 from doubledecker.model.replay import ReplayAsked

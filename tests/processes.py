@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from conftest import Topology
-from doubledecker.store import tether
+from doubledecker.store import die_with_parent
 from harness import ROOT_KEY
 
 
@@ -30,7 +30,7 @@ class Process:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        command = tether.tethered([sys.executable, "-m", "doubledecker", *self._words])
+        command = die_with_parent.tethered([sys.executable, "-m", "doubledecker", *self._words])
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *command, env=self._environment, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log

@@ -20,7 +20,7 @@ import aiohttp
 import pyspark
 
 from doubledecker.pipeline import java
-from doubledecker.store import tether
+from doubledecker.store import die_with_parent
 from doubledecker.store.embedded import free_port
 
 HOME = Path(pyspark.__file__).parent
@@ -90,7 +90,7 @@ async def a_spark_cluster(folder: Path, *, workers: int = 2) -> AsyncIterator[Sp
 
 async def _start(holdings: AsyncExitStack, folder: Path, name: str, kind: str, *words: str) -> None:
     # `spark-class` becomes Java, so the tether holds that; executors end when their worker is gone.
-    command = tether.tethered([str(HOME / "bin" / "spark-class"), kind, *words])
+    command = die_with_parent.tethered([str(HOME / "bin" / "spark-class"), kind, *words])
     with (folder / f"{name}.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(*command, env=environment(), stdout=log, stderr=log)
     holdings.push_async_callback(_end, process)

@@ -11,7 +11,7 @@ from doubledecker.assembly.build import Bus
 from doubledecker.model import event as parsing
 from doubledecker.model.event import Event
 from doubledecker.model.uid import event_id
-from doubledecker.store import journal, offers
+from doubledecker.store import journal, write_plan
 from feed import Feed, a_feed
 
 
@@ -49,7 +49,7 @@ async def test_an_event_waits_for_a_call_or_two_however_many_another_publisher_h
 
 
 async def test_each_publisher_keeps_its_order_and_nothing_is_lost(one: Topology, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(offers, "WRITES_MAX", 20)
+    monkeypatch.setattr(write_plan, "WRITES_MAX", 20)
     async with a_feed(one) as feed:
         names = ["ann", "bob", "cid"]
         ids = [await another(feed.bus, name) for name in names]
@@ -66,7 +66,7 @@ async def test_each_publisher_keeps_its_order_and_nothing_is_lost(one: Topology,
 async def test_a_whole_request_that_fills_a_call_is_written_beside_busy_publishers(
     one: Topology, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(offers, "WRITES_MAX", 20)
+    monkeypatch.setattr(write_plan, "WRITES_MAX", 20)
     async with a_feed(one) as feed:
         careful, publish = await another(feed.bus, "careful"), feed.bus.publisher.publish
         busy = [asyncio.create_task(publish(feed.publisher, drafts("many", 200))) for _ in range(3)]

@@ -8,7 +8,7 @@ import pytest
 from cluster import ClusterOfThree
 from conftest import Topology
 from doubledecker.bus.headroom import Headroom
-from doubledecker.bus.relief import MemoryRules
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import BusAway, MemoryFull
 from doubledecker.store import journal
 from doubledecker.store.partitions import Partitions

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from conftest import Topology
 from doubledecker.bus import lag, overview
-from doubledecker.bus.relief import MemoryRules
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.store import journal
 from doubledecker.store.partitions import Partition
 from feed import a_feed

@@ -6,7 +6,7 @@ import pytest
 
 from conftest import Topology
 from doubledecker.bus import overview
-from doubledecker.bus.relief import MemoryRules
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.store import counters
 from doubledecker.store.memory import Standing, State, Usage
 from doubledecker.store.partitions import Partition

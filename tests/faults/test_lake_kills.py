@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from doubledecker.lake import marks
-from doubledecker.store import tether
+from doubledecker.lake import checkpoints
+from doubledecker.store import die_with_parent
 from faults.tended_lake import BEGAN_MS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -26,7 +26,7 @@ LINES_MAX = 50
 async def run_and_kill(root: Path, lines: int) -> int:
     """Start the process, kill it after so many lines; returns the last event that it said had landed."""
     child = Path(__file__).parent / "tended_lake.py"
-    command = tether.tethered([sys.executable, str(child), str(root)])
+    command = die_with_parent.tethered([sys.executable, str(child), str(root)])
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     landed = -1
@@ -49,7 +49,7 @@ async def test_marks_and_events_survive_kills_while_the_log_is_cleaned_up(tmp_pa
         if landed < 0:
             continue
         table = DeltaTable(tmp_path / "events")
-        last = marks.landed(table, 1)[0].ms - BEGAN_MS
+        last = checkpoints.landed(table, 1)[0].ms - BEGAN_MS
         ids = sorted(pa.table(table.scan())["id"].to_pylist())
 
         # A commit may be whole before the process could say so.

@@ -22,11 +22,11 @@ from doubledecker.errors import BusAway
 from doubledecker.model.event import Event, encode
 from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Route
-from doubledecker.store import events, facets, journal, queues, tether
+from doubledecker.store import die_with_parent, events, facets, journal, queues
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.events import Accepted, PublishLimits
-from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition, Partitions, wait_for
+from doubledecker.store.write_plan import Offer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -54,7 +54,7 @@ class Ground:
         book.touch()
         words = [sys.executable, str(Path(__file__).with_name("consumer.py")), self.url]
         words += [str(len(self.partitions.all)), str(book)]
-        self.consumers[number] = await asyncio.create_subprocess_exec(*tether.tethered(words))
+        self.consumers[number] = await asyncio.create_subprocess_exec(*die_with_parent.tethered(words))
 
     async def kill_consumer(self) -> None:
         number = random.choice(list(self.consumers))

@@ -18,7 +18,7 @@ from cli.commands import children
 from conftest import Topology
 from doubledecker.model.event import Event
 from doubledecker.model.queue import Queue
-from doubledecker.store import letters
+from doubledecker.store import queue_contents
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partitions, wait_for
 from harness import ROOT_KEY, basic, until_ready
@@ -35,8 +35,8 @@ async def held(partitions: Partitions) -> list[Event]:
     """All that waits in the queue, in the order of each tenant."""
     found = []
     for partition in partitions.all:
-        for tenant in await letters.tenants(partition, "late"):
-            rows = await letters.peek(partition, Queue("late", "", ()), tenant, most=EVENTS * 2)
+        for tenant in await queue_contents.tenants(partition, "late"):
+            rows = await queue_contents.peek(partition, Queue("late", "", ()), tenant, most=EVENTS * 2)
             found += [msgspec.json.decode(text, type=Event) for _, text in rows]
     return found
 

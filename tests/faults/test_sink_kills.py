@@ -14,7 +14,7 @@ import pytest
 from cli.commands import children
 from conftest import Topology
 from doubledecker.model.event import Event
-from doubledecker.store import journal, tether
+from doubledecker.store import die_with_parent, journal
 from doubledecker.store.embedded import EmbeddedServer
 from feed import Feed, a_feed
 
@@ -50,7 +50,7 @@ async def start(feed: Feed, tmp_path: Path) -> asyncio.subprocess.Process:
         tmp_path / "source",
         tmp_path / "checkpoint",
     ]
-    command = tether.tethered([sys.executable, "-c", QUERY, *map(str, words)])
+    command = die_with_parent.tethered([sys.executable, "-c", QUERY, *map(str, words)])
     with (tmp_path / "query.log").open("ab") as log:
         return await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
 

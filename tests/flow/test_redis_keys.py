@@ -28,19 +28,19 @@ from doubledecker.model.uid import uid
 from doubledecker.store import (
     bulk,
     deliveries,
-    errands,
     events,
-    fences,
     jobs,
     journal,
     pipeline,
+    pipeline_jobs,
     receivers,
     streams,
+    write_offsets,
 )
 from doubledecker.store.deliveries import Settled
 from doubledecker.store.events import PublishLimits
-from doubledecker.store.fences import Fence, Refusal, Write
 from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.write_offsets import Fence, Refusal, Write
 from doubledecker.worker import process
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
 from receiver import Receiver
@@ -217,7 +217,7 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
     for partition in bus.partitions.all:
         fence = Fence("0" * 32, batch=0, first=0, last=0, digest="", barred={Refusal("topic", "users"): [0]})
         await events.publish(partition, [], version=await version_of(partition), limits=PublishLimits(), fence=fence)
-    await fences.complete(bus.partitions.home, Write("0" * 32, batch=0), tasks=1)
+    await write_offsets.complete(bus.partitions.home, Write("0" * 32, batch=0), tasks=1)
     await ask_for_errands(bus)
     await pipeline.report_run(bus.partitions.home, RunReport("running", at=0, began_at=0))
     await pipeline.tell_measures(bus.partitions.home, Summary("minute", 0, 0, 0, Moment(0), [], [], [], [], []))
@@ -265,7 +265,7 @@ async def ask_for_errands(bus: TestBus) -> None:
         async with bus.http.post(f"{bus.url}/{path}", json=body, headers=basic(ROOT_KEY)) as response:
             assert response.status == 202, await response.text()
             id_ = (await response.json())["id"]
-    await errands.keep_turn(bus.partitions.home, id_, count=100, rate=10)
+    await pipeline_jobs.keep_turn(bus.partitions.home, id_, count=100, rate=10)
     await bulk.open_ledger(bus.partitions, f"replay:ledger:{id_}")
 
 

@@ -16,13 +16,13 @@ from conftest import Topology
 from doubledecker.model.event import Event, encode
 from doubledecker.model.queue import Queue, Rule
 from doubledecker.model.routing import Route
-from doubledecker.store import events, facets, letters, queues
+from doubledecker.store import events, facets, queue_contents, queues
 from doubledecker.store.events import Accepted, PublishLimits
 from doubledecker.store.facets import FACET
-from doubledecker.store.line import words
-from doubledecker.store.offers import Offer
 from doubledecker.store.queues import RECORD, Held, Message
 from doubledecker.store.scripts import load
+from doubledecker.store.shared_connection import words
+from doubledecker.store.write_plan import Offer
 from laws.queue_model import Facet, QueueModel, Ruled, Tried
 from laws.world import AGE_MS, World, hold_law, law
 
@@ -249,7 +249,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(tenant=some_tenant)
     def purge(self, tenant: str) -> None:
-        gone = self.world.run(letters.purge(self.at, self.queue, tenant))
+        gone = self.world.run(queue_contents.purge(self.at, self.queue, tenant))
         assert gone == self.model.purge(tenant, now=self.now())
 
     @rule(most=st.integers(1, 40))

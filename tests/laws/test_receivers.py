@@ -19,12 +19,12 @@ from doubledecker.model.job import MAIN
 from doubledecker.model.routing import Route
 from doubledecker.model.settlement import DELIVERED, FIRST, GONE, Settlement
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, deliveries, events, jobs, offers, receivers, subscribers
+from doubledecker.store import batches, deliveries, events, jobs, receivers, subscribers, write_plan
 from doubledecker.store.deliveries import Job, Settled, Turn
 from doubledecker.store.events import PublishLimits
-from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 from doubledecker.store.receivers import Answer, Permit, State
+from doubledecker.store.write_plan import Offer
 from laws.receiver_model import PROBES, RING, WAKE, WISH_AGES, Done, Given, Model, Moment, Receiver, Result, probe_order
 from laws.world import AGE_MS, World, hold_law, law, pairs, strings
 
@@ -630,7 +630,7 @@ def batches_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs of one millisecond are ordered by their names: with random ones an example is not repeatable."""
     numbers = count()
     monkeypatch.setattr(receivers, "WISH_MS", WISH_AGES * AGE_MS)
-    monkeypatch.setattr(offers, "uids", lambda many: "".join(f"{next(numbers):020}" for _ in range(many)))
+    monkeypatch.setattr(write_plan, "uids", lambda many: "".join(f"{next(numbers):020}" for _ in range(many)))
 
 
 def test_who_may_be_called_and_has_a_due_job_is_in_the_ring_and_nobody_else(topology: Topology):

@@ -20,7 +20,7 @@ from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
 from doubledecker.store import events, registry, subscribers
 from doubledecker.store.events import Accepted, PublishLimits
-from doubledecker.store.offers import Offer
+from doubledecker.store.write_plan import Offer
 from laws.world import World, hold_law, law
 
 NAMES = ("ann", "bob", "cy")

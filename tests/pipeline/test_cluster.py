@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from cli.commands import run
 from conftest import Topology
 from doubledecker.model.subscriber import Subscription
-from doubledecker.store import tether
+from doubledecker.store import die_with_parent
 from doubledecker.store.scripts import all_names
 from feed import Feed, a_feed
 from receiver import Receiver
@@ -30,7 +30,7 @@ async def drive(cluster: SparkCluster, command: list[str], folder: Path, **more:
     environment = {**cluster.environment, "PYSPARK_PYTHON": sys.executable, **more}
     with (folder / "driver.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *tether.tethered(command), env=environment, stdout=asyncio.subprocess.PIPE, stderr=log
+            *die_with_parent.tethered(command), env=environment, stdout=asyncio.subprocess.PIPE, stderr=log
         )
     async with asyncio.timeout(600):
         printed, _ = await process.communicate()

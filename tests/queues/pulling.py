@@ -16,9 +16,9 @@ from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Rings
 from doubledecker.store import events
 from doubledecker.store.events import PublishLimits
-from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.queues import Held, Message
+from doubledecker.store.write_plan import Offer
 
 ROOT = Caller(id="", name="root", is_root=True)
 

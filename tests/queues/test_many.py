@@ -1,7 +1,7 @@
 """Many tenants and many messages in one call, which the scripts ask about together and not one by one."""
 
 from doubledecker.model.queue import Rule
-from doubledecker.store import events, facets, letters
+from doubledecker.store import events, facets, queue_contents
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partitions
 from queues.pulling import a_queue, an_offer, drain, held, push, quiet_rings, shares_of
@@ -95,8 +95,8 @@ async def test_a_tenant_whose_events_go_different_ways_in_one_call_has_one_line(
         ids = [f"0-{n}" for n in range(1, count + 1)]
         [line] = await facets.facets(plain.home, queue, ["ann"])
         assert (line.waiting, line.oldest_id, line.is_served) == (count, "0-1", True)
-        assert [id_ for id_, _ in await letters.peek(plain.home, queue, "ann", most=100)] == ids
-        assert [id_ for id_, _ in await letters.peek(plain.home, queue, "ann", most=3)] == ids[:3]
+        assert [id_ for id_, _ in await queue_contents.peek(plain.home, queue, "ann", most=100)] == ids
+        assert [id_ for id_, _ in await queue_contents.peek(plain.home, queue, "ann", most=3)] == ids[:3]
         assert [message.id for message in await drain(quiet_rings(plain), queue, most=7)] == ids
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from conftest import Topology
 from doubledecker.bus.headroom import Headroom
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.publish import Publisher
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.relief import MemoryRules
 from doubledecker.errors import Conflict, Forbidden, QueueFull
 from doubledecker.model.event import Event, draft
 from doubledecker.model.queue import Rule
@@ -80,7 +80,7 @@ async def test_order_inside_a_facet_is_kept_when_events_go_to_different_queues(p
 async def test_two_hundred_queues_get_a_key_and_a_queue_gets_many_keys(
     plain: Partitions, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("doubledecker.store.division.OWN_MAX", 200)
+    monkeypatch.setattr("doubledecker.store.deferred_copies.OWN_MAX", 200)
     async with a_publisher(plain) as (publisher, live, client):
         for n in range(200):
             await live.register_queue(a_queue(f"q{n}", f"t{n}:.*" if n % 2 else ".*"), caller=ROOT)

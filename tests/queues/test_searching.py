@@ -5,7 +5,7 @@ import re
 import string
 from random import Random
 
-from doubledecker.bus.searching import Searcher
+from doubledecker.bus.pattern_search import Searcher
 from doubledecker.model.cache import ScanResistantCache
 from doubledecker.model.event import Kind
 from doubledecker.model.matching import SHELF_STEPS, Matcher, steps_of

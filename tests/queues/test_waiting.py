@@ -8,7 +8,7 @@ import pytest
 
 from conftest import Topology
 from doubledecker.model.queue import Queue, Rule
-from doubledecker.queues.gather import Pull
+from doubledecker.queues.call_batching import Pull
 from doubledecker.queues.ring import Rings
 from doubledecker.store import facets
 from doubledecker.store.embedded import EmbeddedServer

@@ -16,9 +16,9 @@ from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import batches, deliveries, events, receivers
 from doubledecker.store.deliveries import Settled, Turn
 from doubledecker.store.events import PublishLimits
-from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.receivers import Answer, Permit, State
+from doubledecker.store.write_plan import Offer
 
 LEASE_MS = 1_000_000
 FAILED = Settlement("failed", raises=True, probe_ms=1)

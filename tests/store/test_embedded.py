@@ -14,7 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from doubledecker.errors import DataOwned, ServerUnfit
-from doubledecker.store import embedded, tether
+from doubledecker.store import die_with_parent, embedded
 from doubledecker.store.embedded import EmbeddedServer
 from harness import within
 
@@ -292,7 +292,7 @@ async def test_a_port_that_a_stranger_has_is_not_taken_for_ours(tmp_path):
             await EmbeddedServer.start(tmp_path / "ours", port=port)
 
 
-@pytest.mark.parametrize("tethering", [tether.tethered([]), python(WATCH)], ids=["prctl", "no prctl"])
+@pytest.mark.parametrize("tethering", [die_with_parent.tethered([]), python(WATCH)], ids=["prctl", "no prctl"])
 async def test_signals_and_the_exit_code_pass_through_the_tether(tethering):
     async with a_process(*tethering, *python(POLITE)) as child:
         await words(child)
@@ -303,7 +303,7 @@ async def test_signals_and_the_exit_code_pass_through_the_tether(tethering):
 
 
 async def test_a_child_whose_parent_is_already_gone_never_begins():
-    of_another = [part.replace(str(os.getpid()), "1") for part in tether.tethered(python(POLITE))]
+    of_another = [part.replace(str(os.getpid()), "1") for part in die_with_parent.tethered(python(POLITE))]
     async with a_process(*of_another) as child:
         assert await words(child) == []
 

@@ -20,8 +20,8 @@ from doubledecker.model.event import Kind
 from doubledecker.store import events, jobs, registry
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.events import PublishLimits
-from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.write_plan import Offer
 
 EVENT = b'{"topic":"orders","type":"paid","t":1794830026000,"data":"of an old process","id":"of-an-old-process"}'
 

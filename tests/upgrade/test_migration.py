@@ -24,7 +24,7 @@ from redis.exceptions import ResponseError
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.errors import BusAway, ServerUnfit
-from doubledecker.store import batches, migration, predecessors
+from doubledecker.store import batches, migration, older_processes
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partition, Partitions
 from harness import quick_settings
@@ -428,7 +428,7 @@ async def test_connections_that_may_be_a_web_process_of_the_older_version_are_co
     async with redis.from_url(one.url) as client:
         await client.ping()
         log = SimpleNamespace(warning=lambda event, **fields: warned.update({event: fields}))
-        monkeypatch.setattr(predecessors, "_log", log)
+        monkeypatch.setattr(older_processes, "_log", log)
         await (await migrated(one)).close()
 
     assert warned["connections.found"]["count"] >= 1
@@ -439,7 +439,7 @@ async def test_connections_that_may_be_a_web_process_of_the_older_version_are_co
 async def test_beats_that_do_not_advance_are_waited_for_until_they_are_old(
     one: Topology, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(predecessors, "REPORT_DEAD_S", 0.5)
+    monkeypatch.setattr(older_processes, "REPORT_DEAD_S", 0.5)
     loop = asyncio.get_running_loop()
     # A connection of somebody else's: it might be a process of the older version.
     async with redis.from_url(one.url) as client:

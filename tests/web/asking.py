@@ -11,7 +11,7 @@ from multidict import CIMultiDictProxy
 
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.headroom import Headroom
-from doubledecker.bus.relief import MemoryRules
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.store.journal import inflate
 from doubledecker.web import listening, server
 from harness import ROOT_KEY, TestBus, until_ready

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import Topology
 from doubledecker.errors import Refused
-from doubledecker.store import letters
+from doubledecker.store import queue_contents
 from doubledecker.web.publishing import _pieces
 from harness import a_bus, an_event
 from web.asking import ask
@@ -66,7 +66,7 @@ async def test_a_client_has_one_large_read_under_way_however_often_it_asks(
     one: Topology, monkeypatch: pytest.MonkeyPatch
 ):
     """A page of messages may be megabytes, on the connection to Redis that everyone's publishes use."""
-    at_once, at_once_max, read = 0, 0, letters.read
+    at_once, at_once_max, read = 0, 0, queue_contents.read
 
     async def counted(*args, **kwargs) -> list[tuple[str, bytes]]:
         nonlocal at_once, at_once_max
@@ -80,7 +80,7 @@ async def test_a_client_has_one_large_read_under_way_however_often_it_asks(
         shop = await bus.token("shop")
         await ask(bus, "PUT", "/queues/work", shop, json={"pattern": ".*"})
         await bus.publish(shop, [an_event(n) for n in range(10)])
-        monkeypatch.setattr(letters, "read", counted)
+        monkeypatch.setattr(queue_contents, "read", counted)
         paths = ["/queues/work/messages", "/queues/work?facets=10"] * 10
         answers = await asyncio.gather(*(ask(bus, "GET", path, shop) for path in paths))
 

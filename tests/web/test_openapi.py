@@ -17,8 +17,8 @@ from doubledecker.model.schema import Shape, between
 from doubledecker.model.token import Caller
 from doubledecker.web import openapi
 from doubledecker.web.examples import EXAMPLES
-from doubledecker.web.table import Reply, Route, Table
-from doubledecker.web.table import json as json_of
+from doubledecker.web.route_table import Reply, Route, Table
+from doubledecker.web.route_table import json as json_of
 from harness import ROOT_KEY, a_bus, an_event
 from web import queue_requests
 from web.asking import Answer, an_app, ask
@@ -363,7 +363,7 @@ async def test_every_answer_is_documented_and_every_documented_answer_is_given(
                 assert await look(who, method, path, name, {"why": "x" * 700}, {}) == 429, path
         monkeypatch.setattr("doubledecker.store.registry.TOKENS_MAX", 1)
         assert await look("root", "POST", "/api_tokens", "", {"name": "more"}, {}) == 429
-        monkeypatch.setattr("doubledecker.store.errands.ACTIVE_MAX", 1)
+        monkeypatch.setattr("doubledecker.store.pipeline_jobs.ACTIVE_MAX", 1)
         assert await look("client", "POST", "/replays", "", {"to_topic": "mine"}, {}) == 202
         assert await look("client", "POST", "/replays", "", {"to_topic": "mine"}, {}) == 429
         assert await look("root", "POST", "/erasures", "", {"tenant": "acme"}, {}) == 429

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.bus import overview
-from doubledecker.bus.relief import DropMessages, DroppingQueue, MemoryRules
+from doubledecker.bus.memory_relief import DropMessages, DroppingQueue, MemoryRules
 from doubledecker.errors import SettingInvalid
 from doubledecker.store import batches, counters, journal, memory
 from doubledecker.store.partitions import Partition

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
-from doubledecker.bus.fenced import FencedPublisher, Row
+from doubledecker.bus.exactly_once import FencedPublisher, Row
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.notify import Notifier, Notify
-from doubledecker.bus.pacing import Pacer
-from doubledecker.bus.relief import MemoryRules
+from doubledecker.bus.publish_rate import Pacer
 from doubledecker.model.event import Kind
-from doubledecker.store import backlogs, line
+from doubledecker.store import backlogs, shared_connection
 from doubledecker.store.partitions import Partition
 from doubledecker.worker.backlogs import BacklogMeter
 from harness import ROOT_KEY, TestBus, a_bus, an_event
@@ -35,7 +35,7 @@ async def measure(bus: Bus) -> dict[str, int]:
     """What waits for every client that has anything waiting."""
     await BacklogMeter(bus.partitions, bus.registry, bus.headroom.rules).measure()
     home = bus.partitions.home
-    sizes = line.numbers(await home.command("ZRANGE", home.key("clients:waiting"), 0, -1, "WITHSCORES"))
+    sizes = shared_connection.numbers(await home.command("ZRANGE", home.key("clients:waiting"), 0, -1, "WITHSCORES"))
     return {client: size for client, size in sizes.items() if size > 0}
 
 

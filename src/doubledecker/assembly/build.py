@@ -8,10 +8,10 @@ from functools import partial
 
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.headroom import Headroom
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.notify import Notify
 from doubledecker.bus.publish import Publisher
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.relief import MemoryRules
 from doubledecker.delivery.attempt import Dialer, DialLimits
 from doubledecker.delivery.deliver import Deliverer
 from doubledecker.delivery.health import Health, Points

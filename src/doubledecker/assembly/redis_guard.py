@@ -5,7 +5,7 @@ opens, and the others fail at once; each `open_s` one call is let through to see
 reads the registry twice a second, so the circuit closes by itself, also when no request comes.
 
 Only silence counts: no connection, or no reply in time. A server that answers with an error is there. A process
-that was too busy to read a reply does not blame the server for it: store/line.py says how.
+that was too busy to read a reply does not blame the server for it: store/shared_connection.py says how.
 """
 
 from typing import cast
@@ -15,8 +15,8 @@ from doubledecker.errors import BusSilent
 from doubledecker.stages import Bound, Breaker, Chain, Count, Event
 from doubledecker.stages.errors import CircuitOpen
 from doubledecker.stages.transitions import Transitions
-from doubledecker.store.line import Reply
 from doubledecker.store.nodes import Call, Commands
+from doubledecker.store.shared_connection import Reply
 
 # More than half of the last eight, at least five: one lost reply is no reason, and five are there within a second.
 _CALLS = 8

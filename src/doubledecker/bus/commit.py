@@ -22,18 +22,18 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, DoubledeckerError, JournalFull, TooLarge, Unauthenticated
 from doubledecker.model.event import Draft, Kind
 from doubledecker.model.routing import Registry
-from doubledecker.store import division, events, offers
+from doubledecker.store import deferred_copies, events, write_plan
 from doubledecker.store.events import Accepted
-from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
+from doubledecker.store.write_plan import Offer
 
 # The registry would have to change this often within one commit; then something else is wrong.
 _STALE_MAX = 20
 # A copy into a queue takes the server some 4 µs among others, one into a batch about 1.
 _QUEUE_COST = 4
 _TOO_LARGE = (
-    f"with ?all=1 the events must fit one write, and these do not: at most {offers.WRITES_MAX} copies, "
-    f"the journal's included, and {offers.BYTES_MAX} bytes over all receivers; send fewer, or without it"
+    f"with ?all=1 the events must fit one write, and these do not: at most {write_plan.WRITES_MAX} copies, "
+    f"the journal's included, and {write_plan.BYTES_MAX} bytes over all receivers; send fewer, or without it"
 )
 
 
@@ -70,17 +70,17 @@ class Group:
     writes: int = 0
     size: int = 0
     cost: int = 0
-    writes_max: int = field(default_factory=lambda: offers.WRITES_MAX)
-    size_max: int = field(default_factory=lambda: offers.BYTES_MAX)
+    writes_max: int = field(default_factory=lambda: write_plan.WRITES_MAX)
+    size_max: int = field(default_factory=lambda: write_plan.BYTES_MAX)
     cost_max: float = math.inf
     # Copies of an event into queues that are made at once, by the identity of these and publisher: most share them.
     prompt: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def share(self, left: int) -> None:
         """Leave the next publisher its part of the room that is left for so many."""
-        self.writes_max = self.writes + max(1, (offers.WRITES_MAX - self.writes) // left)
-        self.size_max = self.size + max(1, (offers.BYTES_MAX - self.size) // left)
-        self.cost_max = self.cost + max(1, (offers.WRITES_MAX - self.cost) // left)
+        self.writes_max = self.writes + max(1, (write_plan.WRITES_MAX - self.writes) // left)
+        self.size_max = self.size + max(1, (write_plan.BYTES_MAX - self.size) // left)
+        self.cost_max = self.cost + max(1, (write_plan.WRITES_MAX - self.cost) // left)
 
     def share_all(self) -> None:
         """Leave the next publisher all there is: what is written whole may take as long as its writes do."""
@@ -101,11 +101,11 @@ class Group:
 
     def _queued(self, offer: Offer) -> int:
         if offer.is_wide:
-            return division.refusing_copies(offer.route.queues, offer.publisher)
+            return deferred_copies.refusing_copies(offer.route.queues, offer.publisher)
         key = id(offer.route.queues), offer.publisher
         count = self.prompt.get(key)
         if count is None:
-            count = self.prompt[key] = division.prompt_copies(offer.route.queues, offer.publisher)
+            count = self.prompt[key] = deferred_copies.prompt_copies(offer.route.queues, offer.publisher)
         return count
 
 
@@ -195,9 +195,9 @@ class Committer:
         version = self._registry.snapshot.version
         kinds = set[Kind]()
         for line in self._lines.values():
-            waiting = (unit for unit in islice(line, offers.WRITES_MAX) if unit.version != version)
+            waiting = (unit for unit in islice(line, write_plan.WRITES_MAX) if unit.version != version)
             left = chain.from_iterable(islice(unit.drafts, unit.written, None) for unit in waiting)
-            kinds.update(draft.kind for draft in islice(left, offers.WRITES_MAX))
+            kinds.update(draft.kind for draft in islice(left, write_plan.WRITES_MAX))
         if kinds:
             await self._registry.learn(kinds)
 

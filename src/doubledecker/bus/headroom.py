@@ -8,8 +8,8 @@ import asyncio
 import contextlib
 
 from doubledecker import log
-from doubledecker.bus import relief
-from doubledecker.bus.relief import MemoryRules
+from doubledecker.bus import memory_relief
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import BusAway, MemoryFull, SettingInvalid
 from doubledecker.store import journal, memory
 from doubledecker.store.events import PublishLimits
@@ -124,7 +124,7 @@ class Headroom:
         )
         limit = self.rules.limit_of(usage.bytes_max)
         sizes = [int(state.get(f"{name}_bytes", 0)) for state in states for name in journal.NAMES]
-        bounds = relief.journal_bounds(sizes, self.rules.journals_max(limit))
+        bounds = memory_relief.journal_bounds(sizes, self.rules.journals_max(limit))
         for at, partition in enumerate(partitions):
             self._looked_s[partition.index] = asyncio.get_running_loop().time()
             self._limits[partition.index] = limit

@@ -15,8 +15,8 @@ from doubledecker import log
 from doubledecker.errors import BusAway
 from doubledecker.store import channels, counters
 from doubledecker.store.events import PublishReply
-from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
+from doubledecker.store.write_plan import Offer
 
 # Events in one call, and times that one is heard: beyond these it holds the server for more than two milliseconds.
 _CALL_MAX = 1_000

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from doubledecker import clock, log
-from doubledecker.bus.searching import Searcher
+from doubledecker.bus.pattern_search import Searcher
 from doubledecker.bus.skips import Skips
 from doubledecker.errors import BadRequest, BusAway, Conflict, Forbidden, NotFound, TooMany, TopicOwned, Unauthenticated
 from doubledecker.model import queue as queueing
@@ -31,8 +31,8 @@ from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.model.token import ROOT_NAME, Caller, Token, TokenName
 from doubledecker.store import backlogs, batches, bulk, receivers, registry, subscribers
 from doubledecker.store.events import PublishReply
-from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.write_plan import Offer
 
 FOLLOW_S = 0.5
 # Concurrent changes of one thing are tried again with a newer copy of the registry, so many times at most.

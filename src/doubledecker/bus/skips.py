@@ -13,8 +13,8 @@ from doubledecker import log
 from doubledecker.model.queue import Queue
 from doubledecker.store import queues
 from doubledecker.store.events import PublishReply
-from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
+from doubledecker.store.write_plan import Offer
 
 # Queues counted by one call: less than a millisecond of the server's time.
 _QUEUES_MAX = 300

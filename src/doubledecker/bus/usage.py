@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model.quota import Quotas
-from doubledecker.store import backlogs, facets, pace, registry, streams
+from doubledecker.store import backlogs, facets, publish_rate, registry, streams
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.processes import Report, Sample
 
@@ -105,7 +105,7 @@ async def _counts(partitions: Partitions, ids: Sequence[str]) -> list[dict[str, 
         await registry.counts_of(home, ids),
         (await streams.counts(home, ids)).values(),
         await backlogs.of_clients(home, ids),
-        await pace.taken(home, ids),
+        await publish_rate.taken(home, ids),
         strict=True,
     )
     return [

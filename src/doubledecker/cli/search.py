@@ -21,7 +21,7 @@ from doubledecker.model.event import EVENT_ID, ID_LENGTH_MAX
 from doubledecker.model.search import Wanted
 
 if TYPE_CHECKING:
-    from doubledecker.lake.life import Life
+    from doubledecker.lake.event_history import Life
     from doubledecker.lake.reads import Reader
 
 _SHOWN = ("at", "topic", "type", "tenant", "key", "id", "data")
@@ -111,7 +111,7 @@ def _look_with_spark(settings: Settings, root: str, *, id_: str | None, wanted: 
 async def _read(
     settings: Settings, root: str, *, id_: str | None, wanted: Wanted, reader: "Reader | None" = None
 ) -> "Found | Life":
-    from doubledecker.lake import life, queries, reads  # noqa: PLC0415 - slow to import, and may not be there
+    from doubledecker.lake import event_history, queries, reads  # noqa: PLC0415 - slow to import, and may not be there
     from doubledecker.store.partitions import Partitions  # noqa: PLC0415 - the same
 
     try:
@@ -122,7 +122,7 @@ async def _read(
     try:
         ground = reads.Ground(root, bus)
         if id_:
-            return await life.look(ground, id_, since=wanted.since, reader=reader)
+            return await event_history.look(ground, id_, since=wanted.since, reader=reader)
         return await reads.find(ground, queries.search(wanted), reader=reader)
     finally:
         await bus.close()

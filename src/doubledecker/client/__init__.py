@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from doubledecker.client.backoff import Backoff
     from doubledecker.client.blocking import BlockingMessage
     from doubledecker.client.bus import AsyncBus, Published
     from doubledecker.client.errors import (
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         Unauthenticated,
     )
     from doubledecker.client.message import Event, Message, Undecoded
-    from doubledecker.client.pausing import Backoff
     from doubledecker.client.queue import AsyncQueue, Facet
     from doubledecker.client.stream import Streamed
     from doubledecker.client.sync import Bus

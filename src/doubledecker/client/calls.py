@@ -13,6 +13,7 @@ from urllib.parse import quote, urlsplit
 import aiohttp
 import msgspec
 
+from doubledecker.client.backoff import Pauses
 from doubledecker.client.errors import (
     AddressInvalid,
     BusAway,
@@ -26,7 +27,6 @@ from doubledecker.client.errors import (
     Refused,
     Unauthenticated,
 )
-from doubledecker.client.pausing import Pauses
 
 # Beyond what the bus itself may take; a call that waits on purpose has that much more.
 _ANSWER_S_MAX = 10.0

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from dataclasses import dataclass
 from typing import Never, TypeVar, cast
 
+from doubledecker.client.ack_buffer import PULL_S_MAX
+from doubledecker.client.backoff import Backoff
 from doubledecker.client.blocking import BlockingMessage
+from doubledecker.client.crash_watch import Net
 from doubledecker.client.errors import ClientError
-from doubledecker.client.hand import PULL_S_MAX
-from doubledecker.client.holding import Holding, Rules, asked, holding
-from doubledecker.client.looping import Loop
 from doubledecker.client.message import Back, Message, Source, Terms, encodable
-from doubledecker.client.net import Net
-from doubledecker.client.pausing import Backoff
+from doubledecker.client.message_iterator import Loop
+from doubledecker.client.session import Holding, Rules, asked, holding
 from doubledecker.client.slots import Slots, TaskSlots, ThreadSlots, Verdicts
 
 Work = Callable[[Message], Awaitable[object]] | Callable[[BlockingMessage], object]

@@ -7,7 +7,7 @@ from typing import Any, TypedDict, Unpack
 
 import msgspec
 
-from doubledecker.client import beating, reading
+from doubledecker.client import decoding, lease_keeper_process
 from doubledecker.client.calls import Calls, decode, given, path
 from doubledecker.client.consumer import Consumer
 from doubledecker.client.message import Back, Message, Pulse, Terms, read_event
@@ -184,7 +184,7 @@ class HttpSource:
             answer = await self._calls.once("POST", f"{self._path}/pull", body, wait_s=wait_ms / _MS)
             return decode(answer, _Pulled).messages
 
-        return await reading.readable(self, take)
+        return await decoding.readable(self, take)
 
     def hurry(self) -> None:
         """Nothing: the bus may have taken messages already, and only its answer brings them."""
@@ -203,7 +203,7 @@ class HttpSource:
 
     def pulse(self) -> Pulse:
         # By its path, and without site packages: it is up in a moment, whatever is installed.
-        script = str(Path(beating.__file__))
+        script = str(Path(lease_keeper_process.__file__))
         greeting = {"url": self._calls.url, "token": self._calls.token, "queue": self.name}
         return Pulse([sys.executable, "-I", "-S", script], greeting)
 

@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from doubledecker.client.beating import WHY_UNBEGUN
+from doubledecker.client.ack_buffer import Hand
+from doubledecker.client.backoff import Backoff
 from doubledecker.client.blocking import BlockingMessage
+from doubledecker.client.crash_watch import Net
 from doubledecker.client.errors import Reject, RetryLater
-from doubledecker.client.hand import Hand
-from doubledecker.client.intake import Intake
+from doubledecker.client.lease_keeper_process import WHY_UNBEGUN
 from doubledecker.client.message import Message
-from doubledecker.client.net import Net
-from doubledecker.client.pausing import Backoff
+from doubledecker.client.prefetch import Intake
 
 # After this long a slot that never waits lets pulls and acks have their turn.
 _TURN_S = 0.002

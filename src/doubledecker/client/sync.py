@@ -13,12 +13,12 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from types import FrameType, TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
+from doubledecker.client.backoff import Backoff
 from doubledecker.client.blocking import BlockingMessage, end_others, wait_for
 from doubledecker.client.bus import PATIENCE_S, AsyncBus
-from doubledecker.client.holding import Rules
 from doubledecker.client.message import Message
-from doubledecker.client.pausing import Backoff
 from doubledecker.client.queue import AsyncQueue, Facet
+from doubledecker.client.session import Rules
 
 # Five seconds in all; then what it held is given back when the program ends.
 _CLOSE_TRIES_MAX, _CLOSE_PAUSE_S = 500, 0.01

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from doubledecker.errors import LakeUnfit
-from doubledecker.lake import marks
+from doubledecker.lake import checkpoints
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 
@@ -110,7 +110,7 @@ def read(root: str, name: str, *, partitions: int) -> Snapshot:
     table = _open(uri)
     if table is None:
         return Snapshot(uri, {index: EntryId(0, 0) for index in range(partitions)}, ())
-    return Snapshot(uri, marks.landed(table, partitions), _files(table))
+    return Snapshot(uri, checkpoints.landed(table, partitions), _files(table))
 
 
 def _files(table: DeltaTable) -> list[File]:

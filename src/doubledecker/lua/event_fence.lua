@@ -1,4 +1,4 @@
--- part: how far a Spark task has published, and which of its rows were refused; see store/fences.py
+-- part: how far a Spark task has published, and which of its rows were refused; see store/write_offsets.py
 --
 -- keys fence     fence:<task>    hash  batch, rows and digest of what a Spark task has published
 -- keys refusals  refused:<task>  list  its refused rows: what refused them, as JSON, and on the next line their numbers

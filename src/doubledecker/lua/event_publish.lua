@@ -27,7 +27,7 @@
 -- arg  id_window_ms   int   how long a publisher's id is remembered
 -- arg  ids_max        int   how many are remembered, by publisher
 -- arg  tenants_max    int   how many tenants a client's queue may know; 0 is no bound
--- arg  plan           pack  ends, publishers, topics, ids, lanes, later, prompt, channels, fanout and uids; see store/offers.py
+-- arg  plan           pack  ends, publishers, topics, ids, lanes, later, prompt, channels, fanout and uids; see store/write_plan.py
 -- arg  lines          text  the events, as they are stored and delivered, one a line
 -- rest compressed     text  of each publisher of the plan the lines for the journal; empty where that does not pay
 -- now

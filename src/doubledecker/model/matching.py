@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import re2
 
 from doubledecker.errors import BadRequest
-from doubledecker.model import reach
+from doubledecker.model import pattern_check
 from doubledecker.model.cache import ScanResistantCache
 
 PATTERN_LENGTH_MAX = 512
@@ -62,8 +62,8 @@ def check_pattern(pattern: str) -> None:
         raise BadRequest(
             f"pattern {pattern!r} is too large: {size} steps, at most {PROGRAM_MAX}; repeat fewer times, or use `.*`"
         )
-    if not reach.can_match(pattern):
-        wider = reach.search_for(pattern)
+    if not pattern_check.can_match(pattern):
+        wider = pattern_check.search_for(pattern)
         remedy = f"{wider!r} matches those that contain it" if wider else "write one like '.*:page:.*'"
         raise BadRequest(f"pattern {pattern!r} matches no tenant:topic:type, as it has to match the whole; {remedy}")
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from doubledecker import errors
-from doubledecker.client import reading
+from doubledecker.client import decoding
 from doubledecker.client.consumer import Consumer
 from doubledecker.client.errors import BusAway, NotFound
 from doubledecker.client.message import Back, Leased, Message, Pulse, Terms
@@ -110,7 +110,7 @@ class RedisSource:
         async def take() -> Sequence[Leased]:
             return await self._take(most=most, wait_ms=wait_ms, lease_ms=lease_ms)
 
-        return await reading.readable(self, take)
+        return await decoding.readable(self, take)
 
     async def _take(self, *, most: int, wait_ms: int, lease_ms: int | None) -> Sequence[Leased]:
         patience = Patience()
@@ -154,7 +154,7 @@ class RedisSource:
         return _lost(messages, kept)
 
     def pulse(self) -> Pulse:
-        return Pulse([sys.executable, "-P", "-m", "doubledecker.queues.beating"], self._greeting)
+        return Pulse([sys.executable, "-P", "-m", "doubledecker.queues.lease_keeper_process"], self._greeting)
 
 
 async def _registered(partitions: Partitions, name: str) -> Queue:

@@ -16,7 +16,7 @@ from doubledecker.background import sleep_until
 from doubledecker.errors import BusAway
 from doubledecker.model.queue import Queue
 from doubledecker.queues.bell import Bell
-from doubledecker.queues.gather import Acks, Pull, Pulls
+from doubledecker.queues.call_batching import Acks, Pull, Pulls
 from doubledecker.queues.shares import Standing, divide, virtual_time
 from doubledecker.store import queues
 from doubledecker.store.partitions import Partition, Partitions

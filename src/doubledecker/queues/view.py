@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import msgspec
 
 from doubledecker.model.queue import Queue, Rule
-from doubledecker.store import facets, letters
+from doubledecker.store import facets, queue_contents
 from doubledecker.store.facets import FacetView
-from doubledecker.store.letters import Letter
 from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.queue_contents import Letter
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ async def find_letters(
     found: list[Letter] = []
     size = 0
     for partition in partitions.all:
-        async for letter in letters.each(partition, queue, _of(partition, ids)):
+        async for letter in queue_contents.each(partition, queue, _of(partition, ids)):
             if tenant is None or letter.tenant == tenant:
                 size += len(letter.event)
                 if len(found) >= most or (size > bytes_max and found):
@@ -127,7 +127,7 @@ async def name_letters(
     return {
         partition: [
             letter.id
-            async for letter in letters.each(partition, queue, _of(partition, ids))
+            async for letter in queue_contents.each(partition, queue, _of(partition, ids))
             if tenant is None or letter.tenant == tenant
         ]
         for partition in partitions.all
@@ -145,7 +145,7 @@ async def count_letters(partitions: Partitions, queue: Queue, *, tenant: str | N
         return (await look(partitions, queue)).dead
     count = 0
     for partition in partitions.all:
-        async for letter in letters.each(partition, queue, None):
+        async for letter in queue_contents.each(partition, queue, None):
             count += letter.tenant == tenant
     return count
 
@@ -156,7 +156,7 @@ async def _facets(partition: Partition, queue: Queue, most: int) -> list[tuple[F
 
 async def _with_age(partition: Partition, queue: Queue, tenants: Sequence[str]) -> list[tuple[FacetView, int | None]]:
     rows = await facets.facets(partition, queue, tenants)
-    texts = dict(await letters.read(partition, queue, [row.oldest_id for row in rows if row.oldest_id]))
+    texts = dict(await queue_contents.read(partition, queue, [row.oldest_id for row in rows if row.oldest_id]))
     return [(row, _TIMED.decode(texts[row.oldest_id]).t if row.oldest_id in texts else None) for row in rows]
 
 

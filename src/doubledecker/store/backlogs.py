@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from doubledecker.store import line
+from doubledecker.store import shared_connection
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Encoded, Packable, load
 
@@ -52,7 +52,7 @@ async def overfull(home: Partition, most: int) -> tuple[int, dict[str, int]]:
         return 0, {}
     if bound != most:
         sizes = await home.command(*_beyond(home, bound))
-    return bound, {client: int(float(size)) for client, size in line.fields(sizes).items()}
+    return bound, {client: int(float(size)) for client, size in shared_connection.fields(sizes).items()}
 
 
 def _beyond(home: Partition, most: int) -> list[Encoded]:

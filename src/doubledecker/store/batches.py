@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from doubledecker.store import line
-from doubledecker.store.line import Reply
+from doubledecker.store import shared_connection
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
+from doubledecker.store.shared_connection import Reply
 
 _DROP, _FORGET = load("batch_drop"), load("batch_forget")
 
@@ -57,7 +57,7 @@ async def gauges(partition: Partition) -> tuple[dict[str, int], dict[str, int]]:
     events, batches = await partition.commands(
         [["HGETALL", partition.key(f"batches:gauges:{what}")] for what in ("event", "batch")]
     )
-    return line.numbers(events), line.numbers(batches)
+    return shared_connection.numbers(events), shared_connection.numbers(batches)
 
 
 async def gauges_of(partition: Partition, tokens: Sequence[str]) -> tuple[dict[str, int], dict[str, int]]:

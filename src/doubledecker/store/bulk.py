@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from doubledecker.model.position import Place
-from doubledecker.model.strand import Reach, Strand, strands
-from doubledecker.store import line
-from doubledecker.store.line import Reply
+from doubledecker.model.shard import Reach, Strand, strands
+from doubledecker.store import shared_connection
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.scripts import load
+from doubledecker.store.shared_connection import Reply
 
 _SETTLE, _PASS, _END, _FORGET = load("bulk_settle"), load("bulk_pass"), load("bulk_end"), load("bulk_forget")
 
@@ -121,7 +121,7 @@ async def forget(home: Partition, token: str) -> bool:
 
 async def tokens(home: Partition) -> list[str]:
     """The subscribers that are delivered to in bulk, or still are for what came before they were live."""
-    return sorted(line.words(await home.command("SMEMBERS", home.key("bulk"))))
+    return sorted(shared_connection.words(await home.command("SMEMBERS", home.key("bulk"))))
 
 
 async def courses(home: Partition, whose: Sequence[str]) -> dict[str, Course]:
@@ -222,7 +222,7 @@ def _number(reply: Reply) -> int:
 
 def _course(reply: Reply) -> Course:
     by_kind: dict[str, dict[str, str]] = {"strand": {}, "topic": {}, "passed": {}, "until": {}, "count": {}}
-    for name, value in line.texts(reply).items():
+    for name, value in shared_connection.texts(reply).items():
         kind, _, rest = name.partition(":")
         by_kind[kind][rest] = value
     return Course(

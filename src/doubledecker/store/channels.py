@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import cast
 
-from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
+from doubledecker.store.shared_connection import Reply
 
 _NOTIFY = load("event_notify")
 

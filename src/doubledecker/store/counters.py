@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import cast
 
-from doubledecker.store import line
+from doubledecker.store import shared_connection
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
@@ -11,7 +11,7 @@ _TAKE = load("counters_take")
 
 
 async def read(partition: Partition) -> dict[str, int]:
-    return line.numbers(await partition.command("HGETALL", partition.key("counters")))
+    return shared_connection.numbers(await partition.command("HGETALL", partition.key("counters")))
 
 
 async def read_some(partition: Partition, names: Sequence[str]) -> dict[str, int]:
@@ -24,7 +24,7 @@ async def read_some(partition: Partition, names: Sequence[str]) -> dict[str, int
 
 async def take_growth(partition: Partition) -> dict[str, int]:
     """By how much each counter has grown since this was last asked, by anyone."""
-    return line.numbers(await partition.run(_TAKE))
+    return shared_connection.numbers(await partition.run(_TAKE))
 
 
 async def add(partition: Partition, name: str, by: int) -> None:

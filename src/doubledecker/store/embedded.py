@@ -31,7 +31,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 
 from doubledecker.errors import DataOwned, ServerUnfit
-from doubledecker.store import allocator, disk, private, tether
+from doubledecker.store import allocator, die_with_parent, disk, private
 from doubledecker.store.disk import DiskReserve
 from doubledecker.store.ports import LOOPBACK, free_port
 
@@ -74,7 +74,7 @@ class EmbeddedServer:
         self.maxmemory_bytes = 0
         self._memory = memory
         self._place = place
-        self._command = tether.tethered(command)
+        self._command = die_with_parent.tethered(command)
         self._lock_fd = lock_fd
         self._process: asyncio.subprocess.Process | None = None
         self._holdings = contextlib.AsyncExitStack()

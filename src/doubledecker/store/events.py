@@ -1,9 +1,9 @@
 """Publishing: one call, which writes all of its events or none.
 
 A call carries the events of many requests (group commit), as lines: what the journal holds. The plan says where each
-`ends`, not counting what is between them, and what becomes of them (store/offers.py); besides, the `wholes` that are
-written whole or not at all, `fence` for what a Spark task publishes once (store/fences.py), and the `channels` on
-which someone may listen.
+`ends`, not counting what is between them, and what becomes of them (store/write_plan.py); besides, the `wholes` that
+are written whole or not at all, `fence` for what a Spark task publishes once (store/write_offsets.py), and the
+`channels` on which someone may listen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,13 @@ import msgspec
 from doubledecker.model.event import DEFAULT_TENANT, Kind
 from doubledecker.model.routing import Registry, Route
 from doubledecker.model.uid import uid
-from doubledecker.store import fanouts, journal
-from doubledecker.store import offers as offering
-from doubledecker.store.division import own_line
+from doubledecker.store import fanouts, journal, write_plan
+from doubledecker.store.deferred_copies import own_line
 from doubledecker.store.fanouts import Feed, Parcel, Slice
-from doubledecker.store.fences import Fence
-from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
+from doubledecker.store.write_offsets import Fence
+from doubledecker.store.write_plan import Offer
 
 # Ids that a client gave are remembered for so long, and so many of them in each partition: some 10 MB.
 ID_WINDOW_MS = 86_400_000
@@ -92,7 +91,7 @@ async def publish(
     messages = [offer.message for offer in offers]
     behind = frozenset[str]()
     while True:
-        plan = {**offering.plan(partition, offers, behind), **rest}
+        plan = {**write_plan.plan(partition, offers, behind), **rest}
         reply = await _call(partition, messages, plan, version, limits)
         if reply.outcome is not Accepted.BEHIND:
             return reply
@@ -101,7 +100,7 @@ async def publish(
 
 async def resend(partition: Partition, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
     """Put past events into the batches and queues that the offers name, and nowhere else; they were accepted before."""
-    plan = {**offering.plan(partition, offers), **_PAST, "fence": fence.packed}
+    plan = {**write_plan.plan(partition, offers), **_PAST, "fence": fence.packed}
     return await _call(partition, [offer.message for offer in offers], plan, version, PublishLimits())
 
 
@@ -121,7 +120,7 @@ async def fan_out(
     ]
     plan: dict[str, Packable] = {
         **_NOTHING,
-        **offering.plan_part(partition, offers),
+        **write_plan.plan_part(partition, offers),
         "fanout": [parcel.line, parcel.fid, parcel.at, -1 if share.at is None else share.at],
     }
     return await _call(partition, [offer.message for offer in offers], plan, snapshot.version, limits)

@@ -9,11 +9,11 @@ from typing import cast
 import msgspec
 
 from doubledecker.model.queue import Queue, Rule
-from doubledecker.store import line, queues
-from doubledecker.store.line import Reply
+from doubledecker.store import queues, shared_connection
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import RECORD
 from doubledecker.store.scripts import Encoded, Packable, load
+from doubledecker.store.shared_connection import Reply
 
 # How a facet stands, as it is kept: tag, mean cost, whether its line may have a tail. The line's head follows; see
 # lua/queue_lines.lua.
@@ -90,7 +90,7 @@ async def look(partition: Partition, some: Sequence[Queue]) -> list[QueueView]:
 
 
 def _view(length: Reply, in_flight: Reply, delayed: Reply, dead: Reply, state: Reply) -> QueueView:
-    kept = line.fields(state).items()
+    kept = shared_connection.fields(state).items()
     counters = {name: int(value) for name, value in kept if name not in {"v", "mean", "acked_at"}}
     return QueueView(*cast("tuple[int, int, int, int]", (length, in_flight, delayed, dead)), counters)
 
@@ -102,7 +102,7 @@ async def names(partition: Partition, queue: Queue, *, most: int) -> list[str]:
     ]
     commands.append(["HKEYS", partition.key(f"queue:rules:{queue.name}")])
     replies = await partition.commands(commands)
-    found = dict.fromkeys(name for reply in replies for name in line.words(reply))
+    found = dict.fromkeys(name for reply in replies for name in shared_connection.words(reply))
     return list(found)[:most]
 
 
@@ -112,7 +112,7 @@ async def waiting(partition: Partition, queue: str, *, most: int) -> list[Waitin
     Those that their own rules hold back (paused, at their cap or rate) are not among them.
     """
     reply = await partition.command("ZRANGE", partition.key(f"queue:ring:{queue}"), 0, most - 1)
-    tenants = line.words(reply)
+    tenants = shared_connection.words(reply)
     if not tenants:
         return []
     kept, rules, *tails = await partition.commands(

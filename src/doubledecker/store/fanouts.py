@@ -1,8 +1,8 @@
 """Fan-outs: copies of accepted events that are made later, by an aux job, a slice at a time.
 
-A publish call that leaves copies for later (store/division.py) puts one parcel into a line of its publisher: the events
-once, and feeds, which name who gets which of them. The script that writes a slice moves the parcel's cursor too, and
-writes nothing if that is not where the slice begins: a copy is made once, whoever repeats what.
+A publish call that leaves copies for later (store/deferred_copies.py) puts one parcel into a line of its publisher: the
+events once, and feeds, which name who gets which of them. The script that writes a slice moves the parcel's cursor too,
+and writes nothing if that is not where the slice begins: a copy is made once, whoever repeats what.
 
 The cursor counts copies: feed by feed, in a feed name by name, and of a name event by event.
 """

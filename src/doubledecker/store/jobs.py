@@ -10,10 +10,10 @@ from typing import cast
 
 from doubledecker.model.job import AUX, MAIN, Job
 from doubledecker.model.uid import uid
-from doubledecker.store import line
-from doubledecker.store.line import Reply
+from doubledecker.store import shared_connection
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
+from doubledecker.store.shared_connection import Reply
 
 # Due jobs promoted by one call; the next call takes the rest.
 DUE_MAX = 200
@@ -61,7 +61,9 @@ async def take(partition: Partition, slots: Sequence[str], *, process: str) -> T
     """Give each free slot a job."""
     reply = await partition.run(_TAKE, slots=list(slots), process=process, due_max=DUE_MAX)
     wait_ms, given = cast("tuple[int, Reply]", reply)
-    taken = [Taken(partition, slot, Job.decode(packed), packed) for slot, packed in line.fields(given).items()]
+    taken = [
+        Taken(partition, slot, Job.decode(packed), packed) for slot, packed in shared_connection.fields(given).items()
+    ]
     return Take(tuple(taken), None if wait_ms < 0 else wait_ms)
 
 
@@ -89,7 +91,7 @@ async def beat(partition: Partition, slots: Sequence[str]) -> None:
 
 
 async def beats(partition: Partition) -> dict[str, int]:
-    return line.numbers(await partition.command("HGETALL", partition.key("workers")))
+    return shared_connection.numbers(await partition.command("HGETALL", partition.key("workers")))
 
 
 async def alive(partition: Partition, *, silent_ms_max: int) -> set[str]:

@@ -14,10 +14,10 @@ from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
-from doubledecker.store import line
-from doubledecker.store.line import Reply
+from doubledecker.store import shared_connection
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
+from doubledecker.store.shared_connection import Reply
 
 Name = Literal["events", "attempts", "settlements"]
 NAMES: tuple[Name, ...] = ("events", "attempts", "settlements")
@@ -214,4 +214,4 @@ def _entry(id_: str, flat: Sequence[bytes]) -> Entry:
 
 async def state(partition: Partition) -> dict[str, str]:
     """Sizes, the archive, how far it is, and what it lost."""
-    return line.texts(await partition.command("HGETALL", partition.key("journal")))
+    return shared_connection.texts(await partition.command("HGETALL", partition.key("journal")))

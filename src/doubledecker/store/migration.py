@@ -5,7 +5,7 @@ receiver's line; format 1 had lists for all subscribers together, others for ret
 called. A receiver's failures are kept where its batches are; format 1 had them at home.
 
 1. One process at a time migrates; it holds a lock, which ends by itself when the process dies. The others wait.
-2. It makes sure that no process of format 1 is at work (store/predecessors.py), and closes the data to them: none
+2. It makes sure that no process of format 1 is at work (store/older_processes.py), and closes the data to them: none
    starts any more, no publish of theirs is accepted, no slot of theirs gets a job.
 3. In each partition, a bounded piece in each call, batches are written anew, then times, lines and receivers. When all
    of this is written, and not before, what format 1 had in their place is deleted.
@@ -33,11 +33,11 @@ from doubledecker.errors import BusAway
 from doubledecker.model.job import Job
 from doubledecker.model.queue import Queue
 from doubledecker.model.uid import uid
-from doubledecker.store import layout, predecessors, receivers, subscribers
+from doubledecker.store import layout, older_processes, receivers, subscribers
 from doubledecker.store.layout import DONE, FORMAT, UNDER_WAY
-from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.scripts import Encoded, Packable, Script, Value, load
+from doubledecker.store.shared_connection import Reply
 
 _BEGUN, _WRITTEN = "begun", "written"
 # The lock is renewed three times in this; a process that was killed is followed by another after it.
@@ -177,12 +177,12 @@ class Migration:
         if found.was_migrated:
             return await self._begin()
         # Also when another has begun: it may have refused in the end, as one was heard of.
-        before = await predecessors.until_gone(parts, dead_s=dead_s, stop=self._stop)
+        before = await older_processes.until_gone(parts, dead_s=dead_s, stop=self._stop)
         self._say(f"the data has format {found.format}, and is migrated to format {FORMAT}")
         await parts.save_layout(layout.closing(len(parts.all)))
         # One that started while we looked may have beaten since. It is shut out too, but may have given out jobs.
         phases = await self._begin()
-        await predecessors.check_silent(parts, since=before, dead_s=dead_s)
+        await older_processes.check_silent(parts, since=before, dead_s=dead_s)
         return phases
 
     async def _begin(self) -> dict[Partition, str]:

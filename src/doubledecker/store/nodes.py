@@ -19,8 +19,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from doubledecker.errors import BusAway, BusSilent, MemoryFull, SettingInvalid
 from doubledecker.store import layout
-from doubledecker.store.line import Command, Line, Reply, open_line, patiently
 from doubledecker.store.scripts import Encoded
+from doubledecker.store.shared_connection import Command, Line, Reply, open_line, patiently
 
 Commands = Sequence[Command]
 Call = Callable[[Commands], Awaitable[list[Reply]]]

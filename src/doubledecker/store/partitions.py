@@ -18,11 +18,11 @@ from redis.exceptions import NoScriptError
 from doubledecker import log
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.event import DEFAULT_TENANT, Kind
-from doubledecker.store import layout, line
+from doubledecker.store import layout, shared_connection
 from doubledecker.store.layout import FORMAT, Layout
-from doubledecker.store.line import Packed, Reply, pack
 from doubledecker.store.nodes import ANSWER_S_MAX, Guard, Nodes
 from doubledecker.store.scripts import Encoded, Packable, Script, Value, load
+from doubledecker.store.shared_connection import Packed, Reply, pack
 
 _log = log.get("store")
 
@@ -172,7 +172,7 @@ class Partitions:
         key = self._namespace + "layout"
         [kept] = await self._nodes.call(slot(key), [["HGETALL", key]])
         # Written only when it is missing: a process must be able to start when nothing can be written.
-        fields = line.texts(kept or await self.save_layout(layout.fresh(len(self.all)), is_first=True))
+        fields = shared_connection.texts(kept or await self.save_layout(layout.fresh(len(self.all)), is_first=True))
         asked = [partition.command("HGET", partition.key("registry"), "version") for partition in self.all]
         return layout.read(fields, cast("list[bytes | None]", await asyncio.gather(*asked)))
 
@@ -222,7 +222,7 @@ async def kept_count(url: str, *, namespace: str) -> int | None:
         [kept] = await nodes.call(slot(key), [["HGETALL", key]])
     finally:
         await nodes.close()
-    return layout.read(line.texts(kept), ()).count if kept else None
+    return layout.read(shared_connection.texts(kept), ()).count if kept else None
 
 
 async def wait_for(

@@ -10,7 +10,7 @@ import msgspec
 
 from doubledecker.model.step import RunReport, StepReport
 from doubledecker.model.summary import Summary
-from doubledecker.store import line
+from doubledecker.store import shared_connection
 from doubledecker.store.partitions import Partition
 
 _RUN = "run"
@@ -37,7 +37,7 @@ async def report_step(home: Partition, name: str, report: StepReport) -> None:
 
 async def read(home: Partition) -> PipelineState:
     """All that was said last."""
-    said = line.fields(await home.command("HGETALL", home.key("pipeline")))
+    said = shared_connection.fields(await home.command("HGETALL", home.key("pipeline")))
     run = said.pop(_RUN, None)
     return PipelineState(
         _decode_run(run) if run else None, {name: _decode_step(value) for name, value in sorted(said.items())}
@@ -52,5 +52,5 @@ async def tell_measures(home: Partition, *summaries: Summary) -> None:
 
 async def measures(home: Partition) -> dict[str, Summary]:
     """What was said last, by span (`minute`, `hour`); empty when nothing has been measured on this bus."""
-    kept = line.fields(await home.command("HGETALL", home.key("measures")))
+    kept = shared_connection.fields(await home.command("HGETALL", home.key("measures")))
     return {span: _decode_summary(text) for span, text in kept.items()}

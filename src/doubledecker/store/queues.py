@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from doubledecker.model.queue import Queue
-from doubledecker.store.line import Reply, words
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Encoded, Packable, Script, Value, load
+from doubledecker.store.shared_connection import Reply, words
 
 # Measured: a pull of 100 holds the server for about a millisecond.
 PULL_MAX = 200

@@ -20,10 +20,10 @@ from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
-from doubledecker.store import line, subscribers
-from doubledecker.store.line import words
+from doubledecker.store import shared_connection, subscribers
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.scripts import load
+from doubledecker.store.shared_connection import words
 
 # Changes the log keeps; whoever is further behind reads everything.
 CHANGES_MAX = 10_000
@@ -240,9 +240,9 @@ async def last_kinds(partitions: Partitions, most: int) -> dict[Kind, str]:
 
 
 async def _read_all(home: Partition) -> _News:
-    tokens = line.fields(await home.command("HGETALL", home.key("api_tokens")))
+    tokens = shared_connection.fields(await home.command("HGETALL", home.key("api_tokens")))
     found = await subscribers.load_many(home, await subscribers.all_tokens(home))
-    queues = line.fields(await home.command("HGETALL", home.key("queues")))
+    queues = shared_connection.fields(await home.command("HGETALL", home.key("queues")))
     return _News(
         tokens={id_: _token(record) for id_, record in tokens.items()},
         subscribers={**found},

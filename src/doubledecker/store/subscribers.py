@@ -7,7 +7,7 @@ from typing import cast
 
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import uid
-from doubledecker.store import line, receivers
+from doubledecker.store import receivers, shared_connection
 from doubledecker.store.bulk import NOWHERE, Beginning
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.receivers import State
@@ -97,12 +97,12 @@ async def load_many(home: Partition, tokens: Sequence[str]) -> dict[str, Subscri
         replies = await home.commands([*records, *(["SMEMBERS", home.key(f"topics:{token}")] for token in page)])
         for token, record, topics in zip(page, replies[: len(page)], replies[len(page) :], strict=True):
             if record:
-                found[token] = _subscriber(token, line.texts(record), line.words(topics))
+                found[token] = _subscriber(token, shared_connection.texts(record), shared_connection.words(topics))
     return found
 
 
 async def all_tokens(home: Partition) -> list[str]:
-    return sorted(line.words(await home.command("SMEMBERS", home.key("subscribers"))))
+    return sorted(shared_connection.words(await home.command("SMEMBERS", home.key("subscribers"))))
 
 
 async def conditions(partitions: Partitions, tokens: Sequence[str]) -> dict[str, Condition]:

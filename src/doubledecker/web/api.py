@@ -12,17 +12,17 @@ from msgspec import Meta, Raw
 from doubledecker.bus.registry import TopicView
 from doubledecker.model import glob
 from doubledecker.model.erasure import ErasureAsked
-from doubledecker.model.errand import ErasureAnswer, ReplayAnswer
 from doubledecker.model.event import Offered, Tenant, TopicEvent, TopicName
+from doubledecker.model.pipeline_job import ErasureAnswer, ReplayAnswer
 from doubledecker.model.queue import QueueName, QueueWanted, RuleWanted
 from doubledecker.model.replay import ReplayAsked
 from doubledecker.model.schema import matching, one_of
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Rotation, TokenWanted
-from doubledecker.web.errands import ErrandRoutes
-from doubledecker.web.letters import Letters
+from doubledecker.web.pipeline_jobs import ErrandRoutes
 from doubledecker.web.publishing import KEY, NDJSON, Publishing
 from doubledecker.web.queue_bodies import LIST_MAX, ChosenBody, HeldBody, PullBody, PurgeBody
+from doubledecker.web.queue_contents import Letters
 from doubledecker.web.queue_shapes import (
     Counted,
     DeadLetterAnswer,
@@ -37,6 +37,7 @@ from doubledecker.web.queue_shapes import (
     SettledAnswer,
 )
 from doubledecker.web.queues import Queues
+from doubledecker.web.route_table import Handler, Parameter, Reply, Route, json
 from doubledecker.web.routes import Gift, Routes
 from doubledecker.web.shapes import (
     Alive,
@@ -50,7 +51,6 @@ from doubledecker.web.shapes import (
     VersionAnswer,
 )
 from doubledecker.web.stream import Streaming
-from doubledecker.web.table import Handler, Parameter, Reply, Route, json
 
 _DIGITS = re.compile("[0-9]+")
 _Flag = Annotated[str, one_of(["0", "1"]), Meta(extra_json_schema={"default": "0"})]

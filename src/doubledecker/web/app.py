@@ -16,14 +16,14 @@ from doubledecker.model.token import Caller
 from doubledecker.web import api, openapi, problem
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import CLIENT, Room, check_encoding, header
-from doubledecker.web.errands import ErrandRoutes
-from doubledecker.web.letters import Letters
+from doubledecker.web.pipeline_jobs import ErrandRoutes
 from doubledecker.web.protocol import ANSWER
 from doubledecker.web.publishing import Publishing
+from doubledecker.web.queue_contents import Letters
 from doubledecker.web.queues import Queues
+from doubledecker.web.route_table import ByMethod, Table
 from doubledecker.web.routes import Routes
 from doubledecker.web.stream import Streaming
-from doubledecker.web.table import ByMethod, Table
 
 # A Redis that refuses everything must not fill the log.
 _LOG_S = 1.0

@@ -5,7 +5,7 @@ frame is made once, and put into the buffer of each listener whose pattern match
 those who hear it, and Redis is read no more often for many listeners than for one. A listener whose buffer is full is
 dropped: the feed waits for nobody.
 
-A listener joins at the feed's own position. One that wants what is older reads that by itself first (web/past.py).
+A listener joins at the feed's own position. One that wants what is older reads that by itself first (web/catch_up.py).
 """
 
 import asyncio

@@ -14,7 +14,7 @@ from doubledecker import __version__
 from doubledecker.model.schema import matching
 from doubledecker.web.examples import EXAMPLES
 from doubledecker.web.problem import Problem
-from doubledecker.web.table import ByMethod, Content, Parameter, Reply, Route
+from doubledecker.web.route_table import ByMethod, Content, Parameter, Reply, Route
 
 Schema = dict[str, Any]
 

@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from doubledecker import clock
-from doubledecker.bus.pacing import Pacer
 from doubledecker.bus.publish import Publisher
+from doubledecker.bus.publish_rate import Pacer
 from doubledecker.errors import BadRequest, Conflict, QueueFull, Refused, TooLarge, UnknownMedia
 from doubledecker.model import event as parsing
 from doubledecker.model import json_body

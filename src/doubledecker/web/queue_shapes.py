@@ -21,9 +21,9 @@ from doubledecker.model.queue import (
 from doubledecker.model.schema import Count, Shape
 from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, TimeoutMs
 from doubledecker.model.token import ROOT_NAME, Caller
-from doubledecker.queues.gather import Pull
+from doubledecker.queues.call_batching import Pull
 from doubledecker.queues.view import Facet, QueueView
-from doubledecker.store.letters import Letter
+from doubledecker.store.queue_contents import Letter
 from doubledecker.store.queues import Held
 from doubledecker.store.subscribers import Condition
 from doubledecker.web.shapes import Health, OwnUuid, UuidSet

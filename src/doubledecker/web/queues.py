@@ -18,7 +18,7 @@ from doubledecker.model.queue import Queue, Rule
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
 from doubledecker.queues.ring import Patience, Rings
-from doubledecker.store import facets, letters, subscribers
+from doubledecker.store import facets, queue_contents, subscribers
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.queues import Held
 from doubledecker.web import body as bodies
@@ -120,7 +120,7 @@ class Queues:
             raise Conflict(f"queue {queue.name!r} holds messages ({counts}); ?discard=1 destroys them with it")
         await self._registry.delete_queue(queue.name)
         for partition in self._partitions.all:
-            await letters.destroy(partition, queue.name)
+            await queue_contents.destroy(partition, queue.name)
         return Response(status_code=204)
 
     async def pull(self, request: Request, caller: Caller) -> Response:

@@ -13,10 +13,10 @@ from starlette.responses import Response
 
 from doubledecker import __version__, clock, log
 from doubledecker.bus import overview, usage
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.overview import ALIVE_MS
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.relief import MemoryRules
 from doubledecker.bus.snapshots import SnapshotCache
 from doubledecker.errors import BusAway
 from doubledecker.model import json_body

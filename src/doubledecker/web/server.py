@@ -16,25 +16,25 @@ from doubledecker.assembly.launch import Launch, launch
 from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
 from doubledecker.background import sleep_until
-from doubledecker.bus.errands import Errands
-from doubledecker.bus.pacing import Pacer
+from doubledecker.bus.pipeline_jobs import Errands
 from doubledecker.bus.presence import Presence
+from doubledecker.bus.publish_rate import Pacer
 from doubledecker.errors import BusAway
 from doubledecker.model.event import EventLimits
 from doubledecker.model.routing import Registry
 from doubledecker.store.processes import Family
-from doubledecker.web import metrics, waiting
+from doubledecker.web import metrics, startup
 from doubledecker.web.addresses import Addresses
 from doubledecker.web.app import App
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import BodyLimits, Room
-from doubledecker.web.errands import ErrandRoutes
 from doubledecker.web.feed import Feed
-from doubledecker.web.letters import Letters
 from doubledecker.web.listening import BACKLOG
 from doubledecker.web.metrics import WebFigures
+from doubledecker.web.pipeline_jobs import ErrandRoutes
 from doubledecker.web.protocol import UNREAD_S_MAX, guarded
 from doubledecker.web.publishing import Publishing, PublishRules
+from doubledecker.web.queue_contents import Letters
 from doubledecker.web.queues import Queues
 from doubledecker.web.routes import RouteRules, Routes
 from doubledecker.web.stream import Streaming, StreamRules
@@ -198,7 +198,7 @@ def make_app(settings: Settings, bus: Bus, feed: Feed, leases: StreamLeases, pre
 
 def _config(settings: Settings, addresses: Addresses) -> uvicorn.Config:
     return uvicorn.Config(
-        waiting.app,
+        startup.app,
         http=guarded(
             head_s_max=settings.head_s_max,
             head_bytes_max=settings.head_bytes_max,

@@ -23,9 +23,9 @@ from doubledecker.model.token import Caller
 from doubledecker.store import counters, journal
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import sse
+from doubledecker.web.catch_up import Past
 from doubledecker.web.feed import Feed
 from doubledecker.web.listener import Listener
-from doubledecker.web.past import Past
 from doubledecker.web.protocol import ABORT
 from doubledecker.web.sse import Gap, Reason, Why
 from doubledecker.web.stream_leases import Lease, StreamLeases

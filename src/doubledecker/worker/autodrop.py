@@ -1,4 +1,4 @@
-"""Autodrop: keeps journals within their bound, and frees memory when a server is short of it, as bus/relief.py decides.
+"""Autodrop: keeps journals within their bound, and frees memory when it is short, as bus/memory_relief.py decides.
 
 Memory is measured once a run. What is freed after that is counted by the bytes of what was removed, which is less than
 it took: the server may free it a moment later, and a second look would make us drop more than needed.
@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from doubledecker import log
-from doubledecker.bus import relief
-from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.relief import (
+from doubledecker.bus import memory_relief
+from doubledecker.bus.memory_relief import (
     Action,
     CutJournal,
     DropBatches,
@@ -22,7 +21,8 @@ from doubledecker.bus.relief import (
     MemoryRules,
     StalledReceiver,
 )
-from doubledecker.store import batches, journal, letters, memory, queues, receivers
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.store import batches, journal, memory, queue_contents, queues, receivers
 from doubledecker.store.memory import QueueUsage, Standing
 from doubledecker.store.partitions import Partition, Partitions
 
@@ -96,11 +96,11 @@ class Autodrop:
         freeable = await self._look(run.partitions)
         run.excess_bytes -= sum(each.bytes for each in before) - sum(each.bytes for each in freeable.journals)
         while run.calls_left > 0:
-            action = relief.decide(freeable, run.excess_bytes, journal_refuses=self._rules.journal_refuses)
+            action = memory_relief.decide(freeable, run.excess_bytes, journal_refuses=self._rules.journal_refuses)
             if action is None:
                 return
             run.excess_bytes -= await self._carry_out(run, action)
-            freeable = relief.without(freeable, action)
+            freeable = memory_relief.without(freeable, action)
             if isinstance(action, DropBatches):
                 again = await self._stalled(run.partition(action.receiver.partition), [action.receiver.token])
                 freeable = Freeable(freeable.journals, freeable.queues, (*freeable.stalled, *again))
@@ -140,7 +140,7 @@ class Autodrop:
         messages, size = 0, 0
         if queue is None:
             return 0  # it was deleted since it was looked at
-        for drop_oldest in (letters.drop_oldest, queues.drop_oldest):
+        for drop_oldest in (queue_contents.drop_oldest, queues.drop_oldest):
             while size < wanted and run.spend():
                 dropped, gone = await drop_oldest(
                     partition, queue, messages_max=_MESSAGES_MAX, bytes_enough=wanted - size
@@ -156,7 +156,7 @@ class Autodrop:
         """Cut journals to a common bound; events that an archive has yet to read only if they may be."""
         found = await self._journals(partitions)
         by_index = {partition.index: partition for partition in partitions}
-        for each, bound in zip(found, relief.journal_bounds([each.bytes for each in found], total), strict=True):
+        for each, bound in zip(found, memory_relief.journal_bounds([each.bytes for each in found], total), strict=True):
             if each.bytes <= bound and not each.is_archived:
                 continue
             is_forced = not (self._rules.journal_refuses and each.name == "events")
@@ -187,7 +187,7 @@ class Autodrop:
 
     async def _queues(self, partition: Partition) -> list[DroppingQueue]:
         known = self._live.snapshot.queues
-        held = await letters.names_held(partition)
+        held = await queue_contents.names_held(partition)
         names = [name for name in sorted(held & known.keys()) if not known[name].refuses]
         served_since = await partition.time_ms() - self._rules.stalled_ms
         return [

@@ -9,9 +9,9 @@ import asyncio
 from collections import Counter
 
 from doubledecker import log
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.relief import MemoryRules
-from doubledecker.store import backlogs, batches, fanouts, letters, memory
+from doubledecker.store import backlogs, batches, fanouts, memory, queue_contents
 from doubledecker.store.partitions import Partition, Partitions
 
 _PAUSE_TIMES = 10
@@ -60,7 +60,9 @@ class BacklogMeter:
     async def _in_queues(self, partition: Partition) -> Counter[str]:
         """What messages and dead letters of queues take, by owner; root has no bound."""
         known = self._live.snapshot.queues
-        names = [name for name in await letters.names_held(partition) if name in known and not known[name].is_roots]
+        names = [
+            name for name in await queue_contents.names_held(partition) if name in known and not known[name].is_roots
+        ]
         found: Counter[str] = Counter()
         for name, usage in (await memory.of_queues(partition, names)).items():
             found[known[name].owner] += usage.bytes

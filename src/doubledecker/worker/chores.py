@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from doubledecker import clock, log
 from doubledecker.bus import overview
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.relief import MemoryRules
 from doubledecker.errors import MemoryFull, RetryLater
 from doubledecker.model.job import AUX, MAIN
 from doubledecker.store import (
@@ -17,11 +17,11 @@ from doubledecker.store import (
     events,
     fanouts,
     jobs,
-    letters,
-    offers,
+    queue_contents,
     queues,
     receivers,
     registry,
+    write_plan,
 )
 from doubledecker.store.events import Accepted, PublishLimits
 from doubledecker.store.fanouts import Parcel
@@ -139,18 +139,18 @@ class Chores:
         await self._live.refresh()
         known = self._live.snapshot.queues
         for partition in self._partitions.all:
-            held = sorted(known.keys() & await letters.names_held(partition))
+            held = sorted(known.keys() & await queue_contents.names_held(partition))
             for name in await queues.overdue(partition, held, by_ms=_OVERDUE_MS):
                 await queues.pull(partition, known[name], most=0, lease_ms=known[name].lease_ms, is_alone=False)
 
     async def _sweep_queues(self, partition: Partition) -> None:
-        orphans = await letters.names_held(partition) - self._live.snapshot.queues.keys()
+        orphans = await queue_contents.names_held(partition) - self._live.snapshot.queues.keys()
         if not orphans:
             return
         # One that was registered since the last look holds messages by right.
         await self._live.refresh()
         for name in orphans - self._live.snapshot.queues.keys():
-            await letters.destroy(partition, name)
+            await queue_contents.destroy(partition, name)
             _log.warning("queue.swept", partition=partition.index, queue=name)
 
     async def purge(self, partition: Partition, token: str, rid: str) -> None:
@@ -172,7 +172,7 @@ class Chores:
             parcel = parcel or await fanouts.first(partition, line)
             if parcel is None:
                 return
-            share = fanouts.cut(parcel, bytes_max=offers.BYTES_MAX)
+            share = fanouts.cut(parcel, bytes_max=write_plan.BYTES_MAX)
             began_s = time()
             try:
                 reply = await events.fan_out(partition, parcel, share, self._live.snapshot, limits=limits)

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from bulk_ground import a_ground
 from conftest import Topology
-from doubledecker.lake import life, reads
+from doubledecker.lake import event_history, reads
 from doubledecker.pipeline.bulk import posting
 from doubledecker.pipeline.bulk.batches import Posting
 from doubledecker.pipeline.bulk.posting import Posted
@@ -211,7 +211,7 @@ async def test_what_is_delivered_is_journaled_and_lands_like_any_attempt(
         metrics = await it.metrics()
         await it.land()
         async with journal_reader.connected(it.access) as bus:
-            found = await life.look(reads.Ground(it.root, bus), id_)
+            found = await event_history.look(reads.Ground(it.root, bus), id_)
         token = await it.id("mail")
 
     first, second = sorted(found.attempts, key=lambda attempt: int(str(attempt["attempt"])))

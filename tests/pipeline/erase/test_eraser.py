@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from conftest import Topology
-from doubledecker.lake import marks, reads
+from doubledecker.lake import checkpoints, reads
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.event import Event
 from doubledecker.pipeline.erase import rewrite, tombstones
@@ -49,7 +49,7 @@ async def test_a_tenants_events_are_gone_from_table_files_search_and_replay(
         for _ in range(4):
             await feed.publish(30, call=10)
             await mine.land()
-        reached = marks.landed(mine.table(), topology.partitions)
+        reached = checkpoints.landed(mine.table(), topology.partitions)
         desk = Desk(mine, topology)
         counted = await desk.erase(tenant="tenant-1", dry_run=True)
         before = mine.ids
@@ -66,7 +66,7 @@ async def test_a_tenants_events_are_gone_from_table_files_search_and_replay(
         assert sorted(str(row["id"]) for row in on_disk(mine)) == mine.ids
         assert await found(mine) == mine.ids
         assert counted_again.total == 5
-        assert marks.landed(mine.table(), topology.partitions).keys() == reached.keys()
+        assert checkpoints.landed(mine.table(), topology.partitions).keys() == reached.keys()
 
 
 async def test_what_has_not_landed_is_not_seen_and_goes_when_it_lands(

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from doubledecker.lake import arrow, marks, rows
+from doubledecker.lake import arrow, checkpoints, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline.lake import files, maintenance, versions
 from doubledecker.pipeline.lake.tables import Part
@@ -36,7 +36,7 @@ def land(root: str, first: int, count: int, *, topic: bytes = b"orders") -> None
     entries = [Entry(f"{1_794_740_000_000 + n}-0", (("p", LINE % (topic, n, n)),)) for n in range(first, first + count)]
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
     opened = table.open()
-    table.commit(opened, list(files.write(table, [batch])), marks.reaches({0: EntryId.parse(entries[-1].id)}))
+    table.commit(opened, list(files.write(table, [batch])), checkpoints.reaches({0: EntryId.parse(entries[-1].id)}))
 
 
 def ids(root: str) -> list[str]:
@@ -48,7 +48,7 @@ def test_small_files_are_joined_and_nothing_else_changes(spark: SparkSession, tm
     for number in range(20):
         land(root, number * 10, 10)
     land(root, 500, 5, topic=b"users")
-    before, reached = ids(root), marks.landed(DeltaTable(f"{root}/events"), 1)
+    before, reached = ids(root), checkpoints.landed(DeltaTable(f"{root}/events"), 1)
 
     done = maintenance.tend(spark, root)
     after = DeltaTable(f"{root}/events")
@@ -56,7 +56,7 @@ def test_small_files_are_joined_and_nothing_else_changes(spark: SparkSession, tm
     assert done.joined == 20
     assert len(after.file_uris()) == 2
     assert ids(root) == before
-    assert marks.landed(after, 1) == reached
+    assert checkpoints.landed(after, 1) == reached
     assert versions.of(landing.table_of(root, "events")).size.rows == 205
     assert maintenance.tend(spark, root) == maintenance.Tended(0, 0)
 
@@ -124,7 +124,7 @@ def test_a_round_that_began_before_the_joining_commits_after_it(spark: SparkSess
     written = list(files.write(table, [arrow.to_batch(rows.layout("events"), entries, partition=0)]))
     maintenance.tend(spark, root)
 
-    table.commit(opened, written, marks.reaches({0: EntryId(1_794_740_999_999, 0)}))
+    table.commit(opened, written, checkpoints.reaches({0: EntryId(1_794_740_999_999, 0)}))
 
     assert ids(root) == sorted([*(f"id-{n}" for n in range(200)), "id-999"])
 
@@ -166,7 +166,9 @@ def a_day(root: str, number: int, *, topic: bytes = b"orders") -> None:
     first = 1_794_740_000_000 + number * DAY_S * 1000
     entries = [Entry(f"{first + n}-0", (("p", LINE % (topic, n, number * 10 + n)),)) for n in range(10)]
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
-    table.commit(table.open(), list(files.write(table, [batch])), marks.reaches({0: EntryId.parse(entries[-1].id)}))
+    table.commit(
+        table.open(), list(files.write(table, [batch])), checkpoints.reaches({0: EntryId.parse(entries[-1].id)})
+    )
 
 
 def test_days_go_when_they_are_too_old_and_each_topic_by_its_own_rule(spark: SparkSession, tmp_path: Path):
@@ -174,7 +176,7 @@ def test_days_go_when_they_are_too_old_and_each_topic_by_its_own_rule(spark: Spa
     for number in range(10):
         for topic in (b"orders", b"pages", b"users"):
             a_day(root, number, topic=topic)
-    reached = marks.landed(DeltaTable(f"{root}/events"), 1)
+    reached = checkpoints.landed(DeltaTable(f"{root}/events"), 1)
     # The tenth day is today: of what is kept for three days, the three whole days before it are there.
     now = datetime.fromtimestamp(1_794_740_000 + 9 * DAY_S, UTC)
     rules = maintenance.Retention(events_days=5, topics_days={"pages": 3, "users": 0})
@@ -186,7 +188,7 @@ def test_days_go_when_they_are_too_old_and_each_topic_by_its_own_rule(spark: Spa
 
     assert days == {"orders": 60, "pages": 40, "users": 100}
     assert (done.dropped, again.dropped) == (100, 0)
-    assert marks.landed(table, 1) == reached
+    assert checkpoints.landed(table, 1) == reached
     assert maintenance.tend(spark, root, now=now).dropped == 0
 
 
@@ -199,7 +201,7 @@ def test_attempts_and_settlements_have_a_rule_of_their_own(spark: SparkSession, 
     for number in range(4):
         ms = 1_794_740_000_000 + number * DAY_S * 1000
         batch = arrow.to_batch(rows.layout("attempts"), [Entry(f"{ms}-0", (("attempt", line % ms),))], partition=0)
-        table.commit(table.open(), list(files.write(table, [batch])), marks.reaches({0: EntryId(ms, 0)}))
+        table.commit(table.open(), list(files.write(table, [batch])), checkpoints.reaches({0: EntryId(ms, 0)}))
     a_day(root, 0)
     now = datetime.fromtimestamp(1_794_740_000 + 3 * DAY_S, UTC)
 

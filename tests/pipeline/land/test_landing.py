@@ -10,15 +10,15 @@ from pyspark.sql import SparkSession
 
 import mixed
 from conftest import Topology
-from doubledecker.bus.relief import MemoryRules
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import ArchiveTaken, LakeUnfit
-from doubledecker.lake import commits, marks
+from doubledecker.lake import checkpoints, commits
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline.land import journal_reader, landing
 from doubledecker.pipeline.land.journal_reader import Held, Slice
 from doubledecker.pipeline.land.landing import Lander, Pace
-from doubledecker.store import extents, journal
-from doubledecker.store.extents import Extent
+from doubledecker.store import journal, journal_ranges
+from doubledecker.store.journal_ranges import Extent
 from feed import a_feed
 from lakes import Lake, a_lake
 
@@ -91,7 +91,7 @@ async def test_the_bus_forgets_what_has_landed_and_nothing_else(
         for partition in feed.bus.partitions.all:
             while (await journal.trim(partition, "events", bytes_max=10**9)).removed:
                 pass
-        kept = [await extents.read(partition, "events") for partition in feed.bus.partitions.all]
+        kept = [await journal_ranges.read(partition, "events") for partition in feed.bus.partitions.all]
         lost = [(await journal.state(partition)).get("events_lost") for partition in feed.bus.partitions.all]
         await mine.land()
 
@@ -135,7 +135,7 @@ async def test_a_commit_that_the_bus_was_not_told_of_is_told_by_the_next_round(
         told_before = (await journal.state(feed.bus.partitions.home)).get("events_confirmed")
         again = await mine.land()
         told_after = (await journal.state(feed.bus.partitions.home)).get("events_confirmed")
-        last = (await extents.read(feed.bus.partitions.home, "events")).last
+        last = (await journal_ranges.read(feed.bus.partitions.home, "events")).last
 
     assert told_before is None
     assert again.rows == 0
@@ -153,10 +153,10 @@ async def test_of_two_that_land_the_same_range_one_commits(spark: SparkSession, 
         for opened in both:
             written = await asyncio.to_thread(landing._write, spark, mine.access, "events", table, slices)
             if opened is both[0]:
-                table.commit(opened, written, marks.reaches(landing._ends(slices)))
+                table.commit(opened, written, checkpoints.reaches(landing._ends(slices)))
             else:
                 with pytest.raises(CommitFailedError):
-                    table.commit(opened, written, marks.reaches(landing._ends(slices)))
+                    table.commit(opened, written, checkpoints.reaches(landing._ends(slices)))
 
     assert mine.ids == feed.ids
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import recount
 from conftest import Topology
-from doubledecker.lake import marks
+from doubledecker.lake import checkpoints
 from doubledecker.pipeline.lake import frames, versions
 from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.metrics import aggregation, latest, measures, rollup, sketches, summaries
@@ -136,13 +136,13 @@ def test_of_two_that_measure_the_same_one_commits(spark: SparkSession, tmp_path:
     traffic.land(root, "events", partition=0, entries=100)
     source, table = landing.table_of(root, "events"), measures.table_of(root, "events")
     slower = table.open()
-    stretch = rollup.plan(marks.landed(slower, 1), marks.landed(source.open(), 1), versions.of(source))
+    stretch = rollup.plan(checkpoints.landed(slower, 1), checkpoints.landed(source.open(), 1), versions.of(source))
     frame = frames.landed(spark, source, versions.of(source))
     written = rollup._write_spans(spark, table, MEASURES["events"], frame)
     rollup.measure(spark, root, "events", partitions=1)
 
     with pytest.raises(CommitFailedError):
-        table.commit(slower, written, marks.reaches(stretch.upto))
+        table.commit(slower, written, checkpoints.reaches(stretch.upto))
     check_events(root)
 
 
@@ -188,7 +188,9 @@ def test_what_was_erased_before_it_was_measured_is_not_counted(spark: SparkSessi
 
     assert (done.rows, done.has_more) == (0, False)
     assert everything_of(root, "events") == {}
-    assert marks.landed(DeltaTable(f"{root}/events"), 1) == marks.landed(measures.table_of(root, "events").open(), 1)
+    assert checkpoints.landed(DeltaTable(f"{root}/events"), 1) == checkpoints.landed(
+        measures.table_of(root, "events").open(), 1
+    )
 
 
 def test_parts_about_the_same_are_folded_to_one_row(spark: SparkSession, tmp_path: Path):
@@ -295,7 +297,7 @@ async def test_what_has_not_landed_yet_holds_the_watermark_back(spark: SparkSess
         await feed.publish(30)
         await mine.land()
         await asyncio.to_thread(measure_all, spark, mine.root, partitions=1)
-        reached = marks.landed(mine.table(), 1)[0]
+        reached = checkpoints.landed(mine.table(), 1)[0]
         await feed.publish(30)
         await asyncio.to_thread(latest.tell, mine.access, mine.root)
         found = await told.measures(feed.bus.partitions.home)
@@ -355,10 +357,10 @@ def test_the_first_round_reads_only_what_is_new(spark: SparkSession, tmp_path: P
     for _ in range(4):
         traffic.land(root, "events", partition=0, entries=300)
     source = landing.table_of(root, "events")
-    done = marks.landed(source.open(), 1)
+    done = checkpoints.landed(source.open(), 1)
     traffic.land(root, "events", partition=0, entries=5)
     seen = versions.of(source, partitions=1)
-    stretch = rollup.plan(done, marks.landed(seen, 1), seen)
+    stretch = rollup.plan(done, checkpoints.landed(seen, 1), seen)
     frame = frames.landed(spark, source, seen, since=stretch.since, until=stretch.until)
     fresh = rollup.only(frame, stretch)
 

@@ -19,7 +19,7 @@ from doubledecker.model.token import Caller
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.replay.replayer import Replayer
 from doubledecker.pipeline.search import Ground
-from doubledecker.store import extents, letters
+from doubledecker.store import journal_ranges, queue_contents
 from errands import ROOT, Desk
 from feed import Feed, a_feed
 from harness import ROOT_KEY, a_bus, an_event, basic
@@ -53,14 +53,14 @@ async def waiting_in(feed: Feed, name: str) -> list[Event]:
     """The events in a queue, in the order of each facet."""
     found = []
     for partition in feed.bus.partitions.all:
-        for tenant in await letters.tenants(partition, name):
-            rows = await letters.peek(partition, Queue(name, "", ()), tenant, most=10_000)
+        for tenant in await queue_contents.tenants(partition, name):
+            rows = await queue_contents.peek(partition, Queue(name, "", ()), tenant, most=10_000)
             found += [msgspec.json.decode(text, type=Event) for _, text in rows]
     return found
 
 
 async def journaled(feed: Feed) -> int:
-    return sum([(await extents.read(partition, "events")).entries for partition in feed.bus.partitions.all])
+    return sum([(await journal_ranges.read(partition, "events")).entries for partition in feed.bus.partitions.all])
 
 
 def by_tenant(events: list[Event]) -> dict[str, list[int]]:

@@ -6,14 +6,14 @@ import pyarrow as pa
 import pytest
 
 from conftest import Topology
-from doubledecker.bus.replaying import Rank
+from doubledecker.bus.replay_writer import Rank
 from doubledecker.errors import OrderChanged
 from doubledecker.model.replay import Replay
 from doubledecker.pipeline.replay import resend_task
 from doubledecker.pipeline.spark_format import publish_task
 from doubledecker.pipeline.spark_format.publish_task import Counts, TaskWork
 from doubledecker.pipeline.spark_format.refused_rows import RefusedRows
-from doubledecker.store import fences, journal
+from doubledecker.store import journal, write_offsets
 from feed import Feed, a_feed
 from harness import quick_settings
 
@@ -45,7 +45,7 @@ async def test_rows_are_published_once_whichever_batches_are_empty(one: Topology
 async def test_a_task_without_rows_may_repeat_a_complete_write_and_one_with_more_rows_may_not(one: Topology):
     async with a_feed(one) as feed:
         await publish(feed, [1, 2])
-        await fences.complete(feed.bus.partitions.home, publish_task.write_of("a-query", 0), tasks=2)
+        await write_offsets.complete(feed.bus.partitions.home, publish_task.write_of("a-query", 0), tasks=2)
         assert await publish(feed, [], task=1) == Counts(0, 0)
         assert await publish(feed, [1, 2]) == Counts(0, 2)
         for batches, task in (([[1, 2, 3]], 0), ([[1]], 1), ([[1]], 0)):

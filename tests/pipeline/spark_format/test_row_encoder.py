@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from doubledecker.bus.fenced import Row
+from doubledecker.bus.exactly_once import Row
 from doubledecker.errors import Refused
 from doubledecker.model.event import EventLimits
 from doubledecker.pipeline.spark_format import column_encoder

@@ -16,7 +16,7 @@ from pyspark.sql.functions import lit
 
 from conftest import Topology
 from doubledecker.bus import overview
-from doubledecker.bus.relief import MemoryRules
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import BadRequest
 from doubledecker.model.event import Event, EventLimits
 from doubledecker.model.subscriber import Subscription

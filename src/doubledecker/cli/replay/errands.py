@@ -19,18 +19,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from doubledecker import clock, log
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.errands import Errands
+from doubledecker.bus.pipeline_jobs import Errands
 from doubledecker.cli import folder, table, words
 from doubledecker.cli import pipeline as piping
 from doubledecker.cli import status as showing
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
-from doubledecker.model import errand as views
+from doubledecker.model import pipeline_job as views
 from doubledecker.model.erasure import ErasureAsked
-from doubledecker.model.errand import Errand
+from doubledecker.model.pipeline_job import Errand
 from doubledecker.model.replay import ReplayAsked
 from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.store import pipeline
-from doubledecker.store.errands import ERASURES, REPLAYS
+from doubledecker.store.pipeline_jobs import ERASURES, REPLAYS
 
 _ROOT = Caller("", ROOT_NAME, is_root=True)
 _LOOK_S = 0.3

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from doubledecker.errors import ServerUnfit
-from doubledecker.store import tether
+from doubledecker.store import die_with_parent
 from doubledecker.store.embedded import EmbeddedServer
 
 PAUSE_S_MIN = 0.2
@@ -192,7 +192,7 @@ class ChildLife:
             words = [*self._command.arguments, *(["--ready-fd", str(pipe)] if pipe is not None else [])]
             self._process = await asyncio.create_subprocess_exec(
                 # -P: what lies in the current folder must not be taken for a module of ours.
-                *tether.tethered([sys.executable, "-P", "-m", "doubledecker", *words]),
+                *die_with_parent.tethered([sys.executable, "-P", "-m", "doubledecker", *words]),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -13,7 +13,7 @@ from doubledecker.delivery.deliver import Load
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.event import encode
 from doubledecker.model.position import Place
-from doubledecker.model.strand import Reach, Strand, batch_id
+from doubledecker.model.shard import Reach, Strand, batch_id
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline.lake import stored_events
 

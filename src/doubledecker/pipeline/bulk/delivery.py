@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
-from doubledecker.lake import marks
+from doubledecker.lake import checkpoints
 from doubledecker.model import moment
 from doubledecker.model.routing import Registry
-from doubledecker.model.strand import Reach, Strand
+from doubledecker.model.shard import Reach, Strand
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import session, steps
 from doubledecker.pipeline.bulk import posting, scan_ranges
@@ -139,7 +139,7 @@ class Bulk:
 
     def _start(self, found: list[Standing], seen: Version) -> bool:
         """Serve those who are due, who waited longest first; says whether someone has to wait for a core."""
-        landed = marks.landed(seen, self.settings.partitions)
+        landed = checkpoints.landed(seen, self.settings.partitions)
         is_left = False
         for whose in sorted(found, key=lambda each: self._served_at.get(each.subscriber.token, 0.0)):
             token = whose.subscriber.token

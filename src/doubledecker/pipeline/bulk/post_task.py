@@ -25,7 +25,7 @@ from doubledecker.delivery.deliver import Attempted, Deliverer
 from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway, OutOfDescriptors
 from doubledecker.model.settlement import FIRST, Settlement
-from doubledecker.model.strand import Reach, Strand
+from doubledecker.model.shard import Reach, Strand
 from doubledecker.pipeline.bulk.batches import Line, Parcel, Posting, strands_in, to_rows
 from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import Access

@@ -1,6 +1,6 @@
 """Posting: a DataFrame of events goes to one receiver, in order by key, from Spark's tasks.
 
-Rows are divided into strands (model/strand.py); a strand is whole in one task, in the order of acceptance. How far each
+Rows are divided into strands (model/shard.py); a strand is whole in one task, in the order of acceptance. How far each
 has come is in a ledger in Redis, written with every batch. So a job may be cut short anywhere, and repeated: what is in
 the ledger is passed over, and at most the batches that were on their way are posted twice.
 """
@@ -14,7 +14,7 @@ from pyspark.sql import functions as columns
 
 from doubledecker.lake import arrow
 from doubledecker.model.position import Place
-from doubledecker.model.strand import STRANDS, Reach, Strand
+from doubledecker.model.shard import STRANDS, Reach, Strand
 from doubledecker.pipeline.bulk import batches, post_task
 from doubledecker.pipeline.bulk.batches import Posting
 from doubledecker.pipeline.bulk.post_task import TOLD

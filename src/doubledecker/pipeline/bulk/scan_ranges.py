@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.position import Place
-from doubledecker.model.strand import Reach, Strand
+from doubledecker.model.shard import Reach, Strand
 from doubledecker.pipeline.lake.tables import Part
 from doubledecker.store.bulk import Course
 

@@ -23,19 +23,19 @@ from pyspark.sql import functions as columns
 
 from doubledecker import clock, log
 from doubledecker.errors import LakeUnfit
-from doubledecker.lake import marks
-from doubledecker.model import errand as views
+from doubledecker.lake import checkpoints
 from doubledecker.model import moment
+from doubledecker.model import pipeline_job as views
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.errand import Counts, Errand, text_of
+from doubledecker.model.pipeline_job import Counts, Errand, text_of
 from doubledecker.pipeline import search
 from doubledecker.pipeline.erase import rewrite, tombstones
 from doubledecker.pipeline.lake import versions
 from doubledecker.pipeline.land import journal_reader, landing
 from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.steps import Round
-from doubledecker.store import errands
-from doubledecker.store.errands import ERASURES
+from doubledecker.store import pipeline_jobs
+from doubledecker.store.pipeline_jobs import ERASURES
 
 # While what was in the journal lands.
 _PAUSE_S = 0.5
@@ -103,17 +103,17 @@ class Eraser:
     def _has_landed(self, erasure: Erasure) -> bool:
         """Whether all events that were accepted before the tombstone are in the table."""
         table, partitions = landing.table_of(self.ground.root, "events"), self.ground.access.partitions
-        reached = marks.landed(versions.of(table, partitions=partitions), partitions)
+        reached = checkpoints.landed(versions.of(table, partitions=partitions), partitions)
         return search.has_landed(self.ground, "events", reached, moment.from_ms(erasure.before_ms))
 
     async def _all(self) -> list[Errand]:
         async with journal_reader.connected(self.ground.access) as bus:
-            return await errands.read_all(bus.home, ERASURES)
+            return await pipeline_jobs.read_all(bus.home, ERASURES)
 
-    def _change(self, errand: Errand, by: errands.Change) -> Errand:
+    def _change(self, errand: Errand, by: pipeline_jobs.Change) -> Errand:
         async def change() -> Errand:
             async with journal_reader.connected(self.ground.access) as bus:
-                return await errands.change(bus.home, ERASURES, errand.id, by)
+                return await pipeline_jobs.change(bus.home, ERASURES, errand.id, by)
 
         return asyncio.run(change())
 

@@ -13,14 +13,14 @@ from itertools import pairwise
 from typing import TypeVar
 
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.relief import MemoryRules
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import BusAway
 from doubledecker.lake import journals
 from doubledecker.model.entry_id import FIRST, EntryId
-from doubledecker.store import extents as ranges
 from doubledecker.store import journal, memory, partitions
-from doubledecker.store.extents import Extent
+from doubledecker.store import journal_ranges as ranges
 from doubledecker.store.journal import Entry
+from doubledecker.store.journal_ranges import Extent
 from doubledecker.store.partitions import Partition, Partitions
 
 # A restart of the server takes a few seconds; a task that fails is started again by Spark as well.

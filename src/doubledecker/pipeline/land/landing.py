@@ -21,9 +21,9 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from doubledecker.bus.relief import MemoryRules
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import ArchiveTaken
-from doubledecker.lake import arrow, marks, rows
+from doubledecker.lake import arrow, checkpoints, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import session
 from doubledecker.pipeline.lake import files, versions
@@ -31,7 +31,7 @@ from doubledecker.pipeline.lake.tables import Table, TableSize, WrittenFile
 from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import Access, Held, Slice
 from doubledecker.store import journal
-from doubledecker.store.extents import Extent
+from doubledecker.store.journal_ranges import Extent
 
 # Less than this is not worth a second task: it would only make more and smaller files.
 _SMALL_BYTES = 4_194_304
@@ -141,13 +141,13 @@ def land(spark: SparkSession, access: Access, root: str, name: str, *, archive: 
     """Land what a journal has now, as much as one commit takes."""
     table = table_of(root, name)
     seen = versions.of(table, partitions=access.partitions)
-    begin = marks.landed(seen, access.partitions)
+    begin = checkpoints.landed(seen, access.partitions)
     extents = asyncio.run(journal_reader.extents(access, name, begin))
     slices = plan(begin, extents, cores=session.cores(spark))
     if slices:
         written = _write(spark, access, name, table, slices)
         ends = _ends(slices)
-        table.commit(seen, written, marks.reaches(ends))
+        table.commit(seen, written, checkpoints.reaches(ends))
     else:
         written, ends = [], {}
     reached = {**begin, **ends}

@@ -3,14 +3,14 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from doubledecker.lake import marks
+from doubledecker.lake import checkpoints
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.summary import Summary
 from doubledecker.pipeline.lake import versions
 from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.metrics import measures, summaries
-from doubledecker.store import extents
+from doubledecker.store import journal_ranges
 from doubledecker.store import pipeline as telling
 from doubledecker.store.partitions import Partitions
 
@@ -36,7 +36,7 @@ def ends(root: str, partitions: int) -> dict[str, dict[int, EntryId]]:
     """How far the measures have come, by journal and partition: as far as the table that has come least."""
     found: dict[str, dict[int, EntryId]] = {}
     for name, measure in measures.MEASURES.items():
-        done = marks.landed(versions.of(measures.table_of(root, name), partitions=partitions), partitions)
+        done = checkpoints.landed(versions.of(measures.table_of(root, name), partitions=partitions), partitions)
         known = found.setdefault(measure.source, done)
         found[measure.source] = {index: min(end, known[index]) for index, end in done.items()}
     return found
@@ -50,7 +50,7 @@ async def complete(bus: Partitions, reached: dict[str, dict[int, EntryId]], now_
     found = [now_ms]
     for journal, by_partition in reached.items():
         for part in bus.all:
-            last = EntryId.parse((await extents.read(part, journal)).last)
+            last = EntryId.parse((await journal_ranges.read(part, journal)).last)
             if last > by_partition[part.index]:
                 found.append(by_partition[part.index].ms)
     return min(found)

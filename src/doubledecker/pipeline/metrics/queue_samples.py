@@ -18,7 +18,7 @@ from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.metrics import measures
-from doubledecker.store import facets, letters, registry
+from doubledecker.store import facets, queue_contents, registry
 from doubledecker.store.facets import Waiting
 
 # Bounds of one look, in each partition: it takes milliseconds of the server's time at most.
@@ -70,7 +70,7 @@ async def _look(access: Access) -> _Look:
     queues: dict[str, dict[str, Waiting]] = {}
     async with journal_reader.connected(access) as bus:
         for partition in bus.all:
-            for queue in sorted(await letters.names_held(partition))[:_QUEUES_MAX]:
+            for queue in sorted(await queue_contents.names_held(partition))[:_QUEUES_MAX]:
                 tenants = queues.setdefault(queue, {})
                 for found in await facets.waiting(partition, queue, most=_TENANTS_MAX):
                     before = tenants.get(found.tenant)

@@ -1,7 +1,8 @@
 """Measure: what has landed since the last round is counted, and added to the tables of measures, each row once.
 
 1. The table of measures says how far it has come, and its source how far that reaches: by partition of the bus, the
-   last entry (lake/marks.py). What lies between is new; it is found by place and time, whatever file it is in now.
+   last entry (lake/checkpoints.py). What lies between is new; it is found by place and time, whatever file it is in
+   now.
 2. Tasks count it by minute, add minutes up to hours, and write both to files, which nobody sees yet.
 3. The driver commits the files together with how far the table now reaches.
 
@@ -23,7 +24,7 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as columns
 
-from doubledecker.lake import arrow, marks
+from doubledecker.lake import arrow, checkpoints
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import session
@@ -66,16 +67,16 @@ def measure(spark: SparkSession, root: str, name: str, *, partitions: int) -> Me
     wanted = measures.MEASURES[name]
     source, table = landing.table_of(root, wanted.source), measures.table_of(root, name)
     landed, seen = versions.of(source, partitions=partitions), versions.of(table, partitions=partitions)
-    reached, done = marks.landed(landed, partitions), marks.landed(seen, partitions)
+    reached, done = checkpoints.landed(landed, partitions), checkpoints.landed(seen, partitions)
     found = plan(done, reached, landed)
     written: list[WrittenFile] = []
     if found is not None:
         fresh = only(frames.landed(spark, source, landed, since=found.since, until=found.until), found)
         written = _write_spans(spark, table, wanted, fresh)
-        table.commit(seen, written, marks.reaches(found.upto))
+        table.commit(seen, written, checkpoints.reaches(found.upto))
     fold(spark, table, versions.of(table), wanted)
     seen = versions.of(table, partitions=partitions)
-    has_more = any(reached[index] > end for index, end in marks.landed(seen, partitions).items())
+    has_more = any(reached[index] > end for index, end in checkpoints.landed(seen, partitions).items())
     return Measured(sum(file.rows for file in written), has_more, seen.size)
 
 

@@ -26,10 +26,10 @@ from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
 from doubledecker.errors import Refused
 from doubledecker.lake import arrow
-from doubledecker.model import errand as views
 from doubledecker.model import moment
-from doubledecker.model.errand import Errand, text_of
+from doubledecker.model import pipeline_job as views
 from doubledecker.model.event import DEFAULT_TENANT
+from doubledecker.model.pipeline_job import Errand, text_of
 from doubledecker.model.replay import Replay
 from doubledecker.pipeline import search, session
 from doubledecker.pipeline.lake import frames
@@ -39,8 +39,8 @@ from doubledecker.pipeline.replay.resend_task import Work
 from doubledecker.pipeline.replay.windows import Bin, Windows
 from doubledecker.pipeline.search import Ground
 from doubledecker.pipeline.steps import Round
-from doubledecker.store import errands
-from doubledecker.store.errands import REPLAYS
+from doubledecker.store import pipeline_jobs
+from doubledecker.store.pipeline_jobs import REPLAYS
 
 # A window is what goes out in so long, so that landing never waits longer for its cores; and never more than so many.
 _WINDOW_S = 5
@@ -169,17 +169,17 @@ class Replayer:
 
     async def _all(self) -> list[Errand]:
         async with journal_reader.connected(self.ground.access) as bus:
-            return await errands.read_all(bus.home, REPLAYS)
+            return await pipeline_jobs.read_all(bus.home, REPLAYS)
 
-    def _change(self, errand: Errand, by: errands.Change) -> Errand:
+    def _change(self, errand: Errand, by: pipeline_jobs.Change) -> Errand:
         async def change() -> Errand:
             async with journal_reader.connected(self.ground.access) as bus:
-                return await errands.change(bus.home, REPLAYS, errand.id, _stamped(by))
+                return await pipeline_jobs.change(bus.home, REPLAYS, errand.id, _stamped(by))
 
         return asyncio.run(change())
 
 
-def _stamped(by: errands.Change) -> errands.Change:
+def _stamped(by: pipeline_jobs.Change) -> pipeline_jobs.Change:
     return lambda now: structs.replace(by(now), changed_at=clock.now_ms())
 
 

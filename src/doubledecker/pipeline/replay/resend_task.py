@@ -11,7 +11,7 @@ import pyarrow as pa
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.replaying import Aim, Past, Rank, ReceiverAim, Sender, TopicAim
+from doubledecker.bus.replay_writer import Aim, Past, Rank, ReceiverAim, Sender, TopicAim
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.replay import Replay
 from doubledecker.pipeline.lake import stored_events

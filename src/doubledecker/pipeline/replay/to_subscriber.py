@@ -15,11 +15,11 @@ from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
 from doubledecker.errors import NotFound
 from doubledecker.model.replay import Replay
-from doubledecker.model.strand import Reach, Strand
+from doubledecker.model.shard import Reach, Strand
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline.bulk import posting
 from doubledecker.pipeline.bulk.batches import Posting
-from doubledecker.store import bulk, errands
+from doubledecker.store import bulk, pipeline_jobs
 
 _PATIENCE_S = 15.0
 
@@ -56,7 +56,7 @@ async def _end(settings: Settings, id_: str, replay: Replay, ledger: str, events
     """Wait until the next window may go, and say what is delivered."""
     async with build.open_bus(settings, patience_s=_PATIENCE_S) as bus:
         home = bus.partitions.home
-        wait_ms = await errands.keep_turn(home, id_, count=events, rate=replay.rate) if events else 0
+        wait_ms = await pipeline_jobs.keep_turn(home, id_, count=events, rate=replay.rate) if events else 0
         passed = sum((await bulk.course(home, ledger)).passed.values())
     await asyncio.sleep(wait_ms / 1000)
     return passed

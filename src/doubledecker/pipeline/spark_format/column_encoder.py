@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Raw
 
-from doubledecker.bus.fenced import Row
+from doubledecker.bus.exactly_once import Row
 from doubledecker.errors import Refused
 from doubledecker.model import event as parsing
 from doubledecker.model import numbers

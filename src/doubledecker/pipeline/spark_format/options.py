@@ -12,7 +12,7 @@ from doubledecker.assembly import settings as reading_settings
 from doubledecker.errors import BadRequest
 from doubledecker.model.entry_id import FIRST, EntryId
 from doubledecker.pipeline.land.journal_reader import Access
-from doubledecker.store.extents import Extent
+from doubledecker.store.journal_ranges import Extent
 
 READ = ("journal", "topic", "tenant", "from", "to", "rowsPerBatch", "slices", "failOnDataLoss")
 WRITE = ("publisher", "refusedTable", "source", "writeId", "writeVersion")

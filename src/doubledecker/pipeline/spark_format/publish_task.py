@@ -13,15 +13,15 @@ from doubledecker import clock
 from doubledecker.assembly import build
 from doubledecker.assembly.build import Bus
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.fenced import FencedPublisher, Row
+from doubledecker.bus.exactly_once import FencedPublisher, Row
 from doubledecker.bus.notify import Notifier, Notify
-from doubledecker.bus.pacing import Pacer
+from doubledecker.bus.publish_rate import Pacer
 from doubledecker.model.event import EventLimits
 from doubledecker.model.uid import repeatable_event_ids
 from doubledecker.pipeline.spark_format.refused_rows import RefusedRows
 from doubledecker.pipeline.spark_format.row_encoder import RowMaker
-from doubledecker.store import fences
-from doubledecker.store.fences import Write
+from doubledecker.store import write_offsets
+from doubledecker.store.write_offsets import Write
 
 # What whoever made the rows may say about them: why one is refused before it is offered, and where it is from.
 NOTES = ("_why", "_row", "_file")
@@ -68,7 +68,7 @@ async def publish_all(work: TaskWork, batches: Iterator[pa.RecordBatch], refused
         # A task without rows does not enter the write: it may have had none before either.
         filled = (arrow for arrow in batches if arrow.num_rows)
         first = next(filled, None)
-        is_complete = first is not None and await fences.enter(bus.partitions.home, work.write, task=work.task)
+        is_complete = first is not None and await write_offsets.enter(bus.partitions.home, work.write, task=work.task)
         publishers = _publishers(bus, work, notifiers, is_complete=is_complete)
         for arrow in chain([] if first is None else [first], filled):
             why = _said(arrow)

@@ -33,7 +33,7 @@ from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import Slice
 from doubledecker.pipeline.spark_format import options
 from doubledecker.pipeline.spark_format.options import ReadOptions
-from doubledecker.store.extents import Extent
+from doubledecker.store.journal_ranges import Extent
 
 # A task for each so many bytes: large enough to be worth a task, small enough to repeat one.
 _SLICE_BYTES = 33_554_432

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, Raw
 
-from doubledecker.bus.fenced import Row
+from doubledecker.bus.exactly_once import Row
 from doubledecker.errors import BadRequest, Refused
 from doubledecker.model import event as parsing
 from doubledecker.model.event import EventLimits, Offered

@@ -1,9 +1,9 @@
 """From Spark to the bus: rows are published as events, by the same rules and the same script as over HTTP.
 
-Each task publishes its own rows. It is fenced (bus/fenced.py): a task that Spark runs again, or a micro-batch that a
-restarted query repeats, publishes nothing twice, as long as its rows come in the same order; other rows than before, or
-fewer, fail the write. Rows that the bus refuses are told with their reasons: into a side table if one is named, else by
-failing the write.
+Each task publishes its own rows. It is fenced (bus/exactly_once.py): a task that Spark runs again, or a micro-batch
+that a restarted query repeats, publishes nothing twice, as long as its rows come in the same order; other rows than
+before, or fewer, fail the write. Rows that the bus refuses are told with their reasons: into a side table if one is
+named, else by failing the write.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from doubledecker.pipeline.spark_format.options import WriteOptions
 from doubledecker.pipeline.spark_format.publish_task import NOTES, TaskWork
 from doubledecker.pipeline.spark_format.refused_rows import RefusedRows
 from doubledecker.pipeline.spark_format.row_encoder import COLUMNS
-from doubledecker.store import fences
+from doubledecker.store import write_offsets
 
 _REQUIRED = ("topic", "type")
 # Spark's own names for what identifies a micro-batch, as seen in its tasks.
@@ -206,4 +206,4 @@ def _settle(plan: SinkPlan, messages: "Sequence[WriterCommitMessage | None]", *,
 async def _complete(plan: SinkPlan, query: str, batch: int, *, tasks: int) -> None:
     """Note that the write is whole; raises OrderChanged when it had more tasks before."""
     async with journal_reader.connected(Access.by(plan.settings)) as partitions:
-        await fences.complete(partitions.home, publish_task.write_of(query, batch), tasks=tasks)
+        await write_offsets.complete(partitions.home, publish_task.write_of(query, batch), tasks=tasks)

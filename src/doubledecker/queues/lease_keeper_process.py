@@ -1,4 +1,4 @@
-"""The heartbeat of a consumer next to Redis: client/beating.py with another way to extend leases."""
+"""The heartbeat of a consumer next to Redis: client/lease_keeper_process.py with another way to extend leases."""
 
 import asyncio
 import sys
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from doubledecker.client.beating import CRASH_DELAY_MS, WHY_CRASHED, WHY_UNBEGUN, Pair, beat
+from doubledecker.client.lease_keeper_process import CRASH_DELAY_MS, WHY_CRASHED, WHY_UNBEGUN, Pair, beat
 from doubledecker.errors import BusAway
 from doubledecker.model.queue import Queue
 from doubledecker.queues.bell import Bell

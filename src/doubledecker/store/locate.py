@@ -11,10 +11,10 @@ import msgspec
 
 from doubledecker.model.event import Event
 from doubledecker.model.queue import Queue
-from doubledecker.store import letters
-from doubledecker.store.line import words
+from doubledecker.store import queue_contents
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import RECORD
+from doubledecker.store.shared_connection import words
 
 # In each partition: enough for what an ordinary backlog holds, and looked through within seconds.
 BATCHES_MAX = 5_000
@@ -39,9 +39,9 @@ class Sighting:
 async def find(partition: Partition, id_: str) -> list[Sighting]:
     """Everywhere in this partition that an event is."""
     found = [each async for each in _in_batches(partition, id_)]
-    for name in sorted(await letters.names_held(partition)):
+    for name in sorted(await queue_contents.names_held(partition)):
         found += [each async for each in _in_queue(partition, name, id_)]
-        async for letter in letters.each(partition, Queue(name, "", ()), None):
+        async for letter in queue_contents.each(partition, Queue(name, "", ()), None):
             if (event := _meant([letter.event], id_)) is not None:
                 found.append(Sighting("dead", name, letter.id, letter.attempts, event.replay, letter.why))
     return found

@@ -9,17 +9,17 @@ from msgspec import Raw, json
 
 from conftest import Topology
 from doubledecker.errors import ReadTooLarge
-from doubledecker.lake import engine, life, reads, snapshots
-from doubledecker.lake.life import Life
+from doubledecker.lake import engine, event_history, reads, snapshots
+from doubledecker.lake.event_history import Life
 from doubledecker.lake.queries import Found, Query
 from doubledecker.model import moment
-from doubledecker.model.errand import Errand
+from doubledecker.model.pipeline_job import Errand
 from doubledecker.model.queue import Queue
 from doubledecker.model.replay import Replay
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Caller
 from doubledecker.model.uid import made_at
-from doubledecker.store import extents
+from doubledecker.store import journal_ranges
 from doubledecker.store.journal import Attempt, Entry
 from doubledecker.store.queues import Held
 from feed import a_feed
@@ -37,7 +37,7 @@ async def test_an_events_life_is_its_acceptance_and_every_attempt(one: Topology,
         await bus.subscribe(await bus.token("mailer"), receiver.url, "widgets", timeout=0)
         [id_] = await bus.publish(secret, [an_event(1)])
         async with asyncio.timeout(20):
-            while (await extents.read(bus.partitions.home, "attempts")).entries < 2:
+            while (await journal_ranges.read(bus.partitions.home, "attempts")).entries < 2:
                 await asyncio.sleep(0.02)
         mine = PlainLake(_Client(one), tmp_path)
         await mine.register()
@@ -210,6 +210,6 @@ async def test_replays_are_told_by_what_they_were_asked_for_and_how_far_they_cam
         a_replay("spark-sql", where="abs(timestamp) = 8"),
         a_replay("counted-only", dry_run=True),
     ]
-    found: Found = await life._replays([row], kept)
+    found: Found = await event_history._replays([row], kept)
 
     assert [(each["id"], each["sent"]) for each in found] == [("all", True), ("fits", True), ("spark-sql", None)]

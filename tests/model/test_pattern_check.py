@@ -7,7 +7,7 @@ import re2
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from doubledecker.model import reach
+from doubledecker.model import pattern_check
 
 NAME = st.from_regex(r"[A-Za-z0-9_.-]{1,6}", fullmatch=True)
 TOPIC = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,5}", fullmatch=True)
@@ -40,7 +40,7 @@ PATTERNS = st.recursive(
     ],
 )
 def test_a_pattern_that_some_key_matches_can_match(pattern: str):
-    assert reach.can_match(pattern)
+    assert pattern_check.can_match(pattern)
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_a_pattern_that_some_key_matches_can_match(pattern: str):
     ],
 )
 def test_a_pattern_that_no_key_matches_is_told_from_the_one_that_would(pattern: str, wider: str | None):
-    assert not reach.can_match(pattern)
-    assert reach.search_for(pattern) == wider
+    assert not pattern_check.can_match(pattern)
+    assert pattern_check.search_for(pattern) == wider
 
 
 @given(PATTERNS)
@@ -79,9 +79,9 @@ def test_what_matches_some_key_is_never_said_to_match_none(pattern: str):
         return
 
     if any(compiled.fullmatch(key) for key in SHORT):
-        assert reach.can_match(pattern)
+        assert pattern_check.can_match(pattern)
 
 
 @given(KEYS)
 def test_a_key_matches_itself(key: str):
-    assert reach.can_match(re.escape(key))
+    assert pattern_check.can_match(re.escape(key))

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import structs
 
 from doubledecker.errors import NotFound, TooMany
-from doubledecker.model.errand import Errand
+from doubledecker.model.pipeline_job import Errand
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 

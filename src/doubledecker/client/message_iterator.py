@@ -7,8 +7,8 @@ may be after its bus was closed. So the bus knows its loops, and leaves them bef
 import asyncio
 import contextlib
 
-from doubledecker.client.holding import Holding, Rules, asked, holding
 from doubledecker.client.message import Message, Source
+from doubledecker.client.session import Holding, Rules, asked, holding
 
 _WHY_LEFT = "the loop was left"
 

@@ -10,7 +10,7 @@ from doubledecker.model.event import check_tenant
 from doubledecker.model.queue import Queue
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
-from doubledecker.store import letters
+from doubledecker.store import queue_contents
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import body as bodies
 from doubledecker.web import queue_bodies, queue_shapes, shapes
@@ -42,7 +42,7 @@ class Letters:
         rows: list[PeekedMessage] = []
         async with self._large_reads.of(caller.id):
             for partition in self._partitions.all:
-                found = await letters.peek(partition, queue, tenant, most=most, bytes_max=LIST_BYTES_MAX)
+                found = await queue_contents.peek(partition, queue, tenant, most=most, bytes_max=LIST_BYTES_MAX)
                 rows += [PeekedMessage(id_, tenant, Raw(event)) for id_, event in found]
         return shapes.json(Peeked(rows[:most]))
 
@@ -54,9 +54,13 @@ class Letters:
             return shapes.json(Counted(await self._count_waiting(queue, asked.tenant_text), dry_run=True))
         total = 0
         for partition in self._partitions.all:
-            named = await letters.tenants(partition, queue.name) if asked.tenant_text is None else [asked.tenant_text]
+            named = (
+                await queue_contents.tenants(partition, queue.name)
+                if asked.tenant_text is None
+                else [asked.tenant_text]
+            )
             for tenant in named:
-                total += await letters.purge(partition, queue, tenant)
+                total += await queue_contents.purge(partition, queue, tenant)
         return shapes.json(Counted(total, dry_run=False))
 
     async def list_dead(self, request: Request, caller: Caller) -> Response:
@@ -94,13 +98,13 @@ class Letters:
             return shapes.json(Counted(sum(len(part) for part in found.values()), dry_run=True))
         total = 0
         for partition, ids in found.items():
-            total += await letters.settle(partition, queue, ids, is_redriven=is_redriven)
+            total += await queue_contents.settle(partition, queue, ids, is_redriven=is_redriven)
         return shapes.json(Counted(total, dry_run=False))
 
     async def _count_waiting(self, queue: Queue, tenant: str | None) -> int:
         if tenant is not None:
             waiting = (await view.look_at_facet(self._partitions, queue, tenant)).waiting
-            return waiting + sum([await letters.delayed(each, queue, tenant) for each in self._partitions.all])
+            return waiting + sum([await queue_contents.delayed(each, queue, tenant) for each in self._partitions.all])
         seen = await view.look(self._partitions, queue)
         return seen.waiting + seen.delayed
 

@@ -3,18 +3,18 @@
 import asyncio
 
 from conftest import Topology
-from doubledecker.bus.fenced import FencedPublisher, Row
+from doubledecker.bus.exactly_once import FencedPublisher, Row
 from doubledecker.bus.headroom import Headroom
+from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.notify import Notifier, Notify
-from doubledecker.bus.pacing import Pacer
+from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.bus.relief import MemoryRules
 from doubledecker.model.event import Kind
 from doubledecker.model.queue import Queue
 from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
-from doubledecker.store import pace
+from doubledecker.store import publish_rate
 from doubledecker.store.partitions import Partitions
 from harness import a_bus, an_event
 from web.asking import ask
@@ -67,7 +67,7 @@ async def test_it_is_known_how_many_events_a_client_took_in_the_last_second(plai
         await to_the_next_second(plain)
         if events:
             assert await pacer.wait_ms("ann", events) == 0
-        seen.append(await pace.taken(plain.home, ["ann", "bob"]))
+        seen.append(await publish_rate.taken(plain.home, ["ann", "bob"]))
 
     assert seen == [[0, 0], [7, 0], [8, 0], [0, 0]]
 

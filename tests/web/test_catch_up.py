@@ -12,9 +12,9 @@ from doubledecker.model.position import START, Place
 from doubledecker.store import journal
 from doubledecker.store.journal import KeptEntry
 from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.web.catch_up import Past
 from doubledecker.web.feed import Feed, lines_of
 from doubledecker.web.listener import Listener
-from doubledecker.web.past import Past
 
 ENTRIES = 50
 

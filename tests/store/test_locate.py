@@ -2,9 +2,9 @@
 
 import msgspec
 
-from doubledecker.store import sightings
+from doubledecker.store import locate
+from doubledecker.store.locate import Sighting
 from doubledecker.store.partitions import Partitions
-from doubledecker.store.sightings import Sighting
 from queues.pulling import a_queue, push, quiet_rings
 
 
@@ -13,6 +13,6 @@ async def test_a_message_in_a_consumers_hands_is_found_with_its_attempts(plain: 
     await push(plain, queue, ["ann"])
     [message] = (await rings.pull(queue, most=1)).messages
 
-    found = await sightings.find(plain.home, msgspec.json.decode(message.event)["id"])
+    found = await locate.find(plain.home, msgspec.json.decode(message.event)["id"])
 
     assert found == [Sighting("queue", queue.name, message.id, attempts=1)]

@@ -7,8 +7,8 @@ from typing import cast
 from doubledecker.model.entry_id import EntryId
 from doubledecker.store import journal
 from doubledecker.store.journal import Entry, Page
-from doubledecker.store.line import Reply
 from doubledecker.store.partitions import Partition
+from doubledecker.store.shared_connection import Reply
 
 # Events that are much alike shrink to a ninth. An entry that shrinks more says little of the others.
 _GROWTH_MAX = 10.0

@@ -10,10 +10,10 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from doubledecker.client.ack_buffer import Hand
+from doubledecker.client.backoff import Pauses
 from doubledecker.client.errors import BusAway
-from doubledecker.client.hand import Hand
 from doubledecker.client.message import Message, Source
-from doubledecker.client.pausing import Pauses
 
 # What one pull brings at most; the bus has the same bound.
 PULL_MAX = 200

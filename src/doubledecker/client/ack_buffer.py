@@ -11,11 +11,11 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from doubledecker.client.beating import WHY_UNBEGUN, Pair
+from doubledecker.client.backoff import Pauses
 from doubledecker.client.errors import DELAY_S_MAX, BusAway, Refused
-from doubledecker.client.heartbeat import Heartbeat
+from doubledecker.client.lease_keeper import Heartbeat
+from doubledecker.client.lease_keeper_process import WHY_UNBEGUN, Pair
 from doubledecker.client.message import Back, Message, Source, encodable
-from doubledecker.client.pausing import Pauses
 
 # What one call settles at most.
 SETTLE_MAX = 1_000

@@ -1,4 +1,4 @@
-"""The heartbeat: a process beside a consumer that extends the leases of what the consumer has in hand.
+"""The lease keeper: a process beside a consumer that extends the leases of the messages that the consumer holds.
 
 It is a process of its own because a handler may hold the interpreter's lock for as long as it likes: no thread and no
 task of the consumer could then say that the work goes on. It hears on its standard input, one line each,
@@ -11,7 +11,8 @@ and when that ends, the consumer has: what it still had in hand is given back at
 The mark is a number in memory that both share: the last message whose handler was called. What comes after it was not
 attempted, and is given back uncounted: a message that kills its consumers spends no attempts of those behind it.
 
-The file is run as a script with `-I -S`, so it imports only the standard library; queues/beating.py uses it too.
+The file is run as a script with `-I -S`, so it imports only the standard library; the consumer next to Redis
+uses it too (queues/lease_keeper_process.py).
 """
 
 import contextlib

@@ -8,13 +8,13 @@ import pytest
 
 from conftest import Topology
 from doubledecker.assembly import build
-from doubledecker.bus.replaying import Past, Rank, ReceiverAim, Sender
+from doubledecker.bus.replay_writer import Past, Rank, ReceiverAim, Sender
 from doubledecker.errors import NotFound
 from doubledecker.model.event import Event
 from doubledecker.model.queue import Queue
 from doubledecker.model.replay import Replay
 from doubledecker.model.token import Caller
-from doubledecker.store import errands, letters
+from doubledecker.store import pipeline_jobs, queue_contents
 from doubledecker.store.partitions import Partition
 from feed import Feed, a_feed
 from harness import quick_settings
@@ -36,7 +36,7 @@ def a_sender(feed: Feed, rate: int = 1_000_000) -> Sender:
 
 
 async def numbers(feed: Feed) -> list[int]:
-    found = await letters.peek(feed.bus.partitions.home, Queue("late", "", ()), "acme", most=10_000)
+    found = await queue_contents.peek(feed.bus.partitions.home, Queue("late", "", ()), "acme", most=10_000)
     return [msgspec.json.decode(text, type=Event).t for _, text in found]
 
 
@@ -97,13 +97,13 @@ async def test_a_queue_that_is_deleted_while_a_lane_waits_for_its_turn_gets_noth
     async with a_feed(one) as feed:
         registry = feed.bus.registry
         await registry.register_queue(Queue("late", "", ("no:no:no",)), caller=ROOT)
-        keep_turn = errands.keep_turn
+        keep_turn = pipeline_jobs.keep_turn
 
         async def delete_meanwhile(home: Partition, id_: str, *, count: int, rate: int) -> int:
             await registry.delete_queue("late")
             return await keep_turn(home, id_, count=count, rate=rate)
 
-        monkeypatch.setattr(errands, "keep_turn", delete_meanwhile)
+        monkeypatch.setattr(pipeline_jobs, "keep_turn", delete_meanwhile)
         with pytest.raises(NotFound, match="no queue 'late' any more"):
             await a_sender(feed).send(a_past(10))
 
@@ -115,6 +115,6 @@ async def test_the_mark_is_the_last_field_and_nothing_else_of_the_event_changes(
         await feed.bus.registry.register_queue(Queue("late", "", ("no:no:no",)), caller=ROOT)
         event = Event("orders", "made", t=7, id="id", tenant="acme", key="k", data=msgspec.Raw(b'{"b": 1,  "a":2}'))
         await a_sender(feed).send([Past(Rank(1, 0, 0, 0), event)])
-        [(_, text)] = await letters.peek(feed.bus.partitions.home, Queue("late", "", ()), "acme", most=10)
+        [(_, text)] = await queue_contents.peek(feed.bus.partitions.home, Queue("late", "", ()), "acme", most=10)
 
         assert text == msgspec.json.encode(event)[:-1] + b',"replay":"a-replay"}'

@@ -9,9 +9,9 @@ import msgspec
 
 from doubledecker.model.queue import Queue
 from doubledecker.store import facets, queues
-from doubledecker.store.line import words
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Encoded, load
+from doubledecker.store.shared_connection import words
 
 _PAGE = 500
 # Events are read in smaller pages: each may have 64 KiB, and a reply is held whole.

@@ -4,7 +4,7 @@ By index into the events it says: `publishers` whose each is (for the journal) a
 all; `ids` given by publishers (to tell repeats), `lanes` of events with the receivers that get exactly those, `queues`
 that get exactly the same events, with these by tenant, `bounds` of queues that turn new events away when they are full
 and the events `bounded` by them, `uids` enough for every batch that may be opened, the copies made `later`, and
-the lines of these in which nothing may wait if others are to be made at once: `prompt` (store/division.py).
+the lines of these in which nothing may wait if others are to be made at once: `prompt` (store/deferred_copies.py).
 """
 
 from collections import defaultdict
@@ -19,7 +19,7 @@ from doubledecker.model.routing import Route
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import uid, uids
 from doubledecker.store import fanouts, receivers
-from doubledecker.store.division import Division, Fed, Part, batches_line, divide, feeds_of
+from doubledecker.store.deferred_copies import Division, Fed, Part, batches_line, divide, feeds_of
 from doubledecker.store.fanouts import Feed
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable

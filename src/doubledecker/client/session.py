@@ -6,13 +6,13 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from doubledecker.client.beating import WHY_UNBEGUN
+from doubledecker.client.ack_buffer import PULL_S_MAX, Hand
+from doubledecker.client.backoff import Backoff, Pauses, check_seconds
 from doubledecker.client.errors import BusAway, NotABus
-from doubledecker.client.hand import PULL_S_MAX, Hand
-from doubledecker.client.heartbeat import Heartbeat
-from doubledecker.client.intake import Intake
+from doubledecker.client.lease_keeper import Heartbeat
+from doubledecker.client.lease_keeper_process import WHY_UNBEGUN
 from doubledecker.client.message import Source, Terms
-from doubledecker.client.pausing import Backoff, Pauses, check_seconds
+from doubledecker.client.prefetch import Intake
 
 # What is settled last may have to wait for a bus that is just restarting; beyond that the leases end by themselves.
 _SETTLE_S_MAX = 5.0

@@ -15,13 +15,13 @@ from doubledecker.errors import BadRequest, Conflict, Forbidden, NotFound, Topic
 from doubledecker.model import erasure as erasing
 from doubledecker.model import replay as replaying
 from doubledecker.model.erasure import ErasureAsked
-from doubledecker.model.errand import Errand
+from doubledecker.model.pipeline_job import Errand
 from doubledecker.model.replay import Replay, ReplayAsked
 from doubledecker.model.token import Caller
 from doubledecker.model.uid import uid
-from doubledecker.store import errands, pipeline, registry
-from doubledecker.store.errands import ERASURES, REPLAYS
+from doubledecker.store import pipeline, pipeline_jobs, registry
 from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.pipeline_jobs import ERASURES, REPLAYS
 
 # What those are told who ask for an errand that nobody would carry out now.
 NO_PIPELINE = "no pipeline runs on this bus; it waits for one: start it with `doubledecker pipeline run`"
@@ -50,13 +50,13 @@ class Errands:
 
     async def list_(self, kind: str, caller: Caller) -> list[Errand]:
         """Those that the caller may see, the newest first."""
-        found = await errands.read_all(self._home, kind)
+        found = await pipeline_jobs.read_all(self._home, kind)
         mine = [each for each in reversed(found) if caller.is_root or each.owner == caller.id]
         return await self._noted(mine)
 
     async def read(self, kind: str, id_: str, caller: Caller) -> Errand:
         """One that the caller may see."""
-        found = await errands.read(self._home, kind, id_)
+        found = await pipeline_jobs.read(self._home, kind, id_)
         if not caller.is_root and found.owner != caller.id:
             raise Forbidden(f"{kind.removesuffix('s')} {id_!r} belongs to another client")
         [noted] = await self._noted([found])
@@ -66,7 +66,7 @@ class Errands:
         """End one that is not over; what is sent stays sent."""
         await self.read(kind, id_, caller)
         now_ms = await self._home.time_ms()
-        return await errands.change(self._home, kind, id_, lambda now: _cancelled(now, kind, now_ms))
+        return await pipeline_jobs.change(self._home, kind, id_, lambda now: _cancelled(now, kind, now_ms))
 
     @property
     def _home(self) -> Partition:
@@ -109,7 +109,7 @@ class Errands:
         now_ms = await self._home.time_ms()
         owner = "" if caller.is_root else caller.id
         errand = Errand(uid(), owner, msgspec.Raw(msgspec.json.encode(asked)), now_ms, changed_at=now_ms)
-        [noted] = await self._noted([await errands.create(self._home, kind, errand)])
+        [noted] = await self._noted([await pipeline_jobs.create(self._home, kind, errand)])
         return noted
 
     async def _noted(self, found: Sequence[Errand]) -> list[Errand]:

@@ -1,4 +1,4 @@
-"""The consumer's side of the heartbeat: starts the process of client/beating.py and tells it what is in hand."""
+"""The consumer's side of the lease keeper: starts its process, and tells that which leases to extend."""
 
 import asyncio
 import mmap
@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from doubledecker.client.beating import MARK, READY, Pair
 from doubledecker.client.errors import HeartbeatFailed
+from doubledecker.client.lease_keeper_process import MARK, READY, Pair
 from doubledecker.client.message import Message, Pulse
 
 _START_S_MAX = 20.0

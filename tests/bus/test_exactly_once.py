@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from conftest import Topology
-from doubledecker.bus.fenced import FencedPublisher, Row
+from doubledecker.bus.exactly_once import FencedPublisher, Row
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.errors import OrderChanged, TopicOwned, WritesLost
 from doubledecker.model.event import Event, Kind
 from doubledecker.model.queue import Queue
 from doubledecker.model.token import Caller
-from doubledecker.store import fences, journal
-from doubledecker.store.fences import Fence, Refusal, Write
+from doubledecker.store import journal, write_offsets
+from doubledecker.store.write_offsets import Fence, Refusal, Write
 from feed import Feed, a_feed
 from harness import within
 
@@ -168,27 +168,27 @@ async def test_a_write_is_complete_with_as_many_tasks_as_published(one: Topology
     async with a_feed(one) as feed:
         home, write = feed.bus.partitions.home, Write("a-write", 0)
         for task in (0, 2):
-            assert not await fences.enter(home, write, task=task)
+            assert not await write_offsets.enter(home, write, task=task)
         with pytest.raises(OrderChanged, match="has 2 tasks; before, 3 tasks"):
-            await fences.complete(home, write, tasks=2)
-        await fences.complete(home, write, tasks=3)
+            await write_offsets.complete(home, write, tasks=2)
+        await write_offsets.complete(home, write, tasks=3)
 
-        assert await fences.enter(home, write, task=2)
+        assert await write_offsets.enter(home, write, task=2)
         with pytest.raises(OrderChanged, match="complete"):
-            await fences.enter(home, write, task=3)
-        await fences.complete(home, write, tasks=5)
+            await write_offsets.enter(home, write, task=3)
+        await write_offsets.complete(home, write, tasks=5)
 
 
 async def test_a_later_batch_of_a_write_begins_anew_and_an_older_one_is_an_error(one: Topology):
     async with a_feed(one) as feed:
         home = feed.bus.partitions.home
-        await fences.enter(home, Write("a-write", 3), task=8)
-        await fences.complete(home, Write("a-write", 3), tasks=9)
+        await write_offsets.enter(home, Write("a-write", 3), task=8)
+        await write_offsets.complete(home, Write("a-write", 3), tasks=9)
 
-        assert not await fences.enter(home, Write("a-write", 4), task=0)
-        await fences.complete(home, Write("a-write", 4), tasks=1)
+        assert not await write_offsets.enter(home, Write("a-write", 4), task=0)
+        await write_offsets.complete(home, Write("a-write", 4), tasks=1)
         older = Write("a-write", 3)
-        for call in (fences.enter(home, older, task=0), fences.complete(home, older, tasks=9)):
+        for call in (write_offsets.enter(home, older, task=0), write_offsets.complete(home, older, tasks=9)):
             with pytest.raises(OrderChanged, match=r"batch 3 .* batch 4"):
                 await call
 
@@ -201,7 +201,7 @@ async def test_what_refused_rows_is_kept_whole_and_in_its_former_form_too(one: T
         [*_, told, _] = Fence("task", 0, 0, 1, "", {odd: [0]}).packed
         former = ["queue jobs\n1", "topic orders other-1a2b3c4d\n2", "topic orders \n3"]
         await home.command("RPUSH", home.key("refused:a-task"), *told, *former)
-        reached = await fences.read(home, "a-task")
+        reached = await write_offsets.read(home, "a-task")
 
     others = [Refusal("queue", "jobs"), Refusal("topic", "orders", "other-1a2b3c4d"), Refusal("topic", "orders")]
     assert reached.refused == dict(enumerate([odd, *others]))

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from doubledecker.errors import NotFound
-from doubledecker.model.errand import Errand
+from doubledecker.model.pipeline_job import Errand
 
 SPARKS = RuntimeError("[PATH_NOT_FOUND] file:/var/lib/bus/lake/events\n  is gone")
 

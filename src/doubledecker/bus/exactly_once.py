@@ -18,15 +18,15 @@ import msgspec
 from doubledecker.bus.commit import Group
 from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier
-from doubledecker.bus.pacing import Pacer
+from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, JournalFull, OrderChanged, TopicOwned, Unauthenticated, WritesLost
 from doubledecker.model.event import Kind
-from doubledecker.store import events, fences, offers
+from doubledecker.store import events, write_offsets, write_plan
 from doubledecker.store.events import Accepted, PublishReply
-from doubledecker.store.fences import Fence, Reached, Refusal
-from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
+from doubledecker.store.write_offsets import Fence, Reached, Refusal
+from doubledecker.store.write_plan import Offer
 
 # A server that restarts is back within seconds; a full journal has room when its archive has caught up.
 _PATIENCE_S = 30.0
@@ -117,9 +117,9 @@ class FencedPublisher:
     async def _look(self) -> Reached:
         """How far the task has come, as the fence says, unless that is known."""
         if self._reached is None:
-            reached = await fences.read(self._partition, self._task)
+            reached = await write_offsets.read(self._partition, self._task)
             if reached.batch > self._batch:
-                raise fences.older(self._batch, reached.batch)
+                raise write_offsets.older(self._batch, reached.batch)
             confirmed = reached.rows if reached.batch == self._batch else 0
             if confirmed < self._rows:
                 # Going on would leave out the rows between.
@@ -149,7 +149,7 @@ class FencedPublisher:
 
     async def _write_some(self) -> None:
         """One call with as many rows as it may carry."""
-        some = list(islice(self._waiting, offers.WRITES_MAX))
+        some = list(islice(self._waiting, write_plan.WRITES_MAX))
         topics = list(dict.fromkeys(row.kind.topic for row in some))
         owners = await self._registry.owners(topics, publisher=self._publisher)
         await self._registry.learn({row.kind for row in some})

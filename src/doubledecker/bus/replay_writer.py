@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from msgspec import structs
 
 from doubledecker.bus.commit import Group
-from doubledecker.bus.fenced import persist
+from doubledecker.bus.exactly_once import persist
 from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
@@ -26,11 +26,11 @@ from doubledecker.model.event import Event, encode
 from doubledecker.model.replay import Replay
 from doubledecker.model.routing import Registry, Route
 from doubledecker.model.uid import repeatable_event_id
-from doubledecker.store import errands, events, fences
+from doubledecker.store import events, pipeline_jobs, write_offsets
 from doubledecker.store.events import Accepted, PublishReply
-from doubledecker.store.fences import Fence, Reached
-from doubledecker.store.offers import Offer
 from doubledecker.store.partitions import Partition
+from doubledecker.store.write_offsets import Fence, Reached
+from doubledecker.store.write_plan import Offer
 
 # Events sent at once: a tenth of a second's worth, so that a slow replay does not come in bursts.
 _CALL_MAX = 500
@@ -153,7 +153,7 @@ class Sender:
 
     async def _go_on(self) -> bool:
         """One call, if any is needed; says whether there is more."""
-        reached = self._reached = self._reached or await fences.read(self._partition, self._task)
+        reached = self._reached = self._reached or await write_offsets.read(self._partition, self._task)
         self._pass_over(reached)
         if self._waiting:
             await self._send_some(reached)
@@ -174,7 +174,7 @@ class Sender:
         version = self._registry.snapshot.version
         group = self._gather()
         count = len(group.offers)
-        wait_ms = await errands.keep_turn(self._home, self._id, count=count, rate=self._rate)
+        wait_ms = await pipeline_jobs.keep_turn(self._home, self._id, count=count, rate=self._rate)
         await asyncio.sleep(wait_ms / 1000)
         rank = str(self._waiting[count - 1].rank)
         fence = Fence(self._task, 0, reached.rows, reached.rows + count, rank)

@@ -12,11 +12,11 @@ from doubledecker.lake import engine, queries, reads, rows
 from doubledecker.lake.queries import Found, Query, Row
 from doubledecker.lake.reads import Ground, Reader
 from doubledecker.model import moment, where
-from doubledecker.model.errand import Errand
+from doubledecker.model.pipeline_job import Errand
 from doubledecker.model.replay import Replay
-from doubledecker.store import errands, sightings
-from doubledecker.store.errands import REPLAYS
-from doubledecker.store.sightings import Sighting
+from doubledecker.store import locate, pipeline_jobs
+from doubledecker.store.locate import Sighting
+from doubledecker.store.pipeline_jobs import REPLAYS
 
 # Attempts are made after acceptance, by the same clock, unless that clock was set back.
 _BEFORE = timedelta(minutes=10)
@@ -48,8 +48,8 @@ async def look(ground: Ground, id_: str, *, since: datetime | None = None, reade
         return Life([], [], [], [])
     begin = since or min(_at(row) for row in accepted) - _BEFORE
     attempts = await reads.find_far(ground, queries.attempts(id_, since=begin), reader=reader)
-    seen = [each for partition in ground.bus.all for each in await sightings.find(partition, id_)]
-    kept = await errands.read_all(ground.bus.home, REPLAYS)
+    seen = [each for partition in ground.bus.all for each in await locate.find(partition, id_)]
+    kept = await pipeline_jobs.read_all(ground.bus.home, REPLAYS)
     waiting, sent = [_row(each) for each in seen], await _replays(accepted, kept)
     until = moment.to_text(attempts.until) if attempts.until else None
     return Life(accepted, attempts.found, waiting, sent, until)

@@ -3,12 +3,12 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from doubledecker.bus.errands import Errands
+from doubledecker.bus.pipeline_jobs import Errands
 from doubledecker.model import erasure as erasing
-from doubledecker.model import errand as views
+from doubledecker.model import pipeline_job as views
 from doubledecker.model import replay as replaying
 from doubledecker.model.token import Caller
-from doubledecker.store.errands import ERASURES, REPLAYS
+from doubledecker.store.pipeline_jobs import ERASURES, REPLAYS
 from doubledecker.web import body as bodies
 from doubledecker.web import shapes
 from doubledecker.web.authentication import require_root

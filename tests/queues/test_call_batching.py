@@ -7,7 +7,7 @@ from pathlib import Path
 from doubledecker.errors import BusAway
 from doubledecker.model.queue import Queue
 from doubledecker.queues import view
-from doubledecker.queues.gather import Pull
+from doubledecker.queues.call_batching import Pull
 from doubledecker.queues.ring import Patience, Rings
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partitions

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doubledecker.bus import relief
-from doubledecker.bus.relief import (
+from doubledecker.bus import memory_relief
+from doubledecker.bus.memory_relief import (
     Action,
     CutJournal,
     DropBatches,
@@ -31,7 +31,7 @@ sizes = st.lists(st.integers(0, 1_000), max_size=6)
 def plan(freeable: Freeable, excess: int, *, journal_refuses: bool = False) -> list[Action]:
     """All that would be done, if each gives what it is asked for."""
     actions: list[Action] = []
-    while action := relief.decide(freeable, excess, journal_refuses=journal_refuses):
+    while action := memory_relief.decide(freeable, excess, journal_refuses=journal_refuses):
         actions.append(action)
         match action:
             case CutJournal(journal, keep_bytes):
@@ -40,12 +40,12 @@ def plan(freeable: Freeable, excess: int, *, journal_refuses: bool = False) -> l
                 excess -= size
             case DropBatches():
                 excess -= 100
-        freeable = relief.without(freeable, action)
+        freeable = memory_relief.without(freeable, action)
     return actions
 
 
 def test_nothing_is_freed_while_there_is_enough():
-    assert relief.decide(ALL, 0) is None
+    assert memory_relief.decide(ALL, 0) is None
 
 
 def test_each_gives_only_when_those_before_it_have_nothing_left():
@@ -81,14 +81,14 @@ def test_the_larger_journals_are_cut_down_to_the_others():
 def test_the_oldest_batches_go_first_whoever_of_the_stalled_has_them():
     other = StalledReceiver(1, "dead-2", oldest_at=1_000)
 
-    assert relief.decide(Freeable(stalled=(STALLED, other)), 70) == DropBatches(
-        other, 70, created_max=STALLED.oldest_at + relief.SAME_AGE_MS
+    assert memory_relief.decide(Freeable(stalled=(STALLED, other)), 70) == DropBatches(
+        other, 70, created_max=STALLED.oldest_at + memory_relief.SAME_AGE_MS
     )
 
 
 @given(sizes, st.integers(-10, 7_000))
 def test_a_level_leaves_as_much_as_may_stay_and_cuts_only_the_largest(some: list[int], total: int):
-    cut = relief.level(some, total)
+    cut = memory_relief.level(some, total)
     left = [min(size, cut) for size in some]
 
     assert sum(left) <= max(0, total) or sum(some) <= total
@@ -97,7 +97,7 @@ def test_a_level_leaves_as_much_as_may_stay_and_cuts_only_the_largest(some: list
 
 @given(sizes, st.integers(0, 7_000))
 def test_journals_may_grow_into_the_room_that_is_left_and_no_further(some: list[int], total: int):
-    bounds = relief.journal_bounds(some, total)
+    bounds = memory_relief.journal_bounds(some, total)
 
     if sum(some) <= total:
         assert all(bound - size == total - sum(some) for size, bound in zip(some, bounds, strict=True))

@@ -7,10 +7,10 @@ import pytest
 from msgspec import structs
 
 from doubledecker.errors import BadRequest, NotFound, TooMany
-from doubledecker.model.errand import FAILURES_MAX, Errand, condensed
-from doubledecker.store import errands
-from doubledecker.store.errands import ACTIVE_MAX, KEPT_MAX, REPLAYS
+from doubledecker.model.pipeline_job import FAILURES_MAX, Errand, condensed
+from doubledecker.store import pipeline_jobs
 from doubledecker.store.partitions import Partitions
+from doubledecker.store.pipeline_jobs import ACTIVE_MAX, KEPT_MAX, REPLAYS
 
 
 def an_errand(number: int, **fields: object) -> Errand:
@@ -19,24 +19,24 @@ def an_errand(number: int, **fields: object) -> Errand:
 
 async def test_changes_of_many_are_made_one_after_the_other(partitions: Partitions):
     home = partitions.home
-    await errands.create(home, REPLAYS, an_errand(1))
+    await pipeline_jobs.create(home, REPLAYS, an_errand(1))
     grown = [
-        errands.change(home, REPLAYS, "errand-1", lambda now: structs.replace(now, done=now.done + 1))
+        pipeline_jobs.change(home, REPLAYS, "errand-1", lambda now: structs.replace(now, done=now.done + 1))
         for _ in range(50)
     ]
     await asyncio.gather(*grown)
 
-    assert (await errands.read(home, REPLAYS, "errand-1")).done == 50
+    assert (await pipeline_jobs.read(home, REPLAYS, "errand-1")).done == 50
     with pytest.raises(NotFound, match="no replay 'errand-2'"):
-        await errands.change(home, REPLAYS, "errand-2", lambda now: now)
+        await pipeline_jobs.change(home, REPLAYS, "errand-2", lambda now: now)
 
 
 async def test_those_that_are_over_are_forgotten_and_those_that_are_not_never(plain: Partitions):
     home = plain.home
-    await errands.create(home, REPLAYS, an_errand(0))
+    await pipeline_jobs.create(home, REPLAYS, an_errand(0))
     for number in range(1, KEPT_MAX + 20):
-        await errands.create(home, REPLAYS, an_errand(number, state="done"))
-    kept = await errands.read_all(home, REPLAYS)
+        await pipeline_jobs.create(home, REPLAYS, an_errand(number, state="done"))
+    kept = await pipeline_jobs.read_all(home, REPLAYS)
 
     assert len(kept) == KEPT_MAX
     assert [errand.created_at for errand in kept] == [0, *range(21, KEPT_MAX + 20)]
@@ -44,27 +44,27 @@ async def test_those_that_are_over_are_forgotten_and_those_that_are_not_never(pl
 
 async def test_errands_of_one_millisecond_are_listed_as_they_were_made(plain: Partitions):
     for number in (2, 1, 3):
-        await errands.create(plain.home, REPLAYS, structs.replace(an_errand(number), created_at=7))
-    kept = await errands.read_all(plain.home, REPLAYS)
+        await pipeline_jobs.create(plain.home, REPLAYS, structs.replace(an_errand(number), created_at=7))
+    kept = await pipeline_jobs.read_all(plain.home, REPLAYS)
 
     assert [errand.id for errand in kept] == ["errand-2", "errand-1", "errand-3"]
 
 
 async def test_only_so_many_may_wait(plain: Partitions):
     for number in range(ACTIVE_MAX):
-        await errands.create(plain.home, REPLAYS, an_errand(number))
+        await pipeline_jobs.create(plain.home, REPLAYS, an_errand(number))
 
     with pytest.raises(TooMany, match=f"{ACTIVE_MAX} replays are not done yet"):
-        await errands.create(plain.home, REPLAYS, an_errand(ACTIVE_MAX))
+        await pipeline_jobs.create(plain.home, REPLAYS, an_errand(ACTIVE_MAX))
 
 
 async def test_all_tasks_together_keep_the_pace_and_a_pause_is_not_made_up_for(plain: Partitions):
     """The server's clock goes on by itself, so turns are told apart by far more than that takes."""
     home = plain.home
-    turns = [await errands.keep_turn(home, "a", count=100, rate=1) for _ in range(4)]
-    other = await errands.keep_turn(home, "b", count=1, rate=1)
+    turns = [await pipeline_jobs.keep_turn(home, "a", count=100, rate=1) for _ in range(4)]
+    other = await pipeline_jobs.keep_turn(home, "b", count=1, rate=1)
     home.shift_ms = 1_000_000
-    later = [await errands.keep_turn(home, "a", count=100, rate=1) for _ in range(2)]
+    later = [await pipeline_jobs.keep_turn(home, "a", count=100, rate=1) for _ in range(2)]
 
     assert [round(turn / 10_000) for turn in turns] == [0, 10, 20, 30]
     assert other == 0

@@ -9,8 +9,8 @@ from doubledecker.model.event import Kind
 from doubledecker.model.queue import Queue
 from doubledecker.model.routing import Registry
 from doubledecker.store.nodes import Nodes
-from doubledecker.store.offers import Offer, plan
 from doubledecker.store.partitions import Partition
+from doubledecker.store.write_plan import Offer, plan
 
 # Planning asks no server.
 PARTITION = Partition(cast("Nodes", None), index=0, count=1, prefix="rm:")
