@@ -406,7 +406,7 @@ def _kill_heartbeats() -> None:
 
     from cli.commands import children
 
-    beating = [pid for pid, line in children(os.getpid()).items() if "beating" in line]
+    beating = [pid for pid, line in children(os.getpid()).items() if "lease_keeper" in line]
     assert beating
     for pid in beating:
         os.kill(pid, signal.SIGKILL)

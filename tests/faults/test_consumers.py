@@ -220,7 +220,7 @@ async def test_heartbeats_end_with_their_consumers(source: str, one: Topology, t
         program = await world.consumer(source, "wait")
         await world.publish(1, hold_s=0.1)
         await program.hear("done")
-        beating = [pid for pid, line in children(program.process.pid).items() if "beating" in line]
+        beating = [pid for pid, line in children(program.process.pid).items() if "lease_keeper" in line]
         await program.end(signal.SIGKILL)
 
         assert len(beating) == 1

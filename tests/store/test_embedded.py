@@ -37,8 +37,8 @@ signal.pause()
 # The tether of systems without prctl, and a parent that has no tether, around the command that follows.
 WATCH = """
 import os, sys
-from doubledecker.store import tether
-tether.watch(sys.argv[1:], parent_pid=os.getppid(), on_parent_death=15)
+from doubledecker.store import die_with_parent
+die_with_parent.watch(sys.argv[1:], parent_pid=os.getppid(), on_parent_death=15)
 """
 PARENT = "import subprocess, sys; subprocess.run(sys.argv[1:])"
 

@@ -80,6 +80,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "backoff": ("Backoff",),
     "blocking": ("BlockingMessage",),
     "bus": (
         "AsyncBus",
@@ -107,7 +108,6 @@ _HOMES = {
         "Message",
         "Undecoded",
     ),
-    "pausing": ("Backoff",),
     "queue": (
         "AsyncQueue",
         "Facet",

@@ -27,7 +27,7 @@ PULL_S_MAX = 3.0
 _log = logging.getLogger("doubledecker.client")
 
 
-class Hand:
+class AckBuffer:
     """Messages from their pull to their end."""
 
     def __init__(self, source: Source, heartbeat: Heartbeat) -> None:

@@ -172,7 +172,7 @@ class Consumer:
         async with holding(self._source, rules, terms) as held:
             net = Net(self.name)
             slots = self._slots(handler, held, net)
-            held.intake.on_arrival = slots.wake
+            held.prefetch.on_arrival = slots.wake
             slots.start()
             slots.wake()
             stopping, tearing = asyncio.create_task(stop.wait()), asyncio.create_task(net.torn())
@@ -205,20 +205,20 @@ class Consumer:
         deadline_s = asyncio.get_running_loop().time() + rules.grace_s
         # First of all the pull: it might bring back at once what is given back while it waits.
         await asyncio.wait([held.pulling], timeout=max(rules.grace_s, PULL_S_MAX))
-        while held.intake.running or held.intake.ready:
+        while held.prefetch.running or held.prefetch.ready:
             left_s = deadline_s - asyncio.get_running_loop().time()
             if left_s <= 0:
                 return
             await asyncio.sleep(min(left_s, 0.01))
 
     def _slots(self, handler: _Handler, held: Holding, net: Net) -> Slots:
-        verdicts = Verdicts(self.name, held.hand, handler.rules.backoff)
+        verdicts = Verdicts(self.name, held.ack_buffer, handler.rules.backoff)
         concurrency = handler.rules.concurrency
         if handler.is_async:
             work = cast("Callable[[Message], Awaitable[object]]", handler.work)
-            return TaskSlots(held.intake, held.hand, verdicts, work, net, concurrency=concurrency)
+            return TaskSlots(held.prefetch, held.ack_buffer, verdicts, work, net, concurrency=concurrency)
         plain = cast("Callable[[BlockingMessage], object]", handler.work)
-        return ThreadSlots(held.intake, held.hand, verdicts, plain, net, concurrency=concurrency)
+        return ThreadSlots(held.prefetch, held.ack_buffer, verdicts, plain, net, concurrency=concurrency)
 
 
 async def run_together(runs: Sequence[Coroutine[object, object, None]], stop: asyncio.Event) -> None:

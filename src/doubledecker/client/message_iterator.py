@@ -36,8 +36,8 @@ class Loop:
         self._end(held)
         if not await _has_ready(held) or self._is_left:
             return None
-        self._message = held.intake.start_one(asyncio.get_running_loop().time())
-        held.hand.begin(self._message)
+        self._message = held.prefetch.start_one(asyncio.get_running_loop().time())
+        held.ack_buffer.begin(self._message)
         return self._message
 
     async def leave(self) -> None:
@@ -58,27 +58,27 @@ class Loop:
         message, self._message = self._message, None
         if message is None:
             return
-        held.intake.finish_one(asyncio.get_running_loop().time())
+        held.prefetch.finish_one(asyncio.get_running_loop().time())
         if message.is_settled:
             return
         if self._is_left:
             delay_ms = round(self._rules.backoff.delay_s(message.attempt) * 1000)
-            held.hand.nack(message, delay_ms=delay_ms, why=_WHY_LEFT)
+            held.ack_buffer.nack(message, delay_ms=delay_ms, why=_WHY_LEFT)
         else:
-            held.hand.ack(message)
+            held.ack_buffer.ack(message)
 
 
 async def _has_ready(held: Holding) -> bool:
     """Wait for a message; raises what ended the pulling, if something did."""
-    while not held.intake.ready:
+    while not held.prefetch.ready:
         arrived = asyncio.Event()
-        held.intake.on_arrival = arrived.set
+        held.prefetch.on_arrival = arrived.set
         waiting = asyncio.create_task(arrived.wait())
         try:
             await held.until_over(waiting)
         finally:
             waiting.cancel()
-        if held.is_over and not held.intake.ready:
+        if held.is_over and not held.prefetch.ready:
             held.check()
             return False
     return True

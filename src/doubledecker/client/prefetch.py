@@ -1,4 +1,4 @@
-"""The intake of a consumer: pulls messages while others are handled, and no more of them than will be started at once.
+"""Prefetch: pulls messages while others are handled, and no more of them than will be started at once.
 
 What is pulled too early waits here while other consumers are idle, and its waiting is charged to its tenant as if it
 were work. So a consumer takes what it has free slots for, and beyond that only what it will start within a moment at
@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from doubledecker.client.ack_buffer import Hand
+from doubledecker.client.ack_buffer import AckBuffer
 from doubledecker.client.backoff import Pauses
 from doubledecker.client.errors import BusAway
 from doubledecker.client.message import Message, Source
@@ -32,17 +32,24 @@ _FRESH_SHARE = 0.5
 _log = logging.getLogger("doubledecker.client")
 
 
-class Intake:
+class Prefetch:
     """Messages that were pulled and not started yet, and the task that pulls them."""
 
     def __init__(
-        self, source: Source, hand: Hand, *, concurrency: int, lease_ms: int | None, lease_s: float, is_ahead: bool
+        self,
+        source: Source,
+        ack_buffer: AckBuffer,
+        *,
+        concurrency: int,
+        lease_ms: int | None,
+        lease_s: float,
+        is_ahead: bool,
     ) -> None:
         self.ready: deque[Message] = deque()
         self.running = 0
         self.on_arrival: Callable[[], None] = _nobody_waits
         self._source = source
-        self._hand = hand
+        self._ack_buffer = ack_buffer
         self._concurrency = concurrency
         self._lease_ms = lease_ms
         self._fresh_s = lease_s * _FRESH_SHARE
@@ -108,16 +115,16 @@ class Intake:
         the answer here, while a handler blocked the loop. So when a lease may be over, the bus is asked. The heartbeat
         has them before: what is ours when the bus looks stays ours, however late we hear of it.
         """
-        self._hand.take(messages, now_s)
+        self._ack_buffer.take(messages, now_s)
         if now_s - asked_s > self._fresh_s:
-            messages = await self._hand.keep(messages, lease_ms=self._lease_ms)
+            messages = await self._ack_buffer.keep(messages, lease_ms=self._lease_ms)
         if messages:
             self.ready.extend(messages)
             self.on_arrival()
 
     def _most(self, now_s: float) -> int:
         """How many messages to ask for now."""
-        if self._hand.unsettled > _UNSETTLED_MAX:
+        if self._ack_buffer.unsettled > _UNSETTLED_MAX:
             asyncio.get_running_loop().call_later(_AHEAD_S, self._room.set)
             return 0
         ahead = self._ahead(now_s)

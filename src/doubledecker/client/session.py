@@ -1,4 +1,4 @@
-"""A consumer at work: heartbeat, settling and intake together, from start to clean end."""
+"""A consumer at work: lease keeper, ack buffer and prefetch together, from start to clean end."""
 
 import asyncio
 import contextlib
@@ -6,13 +6,13 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from doubledecker.client.ack_buffer import PULL_S_MAX, Hand
+from doubledecker.client.ack_buffer import PULL_S_MAX, AckBuffer
 from doubledecker.client.backoff import Backoff, Pauses, check_seconds
 from doubledecker.client.errors import BusAway, NotABus
 from doubledecker.client.lease_keeper import Heartbeat
 from doubledecker.client.lease_keeper_process import WHY_UNBEGUN
 from doubledecker.client.message import Source, Terms
-from doubledecker.client.prefetch import Intake
+from doubledecker.client.prefetch import Prefetch
 
 # What is settled last may have to wait for a bus that is just restarting; beyond that the leases end by themselves.
 _SETTLE_S_MAX = 5.0
@@ -50,8 +50,8 @@ class Rules:
 class Holding:
     """What a running consumer works with; `pulling` ends when no more messages come."""
 
-    intake: Intake
-    hand: Hand
+    prefetch: Prefetch
+    ack_buffer: AckBuffer
     pulling: "asyncio.Task[None]"
     settling: "asyncio.Task[None]"
 
@@ -62,8 +62,8 @@ class Holding:
 
     def stop(self) -> None:
         """Pull no more; what is given back waits for the pull under way to end."""
-        self.intake.stop()
-        self.hand.stop_after(self.pulling)
+        self.prefetch.stop()
+        self.ack_buffer.stop_after(self.pulling)
 
     async def until_over(self, *others: "asyncio.Task[bool]") -> None:
         """Wait until it is over, or one of the other things has happened."""
@@ -82,10 +82,10 @@ async def holding(source: Source, rules: Rules, terms: Terms) -> AsyncIterator[H
     lease_ms = rules.lease_ms or terms.lease_ms
     heartbeat = Heartbeat(source.pulse(), lease_ms=lease_ms, work_s_max=rules.work_s_max)
     await heartbeat.start()
-    hand = Hand(source, heartbeat)
-    intake = Intake(
+    ack_buffer = AckBuffer(source, heartbeat)
+    prefetch = Prefetch(
         source,
-        hand,
+        ack_buffer,
         concurrency=rules.concurrency,
         lease_ms=rules.lease_ms,
         lease_s=lease_ms / 1000,
@@ -93,19 +93,19 @@ async def holding(source: Source, rules: Rules, terms: Terms) -> AsyncIterator[H
         is_ahead=terms.attempts_max > 1,
     )
     # No TaskGroup: `messages()` is a generator, and may be closed by another task than the one that began it.
-    settling = asyncio.create_task(hand.run())
-    pulling = asyncio.create_task(intake.run())
-    held = Holding(intake, hand, pulling, settling)
+    settling = asyncio.create_task(ack_buffer.run())
+    pulling = asyncio.create_task(prefetch.run())
+    held = Holding(prefetch, ack_buffer, pulling, settling)
     try:
         yield held
     finally:
         held.stop()
         try:
             await asyncio.wait([pulling], timeout=PULL_S_MAX)
-            for message in intake.ready:
-                hand.nack(message, delay_ms=0, why=WHY_UNBEGUN)
+            for message in prefetch.ready:
+                ack_buffer.nack(message, delay_ms=0, why=WHY_UNBEGUN)
             # After a second Ctrl-C nobody settles any more; the heartbeat gives back what is left.
-            settled = asyncio.create_task(hand.settled())
+            settled = asyncio.create_task(ack_buffer.settled())
             await asyncio.wait([settled, settling], timeout=_SETTLE_S_MAX, return_when=asyncio.FIRST_COMPLETED)
             settled.cancel()
         finally:

@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from doubledecker.client.ack_buffer import Hand
+from doubledecker.client.ack_buffer import AckBuffer
 from doubledecker.client.backoff import Backoff
 from doubledecker.client.blocking import BlockingMessage
 from doubledecker.client.crash_watch import Net
 from doubledecker.client.errors import Reject, RetryLater
 from doubledecker.client.lease_keeper_process import WHY_UNBEGUN
 from doubledecker.client.message import Message
-from doubledecker.client.prefetch import Intake
+from doubledecker.client.prefetch import Prefetch
 
 # After this long a slot that never waits lets pulls and acks have their turn.
 _TURN_S = 0.002
@@ -44,9 +44,9 @@ class Slots(Protocol):
 class Verdicts:
     """What becomes of a message whose handler failed."""
 
-    def __init__(self, name: str, hand: Hand, backoff: Backoff) -> None:
+    def __init__(self, name: str, ack_buffer: AckBuffer, backoff: Backoff) -> None:
         self._name = name
-        self._hand = hand
+        self._ack_buffer = ack_buffer
         self._backoff = backoff
 
     def failed(self, message: Message, error: BaseException) -> None:
@@ -57,16 +57,16 @@ class Verdicts:
             # A verdict or a backoff of the user's own class may lack what ours have.
             _log.warning("message.failed queue=%s message=%s", self._name, message.id, exc_info=trouble)
             if not message.is_settled:
-                self._hand.nack(message, delay_ms=_AGAIN_MS, why=_text_of(error))
+                self._ack_buffer.nack(message, delay_ms=_AGAIN_MS, why=_text_of(error))
 
     def _judge(self, message: Message, error: BaseException) -> None:
         if isinstance(error, RetryLater | Reject):
             if message.is_settled:
                 return
             if isinstance(error, Reject):
-                self._hand.reject(message, why=_text(error.why))
+                self._ack_buffer.reject(message, why=_text(error.why))
             else:
-                self._hand.nack(message, delay_ms=round(error.delay_s * 1000), why=_text(error.why))
+                self._ack_buffer.nack(message, delay_ms=round(error.delay_s * 1000), why=_text(error.why))
             return
         delay_s = self._backoff.delay_s(message.attempt)
         _log.warning(
@@ -79,7 +79,7 @@ class Verdicts:
             exc_info=error,
         )
         if not message.is_settled:
-            self._hand.nack(message, delay_ms=round(delay_s * 1000), why=_text_of(error))
+            self._ack_buffer.nack(message, delay_ms=round(delay_s * 1000), why=_text_of(error))
 
 
 def _text_of(error: BaseException) -> str:
@@ -106,16 +106,16 @@ class TaskSlots:
 
     def __init__(
         self,
-        intake: Intake,
-        hand: Hand,
+        prefetch: Prefetch,
+        ack_buffer: AckBuffer,
         verdicts: Verdicts,
         work: Callable[[Message], Awaitable[object]],
         net: Net,
         *,
         concurrency: int,
     ) -> None:
-        self._intake = intake
-        self._hand = hand
+        self._prefetch = prefetch
+        self._ack_buffer = ack_buffer
         self._verdicts = verdicts
         self._work = work
         self._net = net
@@ -131,7 +131,7 @@ class TaskSlots:
 
     def wake(self, count: int = 1) -> None:
         """Wake one slot, then two, then four: the first may be through with everything before the others are up."""
-        idle, ready = self._idle, self._intake.ready
+        idle, ready = self._idle, self._prefetch.ready
         for _ in range(min(count, len(idle), len(ready))):
             sleeper = idle.popleft()
             if not sleeper.done():
@@ -152,19 +152,19 @@ class TaskSlots:
             self._net.tear(error or RuntimeError("it returned"))
 
     async def _slot(self) -> None:
-        intake, ready, begin = self._intake, self._intake.ready, self._hand.begin
+        prefetch, ready, begin = self._prefetch, self._prefetch.ready, self._ack_buffer.begin
         loop = asyncio.get_running_loop()
         now_s = loop.time
         while True:
             turn_ends_s = now_s() + _TURN_S
             while ready:
-                message = intake.start_one(now_s())
+                message = prefetch.start_one(now_s())
                 begin(message)
                 try:
                     await self._handle(message)
                 finally:
                     ended_s = now_s()
-                    intake.finish_one(ended_s)
+                    prefetch.finish_one(ended_s)
                 if ended_s > turn_ends_s:
                     await asyncio.sleep(0)
                     turn_ends_s = now_s() + _TURN_S
@@ -179,7 +179,7 @@ class TaskSlots:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 if not message.is_settled:
-                    self._hand.nack(message, delay_ms=0, why=_WHY_STOPPED)
+                    self._ack_buffer.nack(message, delay_ms=0, why=_WHY_STOPPED)
                 raise
             # Somebody cancelled what the handler was waiting for; that is a failure like others.
             self._verdicts.failed(message, error)
@@ -188,12 +188,12 @@ class TaskSlots:
             if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
                 # Ctrl-C came while the handler ran: it is for the program.
                 if not message.is_settled:
-                    self._hand.nack(message, delay_ms=0, why=_WHY_STOPPED)
+                    self._ack_buffer.nack(message, delay_ms=0, why=_WHY_STOPPED)
                 raise
             self._verdicts.failed(message, error)
         else:
             if not message.is_settled:
-                self._hand.ack(message)
+                self._ack_buffer.ack(message)
 
 
 class ThreadSlots:
@@ -201,16 +201,16 @@ class ThreadSlots:
 
     def __init__(
         self,
-        intake: Intake,
-        hand: Hand,
+        prefetch: Prefetch,
+        ack_buffer: AckBuffer,
         verdicts: Verdicts,
         work: Callable[[BlockingMessage], object],
         net: Net,
         *,
         concurrency: int,
     ) -> None:
-        self._intake = intake
-        self._hand = hand
+        self._prefetch = prefetch
+        self._ack_buffer = ack_buffer
         self._verdicts = verdicts
         self._work = work
         self._net = net
@@ -230,9 +230,9 @@ class ThreadSlots:
             thread.start()
 
     def wake(self) -> None:
-        intake = self._intake
-        while intake.ready and intake.running < self._inbox_max and not self._is_ending:
-            message = intake.start_one(self._loop.time())
+        prefetch = self._prefetch
+        while prefetch.ready and prefetch.running < self._inbox_max and not self._is_ending:
+            message = prefetch.start_one(self._loop.time())
             self._at_work.add(message)
             self._inbox.put(message)
 
@@ -244,12 +244,12 @@ class ThreadSlots:
             self._inbox.put(None)
         self._collect()
         for message in unbegun:
-            self._hand.nack(message, delay_ms=0, why=WHY_UNBEGUN)
+            self._ack_buffer.nack(message, delay_ms=0, why=WHY_UNBEGUN)
         for message in self._at_work.difference(unbegun):
             if not message.is_settled:
                 # A thread has it, and may be about to begin.
                 message.is_begun = True
-                self._hand.nack(message, delay_ms=0, why=_WHY_STOPPED)
+                self._ack_buffer.nack(message, delay_ms=0, why=_WHY_STOPPED)
 
     def _emptied(self) -> list[Message]:
         """What no thread has taken yet, and none will."""
@@ -279,7 +279,7 @@ class ThreadSlots:
     def _attempt(self, message: Message) -> BaseException | None:
         """Call the function; says how it failed. Whatever it raises ends its message, not the thread."""
         with self._begin_lock:
-            self._hand.begin(message)
+            self._ack_buffer.begin(message)
         try:
             outcome = self._work(BlockingMessage(message, self._loop))
         except BaseException as error:  # noqa: BLE001 - no signal is raised in a thread
@@ -296,9 +296,9 @@ class ThreadSlots:
         while self._done:
             message, failure = self._done.popleft()
             self._at_work.discard(message)
-            self._intake.finish_one(now_s)
+            self._prefetch.finish_one(now_s)
             if failure is not None:
                 self._verdicts.failed(message, failure)
             elif not message.is_settled:
-                self._hand.ack(message)
+                self._ack_buffer.ack(message)
         self.wake()
