@@ -21,7 +21,7 @@ from doubledecker.lake import checkpoints, commits
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline.lake import tables, versions
-from doubledecker.pipeline.lake.tables import Change, Table, WrittenFile
+from doubledecker.pipeline.lake.tables import Change, LakeTable, WrittenFile
 from doubledecker.pipeline.land import landing
 
 _BEGAN_MS = 1_700_000_000_000
@@ -51,7 +51,7 @@ def main() -> None:
     print(json.dumps(figures), flush=True)
 
 
-def _round(table: Table, number: int) -> None:
+def _round(table: LakeTable, number: int) -> None:
     seen = versions.of(table, partitions=1)
     at_ms = _BEGAN_MS + number * _PACE_MS
     table.commit(seen, [_file(number, number)], checkpoints.reaches({0: EntryId(at_ms, 0)}))
@@ -60,7 +60,7 @@ def _round(table: Table, number: int) -> None:
     assert now.parts(since=moment.from_ms(at_ms) - timedelta(minutes=5), topics={f"topic_{number % _TOPICS}"})
 
 
-def _round_by_delta_rs(table: Table, number: int) -> None:
+def _round_by_delta_rs(table: LakeTable, number: int) -> None:
     """The same as version 0.1.0 did it: open, commit, update, and make a list of all files."""
     opened = DeltaTable(table.uri)
     opened.create_write_transaction(
@@ -74,7 +74,7 @@ def _round_by_delta_rs(table: Table, number: int) -> None:
     assert tables.parts(opened)
 
 
-def _fill(table: Table, files: int) -> None:
+def _fill(table: LakeTable, files: int) -> None:
     """A thousand commits, which add so many files together, and a checkpoint."""
     first = table.open().version() + 1
     each = files // _FILLING
@@ -84,7 +84,7 @@ def _fill(table: Table, files: int) -> None:
     DeltaTable(table.uri).create_checkpoint()
 
 
-def _grow_old(table: Table, age: int) -> None:
+def _grow_old(table: LakeTable, age: int) -> None:
     """Let the table have as many commits as its age is, all but the last day's cleaned up."""
     log = Path(table.uri) / commits.LOG
     last = json.loads((log / "_last_checkpoint").read_text())
@@ -98,7 +98,7 @@ def _grow_old(table: Table, age: int) -> None:
         _write(table, version, Change((), marks={"journal:0:ms": _BEGAN_MS}))
 
 
-def _write(table: Table, version: int, change: Change) -> None:
+def _write(table: LakeTable, version: int, change: Change) -> None:
     """A commit as ours are, but not waited for to be on the disk."""
     lines = "".join(json.dumps(action) + "\n" for action in change.actions)
     (Path(table.uri) / commits.LOG / f"{version:020}.json").write_text(lines)

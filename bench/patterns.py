@@ -8,7 +8,7 @@ import resource
 import string
 import time
 
-from doubledecker.model.matching import Matcher, steps_of
+from doubledecker.model.matching import PatternMatcher, steps_of
 
 _KEYS = 100
 _SORTS = {
@@ -23,7 +23,7 @@ def main() -> None:
     print(f"{'patterns':12} {'steps':>8} {'60 characters':>14} {'194 characters':>14} {'memory':>8}")
     for steps in (2_000, 10_000, 100_000):
         for sort, pattern in _SORTS.items():
-            matcher = Matcher()
+            matcher = PatternMatcher()
             number = 0
             while matcher.steps_total < steps - 400:
                 matcher.put(f"q{number}", (pattern(number),), f"client-{matcher.steps_total // 10_000}")
@@ -37,7 +37,7 @@ def main() -> None:
             print(f"{sort:12} {row}")
 
 
-def _cost(matcher: Matcher, part_length: int) -> float:
+def _cost(matcher: PatternMatcher, part_length: int) -> float:
     """Milliseconds of CPU for a key that was never seen."""
     chance = random.Random(part_length)
     parts = ["".join(chance.choices(string.ascii_lowercase, k=part_length)) for _ in range(3 * _KEYS)]

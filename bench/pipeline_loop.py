@@ -31,8 +31,8 @@ from doubledecker.assembly import build
 from doubledecker.assembly import settings as reading_settings
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.pipeline_jobs import Errands
-from doubledecker.model.event import Event, draft
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import AcceptedEvent, draft
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.replay import RATE_MAX, ReplayAsked
 from doubledecker.model.token import Caller
 from doubledecker.pipeline import session
@@ -40,7 +40,7 @@ from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.metrics import rollup
 from doubledecker.pipeline.replay.replayer import Replayer
-from doubledecker.pipeline.search import Ground
+from doubledecker.pipeline.search import SparkReadContext
 from doubledecker.pipeline.session import SessionPlan
 from doubledecker.store.journal import inflate
 
@@ -129,11 +129,13 @@ async def _fill(settings: Settings, publisher: str, rows: int) -> None:
         committing.cancel()
 
 
-def _event(number: int) -> Event:
+def _event(number: int) -> AcceptedEvent:
     shape = events.posted(number)
     data = msgspec.Raw(events.encode(shape["data"]))
     url, id_ = str(shape["url"]), f"018c0000-0000-7000-8000-{number:012}"
-    return Event(topic=events.TOPIC, type="update", url=url, t=number, data=data, id=id_, tenant=f"t{number % 100}")
+    return AcceptedEvent(
+        topic=events.TOPIC, type="update", url=url, t=number, data=data, id=id_, tenant=f"t{number % 100}"
+    )
 
 
 def _floors(folder: str) -> dict[str, Callable[[], None]]:
@@ -159,7 +161,7 @@ def _lines() -> Iterator[list[bytes]]:
 
 
 def _batches() -> Iterator[pa.RecordBatch]:
-    decode = msgspec.json.Decoder(Event).decode
+    decode = msgspec.json.Decoder(AcceptedEvent).decode
     for lines in _lines():
         found = [decode(line) for line in lines]
         yield pa.RecordBatch.from_pydict(
@@ -188,7 +190,7 @@ class _Lake:
     """A lake that lands and measures all there is."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        self.ground = Ground(spark, Access(_URL, "rm:", 1), root)
+        self.ground = SparkReadContext(spark, Access(_URL, "rm:", 1), root)
         self._archive = landing.archive_of(root)
         asyncio.run(landing.register(self.ground.access, self._archive, takes_over=False))
 
@@ -202,7 +204,7 @@ class _Lake:
             pass
 
 
-def _replayed(ground: Ground, settings: Settings) -> float:
+def _replayed(ground: SparkReadContext, settings: Settings) -> float:
     """Events a second from the lake to a queue, an eleventh of them, as fast as they go."""
     unbounded = replace(settings, replay_backlog_max=_MANY)
     replayer = Replayer(ground, unbounded)
@@ -217,7 +219,9 @@ def _replayed(ground: Ground, settings: Settings) -> float:
 async def _ask(settings: Settings) -> None:
     async with build.open_bus(settings) as bus:
         root = Caller("", "root", is_root=True)
-        await bus.registry.register_queue(Queue("past", "", ("none:none:none",), max_length=_MANY), caller=root)
+        await bus.registry.register_queue(
+            RegisteredQueue("past", "", ("none:none:none",), max_length=_MANY), caller=root
+        )
         desk = Errands(bus.partitions, bus.registry, rate=RATE_MAX)
         await desk.ask_replay(ReplayAsked(to_queue="past", where="tenant like 't1%'"), root)
 

@@ -14,12 +14,12 @@ import time
 import uvloop
 
 from doubledecker.assembly import build
-from doubledecker.assembly.build import Bus
+from doubledecker.assembly.build import BusParts
 from doubledecker.assembly.settings import Settings
-from doubledecker.model.event import Event, draft
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import AcceptedEvent, draft
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.token import Caller
-from doubledecker.store.queues import Held
+from doubledecker.store.queues import LeasedMessage
 
 _ROOT = Caller("", "root", is_root=True)
 _SINGLES, _BATCHES = {"most": 1, "loops": 16}, {"most": 100, "loops": 4}
@@ -41,9 +41,9 @@ async def main() -> None:
     print(json.dumps(figures), flush=True)
 
 
-async def _rates(bus: Bus, publisher: str, facets: int, counts: dict[str, int]) -> dict[str, float]:
+async def _rates(bus: BusParts, publisher: str, facets: int, counts: dict[str, int]) -> dict[str, float]:
     topic = "facets"
-    queue = Queue("facets", "", (f".*:{topic}:.*",))
+    queue = RegisteredQueue("facets", "", (f".*:{topic}:.*",))
     await bus.registry.register_queue(queue, caller=_ROOT)
     # Valkey rewrites its log on another core now and then: chance would decide in which measurement.
     await bus.partitions.home.command("CONFIG", "SET", "auto-aof-rewrite-percentage", "0")
@@ -58,14 +58,14 @@ async def _rates(bus: Bus, publisher: str, facets: int, counts: dict[str, int]) 
     }
 
 
-async def _push(bus: Bus, publisher: str, topic: str, tenants: list[str], *, most: int, loops: int) -> float:
+async def _push(bus: BusParts, publisher: str, topic: str, tenants: list[str], *, most: int, loops: int) -> float:
     """Messages pushed a second."""
     starts = iter(range(0, len(tenants), most))
 
     async def loop() -> None:
         for start in starts:
             events = [
-                Event(topic=topic, type="made", url="https://shop.example/orders/1", id=f"{n}", tenant=tenant)
+                AcceptedEvent(topic=topic, type="made", url="https://shop.example/orders/1", id=f"{n}", tenant=tenant)
                 for n, tenant in enumerate(tenants[start : start + most], start)
             ]
             drafts = [draft(event, is_id_given=False, index=i) for i, event in enumerate(events)]
@@ -76,7 +76,7 @@ async def _push(bus: Bus, publisher: str, topic: str, tenants: list[str], *, mos
     return len(tenants) / (time.perf_counter() - started_s)
 
 
-async def _drained(bus: Bus, queue: Queue, count: int, *, most: int, loops: int) -> float:
+async def _drained(bus: BusParts, queue: RegisteredQueue, count: int, *, most: int, loops: int) -> float:
     """Messages pulled and acked a second."""
     left = count
 
@@ -85,7 +85,7 @@ async def _drained(bus: Bus, queue: Queue, count: int, *, most: int, loops: int)
         while left > 0:
             left -= most
             pull = await bus.rings.pull(queue, most=most)
-            held = [Held(message.id, message.attempt) for message in pull.messages]
+            held = [LeasedMessage(message.id, message.attempt) for message in pull.messages]
             assert len(await bus.rings.ack(queue, held)) == most
 
     started_s = time.perf_counter()
@@ -93,9 +93,9 @@ async def _drained(bus: Bus, queue: Queue, count: int, *, most: int, loops: int)
     return count / (time.perf_counter() - started_s)
 
 
-async def _noisy_neighbour(bus: Bus, publisher: str, noisy: int) -> dict[str, float]:
+async def _noisy_neighbour(bus: BusParts, publisher: str, noisy: int) -> dict[str, float]:
     """NN-100: one tenant with very many messages before 99 with ten each; where is the last quiet one served?"""
-    queue = Queue("noisy", "", (".*:noisy:.*",))
+    queue = RegisteredQueue("noisy", "", (".*:noisy:.*",))
     await bus.registry.register_queue(queue, caller=_ROOT)
     await _push(bus, publisher, "noisy", ["noisy"] * noisy, **_BATCHES)
     await _push(bus, publisher, "noisy", [f"quiet-{n}" for n in range(_QUIET)] * _QUIET_EACH, **_BATCHES)
@@ -103,7 +103,7 @@ async def _noisy_neighbour(bus: Bus, publisher: str, noisy: int) -> dict[str, fl
     while len(served) < 2 * (_QUIET + 1) * _QUIET_EACH:
         pull = await bus.rings.pull(queue, most=100)
         served += [message.tenant for message in pull.messages]
-        await bus.rings.ack(queue, [Held(message.id, message.attempt) for message in pull.messages])
+        await bus.rings.ack(queue, [LeasedMessage(message.id, message.attempt) for message in pull.messages])
     last = max(at for at, tenant in enumerate(served, 1) if tenant != "noisy")
     shares = [served[: (_QUIET + 1) * _QUIET_EACH].count(tenant) for tenant in set(served)]
     jain = sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))

@@ -13,7 +13,7 @@ from doubledecker.model.replay import ReplayAsked
 from doubledecker.model.token import Caller
 from doubledecker.pipeline.erase.eraser import Eraser
 from doubledecker.pipeline.replay.replayer import Replayer
-from doubledecker.pipeline.search import Ground
+from doubledecker.pipeline.search import SparkReadContext
 from doubledecker.store import pipeline_jobs
 from doubledecker.store.pipeline_jobs import ERASURES, REPLAYS
 from harness import quick_settings
@@ -27,7 +27,7 @@ class Desk:
 
     def __init__(self, lake: Lake, topology: object, **settings: object) -> None:
         self.settings = replace(quick_settings(topology), **{"replay_rate_per_s": 1_000_000, **settings})
-        self.ground = Ground(lake.spark, lake.access, lake.root)
+        self.ground = SparkReadContext(lake.spark, lake.access, lake.root)
         self.replayer = Replayer(self.ground, self.settings)
         self.eraser = Eraser(self.ground)
 

@@ -11,8 +11,8 @@ from msgspec import Raw
 from conftest import Topology
 from doubledecker import clock
 from doubledecker.assembly import build
-from doubledecker.assembly.build import Bus
-from doubledecker.model.event import Event, draft
+from doubledecker.assembly.build import BusParts
+from doubledecker.model.event import AcceptedEvent, draft
 from doubledecker.model.uid import event_id
 from doubledecker.store import journal
 from harness import quick_settings
@@ -24,12 +24,12 @@ TOPICS = ("orders", "users", "clicks")
 class Feed:
     """A client of a bus, and what it has published."""
 
-    bus: Bus
+    bus: BusParts
     topology: Topology
     publisher: str
-    events: list[Event] = field(default_factory=list)
+    events: list[AcceptedEvent] = field(default_factory=list)
 
-    async def publish(self, count: int, *, call: int = 50, data_bytes: int = 0, **fields: str) -> list[Event]:
+    async def publish(self, count: int, *, call: int = 50, data_bytes: int = 0, **fields: str) -> list[AcceptedEvent]:
         """Publish so many events, `call` at a time, over three topics and five tenants unless fields say otherwise.
 
         The data of each is at least so many bytes, which shrink to a half when they are compressed.
@@ -61,10 +61,10 @@ class Feed:
     def ids(self) -> list[str]:
         return sorted(event.id for event in self.events)
 
-    def _event(self, number: int, fields: dict[str, str], data_bytes: int) -> Event:
+    def _event(self, number: int, fields: dict[str, str], data_bytes: int) -> AcceptedEvent:
         given = {"topic": TOPICS[number % 3], "type": "update", "tenant": f"tenant-{number % 5}"}
         given |= {"id": event_id(clock.now_ms()), **fields}
-        return Event(
+        return AcceptedEvent(
             **given,
             t=number,
             key=f"key-{number % 11}",

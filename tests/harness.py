@@ -11,7 +11,7 @@ import aiohttp
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store import registry
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.web import listening, server
@@ -71,7 +71,7 @@ def an_event(number: int = 0, topic: str = "widgets", **fields: object) -> dict[
     return {"topic": topic, "type": "update", "url": f"https://example.org/{number}", **fields}
 
 
-async def save_queues(home: Partition, queues: Sequence[Queue]) -> None:
+async def save_queues(home: Partition, queues: Sequence[RegisteredQueue]) -> None:
     """Register many queues as old data has them, some at a time: all at once would wait longer than a call may take."""
     for start in range(0, len(queues), 100):
         some = queues[start : start + 100]

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from doubledecker.lake import arrow, checkpoints, event_history, queries, reads, rows
-from doubledecker.lake.event_history import Life
+from doubledecker.lake.event_history import EventHistory
 from doubledecker.lake.queries import Found
 from doubledecker.lake.reads import Reader
 from doubledecker.model import search
@@ -23,11 +23,11 @@ from doubledecker.pipeline.lake import files, tables, versions
 from doubledecker.pipeline.land import journal_reader, landing
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.land.landing import Landed
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import JournalEntry
 from feed import Feed
 
 
-def land_entry(root: str, name: str, entry: Entry) -> None:
+def land_entry(root: str, name: str, entry: JournalEntry) -> None:
     """Write an entry of a journal to its table as a file of its own, without a bus."""
     table = landing.table_of(root, name)
     batch = arrow.to_batch(rows.layout(name), [entry], partition=0)
@@ -55,7 +55,7 @@ class PlainLake:
         await landing._confirm(self.access, name, self.archive, reached)
         return reached
 
-    def _write(self, name: str, slices: list[journal_reader.Slice]) -> list[landing.WrittenFile]:
+    def _write(self, name: str, slices: list[journal_reader.JournalSlice]) -> list[landing.WrittenFile]:
         table = landing.table_of(self.root, name)
         write = lambda part: landing._write_slice(part, access=self.access, name=name, table=table)  # noqa: E731
         return [file for part in slices for file in write(part)]
@@ -76,12 +76,12 @@ class PlainLake:
         """What `doubledecker events` finds."""
         query = queries.search(search.parse(**wanted, limit=limit))
         async with journal_reader.connected(self.access) as bus:
-            return await reads.find(reads.Ground(self.root, bus), query, reader=reader)
+            return await reads.find(reads.ReadContext(self.root, bus), query, reader=reader)
 
-    async def life(self, id_: str, *, since: datetime | None = None, reader: Reader | None = None) -> Life:
+    async def life(self, id_: str, *, since: datetime | None = None, reader: Reader | None = None) -> EventHistory:
         """What `doubledecker events --id` finds."""
         async with journal_reader.connected(self.access) as bus:
-            return await event_history.look(reads.Ground(self.root, bus), id_, since=since, reader=reader)
+            return await event_history.look(reads.ReadContext(self.root, bus), id_, since=since, reader=reader)
 
     def table(self, name: str = "events") -> DeltaTable:
         return DeltaTable(f"{self.root}/{name}")

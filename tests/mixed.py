@@ -7,7 +7,7 @@ from itertools import count
 
 from msgspec import Raw, json
 
-from doubledecker.model.event import Event, encode
+from doubledecker.model.event import AcceptedEvent, encode
 from doubledecker.model.routing import Route
 from doubledecker.store import events
 from doubledecker.store.events import Accepted, PublishLimits
@@ -26,8 +26,8 @@ class Written:
     message: bytes
 
     @property
-    def event(self) -> Event:
-        return json.decode(self.message, type=Event)
+    def event(self) -> AcceptedEvent:
+        return json.decode(self.message, type=AcceptedEvent)
 
 
 async def write(partition: Partition, *, first: int = 1) -> list[Written]:
@@ -87,4 +87,4 @@ async def _publish(partition: Partition, call: Sequence[Written], given: Sequenc
 def _message(partition: int, number: int, text: str) -> bytes:
     """An event whose id says where it stands, and whose length follows from that of its text alone."""
     data, id_ = Raw(json.encode({"text": text})), f"{partition}-{number:05}"
-    return encode(Event("mixed", "run", t=100_000 + number, data=data, id=id_, tenant=f"t{partition}"))
+    return encode(AcceptedEvent("mixed", "run", t=100_000 + number, data=data, id=id_, tenant=f"t{partition}"))

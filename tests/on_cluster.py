@@ -16,7 +16,7 @@ from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.pipeline_jobs import Errands
 from doubledecker.model.erasure import ErasureAsked
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.replay import ReplayAsked
 from doubledecker.pipeline.bulk import posting
 from doubledecker.pipeline.bulk.batches import Posting
@@ -26,11 +26,11 @@ from doubledecker.pipeline.land import journal_reader, landing
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.metrics import rollup
 from doubledecker.pipeline.replay.replayer import Replayer
-from doubledecker.pipeline.search import Ground
+from doubledecker.pipeline.search import SparkReadContext
 from doubledecker.pipeline.session import SessionPlan, open_session
 from doubledecker.pipeline.sources import streaming
-from doubledecker.pipeline.sources.config import Source, Sources
-from doubledecker.pipeline.sources.streaming import Consumer
+from doubledecker.pipeline.sources.config import SourceConfig, Sources
+from doubledecker.pipeline.sources.streaming import StreamingSource
 from doubledecker.pipeline.spark_format import connector
 from doubledecker.store import bulk, subscribers
 from errands import ROOT
@@ -69,9 +69,9 @@ def source(spark: SparkSession, access: Access, folder: Path) -> None:
         numbers = range(part * ROWS // 16, (part + 1) * ROWS // 16)
         (inbox / f"{part}.json").write_text("".join(f'{{"number": {n}}}\n' for n in numbers))
     fields = {"topic": "'sourced'", "type": "'create'", "data": "to_json(struct(number))"}
-    named = Source("orders", "json", "feed", path=str(inbox), schema="number long", fields=fields)
+    named = SourceConfig("orders", "json", "feed", path=str(inbox), schema="number long", fields=fields)
     outlet = streaming.outlet_of(access, str(folder / "lake"), Sources((named,)), named)
-    Consumer(spark, named, outlet, interval_s=1).consume(is_once=True)
+    StreamingSource(spark, named, outlet, interval_s=1).consume(is_once=True)
 
 
 def land(spark: SparkSession, access: Access, folder: Path) -> None:
@@ -101,12 +101,12 @@ def measure_all(spark: SparkSession, access: Access, folder: Path) -> None:
     rollup.measure(spark, str(folder / "lake"), "events", partitions=access.partitions)
 
 
-def replay(ground: Ground, settings: Settings) -> None:
+def replay(ground: SparkReadContext, settings: Settings) -> None:
     """All events, to a queue."""
 
     async def ask() -> None:
         async with build.open_bus(settings) as bus:
-            await bus.registry.register_queue(Queue("past", "", ("none:none:none",)), caller=ROOT)
+            await bus.registry.register_queue(RegisteredQueue("past", "", ("none:none:none",)), caller=ROOT)
             await Errands(bus.partitions, bus.registry, rate=100_000).ask_replay(ReplayAsked(to_queue="past"), ROOT)
 
     asyncio.run(ask())
@@ -115,7 +115,7 @@ def replay(ground: Ground, settings: Settings) -> None:
         pass
 
 
-def erase(ground: Ground, settings: Settings) -> None:
+def erase(ground: SparkReadContext, settings: Settings) -> None:
     """The events of one key, which are in every partition's file."""
 
     async def ask() -> None:
@@ -156,7 +156,7 @@ def main(master: str, workers: str, url: str, partitions: str, folder: str) -> N
     measure("measure", lambda: measure_all(spark, access, place))
     measure("bulk", lambda: deliver(spark, access, place))
     settings = Settings(redis_url=url, partitions=int(partitions))
-    ground = Ground(spark, access, str(place / "lake"))
+    ground = SparkReadContext(spark, access, str(place / "lake"))
     measure("replay", lambda: replay(ground, settings))
     measure("tend", lambda: erase(ground, settings))
     sys.stdout.write(json.dumps(found) + "\n")

@@ -10,19 +10,19 @@ from doubledecker.model.uid import event_id
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.metrics.measures import OUTCOMES, SETTLEMENTS
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import JournalEntry
 
 BEGAN_MS = 1_794_740_000_000
 
 
-def land(root: str, name: str, entries: Sequence[Entry], *, partition: int = 0) -> None:
+def land(root: str, name: str, entries: Sequence[JournalEntry], *, partition: int = 0) -> None:
     """Commit entries as one round of landing does."""
     table = landing.table_of(root, name)
     batch = arrow.to_batch(rows.layout(name), entries, partition=partition)
     table.commit(table.open(), list(files.write(table, [batch])), checkpoints.reaches({partition: last(entries)}))
 
 
-def last(entries: Sequence[Entry]) -> EntryId:
+def last(entries: Sequence[JournalEntry]) -> EntryId:
     return EntryId.parse(entries[-1].id)
 
 
@@ -41,7 +41,7 @@ class Traffic:
             self._clocks[name, partition] += self._chance.randrange(self._pace_ms) + 1
             # Several numbers a millisecond, past nine: as text they would not sort.
             id_ = f"{self._clocks[name, partition]}-{self._chance.randrange(12)}"
-            made.append(Entry(id_, make(self._clocks[name, partition])))
+            made.append(JournalEntry(id_, make(self._clocks[name, partition])))
         land(root, name, made, partition=partition)
 
     def _events(self, at: int) -> tuple[tuple[str, bytes], ...]:

@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from doubledecker import clock
 from doubledecker.assembly import build
-from doubledecker.model.event import Event, draft
+from doubledecker.model.event import AcceptedEvent, draft
 from doubledecker.model.uid import event_id
 from harness import TestBus
 
@@ -15,9 +15,9 @@ FAR = b'{"n":1e999}'
 LONG = b'{"n":[' + b"7" * 60_000 + b"]}"
 
 
-def some_events(topic: str, data: Sequence[bytes]) -> list[Event]:
+def some_events(topic: str, data: Sequence[bytes]) -> list[AcceptedEvent]:
     """An event of each of these JSON texts."""
-    return [Event(topic, "run", t=n, data=Raw(text), id=event_id(n)) for n, text in enumerate(data)]
+    return [AcceptedEvent(topic, "run", t=n, data=Raw(text), id=event_id(n)) for n, text in enumerate(data)]
 
 
 async def publish_unchecked(bus: TestBus, topic: str, data: Sequence[bytes]) -> list[str]:

@@ -7,21 +7,21 @@ from dataclasses import replace
 
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.token import Caller
 from doubledecker.store import facets
-from doubledecker.store.facets import QueueView
+from doubledecker.store.facets import QueueRecord
 from doubledecker.store.partitions import Partitions
 from doubledecker.worker import watch
 
 ROOT = Caller("", "root", is_root=True)
 
 
-def a_queue(callback: str, name: str = "hooks", pattern: str = ".*:widgets:.*", **fields: object) -> Queue:
-    return Queue(name=name, owner="", patterns=(pattern,), callback=callback, **{"timeout_ms": 20, **fields})
+def a_queue(callback: str, name: str = "hooks", pattern: str = ".*:widgets:.*", **fields: object) -> RegisteredQueue:
+    return RegisteredQueue(name=name, owner="", patterns=(pattern,), callback=callback, **{"timeout_ms": 20, **fields})
 
 
-async def register(settings: Settings, queue: Queue) -> None:
+async def register(settings: Settings, queue: RegisteredQueue) -> None:
     async with build.open_bus(settings) as bus:
         await bus.registry.register_queue(queue, caller=ROOT)
 
@@ -44,16 +44,16 @@ async def watching(settings: Settings, count: int = 1, **changes: object) -> Asy
             stop.set()
 
 
-async def look(partitions: Partitions, queue: Queue) -> QueueView:
+async def look(partitions: Partitions, queue: RegisteredQueue) -> QueueRecord:
     """A queue over all partitions."""
     parts = [(await facets.look(partition, [queue]))[0] for partition in partitions.all]
-    return QueueView(
+    return QueueRecord(
         *(sum(getattr(part, name) for part in parts) for name in ("length", "in_flight", "delayed", "dead")),
         counters={},
     )
 
 
-async def until_empty(partitions: Partitions, queue: Queue, *, within_s: float = 10.0) -> QueueView:
+async def until_empty(partitions: Partitions, queue: RegisteredQueue, *, within_s: float = 10.0) -> QueueRecord:
     """Wait until nothing is left to deliver."""
     async with asyncio.timeout(within_s):
         while (view := await look(partitions, queue)).length:

@@ -7,20 +7,20 @@ import pytest
 
 from conftest import Topology
 from doubledecker import clock
-from doubledecker.assembly.build import Bus
+from doubledecker.assembly.build import BusParts
 from doubledecker.model import event as parsing
-from doubledecker.model.event import Event
+from doubledecker.model.event import AcceptedEvent
 from doubledecker.model.uid import event_id
 from doubledecker.store import journal, write_plan
 from feed import Feed, a_feed
 
 
 def drafts(topic: str, count: int) -> list[parsing.Draft]:
-    made = [Event(topic=topic, type="update", t=n, id=event_id(n)) for n in range(count)]
+    made = [AcceptedEvent(topic=topic, type="update", t=n, id=event_id(n)) for n in range(count)]
     return [parsing.draft(each, is_id_given=False, index=i) for i, each in enumerate(made)]
 
 
-async def another(bus: Bus, name: str) -> str:
+async def another(bus: BusParts, name: str) -> str:
     return (await bus.registry.create_token(name, f"secret-of-{name}", now_ms=clock.now_ms())).id
 
 
@@ -28,7 +28,7 @@ async def numbers(feed: Feed, topic: str) -> list[int]:
     """The events of a topic in the order in which they were written."""
     entries = await journal.read(feed.bus.partitions.home, "events", count=1_000)
     lines = [line for entry in entries for _, value in entry.fields for line in value.split(b"\n")]
-    events = [msgspec.json.decode(line, type=Event) for line in lines]
+    events = [msgspec.json.decode(line, type=AcceptedEvent) for line in lines]
     return [event.t for event in events if event.topic == topic]
 
 

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from conftest import Topology
-from doubledecker.bus.exactly_once import FencedPublisher, Row
+from doubledecker.bus.exactly_once import FencedPublisher, PublishedRow
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.errors import OrderChanged, TopicOwned, WritesLost
-from doubledecker.model.event import Event, Kind
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import AcceptedEvent, EventKind
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.token import Caller
 from doubledecker.store import journal, write_offsets
-from doubledecker.store.write_offsets import Fence, Refusal, Write
+from doubledecker.store.write_offsets import Fence, RowRefusal, Write
 from feed import Feed, a_feed
 from harness import within
 
@@ -21,11 +21,12 @@ ROOT = Caller("", "root", is_root=True)
 FENCE = "fence:a-task"
 
 
-def rows(numbers: Sequence[int], *, topic: str = "orders") -> list[Row]:
+def rows(numbers: Sequence[int], *, topic: str = "orders") -> list[PublishedRow]:
     return [
-        Row(Kind(topic, "made", "acme"), "", text, text, "", at)
+        PublishedRow(EventKind(topic, "made", "acme"), "", text, text, "", at)
         for at, text in enumerate(
-            msgspec.json.encode(Event(topic, "made", t=number, id=f"id-{number}", tenant="acme")) for number in numbers
+            msgspec.json.encode(AcceptedEvent(topic, "made", t=number, id=f"id-{number}", tenant="acme"))
+            for number in numbers
         )
     ]
 
@@ -55,7 +56,7 @@ async def run(task: FencedPublisher, numbers: Sequence[int]) -> FencedPublisher:
 async def published(feed: Feed) -> list[int]:
     entries = await journal.read(feed.bus.partitions.home, "events", count=1000)
     lines = [line for entry in entries for _, value in entry.fields for line in value.split(b"\n")]
-    return [msgspec.json.decode(line, type=Event).t for line in lines]
+    return [msgspec.json.decode(line, type=AcceptedEvent).t for line in lines]
 
 
 async def test_the_same_rows_again_are_passed_over(one: Topology):
@@ -132,7 +133,7 @@ async def test_a_server_that_lost_its_last_writes_ends_the_task_so_that_it_is_ru
 
 async def test_rows_that_a_full_queue_refused_are_refused_again_when_the_task_is_repeated(one: Topology):
     async with a_feed(one) as feed:
-        queue = Queue("small", feed.publisher, ("acme:orders:made",), max_length=6, overflow="refuse")
+        queue = RegisteredQueue("small", feed.publisher, ("acme:orders:made",), max_length=6, overflow="refuse")
         await feed.bus.registry.register_queue(queue, caller=ROOT)
         first, again = a_task(feed), a_task(feed)
         await first.publish(rows(range(10)))
@@ -196,12 +197,16 @@ async def test_a_later_batch_of_a_write_begins_anew_and_an_older_one_is_an_error
 async def test_what_refused_rows_is_kept_whole_and_in_its_former_form_too(one: Topology):
     async with a_feed(one) as feed:
         home = feed.bus.partitions.home
-        odd = Refusal("topic", "orders", 'a "client" of\nours')
+        odd = RowRefusal("topic", "orders", 'a "client" of\nours')
         await home.command("HSET", home.key(FENCE), "batch", 0, "rows", 4, "digest", "")
         [*_, told, _] = Fence("task", 0, 0, 1, "", {odd: [0]}).packed
         former = ["queue jobs\n1", "topic orders other-1a2b3c4d\n2", "topic orders \n3"]
         await home.command("RPUSH", home.key("refused:a-task"), *told, *former)
         reached = await write_offsets.read(home, "a-task")
 
-    others = [Refusal("queue", "jobs"), Refusal("topic", "orders", "other-1a2b3c4d"), Refusal("topic", "orders")]
+    others = [
+        RowRefusal("queue", "jobs"),
+        RowRefusal("topic", "orders", "other-1a2b3c4d"),
+        RowRefusal("topic", "orders"),
+    ]
     assert reached.refused == dict(enumerate([odd, *others]))

@@ -8,7 +8,7 @@ from conftest import Topology
 from doubledecker.bus import overview
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.store import counters
-from doubledecker.store.memory import Standing, State, Usage
+from doubledecker.store.memory import MemoryState, MemoryUsage, State
 from doubledecker.store.partitions import Partition
 from harness import a_bus, an_event
 
@@ -17,41 +17,41 @@ LIMIT = 1_000
 RULES = MemoryRules(reserve_bytes=100, look_ms=1_000)
 
 
-def state(used: int, standing: Standing, rules: MemoryRules = RULES) -> State:
-    return overview.judge("a", Usage(used, LIMIT), standing, rules, now_ms=NOW_MS).state
+def state(used: int, standing: MemoryState, rules: MemoryRules = RULES) -> State:
+    return overview.judge("a", MemoryUsage(used, LIMIT), standing, rules, now_ms=NOW_MS).state
 
 
 def test_a_worker_that_looks_is_believed():
-    looked = Standing(at=NOW_MS - 1_000, limit_bytes=LIMIT, short_at=0)
+    looked = MemoryState(at=NOW_MS - 1_000, limit_bytes=LIMIT, short_at=0)
 
     assert state(500, looked) == "ok"
-    assert state(950, Standing(NOW_MS, LIMIT, is_full=True, short_at=NOW_MS)) == "full"
-    assert state(500, Standing(NOW_MS, LIMIT, is_full=False, short_at=NOW_MS - 59_000)) == "short"
+    assert state(950, MemoryState(NOW_MS, LIMIT, is_full=True, short_at=NOW_MS)) == "full"
+    assert state(500, MemoryState(NOW_MS, LIMIT, is_full=False, short_at=NOW_MS - 59_000)) == "short"
 
 
 def test_a_worker_is_believed_whatever_reserve_whoever_asks_would_keep():
-    assert state(901, Standing(at=NOW_MS - 500, limit_bytes=LIMIT)) == "ok"
+    assert state(901, MemoryState(at=NOW_MS - 500, limit_bytes=LIMIT)) == "ok"
 
 
 @pytest.mark.parametrize(("used", "said"), [(900, "ok"), (901, "full"), (1_001, "full")])
 def test_without_a_worker_nothing_is_freed_so_memory_is_full_where_it_would_be_short(used: int, said: State):
-    assert state(used, Standing()) == said
-    assert state(used, Standing(at=NOW_MS - 600_000, limit_bytes=50)) == said
+    assert state(used, MemoryState()) == said
+    assert state(used, MemoryState(at=NOW_MS - 600_000, limit_bytes=50)) == said
 
 
 def test_a_limit_that_only_the_settings_name_counts_too():
-    assert state(501, Standing(), MemoryRules(bytes_max=600, reserve_bytes=100)) == "full"
+    assert state(501, MemoryState(), MemoryRules(bytes_max=600, reserve_bytes=100)) == "full"
 
 
 def test_a_worker_that_died_while_memory_was_full_leaves_no_full_memory_behind():
-    died = Standing(at=NOW_MS - 61_000, limit_bytes=LIMIT, is_full=True, short_at=NOW_MS - 61_000)
+    died = MemoryState(at=NOW_MS - 61_000, limit_bytes=LIMIT, is_full=True, short_at=NOW_MS - 61_000)
 
     assert state(500, died) == "ok"
     assert state(950, died) == "full"
 
 
 def test_a_worker_that_looks_seldom_is_believed_for_as_long_as_it_does_not_look():
-    looked = Standing(at=NOW_MS - 200_000, limit_bytes=LIMIT, is_full=True, short_at=NOW_MS - 200_000)
+    looked = MemoryState(at=NOW_MS - 200_000, limit_bytes=LIMIT, is_full=True, short_at=NOW_MS - 200_000)
 
     assert state(950, looked, MemoryRules(reserve_bytes=100, look_ms=60_000)) == "full"
     assert state(500, looked, MemoryRules(reserve_bytes=100, look_ms=30_000)) == "ok"

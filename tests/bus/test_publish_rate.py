@@ -3,14 +3,14 @@
 import asyncio
 
 from conftest import Topology
-from doubledecker.bus.exactly_once import FencedPublisher, Row
+from doubledecker.bus.exactly_once import FencedPublisher, PublishedRow
 from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.model.event import Kind
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import EventKind
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
@@ -103,7 +103,7 @@ async def test_rows_of_a_spark_task_wait_for_their_turn_instead_of_failing(plain
     pacer = Pacer(plain, live)
     assert await pacer.wait_ms(ann.id, 1_300) == 0
     publisher = a_task(plain, live, ann.id, pacer)
-    await publisher.publish([Row(Kind("pages", "view", "acme"), "", b"{}", b"m", "", 0)])
+    await publisher.publish([PublishedRow(EventKind("pages", "view", "acme"), "", b"{}", b"m", "", 0)])
 
     assert (publisher.tally.published, publisher.tally.refused) == (1, {})
 
@@ -111,7 +111,7 @@ async def test_rows_of_a_spark_task_wait_for_their_turn_instead_of_failing(plain
 async def test_a_queue_that_is_registered_while_rows_wait_for_their_turn_gets_them(plain: Partitions):
     live = LiveRegistry(plain)
     ann = await live.create_token("ann", "a-secret-of-ann", now_ms=1)
-    late = Queue("late", ann.id, (".*",))
+    late = RegisteredQueue("late", ann.id, (".*",))
 
     class RegisteringPacer(Pacer):
         async def wait(self, *_: object) -> None:
@@ -120,7 +120,7 @@ async def test_a_queue_that_is_registered_while_rows_wait_for_their_turn_gets_th
 
     publisher = a_task(plain, live, ann.id, RegisteringPacer(plain, live))
     event = b'{"topic":"pages","type":"view","id":"1"}'
-    await publisher.publish([Row(Kind("pages", "view", "acme"), "", event, b"m", "", 0)])
+    await publisher.publish([PublishedRow(EventKind("pages", "view", "acme"), "", event, b"m", "", 0)])
 
     assert publisher.tally.published == 1
     assert (await view.look(plain, late)).waiting == 1

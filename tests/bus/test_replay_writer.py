@@ -8,10 +8,10 @@ import pytest
 
 from conftest import Topology
 from doubledecker.assembly import build
-from doubledecker.bus.replay_writer import Past, Rank, ReceiverAim, Sender
+from doubledecker.bus.replay_writer import PastEvent, Rank, ReceiverAim, Sender
 from doubledecker.errors import NotFound
-from doubledecker.model.event import Event
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import AcceptedEvent
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.replay import Replay
 from doubledecker.model.token import Caller
 from doubledecker.store import pipeline_jobs, queue_contents
@@ -22,10 +22,11 @@ from harness import quick_settings
 ROOT = Caller("", "root", is_root=True)
 
 
-def a_past(count: int) -> list[Past]:
+def a_past(count: int) -> list[PastEvent]:
     """Events of one tenant; two of each millisecond, so that the place within it counts."""
     return [
-        Past(Rank(n // 2, 0, n % 2, 0), Event("orders", "made", t=n, id=f"id-{n}", tenant="acme")) for n in range(count)
+        PastEvent(Rank(n // 2, 0, n % 2, 0), AcceptedEvent("orders", "made", t=n, id=f"id-{n}", tenant="acme"))
+        for n in range(count)
     ]
 
 
@@ -36,13 +37,13 @@ def a_sender(feed: Feed, rate: int = 1_000_000) -> Sender:
 
 
 async def numbers(feed: Feed) -> list[int]:
-    found = await queue_contents.peek(feed.bus.partitions.home, Queue("late", "", ()), "acme", most=10_000)
-    return [msgspec.json.decode(text, type=Event).t for _, text in found]
+    found = await queue_contents.peek(feed.bus.partitions.home, RegisteredQueue("late", "", ()), "acme", most=10_000)
+    return [msgspec.json.decode(text, type=AcceptedEvent).t for _, text in found]
 
 
 async def test_a_task_that_is_run_again_goes_on_where_the_last_call_ended(one: Topology):
     async with a_feed(one) as feed:
-        await feed.bus.registry.register_queue(Queue("late", "", ("no:no:no",)), caller=ROOT)
+        await feed.bus.registry.register_queue(RegisteredQueue("late", "", ("no:no:no",)), caller=ROOT)
         past = a_past(3_000)
         first = a_sender(feed)
         await first.send(past[:1_234])
@@ -57,7 +58,7 @@ async def test_a_task_that_is_run_again_goes_on_where_the_last_call_ended(one: T
 
 async def test_two_attempts_at_once_send_each_event_once_and_in_order(one: Topology):
     async with a_feed(one) as feed:
-        await feed.bus.registry.register_queue(Queue("late", "", ("no:no:no",)), caller=ROOT)
+        await feed.bus.registry.register_queue(RegisteredQueue("late", "", ("no:no:no",)), caller=ROOT)
         senders = [a_sender(feed, rate=1_000) for _ in range(3)]
         await asyncio.gather(*(sender.send(a_past(500)) for sender in senders))
 
@@ -68,7 +69,7 @@ async def test_two_attempts_at_once_send_each_event_once_and_in_order(one: Topol
 
 async def test_events_that_are_gone_when_it_is_run_again_do_no_harm(one: Topology):
     async with a_feed(one) as feed:
-        await feed.bus.registry.register_queue(Queue("late", "", ("no:no:no",)), caller=ROOT)
+        await feed.bus.registry.register_queue(RegisteredQueue("late", "", ("no:no:no",)), caller=ROOT)
         past = a_past(600)
         await a_sender(feed).send(past[:300])
         left = [each for each in past if random.random() < 0.5]
@@ -80,7 +81,7 @@ async def test_events_that_are_gone_when_it_is_run_again_do_no_harm(one: Topolog
 async def test_a_change_of_the_registry_is_noticed_and_a_queue_that_is_gone_ends_it(one: Topology):
     async with a_feed(one) as feed:
         for name in ("late", "other"):
-            await feed.bus.registry.register_queue(Queue(name, "", ("no:no:no",)), caller=ROOT)
+            await feed.bus.registry.register_queue(RegisteredQueue(name, "", ("no:no:no",)), caller=ROOT)
         sender = a_sender(feed)
         await sender.send(a_past(10))
         async with build.open_bus(quick_settings(one)) as other:
@@ -96,7 +97,7 @@ async def test_a_queue_that_is_deleted_while_a_lane_waits_for_its_turn_gets_noth
 ):
     async with a_feed(one) as feed:
         registry = feed.bus.registry
-        await registry.register_queue(Queue("late", "", ("no:no:no",)), caller=ROOT)
+        await registry.register_queue(RegisteredQueue("late", "", ("no:no:no",)), caller=ROOT)
         keep_turn = pipeline_jobs.keep_turn
 
         async def delete_meanwhile(home: Partition, id_: str, *, count: int, rate: int) -> int:
@@ -112,9 +113,13 @@ async def test_a_queue_that_is_deleted_while_a_lane_waits_for_its_turn_gets_noth
 
 async def test_the_mark_is_the_last_field_and_nothing_else_of_the_event_changes(one: Topology):
     async with a_feed(one) as feed:
-        await feed.bus.registry.register_queue(Queue("late", "", ("no:no:no",)), caller=ROOT)
-        event = Event("orders", "made", t=7, id="id", tenant="acme", key="k", data=msgspec.Raw(b'{"b": 1,  "a":2}'))
-        await a_sender(feed).send([Past(Rank(1, 0, 0, 0), event)])
-        [(_, text)] = await queue_contents.peek(feed.bus.partitions.home, Queue("late", "", ()), "acme", most=10)
+        await feed.bus.registry.register_queue(RegisteredQueue("late", "", ("no:no:no",)), caller=ROOT)
+        event = AcceptedEvent(
+            "orders", "made", t=7, id="id", tenant="acme", key="k", data=msgspec.Raw(b'{"b": 1,  "a":2}')
+        )
+        await a_sender(feed).send([PastEvent(Rank(1, 0, 0, 0), event)])
+        [(_, text)] = await queue_contents.peek(
+            feed.bus.partitions.home, RegisteredQueue("late", "", ()), "acme", most=10
+        )
 
         assert text == msgspec.json.encode(event)[:-1] + b',"replay":"a-replay"}'

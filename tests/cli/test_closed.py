@@ -15,7 +15,7 @@ from doubledecker.model.erasure import Erasure
 from doubledecker.pipeline.erase import tombstones
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.metrics import measures
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import JournalEntry
 from lakes import land_entry
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,7 @@ def lake(tmp_path: Path) -> Path:
     """An event, a tombstone and a measure."""
     root = tmp_path / "theirs" / "lake"
     line = b'{"topic":"orders","type":"create","t":1,"id":"a"}'
-    land_entry(str(root), "events", Entry("1600000000000-0", (("p", line),)))
+    land_entry(str(root), "events", JournalEntry("1600000000000-0", (("p", line),)))
     tombstones.write(str(root), "an-id", Erasure(before_ms=1, tenant="acme"))
     measure, table = measures.TABLES["events"], measures.table_of(str(root), "events")
     counted = {"at": moment.parse("2026-01-15T12:00"), "span": "minute", "topic": "orders", "tenant": "acme"}

@@ -16,7 +16,7 @@ from doubledecker.model.erasure import Erasure
 from doubledecker.pipeline.erase import tombstones
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.land import landing
-from doubledecker.store.journal import Attempt, Entry
+from doubledecker.store.journal import AttemptRecord, JournalEntry
 from lakes import land_entry
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def test_bad_words_are_refused_before_anything_is_opened(words: list[str], told:
 
 def a_lake(root: Path) -> None:
     line = b'{"topic":"orders","type":"create","t":1,"id":"landed-%d","data":{"total":%d}}'
-    entries = [Entry(f"{1_600_000_000_000 + n}-0", (("p", line % (n, n)),)) for n in range(3)]
+    entries = [JournalEntry(f"{1_600_000_000_000 + n}-0", (("p", line % (n, n)),)) for n in range(3)]
     table = landing.table_of(str(root), "events")
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
     table.commit(
@@ -139,8 +139,8 @@ def test_an_old_events_life_is_shown_without_spark_as_far_as_it_was_read(
     root = str(tmp_path / "lake")
     a_lake(tmp_path / "lake")
     for at in (1_600_000_001_000, 1_600_086_400_000):
-        attempt = Attempt("a-batch", "mailer", 1, "refused", 5, at, ["landed-0"], status=503)
-        land_entry(root, "attempts", Entry(f"{at}-0", (("a", msgspec.json.encode(attempt)),)))
+        attempt = AttemptRecord("a-batch", "mailer", 1, "refused", 5, at, ["landed-0"], status=503)
+        land_entry(root, "attempts", JournalEntry(f"{at}-0", (("a", msgspec.json.encode(attempt)),)))
     monkeypatch.setattr(reads, "_FILES_MAX", 1)
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else found(name))

@@ -12,7 +12,7 @@ import pytest
 from descriptors import no_descriptors
 from doubledecker.delivery.attempt import Dialer, DialLimits, _retry_after
 from doubledecker.errors import OutOfDescriptors
-from doubledecker.model.outcome import Kind, Outcome, is_own_failure
+from doubledecker.model.outcome import Outcome, OutcomeKind, is_own_failure
 from doubledecker.model.subscriber import Subscriber
 from receiver import Receiver
 from tls import a_certificate
@@ -37,7 +37,7 @@ async def test_any_2xx_is_a_delivery():
         async with Receiver(plan=lambda _, status=status: status) as receiver:
             outcome = await attempt(receiver.url)
 
-            assert (outcome.kind, outcome.status) == (Kind.DELIVERED, status)
+            assert (outcome.kind, outcome.status) == (OutcomeKind.DELIVERED, status)
             assert receiver.ids == ["1", "2"]
 
 
@@ -46,14 +46,14 @@ async def test_any_other_answer_is_a_refusal(status: int):
     async with Receiver(plan=lambda _: status, headers={"Location": "http://127.0.0.1:9/"}) as receiver:
         outcome = await attempt(receiver.url)
 
-        assert (outcome.kind, outcome.status) == (Kind.REFUSED, status)
+        assert (outcome.kind, outcome.status) == (OutcomeKind.REFUSED, status)
 
 
 async def test_a_receiver_that_hangs_is_given_up_at_the_timeout():
     async with Receiver(plan=lambda _: "hang") as receiver:
         outcome = await attempt(receiver.url, attempt_s=0.3)
 
-    assert (outcome.kind, outcome.status) == (Kind.TIMED_OUT, None)
+    assert (outcome.kind, outcome.status) == (OutcomeKind.TIMED_OUT, None)
     assert outcome.took_ms == pytest.approx(300, abs=150)
     assert outcome.detail == "no answer within 0.3 s"
 
@@ -96,7 +96,7 @@ async def test_an_endless_body_does_not_hold_the_attempt():
     async with Receiver(plan=lambda _: "endless") as receiver:
         outcome = await attempt(receiver.url)
 
-        assert (outcome.kind, outcome.status) == (Kind.REFUSED, 500)
+        assert (outcome.kind, outcome.status) == (OutcomeKind.REFUSED, 500)
         assert outcome.took_ms < 5_000
 
 
@@ -123,14 +123,14 @@ async def test_a_receiver_that_never_comes_to_its_answer_is_cut_off():
     async with a_speaker(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1_000) as url, asyncio.timeout(10):
         outcome = await attempt(url)
 
-    assert outcome.kind is Kind.BROKEN
+    assert outcome.kind is OutcomeKind.BROKEN
     assert "more than 8 interim answers" in outcome.detail
 
 
 async def test_a_few_interim_answers_are_skipped():
     hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 8
     async with a_speaker(hints + b"HTTP/1.1 204 No Content\r\n\r\n", b"") as url:
-        assert (await attempt(url)).kind is Kind.DELIVERED
+        assert (await attempt(url)).kind is OutcomeKind.DELIVERED
 
 
 async def test_what_a_receiver_says_is_text_whatever_its_bytes():
@@ -143,7 +143,7 @@ async def test_what_a_receiver_says_is_text_whatever_its_bytes():
 
 async def test_a_cut_connection_is_broken():
     async with Receiver(plan=lambda _: "cut") as receiver:
-        assert (await attempt(receiver.url)).kind is Kind.BROKEN
+        assert (await attempt(receiver.url)).kind is OutcomeKind.BROKEN
 
 
 async def test_nobody_listening_is_unreachable():
@@ -151,7 +151,7 @@ async def test_nobody_listening_is_unreachable():
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
-    assert (await attempt(f"http://127.0.0.1:{port}/")).kind is Kind.UNREACHABLE
+    assert (await attempt(f"http://127.0.0.1:{port}/")).kind is OutcomeKind.UNREACHABLE
 
 
 async def test_connections_are_kept_alive():
@@ -168,8 +168,8 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused_unless_told_othe
     async with server:
         url = f"https://127.0.0.1:{port}/"
 
-        assert (await attempt(url)).kind is Kind.UNREACHABLE
-        assert (await attempt(url, ssl_verify=False)).kind is Kind.DELIVERED
+        assert (await attempt(url)).kind is OutcomeKind.UNREACHABLE
+        assert (await attempt(url, ssl_verify=False)).kind is OutcomeKind.DELIVERED
 
 
 def test_retry_after_is_seconds_or_a_date_and_nonsense_is_ignored():

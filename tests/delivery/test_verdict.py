@@ -2,18 +2,18 @@
 
 import pytest
 
-from doubledecker.delivery.verdict import PROBE_BASE_MS, PROBE_CAP_MS, Backoff, decide, delay_after
-from doubledecker.model.outcome import Kind, Outcome
+from doubledecker.delivery.verdict import PROBE_BASE_MS, PROBE_CAP_MS, RetrySchedule, decide, delay_after
+from doubledecker.model.outcome import Outcome, OutcomeKind
 from doubledecker.model.settlement import DELIVERED, FIRST, Settlement
 
-BACKOFF = Backoff(base_ms=1_000, cap_ms=60_000)
-NOBODY = Outcome(Kind.UNREACHABLE, 5)
-LATE = Outcome(Kind.TIMED_OUT, 5)
-BROKEN = Outcome(Kind.BROKEN, 5)
+BACKOFF = RetrySchedule(base_ms=1_000, cap_ms=60_000)
+NOBODY = Outcome(OutcomeKind.UNREACHABLE, 5)
+LATE = Outcome(OutcomeKind.TIMED_OUT, 5)
+BROKEN = Outcome(OutcomeKind.BROKEN, 5)
 
 
 def refused(status: int, retry_after_ms: int | None = None) -> Outcome:
-    return Outcome(Kind.REFUSED, 5, status=status, retry_after_ms=retry_after_ms)
+    return Outcome(OutcomeKind.REFUSED, 5, status=status, retry_after_ms=retry_after_ms)
 
 
 def settled(outcome: Outcome, *, attempts: int = 1, failures: int = 0, chance: float = 1.0) -> Settlement:
@@ -21,7 +21,7 @@ def settled(outcome: Outcome, *, attempts: int = 1, failures: int = 0, chance: f
 
 
 def test_a_delivered_batch_is_done():
-    assert settled(Outcome(Kind.DELIVERED, 5, status=204)) == DELIVERED
+    assert settled(Outcome(OutcomeKind.DELIVERED, 5, status=204)) == DELIVERED
 
 
 @pytest.mark.parametrize("status", [400, 409, 413, 415, 422])
@@ -83,7 +83,7 @@ def test_a_receiver_is_probed_soon_at_first_and_then_left_alone_for_twice_as_lon
 
 
 def test_a_receiver_that_is_back_is_found_so_within_a_minute():
-    lazy = Backoff(base_ms=1_000, cap_ms=300_000)
+    lazy = RetrySchedule(base_ms=1_000, cap_ms=300_000)
 
     assert decide(NOBODY, attempts=50, failures=50, backoff=lazy, chance=1.0).probe_ms == PROBE_CAP_MS + 1
     assert settled(NOBODY, failures=5_000).probe_ms == PROBE_CAP_MS + 1

@@ -6,16 +6,16 @@ import sys
 from pathlib import Path
 
 from doubledecker.errors import BusAway
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Rings
 from doubledecker.store.partitions import wait_for
-from doubledecker.store.queues import Held
+from doubledecker.store.queues import LeasedMessage
 
 LEASE_MS = 1_000
 
 
-async def consume(url: str, count: int, queue: Queue, ledger: Path) -> None:
+async def consume(url: str, count: int, queue: RegisteredQueue, ledger: Path) -> None:
     partitions = await wait_for(url, namespace="rm:", count=count, patience_s=30)
     bell = Bell(partitions)
     rings = Rings(partitions, bell)
@@ -27,7 +27,7 @@ async def consume(url: str, count: int, queue: Queue, ledger: Path) -> None:
                     pull = await rings.pull_waiting(queue, most=random.choice([1, 5, 20]), wait_ms=1_000)
                     book.writelines(f"got {message.id} {message.attempt}\n" for message in pull.messages)
                     await asyncio.sleep(random.uniform(0, 0.05))
-                    held = [Held(message.id, message.attempt) for message in pull.messages]
+                    held = [LeasedMessage(message.id, message.attempt) for message in pull.messages]
                     # Some are given back, some are left to their leases.
                     back = [each for each in held if random.random() < 0.05]
                     await rings.nack(queue, back)
@@ -39,5 +39,5 @@ async def consume(url: str, count: int, queue: Queue, ledger: Path) -> None:
 
 if __name__ == "__main__":
     _, redis_url, partitions_count, path = sys.argv
-    work = Queue("work", "", (".*",), lease_ms=LEASE_MS, attempts_max=1_000)
+    work = RegisteredQueue("work", "", (".*",), lease_ms=LEASE_MS, attempts_max=1_000)
     asyncio.run(consume(redis_url, int(partitions_count), work, Path(path)))

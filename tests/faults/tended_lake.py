@@ -9,7 +9,7 @@ from doubledecker.lake import arrow, checkpoints, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline.lake import files, maintenance, tables, versions
 from doubledecker.pipeline.land import landing
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import JournalEntry
 
 LINE = b'{"topic":"orders","type":"create","t":%d,"id":"id-%d"}'
 # An entry for each number, from here on.
@@ -28,7 +28,7 @@ def main(root: str) -> None:
         seen = versions.of(table, partitions=1)
         first = max(0, checkpoints.landed(seen, 1)[0].ms - BEGAN_MS + 1)
         numbers = range(first, first + EVENTS)
-        entries = [Entry(f"{BEGAN_MS + number}-0", (("p", LINE % (number, number)),)) for number in numbers]
+        entries = [JournalEntry(f"{BEGAN_MS + number}-0", (("p", LINE % (number, number)),)) for number in numbers]
         batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
         say("landing")
         table.commit(seen, files.write(table, [batch]), checkpoints.reaches({0: EntryId(BEGAN_MS + numbers[-1], 0)}))

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from conftest import Topology
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store.partitions import Partition, wait_for
 from harness import ROOT_KEY, an_event, basic, save_queues, until_ready
 from processes import Fleet
@@ -35,7 +35,7 @@ async def test_a_thousand_queues_get_each_event_once_when_workers_are_killed(one
         async with http.get(f"{fleet.url}/api_tokens", headers=basic(ROOT_KEY)) as response:
             [ann] = [token["token"] for token in await response.json() if token["name"] == "ann"]
         home = (await wait_for(one.url, namespace="rm:", count=1, patience_s=9)).home
-        await save_queues(home, [Queue(f"q{n}", ann, (".*",)) for n in range(QUEUES)])
+        await save_queues(home, [RegisteredQueue(f"q{n}", ann, (".*",)) for n in range(QUEUES)])
         for first in range(0, REQUESTS * EVENTS, EVENTS):
             body = [an_event(first + n) for n in range(EVENTS)]
             async with http.post(f"{fleet.url}/events", json=body, headers=basic(secret)) as response:

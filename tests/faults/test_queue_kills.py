@@ -19,8 +19,8 @@ import pytest
 
 from cluster import ClusterOfThree
 from doubledecker.errors import BusAway
-from doubledecker.model.event import Event, encode
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import AcceptedEvent, encode
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.routing import Route
 from doubledecker.store import die_with_parent, events, facets, journal, queues
 from doubledecker.store.embedded import EmbeddedServer
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SHAPES = ["one", "three", "cluster"]
 KILLS = 8
-QUEUE = Queue("work", "", (".*",), lease_ms=1_000, attempts_max=1_000)
+QUEUE = RegisteredQueue("work", "", (".*",), lease_ms=1_000, attempts_max=1_000)
 
 
 @dataclass
@@ -156,7 +156,7 @@ async def publish_for_ever(ground: Ground, over: asyncio.Event) -> None:
     number = 0
     while not over.is_set():
         tenant = f"tenant-{number % 23}"
-        made = [Event("widgets", "update", t=number + n, id=str(number + n), tenant=tenant) for n in range(10)]
+        made = [AcceptedEvent("widgets", "update", t=number + n, id=str(number + n), tenant=tenant) for n in range(10)]
         number += 10
         offers = [Offer(Route(event.kind, (), (QUEUE,)), encode(event), "ann", event.id) for event in made]
         partition = ground.partitions.of(made[0].kind)

@@ -16,8 +16,8 @@ import pytest
 
 from cli.commands import children
 from conftest import Topology
-from doubledecker.model.event import Event
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import AcceptedEvent
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store import queue_contents
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partitions, wait_for
@@ -31,13 +31,13 @@ KILLS = 3
 EVENTS, TENANTS = 12_000, 7
 
 
-async def held(partitions: Partitions) -> list[Event]:
+async def held(partitions: Partitions) -> list[AcceptedEvent]:
     """All that waits in the queue, in the order of each tenant."""
     found = []
     for partition in partitions.all:
         for tenant in await queue_contents.tenants(partition, "late"):
-            rows = await queue_contents.peek(partition, Queue("late", "", ()), tenant, most=EVENTS * 2)
-            found += [msgspec.json.decode(text, type=Event) for _, text in rows]
+            rows = await queue_contents.peek(partition, RegisteredQueue("late", "", ()), tenant, most=EVENTS * 2)
+            found += [msgspec.json.decode(text, type=AcceptedEvent) for _, text in rows]
     return found
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from cli.commands import children
 from conftest import Topology
-from doubledecker.model.event import Event
+from doubledecker.model.event import AcceptedEvent
 from doubledecker.store import die_with_parent, journal
 from doubledecker.store.embedded import EmbeddedServer
 from feed import Feed, a_feed
@@ -63,7 +63,7 @@ async def numbers(feed: Feed) -> Counter[int]:
         while entries := await journal.read(partition, "events", after=after, count=200):
             after = entries[-1].id
             lines = [line for entry in entries for _, value in entry.fields for line in value.split(b"\n")]
-            events = [msgspec.json.decode(line, type=Event) for line in lines]
+            events = [msgspec.json.decode(line, type=AcceptedEvent) for line in lines]
             found.update(msgspec.json.decode(bytes(event.data))["number"] for event in events)
     return found
 

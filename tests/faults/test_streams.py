@@ -125,7 +125,7 @@ async def _kill_valkey(servers: tuple[EmbeddedServer, ...]) -> None:
     await victim.restart()
 
 
-async def _page(partition: Partition, after: str) -> list[journal.Entry]:
+async def _page(partition: Partition, after: str) -> list[journal.JournalEntry]:
     """A cluster may be down for a moment after the node that was killed is back."""
     while True:
         try:

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from conftest import Topology
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partitions, wait_for
 from harness import ROOT_KEY, an_event, basic, quick_settings, until_ready
@@ -120,7 +120,7 @@ async def _kill_valkey(_: Fleet, server: EmbeddedServer) -> None:
     await server.restart()
 
 
-async def _until_no_permit(partitions: Partitions, queue: Queue) -> None:
+async def _until_no_permit(partitions: Partitions, queue: RegisteredQueue) -> None:
     """The permits of the dead end by themselves."""
     keeper = partitions.keeper(queue.receiver.token)
     async with asyncio.timeout(10):

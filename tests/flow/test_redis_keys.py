@@ -18,9 +18,9 @@ import redis.asyncio as redis
 from conftest import Topology
 from doubledecker.bus.headroom import ROOM_BYTES_MIN
 from doubledecker.model import token as tokens
-from doubledecker.model.event import Kind
+from doubledecker.model.event import EventKind
 from doubledecker.model.job import Job
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
 from doubledecker.model.step import RunReport
 from doubledecker.model.summary import Moment, Summary
@@ -40,7 +40,7 @@ from doubledecker.store import (
 from doubledecker.store.deliveries import Settled
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.write_offsets import Fence, Refusal, Write
+from doubledecker.store.write_offsets import Fence, RowRefusal, Write
 from doubledecker.worker import process
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
 from receiver import Receiver
@@ -215,7 +215,7 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
     await have_probes_due(bus.partitions.home)
     seen += await keys_of(topology, bus.partitions)
     for partition in bus.partitions.all:
-        fence = Fence("0" * 32, batch=0, first=0, last=0, digest="", barred={Refusal("topic", "users"): [0]})
+        fence = Fence("0" * 32, batch=0, first=0, last=0, digest="", barred={RowRefusal("topic", "users"): [0]})
         await events.publish(partition, [], version=await version_of(partition), limits=PublishLimits(), fence=fence)
     await write_offsets.complete(bus.partitions.home, Write("0" * 32, batch=0), tasks=1)
     await ask_for_errands(bus)
@@ -292,7 +292,7 @@ async def use_queues(bus: TestBus, secret: str) -> None:
     }
     await send(bus, "POST", "/nack", {"messages": named["dead"]})
     await send(bus, "POST", "/ack", {"messages": [pulled["idle"], *named["idle"]]})
-    await use_permits(bus, Queue("tasks", "", (), callback="http://127.0.0.1:9/").receiver.token)
+    await use_permits(bus, RegisteredQueue("tasks", "", (), callback="http://127.0.0.1:9/").receiver.token)
     # More than the head of a line holds.
     await bus.publish(secret, [an_event(n, "jobs", tenant="served") for n in range(20)])
 
@@ -318,7 +318,7 @@ async def make_failing(bus: TestBus) -> None:
     """A receiver that is left alone for a while."""
     home = bus.partitions.home
     await bus.subscribe(await bus.token("failing"), "http://127.0.0.1:9/", "flywheels", timeout=0, max=1)
-    while bus.partitions.of(Kind("flywheels", "update", tenant := uuid.uuid4().hex)) is not home:
+    while bus.partitions.of(EventKind("flywheels", "update", tenant := uuid.uuid4().hex)) is not home:
         pass
     await bus.publish(await bus.token("maker"), [an_event(0, "flywheels", tenant=tenant)])
     slots = [uid() for _ in range(50)]

@@ -10,18 +10,18 @@ from msgspec import Raw, json
 from conftest import Topology
 from doubledecker.errors import ReadTooLarge
 from doubledecker.lake import engine, event_history, reads, snapshots
-from doubledecker.lake.event_history import Life
+from doubledecker.lake.event_history import EventHistory
 from doubledecker.lake.queries import Found, Query
 from doubledecker.model import moment
 from doubledecker.model.pipeline_job import Errand
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.replay import Replay
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Caller
 from doubledecker.model.uid import made_at
 from doubledecker.store import journal_ranges
-from doubledecker.store.journal import Attempt, Entry
-from doubledecker.store.queues import Held
+from doubledecker.store.journal import AttemptRecord, JournalEntry
+from doubledecker.store.queues import LeasedMessage
 from feed import a_feed
 from harness import a_bus, an_event
 from lakes import PlainLake, a_plain_lake, land_entry
@@ -54,7 +54,7 @@ async def test_an_events_life_is_its_acceptance_and_every_attempt(one: Topology,
     ]
     assert {row["accepted_at"] for row in fresh.attempts} == {fresh.events[0]["at"]}
     assert landed == fresh
-    assert stranger == Life([], [], [], [])
+    assert stranger == EventHistory([], [], [], [])
 
 
 DAY_MS = 86_400_000
@@ -63,11 +63,11 @@ DAY_MS = 86_400_000
 def an_old_events_attempts(root: str, id_: str, *, at_ms: int, days: int) -> None:
     """An event that was accepted long ago, and an attempt to deliver it on each of some days, in a file of its own."""
     line = b'{"topic":"orders","type":"create","t":1,"id":"%s"}' % id_.encode()
-    land_entry(root, "events", Entry(f"{at_ms}-0", (("p", line),)))
+    land_entry(root, "events", JournalEntry(f"{at_ms}-0", (("p", line),)))
     for day in range(days):
         at = at_ms + day * DAY_MS + 1000
-        attempt = Attempt("a-batch", "mailer", day + 1, "refused", 5, at, [id_], status=503)
-        land_entry(root, "attempts", Entry(f"{at}-0", (("a", json.encode(attempt)),)))
+        attempt = AttemptRecord("a-batch", "mailer", day + 1, "refused", 5, at, [id_], status=503)
+        land_entry(root, "attempts", JournalEntry(f"{at}-0", (("a", json.encode(attempt)),)))
 
 
 @pytest.mark.parametrize("bound", ["_FILES_MAX", "_BYTES_MAX"])
@@ -150,11 +150,13 @@ async def test_an_events_life_has_where_it_waits_and_its_dead_letters(topology: 
         mine = await a_plain_lake(feed, tmp_path)
         root = Caller("", "root", is_root=True)
         for name in ("waits", "dies"):
-            await feed.bus.registry.register_queue(Queue(name, "", (".*:orders:.*",), attempts_max=1), caller=root)
+            await feed.bus.registry.register_queue(
+                RegisteredQueue(name, "", (".*:orders:.*",), attempts_max=1), caller=root
+            )
         [event, _] = await feed.publish(2, topic="orders")
         dying = feed.bus.registry.snapshot.queues["dies"]
         for message in (await feed.bus.rings.pull(dying, most=2)).messages:
-            await feed.bus.rings.nack(dying, [Held(message.id, message.attempt)], why="no good")
+            await feed.bus.rings.nack(dying, [LeasedMessage(message.id, message.attempt)], why="no good")
         known = await mine.life(event.id)
 
     assert sorted((row["kind"], row["name"], row["why"]) for row in known.waiting) == [
@@ -182,7 +184,7 @@ async def test_an_id_with_signs_that_json_escapes_is_found_in_the_journal(one: T
     async with a_feed(one) as feed:
         mine = await a_plain_lake(feed, tmp_path)
         await feed.bus.registry.register_queue(
-            Queue("waits", "", (".*",), attempts_max=1), caller=Caller("", "root", is_root=True)
+            RegisteredQueue("waits", "", (".*",), attempts_max=1), caller=Caller("", "root", is_root=True)
         )
         [event] = await feed.publish(1, topic="orders", id=id_)
         fresh = await mine.life(event.id)

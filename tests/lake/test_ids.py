@@ -13,7 +13,7 @@ from doubledecker.lake import engine, queries, reads, snapshots
 from doubledecker.lake.queries import Found
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.uid import event_id
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import JournalEntry
 from feed import a_feed
 from lakes import a_plain_lake, land_entry
 
@@ -62,7 +62,7 @@ async def test_an_id_that_tells_its_time_is_found_by_it_in_a_lake_of_any_size(
         ms = at_ms + n * 24 * hour_ms
         line = b'{"topic":"orders","type":"create","t":1,"id":"%s"}\n{"topic":"orders","type":"create","t":1,"id":"%s"}'
         value = line % ((own if n == 0 else event_id(ms)).encode(), (foreign if n == 2 else str(uuid4())).encode())
-        land_entry(root, "events", Entry(f"{ms}-0", (("p", value),)))
+        land_entry(root, "events", JournalEntry(f"{ms}-0", (("p", value),)))
     small = {id_: await _look(root, id_) for id_ in (own, foreign)}
     monkeypatch.setattr(reads, "_FILES_MAX", 2)
     large = await _look(root, own)
@@ -78,7 +78,7 @@ async def test_a_publishers_own_uuid7_is_found_whenever_it_was_accepted(tmp_path
     imported = event_id(1_600_000_000_000)
     line = b'{"topic":"a","type":"b","t":1,"id":"%s"}' % imported.encode()
     for ms in (1_794_740_000_000, 1_794_999_000_000):
-        land_entry(str(tmp_path), "events", Entry(f"{ms}-0", (("p", line),)))
+        land_entry(str(tmp_path), "events", JournalEntry(f"{ms}-0", (("p", line),)))
 
     assert ids(await _look(str(tmp_path), imported)) == [imported, imported]
 
@@ -87,5 +87,5 @@ async def _look(root: str, id_: str) -> Found:
     """Only in the files, without a bus."""
     query = queries.event(id_)
     with engine.opened() as connection:
-        look = reads._Look(reads.Ground(root, None), query, connection)
+        look = reads._Look(reads.ReadContext(root, None), query, connection)
         return (await look.read_few(snapshots.read(root, "events", partitions=1), [])).found

@@ -12,16 +12,16 @@ from conftest import Topology
 from doubledecker.errors import LakeUnfit, ReadTooLarge
 from doubledecker.lake import arrow, checkpoints, engine, rows, snapshots
 from doubledecker.lake.queries import Found
-from doubledecker.lake.snapshots import Snapshot
+from doubledecker.lake.snapshots import TableSnapshot
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.event import draft
 from doubledecker.pipeline.erase import tombstones
 from doubledecker.pipeline.lake import files
-from doubledecker.pipeline.lake.tables import Table
+from doubledecker.pipeline.lake.tables import LakeTable
 from doubledecker.pipeline.land import landing
 from doubledecker.store import journal
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import JournalEntry
 from feed import Feed, a_feed
 from lakes import PlainLake, a_plain_lake
 from unreadable import FAR, LONG, some_events
@@ -138,7 +138,7 @@ def after_the_snapshot(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Awaita
     """Have something happen once, between a read's look at the table and the rest of the read; returns when it did."""
     read, happened, loop = snapshots.read, [], asyncio.get_running_loop()
 
-    def read_then_act(root: str, name: str, *, partitions: int) -> Snapshot:
+    def read_then_act(root: str, name: str, *, partitions: int) -> TableSnapshot:
         found = read(root, name, partitions=partitions)
         if not happened:
             happened.append(name)
@@ -255,9 +255,11 @@ def an_old_table(root: str, names: list[str]) -> None:
     """The events table as 0.1.0 made it: without the newer columns and without an index."""
     now = landing.table_of(root, "events")
     kept = pa.schema([column for column in now.schema if column.name not in {"replay", "replay_of"}])
-    old = Table(now.uri, kept, now.partition_by)
+    old = LakeTable(now.uri, kept, now.partition_by)
     line = b'{"topic":"orders","type":"create","t":%d,"id":"%s"}'
-    entries = [Entry(f"{1_794_740_000_000 + n}-0", (("p", line % (n, id_.encode())),)) for n, id_ in enumerate(names)]
+    entries = [
+        JournalEntry(f"{1_794_740_000_000 + n}-0", (("p", line % (n, id_.encode())),)) for n, id_ in enumerate(names)
+    ]
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
     old.commit(old.open(), list(files.write(old, [batch])), checkpoints.reaches({0: EntryId.parse(entries[-1].id)}))
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from doubledecker.model.queue import Queue, Rule
+from doubledecker.model.queue import FacetRule, RegisteredQueue
 
 DUE_MAX = 50
 LATE_MS_MAX = 50
@@ -26,7 +26,7 @@ class Facet:
 class Ruled:
     """How a facet stands under its rule."""
 
-    rule: Rule = field(default_factory=Rule)
+    rule: FacetRule = field(default_factory=FacetRule)
     held: int = 0
     next_at: float = 0.0
 
@@ -48,7 +48,7 @@ class Tried:
 class QueueModel:
     """One queue in one partition as it should be; messages are their numbers."""
 
-    queue: Queue
+    queue: RegisteredQueue
     sequence: int = 0
     v: float = 0.0
     mean: float = 0.0
@@ -177,10 +177,10 @@ class QueueModel:
 
     # What an operator does.
 
-    def set_rule(self, tenant: str, rule: Rule, *, now: int) -> None:
+    def set_rule(self, tenant: str, rule: FacetRule, *, now: int) -> None:
         held = [self.owner[id_] for id_ in self.pending].count(tenant)
         former = self.rules.pop(tenant, Ruled())
-        if rule != Rule():
+        if rule != FacetRule():
             self.rules[tenant] = Ruled(rule, held, former.next_at if rule.rate_per_s else 0.0)
         self.seat(tenant, now)
 

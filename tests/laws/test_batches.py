@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from conftest import Topology
-from doubledecker.model.event import Kind
+from doubledecker.model.event import EventKind
 from doubledecker.model.job import MAIN
 from doubledecker.model.job import Job as AuxJob
 from doubledecker.model.routing import Route
@@ -20,7 +20,7 @@ from doubledecker.model.settlement import DELIVERED, FIRST, GONE, RETURNED, Sett
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import batches, deliveries, events, journal, registry, subscribers, write_plan
 from doubledecker.store.batches import Lost
-from doubledecker.store.deliveries import Batch, Job, Settled
+from doubledecker.store.deliveries import DeliveryJob, OpenedBatch, Settled
 from doubledecker.store.events import Accepted, PublishLimits
 from doubledecker.store.partitions import Partition
 from doubledecker.store.write_plan import Offer
@@ -111,15 +111,15 @@ class Model:
     retired: dict[str, list[Kept]] = field(default_factory=dict)
     # Batches that were dropped: their jobs end when they are due.
     dropped: set[str] = field(default_factory=set)
-    held: dict[str, Job] = field(default_factory=dict)
-    late: list[Job] = field(default_factory=list)
+    held: dict[str, DeliveryJob] = field(default_factory=dict)
+    late: list[DeliveryJob] = field(default_factory=list)
     journal: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     attempts: int = 0
     published: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     added: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     seen: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def kept(self, job: Job) -> Kept | None:
+    def kept(self, job: DeliveryJob) -> Kept | None:
         return next((kept for kept in self.batches if kept.bid == job.held[:20]), None)
 
     def accept(self, token: str, message: bytes, publish: int) -> None:
@@ -319,7 +319,7 @@ class BatchesMachine(RuleBasedStateMachine):
                 "before its deadline"
             )
             kept.is_current = False
-            assert job.batch == Batch(
+            assert job.batch == OpenedBatch(
                 kept.bid, kept.token, kept.created_at, kept.attempts, len(kept.messages), kept.lines
             )
 
@@ -513,7 +513,7 @@ class BatchesMachine(RuleBasedStateMachine):
         number = next(self.numbers)
         message = (b"%06d" % number).ljust(length, b".")
         receivers = tuple(subscriber for subscriber in SUBSCRIBERS if topic in subscriber.topics)
-        return Offer(Route(Kind(topic, "update", "default"), receivers), message, publisher, id_ or "")
+        return Offer(Route(EventKind(topic, "update", "default"), receivers), message, publisher, id_ or "")
 
     def expected_repeats(self, model: Model, offers: list[Offer]) -> frozenset[int]:
         now = self.world.run(model.partition.time_ms())
@@ -537,12 +537,12 @@ class BatchesMachine(RuleBasedStateMachine):
             for id_, at in pairs(flat).items()
         }
 
-    def one_held(self, data: st.DataObject) -> tuple[Model, Job]:
+    def one_held(self, data: st.DataObject) -> tuple[Model, DeliveryJob]:
         model = self.at(data.draw(st.sampled_from([i for i, m in enumerate(self.models) if m.held])))
         return model, model.held[data.draw(st.sampled_from(sorted(model.held)))]
 
 
-def _settled(job: Job, settlement: Settlement) -> Settled:
+def _settled(job: DeliveryJob, settlement: Settlement) -> Settled:
     """A batch that was dropped meanwhile is not tried; what was tried is written down."""
     if job.batch is None:
         return Settled(job, GONE)
@@ -565,7 +565,7 @@ def test_gauges_of_a_subscriber_that_came_back_survive_the_purge_of_its_former_s
     with a_world(topology) as world:
         world.empty()
         home = world.partitions.home
-        offer = Offer(Route(Kind("widgets", "update", "default"), (SUBSCRIBERS[0],)), b"m", "pam")
+        offer = Offer(Route(EventKind("widgets", "update", "default"), (SUBSCRIBERS[0],)), b"m", "pam")
         world.run(events.publish(home, [offer], version=0, limits=LIMITS))
 
         is_forgotten = world.run(batches.forget_gauges(home, "count"))
@@ -578,7 +578,7 @@ def test_the_ids_of_a_publisher_that_fell_silent_are_forgotten_with_its_window(t
     with a_world(topology) as world:
         world.empty()
         home = world.partitions.home
-        offer = Offer(Route(Kind("widgets", "update", "default")), b"m", "pam", "mine")
+        offer = Offer(Route(EventKind("widgets", "update", "default")), b"m", "pam", "mine")
         world.run(events.publish(home, [offer], version=0, limits=LIMITS))
 
         [lifetime_ms] = world.ask(home, ["PTTL", "ids:pam"])

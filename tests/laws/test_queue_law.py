@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from conftest import Topology
-from doubledecker.model.event import Event, encode
-from doubledecker.model.queue import Queue, Rule
+from doubledecker.model.event import AcceptedEvent, encode
+from doubledecker.model.queue import FacetRule, RegisteredQueue
 from doubledecker.model.routing import Route
 from doubledecker.store import events, facets, queue_contents, queues
 from doubledecker.store.events import Accepted, PublishLimits
 from doubledecker.store.facets import FACET
-from doubledecker.store.queues import RECORD, Held, Message
+from doubledecker.store.queues import RECORD, LeasedMessage, QueueMessage
 from doubledecker.store.scripts import load
 from doubledecker.store.shared_connection import words
 from doubledecker.store.write_plan import Offer
@@ -34,7 +34,7 @@ STAYS |= {"topic:widgets", "counters"}
 
 some_tenant = st.sampled_from(TENANTS)
 some_rule = st.builds(
-    Rule,
+    FacetRule,
     weight=st.sampled_from([0.5, 1.0, 1.0, 3.0]),
     concurrency=st.sampled_from([0, 0, 1, 2]),
     # One message an age, or as good as no bound.
@@ -42,7 +42,7 @@ some_rule = st.builds(
     paused=st.sampled_from([False, False, False, True]),
 )
 some_queue = st.builds(
-    Queue,
+    RegisteredQueue,
     name=st.just("law"),
     owner=st.just(""),
     patterns=st.just((".*",)),
@@ -61,18 +61,18 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.world = world
         self.at = world.partitions.home
-        self.held: list[Message] = []
-        self.late: list[Message] = []
+        self.held: list[QueueMessage] = []
+        self.late: list[QueueMessage] = []
         self.settled_upto = "-"
-        self.model = QueueModel(Queue("law", "", (".*",)))
+        self.model = QueueModel(RegisteredQueue("law", "", (".*",)))
 
     @initialize(queue=some_queue)
-    def start(self, queue: Queue) -> None:
+    def start(self, queue: RegisteredQueue) -> None:
         self.world.empty()
         self.model = QueueModel(queue)
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> RegisteredQueue:
         return self.model.queue
 
     def now(self) -> int:
@@ -118,7 +118,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.push([tenant] * (count - len(refused)), now=self.now())
 
     def publish(self, tenants: list[str], wholes: list[tuple[int, int]]) -> events.PublishReply:
-        made = [Event(id=str(n), topic="widgets", type="update", tenant=t, t=n) for n, t in enumerate(tenants)]
+        made = [AcceptedEvent(id=str(n), topic="widgets", type="update", tenant=t, t=n) for n, t in enumerate(tenants)]
         offers = [Offer(Route(event.kind, (), (self.queue,)), encode(event), "ann") for event in made]
         return self.world.run(events.publish(self.at, offers, version=0, limits=PublishLimits(), wholes=wholes))
 
@@ -178,7 +178,7 @@ class QueueMachine(RuleBasedStateMachine):
     def ack(self, data: st.DataObject) -> None:
         self.world.tick()
         chosen = self.some_held(data)
-        acked = self.world.run(queues.ack(self.at, self.queue, [Held(m.id, m.attempt) for m in chosen]))
+        acked = self.world.run(queues.ack(self.at, self.queue, [LeasedMessage(m.id, m.attempt) for m in chosen]))
         expected = self.model.ack(pairs(chosen), now=self.now(), took=self.took())
         assert [number(id_) for id_ in acked] == expected
 
@@ -188,7 +188,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Several at once, each with its own delay."""
         self.world.tick()
         chosen = self.some_held(data)
-        held = [Held(m.id, m.attempt, ages[i % len(ages)] * AGE_MS) for i, m in enumerate(chosen)]
+        held = [LeasedMessage(m.id, m.attempt, ages[i % len(ages)] * AGE_MS) for i, m in enumerate(chosen)]
         before = self.now()
         nacked = self.world.run(queues.nack(self.at, self.queue, held, why="a reason"))
         after = self.now()
@@ -207,12 +207,12 @@ class QueueMachine(RuleBasedStateMachine):
     def extend(self, data: st.DataObject, ages: int) -> None:
         self.world.tick()
         chosen = self.some_held(data, is_kept=True)
-        held = [Held(m.id, m.attempt) for m in chosen]
+        held = [LeasedMessage(m.id, m.attempt) for m in chosen]
         until, kept = self.world.run(queues.extend(self.at, self.queue, held, lease_ms=ages * AGE_MS))
         assert [number(id_) for id_ in kept] == self.model.still_held(pairs(chosen))
         self.model.pending.update(dict.fromkeys((number(id_) for id_ in kept), until))
 
-    def some_held(self, data: st.DataObject, *, is_kept: bool = False) -> list[Message]:
+    def some_held(self, data: st.DataObject, *, is_kept: bool = False) -> list[QueueMessage]:
         """Some of what is held, at times also what is held no more, what nobody has, and one of them twice."""
         chosen = data.draw(st.lists(st.sampled_from(self.held), min_size=1, max_size=6, unique_by=lambda m: m.id))
         if data.draw(st.booleans(), label="all"):
@@ -220,7 +220,7 @@ class QueueMachine(RuleBasedStateMachine):
         if not is_kept:
             self.held = [message for message in self.held if message not in chosen]
             self.late += chosen
-        extra = [Message("0-99999", 1, "ann", b"", 0), chosen[0]]
+        extra = [QueueMessage("0-99999", 1, "ann", b"", 0), chosen[0]]
         extra += [m for m in self.late if (number(m.id), m.attempt) not in self.model_holds()]
         return chosen + data.draw(st.lists(st.sampled_from(extra), max_size=3))
 
@@ -229,7 +229,7 @@ class QueueMachine(RuleBasedStateMachine):
     def settle_late(self, how: str) -> None:
         """Whoever lost a message to its lease, or has settled it already, changes nothing."""
         gone = [m for m in self.late if (number(m.id), m.attempt) not in self.model_holds()]
-        held = [Held(m.id, m.attempt) for m in gone]
+        held = [LeasedMessage(m.id, m.attempt) for m in gone]
         if how == "ack":
             assert self.world.run(queues.ack(self.at, self.queue, held)) == []
         elif how == "nack":
@@ -242,7 +242,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.world.pass_ages(ages)
 
     @rule(tenant=some_tenant, new=some_rule)
-    def set_rule(self, tenant: str, new: Rule) -> None:
+    def set_rule(self, tenant: str, new: FacetRule) -> None:
         self.world.run(facets.set_rule(self.at, self.queue, tenant, new))
         self.model.set_rule(tenant, new, now=self.now())
         assert self.world.run(facets.rule(self.at, self.queue, tenant)) == new
@@ -337,12 +337,12 @@ class QueueMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Let everything go on to its end: nothing but counters and journals stays."""
         for tenant in TENANTS:
-            self.world.run(facets.set_rule(self.at, self.queue, tenant, Rule()))
+            self.world.run(facets.set_rule(self.at, self.queue, tenant, FacetRule()))
         for _ in range(100):
             self.world.pass_ages(3)
             pulled = self.world.run(queues.pull(self.at, self.queue, most=200, lease_ms=AGE_MS))
             if pulled.messages:
-                held = [Held(m.id, m.attempt) for m in pulled.messages]
+                held = [LeasedMessage(m.id, m.attempt) for m in pulled.messages]
                 for message in pulled.messages:
                     assert message.event
                 assert len(self.world.run(queues.ack(self.at, self.queue, held))) == len(held)
@@ -356,7 +356,7 @@ def number(id_: str) -> int:
     return int(id_.removeprefix("0-"))
 
 
-def pairs(messages: list[Message]) -> list[tuple[int, int]]:
+def pairs(messages: list[QueueMessage]) -> list[tuple[int, int]]:
     return [(number(message.id), message.attempt) for message in messages]
 
 
@@ -371,7 +371,7 @@ def test_a_fair_queue_is_at_all_times_as_the_model_says(one: Topology):
 
 
 def test_the_model_serves_in_turn_on_its_own():
-    model = QueueModel(Queue("law", "", (".*",), charge="count"))
+    model = QueueModel(RegisteredQueue("law", "", (".*",), charge="count"))
     model.push([tenant for tenant in ("ann", "bob", "cy") for _ in range(3)], now=0)
     served = [model.pull(1, 1000, portions=[], now=0, took={}, floor=0.0, is_alone=True)[0][2] for _ in range(9)]
 

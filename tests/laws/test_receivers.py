@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from conftest import Topology
-from doubledecker.model.event import Kind
+from doubledecker.model.event import EventKind
 from doubledecker.model.job import MAIN
 from doubledecker.model.routing import Route
 from doubledecker.model.settlement import DELIVERED, FIRST, GONE, Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import batches, deliveries, events, jobs, receivers, subscribers, write_plan
-from doubledecker.store.deliveries import Job, Settled, Turn
+from doubledecker.store.deliveries import DeliveryJob, Settled, Turn
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partition
-from doubledecker.store.receivers import Answer, Permit, State
+from doubledecker.store.receivers import Answer, Permit, ReceiverState
 from doubledecker.store.write_plan import Offer
 from laws.receiver_model import PROBES, RING, WAKE, WISH_AGES, Done, Given, Model, Moment, Receiver, Result, probe_order
 from laws.world import AGE_MS, World, hold_law, law, pairs, strings
@@ -63,7 +63,7 @@ class Process:
     """What a process knows: what its slots do, and what it sent without hearing an answer."""
 
     name: str
-    doing: dict[str, tuple[Given, Job]] = field(default_factory=dict)
+    doing: dict[str, tuple[Given, DeliveryJob]] = field(default_factory=dict)
     unheard: list[tuple[Done, Settled]] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)
 
@@ -352,7 +352,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         index = data.draw(st.sampled_from([i for i, ground in enumerate(self.grounds) if ground.calls]))
         self.make(ground := self.at(index), data.draw(st.sampled_from(ground.calls[-3:])))
 
-    def make(self, ground: Ground, call: Call) -> dict[str, tuple[Given, Job]]:
+    def make(self, ground: Ground, call: Call) -> dict[str, tuple[Given, DeliveryJob]]:
         """Make a call to Redis and to the model, and compare what they say; returns what slots hold by it."""
         ground.was_wide |= {it.token for it in ground.model.receivers.values() if it.limit > 1}
         again = {slot for slot in call.slots if slot in ground.model.pending}
@@ -540,7 +540,7 @@ class ReceiversMachine(RuleBasedStateMachine):
             assert (state is not None) == (token in model.receivers)
             assert strings(line) == [batch.bid for batch in it.line]
             assert self.ages(its) == {name: lease.ends.age for name, lease in it.leases.items()}
-            self.check_state(model, it, msgspec.msgpack.decode(state, type=State) if state else State())
+            self.check_state(model, it, msgspec.msgpack.decode(state, type=ReceiverState) if state else ReceiverState())
         self.check_places(ground)
 
     def check_slots(self, model: Model, pending: list[bytes]) -> None:
@@ -554,7 +554,7 @@ class ReceiversMachine(RuleBasedStateMachine):
             for slot in model.pending.keys() | model.last.keys()
         }
 
-    def check_state(self, model: Model, it: Receiver, state: State) -> None:
+    def check_state(self, model: Model, it: Receiver, state: ReceiverState) -> None:
         held = model.held(it.token)
         assert (state.held, state.leased, state.limit) == (len(held), len(it.leases), it.limit)
         assert (state.failures, state.refusals, state.tag) == (it.failures, it.refusals, it.tag)
@@ -594,7 +594,7 @@ def a_receiver(token: str, concurrency: int) -> Subscriber:
 
 
 async def publish(partition: Partition, *whom: Subscriber) -> None:
-    offer = Offer(Route(Kind("widgets", "update", "default"), whom), b"{}", "pam")
+    offer = Offer(Route(EventKind("widgets", "update", "default"), whom), b"{}", "pam")
     await events.publish(partition, [offer], version=0, limits=PublishLimits(id_window_ms=1, ids_max=1))
 
 
@@ -610,7 +610,7 @@ async def permitted(partition: Partition, token: str, lease: str, *, limit: int,
     return await receivers.take_permit(partition, token, lease=lease, limit=limit, version=version, lease_ms=lease_ms)
 
 
-def settled(given: Given, job: Job, settlement: Settlement) -> tuple[Done, Settled]:
+def settled(given: Given, job: DeliveryJob, settlement: Settlement) -> tuple[Done, Settled]:
     """A settlement for the model, and the same for Redis.
 
     Nobody is called with a batch that was dropped; of those whose receiver is gone, some are tried and some are not.

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from conftest import Topology
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model import token as tokens
-from doubledecker.model.event import Kind
+from doubledecker.model.event import EventKind
 from doubledecker.model.routing import Route
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
@@ -144,7 +144,7 @@ class RegistryMachine(RuleBasedStateMachine):
         assert snapshot.subscribers == self.subscribers
         for topic in TOPICS:
             expected = {name for name, subscriber in self.subscribers.items() if topic in subscriber.topics}
-            received = [each.token for each in snapshot.route(Kind(topic, "update", "default")).receivers]
+            received = [each.token for each in snapshot.route(EventKind(topic, "update", "default")).receivers]
             assert sorted(received) == sorted(expected)
         assert snapshot.owners.items() <= self.owners.items()
 
@@ -164,7 +164,7 @@ class RegistryMachine(RuleBasedStateMachine):
     def publish(self, which: int, index: int) -> None:
         partition = self.world.partitions.all[index % len(self.versions)]
         version = self.copies[which].snapshot.version
-        offer = Offer(Route(Kind("widgets", "update", "default")), b"m", "ann")
+        offer = Offer(Route(EventKind("widgets", "update", "default")), b"m", "ann")
         reply = self.world.run(events.publish(partition, [offer], version=version, limits=PublishLimits()))
         if version < self.answered:
             assert reply.outcome is Accepted.STALE, "an answered change was not felt"

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from doubledecker.errors import BadRequest, Refused, TooLarge
 from doubledecker.model import event as parsing
 from doubledecker.model import json_body
-from doubledecker.model.event import Event, EventLimits, Offered, accept, encode, parse_offered, parse_posted
+from doubledecker.model.event import AcceptedEvent, EventLimits, Offered, accept, encode, parse_offered, parse_posted
 
 LIMITS = EventLimits(data_bytes_max=1000, depth_max=8)
 
 
-def posted(**fields: object) -> Event:
+def posted(**fields: object) -> AcceptedEvent:
     body = json.dumps({"type": "create", "url": "https://a.example/1", **fields}).encode()
     return parse_posted(body, topic="widgets", id_="id-1", now_ms=42, limits=LIMITS)
 
 
-def offered(**fields: object) -> Event:
+def offered(**fields: object) -> AcceptedEvent:
     body = json.dumps({"topic": "widgets", "type": "a.b-c_D", **fields}).encode()
     return accept(parse_offered(body), id_="id-1", now_ms=42, limits=LIMITS)
 

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from doubledecker.model import matching, routing
 from doubledecker.model import token as tokens
-from doubledecker.model.event import Kind
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import EventKind
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.routing import Registry
 
 OWNERS = st.sampled_from(["ann", "bob", "root", ""])
-KIND = Kind("page", "view", "red")
+KIND = EventKind("page", "view", "red")
 
 
 @given(st.lists(OWNERS, max_size=12), st.integers(0, 4), st.lists(st.sampled_from(["ann", "bob", "eve"]), min_size=1))
 def test_no_client_gets_more_copies_of_anothers_event_than_allowed(owners: list[str], most: int, publishers: list[str]):
     registry = Registry(copies_max=most)
-    registry.put_queues([Queue(f"q{n}", owner, (".*",)) for n, owner in enumerate(owners)])
+    registry.put_queues([RegisteredQueue(f"q{n}", owner, (".*",)) for n, owner in enumerate(owners)])
     for publisher in publishers:
         route = registry.route(KIND, publisher)
 
@@ -52,11 +52,11 @@ def test_a_secret_that_has_ended_may_be_another_clients():
 
 def test_who_is_called_is_made_once_and_kept_as_queues_change():
     registry = Registry()
-    registry.put_queues([Queue(f"q{n}", "ann", (".*",), callback="https://a.example/") for n in range(3)])
+    registry.put_queues([RegisteredQueue(f"q{n}", "ann", (".*",), callback="https://a.example/") for n in range(3)])
     before = registry.pushed_to
     registry.put_queue("q1", None)
-    registry.put_queue("q2", Queue("q2", "ann", (".*",)))
-    registry.put_queue("new", Queue("new", "ann", (".*",), callback="https://b.example/"))
+    registry.put_queue("q2", RegisteredQueue("q2", "ann", (".*",)))
+    registry.put_queue("new", RegisteredQueue("new", "ann", (".*",), callback="https://b.example/"))
     after = registry.pushed_to
 
     assert list(before) == ["@q0", "@q1", "@q2"]
@@ -68,14 +68,14 @@ def routed(registry: Registry, tenants: Iterable[str]) -> int:
     """Route an event of each tenant, and say how many names were kept at the most."""
     most = 0
     for tenant in tenants:
-        registry.route(Kind("page", "seen", tenant), "victim")
+        registry.route(EventKind("page", "seen", tenant), "victim")
         most = max(most, registry.names_kept)
     return most
 
 
 def test_what_is_kept_of_many_keys_that_match_the_same_queues_does_not_grow_with_them():
     registry = Registry(copies_max=4)
-    registry.put_queues([Queue(f"x{n}", "stranger", ("[0-9].*:.*",)) for n in range(1_000)])
+    registry.put_queues([RegisteredQueue(f"x{n}", "stranger", ("[0-9].*:.*",)) for n in range(1_000)])
 
     assert routed(registry, map(str, range(20_000))) == 2_000
 
@@ -85,7 +85,9 @@ def test_what_is_kept_of_keys_that_each_match_other_queues_is_bounded(monkeypatc
         monkeypatch.setattr(module, "NAMES_MAX", 10_000)
     registry = Registry(copies_max=4)
     letters = string.ascii_lowercase
-    registry.put_queues([Queue(f"{c}{n}", "stranger", (f".*{c}.*:page:.*",)) for c in letters for n in range(20)])
+    registry.put_queues(
+        [RegisteredQueue(f"{c}{n}", "stranger", (f".*{c}.*:page:.*",)) for c in letters for n in range(20)]
+    )
     tenants = ("".join(c for i, c in enumerate(letters) if n >> i & 1) + "9" for n in range(1, 20_000, 7))
 
     assert routed(registry, tenants) < 2 * (10_000 + len(letters) * 20)

@@ -15,13 +15,13 @@ from doubledecker.lake.queries import Query
 from doubledecker.model import where
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.token import Caller
 from doubledecker.pipeline import search
 from doubledecker.pipeline.erase import tombstones
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.land import landing
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import JournalEntry
 from errands import Desk
 from feed import a_feed
 from lakes import a_lake
@@ -78,7 +78,7 @@ def a_table(root: str, texts: Sequence[bytes] = DATA) -> None:
     for n, data in enumerate(texts):
         key = b"" if n == 4 else b',"key":"key-%d"' % (n % 3)
         tenant = b',"tenant":"T\xc3\xa4"' if n == 2 else b""
-        entries.append(Entry(f"{1_794_740_000_000 + n}-0", (("p", line % (n, n, key + tenant, data)),)))
+        entries.append(JournalEntry(f"{1_794_740_000_000 + n}-0", (("p", line % (n, n, key + tenant, data)),)))
     table = landing.table_of(root, "events")
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
     table.commit(
@@ -156,7 +156,7 @@ async def test_an_events_life_has_its_replays(spark: SparkSession, one: Topology
     async with a_feed(one) as feed:
         mine = await a_lake(spark, feed, tmp_path)
         root = Caller("", "root", is_root=True)
-        await feed.bus.registry.register_queue(Queue("again", "", ("no:no:no",)), caller=root)
+        await feed.bus.registry.register_queue(RegisteredQueue("again", "", ("no:no:no",)), caller=root)
         [event, other] = await feed.publish(2, topic="orders")
         await Desk(mine, one).replay(to_queue="again", where="data.number = 0")
         await Desk(mine, one).replay(to_queue="again", where="abs(timestamp) = 1")

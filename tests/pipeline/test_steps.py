@@ -7,7 +7,7 @@ import pytest
 
 from doubledecker.model.step import StepReport
 from doubledecker.pipeline import steps
-from doubledecker.pipeline.steps import Keeper, Round, Step
+from doubledecker.pipeline.steps import Keeper, PipelineStep, Round
 
 
 class Told:
@@ -24,7 +24,7 @@ class Told:
 
 
 def a_keeper(name: str, act: Callable[[], Round], told: Told) -> Keeper:
-    return Keeper(Step(name, act, interval_s=0.01), told)
+    return Keeper(PipelineStep(name, act, interval_s=0.01), told)
 
 
 def test_one_pass_goes_on_while_there_is_more():
@@ -102,7 +102,7 @@ def test_one_pass_runs_a_later_phase_after_the_others_are_done():
         order.append("measure")
         return Round(1)
 
-    keepers = [Keeper(Step("measure", measure, 0.01, phase=1), Told()), a_keeper("land", land, Told())]
+    keepers = [Keeper(PipelineStep("measure", measure, 0.01, phase=1), Told()), a_keeper("land", land, Told())]
 
     assert steps.pass_all(keepers, threading.Event())
     assert order == ["land", "land", "measure"]

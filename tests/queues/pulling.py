@@ -8,8 +8,8 @@ from itertools import count
 
 import msgspec
 
-from doubledecker.model.event import Event, encode
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import AcceptedEvent, encode
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.routing import Route
 from doubledecker.model.token import Caller
 from doubledecker.queues.bell import Bell
@@ -17,7 +17,7 @@ from doubledecker.queues.ring import Rings
 from doubledecker.store import events
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partitions
-from doubledecker.store.queues import Held, Message
+from doubledecker.store.queues import LeasedMessage, QueueMessage
 from doubledecker.store.write_plan import Offer
 
 ROOT = Caller(id="", name="root", is_root=True)
@@ -25,18 +25,18 @@ ROOT = Caller(id="", name="root", is_root=True)
 _numbers = count()
 
 
-def a_queue(name: str = "work", *patterns: str, **fields: object) -> Queue:
-    queue = Queue(name=name, owner="", patterns=patterns or (".*",))
+def a_queue(name: str = "work", *patterns: str, **fields: object) -> RegisteredQueue:
+    queue = RegisteredQueue(name=name, owner="", patterns=patterns or (".*",))
     return msgspec.structs.replace(queue, **fields)
 
 
-def an_offer(tenant: str, *queues: Queue, topic: str = "widgets", id_: str = "") -> Offer:
+def an_offer(tenant: str, *queues: RegisteredQueue, topic: str = "widgets", id_: str = "") -> Offer:
     number = next(_numbers)
-    event = Event(topic=topic, type="update", t=number, id=id_ or str(number), tenant=tenant)
+    event = AcceptedEvent(topic=topic, type="update", t=number, id=id_ or str(number), tenant=tenant)
     return Offer(Route(event.kind, (), queues), encode(event), "ann", id_)
 
 
-async def push(partitions: Partitions, queue: Queue, tenants: Sequence[str]) -> None:
+async def push(partitions: Partitions, queue: RegisteredQueue, tenants: Sequence[str]) -> None:
     """Put a message on the queue for each of these tenants, in order."""
     by_partition: dict[int, list[Offer]] = {}
     for tenant in tenants:
@@ -48,13 +48,13 @@ async def push(partitions: Partitions, queue: Queue, tenants: Sequence[str]) -> 
             await events.publish(partitions.all[index], part, version=10**9, limits=PublishLimits())
 
 
-def held(messages: Sequence[Message], *, delay_ms: int = 0) -> list[Held]:
-    return [Held(message.id, message.attempt, delay_ms) for message in messages]
+def held(messages: Sequence[QueueMessage], *, delay_ms: int = 0) -> list[LeasedMessage]:
+    return [LeasedMessage(message.id, message.attempt, delay_ms) for message in messages]
 
 
-async def drain(rings: Rings, queue: Queue, *, most: int = 100, count_max: int = 10**9) -> list[Message]:
+async def drain(rings: Rings, queue: RegisteredQueue, *, most: int = 100, count_max: int = 10**9) -> list[QueueMessage]:
     """Pull and ack until nothing is left; returns what was served, in order."""
-    served: list[Message] = []
+    served: list[QueueMessage] = []
     while len(served) < count_max:
         pull = await rings.pull(queue, most=min(most, count_max - len(served)))
         if not pull.messages:
@@ -74,7 +74,7 @@ def jain(shares: Sequence[float]) -> float:
     return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))
 
 
-def shares_of(messages: Sequence[Message]) -> Counter[str]:
+def shares_of(messages: Sequence[QueueMessage]) -> Counter[str]:
     return Counter(message.tenant for message in messages)
 
 

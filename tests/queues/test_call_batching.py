@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from doubledecker.errors import BusAway
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.queues import view
 from doubledecker.queues.call_batching import Pull
 from doubledecker.queues.ring import Patience, Rings
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partitions
-from doubledecker.store.queues import Held, Message
+from doubledecker.store.queues import LeasedMessage, QueueMessage
 from harness import within
 from queues.pulling import a_queue, drain, held, pass_time, push, quiet_rings, rings_with_bell, shares_of
 
@@ -19,7 +19,7 @@ from queues.pulling import a_queue, drain, held, pass_time, push, quiet_rings, r
 SOON_S = 10
 
 
-def counted_queue(name: str = "work") -> Queue:
+def counted_queue(name: str = "work") -> RegisteredQueue:
     return a_queue(name, charge="count")
 
 
@@ -32,12 +32,12 @@ async def calls(partitions: Partitions) -> int:
     return found
 
 
-async def in_hand_and_waiting(partitions: Partitions, queue: Queue) -> tuple[int, int]:
+async def in_hand_and_waiting(partitions: Partitions, queue: RegisteredQueue) -> tuple[int, int]:
     seen = await view.look(partitions, queue)
     return seen.in_flight, seen.waiting
 
 
-def singles(rings: Rings, queue: Queue, count: int) -> list["asyncio.Task[Pull]"]:
+def singles(rings: Rings, queue: RegisteredQueue, count: int) -> list["asyncio.Task[Pull]"]:
     return [asyncio.create_task(rings.pull(queue, most=1)) for _ in range(count)]
 
 
@@ -47,11 +47,11 @@ async def under_way() -> None:
         await asyncio.sleep(0)
 
 
-def of(pulls: list[Pull]) -> list[Message]:
+def of(pulls: list[Pull]) -> list[QueueMessage]:
     return [message for pull in pulls for message in pull.messages]
 
 
-def by_tenant(messages: list[Message]) -> Iterator[list[int]]:
+def by_tenant(messages: list[QueueMessage]) -> Iterator[list[int]]:
     for tenant in shares_of(messages):
         yield [int(message.id.split("-")[1]) for message in messages if message.tenant == tenant]
 
@@ -74,7 +74,7 @@ async def test_shared_pulls_get_different_messages_in_order_and_none_is_lost(par
 async def test_loops_that_pull_and_ack_together_serve_every_message_once(partitions: Partitions):
     queue, rings = counted_queue(), quiet_rings(partitions)
     await push(partitions, queue, [f"t{n % 7}" for n in range(640)])
-    served: list[Message] = []
+    served: list[QueueMessage] = []
     before = await calls(partitions)
 
     async def consume() -> None:
@@ -145,7 +145,7 @@ async def test_a_shared_call_takes_no_more_than_a_call_may(plain: Partitions):
     # Four of them are 180, five would be 225.
     assert await calls(plain) - before == 3
     assert [len(pull.messages) for pull in pulls] == [45] * 10
-    acks = [held(pull.messages) for pull in pulls] + [[Held(f"0-{n}", 1)] for n in range(501, 1_101)]
+    acks = [held(pull.messages) for pull in pulls] + [[LeasedMessage(f"0-{n}", 1)] for n in range(501, 1_101)]
     before = await calls(plain)
     acked = await asyncio.gather(*(rings.ack(queue, each) for each in acks))
     assert await calls(plain) - before == 2
@@ -238,7 +238,7 @@ async def test_time_is_charged_as_if_each_consumer_had_pulled_alone(plain: Parti
     pass_time(plain, 1_000)
     await asyncio.gather(*(rings.ack(queue, held(pull.messages)) for pull in pulls))
     await push(plain, queue, ["quick"] * 100)
-    served: list[Message] = []
+    served: list[QueueMessage] = []
     for _ in range(70):
         messages = (await rings.pull(queue, most=1)).messages
         pass_time(plain, 100)
@@ -327,9 +327,9 @@ async def test_when_all_have_gone_during_the_call_everything_comes_back_at_once(
     assert len(await waited_for(rings, queue, 9)) == 9
 
 
-async def waited_for(rings: Rings, queue: Queue, count: int) -> list[Message]:
+async def waited_for(rings: Rings, queue: RegisteredQueue, count: int) -> list[QueueMessage]:
     """So many messages, long before a lease ends."""
-    messages: list[Message] = []
+    messages: list[QueueMessage] = []
     async with asyncio.timeout(SOON_S):
         while len(messages) < count:
             messages += (await rings.pull(queue, most=count - len(messages))).messages
@@ -426,7 +426,7 @@ async def test_of_two_who_ack_the_same_message_the_first_has_it(partitions: Part
     messages = (await rings.pull(queue, most=4)).messages
     one, two, three, four = held(messages)
     ids = [message.id for message in messages]
-    asked = [[one], [one, two], [Held(three.id, 7)], [three, three], [four, two], [one]]
+    asked = [[one], [one, two], [LeasedMessage(three.id, 7)], [three, three], [four, two], [one]]
     acked = await asyncio.gather(*(rings.ack(queue, each) for each in asked))
 
     # As if one after the other: an attempt that is not the message's takes it from nobody.
@@ -440,8 +440,11 @@ async def test_each_hears_of_its_own_messages_alone(partitions: Partitions):
     messages = (await rings.pull(queue, most=30)).messages
     back = messages[20:]
     await rings.nack(queue, held(back, delay_ms=60_000))
-    strange = [Held("", 1), Held("0-999", 1), Held("99-1", 1)]
-    asked = [[*held(messages[n : n + 2]), Held(messages[n + 2].id, 9), *held([back[n // 3]])] for n in range(0, 18, 3)]
+    strange = [LeasedMessage("", 1), LeasedMessage("0-999", 1), LeasedMessage("99-1", 1)]
+    asked = [
+        [*held(messages[n : n + 2]), LeasedMessage(messages[n + 2].id, 9), *held([back[n // 3]])]
+        for n in range(0, 18, 3)
+    ]
     acked = await asyncio.gather(*(rings.ack(queue, [*strange, *each]) for each in asked))
 
     assert [set(ids) for ids in acked] == [{m.id for m in messages[n : n + 2]} for n in range(0, 18, 3)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from doubledecker.model.queue import Queue, Rule
+from doubledecker.model.queue import FacetRule, RegisteredQueue
 from doubledecker.store import facets
 from doubledecker.store.partitions import Partitions
 from queues.pulling import a_queue, drain, held, jain, pass_time, push, quiet_rings, shares_of
@@ -18,7 +18,7 @@ EACH = 10
 IDEAL = 100 * EACH
 
 
-async def noise(partitions: Partitions, queue: Queue, *, noisy: int = 5000) -> None:
+async def noise(partitions: Partitions, queue: RegisteredQueue, *, noisy: int = 5000) -> None:
     """NN-100: one tenant enqueues thousands, then 99 tenants ten each; then consumers start."""
     await push(partitions, queue, ["noisy"] * noisy)
     await push(partitions, queue, [tenant for tenant in QUIET for _ in range(EACH)])
@@ -132,7 +132,7 @@ async def test_weights_are_kept_within_two_percent(plain: Partitions, charge: st
     queue = a_queue(charge=charge, lease_ms=3_600_000)
     weights = {"one": 1.0, "two": 2.0, "four": 4.0}
     for tenant, weight in weights.items():
-        await facets.set_rule(plain.home, queue, tenant, Rule(weight=weight))
+        await facets.set_rule(plain.home, queue, tenant, FacetRule(weight=weight))
     await push(plain, queue, [tenant for tenant in weights for _ in range(450)])
     rings = quiet_rings(plain)
     served = []
@@ -169,9 +169,9 @@ async def test_a_tenant_in_a_partition_that_ran_empty_waits_for_nobody_elses_deb
 
 
 def an_event(tenant: str):
-    from doubledecker.model.event import Event
+    from doubledecker.model.event import AcceptedEvent
 
-    return Event(topic="widgets", type="update", tenant=tenant)
+    return AcceptedEvent(topic="widgets", type="update", tenant=tenant)
 
 
 @dataclass
@@ -179,7 +179,7 @@ class Factory:
     """Workers in virtual time: quick tenants' jobs take 20 ms, the slow one's a second."""
 
     partitions: Partitions
-    queue: Queue
+    queue: RegisteredQueue
     workers: int
     now_ms: int = 0
     waits: dict[str, list[int]] = field(default_factory=dict)
@@ -254,11 +254,11 @@ async def test_a_tenant_is_paused_resumed_and_capped_while_it_is_served(partitio
     at = partitions.of(an_event("ann").kind)
     await push(partitions, queue, ["ann"] * 50 + ["bob"] * 300)
     await drain(rings, queue, most=4, count_max=20)
-    await facets.set_rule(at, queue, "ann", Rule(paused=True))
+    await facets.set_rule(at, queue, "ann", FacetRule(paused=True))
     paused = await drain(rings, queue, most=4, count_max=40)
-    await facets.set_rule(at, queue, "ann", Rule())
+    await facets.set_rule(at, queue, "ann", FacetRule())
     resumed = await drain(rings, queue, most=4, count_max=40)
-    await facets.set_rule(at, queue, "ann", Rule(concurrency=2))
+    await facets.set_rule(at, queue, "ann", FacetRule(concurrency=2))
     capped = [message for _ in range(8) for message in (await rings.pull(queue, most=6)).messages]
 
     assert shares_of(paused) == {"bob": 40}

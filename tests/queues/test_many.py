@@ -1,6 +1,6 @@
 """Many tenants and many messages in one call, which the scripts ask about together and not one by one."""
 
-from doubledecker.model.queue import Rule
+from doubledecker.model.queue import FacetRule
 from doubledecker.store import events, facets, queue_contents
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partitions
@@ -131,7 +131,7 @@ async def test_a_cap_counts_what_was_in_flight_before_it(plain: Partitions):
     await push(plain, queue, [*["ann"] * 1_500, *["bob"] * 700])
     in_hand = [message for _ in range(10) for message in (await rings.pull(queue, most=200)).messages]
     of_ann = [message for message in in_hand if message.tenant == "ann"]
-    await facets.set_rule(plain.home, queue, "ann", Rule(concurrency=len(of_ann)))
+    await facets.set_rule(plain.home, queue, "ann", FacetRule(concurrency=len(of_ann)))
     rest = await rings.pull(queue, most=200)
     assert (len(of_ann), rest.messages) == (1_300, ())
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doubledecker.errors import BadRequest
-from doubledecker.model.matching import PATTERN_LENGTH_MAX, Matcher, check_pattern
+from doubledecker.model.matching import PATTERN_LENGTH_MAX, PatternMatcher, check_pattern
 from doubledecker.model.queue import parse
 
 PARTS = ("a", "b", "-", "page", ":", "[a-z]", r"\d", ".", ".*", "(a|b)", "x?", "[^:]+", r"\.", "(view|click)*")
@@ -25,7 +25,7 @@ some_patterns = st.lists(some_pattern | st.just(LARGE), min_size=1, max_size=2)
 @given(patterns=st.lists(some_pattern, min_size=1, max_size=4), key=some_key)
 @settings(max_examples=200, deadline=None)
 def test_a_pattern_matches_what_python_says_it_matches(patterns: list[str], key: str):
-    matcher = Matcher()
+    matcher = PatternMatcher()
     for i, pattern in enumerate(patterns):
         matcher.put(f"q{i}", (pattern,))
 
@@ -40,7 +40,7 @@ def test_a_pattern_matches_what_python_says_it_matches(patterns: list[str], key:
 @settings(max_examples=100, deadline=None)
 def test_after_any_changes_the_answers_are_those_of_a_fresh_start(changes: list, keys: list[str]):
     """Remembered answers are only tested against what changed since; this must not show."""
-    matcher, kept = Matcher(), {}
+    matcher, kept = PatternMatcher(), {}
     for name, owner, patterns in changes:
         kept.pop(name, None)
         if patterns is not None:
@@ -52,7 +52,7 @@ def test_after_any_changes_the_answers_are_those_of_a_fresh_start(changes: list,
 
 
 def test_an_answer_survives_more_changes_than_are_remembered():
-    matcher = Matcher()
+    matcher = PatternMatcher()
     matcher.put("kept", ("a:.*",))
     assert matcher.match("a:page:view") == ("kept",)
     for number in range(10_100):
@@ -65,14 +65,14 @@ def test_an_answer_survives_more_changes_than_are_remembered():
 
 
 def test_several_patterns_of_one_queue_match_once():
-    matcher = Matcher()
+    matcher = PatternMatcher()
     matcher.put("q", ("a:.*", ".*:page:.*", "a:page:view"))
 
     assert matcher.match("a:page:view") == ("q",)
 
 
 def test_ten_thousand_patterns_are_matched_at_once_and_one_change_costs_little():
-    matcher = Matcher()
+    matcher = PatternMatcher()
     matcher.put_all({f"q{n}": ("", (f"tenant-{n}:[a-z_]+:(view|click)",)) for n in range(10_000)})
     matcher.put("all", (".*",))
     assert matcher.match("tenant-77:page:view") == ("all", "q77")

@@ -13,8 +13,8 @@ from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.publish import Publisher
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import Conflict, Forbidden, QueueFull
-from doubledecker.model.event import Event, draft
-from doubledecker.model.queue import Rule
+from doubledecker.model.event import AcceptedEvent, draft
+from doubledecker.model.queue import FacetRule
 from doubledecker.model.token import Caller
 from doubledecker.store import events, facets, queues
 from doubledecker.store.events import PublishLimits
@@ -36,16 +36,18 @@ async def a_publisher(partitions: Partitions) -> AsyncIterator[tuple[Publisher, 
     await asyncio.gather(running, return_exceptions=True)
 
 
-def some_events(*numbers: int, tenant: str = "acme", topic: str = "widgets", type_: str = "update") -> list[Event]:
-    return [Event(topic=topic, type=type_, t=n, id=f"e{n}", tenant=tenant) for n in numbers]
+def some_events(
+    *numbers: int, tenant: str = "acme", topic: str = "widgets", type_: str = "update"
+) -> list[AcceptedEvent]:
+    return [AcceptedEvent(topic=topic, type=type_, t=n, id=f"e{n}", tenant=tenant) for n in numbers]
 
 
-def publishing(publisher: Publisher, client: str, events: list[Event], *, is_whole: bool = False) -> Awaitable:
+def publishing(publisher: Publisher, client: str, events: list[AcceptedEvent], *, is_whole: bool = False) -> Awaitable:
     drafts = [draft(event, is_id_given=False, index=i) for i, event in enumerate(events)]
     return publisher.publish(client, drafts, is_whole=is_whole)
 
 
-def times(messages: Sequence[queues.Message]) -> list[int]:
+def times(messages: Sequence[queues.QueueMessage]) -> list[int]:
     return [msgspec.json.decode(message.event)["t"] for message in messages]
 
 
@@ -233,7 +235,7 @@ class TestFull:
     async def test_a_paused_tenant_that_wakes_hides_nobody(self, plain: Partitions):
         """It stood first in the ring, could not be served, and a pull of one came back empty."""
         queue = a_queue()
-        await facets.set_rule(plain.home, queue, "aaa", Rule(paused=True))
+        await facets.set_rule(plain.home, queue, "aaa", FacetRule(paused=True))
         await push(plain, queue, ["zzz", "aaa"])
 
         pull = await quiet_rings(plain).pull(queue, most=1)

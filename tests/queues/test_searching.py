@@ -7,9 +7,9 @@ from random import Random
 
 from doubledecker.bus.pattern_search import Searcher
 from doubledecker.model.cache import ScanResistantCache
-from doubledecker.model.event import Kind
-from doubledecker.model.matching import SHELF_STEPS, Matcher, steps_of
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import EventKind
+from doubledecker.model.matching import SHELF_STEPS, PatternMatcher, steps_of
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.routing import Registry
 
 
@@ -26,7 +26,7 @@ def new_keys(count: int) -> list[str]:
 
 class TestSets:
     def test_a_set_is_bounded_in_steps(self):
-        matcher = Matcher()
+        matcher = PatternMatcher()
         for n in range(40):
             matcher.put(f"q{n}", tuple(hostile(20 * n + at) for at in range(20)), owner=f"client-{n % 2}")
         [lookup] = matcher.search(["a:b:c"]).lookups
@@ -36,7 +36,7 @@ class TestSets:
             assert sum(map(steps_of, named.patterns._patterns)) <= SHELF_STEPS
 
     def test_a_client_with_costly_patterns_shares_no_set_with_others(self):
-        matcher = Matcher()
+        matcher = PatternMatcher()
         matcher.put("honest", (".*:page:.*",), owner="ann")
         matcher.put("small", (".*[^b]{3}z.*",), owner="bob")
         for n in range(3):
@@ -47,7 +47,7 @@ class TestSets:
         assert sorted(map(sorted, together)) == [["honest", "small"], ["hostile0", "hostile1", "hostile2"]]
 
     def test_a_client_with_few_steps_left_shares_again(self):
-        matcher = Matcher()
+        matcher = PatternMatcher()
         matcher.put("honest", (".*:page:.*",), owner="ann")
         for n in range(3):
             matcher.put(f"q{n}", (hostile(n),), owner="eve")
@@ -59,7 +59,7 @@ class TestSets:
         assert matcher.match("eve:page:x") == ("honest", "q0")
 
     def test_the_same_pattern_of_many_queues_is_compiled_once(self):
-        matcher = Matcher()
+        matcher = PatternMatcher()
         for n in range(1000):
             matcher.put(f"q{n}", (".*",), owner="ann")
 
@@ -70,7 +70,7 @@ class TestSets:
 
     def test_a_full_set_of_costly_patterns_misses_no_match(self):
         """RE2 says that nothing matches when a set runs out of memory."""
-        matcher = Matcher()
+        matcher = PatternMatcher()
         patterns = {f"q{n}": hostile(n) for n in range(60)}
         for name, pattern in patterns.items():
             matcher.put(name, (pattern,), owner="eve")
@@ -84,8 +84,10 @@ class TestSearching:
     async def test_others_have_their_turn_while_new_keys_are_matched(self):
         """One request with hundreds of new keys held the loop for seconds."""
         registry = Registry()
-        registry.put_queues([Queue(f"q{n}", "eve", tuple(hostile(8 * n + at) for at in range(8))) for n in range(4)])
-        kinds = [Kind(topic, type_, tenant) for tenant, topic, type_ in (key.split(":") for key in new_keys(60))]
+        registry.put_queues(
+            [RegisteredQueue(f"q{n}", "eve", tuple(hostile(8 * n + at) for at in range(8))) for n in range(4)]
+        )
+        kinds = [EventKind(topic, type_, tenant) for tenant, topic, type_ in (key.split(":") for key in new_keys(60))]
         search = registry.search(kinds)
         assert search is not None
         pieces = len(list(search.pieces()))
@@ -111,8 +113,8 @@ class TestSearching:
         patterns = [".*:page:.*", "[a-m]+:.*", ".*[aeiou]{2}.*", hostile(3)]
         registry, other = Registry(), Registry()
         for each in (registry, other):
-            each.put_queues([Queue(f"q{n}", "ann", (pattern,)) for n, pattern in enumerate(patterns)])
-        kinds = [Kind("page", "view", tenant) for tenant in ("abba", "zoo", "aeon", "x" * 60)]
+            each.put_queues([RegisteredQueue(f"q{n}", "ann", (pattern,)) for n, pattern in enumerate(patterns)])
+        kinds = [EventKind("page", "view", tenant) for tenant in ("abba", "zoo", "aeon", "x" * 60)]
         search = registry.search(kinds)
         assert search is not None
         searcher = Searcher()
@@ -125,11 +127,11 @@ class TestSearching:
 
     def test_a_change_while_a_search_runs_is_not_missed(self):
         registry = Registry()
-        registry.put_queues([Queue("old", "ann", (".*",)), Queue("gone", "ann", (".*",))])
-        kind = Kind("page", "view", "acme")
+        registry.put_queues([RegisteredQueue("old", "ann", (".*",)), RegisteredQueue("gone", "ann", (".*",))])
+        kind = EventKind("page", "view", "acme")
         search = registry.search([kind])
         assert search is not None
-        registry.put_queue("new", Queue("new", "ann", ("acme:.*",)))
+        registry.put_queue("new", RegisteredQueue("new", "ann", ("acme:.*",)))
         registry.put_queue("gone", None)
         for lookup, named in search.pieces():
             lookup.add(named.match(lookup.key))
@@ -170,7 +172,7 @@ class TestCache:
 
 
 def test_a_hundred_thousand_tenants_that_publish_in_turn_are_remembered():
-    matcher = Matcher()
+    matcher = PatternMatcher()
     matcher.put("q", (".*:page:.*",))
     keys = [f"tenant-{n}:page:view" for n in range(100_000)]
     for _ in range(3):

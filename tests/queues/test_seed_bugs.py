@@ -6,7 +6,7 @@ import time
 import pytest
 
 from doubledecker.errors import BadRequest
-from doubledecker.model.matching import Matcher, check_pattern
+from doubledecker.model.matching import PatternMatcher, check_pattern
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.queues import pull
 from queues.pulling import a_queue, drain, held, pass_time, push, quiet_rings, rings_with_bell
@@ -32,7 +32,7 @@ async def test_a_facet_enters_the_order_with_its_first_message(plain: Partitions
 
 async def test_a_routing_key_is_taken_apart_and_matched_without_functions_that_do_not_exist(plain: Partitions):
     """`split` and `message_topic.find` are no functions of Redis's Lua; here patterns never reach Redis."""
-    matcher = Matcher()
+    matcher = PatternMatcher()
     matcher.put("emails", (".*:email_event:.*",))
 
     assert matcher.match("5:email_event:opened_email") == ("emails",)
@@ -58,7 +58,7 @@ async def test_pulling_from_an_empty_queue_returns_nothing(partitions: Partition
 )
 def test_patterns_are_regular_expressions(pattern: str, key: str):
     """Lua's patterns know no alternation and no `\\d`, and take a `-` for a repetition."""
-    matcher = Matcher()
+    matcher = PatternMatcher()
     matcher.put("q", (pattern,))
 
     assert matcher.match(key) == ("q",)
@@ -72,7 +72,7 @@ def test_a_hostile_pattern_blocks_nobody(pattern: str):
         check_pattern(pattern)
     except BadRequest:
         return  # refused before it is anyone's business
-    matcher = Matcher()
+    matcher = PatternMatcher()
     matcher.put("hostile", (pattern,))
     matcher.put("honest", ("a+:page:.*",))
     longest = "a" * 64 + ":page:" + "a" * 64

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from conftest import Topology
-from doubledecker.model.queue import Queue, Rule
+from doubledecker.model.queue import FacetRule, RegisteredQueue
 from doubledecker.queues.call_batching import Pull
 from doubledecker.queues.ring import Rings
 from doubledecker.store import facets
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partitions
-from doubledecker.store.queues import Held
+from doubledecker.store.queues import LeasedMessage
 from harness import within
 from queues.pulling import a_queue, held, pass_time, push, quiet_rings, rings_with_bell
 
@@ -21,7 +21,7 @@ from queues.pulling import a_queue, held, pass_time, push, quiet_rings, rings_wi
 SOON_S = 0.7
 
 
-async def wait_for_one(rings: Rings, queue: Queue, *, wait_ms: int = 20_000) -> "asyncio.Task[Pull]":
+async def wait_for_one(rings: Rings, queue: RegisteredQueue, *, wait_ms: int = 20_000) -> "asyncio.Task[Pull]":
     """A pull that is really waiting."""
     waiting = asyncio.create_task(rings.pull_waiting(queue, most=10, wait_ms=wait_ms))
     await asyncio.sleep(0.15)
@@ -54,7 +54,7 @@ async def test_a_push_wakes_whoever_waits_in_any_process(partitions: Partitions,
 
 async def test_an_ack_that_frees_a_place_wakes_whoever_waits(plain: Partitions):
     queue = a_queue()
-    await facets.set_rule(plain.home, queue, "ann", Rule(concurrency=1))
+    await facets.set_rule(plain.home, queue, "ann", FacetRule(concurrency=1))
     await push(plain, queue, ["ann", "ann"])
     async with rings_with_bell(plain) as rings:
         [first] = (await rings.pull(queue, most=10)).messages
@@ -67,10 +67,10 @@ async def test_an_ack_that_frees_a_place_wakes_whoever_waits(plain: Partitions):
         assert second.id != first.id
 
 
-@pytest.mark.parametrize("change", [Rule(), Rule(weight=2.0), Rule(concurrency=5)])
-async def test_a_change_of_rules_wakes_whoever_waits(plain: Partitions, change: Rule):
+@pytest.mark.parametrize("change", [FacetRule(), FacetRule(weight=2.0), FacetRule(concurrency=5)])
+async def test_a_change_of_rules_wakes_whoever_waits(plain: Partitions, change: FacetRule):
     queue = a_queue()
-    await facets.set_rule(plain.home, queue, "ann", Rule(paused=True))
+    await facets.set_rule(plain.home, queue, "ann", FacetRule(paused=True))
     await push(plain, queue, ["ann"])
     async with rings_with_bell(plain) as rings:
         waiting = await wait_for_one(rings, queue)
@@ -83,7 +83,7 @@ async def test_a_change_of_rules_wakes_whoever_waits(plain: Partitions, change: 
 
 async def test_a_rate_wakes_a_waiting_pull_when_the_next_message_may_go(plain: Partitions):
     queue = a_queue()
-    await facets.set_rule(plain.home, queue, "ann", Rule(rate_per_s=4))
+    await facets.set_rule(plain.home, queue, "ann", FacetRule(rate_per_s=4))
     await push(plain, queue, ["ann"] * 4)
     async with rings_with_bell(plain) as rings:
         started = time.monotonic()
@@ -97,7 +97,7 @@ async def test_a_rate_wakes_a_waiting_pull_when_the_next_message_may_go(plain: P
 @pytest.mark.parametrize("rate_per_s", [100.0, 5_000.0])
 async def test_a_high_rate_is_reached_also_by_pulls_that_are_far_apart(plain: Partitions, rate_per_s: float):
     queue = a_queue()
-    await facets.set_rule(plain.home, queue, "ann", Rule(rate_per_s=rate_per_s))
+    await facets.set_rule(plain.home, queue, "ann", FacetRule(rate_per_s=rate_per_s))
     await push(plain, queue, ["ann"] * 2000)
     rings = quiet_rings(plain)
     served, started = 0, await plain.home.time_ms()
@@ -113,7 +113,7 @@ async def test_a_high_rate_is_reached_also_by_pulls_that_are_far_apart(plain: Pa
 async def test_a_rate_holds_for_a_tenant_that_enqueues_one_message_at_a_time(plain: Partitions):
     """What the rate asks for was forgotten as soon as its line was empty."""
     queue = a_queue()
-    await facets.set_rule(plain.home, queue, "ann", Rule(rate_per_s=0.01))
+    await facets.set_rule(plain.home, queue, "ann", FacetRule(rate_per_s=0.01))
     rings = quiet_rings(plain)
     served = 0
     for _ in range(5):
@@ -130,12 +130,12 @@ async def test_a_rate_holds_for_a_tenant_that_enqueues_one_message_at_a_time(pla
 async def test_the_end_of_a_lease_that_began_after_the_wait_is_noticed(plain: Partitions):
     """The one who waits does not know of it, and the one who knows has died."""
     queue = a_queue()
-    await facets.set_rule(plain.home, queue, "ann", Rule(paused=True))
+    await facets.set_rule(plain.home, queue, "ann", FacetRule(paused=True))
     await push(plain, queue, ["ann"])
     async with rings_with_bell(plain) as rings:
         waiting = await wait_for_one(rings, queue)
         # Taken away before the bell's news gets around, by one who then dies.
-        await facets.set_rule(plain.home, queue, "ann", Rule())
+        await facets.set_rule(plain.home, queue, "ann", FacetRule())
         await quiet_rings(plain).pull(queue, most=1, lease_ms=400)
         pull = await within(waiting, 10)
 
@@ -149,7 +149,7 @@ async def test_a_delay_wakes_whoever_waits_when_it_is_over(plain: Partitions):
     async with rings_with_bell(plain) as rings:
         [message] = (await rings.pull(queue, most=1)).messages
         started = time.monotonic()
-        await rings.nack(queue, [Held(message.id, message.attempt, delay_ms=300)])
+        await rings.nack(queue, [LeasedMessage(message.id, message.attempt, delay_ms=300)])
         [again] = (await rings.pull_waiting(queue, most=1, wait_ms=20_000)).messages
 
     assert again.attempt == 2
@@ -187,18 +187,18 @@ async def test_settling_what_is_unknown_foreign_or_malformed_changes_nothing(par
     rings = quiet_rings(partitions)
     [message] = (await rings.pull(queue, most=1)).messages
     strange = [
-        Held("0-999", 1),
-        Held("99-1", 1),
-        Held("", 1),
-        Held("-", 1),
-        Held("x-1", 1),
-        Held("0", 1),
-        Held("0-", 1),
-        Held("-1-1", 1),
-        Held("٣-1", 1),
-        Held(message.id, 2),
-        Held(message.id, 0),
-        Held(message.id, -1),
+        LeasedMessage("0-999", 1),
+        LeasedMessage("99-1", 1),
+        LeasedMessage("", 1),
+        LeasedMessage("-", 1),
+        LeasedMessage("x-1", 1),
+        LeasedMessage("0", 1),
+        LeasedMessage("0-", 1),
+        LeasedMessage("-1-1", 1),
+        LeasedMessage("٣-1", 1),
+        LeasedMessage(message.id, 2),
+        LeasedMessage(message.id, 0),
+        LeasedMessage(message.id, -1),
     ]
 
     assert await rings.ack(queue, strange) == []

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from doubledecker.stages import Chain, Event, Exponential, Hedge, Poisson, Simulated, Stage, Timeout, simulate
-from doubledecker.stages.simulation.caller import Caller
+from doubledecker.stages.simulation.caller import SimulatedCaller
 from stages.rehearsal import Broken, now, virtually
 from stages.test_laws import POOLED, STAGES
 
@@ -59,7 +59,7 @@ def ends(*works) -> list[str]:
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        callers = [Caller(work, lambda _, how: found.append(how), loop) for work in works]
+        callers = [SimulatedCaller(work, lambda _, how: found.append(how), loop) for work in works]
         loop.call_soon(lambda: [caller.begin() for caller in callers])
         await asyncio.sleep(100)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from doubledecker.stages.simulation import comparison, files, runs, series
-from doubledecker.stages.simulation.files import Source
+from doubledecker.stages.simulation.files import ScenarioFile
 from doubledecker.stages.simulation.report import Report
-from doubledecker.stages.simulation.runs import Plan
+from doubledecker.stages.simulation.runs import RunPlan
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "simulations"
@@ -20,7 +20,7 @@ NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "redr
 def _reports(name: str, *, duration: float, replications: int = 1) -> dict[str, Report]:
     source = files.read(EXAMPLES / f"{name}.py")
     plans = {
-        chain: Plan(source, chain, (("duration", duration),), replications=replications, sample_every=duration / 100)
+        chain: RunPlan(source, chain, (("duration", duration),), replications=replications, sample_every=duration / 100)
         for chain in files.load(source).chains
     }
     return dict(zip(plans, runs.reports(list(plans.values()), runs.here), strict=True))
@@ -70,7 +70,7 @@ def test_a_breaker_saves_waiting_and_one_that_opens_too_easily_costs_success():
     found = _reports("breaker_tuning", duration=60)
     source = files.read(EXAMPLES / "breaker_tuning.py")
     settings = (("duration", 60), ("breaker.threshold", 0.1))
-    [easy] = runs.reports([Plan(source, "breaker", settings, replications=1)], runs.here)
+    [easy] = runs.reports([RunPlan(source, "breaker", settings, replications=1)], runs.here)
 
     assert _measure(found["none"], "latency p95") == 1.0
     assert _measure(found["breaker"], "latency p95") < 0.2
@@ -91,9 +91,9 @@ def test_the_files_on_the_page_can_be_run():
     toml, python = re.search(r"```toml\n(.+?)```.+?```python\n(.+?)```", PAGE.read_text(), re.DOTALL).groups()
 
     for name, text in (("page.toml", toml), ("page.py", python)):
-        source = Source(f"/nowhere/{name}", text)
+        source = ScenarioFile(f"/nowhere/{name}", text)
         scenario = files.load(source)
-        plans = [Plan(source, chain, (("duration", 5),), replications=1) for chain in scenario.chains]
+        plans = [RunPlan(source, chain, (("duration", 5),), replications=1) for chain in scenario.chains]
         assert all(report.replications[0].sent > 100 for report in runs.reports(plans, runs.here))
 
 

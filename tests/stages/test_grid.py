@@ -5,10 +5,10 @@ import pytest
 from doubledecker.stages import Bulkhead, Fifo, LogNormal, Poisson, Retry, Simulated, Timeout, simulate
 from doubledecker.stages.errors import ChainInvalid, ScenarioInvalid
 from doubledecker.stages.simulation import files, grid, runs
-from doubledecker.stages.simulation.files import Source
-from doubledecker.stages.simulation.runs import Plan
+from doubledecker.stages.simulation.files import ScenarioFile
+from doubledecker.stages.simulation.runs import RunPlan
 
-SOURCE = Source(
+SOURCE = ScenarioFile(
     "/nowhere/guard.py",
     """
 from doubledecker.stages import *
@@ -106,7 +106,7 @@ def test_a_path_that_leads_nowhere_or_to_what_cannot_be_is_refused(path: str, va
 
 def test_a_sweep_gives_what_single_runs_give():
     points = grid.points([grid.parse("retry.attempts=1..3"), grid.parse("timeout=0.1,0.3")])
-    swept = runs.reports([Plan(SOURCE, "guard", point) for point in points], runs.here)
+    swept = runs.reports([RunPlan(SOURCE, "guard", point) for point in points], runs.here)
 
     found = files.load(SOURCE)
     for point, report in zip(points, swept, strict=True):
@@ -118,7 +118,7 @@ def test_a_sweep_gives_what_single_runs_give():
 
 def test_the_number_of_processes_changes_nothing():
     points = grid.points([grid.parse("retry=1,2")])
-    plans = [Plan(SOURCE, "guard", point, sample_every=1.0) for point in points]
+    plans = [RunPlan(SOURCE, "guard", point, sample_every=1.0) for point in points]
     alone = runs.reports(plans, runs.here)
 
     assert runs.reports(plans, runs.in_processes(2)) == alone
@@ -127,24 +127,26 @@ def test_the_number_of_processes_changes_nothing():
 
 
 def test_another_seed_is_another_result_and_more_replications_begin_with_the_same():
-    plan = Plan(SOURCE, "guard")
+    plan = RunPlan(SOURCE, "guard")
     [usual] = runs.reports([plan], runs.here)
-    [other] = runs.reports([Plan(SOURCE, "guard", seed=6)], runs.here)
-    [more] = runs.reports([Plan(SOURCE, "guard", replications=5)], runs.here)
+    [other] = runs.reports([RunPlan(SOURCE, "guard", seed=6)], runs.here)
+    [more] = runs.reports([RunPlan(SOURCE, "guard", replications=5)], runs.here)
 
     assert usual != other
     assert more.replications[:3] == usual.replications
 
 
 def test_what_fails_in_another_process_is_told_here():
-    broken = Source("/nowhere/broken.py", SOURCE.text.replace("Poisson(30)", "type('Never', (), {'arrivals': 5})()"))
+    broken = ScenarioFile(
+        "/nowhere/broken.py", SOURCE.text.replace("Poisson(30)", "type('Never', (), {'arrivals': 5})()")
+    )
     with pytest.raises(ChainInvalid, match="traffic"):
-        runs.reports([Plan(broken, "broken")], runs.in_processes(2))
+        runs.reports([RunPlan(broken, "broken")], runs.in_processes(2))
 
 
 def test_retries_cost_calls_and_bring_success():
     points = grid.points([grid.parse("retry.attempts=1..3")])
-    reports = runs.reports([Plan(SOURCE, "guard", point) for point in points], runs.here)
+    reports = runs.reports([RunPlan(SOURCE, "guard", point) for point in points], runs.here)
     calls = [report.stage("simulated", lambda one: one.arrived).mean for report in reports]
     success = [report.success.mean for report in reports]
 

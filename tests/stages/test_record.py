@@ -8,12 +8,12 @@ from doubledecker.stages import Arrival, Chain, LogNormal, Outage, Retry, simula
 from doubledecker.stages.errors import ScenarioInvalid
 from doubledecker.stages.simulation import comparison, series
 from doubledecker.stages.simulation.fit import fit, quantile_of, share_of
-from doubledecker.stages.simulation.record import Attempt, Record
+from doubledecker.stages.simulation.record import Record, RecordedTry
 
 
 def _attempts(
     seed: int, *, count: int = 2_000, availability: float = 0.95, outage: tuple[float, float] = (0, 0), rate: float = 20
-) -> list[Attempt]:
+) -> list[RecordedTry]:
     """Made up with known parameters, at times since an arbitrary beginning."""
     random = Random(seed)
     at, attempts = 1_000.0, []
@@ -22,7 +22,7 @@ def _attempts(
         is_out = outage[0] <= at - 1_000 < outage[1]
         is_success = not is_out and random.random() < availability
         took_s = 0.01 if is_out else LogNormal(0.08, 0.5).draw(random)
-        attempts.append(Attempt(at, took_s, is_success, event=str(number), key="s"))
+        attempts.append(RecordedTry(at, took_s, is_success, event=str(number), key="s"))
     return attempts
 
 
@@ -81,12 +81,12 @@ def test_another_chain_on_the_same_traffic_has_another_outcome():
 
 def test_attempts_of_one_event_belong_together():
     tries = [
-        Attempt(10.0, 1.0, is_success=False, event="a", number=1, key="s"),
-        Attempt(13.0, 1.0, is_success=False, event="a", number=2, key="s"),
-        Attempt(15.0, 0.5, is_success=True, event="a", number=3, key="s"),
-        Attempt(11.0, 0.5, is_success=True, event="b", number=1, key="s"),
-        Attempt(12.0, 0.5, is_success=True, event="a", number=1, key="t"),
-        Attempt(16.0, 0.5, is_success=True, event="old", number=4, key="s"),
+        RecordedTry(10.0, 1.0, is_success=False, event="a", number=1, key="s"),
+        RecordedTry(13.0, 1.0, is_success=False, event="a", number=2, key="s"),
+        RecordedTry(15.0, 0.5, is_success=True, event="a", number=3, key="s"),
+        RecordedTry(11.0, 0.5, is_success=True, event="b", number=1, key="s"),
+        RecordedTry(12.0, 0.5, is_success=True, event="a", number=1, key="t"),
+        RecordedTry(16.0, 0.5, is_success=True, event="old", number=4, key="s"),
     ]
     record = Record(tries)
     [run] = record.report(sample_every=1).replications
@@ -101,14 +101,14 @@ def test_attempts_of_one_event_belong_together():
 
 def test_an_event_that_waited_before_it_was_tried_arrives_when_it_did():
     tries = [
-        Attempt(10.0, 1.0, is_success=False, event="a", number=1, arrived_s=9.5),
-        Attempt(13.0, 1.0, is_success=True, event="a", number=2, arrived_s=9.5),
-        Attempt(11.0, 0.5, is_success=True, event="b", number=1, arrived_s=4.0),
-        Attempt(12.0, 0.5, is_success=True, event="c", number=1),
+        RecordedTry(10.0, 1.0, is_success=False, event="a", number=1, arrived_s=9.5),
+        RecordedTry(13.0, 1.0, is_success=True, event="a", number=2, arrived_s=9.5),
+        RecordedTry(11.0, 0.5, is_success=True, event="b", number=1, arrived_s=4.0),
+        RecordedTry(12.0, 0.5, is_success=True, event="c", number=1),
         # Clocks may differ: nothing is tried before it has arrived.
-        Attempt(12.5, 0.5, is_success=True, event="d", number=1, arrived_s=12.6),
+        RecordedTry(12.5, 0.5, is_success=True, event="d", number=1, arrived_s=12.6),
         # Its first attempt is not in the record: it is no part of the traffic.
-        Attempt(16.0, 0.5, is_success=True, event="old", number=4, arrived_s=0.0),
+        RecordedTry(16.0, 0.5, is_success=True, event="old", number=4, arrived_s=0.0),
     ]
     record = Record(tries)
     [run] = record.report(sample_every=1).replications
@@ -149,15 +149,15 @@ def test_a_record_that_tells_nothing_is_refused():
     with pytest.raises(ScenarioInvalid, match="no attempts"):
         Record([])
     with pytest.raises(ScenarioInvalid, match="no first attempts"):
-        fit(Record([Attempt(0, 1, is_success=True, event="a", number=2)]))
+        fit(Record([RecordedTry(0, 1, is_success=True, event="a", number=2)]))
     with pytest.raises(ScenarioInvalid, match="none of the 1 recorded attempts succeeded"):
-        fit(Record([Attempt(0, 1, is_success=False)]))
+        fit(Record([RecordedTry(0, 1, is_success=False)]))
 
 
 def test_what_a_timeout_cut_off_is_told():
-    cut = Attempt(1.0, 2.0, is_success=False, is_cut=True)
+    cut = RecordedTry(1.0, 2.0, is_success=False, is_cut=True)
 
-    assert fit(Record([Attempt(0, 1, is_success=True), cut])).cut == 0.5
+    assert fit(Record([RecordedTry(0, 1, is_success=True), cut])).cut == 0.5
 
 
 def test_very_many_durations_are_thinned_without_bending_them():

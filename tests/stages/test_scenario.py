@@ -30,7 +30,7 @@ from doubledecker.stages import (
 )
 from doubledecker.stages.errors import ScenarioInvalid, TimedOut
 from doubledecker.stages.simulation import files, vocabulary
-from doubledecker.stages.simulation.files import Source
+from doubledecker.stages.simulation.files import ScenarioFile
 from doubledecker.stages.simulation.scenario import Scenario
 
 DECLARED = """
@@ -88,7 +88,7 @@ WRITTEN = (
 
 
 def _load(text: str, name: str = "a_guard.toml") -> Scenario:
-    return files.load(Source(f"/nowhere/{name}", text))
+    return files.load(ScenarioFile(f"/nowhere/{name}", text))
 
 
 def test_what_is_declared_is_the_chain_that_python_would_write():

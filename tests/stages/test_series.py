@@ -22,7 +22,7 @@ from doubledecker.stages import (
 )
 from doubledecker.stages.errors import ChainInvalid
 from doubledecker.stages.plots import chart, over_grid, over_time, png, svg
-from doubledecker.stages.plots.chart import Chart, Line, Panel
+from doubledecker.stages.plots.chart import Chart, Curve, Panel
 from doubledecker.stages.simulation import grid, series
 
 OUT = Breaker(open_s=2) | Bulkhead(2, Fifo(50)) | Simulated(Constant(0.1), outages=[Outage(10, 20)])
@@ -157,6 +157,6 @@ def test_axes_are_marked_with_round_numbers():
 def test_a_line_is_cut_where_it_has_gaps():
     assert chart.runs((1, 2, 3, 4), (5, None, 7, math.inf)) == [[(1, 5)], [(3, 7)]]
     assert chart.runs((1, 2), (0, 1), is_step=True) == [[(1, 0), (2, 0), (2, 1)]]
-    assert chart.bands((1, 2), Line("", (1, 1), (0, 0), (2, 2))) == [[(1, 2), (2, 2), (2, 0), (1, 0)]]
-    assert Panel("", (Line("", (3.0, 7.0), (0.0, 0.0), (900.0, 900.0)),)).highest == 7.5
+    assert chart.bands((1, 2), Curve("", (1, 1), (0, 0), (2, 2))) == [[(1, 2), (2, 2), (2, 0), (1, 0)]]
+    assert Panel("", (Curve("", (3.0, 7.0), (0.0, 0.0), (900.0, 900.0)),)).highest == 7.5
     assert Chart("", "", (0.0, 1.0), ()).ticks()[0] == (0, "0")

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway
-from doubledecker.model.event import Kind
+from doubledecker.model.event import EventKind
 from doubledecker.model.routing import Route
 from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
@@ -17,7 +17,7 @@ from doubledecker.store import batches, deliveries, events, receivers
 from doubledecker.store.deliveries import Settled, Turn
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.receivers import Answer, Permit, State
+from doubledecker.store.receivers import Answer, Permit, ReceiverState
 from doubledecker.store.write_plan import Offer
 
 LEASE_MS = 1_000_000
@@ -31,7 +31,7 @@ def a_receiver(token: str, concurrency: int = 1, timeout_ms: int = 0) -> Subscri
 
 
 async def publish(home: Partition, receiver: Subscriber, batches: int = 1) -> None:
-    offer = Offer(Route(Kind("widgets", "update", "default"), (receiver,)), b"{}", "pam")
+    offer = Offer(Route(EventKind("widgets", "update", "default"), (receiver,)), b"{}", "pam")
     for _ in range(batches):
         await events.publish(home, [offer], version=0, limits=PublishLimits(id_window_ms=1, ids_max=1))
 
@@ -132,7 +132,7 @@ async def test_a_turn_gives_no_further_job_when_those_given_hold_enough(
 async def test_a_batch_is_given_whole_in_however_many_pieces_it_came(plain: Partitions, pieces: int):
     ann = a_receiver("ann", timeout_ms=1)
     for number in range(pieces):
-        offer = Offer(Route(Kind("widgets", "update", "default"), (ann,)), b'{"n":%d}' % number, "pam")
+        offer = Offer(Route(EventKind("widgets", "update", "default"), (ann,)), b'{"n":%d}' % number, "pam")
         await events.publish(plain.home, [offer, offer], version=0, limits=PublishLimits(id_window_ms=1, ids_max=1))
     plain.home.shift_ms += 10
 
@@ -401,7 +401,7 @@ async def test_one_that_stumbled_is_probed_before_many_that_fail_again_and_again
 async def test_jobs_of_thousands_of_dead_slots_are_all_taken_back(plain: Partitions):
     home, count = plain.home, 4_500
     # As many as a large fleet held when it died; each holds a permit of another receiver.
-    state = msgspec.msgpack.encode(State(limit=1, held=1))
+    state = msgspec.msgpack.encode(ReceiverState(limit=1, held=1))
     for first in range(0, count, 500):
         numbers = range(first, first + 500)
         held = {f"slot{n}": f"{n:020d} r{n} 1 0\n" for n in numbers}

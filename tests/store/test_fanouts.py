@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doubledecker.store import fanouts
-from doubledecker.store.fanouts import Feed, Parcel
+from doubledecker.store.fanouts import Copies, Parcel
 from doubledecker.store.partitions import Partitions
 
 COUNTS = st.integers(1, 40)
@@ -16,13 +16,13 @@ FEEDS = st.lists(st.tuples(COUNTS, COUNTS, st.sampled_from(["@q", "token"])), mi
 
 def a_parcel(feeds: list[tuple[int, int, str]], size: int = 10) -> Parcel:
     made = [
-        Feed([f"{name}{i}-{n}" for n in range(names)], ["red", "blue"], [list(range(1, count)), [count]])
+        Copies([f"{name}{i}-{n}" for n in range(names)], ["red", "blue"], [list(range(1, count)), [count]])
         for i, (names, count, name) in enumerate(feeds)
     ]
     return Parcel("own:ann", "f", made, dict.fromkeys(range(1, 61), b"x" * size))
 
 
-def slices_of(parcel: Parcel, *, bytes_max: int = 1_000_000) -> list[fanouts.Slice]:
+def slices_of(parcel: Parcel, *, bytes_max: int = 1_000_000) -> list[fanouts.CopySlice]:
     found = []
     at: int | None = 0
     while at is not None:
@@ -57,7 +57,7 @@ def test_no_slice_has_more_than_what_takes_the_server_a_moment(feeds):
 
 
 def test_many_events_for_one_queue_are_several_slices():
-    parcel = Parcel("own:ann", "f", [Feed(["@q"], ["red"], [list(range(1, 1001))])], {})
+    parcel = Parcel("own:ann", "f", [Copies(["@q"], ["red"], [list(range(1, 1001))])], {})
 
     assert [len(share.events) for share in slices_of(parcel)] == [100] * 10
 
@@ -71,7 +71,7 @@ def test_no_slice_has_more_bytes_than_a_call_may_write_unless_it_is_one_copy(fee
 async def test_a_parcel_that_is_lost_holds_up_none_behind_it(plain: Partitions):
     home = plain.home
     await home.write("RPUSH", home.key("fanout:line:own:ann"), "lost", "kept")
-    words = {"lines": b"{}", "numbers": b"", "feeds": fanouts.encode([Feed(["@q"], ["red"], [[1]])]), "at": 0}
+    words = {"lines": b"{}", "numbers": b"", "feeds": fanouts.encode([Copies(["@q"], ["red"], [[1]])]), "at": 0}
     await home.write("HSET", home.key("fanout:parcel:kept"), *(word for pair in words.items() for word in pair))
 
     found = await fanouts.first(home, "own:ann")

@@ -6,14 +6,14 @@ import pytest
 
 import mixed
 from doubledecker.store import journal, journal_ranges
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import JournalEntry
 from doubledecker.store.partitions import Partitions
 from mixed import Written
 
 COUNT = 1_000
 
 
-def written(entries: list[Entry]) -> list[Written]:
+def written(entries: list[JournalEntry]) -> list[Written]:
     return [Written(name, line) for entry in entries for name, value in entry.fields for line in value.split(b"\n")]
 
 

@@ -5,8 +5,8 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doubledecker.model.event import Kind
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import EventKind
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.routing import Registry
 from doubledecker.store.nodes import Nodes
 from doubledecker.store.partitions import Partition
@@ -15,23 +15,23 @@ from doubledecker.store.write_plan import Offer, plan
 # Planning asks no server.
 PARTITION = Partition(cast("Nodes", None), index=0, count=1, prefix="rm:")
 QUEUES = [
-    Queue("all", "ann", (".*",)),
-    Queue("too", "ann", (".*",), overflow="refuse", max_length=9),
-    Queue("red", "ann", ("red:.*",)),
-    Queue("pages", "ann", (".*:page:.*", "blue:.*"), overflow="refuse", max_length=9),
+    RegisteredQueue("all", "ann", (".*",)),
+    RegisteredQueue("too", "ann", (".*",), overflow="refuse", max_length=9),
+    RegisteredQueue("red", "ann", ("red:.*",)),
+    RegisteredQueue("pages", "ann", (".*:page:.*", "blue:.*"), overflow="refuse", max_length=9),
 ]
 KINDS = st.builds(
-    Kind, st.sampled_from(["page", "user"]), st.sampled_from(["create", "noop"]), st.sampled_from(["red", "blue"])
+    EventKind, st.sampled_from(["page", "user"]), st.sampled_from(["create", "noop"]), st.sampled_from(["red", "blue"])
 )
 
 
-def planned(kinds: list[Kind], publisher: str = "ann") -> dict:
+def planned(kinds: list[EventKind], publisher: str = "ann") -> dict:
     registry = Registry()
     registry.put_queues(QUEUES)
     return plan(PARTITION, [Offer(registry.route(kind), b"{}", publisher) for kind in kinds])
 
 
-def matches(queue: str, kind: Kind) -> bool:
+def matches(queue: str, kind: EventKind) -> bool:
     return {"red": kind.tenant == "red", "pages": kind.topic == "page" or kind.tenant == "blue"}.get(queue, True)
 
 

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.model.event import Kind
+from doubledecker.model.event import EventKind
 from doubledecker.store import events, jobs, registry
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.events import PublishLimits
@@ -32,7 +32,7 @@ async def record(data: Path) -> dict[str, object]:
     live = LiveRegistry(partitions)
     await live.refresh()
     owner = next(iter(await registry.claim_topics(partitions.home, ["orders"], publisher="")))
-    kind = Kind("orders", "paid", "default")
+    kind = EventKind("orders", "paid", "default")
     await live.learn([kind])
     slots = list(await jobs.beats(partitions.home))
     calls: dict[str, object] = {}

@@ -12,7 +12,7 @@ from doubledecker.model.position import START, Place
 from doubledecker.store import journal
 from doubledecker.store.journal import KeptEntry
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.web.catch_up import Past
+from doubledecker.web.catch_up import CatchUp
 from doubledecker.web.feed import Feed, lines_of
 from doubledecker.web.listener import Listener
 
@@ -35,7 +35,7 @@ async def test_past_and_feed_make_one_whole(partitions: Partitions, seed: int):
     feed._places = list(meets)
     listener = Listener(glob.parse("*:even:*"), buffer_bytes=1 << 20)
 
-    told = b"".join([frames async for frames in Past(partitions, feed, listener, starts).read()])
+    told = b"".join([frames async for frames in CatchUp(partitions, feed, listener, starts).read()])
     read_to = list(feed.places)
     for i, entries in enumerate(kept):
         for entry in entries:
@@ -69,7 +69,7 @@ async def test_however_many_streams_read_large_entries_one_of_them_is_in_memory_
 
     async def read() -> int:
         listener = Listener(glob.parse("*"), buffer_bytes=1 << 20, client="ann")
-        past = Past(partitions, feed, listener, [START] * len(whole))
+        past = CatchUp(partitions, feed, listener, [START] * len(whole))
         return sum([frames.count(b"data: ") async for frames in past.read()])
 
     told = await asyncio.gather(*(read() for _ in range(10)))
@@ -86,7 +86,7 @@ async def test_past_and_feed_tell_events_as_they_were_accepted_however_they_are_
     feed._places = [Place.after(entries[len(entries) // 2].id) for entries in kept]
     listener = Listener(glob.parse("*"), buffer_bytes=1 << 24)
 
-    told = b"".join([frames async for frames in Past(partitions, feed, listener, [START] * len(kept)).read()])
+    told = b"".join([frames async for frames in CatchUp(partitions, feed, listener, [START] * len(kept)).read()])
     for partition, entries in zip(partitions.all, kept, strict=True):
         for entry in entries[len(entries) // 2 + 1 :]:
             feed._hand_out(partition, entry)
@@ -105,7 +105,7 @@ async def test_what_a_slow_listener_has_yet_to_read_is_held_as_it_is_kept(plain:
         await plain.home.command("XADD", plain.home.key("journal:events"), "*", "publisher", journal.compress(line))
     feed = Feed(plain, listeners_max=1)
     feed._places = [Place.after((await kept_in(plain.home))[-1].id)]
-    past = Past(plain, feed, Listener(glob.parse("*"), buffer_bytes=1 << 20), [START])
+    past = CatchUp(plain, feed, Listener(glob.parse("*"), buffer_bytes=1 << 20), [START])
 
     held = [sum(len(text) for kept in past._pages[0] for text in kept.flat) async for _ in past.read()]
 
@@ -132,7 +132,7 @@ class Reads:
         return page
 
 
-def check_ids(frames: list[tuple[str, dict]], whole: list[list[journal.Entry]]) -> None:
+def check_ids(frames: list[tuple[str, dict]], whole: list[list[journal.JournalEntry]]) -> None:
     """An id is where its own event is, in that event's partition, and never goes back in any."""
     last = [Place(0, 0, 0)] * len(whole)
     for id_, event in frames:
@@ -166,14 +166,14 @@ async def write(partitions: Partitions, chance: random.Random) -> None:
             await partition.command("XADD", partition.key("journal:events"), "*", *fields)
 
 
-def place_in(entry: journal.Entry, chance: random.Random) -> Place:
+def place_in(entry: journal.JournalEntry, chance: random.Random) -> Place:
     """After some of an entry's lines, or all of them."""
     here = Place.after(entry.id)
     seen = chance.randrange(1, len(lines_of(entry)) + 1)
     return here if seen == len(lines_of(entry)) else Place(here.ms, here.n, seen)
 
 
-def events_of(entries: list[journal.Entry]) -> list[tuple[Place, dict]]:
+def events_of(entries: list[journal.JournalEntry]) -> list[tuple[Place, dict]]:
     found = []
     for entry in entries:
         lines = lines_of(entry)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from doubledecker.model import token
 from doubledecker.web import digest
-from doubledecker.web.digest import Checked, Credentials, NonceState, Verdict
+from doubledecker.web.digest import Checked, Credentials, DigestVerdict, NonceState
 
 KEY = b"k" * 32
 NOW_MS = 1_700_000_000_000
@@ -78,7 +78,7 @@ def test_a_right_answer_computed_elsewhere_is_ok_and_says_whose_it_is():
 
     result = checked(an_answer(nonce=a_nonce()), candidates=("0" * 64, mine, "1" * 64))
 
-    assert result == Checked(Verdict.OK, mine)
+    assert result == Checked(DigestVerdict.OK, mine)
 
 
 def test_a_header_made_by_a_client_passes_from_text_to_verdict():
@@ -89,30 +89,30 @@ def test_a_header_made_by_a_client_passes_from_text_to_verdict():
 
     assert credentials == sent
     assert sent.count == 10
-    assert checked(sent).verdict is Verdict.OK
+    assert checked(sent).verdict is DigestVerdict.OK
 
 
 def test_a_wrong_secret_is_wrong():
-    assert checked(an_answer(nonce=a_nonce(), secret="guess")) == Checked(Verdict.WRONG)
+    assert checked(an_answer(nonce=a_nonce(), secret="guess")) == Checked(DigestVerdict.WRONG)
 
 
 def test_an_unknown_user_is_wrong():
-    assert checked(an_answer(nonce=a_nonce()), candidates=()) == Checked(Verdict.WRONG)
+    assert checked(an_answer(nonce=a_nonce()), candidates=()) == Checked(DigestVerdict.WRONG)
 
 
 def test_an_answer_for_another_method_is_wrong():
-    assert checked(an_answer(nonce=a_nonce(), method="GET")).verdict is Verdict.WRONG
+    assert checked(an_answer(nonce=a_nonce(), method="GET")).verdict is DigestVerdict.WRONG
 
 
 def test_an_answer_for_another_target_is_wrong():
-    assert checked(an_answer(nonce=a_nonce(), uri="/topics/orders")).verdict is Verdict.WRONG
+    assert checked(an_answer(nonce=a_nonce(), uri="/topics/orders")).verdict is DigestVerdict.WRONG
 
 
 def test_a_nonce_of_another_key_is_forged_and_its_answer_wrong():
     nonce = a_nonce(key=b"other")
 
     assert digest.check_nonce(nonce, key=KEY, now_ms=NOW_MS) is NonceState.FORGED
-    assert checked(an_answer(nonce=nonce)).verdict is Verdict.WRONG
+    assert checked(an_answer(nonce=nonce)).verdict is DigestVerdict.WRONG
 
 
 @pytest.mark.parametrize("at", [0, 11, 12, 27, 28, 59])
@@ -155,17 +155,17 @@ def test_two_nonces_of_one_millisecond_differ():
 def test_the_right_secret_with_an_expired_nonce_is_stale():
     late_ms = NOW_MS + digest.NONCE_MS_MAX + 1
 
-    assert checked(an_answer(nonce=a_nonce()), now_ms=late_ms).verdict is Verdict.STALE
+    assert checked(an_answer(nonce=a_nonce()), now_ms=late_ms).verdict is DigestVerdict.STALE
 
 
 def test_a_wrong_secret_with_an_expired_nonce_is_wrong_not_stale():
     late_ms = NOW_MS + digest.NONCE_MS_MAX + 1
 
-    assert checked(an_answer(nonce=a_nonce(), secret="guess"), now_ms=late_ms).verdict is Verdict.WRONG
+    assert checked(an_answer(nonce=a_nonce(), secret="guess"), now_ms=late_ms).verdict is DigestVerdict.WRONG
 
 
-@pytest.mark.parametrize(("nc", "verdict"), [("000003e7", Verdict.OK), ("000003e8", Verdict.STALE)])
-def test_a_nonce_used_more_than_999_times_is_stale(nc: str, verdict: Verdict):
+@pytest.mark.parametrize(("nc", "verdict"), [("000003e7", DigestVerdict.OK), ("000003e8", DigestVerdict.STALE)])
+def test_a_nonce_used_more_than_999_times_is_stale(nc: str, verdict: DigestVerdict):
     assert checked(an_answer(nonce=a_nonce(), nc=nc)).verdict is verdict
 
 
@@ -254,7 +254,7 @@ def test_no_single_change_to_a_good_header_raises_in_parse_or_check(at: int, cha
 
     credentials = digest.parse(header[:at] + character + header[at + 1 :])
 
-    assert credentials is None or checked(credentials).verdict is Verdict.WRONG
+    assert credentials is None or checked(credentials).verdict is DigestVerdict.WRONG
 
 
 @pytest.mark.timeout(5)

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from conftest import Topology
-from doubledecker.web.body import Room
+from doubledecker.web.body import BodyMemory
 from harness import TestBus, a_bus, an_event
 from web.asking import PROBLEM, ask, ask_raw, everything, journal
 
@@ -337,7 +337,7 @@ async def test_bodies_being_received_are_bounded_in_all_and_small_ones_always_se
     one: Topology, monkeypatch: pytest.MonkeyPatch
 ):
     size = 300_000
-    room = Room(1_000_000)
+    room = BodyMemory(1_000_000)
     monkeypatch.setattr("doubledecker.web.server.Room", lambda _: room)
     async with a_bus(one, workers=0) as bus, AsyncExitStack() as open_:
         clients = [await bus.token(f"client-{n}") for n in range(4)]

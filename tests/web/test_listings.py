@@ -12,7 +12,7 @@ from starlette.datastructures import QueryParams
 from conftest import Topology
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.snapshots import ROWS_MAX
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.queues import view
 from doubledecker.stages.bound import Bound
 from doubledecker.stages.statistics import Snapshot
@@ -31,7 +31,7 @@ async def test_lists_of_many_are_whole_and_in_pages_when_asked(topology: Topolog
         home = bus.partitions.home
         names = [f"q{n:04}" for n in range(COUNT)]
         for name in names:
-            await registry.save_queue(home, Queue(name, "ann-1", ("no:no:no",)), former=None)
+            await registry.save_queue(home, RegisteredQueue(name, "ann-1", ("no:no:no",)), former=None)
         await registry.claim_topics(home, names, publisher="ann-1")
         for path in ("/queues", "/topics"):
             whole = await bus.get(path)
@@ -48,7 +48,7 @@ async def test_all_who_ask_share_one_look_at_many_queues(one: Topology, monkeypa
     looks: list[int] = []
     look_all = view.look_all
 
-    async def noted(partitions: Partitions, queues: Sequence[Queue]) -> list[view.QueueView]:
+    async def noted(partitions: Partitions, queues: Sequence[RegisteredQueue]) -> list[view.QueueOverview]:
         looks.append(len(queues))
         return await look_all(partitions, queues)
 
@@ -56,7 +56,7 @@ async def test_all_who_ask_share_one_look_at_many_queues(one: Topology, monkeypa
     async with a_bus(one, workers=0) as bus:
         ann, bob = await bus.token("ann"), await bus.token("bob")
         ids = {token["name"]: token["token"] for token in await bus.get("/api_tokens")}
-        owned = [Queue(f"q{n:04}", ids["bob" if n < 3 else "ann"], ("no:no:no",)) for n in range(COUNT)]
+        owned = [RegisteredQueue(f"q{n:04}", ids["bob" if n < 3 else "ann"], ("no:no:no",)) for n in range(COUNT)]
         await save_queues(bus.partitions.home, owned)
         # The first look takes some time, and is kept for ten times as long: these all come within it.
         shown = await asyncio.gather(*(bus.get("/queues", ann) for _ in range(5)), bus.get("/queues"))
@@ -74,13 +74,15 @@ async def test_others_have_their_turn_while_many_queues_are_looked_at_and_encode
     seen: list[int] = []
     encode = queue_shapes.encoded
 
-    def noted(row: view.QueueView) -> queue_shapes.EncodedQueue:
+    def noted(row: view.QueueOverview) -> queue_shapes.EncodedQueue:
         seen.append(turns[0])
         return encode(row)
 
     monkeypatch.setattr(queue_shapes, "encoded", noted)
     async with a_bus(one, workers=0) as bus, counting(turns):
-        await save_queues(bus.partitions.home, [Queue(f"q{n:04}", "ann-1", ("no:no:no",)) for n in range(COUNT)])
+        await save_queues(
+            bus.partitions.home, [RegisteredQueue(f"q{n:04}", "ann-1", ("no:no:no",)) for n in range(COUNT)]
+        )
         assert len(await bus.get("/queues")) == len(seen) == COUNT
 
     assert max(Counter(seen).values()) <= 50
@@ -111,7 +113,7 @@ async def test_the_uuids_of_many_queues_are_shown_to_their_owner_alone(one: Topo
         ann = await bus.token("ann")
         [token] = await bus.get("/api_tokens")
         pushed = {"callback": "http://127.0.0.1:9/", "uuid": "secret"}
-        queues = [Queue(f"q{n:04}", token["token"], ("no:no:no",), **pushed) for n in range(COUNT)]
+        queues = [RegisteredQueue(f"q{n:04}", token["token"], ("no:no:no",), **pushed) for n in range(COUNT)]
         await save_queues(bus.partitions.home, queues)
         own, all_ = await bus.get("/queues", ann), await bus.get("/queues")
 

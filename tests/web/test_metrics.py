@@ -6,9 +6,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from doubledecker.bus.overview import Overview
-from doubledecker.bus.usage import Usage, Use
-from doubledecker.model.queue import Queue
-from doubledecker.queues.view import QueueView
+from doubledecker.bus.usage import QuotaUsage, Use
+from doubledecker.model.queue import RegisteredQueue
+from doubledecker.queues.view import QueueOverview
 from doubledecker.web import metrics
 from doubledecker.web.metrics import BusFigures
 
@@ -22,8 +22,8 @@ def families(text: bytes) -> dict[str, Metric]:
 
 
 def test_rows_are_read_by_prometheus_as_they_were_meant():
-    queue = QueueView(Queue("jobs", "ann-1", (".*",)), 1, 2, 3, 4, {"acked": 5})
-    used = Usage([Use('a "quoted" \\ name', {"client_topics_max": 1_234_567})], {}, {"client_topics_max": 7})
+    queue = QueueOverview(RegisteredQueue("jobs", "ann-1", (".*",)), 1, 2, 3, 4, {"acked": 5})
+    used = QuotaUsage([Use('a "quoted" \\ name', {"client_topics_max": 1_234_567})], {}, {"client_topics_max": 7})
     view = an_overview({"delivery.time:subscriber=a,outcome=ok": 1500, "notifications.missed": 3})
     found = families(metrics.render(BusFigures(view, [queue], used), []))
 
@@ -55,8 +55,8 @@ def test_a_row_is_no_sample_of_the_prometheus_client(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Metric, "add_sample", noted)
     monkeypatch.setattr(GaugeMetricFamily, "add_metric", lambda family, *_: made.append(family.name))
     monkeypatch.setattr(CounterMetricFamily, "add_metric", lambda family, *_: made.append(family.name))
-    queues = [QueueView(Queue(f"q{n}", "ann-1", (".*",)), 1, 2, 3, 4, {"acked": 5}) for n in range(1_000)]
-    used = Usage([Use(f"c{n}-1", {"client_topics_max": 1}) for n in range(1_000)], {}, {})
+    queues = [QueueOverview(RegisteredQueue(f"q{n}", "ann-1", (".*",)), 1, 2, 3, 4, {"acked": 5}) for n in range(1_000)]
+    used = QuotaUsage([Use(f"c{n}-1", {"client_topics_max": 1}) for n in range(1_000)], {}, {})
     view = an_overview({f"events.published:topic=t{n}": 1 for n in range(1_000)})
     text = metrics.render(BusFigures(view, queues, used), [])
 

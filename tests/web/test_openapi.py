@@ -17,7 +17,7 @@ from doubledecker.model.schema import Shape, between
 from doubledecker.model.token import Caller
 from doubledecker.web import openapi
 from doubledecker.web.examples import EXAMPLES
-from doubledecker.web.route_table import Reply, Route, Table
+from doubledecker.web.route_table import ApiRoute, Reply, RouteTable
 from doubledecker.web.route_table import json as json_of
 from harness import ROOT_KEY, a_bus, an_event
 from web import queue_requests
@@ -183,8 +183,8 @@ def test_a_field_that_is_added_to_a_body_or_an_answer_is_in_the_document():
         """
         return Response()
 
-    route = Route("POST /asked", handler, {200: Reply(json_of(Answer))}, takes=json_of(AskedBody))
-    document = json.loads(openapi.document(Table([route]).routes))
+    route = ApiRoute("POST /asked", handler, {200: Reply(json_of(Answer))}, takes=json_of(AskedBody))
+    document = json.loads(openapi.document(RouteTable([route]).routes))
 
     assert document["components"]["schemas"]["Asked"] == {
         "description": "What is asked.",

@@ -7,7 +7,7 @@ from itertools import islice
 
 from conftest import Topology
 from doubledecker.assembly import build
-from doubledecker.model.event import Kind
+from doubledecker.model.event import EventKind
 from doubledecker.store import streams
 from doubledecker.store.partitions import Partitions
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
@@ -428,4 +428,4 @@ class TestTenants:
 def tenants_of_one_partition(bus: TestBus, count: int) -> list[str]:
     tenants = (f"t{n}" for n in range(1_000))
     home, of = bus.partitions.home, bus.partitions.of
-    return list(islice((tenant for tenant in tenants if of(Kind("widgets", "update", tenant)) is home), count))
+    return list(islice((tenant for tenant in tenants if of(EventKind("widgets", "update", tenant)) is home), count))

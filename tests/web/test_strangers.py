@@ -6,7 +6,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from conftest import Topology
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store import registry
 from doubledecker.web import listening, server
 from harness import TestBus, a_bus, an_event, save_queues
@@ -88,7 +88,9 @@ class TestFullQueuesOfOthers:
         async with a_bus(one, client_copies_max=0) as bus:
             publisher = await bus.token("publisher")
             home = bus.partitions.home
-            queues = [Queue(f"q{n}", "stranger-1", (".*",), overflow="refuse", max_length=1) for n in range(2001)]
+            queues = [
+                RegisteredQueue(f"q{n}", "stranger-1", (".*",), overflow="refuse", max_length=1) for n in range(2001)
+            ]
             await save_queues(home, queues)
             for n in range(2):
                 await bus.publish(publisher, [an_event(n)])
@@ -148,7 +150,7 @@ async def test_queues_that_no_longer_get_every_event_are_named_in_the_log_at_sta
         patterns[await id_of(bus, "publisher")] = ".*:own:.*"
         for owner, pattern in patterns.items():
             for number in range(4):
-                queue = Queue(f"{owner or 'root'}.{number}", owner, (pattern,))
+                queue = RegisteredQueue(f"{owner or 'root'}.{number}", owner, (pattern,))
                 await registry.save_queue(bus.partitions.home, queue, former=None)
         stop = asyncio.Event()
         with capture_logs() as lines, listening.bind("127.0.0.1", 0) as listener:
@@ -170,7 +172,7 @@ async def test_queues_of_version_0_1_0_that_refused_everybody_are_named_in_the_l
     former = {"old": ("ann-1", "refuse"), "drops": ("ann-1", "drop_oldest"), "roots": ("", "refuse")}
     async with a_bus(one, workers=0) as bus:
         for name, (owner, overflow) in former.items():
-            queue = Queue(name, owner, (".*",), overflow=overflow)
+            queue = RegisteredQueue(name, owner, (".*",), overflow=overflow)
             await registry.save_queue(bus.partitions.home, queue, former=None)
         assert await put(bus, await bus.token("owner"), "new") == 201
         stop = asyncio.Event()

@@ -11,7 +11,7 @@ from doubledecker.bus import usage
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model.quota import Quotas
 from doubledecker.store.partitions import Partitions
-from doubledecker.store.processes import Family, Report, Sample
+from doubledecker.store.processes import Family, MetricSample, ProcessReport
 from doubledecker.web import addresses
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
 from web.asking import ask
@@ -82,11 +82,11 @@ async def test_of_several_web_processes_the_one_with_the_most_is_shown(plain: Pa
     live = LiveRegistry(plain, Quotas(client_requests_max=100))
     token = await live.create_token("ann", "secret-of-ann", now_ms=0)
 
-    def report(requests: int, connections: int) -> Report:
+    def report(requests: int, connections: int) -> ProcessReport:
         figures = {usage.CONNECTIONS: connections, usage.CONNECTIONS_BOUND: 20, usage.REQUESTS_BOUND: 50}
-        families = [Family(name, "", "gauge", [Sample(name, {}, value)]) for name, value in figures.items()]
-        by_client = Sample(usage.REQUESTS, {"client": token.id}, requests)
-        return Report("web", "web", [*families, Family(usage.REQUESTS, "", "gauge", [by_client])])
+        families = [Family(name, "", "gauge", [MetricSample(name, {}, value)]) for name, value in figures.items()]
+        by_client = MetricSample(usage.REQUESTS, {"client": token.id}, requests)
+        return ProcessReport("web", "web", [*families, Family(usage.REQUESTS, "", "gauge", [by_client])])
 
     seen = await usage.look(plain, live, [report(3, 5), report(7, 1)], connections_max=40)
     alone = await usage.look(plain, live, [], connections_max=40)

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 from conftest import Topology
 from doubledecker.assembly import build
-from doubledecker.assembly.build import Bus
-from doubledecker.bus.exactly_once import FencedPublisher, Row
+from doubledecker.assembly.build import BusParts
+from doubledecker.bus.exactly_once import FencedPublisher, PublishedRow
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.publish_rate import Pacer
-from doubledecker.model.event import Kind
+from doubledecker.model.event import EventKind
 from doubledecker.store import backlogs, shared_connection
 from doubledecker.store.partitions import Partition
 from doubledecker.worker.backlogs import BacklogMeter
@@ -24,14 +24,14 @@ MOST = 20_000
 
 
 @asynccontextmanager
-async def a_measured_bus(topology: Topology, **changes: object) -> AsyncIterator[tuple[TestBus, Bus]]:
+async def a_measured_bus(topology: Topology, **changes: object) -> AsyncIterator[tuple[TestBus, BusParts]]:
     """A bus without a worker, and a process that measures when it is told to."""
     changes = {"client_waiting_bytes_max": MOST, **changes}
     async with a_bus(topology, workers=0, **changes) as bus, build.open_bus(bus.settings) as other:
         yield bus, other
 
 
-async def measure(bus: Bus) -> dict[str, int]:
+async def measure(bus: BusParts) -> dict[str, int]:
     """What waits for every client that has anything waiting."""
     await BacklogMeter(bus.partitions, bus.registry, bus.headroom.rules).measure()
     home = bus.partitions.home
@@ -221,7 +221,7 @@ class TestTooMuch:
                     pacer=Pacer(task.partitions, task.registry),
                 )
                 message = b'{"topic":"widgets","type":"view","id":"1"}'
-                row = Row(Kind("widgets", "view", "acme"), "", message, b"m", "", 0)
+                row = PublishedRow(EventKind("widgets", "view", "acme"), "", message, b"m", "", 0)
                 publishing = asyncio.create_task(publisher.publish([row]))
                 await asyncio.sleep(0)
                 assert not publishing.done()

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from conftest import Topology
-from doubledecker.model.event import Kind
+from doubledecker.model.event import EventKind
 from harness import TestBus, a_bus, an_event
 from receiver import Receiver
 from worker.test_deliver import _until
@@ -64,4 +64,4 @@ async def test_a_probe_that_ends_makes_room_for_one_of_another_partition(topolog
 def _tenant_of(bus: TestBus, topic: str, partition: int) -> str:
     """A tenant whose events are in this partition."""
     names = (f"t{number}" for number in range(1_000))
-    return next(name for name in names if bus.partitions.of(Kind(topic, "update", name)).index == partition)
+    return next(name for name in names if bus.partitions.of(EventKind(topic, "update", name)).index == partition)

@@ -8,13 +8,13 @@ import pytest
 
 from conftest import Topology
 from doubledecker.assembly import build
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
 from doubledecker.store import batches, counters, deliveries, jobs, receivers, subscribers
 from doubledecker.store.partitions import Partition
-from doubledecker.store.queues import Held
+from doubledecker.store.queues import LeasedMessage
 from doubledecker.worker.autodrop import Autodrop
 from doubledecker.worker.backlogs import BacklogMeter
 from doubledecker.worker.chores import ChoreRules, Chores
@@ -140,13 +140,13 @@ async def test_a_dead_slot_s_permit_goes_with_its_job(one: Topology):
 
 
 async def test_what_is_due_in_a_queue_comes_back_though_nobody_pulls(topology: Topology):
-    queue = Queue("jobs", "", (".*",), attempts_max=1)
+    queue = RegisteredQueue("jobs", "", (".*",), attempts_max=1)
     async with a_bus(topology, workers=0) as bus, build.open_bus(quick_settings(topology)) as other:
         secret = await bus.token("publisher")
         await other.registry.register_queue(queue, caller=Caller("", "root", is_root=True))
         await bus.publish(secret, [an_event(n, tenant=f"t{n}") for n in range(6)])
         delayed = (await other.rings.pull(queue, most=3, lease_ms=1_000)).messages
-        spared = [Held(message.id, message.attempt, 1_000, is_spared=True) for message in delayed]
+        spared = [LeasedMessage(message.id, message.attempt, 1_000, is_spared=True) for message in delayed]
         await other.rings.nack(queue, spared, why="later")
         assert len((await other.rings.pull(queue, most=3, lease_ms=1_000)).messages) == 3
         await _chores(other).bring_back()
@@ -158,11 +158,11 @@ async def test_what_is_due_in_a_queue_comes_back_though_nobody_pulls(topology: T
         assert _standing(await view.look(other.partitions, queue)) == (3, 0, 0, 3)
 
 
-def _standing(seen: view.QueueView) -> tuple[int, int, int, int]:
+def _standing(seen: view.QueueOverview) -> tuple[int, int, int, int]:
     return seen.waiting, seen.in_flight, seen.delayed, seen.dead
 
 
-def _chores(bus: build.Bus) -> Chores:
+def _chores(bus: build.BusParts) -> Chores:
     autodrop = Autodrop(bus.partitions, bus.registry, bus.headroom.rules)
     meter = BacklogMeter(bus.partitions, bus.registry, bus.headroom.rules)
     rules = ChoreRules(dead_ms=1000, memory=bus.headroom.rules)

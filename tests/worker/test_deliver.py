@@ -10,7 +10,7 @@ import pytest
 from conftest import Topology
 from doubledecker.store import counters, deliveries, journal
 from doubledecker.store.deliveries import Settled, Turn
-from doubledecker.store.journal import Attempt
+from doubledecker.store.journal import AttemptRecord
 from doubledecker.store.partitions import Partition, Partitions
 from harness import a_bus, an_event
 from receiver import Receiver
@@ -157,11 +157,11 @@ async def test_counters_tell_what_happened(one: Topology):
         assert sum(v for k, v in found.items() if k.startswith("latency.batches.last_attempt:")) == 1
 
 
-async def _attempts(partitions: Partitions) -> list[Attempt]:
+async def _attempts(partitions: Partitions) -> list[AttemptRecord]:
     found = []
     for partition in partitions.all:
         for entry in await journal.read(partition, "attempts", count=1000):
-            found += [msgspec.json.decode(value, type=Attempt) for _, value in entry.fields]
+            found += [msgspec.json.decode(value, type=AttemptRecord) for _, value in entry.fields]
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import Topology
 from doubledecker.assembly import build
-from doubledecker.assembly.build import Bus
+from doubledecker.assembly.build import BusParts
 from doubledecker.errors import RetryLater
 from doubledecker.model.job import Job
 from doubledecker.store import batches, events, fanouts, jobs, registry
@@ -26,7 +26,7 @@ REFUSING = {"overflow": "refuse", "max_length": 1}
 
 
 @asynccontextmanager
-async def a_workshop(topology: Topology, **changes: object) -> AsyncIterator[tuple[TestBus, Bus]]:
+async def a_workshop(topology: Topology, **changes: object) -> AsyncIterator[tuple[TestBus, BusParts]]:
     """A bus without a worker, and what a worker has to make copies."""
     async with a_bus(topology, workers=0, **changes) as bus, build.open_bus(bus.settings) as other:
         yield bus, other
@@ -48,7 +48,7 @@ async def an_owner(bus: TestBus, name: str, count: int, **fields: object) -> str
     return secret
 
 
-async def work(other: Bus) -> int:
+async def work(other: BusParts) -> int:
     """Run all jobs that there are, as a worker does; returns how many."""
     await other.registry.refresh()
     done = 0

@@ -12,7 +12,7 @@ import pytest
 from conftest import Topology
 from cutting import Road, a_road
 from doubledecker.store import counters, jobs
-from doubledecker.store.journal import Attempt
+from doubledecker.store.journal import AttemptRecord
 from doubledecker.worker import deliver, process, push
 from harness import TestBus, a_bus, an_event, within
 from receiver import Receiver
@@ -96,7 +96,7 @@ async def test_a_job_whose_reply_was_lost_is_run_once_by_the_slot_that_has_it(on
         assert receiver.attempts == 10
 
 
-async def _check_counts(bus: TestBus, attempts: list[Attempt]) -> None:
+async def _check_counts(bus: TestBus, attempts: list[AttemptRecord]) -> None:
     """The counters say what the journal says."""
     found = await counters.read(bus.partitions.home)
     name = re.compile(r"delivery\.(batches|events|time):subscriber=\S+,outcome=(\w+)")

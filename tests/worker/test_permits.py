@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from conftest import Topology
-from doubledecker.model.event import Kind
+from doubledecker.model.event import EventKind
 from doubledecker.model.job import MAIN
 from doubledecker.store import deliveries, jobs, receivers
 from doubledecker.worker import process
@@ -106,7 +106,9 @@ async def test_no_partition_waits_until_another_has_nothing_left(topology: Topol
         await bus.publish(await bus.token("publisher"), events)
         await receiver.until_events(len(events), within_s=20)
 
-    places = [bus.partitions.of(Kind("widgets", "update", str(event["tenant"]))).index for event in receiver.events]
+    places = [
+        bus.partitions.of(EventKind("widgets", "update", str(event["tenant"]))).index for event in receiver.events
+    ]
     assert set(places[:100]) == set(range(topology.partitions))
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from doubledecker.store.queues import Message
+from doubledecker.store.queues import QueueMessage
 from doubledecker.worker.receive import Buffer
 
 
-def messages(*sizes: int, tries: int = 1) -> list[Message]:
-    return [Message(f"0-{i}", 9, "acme", b"x" * size, 0, tries) for i, size in enumerate(sizes)]
+def messages(*sizes: int, tries: int = 1) -> list[QueueMessage]:
+    return [QueueMessage(f"0-{i}", 9, "acme", b"x" * size, 0, tries) for i, size in enumerate(sizes)]
 
 
 def a_buffer(count_max: int) -> Buffer:

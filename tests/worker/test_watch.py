@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from conftest import Topology
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store import journal, receivers
 from doubledecker.store.partitions import Partitions
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
@@ -330,7 +330,9 @@ async def test_a_worker_pushes_queues_too_and_attempts_are_journaled_counted_and
         await until_empty(bus.partitions, queue)
         metrics = await _until_health(bus, receiver)
         entries = await journal.read(bus.partitions.keeper("@hooks"), "attempts")
-        attempts = [msgspec.json.decode(text, type=journal.Attempt) for entry in entries for _, text in entry.fields]
+        attempts = [
+            msgspec.json.decode(text, type=journal.AttemptRecord) for entry in entries for _, text in entry.fields
+        ]
 
         assert [(each.subscriber, each.attempt, each.outcome, each.status) for each in attempts[:2]] == [
             ("@hooks", 1, "refused", 500),
@@ -390,7 +392,7 @@ async def test_a_queue_that_is_made_anew_counts_the_calls_to_the_one_before(one:
         assert await _calls(bus.partitions, queue) == 0
 
 
-async def _calls(partitions: Partitions, queue: Queue) -> int:
+async def _calls(partitions: Partitions, queue: RegisteredQueue) -> int:
     """How many permits of the queue's receiver are taken."""
     token = queue.receiver.token
     return (await receivers.states(partitions.keeper(token), [token]))[token].calls

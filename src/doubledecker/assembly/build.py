@@ -15,7 +15,7 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.attempt import Dialer, DialLimits
 from doubledecker.delivery.deliver import Deliverer
 from doubledecker.delivery.health import Health, Points
-from doubledecker.delivery.verdict import Backoff
+from doubledecker.delivery.verdict import RetrySchedule
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.quota import Quotas
 from doubledecker.queues.bell import Bell
@@ -31,7 +31,7 @@ PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True)
-class Bus:
+class BusParts:
     """What every process of the bus works with."""
 
     partitions: Partitions
@@ -50,7 +50,7 @@ async def open_bus(
     guard: Guard | None = None,
     stop: asyncio.Event | None = None,
     migrate: Migrate | None = None,
-) -> AsyncIterator[Bus]:
+) -> AsyncIterator[BusParts]:
     """A connected bus with a fresh registry; closed on the way out. Its calls to Redis go through the guard.
 
     With `stop` it logs that it waits for Redis, and ends the wait when that is set. Those that serve the bus pass
@@ -77,7 +77,7 @@ async def open_bus(
         await headroom.refresh()
         publisher = Publisher(partitions, registry, headroom, Notify(settings.notify))
         with closing(registry):
-            yield Bus(partitions, registry, headroom, publisher, bell, Rings(partitions, bell))
+            yield BusParts(partitions, registry, headroom, publisher, bell, Rings(partitions, bell))
             with suppress(BusAway):
                 await registry.skips.flush()
     finally:
@@ -111,7 +111,7 @@ async def open_deliverer(settings: Settings, partitions: Partitions, *, part: st
     """What makes attempts at receivers, for one part of the product; connections are closed on the way out."""
     limits = DialLimits(settings.connect_timeout_s, settings.delivery_timeout_s, settings.ssl_verify)
     health = Health(partitions.home, Points(settings.hp_heal_rate, settings.hp_damage_rate))
-    backoff = Backoff(settings.backoff_base_ms, settings.backoff_cap_ms)
+    backoff = RetrySchedule(settings.backoff_base_ms, settings.backoff_cap_ms)
     dialer = Dialer(limits)
     try:
         async with health.written():

@@ -20,7 +20,7 @@ from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, DoubledeckerError, JournalFull, TooLarge, Unauthenticated
-from doubledecker.model.event import Draft, Kind
+from doubledecker.model.event import Draft, EventKind
 from doubledecker.model.routing import Registry
 from doubledecker.store import deferred_copies, events, write_plan
 from doubledecker.store.events import Accepted
@@ -193,7 +193,7 @@ class Committer:
     async def _match_again(self) -> None:
         """Match the next drafts with patterns that changed since they were submitted."""
         version = self._registry.snapshot.version
-        kinds = set[Kind]()
+        kinds = set[EventKind]()
         for line in self._lines.values():
             waiting = (unit for unit in islice(line, write_plan.WRITES_MAX) if unit.version != version)
             left = chain.from_iterable(islice(unit.drafts, unit.written, None) for unit in waiting)

@@ -21,11 +21,11 @@ from doubledecker.bus.notify import Notifier
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, JournalFull, OrderChanged, TopicOwned, Unauthenticated, WritesLost
-from doubledecker.model.event import Kind
+from doubledecker.model.event import EventKind
 from doubledecker.store import events, write_offsets, write_plan
 from doubledecker.store.events import Accepted, PublishReply
 from doubledecker.store.partitions import Partition
-from doubledecker.store.write_offsets import Fence, Reached, Refusal
+from doubledecker.store.write_offsets import Fence, RowRefusal, WriteOffset
 from doubledecker.store.write_plan import Offer
 
 # A server that restarts is back within seconds; a full journal has room when its archive has caught up.
@@ -34,10 +34,10 @@ _PAUSE_S = 0.2
 _DIGEST_BYTES = 12
 
 
-class Row(msgspec.Struct, frozen=True, gc=False):
+class PublishedRow(msgspec.Struct, frozen=True, gc=False):
     """A row to publish, with its id if it brought one; `mark` is what does not change when the task is run again."""
 
-    kind: Kind
+    kind: EventKind
     key: str
     message: bytes
     mark: bytes
@@ -46,7 +46,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass
-class Tally:
+class WriteTally:
     """What became of a task's rows: how many were written now, how many before, and why which were refused."""
 
     published: int = 0
@@ -81,11 +81,11 @@ class FencedPublisher:
         self._is_complete = is_complete
         self._rows = 0
         self._digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-        self._reached: Reached | None = None
-        self._waiting: deque[Row] = deque()
-        self.tally = Tally()
+        self._reached: WriteOffset | None = None
+        self._waiting: deque[PublishedRow] = deque()
+        self.tally = WriteTally()
 
-    async def publish(self, rows: Sequence[Row]) -> None:
+    async def publish(self, rows: Sequence[PublishedRow]) -> None:
         """Wait until the rows are written, now or by an earlier attempt."""
         self._waiting.extend(rows)
         if self._waiting:
@@ -114,7 +114,7 @@ class FencedPublisher:
     def _forget(self) -> None:
         self._reached = None
 
-    async def _look(self) -> Reached:
+    async def _look(self) -> WriteOffset:
         """How far the task has come, as the fence says, unless that is known."""
         if self._reached is None:
             reached = await write_offsets.read(self._partition, self._task)
@@ -130,7 +130,7 @@ class FencedPublisher:
             self._reached = reached
         return self._reached
 
-    def _pass_over(self, reached: Reached) -> None:
+    def _pass_over(self, reached: WriteOffset) -> None:
         """Pass over rows that are written already, and report those again that were refused."""
         before = reached.rows if reached.batch == self._batch else 0
         while self._waiting and self._rows < before:
@@ -181,13 +181,13 @@ class FencedPublisher:
                 if self._publisher not in self._registry.snapshot.tokens:
                     raise Unauthenticated(f"the client {self._publisher!r} is gone")
 
-    def _gather(self, some: Sequence[Row], owners: Mapping[str, str]) -> "_Call":
+    def _gather(self, some: Sequence[PublishedRow], owners: Mapping[str, str]) -> "_Call":
         call = _Call(self._digest.copy())
         publisher, snapshot = self._publisher, self._registry.snapshot
         for row in some:
             if owners[row.kind.topic] != publisher:
                 owner = owners[row.kind.topic]
-                call.bar(row, Refusal("topic", row.kind.topic, owner), number=self._rows + call.rows)
+                call.bar(row, RowRefusal("topic", row.kind.topic, owner), number=self._rows + call.rows)
             elif call.group.take(Offer(snapshot.route(row.kind, publisher), row.message, publisher, row.id)):
                 call.indexes.append(row.index)
                 call.numbers.append(self._rows + call.rows)
@@ -199,7 +199,7 @@ class FencedPublisher:
 
     async def _note(self, call: "_Call", reply: PublishReply) -> None:
         """What a call did is done, whatever happens next."""
-        call.refused |= {call.indexes[at]: _reason(Refusal.parse(why)) for at, why in reply.refused.items()}
+        call.refused |= {call.indexes[at]: _reason(RowRefusal.parse(why)) for at, why in reply.refused.items()}
         for _ in range(call.rows):
             self._waiting.popleft()
         self._rows += call.rows
@@ -230,7 +230,7 @@ async def persist(act: Callable[[], Awaitable[bool]], forget: Callable[[], None]
             await asyncio.sleep(_PAUSE_S)
 
 
-def _reason(by: Refusal) -> str:
+def _reason(by: RowRefusal) -> str:
     """Why a row is refused, in a sentence."""
     if by.kind == "queue":
         return f"queue {by.name!r} is full"
@@ -253,10 +253,10 @@ class _Call:
     indexes: list[int] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
-    barred: dict[Refusal, list[int]] = field(default_factory=dict)
+    barred: dict[RowRefusal, list[int]] = field(default_factory=dict)
     rows: int = 0
 
-    def bar(self, row: Row, by: Refusal, *, number: int) -> None:
+    def bar(self, row: PublishedRow, by: RowRefusal, *, number: int) -> None:
         """Refuse a row without offering it."""
         self.refused[row.index] = _reason(by)
         self.barred.setdefault(by, []).append(number)

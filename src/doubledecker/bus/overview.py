@@ -22,7 +22,7 @@ from doubledecker.store import (
     queues,
     subscribers,
 )
-from doubledecker.store.memory import Standing, State, Usage
+from doubledecker.store.memory import MemoryState, MemoryUsage, State
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
 
@@ -123,7 +123,7 @@ async def look_at_memory(partitions: Partitions, rules: MemoryRules) -> list[Ser
     return found
 
 
-def judge(server: str, usage: Usage, standing: Standing, rules: MemoryRules, *, now_ms: int) -> ServerMemory:
+def judge(server: str, usage: MemoryUsage, standing: MemoryState, rules: MemoryRules, *, now_ms: int) -> ServerMemory:
     """How a server's memory stands: as a worker last found it; if none looks, by what is used alone.
 
     A worker looks each second, and its settings count before those of whoever asks, which may be a command without any.

@@ -12,7 +12,7 @@ from doubledecker.background import beside
 from doubledecker.errors import BusAway
 from doubledecker.store import processes
 from doubledecker.store.partitions import Partition
-from doubledecker.store.processes import Family, Report, Sample
+from doubledecker.store.processes import Family, MetricSample, ProcessReport
 
 # A third of the silence after which it is not shown any more, so that two reports may be lost.
 _REPORT_S = 5.0
@@ -32,12 +32,12 @@ class Presence:
         self._figures = figures
         self._lag_s = 0.0
 
-    def report(self) -> Report:
-        lag = Sample("doubledecker_loop_lag_seconds", {}, self._lag_s)
+    def report(self) -> ProcessReport:
+        lag = MetricSample("doubledecker_loop_lag_seconds", {}, self._lag_s)
         text = "How late the event loop was at the worst, since the last report"
-        return Report(self.process, self._kind, [Family(lag.name, text, "gauge", [lag]), *self._figures()])
+        return ProcessReport(self.process, self._kind, [Family(lag.name, text, "gauge", [lag]), *self._figures()])
 
-    async def others(self, *, silent_ms_max: int) -> list[Report]:
+    async def others(self, *, silent_ms_max: int) -> list[ProcessReport]:
         """What the other processes of the bus reported last."""
         found = await processes.reports(self._home, silent_ms_max=silent_ms_max)
         return [report for report in found if report.process != self.process]

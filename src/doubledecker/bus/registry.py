@@ -21,9 +21,9 @@ from doubledecker.model import queue as queueing
 from doubledecker.model import quota
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
-from doubledecker.model.event import Kind, TopicName
-from doubledecker.model.matching import Matcher
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import EventKind, TopicName
+from doubledecker.model.matching import PatternMatcher
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.quota import Quotas
 from doubledecker.model.routing import Registry
 from doubledecker.model.schema import Count, Shape
@@ -39,7 +39,7 @@ FOLLOW_S = 0.5
 _TRIES_MAX = 20
 # How many recent kinds of events a new queue's patterns are tried on, and kinds that only a catch-all matches.
 _RECENT_MAX = 200
-_PROBES = tuple(Kind(f"topic_{end}", f"type-{end}", f"tenant-{end}") for end in ("a", "b"))
+_PROBES = tuple(EventKind(f"topic_{end}", f"type-{end}", f"tenant-{end}") for end in ("a", "b"))
 
 _TAKEN = "another client has this token already; choose another, or let one be made"
 
@@ -66,7 +66,7 @@ class LiveRegistry:
         self._registering = asyncio.Lock()
         self._searcher = Searcher()
         self._token_lock = asyncio.Lock()
-        self._last_kinds: dict[Kind, str] | None = None
+        self._last_kinds: dict[EventKind, str] | None = None
         self.snapshot = Registry(copies_max=self.quotas.client_copies_max)
         # Clients for whom too many bytes wait, how many, and the bound, as this process last read.
         self.overfull: dict[str, int] = {}
@@ -117,7 +117,7 @@ class LiveRegistry:
         if client in self.overfull:
             raise quota.too_many_bytes(self.overfull[client], self.backlog_bytes_max)
 
-    async def learn(self, kinds: Iterable[Kind]) -> None:
+    async def learn(self, kinds: Iterable[EventKind]) -> None:
         """Match new kinds with the patterns of all queues and remember the answers, so that `route` need not match."""
         search = self.snapshot.search(kinds)
         if search is not None:
@@ -284,18 +284,18 @@ class LiveRegistry:
             raise BadRequest(f"to is {to[:80]!r}; no client has that id, GET /api_tokens lists them")
         await self._spread(version)
 
-    async def register_queue(self, queue: Queue, *, caller: Caller) -> bool:
+    async def register_queue(self, queue: RegisteredQueue, *, caller: Caller) -> bool:
         """Create or replace a queue; says whether it is new. Root may name its owner, or leave it as it was."""
         async with self._registering:
             return await self._register_queue(queue, caller)
 
-    async def queue(self, name: str, *, caller: Caller) -> Queue:
+    async def queue(self, name: str, *, caller: Caller) -> RegisteredQueue:
         """A queue that the caller may use; one that this process does not know may be new."""
         if name not in self.snapshot.queues:
             await self.refresh()
         return self._queue(name, caller)
 
-    def queue_still(self, name: str, *, caller: Caller) -> Queue:
+    def queue_still(self, name: str, *, caller: Caller) -> RegisteredQueue:
         """A queue as it is now, for one who has been waiting; raises what a new request of theirs would get."""
         if not self.is_known(caller, now_ms=clock.now_ms()):
             raise Unauthenticated("this token was revoked or replaced during the wait")
@@ -322,13 +322,13 @@ class LiveRegistry:
                     found[owner] = max(found.get(owner, 0), count)
         return found
 
-    async def queues_beyond_copies(self) -> dict[str, Queue]:
+    async def queues_beyond_copies(self) -> dict[str, RegisteredQueue]:
         """The queues that some event of another client does not enter, as its owner has too many that match; by name.
 
         Registration refuses such queues where it can tell, so they are from before the bound, or before it was lowered.
         """
         most = self.quotas.client_copies_max
-        found: dict[str, Queue] = {}
+        found: dict[str, RegisteredQueue] = {}
         for publisher, queues in await self._matching() if most else ():
             copies: Counter[str] = Counter()
             for queue in queues:
@@ -337,7 +337,7 @@ class LiveRegistry:
                     found[queue.name] = queue
         return found
 
-    async def _matching(self) -> list[tuple[str, list[Queue]]]:
+    async def _matching(self) -> list[tuple[str, list[RegisteredQueue]]]:
         """Publishers of some kinds of events, with the clients' queues that match, by name.
 
         Future events are not known: these are recent kinds, the last ones of some topics when this process began, and
@@ -356,7 +356,7 @@ class LiveRegistry:
             for publisher, route in routes
         ]
 
-    async def _register_queue(self, queue: Queue, caller: Caller) -> bool:
+    async def _register_queue(self, queue: RegisteredQueue, caller: Caller) -> bool:
         named = queue.owner if caller.is_root else ""
         for _ in range(_TRIES_MAX):
             await self.refresh()
@@ -386,7 +386,7 @@ class LiveRegistry:
                 return former is None
         raise Conflict(f"queue {queue.name!r} is being changed by others at the same time; try again")
 
-    async def _check_copies(self, queue: Queue) -> None:
+    async def _check_copies(self, queue: RegisteredQueue) -> None:
         """Raise QuotaExceeded when some event of another client would be on more queues of this one than is allowed.
 
         Future events are not known, so it is tried on recent kinds of events, and on two that only a catch-all matches.
@@ -400,7 +400,7 @@ class LiveRegistry:
         kinds = [kind for kind in recent if self.snapshot.owners.get(kind.topic) != queue.owner]
         kinds += _PROBES
         await self.learn(kinds)
-        matcher = Matcher()
+        matcher = PatternMatcher()
         matcher.put(queue.name, queue.patterns)
         search = matcher.search([kind.routing_key for kind in kinds])
         await self._searcher.run(search)
@@ -440,7 +440,7 @@ class LiveRegistry:
         found = self.snapshot.tokens.get(id_or_secret)
         return found or self.snapshot.with_secret(tokens.hash_secret(id_or_secret), now_ms)
 
-    def _queue(self, name: str, caller: Caller) -> Queue:
+    def _queue(self, name: str, caller: Caller) -> RegisteredQueue:
         queue = self.snapshot.queues.get(name)
         if queue is None:
             raise NotFound(f"no queue named {name[:80]!r}")
@@ -481,7 +481,7 @@ class LiveRegistry:
             await self.refresh()
 
 
-def check_owner(queue: Queue, caller: Caller) -> None:
+def check_owner(queue: RegisteredQueue, caller: Caller) -> None:
     """Raise Forbidden unless the queue is the caller's; root has them all."""
     if not caller.is_root and queue.owner != caller.id:
         raise Forbidden(f"queue {queue.name!r} belongs to another client")

@@ -22,14 +22,14 @@ from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import JournalFull, NotFound
-from doubledecker.model.event import Event, encode
+from doubledecker.model.event import AcceptedEvent, encode
 from doubledecker.model.replay import Replay
 from doubledecker.model.routing import Registry, Route
 from doubledecker.model.uid import repeatable_event_id
 from doubledecker.store import events, pipeline_jobs, write_offsets
 from doubledecker.store.events import Accepted, PublishReply
 from doubledecker.store.partitions import Partition
-from doubledecker.store.write_offsets import Fence, Reached
+from doubledecker.store.write_offsets import Fence, WriteOffset
 from doubledecker.store.write_plan import Offer
 
 # Events sent at once: a tenth of a second's worth, so that a slow replay does not come in bursts.
@@ -53,17 +53,17 @@ class Rank(NamedTuple):
         return cls(*map(int, text.split("-"))) if text else cls(-1, 0, 0, 0)
 
 
-class Past(NamedTuple):
+class PastEvent(NamedTuple):
     """An event as it was accepted, and where."""
 
     rank: Rank
-    event: Event
+    event: AcceptedEvent
 
 
 class Aim(Protocol):
     """To whom past events are sent."""
 
-    def offer(self, event: Event, snapshot: Registry) -> Offer:
+    def offer(self, event: AcceptedEvent, snapshot: Registry) -> Offer:
         """What is written for an event; raises NotFound when the target is gone."""
 
     async def write(self, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
@@ -78,7 +78,7 @@ class ReceiverAim:
     replay: Replay
     id: str
 
-    def offer(self, event: Event, snapshot: Registry) -> Offer:
+    def offer(self, event: AcceptedEvent, snapshot: Registry) -> Offer:
         message = encode(structs.replace(event, replay=self.id))
         if self.replay.target == "subscriber":
             subscriber = snapshot.subscribers.get(self.replay.name)
@@ -106,7 +106,7 @@ class TopicAim:
     headroom: Headroom
     notifier: Notifier
 
-    def offer(self, event: Event, snapshot: Registry) -> Offer:
+    def offer(self, event: AcceptedEvent, snapshot: Registry) -> Offer:
         publisher = self.replay.publisher
         if publisher not in snapshot.tokens:
             raise NotFound(f"the client {publisher!r}, whose topic it was, is gone")
@@ -139,13 +139,13 @@ class Sender:
         self._task = task
         self._id = id_
         self._rate = rate
-        self._reached: Reached | None = None
-        self._waiting: deque[Past] = deque()
+        self._reached: WriteOffset | None = None
+        self._waiting: deque[PastEvent] = deque()
         self.sent = 0
         self.passed = 0
         self.refused = 0
 
-    async def send(self, pasts: Sequence[Past]) -> None:
+    async def send(self, pasts: Sequence[PastEvent]) -> None:
         """Wait until the rows are sent, now or by an earlier attempt."""
         self._waiting.extend(pasts)
         if self._waiting:
@@ -162,13 +162,13 @@ class Sender:
     def _forget(self) -> None:
         self._reached = None
 
-    def _pass_over(self, reached: Reached) -> None:
+    def _pass_over(self, reached: WriteOffset) -> None:
         rank = Rank.parse(reached.digest)
         while self._waiting and self._waiting[0].rank <= rank:
             self._waiting.popleft()
             self.passed += 1
 
-    async def _send_some(self, reached: Reached) -> None:
+    async def _send_some(self, reached: WriteOffset) -> None:
         """One call with as many rows as it may carry, when it is its turn."""
         # That of the routes: another sender of the task may refresh the registry while this one waits.
         version = self._registry.snapshot.version
@@ -186,7 +186,7 @@ class Sender:
                     self._waiting.popleft()
                 self.sent += count
                 self.refused += len(reply.refused)
-                self._reached = Reached(0, fence.last, rank)
+                self._reached = WriteOffset(0, fence.last, rank)
             case Accepted.FENCED:
                 self._reached = None
             case Accepted.FULL:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from doubledecker import log
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store import queues
 from doubledecker.store.events import PublishReply
 from doubledecker.store.partitions import Partition
@@ -30,7 +30,7 @@ class Skips:
     def __init__(self, home: Partition) -> None:
         self._home = home
         # By identity: routes share these tuples, and the hash of a long one takes long.
-        self._counts: dict[int, tuple[tuple[Queue, ...], int]] = {}
+        self._counts: dict[int, tuple[tuple[RegisteredQueue, ...], int]] = {}
         self._logged: set[str] = set()
 
     def note(self, offers: Sequence[Offer], reply: PublishReply) -> None:
@@ -54,7 +54,7 @@ class Skips:
         while some := dict(islice(left, _QUEUES_MAX)):
             await queues.note_skipped(self._home, some)
 
-    def _log(self, skipped: Sequence[Queue]) -> None:
+    def _log(self, skipped: Sequence[RegisteredQueue]) -> None:
         for owner, count in Counter(queue.owner for queue in skipped).items():
             if owner not in self._logged and len(self._logged) < _LOGGED_MAX:
                 self._logged.add(owner)

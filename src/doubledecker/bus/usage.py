@@ -16,7 +16,7 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model.quota import Quotas
 from doubledecker.store import backlogs, facets, publish_rate, registry, streams
 from doubledecker.store.partitions import Partitions
-from doubledecker.store.processes import Report, Sample
+from doubledecker.store.processes import MetricSample, ProcessReport
 
 # What a web process reports, by client and of the address with the most; and its bounds.
 REQUESTS, REQUESTS_BOUND = "doubledecker_client_requests", "doubledecker_client_requests_max"
@@ -40,7 +40,7 @@ class Use:
 
 
 @dataclass(frozen=True)
-class Usage:
+class QuotaUsage:
     """Every client that uses anything, by id; what all of them use together; every bound (0: none)."""
 
     clients: Sequence[Use]
@@ -48,7 +48,9 @@ class Usage:
     bounds: dict[str, int]
 
 
-async def look(partitions: Partitions, live: LiveRegistry, reports: Sequence[Report], *, connections_max: int) -> Usage:
+async def look(
+    partitions: Partitions, live: LiveRegistry, reports: Sequence[ProcessReport], *, connections_max: int
+) -> QuotaUsage:
     """Read everything; `connections_max` is the bound of an address where no web process reports its own."""
     snapshot = live.snapshot
     of_web = _OfWeb(reports)
@@ -75,14 +77,14 @@ async def look(partitions: Partitions, live: LiveRegistry, reports: Sequence[Rep
             if any(counts.values()):
                 found.append(Use(id_, counts))
     together = {"pattern_steps_max": snapshot.steps_total, "address_connections_max": of_web.most(CONNECTIONS, 0)}
-    return Usage(found, together, bounds)
+    return QuotaUsage(found, together, bounds)
 
 
 class _OfWeb:
     """What web processes report of themselves."""
 
-    def __init__(self, reports: Sequence[Report]) -> None:
-        self._samples: dict[str, list[Sample]] = {}
+    def __init__(self, reports: Sequence[ProcessReport]) -> None:
+        self._samples: dict[str, list[MetricSample]] = {}
         for family in itertools.chain.from_iterable(report.families for report in reports):
             self._samples.setdefault(family.name, []).extend(family.samples)
         self.requests: dict[str, int] = {}

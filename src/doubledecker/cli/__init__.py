@@ -299,7 +299,7 @@ def _tail(
     """Show events as they are published. PATTERN is a glob on tenant:topic:type, like '*:page:*'."""
     from doubledecker.cli import tail  # noqa: PLC0415 - only what the command needs
 
-    tail.tail(bus, data, secret, tail.Wanted(pattern, start, count), as_json=as_json)
+    tail.tail(bus, data, secret, tail.TailRequest(pattern, start, count), as_json=as_json)
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from doubledecker.store import nodes, pipeline
 from doubledecker.store.pipeline import PipelineState
 
 if TYPE_CHECKING:
-    from doubledecker.pipeline.sources.config import Source, Sources
+    from doubledecker.pipeline.sources.config import SourceConfig, Sources
 
 MISSING = "PySpark is not installed; get it with: pip install 'doubledecker[spark]'"
 _JOURNALS = ("events", "attempts", "settlements")
@@ -88,7 +88,7 @@ def show_sources(*, data: Path | None, as_json: bool) -> None:
         click.echo(f"There are no sources; docs/pipeline.md tells how to write {folder.SOURCES}", err=True)
 
 
-def _source_row(source: "Source") -> list[str]:
+def _source_row(source: "SourceConfig") -> list[str]:
     shown = [source.fields.get(name, "") if source.fields else "(sql)" for name in ("topic", "type")]
     return [source.name, source.format, source.path, source.mode, source.publisher, *shown]
 

@@ -18,10 +18,10 @@ from doubledecker.cli import folder, table
 from doubledecker.errors import BadRequest, BusAway, LakeUnfit, ReadTooLarge
 from doubledecker.model import search as searching
 from doubledecker.model.event import EVENT_ID, ID_LENGTH_MAX
-from doubledecker.model.search import Wanted
+from doubledecker.model.search import SearchRequest
 
 if TYPE_CHECKING:
-    from doubledecker.lake.event_history import Life
+    from doubledecker.lake.event_history import EventHistory
     from doubledecker.lake.reads import Reader
 
 _SHOWN = ("at", "topic", "type", "tenant", "key", "id", "data")
@@ -60,7 +60,7 @@ def _show_events(found: Found, limit: int) -> None:
         click.echo(f"These are the first {limit}; there may be more: --limit", err=True)
 
 
-def _show_life(life: "Life") -> None:
+def _show_life(life: "EventHistory") -> None:
     _show(_SHOWN, life.events)
     for title, names, rows in (
         ("attempts", _ATTEMPT, life.attempts),
@@ -77,7 +77,7 @@ def _show_life(life: "Life") -> None:
         click.echo(f"Attempts in the lake were looked at until {until}; --from {until} goes on from there", err=True)
 
 
-def _look(data: Path | None, lake: str | None, *, id_: str | None, wanted: Wanted) -> "Found | Life":
+def _look(data: Path | None, lake: str | None, *, id_: str | None, wanted: SearchRequest) -> "Found | EventHistory":
     """Without Spark if that is not too much, else with it."""
     for needed in ("deltalake", "duckdb"):
         if importlib.util.find_spec(needed) is None:
@@ -97,7 +97,9 @@ def _look(data: Path | None, lake: str | None, *, id_: str | None, wanted: Wante
         return _look_with_spark(settings, root, id_=id_, wanted=wanted)
 
 
-def _look_with_spark(settings: Settings, root: str, *, id_: str | None, wanted: Wanted) -> "Found | Life":
+def _look_with_spark(
+    settings: Settings, root: str, *, id_: str | None, wanted: SearchRequest
+) -> "Found | EventHistory":
     from doubledecker.pipeline import search as spark_search  # noqa: PLC0415 - slow to import, and may not be there
     from doubledecker.pipeline import session  # noqa: PLC0415 - the same
 
@@ -109,8 +111,8 @@ def _look_with_spark(settings: Settings, root: str, *, id_: str | None, wanted: 
 
 
 async def _read(
-    settings: Settings, root: str, *, id_: str | None, wanted: Wanted, reader: "Reader | None" = None
-) -> "Found | Life":
+    settings: Settings, root: str, *, id_: str | None, wanted: SearchRequest, reader: "Reader | None" = None
+) -> "Found | EventHistory":
     from doubledecker.lake import event_history, queries, reads  # noqa: PLC0415 - slow to import, and may not be there
     from doubledecker.store.partitions import Partitions  # noqa: PLC0415 - the same
 
@@ -120,7 +122,7 @@ async def _read(
     except BusAway as error:
         raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data") from error
     try:
-        ground = reads.Ground(root, bus)
+        ground = reads.ReadContext(root, bus)
         if id_:
             return await event_history.look(ground, id_, since=wanted.since, reader=reader)
         return await reads.find(ground, queries.search(wanted), reader=reader)

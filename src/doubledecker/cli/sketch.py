@@ -6,7 +6,7 @@ from itertools import groupby, pairwise
 from rich.console import Console
 from rich.text import Text
 
-from doubledecker.stages.plots.chart import Chart, Line, Panel, number, runs
+from doubledecker.stages.plots.chart import Chart, Curve, Panel, number, runs
 
 _ROWS = 6
 _LABEL = 9
@@ -66,7 +66,7 @@ class _Canvas:
                 text.append("".join(chr(_EMPTY + bits) for _, bits in same), style=colour)
             yield text
 
-    def _draw(self, line: Line) -> None:
+    def _draw(self, line: Curve) -> None:
         for run in runs(self._chart.xs, line.ys, is_step=line.is_step):
             dots = [(self._x(x), self._y(y)) for x, y in run]
             self._dot(*dots[0], line)
@@ -75,7 +75,7 @@ class _Canvas:
                 for i in range(1, steps + 1):
                     self._dot(x0 + round((x1 - x0) * i / steps), y0 + round((y1 - y0) * i / steps), line)
 
-    def _dot(self, x: int, y: int, line: Line) -> None:
+    def _dot(self, x: int, y: int, line: Curve) -> None:
         row, column = y // _DOTS_Y, x // _DOTS_X
         self._bits[row][column] |= _BITS[x % _DOTS_X][y % _DOTS_Y]
         self._colours[row][column] = _colour(line)
@@ -89,5 +89,5 @@ class _Canvas:
         return round((1.0 - share) * (_ROWS * _DOTS_Y - 1))
 
 
-def _colour(line: Line) -> str:
+def _colour(line: Curve) -> str:
     return _COLOURS[line.colour % len(_COLOURS)]

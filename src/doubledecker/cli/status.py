@@ -16,7 +16,7 @@ from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus import overview, usage
 from doubledecker.bus.overview import Overview, ServerMemory, SubscriberView
-from doubledecker.bus.usage import Usage, Use
+from doubledecker.bus.usage import QuotaUsage, Use
 from doubledecker.cli import folder, table, trail, words
 from doubledecker.errors import BusAway
 from doubledecker.store import partitions, processes
@@ -81,14 +81,14 @@ def find(url: str | None, data: Path | None) -> Settings:
     return settings
 
 
-def _look(settings: Settings) -> tuple[Overview, Usage]:
+def _look(settings: Settings) -> tuple[Overview, QuotaUsage]:
     try:
         return asyncio.run(_read(settings))
     except BusAway as error:
         raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data or --url") from error
 
 
-async def _read(settings: Settings) -> tuple[Overview, Usage]:
+async def _read(settings: Settings) -> tuple[Overview, QuotaUsage]:
     async with build.open_bus(settings, patience_s=0) as bus:
         known, rules = bus.registry.snapshot.pushed_to, bus.headroom.rules
         view = await overview.look(bus.partitions, known, now_ms=clock.now_ms(), rules=rules)
@@ -169,12 +169,12 @@ def _subscriber_as_json(each: SubscriberView, now_ms: int) -> dict[str, object]:
     }
 
 
-def _nearest(seen: Usage) -> list[Use]:
+def _nearest(seen: QuotaUsage) -> list[Use]:
     """The clients that are nearest to one of their bounds."""
     return sorted(seen.clients, key=lambda use: -use.nearness(seen.bounds))[:_CLIENTS_MAX]
 
 
-def _bounds_row(seen: Usage) -> list[str]:
+def _bounds_row(seen: QuotaUsage) -> list[str]:
     """What a client may have; in a row, since beside each number it would make the table too wide."""
     return ["at most", *(_number(name, seen.bounds[name]) if seen.bounds[name] else "no bound" for name in _BOUNDS)]
 
@@ -183,7 +183,7 @@ def _use_row(use: Use) -> list[str]:
     return [use.client, *(_number(name, use.counts[name]) for name in _BOUNDS)]
 
 
-def _used_together(seen: Usage) -> list[list[str]]:
+def _used_together(seen: QuotaUsage) -> list[list[str]]:
     return [
         [
             title,
@@ -197,7 +197,7 @@ def _number(bound: str, count: int) -> str:
     return words.size(count) if bound.endswith("_bytes_max") else f"{count:,}"
 
 
-def _usage_as_json(seen: Usage) -> dict[str, object]:
+def _usage_as_json(seen: QuotaUsage) -> dict[str, object]:
     return {
         "bounds": seen.bounds,
         "quotas": _beside_bounds(seen.together, seen),
@@ -205,7 +205,7 @@ def _usage_as_json(seen: Usage) -> dict[str, object]:
     }
 
 
-def _beside_bounds(counts: Mapping[str, int], seen: Usage) -> dict[str, dict[str, int]]:
+def _beside_bounds(counts: Mapping[str, int], seen: QuotaUsage) -> dict[str, dict[str, int]]:
     return {name: {"used": count, "max": seen.bounds[name]} for name, count in counts.items()}
 
 

@@ -25,7 +25,7 @@ _WIDTHS = {"tenant": 12, "topic": 14, "type": 12}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TailRequest:
     """What to show: a pattern, from where, and how many (None: without end)."""
 
     pattern: str
@@ -45,7 +45,7 @@ class _Event(msgspec.Struct):
     data: msgspec.Raw = msgspec.Raw(b"")
 
 
-def tail(bus: str | None, data: Path | None, secret: str | None, wanted: Wanted, *, as_json: bool) -> None:
+def tail(bus: str | None, data: Path | None, secret: str | None, wanted: TailRequest, *, as_json: bool) -> None:
     """Print events until there are enough, or for ever."""
     console = Console()
     show = click.echo if as_json or not console.is_terminal else _Table(console).show
@@ -61,7 +61,7 @@ def tail(bus: str | None, data: Path | None, secret: str | None, wanted: Wanted,
 class _Follower:
     """Reads a stream, and comes back to where it was when it breaks off."""
 
-    def __init__(self, address: Address, wanted: Wanted) -> None:
+    def __init__(self, address: Address, wanted: TailRequest) -> None:
         self._address = address
         self._wanted = wanted
         self._shown = 0

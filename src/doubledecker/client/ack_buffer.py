@@ -15,7 +15,7 @@ from doubledecker.client.backoff import Pauses
 from doubledecker.client.errors import DELAY_S_MAX, BusAway, Refused
 from doubledecker.client.lease_keeper import Heartbeat
 from doubledecker.client.lease_keeper_process import WHY_UNBEGUN, Pair
-from doubledecker.client.message import Back, Message, Source, encodable
+from doubledecker.client.message import Back, Message, MessageSource, encodable
 
 # What one call settles at most.
 SETTLE_MAX = 1_000
@@ -30,7 +30,7 @@ _log = logging.getLogger("doubledecker.client")
 class AckBuffer:
     """Messages from their pull to their end."""
 
-    def __init__(self, source: Source, heartbeat: Heartbeat) -> None:
+    def __init__(self, source: MessageSource, heartbeat: Heartbeat) -> None:
         self._source = source
         self._heartbeat = heartbeat
         self._acks: list[Message] = []

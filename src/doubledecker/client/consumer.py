@@ -14,7 +14,7 @@ from doubledecker.client.backoff import Backoff
 from doubledecker.client.blocking import BlockingMessage
 from doubledecker.client.crash_watch import Net
 from doubledecker.client.errors import ClientError
-from doubledecker.client.message import Back, Message, Source, Terms, encodable
+from doubledecker.client.message import Back, Message, MessageSource, Terms, encodable
 from doubledecker.client.message_iterator import Loop
 from doubledecker.client.session import Holding, Rules, asked, holding
 from doubledecker.client.slots import Slots, TaskSlots, ThreadSlots, Verdicts
@@ -33,7 +33,7 @@ class _Handler:
 class Consumer:
     """A queue from which messages are pulled and settled."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: MessageSource) -> None:
         self.name = source.name
         self._source = source
         self._handlers: list[_Handler] = []

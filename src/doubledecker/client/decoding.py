@@ -4,12 +4,12 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from doubledecker.client.errors import BusAway, Refused
-from doubledecker.client.message import Back, Leased, Message, Source, Undecoded, read_event
+from doubledecker.client.message import Back, Leased, Message, MessageSource, Undecoded, read_event
 
 _log = logging.getLogger("doubledecker.client")
 
 
-async def readable(source: Source, take: Callable[[], Awaitable[Sequence[Leased]]]) -> list[Message]:
+async def readable(source: MessageSource, take: Callable[[], Awaitable[Sequence[Leased]]]) -> list[Message]:
     """The messages that `take` brings. Those that cannot be decoded are rejected, as they would fail each time.
 
     It takes again when all were rejected: to whoever pulls, no message at all means that none is waiting.
@@ -24,7 +24,7 @@ async def readable(source: Source, take: Callable[[], Awaitable[Sequence[Leased]
             return [message for message in messages if not isinstance(message.event.data, Undecoded)]
 
 
-async def _reject(source: Source, messages: Sequence[Message]) -> bool:
+async def _reject(source: MessageSource, messages: Sequence[Message]) -> bool:
     """Send each to the dead letters with its reason; says whether the bus took them.
 
     Those that it did not take come again when their leases end.

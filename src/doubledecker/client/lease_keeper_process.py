@@ -46,7 +46,7 @@ WHY_UNBEGUN = "not started"
 Pair = tuple[str, int]
 
 
-class Lease(Protocol):
+class LeaseExtender(Protocol):
     """How leases are extended; OSError means that the bus is away."""
 
     def extend(self, held: list[Pair]) -> None: ...
@@ -56,7 +56,7 @@ class Lease(Protocol):
     def close(self) -> None: ...
 
 
-class Held:
+class KeptLease:
     """What the consumer has in hand: since when, when it was last extended, and what of it has begun."""
 
     def __init__(self, *, lease_s: float, work_s_max: float, mark: Callable[[], int]) -> None:
@@ -120,7 +120,7 @@ class Held:
             self._extended.pop(pair, None)
 
 
-def beat(words: BinaryIO, say: BinaryIO, open_lease: Callable[[dict[str, Any]], Lease]) -> None:
+def beat(words: BinaryIO, say: BinaryIO, open_lease: Callable[[dict[str, Any]], LeaseExtender]) -> None:
     """Extend what the consumer holds until it is gone; then give back what it held."""
     # A service manager may signal all processes of a service; this one ends when the consumer has, not before.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -129,7 +129,7 @@ def beat(words: BinaryIO, say: BinaryIO, open_lease: Callable[[dict[str, Any]], 
     if not greeting:
         return
     lease_s = greeting["lease_ms"] / 1000
-    held = Held(lease_s=lease_s, work_s_max=greeting["work_s_max"], mark=_mark_in(greeting["mark"]))
+    held = KeptLease(lease_s=lease_s, work_s_max=greeting["work_s_max"], mark=_mark_in(greeting["mark"]))
     ended = threading.Event()
     threading.Thread(target=_listen, args=(words, held, ended), daemon=True).start()
     lease = open_lease(greeting)
@@ -156,7 +156,7 @@ def _mark_in(file: int) -> Callable[[], int]:
     return lambda: int(MARK.unpack_from(memory)[0])
 
 
-def _listen(words: BinaryIO, held: Held, ended: threading.Event) -> None:
+def _listen(words: BinaryIO, held: KeptLease, ended: threading.Event) -> None:
     for line in words:
         # Half a line is what a consumer was saying when it was killed.
         if line.endswith(b"\n"):
@@ -164,13 +164,13 @@ def _listen(words: BinaryIO, held: Held, ended: threading.Event) -> None:
     ended.set()
 
 
-def _give_back(held: list[Pair], lease: Lease, *, attempted: bool) -> None:
+def _give_back(held: list[Pair], lease: LeaseExtender, *, attempted: bool) -> None:
     for start in range(0, len(held), _CALL_MAX):
         with contextlib.suppress(OSError):  # then their leases end by themselves
             lease.give_back(held[start : start + _CALL_MAX], attempted=attempted)
 
 
-def _extend(due: list[Pair], held: Held, lease: Lease) -> bool:
+def _extend(due: list[Pair], held: KeptLease, lease: LeaseExtender) -> bool:
     """Extend what is due; says whether the bus answered."""
     for start in range(0, len(due), _CALL_MAX):
         part = due[start : start + _CALL_MAX]

@@ -172,7 +172,7 @@ class Pulse(msgspec.Struct, frozen=True):
     greeting: dict[str, Any]
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """Where messages come from and are settled: the bus over HTTP, or Redis for those next to it.
 
     Whatever cannot be reached raises BusAway; every other failure is for good. Settling returns the ids that were no

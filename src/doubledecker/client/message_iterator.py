@@ -7,7 +7,7 @@ may be after its bus was closed. So the bus knows its loops, and leaves them bef
 import asyncio
 import contextlib
 
-from doubledecker.client.message import Message, Source
+from doubledecker.client.message import Message, MessageSource
 from doubledecker.client.session import Holding, Rules, asked, holding
 
 _WHY_LEFT = "the loop was left"
@@ -16,7 +16,7 @@ _WHY_LEFT = "the loop was left"
 class Loop:
     """One message after the other: acked when the next is asked for, given back when the loop is left."""
 
-    def __init__(self, source: Source, rules: Rules) -> None:
+    def __init__(self, source: MessageSource, rules: Rules) -> None:
         self._source = source
         self._rules = rules
         self._stack = contextlib.AsyncExitStack()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from doubledecker.client.ack_buffer import AckBuffer
 from doubledecker.client.backoff import Pauses
 from doubledecker.client.errors import BusAway
-from doubledecker.client.message import Message, Source
+from doubledecker.client.message import Message, MessageSource
 
 # What one pull brings at most; the bus has the same bound.
 PULL_MAX = 200
@@ -37,7 +37,7 @@ class Prefetch:
 
     def __init__(
         self,
-        source: Source,
+        source: MessageSource,
         ack_buffer: AckBuffer,
         *,
         concurrency: int,

@@ -11,7 +11,7 @@ from doubledecker.client.backoff import Backoff, Pauses, check_seconds
 from doubledecker.client.errors import BusAway, NotABus
 from doubledecker.client.lease_keeper import Heartbeat
 from doubledecker.client.lease_keeper_process import WHY_UNBEGUN
-from doubledecker.client.message import Source, Terms
+from doubledecker.client.message import MessageSource, Terms
 from doubledecker.client.prefetch import Prefetch
 
 # What is settled last may have to wait for a bus that is just restarting; beyond that the leases end by themselves.
@@ -77,7 +77,7 @@ class Holding:
 
 
 @contextlib.asynccontextmanager
-async def holding(source: Source, rules: Rules, terms: Terms) -> AsyncIterator[Holding]:
+async def holding(source: MessageSource, rules: Rules, terms: Terms) -> AsyncIterator[Holding]:
     """Pull and settle while the block runs. Then what was not started is given back, and the rest settled."""
     lease_ms = rules.lease_ms or terms.lease_ms
     heartbeat = Heartbeat(source.pulse(), lease_ms=lease_ms, work_s_max=rules.work_s_max)
@@ -115,7 +115,7 @@ async def holding(source: Source, rules: Rules, terms: Terms) -> AsyncIterator[H
             await asyncio.gather(pulling, settling, return_exceptions=True)
 
 
-async def asked(source: Source) -> Terms:
+async def asked(source: MessageSource) -> Terms:
     """Ask the bus about the queue, until it answers; raises what it refuses, and NotABus when it is none."""
     pauses = Pauses()
     is_said = False

@@ -17,7 +17,7 @@ from functools import lru_cache
 from doubledecker import clock
 from doubledecker.delivery import http
 from doubledecker.errors import AnswerBroken, ReceiverUnreachable
-from doubledecker.model.outcome import Kind, Outcome
+from doubledecker.model.outcome import Outcome, OutcomeKind
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.stages import Deadline, Timeout
 from doubledecker.stages.errors import TimedOut
@@ -51,7 +51,9 @@ class Dialer:
         try:
             return await self._chain.call(self._post, receiver, body, headers)
         except TimedOut as late:
-            return Outcome(Kind.TIMED_OUT, round(late.after_s * 1000), detail=f"no answer within {late.after_s:g} s")
+            return Outcome(
+                OutcomeKind.TIMED_OUT, round(late.after_s * 1000), detail=f"no answer within {late.after_s:g} s"
+            )
 
     async def close(self) -> None:
         await self._chain.close()
@@ -67,12 +69,12 @@ class Dialer:
             lines = _credential(receiver.uuid) + _lines(headers)
             answer = await self._http.post(http.endpoint(receiver.callback), lines, body)
         except ReceiverUnreachable as error:
-            return Outcome(Kind.UNREACHABLE, took_ms(), detail=str(error))
+            return Outcome(OutcomeKind.UNREACHABLE, took_ms(), detail=str(error))
         except (AnswerBroken, ValueError) as error:
-            return Outcome(Kind.BROKEN, took_ms(), detail=str(error))
+            return Outcome(OutcomeKind.BROKEN, took_ms(), detail=str(error))
         if answer.status in _OK:
-            return Outcome(Kind.DELIVERED, took_ms(), answer.status, answer=answer.body)
-        return Outcome(Kind.REFUSED, took_ms(), answer.status, _retry_after(answer.retry_after), answer.reason)
+            return Outcome(OutcomeKind.DELIVERED, took_ms(), answer.status, answer=answer.body)
+        return Outcome(OutcomeKind.REFUSED, took_ms(), answer.status, _retry_after(answer.retry_after), answer.reason)
 
 
 # As many as a busy process has receivers: they are made of text, and the same for every batch.

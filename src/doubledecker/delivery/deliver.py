@@ -22,7 +22,7 @@ from doubledecker.bus.telemetry import counter
 from doubledecker.delivery import verdict
 from doubledecker.delivery.attempt import Dialer
 from doubledecker.delivery.health import Health
-from doubledecker.delivery.verdict import Backoff
+from doubledecker.delivery.verdict import RetrySchedule
 from doubledecker.errors import OutOfDescriptors
 from doubledecker.model.outcome import Outcome
 from doubledecker.model.settlement import Settlement
@@ -44,7 +44,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True)
-class Load:
+class DeliveryLoad:
     """What one call carries: events as lines, or each by itself, of a batch that was tried `attempts` times before.
 
     `failures` are those of the receiver when the permit was given. `accepted_at` is when the first of its events was
@@ -72,7 +72,7 @@ class Load:
 class Attempted:
     """A load that was posted, how that ended, and what becomes of it."""
 
-    load: Load
+    load: DeliveryLoad
     ids: Sequence[str]
     dialled_at: int
     outcome: Outcome
@@ -81,7 +81,7 @@ class Attempted:
     @property
     def entry(self) -> str:
         load, outcome = self.load, self.outcome
-        kept = journal.Attempt(
+        kept = journal.AttemptRecord(
             batch=load.batch,
             subscriber=load.receiver.token,
             attempt=load.attempts + 1,
@@ -118,7 +118,7 @@ def _counters(subscriber: str, outcome: str) -> tuple[str, str, str]:
 class Deliverer:
     """Makes attempts at receivers, for one part of the product."""
 
-    def __init__(self, dialer: Dialer, health: Health, backoff: Backoff, *, part: str) -> None:
+    def __init__(self, dialer: Dialer, health: Health, backoff: RetrySchedule, *, part: str) -> None:
         self.backoff = backoff
         self._dialer = dialer
         self._health = health
@@ -126,7 +126,7 @@ class Deliverer:
         self._log_attempt = log.line(part, "delivery.attempted")
         self._out_at = -math.inf
 
-    async def attempt(self, load: Load) -> Attempted:
+    async def attempt(self, load: DeliveryLoad) -> Attempted:
         """Post a load, and decide what becomes of it; raises OutOfDescriptors when nobody could be called."""
         body, dialled_at = load.body, clock.now_ms()
         try:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from doubledecker.model.outcome import Outcome, failed_ids
 from doubledecker.model.settlement import DELIVERED, FIRST, Settlement
-from doubledecker.store.queues import Held, Message
+from doubledecker.store.queues import LeasedMessage, QueueMessage
 
 # A receiver that failed once has mostly stumbled: it is probed soon. One that is back is found so within a minute.
 PROBE_BASE_MS = 100
@@ -33,7 +33,7 @@ RETRY_AFTER_MS_MAX = 3_600_000
 
 
 @dataclass(frozen=True)
-class Backoff:
+class RetrySchedule:
     """The span of a batch's first delay, and the longest."""
 
     base_ms: int = 1_000
@@ -44,12 +44,12 @@ class Backoff:
 class Fates:
     """Which messages are done, which come back and when, and what a dead letter would say."""
 
-    acked: Sequence[Held]
-    given_back: Sequence[Held]
+    acked: Sequence[LeasedMessage]
+    given_back: Sequence[LeasedMessage]
     why: str
 
 
-def decide(outcome: Outcome, *, attempts: int, failures: int, backoff: Backoff, chance: float) -> Settlement:
+def decide(outcome: Outcome, *, attempts: int, failures: int, backoff: RetrySchedule, chance: float) -> Settlement:
     """`attempts` counts this one; `failures` are those of the receiver before it; `chance` is random, from 0 to 1."""
     if outcome.is_delivered:
         return DELIVERED
@@ -67,25 +67,25 @@ def decide(outcome: Outcome, *, attempts: int, failures: int, backoff: Backoff, 
 
 
 def fates(
-    outcome: Outcome, messages: Sequence[Message], ids: Sequence[str], *, backoff: Backoff, chance: float
+    outcome: Outcome, messages: Sequence[QueueMessage], ids: Sequence[str], *, backoff: RetrySchedule, chance: float
 ) -> Fates:
     """What happens to each message; pure. One chance serves all, so that those of equal attempts keep their order."""
 
-    def later(message: Message) -> Held:
-        return Held(message.id, message.attempt, delay_after(message.tries, backoff=backoff, chance=chance))
+    def later(message: QueueMessage) -> LeasedMessage:
+        return LeasedMessage(message.id, message.attempt, delay_after(message.tries, backoff=backoff, chance=chance))
 
     if outcome.is_delivered:
         failed = failed_ids(outcome.answer)
         pairs = list(zip(messages, ids, strict=True))
-        acked = [Held(message.id, message.attempt) for message, id_ in pairs if id_ not in failed]
+        acked = [LeasedMessage(message.id, message.attempt) for message, id_ in pairs if id_ not in failed]
         return Fates(acked, [later(message) for message, id_ in pairs if id_ in failed], "failed by the receiver")
     why = f"{outcome.kind.value}: {outcome.detail if outcome.status is None else outcome.status}"
     if outcome.acquits_content:
-        return Fates([], [Held(message.id, message.attempt, is_spared=True) for message in messages], why)
+        return Fates([], [LeasedMessage(message.id, message.attempt, is_spared=True) for message in messages], why)
     return Fates([], [later(message) for message in messages], why)
 
 
-def delay_after(attempts: int, *, backoff: Backoff, chance: float) -> int:
+def delay_after(attempts: int, *, backoff: RetrySchedule, chance: float) -> int:
     """Milliseconds until a batch or a message is tried again by its own schedule."""
     return _delay(attempts, backoff.base_ms, backoff.cap_ms, chance)
 

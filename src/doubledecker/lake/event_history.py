@@ -10,7 +10,7 @@ import msgspec
 from doubledecker.errors import BadRequest
 from doubledecker.lake import engine, queries, reads, rows
 from doubledecker.lake.queries import Found, Query, Row
-from doubledecker.lake.reads import Ground, Reader
+from doubledecker.lake.reads import ReadContext, Reader
 from doubledecker.model import moment, where
 from doubledecker.model.pipeline_job import Errand
 from doubledecker.model.replay import Replay
@@ -23,7 +23,7 @@ _BEFORE = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
-class Life:
+class EventHistory:
     """All that is known of one event; the lists are empty when there is none.
 
     `attempts_until` is from when on attempts that have landed were not looked at, because they are too many; None when
@@ -37,7 +37,9 @@ class Life:
     attempts_until: str | None = None
 
 
-async def look(ground: Ground, id_: str, *, since: datetime | None = None, reader: Reader | None = None) -> Life:
+async def look(
+    ground: ReadContext, id_: str, *, since: datetime | None = None, reader: Reader | None = None
+) -> EventHistory:
     """Look for an event in lake, journal and Redis.
 
     Attempts are looked for from `since` on, or from acceptance on; they have no index of ids, so of many files the
@@ -45,14 +47,14 @@ async def look(ground: Ground, id_: str, *, since: datetime | None = None, reade
     """
     accepted = await reads.find(ground, queries.event(id_), reader=reader)
     if not accepted:
-        return Life([], [], [], [])
+        return EventHistory([], [], [], [])
     begin = since or min(_at(row) for row in accepted) - _BEFORE
     attempts = await reads.find_far(ground, queries.attempts(id_, since=begin), reader=reader)
     seen = [each for partition in ground.bus.all for each in await locate.find(partition, id_)]
     kept = await pipeline_jobs.read_all(ground.bus.home, REPLAYS)
     waiting, sent = [_row(each) for each in seen], await _replays(accepted, kept)
     until = moment.to_text(attempts.until) if attempts.until else None
-    return Life(accepted, attempts.found, waiting, sent, until)
+    return EventHistory(accepted, attempts.found, waiting, sent, until)
 
 
 def _row(sighting: Sighting) -> Row:

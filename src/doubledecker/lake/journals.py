@@ -6,17 +6,17 @@ from functools import partial
 from doubledecker.errors import JournalTrimmed
 from doubledecker.model.entry_id import EntryId
 from doubledecker.store import journal_ranges
-from doubledecker.store.journal import Entry, Page
+from doubledecker.store.journal import JournalEntry, Page
 from doubledecker.store.partitions import Partition
 
 # An answer holds about this much. Entries are of one event or of thousands, so the count follows what was seen.
 _PAGE_BYTES = 2_097_152
 _COUNT_FIRST, _COUNT_MAX = 16, 1_000
 
-Ask = Callable[[], Awaitable[Page[Entry]]]
+Ask = Callable[[], Awaitable[Page[JournalEntry]]]
 
 
-async def once(ask: Ask) -> Page[Entry]:
+async def once(ask: Ask) -> Page[JournalEntry]:
     """Ask, and let an absent bus be the caller's problem."""
     return await ask()
 
@@ -28,8 +28,8 @@ async def walk(
     after: EntryId,
     upto: EntryId,
     fails_on_loss: bool = True,
-    asks: Callable[[Ask], Awaitable[Page[Entry]]] = once,
-) -> AsyncIterator[Sequence[Entry]]:
+    asks: Callable[[Ask], Awaitable[Page[JournalEntry]]] = once,
+) -> AsyncIterator[Sequence[JournalEntry]]:
     """The entries after one id, up to and with another, a bounded number of bytes at a time.
 
     Raises JournalTrimmed when entries that were not read yet are gone, unless told to go on with what is left.
@@ -55,7 +55,7 @@ def lost(partition: int, after: EntryId, trimmed: EntryId) -> str:
     )
 
 
-def _next_count(count: int, entries: Sequence[Entry]) -> int:
+def _next_count(count: int, entries: Sequence[JournalEntry]) -> int:
     """How many entries to ask for next, so that the answer stays near the size of a page."""
     size = sum(len(value) for entry in entries for _, value in entry.fields)
     fitting = _PAGE_BYTES * len(entries) // max(1, size)

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from doubledecker.model import condition, moment, uid
 from doubledecker.model.condition import Condition, Junction
-from doubledecker.model.search import Wanted
+from doubledecker.model.search import SearchRequest
 
 Row = dict[str, object]
 Found = list[Row]
@@ -42,7 +42,7 @@ class Query:
         return at - _NEAR, at + _NEAR
 
 
-def search(wanted: Wanted) -> Query:
+def search(wanted: SearchRequest) -> Query:
     """The events that a search wants."""
     parts: list[Condition] = []
     parts += [condition.compared("at", ">=", wanted.since)] if wanted.since else []

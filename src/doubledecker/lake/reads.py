@@ -24,12 +24,12 @@ from msgspec import json
 from doubledecker.errors import JournalTrimmed, LakeMoved, LakeUnfit, ReadTooLarge
 from doubledecker.lake import engine, journals, rows, snapshots
 from doubledecker.lake.queries import Found, Query, Row
-from doubledecker.lake.snapshots import Snapshot
+from doubledecker.lake.snapshots import TableSnapshot
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
 from doubledecker.store import journal_ranges
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import JournalEntry
 from doubledecker.store.journal_ranges import Extent
 from doubledecker.store.partitions import Partition, Partitions
 
@@ -45,11 +45,11 @@ _BYTES_MAX = 268_435_456
 # long, what the others found is there.
 _PART_BYTES = 8_388_608
 
-Reader = Callable[[Snapshot, Query, Sequence[Erasure]], Awaitable[Found]]
+Reader = Callable[[TableSnapshot, Query, Sequence[Erasure]], Awaitable[Found]]
 
 
 @dataclass(frozen=True)
-class Ground:
+class ReadContext:
     """Where to look, and how many reads a process does at a time."""
 
     root: str
@@ -65,10 +65,10 @@ class Looked:
     until: datetime | None = None
 
 
-_Read = Callable[["_Look", Snapshot, Sequence[Erasure]], Awaitable[Looked]]
+_Read = Callable[["_Look", TableSnapshot, Sequence[Erasure]], Awaitable[Looked]]
 
 
-async def find(ground: Ground, query: Query, *, reader: Reader | None = None) -> Found:
+async def find(ground: ReadContext, query: Query, *, reader: Reader | None = None) -> Found:
     """The first rows that fit, by time; of events, those that were not erased.
 
     Files are read by `reader`, such as Spark, or here; then ReadTooLarge is raised when they are too many for that.
@@ -76,7 +76,7 @@ async def find(ground: Ground, query: Query, *, reader: Reader | None = None) ->
     return (await _try(ground, query, _by(reader) if reader else _Look.read_few)).found
 
 
-async def find_far(ground: Ground, query: Query, *, reader: Reader | None = None) -> Looked:
+async def find_far(ground: ReadContext, query: Query, *, reader: Reader | None = None) -> Looked:
     """The same, but files that are too many to be read here are read from the earliest on, as far as the bounds go."""
     return await _try(ground, query, _by(reader) if reader else _Look.read_far)
 
@@ -92,7 +92,7 @@ def _select_erased(root: str, connection: DuckDBPyConnection) -> Sequence[Erasur
     return engine.select_erased(connection, stones.paths())
 
 
-async def _try(ground: Ground, query: Query, read: _Read) -> Looked:
+async def _try(ground: ReadContext, query: Query, read: _Read) -> Looked:
     async with ground.slots:
         with engine.opened() as connection:
             look = _Look(ground, query, connection)
@@ -106,7 +106,7 @@ async def _try(ground: Ground, query: Query, read: _Read) -> Looked:
 
 
 def _by(reader: Reader) -> _Read:
-    async def read(look: "_Look", snapshot: Snapshot, erased: Sequence[Erasure]) -> Looked:
+    async def read(look: "_Look", snapshot: TableSnapshot, erased: Sequence[Erasure]) -> Looked:
         return Looked(await reader(snapshot, look.query, erased))
 
     return read
@@ -116,7 +116,7 @@ def _by(reader: Reader) -> _Read:
 class _Look:
     """One read, with a DuckDB of its own."""
 
-    ground: Ground
+    ground: ReadContext
     query: Query
     connection: DuckDBPyConnection
 
@@ -132,7 +132,7 @@ class _Look:
         landed = await read(self, snapshot, erased)
         return Looked(sorted(landed.found + fresh, key=_place)[: query.limit], landed.until)
 
-    async def read_few(self, snapshot: Snapshot, erased: Sequence[Erasure]) -> Looked:
+    async def read_few(self, snapshot: TableSnapshot, erased: Sequence[Erasure]) -> Looked:
         """Read the files of a version, if they are few enough.
 
         An id that tells its time is looked for in the files of that time first. The bus makes such an id once; a
@@ -146,7 +146,7 @@ class _Look:
             return Looked(found)
         return Looked(found + await self._read_all(rest, erased))
 
-    async def read_far(self, snapshot: Snapshot, erased: Sequence[Erasure]) -> Looked:
+    async def read_far(self, snapshot: TableSnapshot, erased: Sequence[Erasure]) -> Looked:
         """Read the files of a version by time, in growing parts, until they are too many or take too long."""
         chosen = self._choose(snapshot).by_time()
         near = chosen.first(files=_FILES_MAX, bytes_=_BYTES_MAX)
@@ -159,21 +159,21 @@ class _Look:
         rest = chosen.without(near)
         return Looked(found, self._begin(rest) if rest.files else None)
 
-    def _begin(self, unread: Snapshot) -> datetime:
+    def _begin(self, unread: TableSnapshot) -> datetime:
         return max(unread.begin, self.query.since) if self.query.since else unread.begin
 
-    def _choose(self, snapshot: Snapshot) -> Snapshot:
+    def _choose(self, snapshot: TableSnapshot) -> TableSnapshot:
         """The files that the log alone does not rule out."""
         if "://" in snapshot.uri:
             raise ReadTooLarge("the lake is not a folder")
         return snapshot.between(self.query.since, self.query.until).of_topic(self.query.topic)
 
-    async def _read_all(self, chosen: Snapshot, erased: Sequence[Erasure]) -> Found:
+    async def _read_all(self, chosen: TableSnapshot, erased: Sequence[Erasure]) -> Found:
         if _is_too_large(chosen, self.query):
             raise ReadTooLarge(f"it touches {len(chosen.files):,} files of {chosen.bytes // 1_048_576:,} MiB")
         return await self._read_files(chosen, erased)
 
-    async def _read_files(self, chosen: Snapshot, erased: Sequence[Erasure]) -> Found:
+    async def _read_files(self, chosen: TableSnapshot, erased: Sequence[Erasure]) -> Found:
         select = partial(engine.select_files, paths=chosen.paths(), query=self.query, erased=erased)
         return await engine.run(self.connection, select)
 
@@ -198,7 +198,7 @@ class _Look:
 
 
 def _select_entries(
-    entries: Sequence[Entry],
+    entries: Sequence[JournalEntry],
     partition: Partition,
     query: Query,
     erased: Sequence[Erasure],
@@ -208,7 +208,7 @@ def _select_entries(
     return engine.select_rows(connection, columns, query, erased)
 
 
-def _is_too_large(chosen: Snapshot, query: Query) -> bool:
+def _is_too_large(chosen: TableSnapshot, query: Query) -> bool:
     # An id is found by the Bloom filters of the files, whatever their size.
     is_by_id = query.name == "events" and query.id
     return len(chosen.files) > _FILES_MAX or (not is_by_id and chosen.bytes > _BYTES_MAX)
@@ -220,7 +220,7 @@ def _place(row: Row) -> tuple[str, int, int, int]:
     return str(row["at"]), int(str(row["partition"])), number, int(str(row["line"]))
 
 
-def _may_have(entry: Entry, id_: str) -> bool:
+def _may_have(entry: JournalEntry, id_: str) -> bool:
     """Whether an id can be in an entry, by its bytes: most entries are passed over without being parsed."""
     sign = json.encode(id_)[1:-1]
     return not id_ or any(sign in value for _, value in entry.fields)

@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.event import DEFAULT_TENANT
-from doubledecker.store.journal import Attempt, Entry
+from doubledecker.store.journal import AttemptRecord, JournalEntry
 
 # Types by their names in Spark's DDL.
 INT, LONG, STRING, TIMESTAMP, DATE = "int", "long", "string", "timestamp", "date"
@@ -42,7 +42,7 @@ class _EventLine(msgspec.Struct, frozen=True, gc=False):
 
 
 _decode_event = msgspec.json.Decoder(_EventLine).decode
-_decode_attempt = msgspec.json.Decoder(Attempt).decode
+_decode_attempt = msgspec.json.Decoder(AttemptRecord).decode
 
 # A label for each of some lines, and the lines.
 Lines = tuple[list[str], list[bytes]]
@@ -50,12 +50,12 @@ _Columns = Sequence[Sequence[object]]
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """The columns of a journal's rows after their place, how labels and lines fill them, and what an entry has."""
 
     own: tuple[tuple[str, str], ...]
     fill: Callable[[Sequence[str], Sequence[bytes]], _Columns]
-    lines: Callable[[Entry], Lines]
+    lines: Callable[[JournalEntry], Lines]
 
     @property
     def columns(self) -> dict[str, str]:
@@ -63,7 +63,7 @@ class Layout:
         return dict((*_PLACE, *self.own))
 
 
-def layout(journal: str) -> Layout:
+def layout(journal: str) -> RowLayout:
     """How this journal's rows look."""
     return _LAYOUTS.get(journal, _PLAIN)
 
@@ -73,7 +73,7 @@ def shown(journal: str) -> list[str]:
     return [name for name in layout(journal).columns if (journal, name) != ("attempts", "events")]
 
 
-def to_columns(shape: Layout, entries: Sequence[Entry], *, partition: int) -> dict[str, Sequence[object]]:
+def to_columns(shape: RowLayout, entries: Sequence[JournalEntry], *, partition: int) -> dict[str, Sequence[object]]:
     """All lines of some entries, in order, as columns of Python's own values; times in microseconds since 1970."""
     ids: list[str] = []
     numbers: list[int] = []
@@ -92,7 +92,7 @@ def to_columns(shape: Layout, entries: Sequence[Entry], *, partition: int) -> di
     return dict(zip(shape.columns, [*place, *shape.fill(labels, lines)], strict=True))
 
 
-def _all_lines(entry: Entry) -> Lines:
+def _all_lines(entry: JournalEntry) -> Lines:
     """Their field is their label."""
     labels: list[str] = []
     lines: list[bytes] = []
@@ -103,10 +103,10 @@ def _all_lines(entry: Entry) -> Lines:
     return labels, lines
 
 
-def _settled_lines(entry: Entry) -> Lines:
+def _settled_lines(entry: JournalEntry) -> Lines:
     """The first field names the queue of all the others' lines, whose label is both."""
     (_, queue), *kinds = entry.fields
-    return _all_lines(Entry(entry.id, tuple((f"{queue.decode()} {kind}", value) for kind, value in kinds)))
+    return _all_lines(JournalEntry(entry.id, tuple((f"{queue.decode()} {kind}", value) for kind, value in kinds)))
 
 
 def _fill_events(labels: Sequence[str], lines: Sequence[bytes]) -> _Columns:
@@ -160,9 +160,9 @@ def _fill_plain(labels: Sequence[str], lines: Sequence[bytes]) -> _Columns:
     return [labels, lines]
 
 
-_PLAIN = Layout((("field", STRING), ("text", STRING)), _fill_plain, _all_lines)
+_PLAIN = RowLayout((("field", STRING), ("text", STRING)), _fill_plain, _all_lines)
 _LAYOUTS = {
-    "events": Layout(
+    "events": RowLayout(
         (
             ("publisher", STRING),
             ("topic", STRING),
@@ -181,7 +181,7 @@ _LAYOUTS = {
         _fill_events,
         _all_lines,
     ),
-    "attempts": Layout(
+    "attempts": RowLayout(
         (
             ("subscriber", STRING),
             ("batch", STRING),
@@ -196,7 +196,7 @@ _LAYOUTS = {
         _fill_attempts,
         _all_lines,
     ),
-    "settlements": Layout(
+    "settlements": RowLayout(
         (
             ("queue", STRING),
             ("kind", STRING),

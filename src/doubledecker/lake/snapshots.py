@@ -35,7 +35,7 @@ class File(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class TableSnapshot:
     """The files of one version of a table, or some of them, and how far the table has come."""
 
     uri: str
@@ -50,7 +50,7 @@ class Snapshot:
         """Where the files are. In the log a path is a URL, relative to the table."""
         return [f"{self.uri}/{unquote(file.path)}" for file in self.files]
 
-    def between(self, since: datetime | None, until: datetime | None) -> "Snapshot":
+    def between(self, since: datetime | None, until: datetime | None) -> "TableSnapshot":
         """Only the files that can hold rows written from `since` until before `until`."""
         low, high = (None if at is None else moment.to_us(at) for at in (since, until))
         return self._only(
@@ -60,11 +60,11 @@ class Snapshot:
             and (high is None or file.at_min is None or file.at_min < high)
         )
 
-    def of_topic(self, topic: str) -> "Snapshot":
+    def of_topic(self, topic: str) -> "TableSnapshot":
         """Only the files of a topic's folders; of all when it is empty."""
         return self._only(file for file in self.files if not topic or file.topic in {None, topic})
 
-    def without(self, other: "Snapshot") -> "Snapshot":
+    def without(self, other: "TableSnapshot") -> "TableSnapshot":
         """The files that another selection of the same version does not have."""
         theirs = {file.path for file in other.files}
         return self._only(file for file in self.files if file.path not in theirs)
@@ -74,16 +74,16 @@ class Snapshot:
         """Before when none of the files has rows; they are at least one."""
         return moment.from_ms(min(_begin(file) for file in self.files) // 1000)
 
-    def by_time(self) -> "Snapshot":
+    def by_time(self) -> "TableSnapshot":
         """The files by when their rows begin; those of which that is not known come first."""
         return self._only(sorted(self.files, key=_begin))
 
-    def first(self, *, files: int, bytes_: int) -> "Snapshot":
+    def first(self, *, files: int, bytes_: int) -> "TableSnapshot":
         """As many files from the first one on as fit into both."""
         sizes = accumulate(file.size for file in self.files)
         return self._only(file for file, size in zip(self.files[:files], sizes, strict=False) if size <= bytes_)
 
-    def parts(self, bytes_: int) -> Iterator["Snapshot"]:
+    def parts(self, bytes_: int) -> Iterator["TableSnapshot"]:
         """All files, in parts of at least so many bytes, of which each is to have twice as many as the one before."""
         part: list[File] = []
         size = 0
@@ -96,21 +96,21 @@ class Snapshot:
         if part:
             yield self._only(part)
 
-    def _only(self, files: Iterable[File]) -> "Snapshot":
-        return Snapshot(self.uri, self.reached, tuple(files))
+    def _only(self, files: Iterable[File]) -> "TableSnapshot":
+        return TableSnapshot(self.uri, self.reached, tuple(files))
 
 
 def _begin(file: File) -> int:
     return file.at_min or 0
 
 
-def read(root: str, name: str, *, partitions: int) -> Snapshot:
+def read(root: str, name: str, *, partitions: int) -> TableSnapshot:
     """The newest version of a table."""
     uri = f"{root.rstrip('/')}/{name}"
     table = _open(uri)
     if table is None:
-        return Snapshot(uri, {index: EntryId(0, 0) for index in range(partitions)}, ())
-    return Snapshot(uri, checkpoints.landed(table, partitions), _files(table))
+        return TableSnapshot(uri, {index: EntryId(0, 0) for index in range(partitions)}, ())
+    return TableSnapshot(uri, checkpoints.landed(table, partitions), _files(table))
 
 
 def _files(table: DeltaTable) -> list[File]:

@@ -57,7 +57,7 @@ class EventLimits:
     depth_max: int = 64
 
 
-class Kind(msgspec.Struct, frozen=True, gc=False):
+class EventKind(msgspec.Struct, frozen=True, gc=False):
     """What decides who receives an event. A struct, because one is made for every event."""
 
     topic: str
@@ -70,7 +70,7 @@ class Kind(msgspec.Struct, frozen=True, gc=False):
         return f"{self.tenant}:{self.topic}:{self.type}"
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class AcceptedEvent(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """An accepted event; its fields, in this order, are a delivered message."""
 
     topic: str
@@ -87,14 +87,14 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     replay_of: str = ""
 
     @property
-    def kind(self) -> Kind:
-        return Kind(self.topic, self.type, self.tenant)
+    def kind(self) -> EventKind:
+        return EventKind(self.topic, self.type, self.tenant)
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
     """A checked and encoded event of a request, where `index` is its place; `key` and `kind` say where it goes."""
 
-    kind: Kind
+    kind: EventKind
     key: str
     message: bytes
     id: str
@@ -155,23 +155,23 @@ _OFFERED = msgspec.json.Decoder(Offered)
 _encode = msgspec.json.Encoder().encode
 
 
-def encode(event: Event) -> bytes:
+def encode(event: AcceptedEvent) -> bytes:
     """The bytes that are stored, journaled and delivered: one line of JSON."""
     return _encode(event)
 
 
-def draft(event: Event, *, is_id_given: bool, index: int = 0) -> Draft:
+def draft(event: AcceptedEvent, *, is_id_given: bool, index: int = 0) -> Draft:
     """An event ready to be published; its publisher gave the id, or the bus did, and then nobody repeats it."""
     return Draft(event.kind, event.key, encode(event), event.id, is_id_given, index)
 
 
-def parse_posted(body: bytes, *, topic: str, id_: str, now_ms: int, limits: EventLimits) -> Event:
+def parse_posted(body: bytes, *, topic: str, id_: str, now_ms: int, limits: EventLimits) -> AcceptedEvent:
     """An event as Routemaster's clients post it; raises BadRequest with what is allowed."""
     check_topic(topic)
     posted = json_body.decode(_POSTED, body, what="an event")
     if posted.type not in ROUTEMASTER_TYPES:
         raise BadRequest(f"type is {_shown(posted.type)}; it must be one of create, update, delete, noop")
-    return Event(
+    return AcceptedEvent(
         topic=topic,
         type=posted.type,
         url=_checked_url(posted.url),
@@ -186,14 +186,14 @@ def parse_offered(item: bytes | Raw) -> Offered:
     return json_body.decode(_OFFERED, item, what="an event")
 
 
-def accept(offered: Offered, *, id_: str, now_ms: int, limits: EventLimits) -> Event:
+def accept(offered: Offered, *, id_: str, now_ms: int, limits: EventLimits) -> AcceptedEvent:
     """An event, if every field is as it may be; raises BadRequest or TooLarge. `id_` is for one that brings none."""
     kind = _checked_kind(offered.topic, offered.type, offered.tenant)
     if offered.id is not None and not EVENT_ID.fullmatch(offered.id):
         raise BadRequest(f"id is {_shown(offered.id)}; it must be 1 to {ID_LENGTH_MAX} printable ASCII characters")
     if offered.traceparent is not None and not TRACEPARENT.fullmatch(offered.traceparent):
         raise BadRequest(f"traceparent is {_shown(offered.traceparent)}; it must be a W3C traceparent")
-    return Event(
+    return AcceptedEvent(
         topic=kind.topic,
         type=kind.type,
         url=UNSET if offered.url is None else _checked_url(offered.url),
@@ -208,11 +208,11 @@ def accept(offered: Offered, *, id_: str, now_ms: int, limits: EventLimits) -> E
 
 # The same few come again and again; what is refused is not remembered.
 @lru_cache(maxsize=8192)
-def _checked_kind(topic: str, type_: str, tenant: str | int | None) -> Kind:
+def _checked_kind(topic: str, type_: str, tenant: str | int | None) -> EventKind:
     check_topic(topic)
     if not is_name(type_):
         raise BadRequest(f"type is {_shown(type_)}; it must match {NAME.pattern}")
-    return Kind(topic, type_, _checked_tenant(tenant))
+    return EventKind(topic, type_, _checked_tenant(tenant))
 
 
 def check_topic(name: str) -> None:

@@ -213,7 +213,7 @@ class _Combinations:
         self.names = 0
 
 
-class Matcher:
+class PatternMatcher:
     """Named patterns, and who matches what."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import msgspec
 _TOO_MANY, _UNAVAILABLE = 429, 503
 
 
-class Kind(Enum):
+class OutcomeKind(Enum):
     """How an attempt ended; the values appear in logs, counters and the journal."""
 
     DELIVERED = "delivered"
@@ -33,7 +33,7 @@ class Outcome:
     `answer` is the body of a 2xx that was JSON and not too long, for those who may fail single messages with it.
     """
 
-    kind: Kind
+    kind: OutcomeKind
     took_ms: int
     status: int | None = None
     retry_after_ms: int | None = None
@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def is_delivered(self) -> bool:
-        return self.kind is Kind.DELIVERED
+        return self.kind is OutcomeKind.DELIVERED
 
     @property
     def blames_content(self) -> bool:
@@ -58,7 +58,7 @@ class Outcome:
     def acquits_content(self) -> bool:
         """Whether any other batch would have met the same end: nobody was there, or the receiver asks for patience."""
         is_unavailable = self.status == _UNAVAILABLE and self.patience_ms is not None
-        return self.kind is Kind.UNREACHABLE or self.status == _TOO_MANY or is_unavailable
+        return self.kind is OutcomeKind.UNREACHABLE or self.status == _TOO_MANY or is_unavailable
 
     @property
     def patience_ms(self) -> int | None:

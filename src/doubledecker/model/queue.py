@@ -28,7 +28,7 @@ CHARGES = ("time", "count")
 OVERFLOWS = ("drop_oldest", "refuse")
 
 
-class Queue(msgspec.Struct, frozen=True, omit_defaults=True):
+class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
     """A registered queue; `owner` is the public id of a token, or empty for root."""
 
     name: str
@@ -85,7 +85,7 @@ class Queue(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-class Rule(msgspec.Struct, frozen=True):
+class FacetRule(msgspec.Struct, frozen=True):
     """What holds for one facet; zero means no bound."""
 
     weight: float = 1.0
@@ -151,7 +151,7 @@ def check_name(name: str) -> None:
         raise BadRequest(f"the queue is {name[:80]!r}; a name must match {NAME.pattern}, and be neither . nor ..")
 
 
-def parse(body: bytes, *, name: str, owner: str, is_root: bool, is_private_allowed: bool) -> Queue:
+def parse(body: bytes, *, name: str, owner: str, is_root: bool, is_private_allowed: bool) -> RegisteredQueue:
     """A checked queue; raises BadRequest with what was seen and what is allowed."""
     check_name(name)
     asked = json_body.decode(_WANTED, body, what="a queue")
@@ -163,7 +163,7 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, is_private_allow
     if asked.callback is not None:
         asked.callback, asked.uuid = subscribing.without_user(asked.callback, asked.uuid)
     subscribing.check_receiver(asked.callback, asked.uuid, is_private_allowed=is_private_allowed)
-    return Queue(
+    return RegisteredQueue(
         name=name,
         owner=owner if asked.owner is None else asked.owner,
         patterns=_patterns(asked.pattern),
@@ -183,7 +183,7 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, is_private_allow
     )
 
 
-def with_uuid(queue: Queue, former: Queue | None) -> Queue:
+def with_uuid(queue: RegisteredQueue, former: RegisteredQueue | None) -> RegisteredQueue:
     """The queue with the uuid it was given, or else the former one, or else, if it has a callback, a random one."""
     if queue.uuid:
         return queue
@@ -192,13 +192,13 @@ def with_uuid(queue: Queue, former: Queue | None) -> Queue:
     return msgspec.structs.replace(queue, uuid=subscribing.make_uuid()) if queue.callback else queue
 
 
-def parse_rule(body: bytes, former: Rule) -> Rule:
+def parse_rule(body: bytes, former: FacetRule) -> FacetRule:
     """The rule that results from what is asked and what was there before."""
     asked = json_body.decode(_RULE_WANTED, body, what="a facet's rule")
     schema.check(asked)
     given = {field: getattr(asked, field) for field in asked.__struct_fields__}
     changes = {field: value for field, value in given.items() if value is not UNSET}
-    plain = Rule()
+    plain = FacetRule()
     return msgspec.structs.replace(
         former, **{field: getattr(plain, field) if value is None else value for field, value in changes.items()}
     )

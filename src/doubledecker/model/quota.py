@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from doubledecker.errors import QueueFull, QuotaExceeded
 from doubledecker.model.matching import steps_of
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 
 # Backlogs are measured about once a second, and take some time to shrink.
 WAITING_RETRY_S = 2
@@ -39,7 +39,7 @@ class Quotas:
             raise QuotaExceeded(bound, most, wanted, noun=noun, remedy=remedy)
 
 
-def check_queue(quotas: Quotas, queue: Queue, queues: Mapping[str, Queue]) -> None:
+def check_queue(quotas: Quotas, queue: RegisteredQueue, queues: Mapping[str, RegisteredQueue]) -> None:
     """Raise QuotaExceeded when its owner may not have this queue; one that asks for no more than it has always may."""
     others = [other for other in queues.values() if other.name != queue.name]
     former = queues.get(queue.name)
@@ -140,11 +140,11 @@ def too_many_tenants(quotas: Quotas, queue: str) -> QueueFull:
     )
 
 
-def _steps(queues: Iterable[Queue]) -> int:
+def _steps(queues: Iterable[RegisteredQueue]) -> int:
     """How large the patterns of one owner's queues are; the same pattern is compiled once."""
     return sum(map(steps_of, {pattern for queue in queues for pattern in queue.patterns}))
 
 
-def _total(queues: Mapping[str, Queue]) -> int:
+def _total(queues: Mapping[str, RegisteredQueue]) -> int:
     by_owner = {(queue.owner, pattern) for queue in queues.values() for pattern in queue.patterns}
     return sum(steps_of(pattern) for _, pattern in by_owner)

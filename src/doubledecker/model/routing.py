@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from doubledecker.model.cache import ScanResistantCache
-from doubledecker.model.event import Kind
-from doubledecker.model.matching import NAMES_MAX, Matcher, Search
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import EventKind
+from doubledecker.model.matching import NAMES_MAX, PatternMatcher, Search
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
 
@@ -31,10 +31,10 @@ class Route(msgspec.Struct, frozen=True, eq=False, gc=False):
     route is that of one `publisher`; otherwise of any.
     """
 
-    kind: Kind
+    kind: EventKind
     receivers: tuple[Subscriber, ...] = ()
-    queues: tuple[Queue, ...] = ()
-    skipped: tuple[Queue, ...] = ()
+    queues: tuple[RegisteredQueue, ...] = ()
+    skipped: tuple[RegisteredQueue, ...] = ()
     publisher: str | None = None
     # Kept, because it is asked for every event.
     copies: int = 0
@@ -44,7 +44,7 @@ class Route(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 # Queues that get an event, those that are skipped, and whose event it has to be, if that matters.
-_Shares = tuple[tuple[Queue, ...], tuple[Queue, ...], str | None]
+_Shares = tuple[tuple[RegisteredQueue, ...], tuple[RegisteredQueue, ...], str | None]
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Registry:
     is_skipping: bool = False
     tokens: dict[str, Token] = field(default_factory=dict)
     subscribers: dict[str, Subscriber] = field(default_factory=dict)
-    queues: dict[str, Queue] = field(default_factory=dict)
+    queues: dict[str, RegisteredQueue] = field(default_factory=dict)
     # Owners are learnt one by one, when a topic is first published on; a claim does not change the version.
     owners: dict[str, str] = field(default_factory=dict)
     # Whose each secret is, or was.
@@ -68,8 +68,8 @@ class Registry:
     _by_topic: dict[str, tuple[Subscriber, ...]] = field(default_factory=dict)
     # The receivers of queues with a callback, by queue; kept, as ten thousand of them take 50 ms to make.
     _pushed: dict[str, Subscriber] = field(default_factory=dict)
-    _matcher: Matcher = field(default_factory=Matcher)
-    _routes: ScanResistantCache[Kind, Route] = field(
+    _matcher: PatternMatcher = field(default_factory=PatternMatcher)
+    _routes: ScanResistantCache[EventKind, Route] = field(
         default_factory=lambda: ScanResistantCache(new_max=_ROUTES_NEW_MAX, kept_max=_ROUTES_KEPT_MAX)
     )
     # Routes to the same queues share the tuples of them, so that a group of events is told apart by it quickly. By the
@@ -77,7 +77,7 @@ class Registry:
     _together: dict[tuple[int, str | None], tuple[tuple[str, ...], _Shares]] = field(default_factory=dict)
     _together_names: int = 0
 
-    def route(self, kind: Kind, publisher: str = "") -> Route:
+    def route(self, kind: EventKind, publisher: str = "") -> Route:
         """Where a client's events of this kind go; subscribers of the bulk tier get them from the lake."""
         route = self._routes.get(kind)
         if route is None or (route.publisher is not None and route.publisher != publisher):
@@ -91,7 +91,7 @@ class Registry:
         """How many names of queues all remembered answers and routes hold together."""
         return self._matcher.names_kept + self._together_names
 
-    def search(self, kinds: Iterable[Kind]) -> Search | None:
+    def search(self, kinds: Iterable[EventKind]) -> Search | None:
         """What has to be matched before `route` can answer for these kinds at once; None when it is nothing."""
         if not self.queues:
             return None
@@ -99,7 +99,7 @@ class Registry:
         keys = [key for key in unknown if not self._matcher.knows(key)]
         return self._matcher.search(keys) if keys else None
 
-    def recent(self, most: int) -> list[Kind]:
+    def recent(self, most: int) -> list[EventKind]:
         """Some kinds of recent events."""
         return self._routes.recent(most)
 
@@ -126,7 +126,7 @@ class Registry:
         queue = self.queues.get(token[1:]) if token.startswith("@") else None
         return queue.receiver if queue and queue.callback else self.subscribers.get(token)
 
-    def put_queue(self, name: str, queue: Queue | None) -> None:
+    def put_queue(self, name: str, queue: RegisteredQueue | None) -> None:
         """Take over a changed queue, or forget a deleted one."""
         self._forget_routes()
         self.queues.pop(name, None)
@@ -137,7 +137,7 @@ class Registry:
             self._pushed[name] = queue.receiver
         self._matcher.put(name, queue.patterns if queue else None, queue.owner if queue else "")
 
-    def put_queues(self, queues: Iterable[Queue]) -> None:
+    def put_queues(self, queues: Iterable[RegisteredQueue]) -> None:
         """Take over all queues at once."""
         self._forget_routes()
         self.queues = {queue.name: queue for queue in queues}
@@ -202,14 +202,14 @@ class Registry:
         self._together_names += len(names)
         return shares
 
-    def _share(self, matching: Sequence[Queue], publisher: str) -> _Shares:
+    def _share(self, matching: Sequence[RegisteredQueue], publisher: str) -> _Shares:
         """The queues that get an event, those that are skipped, and whose event it has to be, if that matters.
 
         Queues of root get every event, and those of its publisher too, who alone waits for it to be written.
         """
         copies: Counter[str] = Counter()
-        fed: list[Queue] = []
-        skipped: list[Queue] = []
+        fed: list[RegisteredQueue] = []
+        skipped: list[RegisteredQueue] = []
         is_own_exempt = False
         for queue in matching:
             copies[queue.owner] += 1

@@ -10,7 +10,7 @@ from doubledecker.model.condition import Condition
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SearchRequest:
     """Events accepted from `since` until before `until` that fit; None and empty mean any. The oldest `limit`."""
 
     since: datetime | None = None
@@ -21,7 +21,9 @@ class Wanted:
     limit: int = 100
 
 
-def parse(*, start: str = "", end: str = "", topic: str = "", tenant: str = "", where: str = "", limit: int) -> Wanted:
+def parse(
+    *, start: str = "", end: str = "", topic: str = "", tenant: str = "", where: str = "", limit: int
+) -> SearchRequest:
     """A checked search, from words as people write them; raises BadRequest with what is allowed."""
     since = moment.parse(start, field="from") if start else None
     until = moment.parse(end, field="to") if end else None
@@ -31,4 +33,4 @@ def parse(*, start: str = "", end: str = "", topic: str = "", tenant: str = "", 
         event.check_topic(topic)
     if tenant:
         event.check_tenant(tenant)
-    return Wanted(since, until, topic, tenant, conditions.parse(where) if where else None, limit)
+    return SearchRequest(since, until, topic, tenant, conditions.parse(where) if where else None, limit)

@@ -30,7 +30,7 @@ class Moment(msgspec.Struct, frozen=True, omit_defaults=True):
     age: Spread | None = None
 
 
-class Flow(msgspec.Struct, frozen=True):
+class FlowSummary(msgspec.Struct, frozen=True):
     """What was published on a topic, or by a tenant."""
 
     name: str
@@ -78,7 +78,7 @@ class Summary(msgspec.Struct, frozen=True):
     complete_until: int
     total: Moment
     moments: list[Moment]
-    topics: list[Flow]
-    tenants: list[Flow]
+    topics: list[FlowSummary]
+    tenants: list[FlowSummary]
     subscribers: list[Receiving]
     queues: list[Serving]

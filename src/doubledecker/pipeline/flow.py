@@ -17,12 +17,12 @@ from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.land.landing import Lander, Pace
 from doubledecker.pipeline.metrics import latest, measures, queue_samples, rollup
 from doubledecker.pipeline.replay.replayer import Replayer
-from doubledecker.pipeline.search import Ground
+from doubledecker.pipeline.search import SparkReadContext
 from doubledecker.pipeline.sources import streaming
-from doubledecker.pipeline.sources.config import Source, Sources
+from doubledecker.pipeline.sources.config import SourceConfig, Sources
 from doubledecker.pipeline.sources.incremental import BookmarkConsumer
-from doubledecker.pipeline.sources.streaming import Consumer
-from doubledecker.pipeline.steps import Round, Step
+from doubledecker.pipeline.sources.streaming import StreamingSource
+from doubledecker.pipeline.steps import PipelineStep, Round
 
 _CONSUME, _LAND, _USE = range(3)
 
@@ -30,38 +30,38 @@ _log = log.get("pipeline")
 
 
 @dataclass(frozen=True)
-class Flow:
+class PipelineParts:
     """What a pipeline works on, and by which rules."""
 
     settings: Settings
-    ground: Ground
+    ground: SparkReadContext
     archive: str
     sources: Sources
     is_once: bool
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[PipelineStep]:
         """All that it does again and again."""
         settings, ground = self.settings, self.ground
         often_s = settings.pipeline_interval_s
         in_bulk = Bulk(ground.spark, settings, ground.root)
         return [
             *map(self._source, self.sources.all),
-            *(Step(name, partial(self._land, self._lander(name)), often_s, _LAND) for name in landing.TABLES),
-            Step("measure", self._measure, settings.measure_interval_s, _USE),
-            Step("tend", partial(self._tend, self._tender), settings.tend_interval_s, _USE),
-            Step("bulk", in_bulk.act, often_s, _USE, in_bulk.close),
-            Step("replay", Replayer(ground, settings).round, often_s, _USE),
-            Step("erase", Eraser(ground).round, often_s, _USE),
+            *(PipelineStep(name, partial(self._land, self._lander(name)), often_s, _LAND) for name in landing.TABLES),
+            PipelineStep("measure", self._measure, settings.measure_interval_s, _USE),
+            PipelineStep("tend", partial(self._tend, self._tender), settings.tend_interval_s, _USE),
+            PipelineStep("bulk", in_bulk.act, often_s, _USE, in_bulk.close),
+            PipelineStep("replay", Replayer(ground, settings).round, often_s, _USE),
+            PipelineStep("erase", Eraser(ground).round, often_s, _USE),
         ]
 
-    def _source(self, source: Source) -> Step:
+    def _source(self, source: SourceConfig) -> PipelineStep:
         spark = self.ground.spark
         name, interval_s = f"source:{source.name}", source.interval_s or self.settings.pipeline_interval_s
         outlet = streaming.outlet_of(self.ground.access, self.ground.root, self.sources, source)
         if source.mode == "batch":
-            return Step(name, BookmarkConsumer(spark, source, outlet).consume, interval_s, _CONSUME)
-        consumer = Consumer(spark, source, outlet, interval_s=interval_s)
-        return Step(name, partial(consumer.consume, is_once=self.is_once), interval_s, _CONSUME, consumer.close)
+            return PipelineStep(name, BookmarkConsumer(spark, source, outlet).consume, interval_s, _CONSUME)
+        consumer = StreamingSource(spark, source, outlet, interval_s=interval_s)
+        return PipelineStep(name, partial(consumer.consume, is_once=self.is_once), interval_s, _CONSUME, consumer.close)
 
     @property
     def _tender(self) -> Tender:

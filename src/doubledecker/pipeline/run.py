@@ -17,10 +17,10 @@ from doubledecker.errors import BadRequest, BusAway, SettingInvalid
 from doubledecker.lake import commits
 from doubledecker.model.step import RunReport, StepReport
 from doubledecker.pipeline import session, steps
-from doubledecker.pipeline.flow import Flow
+from doubledecker.pipeline.flow import PipelineParts
 from doubledecker.pipeline.land import journal_reader, landing
 from doubledecker.pipeline.land.journal_reader import Access
-from doubledecker.pipeline.search import Ground
+from doubledecker.pipeline.search import SparkReadContext
 from doubledecker.pipeline.session import SessionPlan
 from doubledecker.pipeline.sources import mapping
 from doubledecker.pipeline.sources.config import Sources
@@ -60,7 +60,9 @@ def run(
             teller.report = structs.replace(teller.report, master=master)
             teller.tell("running")
             _log.info("pipeline.started", master=master, lake=root)
-            wanted = Flow(settings, Ground(spark, access, root), archive, sources, is_once=is_once).steps()
+            wanted = PipelineParts(
+                settings, SparkReadContext(spark, access, root), archive, sources, is_once=is_once
+            ).steps()
             keepers = [Keeper(step, teller.tell_step) for step in wanted]
             is_done = steps.pass_all(keepers, stop) if is_once else steps.keep_all(keepers, stop)
     if death.is_set():

@@ -23,7 +23,7 @@ from doubledecker.errors import BadRequest, JournalTrimmed, LakeMoved, LakeUnfit
 from doubledecker.lake import checkpoints, reads, rows
 from doubledecker.lake.queries import Found, Query
 from doubledecker.lake.reads import Reader
-from doubledecker.lake.snapshots import Snapshot
+from doubledecker.lake.snapshots import TableSnapshot
 from doubledecker.model import condition, moment, where
 from doubledecker.model.condition import Dialect
 from doubledecker.model.entry_id import EntryId
@@ -67,7 +67,7 @@ DIALECT = Dialect(
 
 
 @dataclass(frozen=True)
-class Ground:
+class SparkReadContext:
     """Where to look."""
 
     spark: SparkSession
@@ -78,13 +78,13 @@ class Ground:
 def reader(spark: SparkSession) -> Reader:
     """What reads the files of one version of a table, however many, in a thread."""
 
-    async def read(snapshot: Snapshot, query: Query, erased: Sequence[Erasure]) -> Found:
+    async def read(snapshot: TableSnapshot, query: Query, erased: Sequence[Erasure]) -> Found:
         return await asyncio.to_thread(_landed, spark, snapshot, query, erased)
 
     return read
 
 
-def _landed(spark: SparkSession, snapshot: Snapshot, query: Query, erased: Sequence[Erasure]) -> Found:
+def _landed(spark: SparkSession, snapshot: TableSnapshot, query: Query, erased: Sequence[Erasure]) -> Found:
     chosen = snapshot.between(query.since, query.until).of_topic(query.topic)
     table = landing.table_of(snapshot.uri.rpartition("/")[0], query.name)
     try:
@@ -101,7 +101,9 @@ def _landed(spark: SparkSession, snapshot: Snapshot, query: Query, erased: Seque
         raise LakeUnfit(f"Spark cannot read {snapshot.uri}: {said}") from error
 
 
-def everything(ground: Ground, name: str, *, since: datetime | None = None, until: datetime | None = None) -> DataFrame:
+def everything(
+    ground: SparkReadContext, name: str, *, since: datetime | None = None, until: datetime | None = None
+) -> DataFrame:
     """All rows of a journal, landed and not yet, as one DataFrame; of events, those that were not erased."""
     table = landing.table_of(ground.root, name)
     seen = versions.of(table, partitions=ground.access.partitions)
@@ -118,14 +120,14 @@ def everything(ground: Ground, name: str, *, since: datetime | None = None, unti
     return tombstones.leave_out(ground.spark, whole, reads.erased(ground.root)) if name == "events" else whole
 
 
-def has_landed(ground: Ground, name: str, reached: Mapping[int, EntryId], until: datetime) -> bool:
+def has_landed(ground: SparkReadContext, name: str, reached: Mapping[int, EntryId], until: datetime) -> bool:
     """Whether the table has all that the bus wrote before; then there is no need to ask the bus."""
     until_ms = moment.to_ms(until)
     extents = asyncio.run(journal_reader.extents(ground.access, name, reached))
     return all(mark.ms >= until_ms or EntryId.parse(extents[index].last) <= mark for index, mark in reached.items())
 
 
-def _fresh(ground: Ground, name: str, reached: Mapping[int, EntryId]) -> DataFrame:
+def _fresh(ground: SparkReadContext, name: str, reached: Mapping[int, EntryId]) -> DataFrame:
     """What the journal has beyond what has landed."""
     connector.register(ground.spark)
     return (

@@ -46,7 +46,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Step:
+class PipelineStep:
     """Something the pipeline does again and again; in one pass, those of a later `phase` come after the others."""
 
     name: str
@@ -63,7 +63,7 @@ Tell = Callable[[str, StepReport], None]
 class Keeper:
     """Keeps one step going."""
 
-    def __init__(self, step: Step, tell: Tell) -> None:
+    def __init__(self, step: PipelineStep, tell: Tell) -> None:
         self._step = step
         self._tell = tell
         self.report = StepReport("starting", at=clock.now_ms())

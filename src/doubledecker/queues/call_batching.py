@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store import queues
 from doubledecker.store.partitions import Partition
-from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Message, Named
+from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Named, QueueMessage
 
 _K = TypeVar("_K")
 _Q = TypeVar("_Q")
@@ -35,7 +35,7 @@ _Ask = tuple[_Q, asyncio.Future[_A]]
 class Pull:
     """Messages, and how long until more may be due (None: nobody knows; wait for the bell)."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[QueueMessage, ...]
     wait_ms: int | None
 
 
@@ -93,7 +93,7 @@ class _Gathering(Generic[_K, _Q, _A]):
         raise NotImplementedError
 
 
-_Same = tuple[Queue, int]
+_Same = tuple[RegisteredQueue, int]
 _AskPull = _Ask[int, Pull]
 
 
@@ -102,14 +102,14 @@ class Pulls(_Gathering[_Same, int, Pull]):
 
     def __init__(
         self,
-        pull: Callable[[Queue, Sequence[int], int], Awaitable[Pull]],
-        give_back: Callable[[Queue, Sequence[Message]], Coroutine[Any, Any, None]],
+        pull: Callable[[RegisteredQueue, Sequence[int], int], Awaitable[Pull]],
+        give_back: Callable[[RegisteredQueue, Sequence[QueueMessage]], Coroutine[Any, Any, None]],
     ) -> None:
         super().__init__()
         self._pull = pull
         self._give_back = give_back
 
-    async def pull(self, queue: Queue, most: int, lease_ms: int) -> Pull:
+    async def pull(self, queue: RegisteredQueue, most: int, lease_ms: int) -> Pull:
         """Take up to `most` messages; cancelled, it leaves none in nobody's hands."""
         answer = self._ask((queue, lease_ms), most)
         try:
@@ -170,10 +170,10 @@ def _served(ask: _AskPull, pull: Pull) -> Pull:
 _AskAck = _Ask[Sequence[Named], list[str]]
 
 
-class Acks(_Gathering[tuple[Partition, Queue], Sequence[Named], list[str]]):
+class Acks(_Gathering[tuple[Partition, RegisteredQueue], Sequence[Named], list[str]]):
     """Acks of the same queue in one partition: if one server is away, only acks of its messages fail."""
 
-    async def ack(self, partition: Partition, queue: Queue, held: Sequence[Named]) -> list[str]:
+    async def ack(self, partition: Partition, queue: RegisteredQueue, held: Sequence[Named]) -> list[str]:
         """End messages; returns the ids that were still the caller's."""
         return await self._ask((partition, queue), held)
 
@@ -189,7 +189,7 @@ class Acks(_Gathering[tuple[Partition, Queue], Sequence[Named], list[str]]):
             asks.append(waiting.popleft())
         return asks
 
-    async def _serve(self, key: tuple[Partition, Queue], asks: list[_AskAck]) -> None:
+    async def _serve(self, key: tuple[Partition, RegisteredQueue], asks: list[_AskAck]) -> None:
         kept = set(await queues.ack(*key, [each for held, _ in asks for each in held]))
         for held, answer in asks:
             if not answer.done():

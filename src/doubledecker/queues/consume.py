@@ -25,13 +25,13 @@ from doubledecker.client import decoding
 from doubledecker.client.consumer import Consumer
 from doubledecker.client.errors import BusAway, NotFound
 from doubledecker.client.message import Back, Leased, Message, Pulse, Terms
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Patience, Rings
 from doubledecker.store import partitions as store
 from doubledecker.store import registry
 from doubledecker.store.partitions import Partitions
-from doubledecker.store.queues import Held, Named
+from doubledecker.store.queues import LeasedMessage, Named
 
 _NAMESPACE = "rm:"
 _PATIENCE_S = 30.0
@@ -95,7 +95,9 @@ async def connected(url: str, *, namespace: str = _NAMESPACE, partitions: int = 
 class RedisSource:
     """One queue, pulled from and settled by scripts."""
 
-    def __init__(self, partitions: Partitions, rings: Rings, queue: Queue, greeting: dict[str, object]) -> None:
+    def __init__(
+        self, partitions: Partitions, rings: Rings, queue: RegisteredQueue, greeting: dict[str, object]
+    ) -> None:
         self.name = queue.name
         self._partitions = partitions
         self._rings = rings
@@ -138,7 +140,7 @@ class RedisSource:
         return _lost(messages, kept)
 
     async def nack(self, backs: Sequence[Back], *, why: str) -> set[str]:
-        held = [Held(back.id, back.attempt, back.delay_ms, is_spared=not back.attempted) for back in backs]
+        held = [LeasedMessage(back.id, back.attempt, back.delay_ms, is_spared=not back.attempted) for back in backs]
         with _translated():
             kept = await self._rings.nack(self._queue, held, why=why)
         return _lost(backs, kept)
@@ -157,7 +159,7 @@ class RedisSource:
         return Pulse([sys.executable, "-P", "-m", "doubledecker.queues.lease_keeper_process"], self._greeting)
 
 
-async def _registered(partitions: Partitions, name: str) -> Queue:
+async def _registered(partitions: Partitions, name: str) -> RegisteredQueue:
     queue = await registry.queue(partitions.home, name)
     if queue is None:
         raise NotFound(f"no queue named {name[:80]!r}; register it first", status=_NOT_FOUND)

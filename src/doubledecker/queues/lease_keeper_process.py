@@ -8,11 +8,11 @@ import msgspec
 
 from doubledecker.client.lease_keeper_process import CRASH_DELAY_MS, WHY_CRASHED, WHY_UNBEGUN, Pair, beat
 from doubledecker.errors import BusAway
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Rings
 from doubledecker.store import partitions as store
-from doubledecker.store.queues import Held
+from doubledecker.store.queues import LeasedMessage
 
 _PATIENCE_S = 15.0
 
@@ -21,7 +21,7 @@ class RedisLease:
     """Extends by script, on a loop that runs for each call alone."""
 
     def __init__(self, greeting: dict[str, Any]) -> None:
-        self._queue = msgspec.convert(greeting["queue"], Queue)
+        self._queue = msgspec.convert(greeting["queue"], RegisteredQueue)
         self._lease_ms = greeting["lease_ms"]
         self._runner = asyncio.Runner()
         self._partitions = self._runner.run(
@@ -35,7 +35,7 @@ class RedisLease:
         self._rings = Rings(self._partitions, Bell(self._partitions))
 
     def extend(self, held: list[Pair]) -> None:
-        named = [Held(id_, attempt) for id_, attempt in held]
+        named = [LeasedMessage(id_, attempt) for id_, attempt in held]
         try:
             self._runner.run(self._rings.extend(self._queue, named, lease_ms=self._lease_ms))
         except BusAway as error:
@@ -43,7 +43,7 @@ class RedisLease:
 
     def give_back(self, held: list[Pair], *, attempted: bool) -> None:
         delay_ms, why = (CRASH_DELAY_MS, WHY_CRASHED) if attempted else (0, WHY_UNBEGUN)
-        named = [Held(id_, attempt, delay_ms, is_spared=not attempted) for id_, attempt in held]
+        named = [LeasedMessage(id_, attempt, delay_ms, is_spared=not attempted) for id_, attempt in held]
         try:
             self._runner.run(self._rings.nack(self._queue, named, why=why))
         except BusAway as error:

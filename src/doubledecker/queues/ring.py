@@ -14,13 +14,13 @@ from typing import TypeVar
 
 from doubledecker.background import sleep_until
 from doubledecker.errors import BusAway
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.queues.bell import Bell
 from doubledecker.queues.call_batching import Acks, Pull, Pulls
-from doubledecker.queues.shares import Standing, divide, virtual_time
+from doubledecker.queues.shares import RingState, divide, virtual_time
 from doubledecker.store import queues
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Held, Message, Named, Returned
+from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, LeasedMessage, Named, QueueMessage, Returned
 
 # A partition may turn out to have less than was asked of it; after these rounds the rest waits for the next pull.
 _ROUNDS_MAX = 4
@@ -50,7 +50,7 @@ class Patience:
 class _Course:
     """How far a queue is, as far as this process knows."""
 
-    standings: list[Standing]
+    standings: list[RingState]
     virtual_time: float = 0.0
 
 
@@ -66,7 +66,7 @@ class Rings:
         self._pulls = Pulls(self._pull, self._give_back)
         self._acks = Acks()
 
-    async def pull(self, queue: Queue, *, most: int, lease_ms: int | None = None) -> Pull:
+    async def pull(self, queue: RegisteredQueue, *, most: int, lease_ms: int | None = None) -> Pull:
         """Take up to `most` messages (200 at the most) under a lease."""
         lease_ms = lease_ms or queue.lease_ms
         if 0 < most < _LARGE:
@@ -75,13 +75,13 @@ class Rings:
 
     async def pull_waiting(
         self,
-        queue: Queue,
+        queue: RegisteredQueue,
         *,
         most: int,
         wait_ms: int,
         lease_ms: int | None = None,
         patience: Patience | None = None,
-        look_again: Callable[[], Queue] | None = None,
+        look_again: Callable[[], RegisteredQueue] | None = None,
     ) -> Pull:
         """Take messages, or wait up to `wait_ms` for the first; end the patience rather than cancel it.
 
@@ -103,24 +103,24 @@ class Rings:
                 await sleep_until(rung, min(left_s, due_s, _until_look_s(queue, loop.time())))
                 look = self._look_again
 
-    async def _look_again(self, queue: Queue, *, most: int, lease_ms: int | None = None) -> Pull:
+    async def _look_again(self, queue: RegisteredQueue, *, most: int, lease_ms: int | None = None) -> Pull:
         """Pull for one who waits; all who look at a queue at the same moment share a call, however many they are."""
         return await self._pulls.pull(queue, min(most, PULL_MAX), lease_ms or queue.lease_ms)
 
-    async def ack(self, queue: Queue, held: Sequence[Named]) -> list[str]:
+    async def ack(self, queue: RegisteredQueue, held: Sequence[Named]) -> list[str]:
         """End messages; returns the ids that were still the caller's."""
         if len(held) < _LARGE:
             return await self._settle(held, lambda at, part: self._acks.ack(at, queue, part))
         return await self._settle(held, lambda at, part: queues.ack(at, queue, part))
 
     async def nack(
-        self, queue: Queue, held: Sequence[Returned], *, why: str = "given back", is_rejected: bool = False
+        self, queue: RegisteredQueue, held: Sequence[Returned], *, why: str = "given back", is_rejected: bool = False
     ) -> list[str]:
         """Give messages back, or to the dead letters when rejected; returns the ids that were still the caller's."""
         return await self._settle(held, lambda at, part: queues.nack(at, queue, part, why=why, is_rejected=is_rejected))
 
     async def extend(
-        self, queue: Queue, held: Sequence[Named], *, lease_ms: int | None = None
+        self, queue: RegisteredQueue, held: Sequence[Named], *, lease_ms: int | None = None
     ) -> tuple[int, list[str]]:
         """Hold messages longer; returns until when at least, and the ids that were still the caller's."""
         ends: list[int] = []
@@ -133,22 +133,22 @@ class Rings:
         kept = await self._settle(held, call)
         return min(ends, default=0), kept
 
-    async def _pull(self, queue: Queue, portions: Sequence[int], lease_ms: int) -> Pull:
+    async def _pull(self, queue: RegisteredQueue, portions: Sequence[int], lease_ms: int) -> Pull:
         if len(self._partitions.all) == 1:
             home, most = self._partitions.home, sum(portions)
             pulled = await queues.pull(home, queue, most=most, lease_ms=lease_ms, portions=portions)
             return Pull(pulled.messages, pulled.wait_ms)
         return await self._pull_all(queue, portions, lease_ms)
 
-    async def _give_back(self, queue: Queue, messages: Sequence[Message]) -> None:
+    async def _give_back(self, queue: RegisteredQueue, messages: Sequence[QueueMessage]) -> None:
         """Nobody was there to get them: others need not wait for the lease to end, and nothing was tried."""
         with contextlib.suppress(BusAway):  # then their leases end by themselves
-            await self.nack(queue, [Held(message.id, message.attempt, is_spared=True) for message in messages])
+            await self.nack(queue, [LeasedMessage(message.id, message.attempt, is_spared=True) for message in messages])
 
-    async def _pull_all(self, queue: Queue, portions: Sequence[int], lease_ms: int) -> Pull:
+    async def _pull_all(self, queue: RegisteredQueue, portions: Sequence[int], lease_ms: int) -> Pull:
         most = sum(portions)
-        course = self._courses.setdefault(queue.name, _Course([Standing()] * len(self._partitions.all)))
-        messages: list[Message] = []
+        course = self._courses.setdefault(queue.name, _Course([RingState()] * len(self._partitions.all)))
+        messages: list[QueueMessage] = []
         wait_ms: int | None = None
         for i in range(_ROUNDS_MAX):
             left = most - len(messages)
@@ -161,8 +161,8 @@ class Rings:
         return Pull(tuple(messages), wait_ms)
 
     async def _visit(
-        self, queue: Queue, course: _Course, shares: Sequence[int], portions: Sequence[int], lease_ms: int
-    ) -> tuple[list[Message], int | None]:
+        self, queue: RegisteredQueue, course: _Course, shares: Sequence[int], portions: Sequence[int], lease_ms: int
+    ) -> tuple[list[QueueMessage], int | None]:
         """Pull its share from every partition, also when that is nothing: each learns how far the others are."""
         busy = {i for i, standing in enumerate(course.standings) if standing.head is not None}
         pulls = await asyncio.gather(
@@ -180,7 +180,7 @@ class Rings:
             )
         )
         course.standings = [
-            Standing(pulled.head, pulled.cost or before.cost, pulled.facets)
+            RingState(pulled.head, pulled.cost or before.cost, pulled.facets)
             for pulled, before in zip(pulls, course.standings, strict=True)
         ]
         course.virtual_time = virtual_time(course.standings, before=course.virtual_time)
@@ -205,6 +205,6 @@ class Rings:
         return [id_ for reply in replies for id_ in reply]
 
 
-def _until_look_s(queue: Queue, now_s: float) -> float:
+def _until_look_s(queue: RegisteredQueue, now_s: float) -> float:
     """How long until those who wait look at a queue: all at the same moment, and each queue has its own."""
     return _WAIT_S_MAX - (now_s + hash(queue.name) % 1_000 / 1_000) % _WAIT_S_MAX

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Standing:
+class RingState:
     """A partition's ring: least tag (None: nothing can be served), mean cost of a message, facets."""
 
     head: float | None = None
@@ -18,7 +18,7 @@ class Standing:
     facets: int = 1
 
 
-def divide(most: int, standings: Sequence[Standing], *, floor: float) -> list[int]:
+def divide(most: int, standings: Sequence[RingState], *, floor: float) -> list[int]:
     """So many from each; all tags below the floor count as the floor."""
     shares = [0] * len(standings)
     turns = [
@@ -34,7 +34,7 @@ def divide(most: int, standings: Sequence[Standing], *, floor: float) -> list[in
     return shares
 
 
-def virtual_time(standings: Sequence[Standing], *, before: float) -> float:
+def virtual_time(standings: Sequence[RingState], *, before: float) -> float:
     """How far the queue as a whole is: the least tag that waits anywhere; it never falls."""
     heads = [standing.head for standing in standings if standing.head is not None]
     return max(before, min(heads)) if heads else before

@@ -8,30 +8,30 @@ from dataclasses import dataclass
 
 import msgspec
 
-from doubledecker.model.queue import Queue, Rule
+from doubledecker.model.queue import FacetRule, RegisteredQueue
 from doubledecker.store import facets, queue_contents
-from doubledecker.store.facets import FacetView
+from doubledecker.store.facets import FacetRecord
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.queue_contents import Letter
 
 
 @dataclass(frozen=True)
-class Facet:
+class FacetShare:
     """One tenant's line over all partitions; `share` is the part of the service it is due while others wait too."""
 
     tenant: str
     waiting: int
     in_flight: int
     oldest_at: int | None
-    rule: Rule
+    rule: FacetRule
     share: float
 
 
 @dataclass(frozen=True)
-class QueueView:
+class QueueOverview:
     """A queue at one moment; `waiting` are those that could be pulled, now or when their facet's turn comes."""
 
-    queue: Queue
+    queue: RegisteredQueue
     waiting: int
     in_flight: int
     delayed: int
@@ -53,15 +53,15 @@ class _Timed(msgspec.Struct, gc=False):
 _TIMED = msgspec.json.Decoder(_Timed)
 
 
-async def look(partitions: Partitions, queue: Queue) -> QueueView:
+async def look(partitions: Partitions, queue: RegisteredQueue) -> QueueOverview:
     """Numbers alone, one round trip a partition."""
     [seen] = await look_all(partitions, [queue])
     return seen
 
 
-async def look_all(partitions: Partitions, queues: Sequence[Queue]) -> list[QueueView]:
+async def look_all(partitions: Partitions, queues: Sequence[RegisteredQueue]) -> list[QueueOverview]:
     """Many queues, some at a time, so that what others ask meanwhile does not wait for all of them."""
-    found: list[QueueView] = []
+    found: list[QueueOverview] = []
     for first in range(0, len(queues), _TOGETHER):
         some = queues[first : first + _TOGETHER]
         parts = await asyncio.gather(*(facets.look(partition, some) for partition in partitions.all))
@@ -69,14 +69,14 @@ async def look_all(partitions: Partitions, queues: Sequence[Queue]) -> list[Queu
     return found
 
 
-def _joined_view(queue: Queue, parts: Sequence[facets.QueueView]) -> QueueView:
+def _joined_view(queue: RegisteredQueue, parts: Sequence[facets.QueueRecord]) -> QueueOverview:
     """A queue over all partitions."""
     counters: Sum[str] = Sum()
     for part in parts:
         counters.update(part.counters)
     counters.pop("sequence", None)
     in_flight, delayed = sum(part.in_flight for part in parts), sum(part.delayed for part in parts)
-    return QueueView(
+    return QueueOverview(
         queue=queue,
         waiting=sum(part.length for part in parts) - in_flight - delayed,
         in_flight=in_flight,
@@ -86,13 +86,13 @@ def _joined_view(queue: Queue, parts: Sequence[facets.QueueView]) -> QueueView:
     )
 
 
-async def look_at_facets(partitions: Partitions, queue: Queue, *, most: int) -> list[Facet]:
+async def look_at_facets(partitions: Partitions, queue: RegisteredQueue, *, most: int) -> list[FacetShare]:
     """Tenants that have something waiting or a rule, those with the most waiting first; of very many, of the next."""
     found = await asyncio.gather(*(_facets(partition, queue, _LOOKED_AT_MAX) for partition in partitions.all))
     return sorted(_joined([row for part in found for row in part]), key=lambda facet: -facet.waiting)[:most]
 
 
-async def look_at_facet(partitions: Partitions, queue: Queue, tenant: str) -> Facet:
+async def look_at_facet(partitions: Partitions, queue: RegisteredQueue, tenant: str) -> FacetShare:
     """One tenant, whatever it has."""
     found = await asyncio.gather(*(_with_age(partition, queue, [tenant]) for partition in partitions.all))
     return _joined([row for part in found for row in part])[0]
@@ -100,7 +100,7 @@ async def look_at_facet(partitions: Partitions, queue: Queue, tenant: str) -> Fa
 
 async def find_letters(
     partitions: Partitions,
-    queue: Queue,
+    queue: RegisteredQueue,
     *,
     tenant: str | None,
     ids: Sequence[str] | None = None,
@@ -121,7 +121,7 @@ async def find_letters(
 
 
 async def name_letters(
-    partitions: Partitions, queue: Queue, *, tenant: str | None, ids: Sequence[str] | None
+    partitions: Partitions, queue: RegisteredQueue, *, tenant: str | None, ids: Sequence[str] | None
 ) -> dict[Partition, list[str]]:
     """The ids of dead letters by partition: of all, or of a tenant, or those named that are there."""
     return {
@@ -139,7 +139,7 @@ def _of(partition: Partition, ids: Sequence[str] | None) -> list[str] | None:
     return None if ids is None else [id_ for id_ in ids if id_.partition("-")[0] == str(partition.index)]
 
 
-async def count_letters(partitions: Partitions, queue: Queue, *, tenant: str | None) -> int:
+async def count_letters(partitions: Partitions, queue: RegisteredQueue, *, tenant: str | None) -> int:
     """How many dead letters there are, of all or of one tenant."""
     if tenant is None:
         return (await look(partitions, queue)).dead
@@ -150,19 +150,21 @@ async def count_letters(partitions: Partitions, queue: Queue, *, tenant: str | N
     return count
 
 
-async def _facets(partition: Partition, queue: Queue, most: int) -> list[tuple[FacetView, int | None]]:
+async def _facets(partition: Partition, queue: RegisteredQueue, most: int) -> list[tuple[FacetRecord, int | None]]:
     return await _with_age(partition, queue, await facets.names(partition, queue, most=most))
 
 
-async def _with_age(partition: Partition, queue: Queue, tenants: Sequence[str]) -> list[tuple[FacetView, int | None]]:
+async def _with_age(
+    partition: Partition, queue: RegisteredQueue, tenants: Sequence[str]
+) -> list[tuple[FacetRecord, int | None]]:
     rows = await facets.facets(partition, queue, tenants)
     texts = dict(await queue_contents.read(partition, queue, [row.oldest_id for row in rows if row.oldest_id]))
     return [(row, _TIMED.decode(texts[row.oldest_id]).t if row.oldest_id in texts else None) for row in rows]
 
 
-def _joined(rows: Sequence[tuple[FacetView, int | None]]) -> list[Facet]:
+def _joined(rows: Sequence[tuple[FacetRecord, int | None]]) -> list[FacetShare]:
     """One facet a tenant: the default tenant may be in several partitions."""
-    by_tenant: dict[str, list[tuple[FacetView, int | None]]] = {}
+    by_tenant: dict[str, list[tuple[FacetRecord, int | None]]] = {}
     for row in rows:
         by_tenant.setdefault(row[0].tenant, []).append(row)
     weights = {
@@ -172,7 +174,7 @@ def _joined(rows: Sequence[tuple[FacetView, int | None]]) -> list[Facet]:
     }
     total = sum(weights.values()) or 1.0
     return [
-        Facet(
+        FacetShare(
             tenant=tenant,
             waiting=sum(view.waiting for view, _ in parts),
             in_flight=sum(view.in_flight for view, _ in parts),

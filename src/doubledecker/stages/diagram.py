@@ -23,7 +23,7 @@ _STYLE = "font-family:ui-monospace,monospace;font-size:13px"
 
 
 @dataclass(frozen=True)
-class Row:
+class DrawnRow:
     """One line of a drawing: how deep in branches, what stands there, and how it is set."""
 
     depth: int
@@ -52,18 +52,18 @@ def svg(stages: Sequence[Stage]) -> str:
     return "\n".join(parts)
 
 
-def _rows(stages: Sequence[Stage]) -> list[Row]:
+def _rows(stages: Sequence[Stage]) -> list[DrawnRow]:
     rows = list(_inside(stages, 0))
     if not (stages and stages[-1].is_end):
-        rows.append(Row(0, "●", "the function"))
+        rows.append(DrawnRow(0, "●", "the function"))
     return rows
 
 
-def _inside(stages: Sequence[Stage], depth: int) -> Iterator[Row]:
+def _inside(stages: Sequence[Stage], depth: int) -> Iterator[DrawnRow]:
     for stage in stages:
-        yield Row(depth, "●" if stage.is_end else "▼", named(stage), _settings(stage))
+        yield DrawnRow(depth, "●" if stage.is_end else "▼", named(stage), _settings(stage))
         for name, branch in stage.branches.items():
-            yield Row(depth + 1, "├", name)
+            yield DrawnRow(depth + 1, "├", name)
             yield from _inside(branch.stages, depth + 2)
 
 
@@ -92,7 +92,7 @@ def _short(value: object) -> str:
     return getattr(value, "__name__", None) or repr(value)
 
 
-def _box(row: Row, number: int) -> str:
+def _box(row: DrawnRow, number: int) -> str:
     x, y = 10 + _INDENT_PX * row.depth, 10 + _ROW_PX * number
     label = f'<tspan font-weight="bold">{escape(row.name)}</tspan> {escape(row.settings)}'
     words = f'<text x="{x + 12}" y="{y + 20}">{label}</text>'

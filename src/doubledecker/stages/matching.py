@@ -26,7 +26,7 @@ Match = type[Exception] | Callable[[Any], bool] | Result
 On = Match | Iterable[Match]
 
 
-class Matcher:
+class OutcomeMatcher:
     """`on=` taken apart, for stages that ask it about every outcome."""
 
     __slots__ = ("_kinds", "_predicates", "_results", "asks_results", "caught")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 _ROUNDING_S = 1e-9
 
 
-class Watch:
+class CallTimer:
     """One running call: its task, when its time is up, and whether it was cut short."""
 
     __slots__ = ("at", "is_cut", "requests", "task")
@@ -44,12 +44,12 @@ class Timers:
     def __init__(self, length_s: float, clock: Callable[[], float]) -> None:
         self._length_s = length_s
         self._clock = clock
-        self._watches: deque[Watch] = deque()
+        self._watches: deque[CallTimer] = deque()
         self._is_set = False
         # Found at the first call and kept: in Python 3.11 asking for the running loop costs a system call.
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def watch(self) -> Watch:
+    def watch(self) -> CallTimer:
         """Watch the running task from now on."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
@@ -58,7 +58,7 @@ class Timers:
         watches = self._watches
         while watches and watches[0].task is None:
             watches.popleft()
-        watch = Watch(task, self._clock() + self._length_s)
+        watch = CallTimer(task, self._clock() + self._length_s)
         watches.append(watch)
         if not self._is_set:
             self._set(self._length_s)

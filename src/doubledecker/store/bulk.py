@@ -69,7 +69,7 @@ class Backlog:
 
 
 @dataclass(frozen=True)
-class Step:
+class BulkStep:
     """What one attempt changes: its strand, events that are done with by topic, the journal's entry, counters."""
 
     strand: Strand
@@ -144,7 +144,7 @@ async def course(home: Partition, ledger: str) -> Course:
     return _course(await home.command("HGETALL", home.key(ledger)))
 
 
-async def settle(home: Partition, ledger: str, settled: Step) -> bool:
+async def settle(home: Partition, ledger: str, settled: BulkStep) -> bool:
     """Write an attempt down; says whether the strand was where it was thought to be.
 
     The same again changes nothing, and says the same.

@@ -18,8 +18,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress
 
-from doubledecker.model.queue import Queue
-from doubledecker.store.fanouts import Feed
+from doubledecker.model.queue import RegisteredQueue
+from doubledecker.store.fanouts import Copies
 
 # Own queues of an event that are written to at once. Each takes the server some 15 µs, or 5 µs an event among many.
 OWN_MAX = 16
@@ -30,9 +30,9 @@ OTHERS_EACH, OTHERS_MIN = 2, 16
 # A tenant and numbers of its events, in order.
 Line = tuple[str, list[int]]
 # Queues, and the events that each of them gets.
-Part = tuple[tuple[Queue, ...], list[Line]]
+Part = tuple[tuple[RegisteredQueue, ...], list[Line]]
 # Queues that get exactly the same events, with these by tenant.
-Fed = tuple[list[Queue], dict[str, list[int]]]
+Fed = tuple[list[RegisteredQueue], dict[str, list[int]]]
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Division:
 
     prompt: list[Part] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    later: dict[str, list[Feed]] = field(default_factory=dict)
+    later: dict[str, list[Copies]] = field(default_factory=dict)
 
     def make(self, line: str, parts: Sequence[Part]) -> None:
         """Make copies at once, unless some wait in the line."""
@@ -51,7 +51,7 @@ class Division:
     def leave(self, line: str, parts: Sequence[Part]) -> None:
         """Leave copies for later."""
         feeds = [
-            Feed(tuple(f"@{queue.name}" for queue in queues), tuple(lines), tuple(lines.values()))
+            Copies(tuple(f"@{queue.name}" for queue in queues), tuple(lines), tuple(lines.values()))
             for queues, lines in feeds_of(parts)
         ]
         if feeds:
@@ -81,7 +81,7 @@ def divide(
     return division
 
 
-def prompt_copies(queues: Sequence[Queue], publisher: str) -> int:
+def prompt_copies(queues: Sequence[RegisteredQueue], publisher: str) -> int:
     """How many copies of an event into these queues are made at once, at most; but for those that always are."""
     own, others = _split([(tuple(queues), [])], publisher)
     count = sum(len(mine) for mine, _ in own)
@@ -90,7 +90,7 @@ def prompt_copies(queues: Sequence[Queue], publisher: str) -> int:
     return count + min(OTHERS_EACH, sum(len(theirs) for theirs, _ in others))
 
 
-def refusing_copies(queues: Sequence[Queue], publisher: str) -> int:
+def refusing_copies(queues: Sequence[RegisteredQueue], publisher: str) -> int:
     """How many of these queues may refuse an event: of a wide one, the only copies that are made at once."""
     return sum(queue.may_refuse(publisher) for queue in queues)
 
@@ -116,11 +116,11 @@ def feeds_of(parts: Iterable[Part]) -> list[Fed]:
     if len(numbered) == 1:
         [(queues, lines)] = numbered
         return [(list(queues), _joined([lines]))]
-    feeds: dict[str, tuple[Queue, list[int]]] = {}
+    feeds: dict[str, tuple[RegisteredQueue, list[int]]] = {}
     for number, (queues, _) in enumerate(numbered):
         for queue in queues:
             feeds.setdefault(queue.name, (queue, []))[1].append(number)
-    fed: dict[tuple[int, ...], list[Queue]] = defaultdict(list)
+    fed: dict[tuple[int, ...], list[RegisteredQueue]] = defaultdict(list)
     for queue, numbers in feeds.values():
         fed[tuple(numbers)].append(queue)
     return [(queues, _joined(numbered[number][1] for number in numbers)) for numbers, queues in fed.items()]

@@ -32,7 +32,7 @@ LAG_MS = 30
 _TURN, _SCRUB = load("delivery_turn"), load("delivery_scrub")
 
 
-class Batch(msgspec.Struct, frozen=True, gc=False):
+class OpenedBatch(msgspec.Struct, frozen=True, gc=False):
     """A batch as it is delivered; `chunks` are lines of events, in order of acceptance."""
 
     bid: str
@@ -43,13 +43,13 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
     chunks: Sequence[bytes]
 
 
-class Job(msgspec.Struct, frozen=True, gc=False):
+class DeliveryJob(msgspec.Struct, frozen=True, gc=False):
     """A job in a slot's hands, as it is held there; `failures` are those of its receiver when it was given."""
 
     slot: str
     held: str
     failures: int
-    batch: Batch | None
+    batch: OpenedBatch | None
 
     @property
     def is_probe(self) -> bool:
@@ -64,13 +64,13 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 class Settled(msgspec.Struct, frozen=True, gc=False):
     """What a slot has done: what becomes of its job, and what is kept of the attempt, if there was one."""
 
-    job: Job
+    job: DeliveryJob
     settlement: Settlement
     attempt: str = ""
     counts: Mapping[str, int] = {}
 
 
-class Result(msgspec.Struct, frozen=True, gc=False):
+class SettlementResult(msgspec.Struct, frozen=True, gc=False):
     """Whether a settlement counted, and the receiver's failures in a row before and after it."""
 
     is_ours: bool
@@ -85,8 +85,8 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     """
 
     wait_ms: int | None
-    jobs: Sequence[Job]
-    results: Sequence[Result]
+    jobs: Sequence[DeliveryJob]
+    results: Sequence[SettlementResult]
     version: int
 
 
@@ -109,7 +109,7 @@ async def turn(
         bytes_max=BYTES_MAX,
     )
     wait_ms, flat, given, version = cast("tuple[int, list[int], list[bytes], int]", reply)
-    results = [Result(flat[i] == 1, flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)]
+    results = [SettlementResult(flat[i] == 1, flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)]
     jobs = await _opened(partition, [_job(given[i : i + 4]) for i in range(0, len(given), 4)])
     return Turn(None if wait_ms < 0 else wait_ms, jobs, results, version)
 
@@ -141,7 +141,7 @@ def _packed(settled: Settled, counted: dict[str, int]) -> Packable:
     ]
 
 
-async def _opened(partition: Partition, jobs: list[Job]) -> list[Job]:
+async def _opened(partition: Partition, jobs: list[DeliveryJob]) -> list[DeliveryJob]:
     """Jobs with the events of their batches: those in several pieces are read here, all by one round trip.
 
     A batch that was dropped meanwhile is gone. If the reply is lost, the slots get the same jobs again.
@@ -158,11 +158,11 @@ async def _opened(partition: Partition, jobs: list[Job]) -> list[Job]:
     return jobs
 
 
-def _job(words: Sequence[bytes]) -> Job:
+def _job(words: Sequence[bytes]) -> DeliveryJob:
     slot, held, failures, parts = cast("tuple[bytes, bytes, int, list[bytes]]", words)
     text = held.decode()
     batch = None
     if parts:
         token, created_at, attempts, events, *chunks = parts
-        batch = Batch(text[:UID_LENGTH], token.decode(), int(created_at), int(attempts), int(events), chunks)
-    return Job(slot.decode(), text, failures, batch)
+        batch = OpenedBatch(text[:UID_LENGTH], token.decode(), int(created_at), int(attempts), int(events), chunks)
+    return DeliveryJob(slot.decode(), text, failures, batch)

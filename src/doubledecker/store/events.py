@@ -14,12 +14,12 @@ from typing import cast
 
 import msgspec
 
-from doubledecker.model.event import DEFAULT_TENANT, Kind
+from doubledecker.model.event import DEFAULT_TENANT, EventKind
 from doubledecker.model.routing import Registry, Route
 from doubledecker.model.uid import uid
 from doubledecker.store import fanouts, journal, write_plan
 from doubledecker.store.deferred_copies import own_line
-from doubledecker.store.fanouts import Feed, Parcel, Slice
+from doubledecker.store.fanouts import Copies, CopySlice, Parcel
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
 from doubledecker.store.write_offsets import Fence
@@ -105,14 +105,14 @@ async def resend(partition: Partition, offers: Sequence[Offer], *, version: int,
 
 
 async def fan_out(
-    partition: Partition, parcel: Parcel, share: Slice, snapshot: Registry, *, limits: PublishLimits
+    partition: Partition, parcel: Parcel, share: CopySlice, snapshot: Registry, *, limits: PublishLimits
 ) -> PublishReply:
     """Make the next copies of a parcel, for those receivers that are still registered; MOVED if they were made."""
     subscribers = [snapshot.subscribers.get(name) for name in share.names]
     receivers = tuple(each for each in subscribers if each and each.since <= parcel.version)
     named = [snapshot.queues.get(name[1:]) for name in share.names if name.startswith("@")]
     queues = tuple(each for each in named if each and each.since <= parcel.version)
-    routes = {tenant: Route(Kind("", "", tenant), receivers, queues) for tenant, _ in share.events}
+    routes = {tenant: Route(EventKind("", "", tenant), receivers, queues) for tenant, _ in share.events}
     offers = [
         Offer(routes[tenant], parcel.messages[i], parcel.publisher)
         for tenant, i in share.events
@@ -132,7 +132,7 @@ async def adopt(partition: Partition, fid: str, *, publisher: str, version: int)
     message, *names = cast("list[bytes]", reply) or [b""]
     if not names:
         return PublishReply(Accepted.MOVED)
-    feed = Feed([name.decode() for name in reversed(names)], [_STORED.decode(message).tenant], [[1]])
+    feed = Copies([name.decode() for name in reversed(names)], [_STORED.decode(message).tenant], [[1]])
     later: Packable = [[own_line(publisher), uid(), fanouts.encode([feed]), []]]
     return await _call(partition, [message], {**_NOTHING, "later": later, "former": fid}, version, PublishLimits())
 

@@ -8,7 +8,7 @@ from typing import cast
 
 import msgspec
 
-from doubledecker.model.queue import Queue, Rule
+from doubledecker.model.queue import FacetRule, RegisteredQueue
 from doubledecker.store import queues, shared_connection
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import RECORD
@@ -27,17 +27,17 @@ _RULE = load("queue_rule")
 
 
 @dataclass(frozen=True)
-class FacetView:
+class FacetRecord:
     tenant: str
     waiting: int
     in_flight: int
     oldest_id: str
-    rule: Rule
+    rule: FacetRule
     is_served: bool
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingMessages:
     """How many messages of a tenant wait in a queue, and its weight there."""
 
     tenant: str
@@ -46,7 +46,7 @@ class Waiting:
 
 
 @dataclass(frozen=True)
-class QueueView:
+class QueueRecord:
     length: int
     in_flight: int
     delayed: int
@@ -54,12 +54,12 @@ class QueueView:
     counters: dict[str, int]
 
 
-async def rule(partition: Partition, queue: Queue, tenant: str) -> Rule:
+async def rule(partition: Partition, queue: RegisteredQueue, tenant: str) -> FacetRule:
     kept = await partition.command("HGET", partition.key(f"queue:rules:{queue.name}"), tenant)
     return _rule(cast("bytes | None", kept))
 
 
-async def set_rule(partition: Partition, queue: Queue, tenant: str, rule: Rule) -> None:
+async def set_rule(partition: Partition, queue: RegisteredQueue, tenant: str, rule: FacetRule) -> None:
     """Change the rule of a facet, from its next message on."""
     every_ms = 1000 / rule.rate_per_s if rule.rate_per_s else 0
     # Whole numbers as such: what is equal to the default must be told from what is not.
@@ -68,7 +68,7 @@ async def set_rule(partition: Partition, queue: Queue, tenant: str, rule: Rule) 
     await queues.run(partition, _RULE, queue, facet=tenant, rule=packed)
 
 
-async def count_rules(partition: Partition, queue: Queue) -> int:
+async def count_rules(partition: Partition, queue: RegisteredQueue) -> int:
     return cast("int", await partition.command("HLEN", partition.key(f"queue:rules:{queue.name}")))
 
 
@@ -79,7 +79,7 @@ async def count_tenants(partition: Partition, names: Sequence[str]) -> list[int]
     return [max(pair) for pair in zip(counts[0::2], counts[1::2], strict=True)]
 
 
-async def look(partition: Partition, some: Sequence[Queue]) -> list[QueueView]:
+async def look(partition: Partition, some: Sequence[RegisteredQueue]) -> list[QueueRecord]:
     """How queues stand, up to a hundred in one round trip."""
     commands: list[list[Encoded]] = [
         [verb, partition.key(f"queue:{kind}:{queue.name}")] for queue in some for verb, kind in _LOOKED_AT
@@ -89,13 +89,13 @@ async def look(partition: Partition, some: Sequence[Queue]) -> list[QueueView]:
     return [_view(*replies[first : first + size]) for first in range(0, len(replies), size)]
 
 
-def _view(length: Reply, in_flight: Reply, delayed: Reply, dead: Reply, state: Reply) -> QueueView:
+def _view(length: Reply, in_flight: Reply, delayed: Reply, dead: Reply, state: Reply) -> QueueRecord:
     kept = shared_connection.fields(state).items()
     counters = {name: int(value) for name, value in kept if name not in {"v", "mean", "acked_at"}}
-    return QueueView(*cast("tuple[int, int, int, int]", (length, in_flight, delayed, dead)), counters)
+    return QueueRecord(*cast("tuple[int, int, int, int]", (length, in_flight, delayed, dead)), counters)
 
 
-async def names(partition: Partition, queue: Queue, *, most: int) -> list[str]:
+async def names(partition: Partition, queue: RegisteredQueue, *, most: int) -> list[str]:
     """Tenants with something waiting or with a rule, at most so many."""
     commands: list[list[Encoded]] = [
         ["ZRANGE", partition.key(f"queue:{name}:{queue.name}"), 0, most - 1] for name in ("ring", "parked", "wake")
@@ -106,7 +106,7 @@ async def names(partition: Partition, queue: Queue, *, most: int) -> list[str]:
     return list(found)[:most]
 
 
-async def waiting(partition: Partition, queue: str, *, most: int) -> list[Waiting]:
+async def waiting(partition: Partition, queue: str, *, most: int) -> list[WaitingMessages]:
     """The tenants that could be served now, at most so many, those first that have had the least of their due.
 
     Those that their own rules hold back (paused, at their cap or rate) are not among them.
@@ -124,7 +124,7 @@ async def waiting(partition: Partition, queue: str, *, most: int) -> list[Waitin
     )
     records, packed = cast("list[bytes | None]", kept), cast("list[bytes | None]", rules)
     return [
-        Waiting(tenant, len(head(record)) + cast("int", tail), _rule(rule).weight)
+        WaitingMessages(tenant, len(head(record)) + cast("int", tail), _rule(rule).weight)
         for tenant, record, rule, tail in zip(tenants, records, packed, tails, strict=True)
     ]
 
@@ -134,7 +134,7 @@ def head(record: bytes | None) -> list[str]:
     return record[FACET.size :].decode().split() if record else []
 
 
-async def facets(partition: Partition, queue: Queue, tenants: Sequence[str]) -> list[FacetView]:
+async def facets(partition: Partition, queue: RegisteredQueue, tenants: Sequence[str]) -> list[FacetRecord]:
     if not tenants:
         return []
     kept, rules, served = await partition.commands(
@@ -155,7 +155,7 @@ async def facets(partition: Partition, queue: Queue, tenants: Sequence[str]) -> 
         strict=True,
     )
     return [
-        FacetView(
+        FacetRecord(
             tenant,
             waiting=len(head(record)) + tail,
             in_flight=held[tenant],
@@ -167,7 +167,7 @@ async def facets(partition: Partition, queue: Queue, tenants: Sequence[str]) -> 
     ]
 
 
-async def in_flight(partition: Partition, queue: Queue) -> Counter[str]:
+async def in_flight(partition: Partition, queue: RegisteredQueue) -> Counter[str]:
     """How many messages of each tenant are in consumers' hands; only of those with rules is that number kept."""
     ids = cast("list[bytes]", await partition.command("ZRANGE", partition.key(f"queue:pending:{queue.name}"), 0, -1))
     return await owners(partition, queue.name, ids)
@@ -182,8 +182,8 @@ async def owners(partition: Partition, name: str, ids: Sequence[bytes]) -> Count
     return found
 
 
-def _rule(kept: bytes | None) -> Rule:
+def _rule(kept: bytes | None) -> FacetRule:
     if kept is None:
-        return Rule()
+        return FacetRule()
     weight, concurrency, every_ms, is_paused, *_ = msgspec.msgpack.decode(kept, type=_KeptRule)
-    return Rule(weight, concurrency, round(1000 / every_ms, 6) if every_ms else 0.0, bool(is_paused))
+    return FacetRule(weight, concurrency, round(1000 / every_ms, 6) if every_ms else 0.0, bool(is_paused))

@@ -26,7 +26,7 @@ _QUEUE_US, _EVENT_US, _BATCH_US = 20, 5, 3
 _SAMPLES = 20
 
 
-class Feed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Copies(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Receivers by name, queues as `@name`, and the events that each of them gets: tenants, and numbers of theirs."""
 
     names: Sequence[str]
@@ -39,11 +39,11 @@ class Feed(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return [(tenant, i) for tenant, at in zip(self.tenants, self.numbers, strict=True) for i in at]
 
 
-_FEEDS = msgspec.json.Decoder(list[Feed])
+_FEEDS = msgspec.json.Decoder(list[Copies])
 _NUMBERS = msgspec.msgpack.Decoder(list[int])
 
 
-def encode(feeds: Sequence[Feed]) -> str:
+def encode(feeds: Sequence[Copies]) -> str:
     """Feeds as a parcel keeps them: JSON, which a script passes on unread."""
     return msgspec.json.encode(feeds).decode()
 
@@ -54,7 +54,7 @@ class Parcel:
 
     line: str
     fid: str
-    feeds: Sequence[Feed]
+    feeds: Sequence[Copies]
     messages: Mapping[int, bytes]
     at: int = 0
     # The registry's version when it was left: who has come since, even back, gets none of it.
@@ -67,7 +67,7 @@ class Parcel:
 
 
 @dataclass(frozen=True)
-class Slice:
+class CopySlice:
     """The next copies: of these events, for each of these names; and where the next slice begins, if there is one."""
 
     names: Sequence[str]
@@ -94,7 +94,7 @@ async def first(partition: Partition, line: str) -> Parcel | None:
     return None
 
 
-def cut(parcel: Parcel, *, bytes_max: int) -> Slice:
+def cut(parcel: Parcel, *, bytes_max: int) -> CopySlice:
     """The next slice of a parcel, which has copies left."""
     sizes = [len(feed.names) * len(feed.events) for feed in parcel.feeds]
     ends = list(accumulate(sizes))
@@ -105,7 +105,7 @@ def cut(parcel: Parcel, *, bytes_max: int) -> Slice:
     is_all = len(taken) == len(events)
     count = _names_affordable(parcel, feed.names[name_at:], taken, bytes_max) if is_all else 1
     at = parcel.at + count * len(taken)
-    return Slice(feed.names[name_at : name_at + count], taken, at if at < ends[-1] else None)
+    return CopySlice(feed.names[name_at : name_at + count], taken, at if at < ends[-1] else None)
 
 
 def _affordable(parcel: Parcel, events: Sequence[tuple[str, int]], bytes_max: int) -> Sequence[tuple[str, int]]:

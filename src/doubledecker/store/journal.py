@@ -43,7 +43,7 @@ _TRIM, _CONFIRM, _AGE = load("journal_trim"), load("journal_confirm"), load("jou
 _PAGE, _ENDS = load("journal_page"), load("journal_ends")
 
 
-class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One try at delivering a batch, as journaled."""
 
     batch: str
@@ -74,7 +74,7 @@ class Age:
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     id: str
     fields: tuple[tuple[str, bytes], ...]
 
@@ -89,12 +89,12 @@ class KeptEntry:
     id: str
     flat: Sequence[bytes]
 
-    def inflated(self) -> Entry:
+    def inflated(self) -> JournalEntry:
         """The entry as it was accepted."""
         return _entry(self.id, self.flat)
 
 
-_AnyEntry = TypeVar("_AnyEntry", Entry, KeptEntry)
+_AnyEntry = TypeVar("_AnyEntry", JournalEntry, KeptEntry)
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ async def confirm(partition: Partition, name: str, *, archive: str, last_id: str
     return await partition.run(_CONFIRM, archive=archive, name=name, last_id=last_id) == 1
 
 
-async def read(partition: Partition, name: Name, *, after: str = "0-0", count: int = 100) -> list[Entry]:
+async def read(partition: Partition, name: Name, *, after: str = "0-0", count: int = 100) -> list[JournalEntry]:
     reply = await partition.command("XRANGE", partition.key(f"journal:{name}"), f"({after}", "+", "COUNT", count)
     return entries(reply)
 
@@ -189,7 +189,7 @@ def inflate(value: bytes) -> bytes:
     return zlib.decompress(value, bufsize=_GROWTH * len(value)) if value.startswith(_HEADER) else value
 
 
-def entries(reply: Reply) -> list[Entry]:
+def entries(reply: Reply) -> list[JournalEntry]:
     """Entries as XRANGE answers them, inflated."""
     return [_entry(id_.decode(), flat) for id_, flat in _rows(reply)]
 
@@ -206,10 +206,10 @@ def _rows(reply: Reply) -> list[tuple[bytes, list[bytes]]]:
     return cast("list[tuple[bytes, list[bytes]]]", reply)
 
 
-def _entry(id_: str, flat: Sequence[bytes]) -> Entry:
+def _entry(id_: str, flat: Sequence[bytes]) -> JournalEntry:
     # With a generator, rows of entries that have one event would take a twentieth longer.
     pairs = zip(flat[0::2], flat[1::2], strict=True)
-    return Entry(id_, tuple([(name.decode(), inflate(value)) for name, value in pairs]))
+    return JournalEntry(id_, tuple([(name.decode(), inflate(value)) for name, value in pairs]))
 
 
 async def state(partition: Partition) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import cast
 
 from doubledecker.model.entry_id import EntryId
 from doubledecker.store import journal
-from doubledecker.store.journal import Entry, Page
+from doubledecker.store.journal import JournalEntry, Page
 from doubledecker.store.partitions import Partition
 from doubledecker.store.shared_connection import Reply
 
@@ -29,7 +29,7 @@ class Extent:
     bytes: int
 
 
-async def page(partition: Partition, name: str, *, after: str, upto: str, count: int) -> Page[Entry]:
+async def page(partition: Partition, name: str, *, after: str, upto: str, count: int) -> Page[JournalEntry]:
     """The next entries of a range, with the last id that was cut at that very moment: both in one atom.
 
     When that id lies behind `after`, what lay between was trimmed before it could be read.

@@ -27,7 +27,7 @@ DRIVER = DriverInfo().add_upstream_driver("doubledecker-format", str(FORMAT))
 
 
 @dataclass(frozen=True)
-class Layout:
+class DataLayout:
     """How data is laid out; some of what was migrated may be in the older format again, after a crash."""
 
     format: int
@@ -49,13 +49,13 @@ class Layout:
             )
 
 
-def read(fields: Mapping[str, str], versions: Iterable[bytes | None]) -> Layout:
+def read(fields: Mapping[str, str], versions: Iterable[bytes | None]) -> DataLayout:
     """The layout by these fields, and by the version in each partition: one that never was of format 1 has none."""
     partitions = int(fields.get("partitions", 0))
     is_migrated = all(version is None or version == DONE.encode() for version in versions)
     format_ = int(fields.get("format", 1))
     count = int(fields.get("count", partitions))
-    return Layout(format_ if is_migrated or format_ != FORMAT else 1, count, was_migrated=format_ == FORMAT)
+    return DataLayout(format_ if is_migrated or format_ != FORMAT else 1, count, was_migrated=format_ == FORMAT)
 
 
 def closing(count: int) -> list[Packable]:

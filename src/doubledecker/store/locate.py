@@ -9,8 +9,8 @@ from typing import cast
 
 import msgspec
 
-from doubledecker.model.event import Event
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import AcceptedEvent
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store import queue_contents
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import RECORD
@@ -21,7 +21,7 @@ BATCHES_MAX = 5_000
 MESSAGES_MAX = 200_000
 _PAGE = 100
 
-_decode = msgspec.json.Decoder(Event).decode
+_decode = msgspec.json.Decoder(AcceptedEvent).decode
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ async def find(partition: Partition, id_: str) -> list[Sighting]:
     found = [each async for each in _in_batches(partition, id_)]
     for name in sorted(await queue_contents.names_held(partition)):
         found += [each async for each in _in_queue(partition, name, id_)]
-        async for letter in queue_contents.each(partition, Queue(name, "", ()), None):
+        async for letter in queue_contents.each(partition, RegisteredQueue(name, "", ()), None):
             if (event := _meant([letter.event], id_)) is not None:
                 found.append(Sighting("dead", name, letter.id, letter.attempts, event.replay, letter.why))
     return found
@@ -74,7 +74,7 @@ async def _in_queue(partition: Partition, name: str, id_: str) -> AsyncIterator[
             return
 
 
-def _meant(chunks: Sequence[bytes], id_: str) -> Event | None:
+def _meant(chunks: Sequence[bytes], id_: str) -> AcceptedEvent | None:
     """The event with this id among chunks of lines; most are passed over by their bytes."""
     sign = msgspec.json.encode(id_)[1:-1]
     for chunk in chunks:

@@ -15,7 +15,7 @@ _SAMPLES = 10
 
 
 @dataclass(frozen=True)
-class Usage:
+class MemoryUsage:
     """Bytes in use on a server, and its `maxmemory` (0: none)."""
 
     used_bytes: int
@@ -23,7 +23,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Standing:
+class MemoryState:
     """How a server stood when a worker last looked: its limit (0: none), and when it was last short.
 
     It is full when it is short and nothing is left that may be freed.
@@ -57,12 +57,12 @@ class QueueUsage:
     acked_at: int | None
 
 
-async def usage(partition: Partition) -> Usage:
+async def usage(partition: Partition) -> MemoryUsage:
     """The memory of the server that holds the partition, as the server compares it with its `maxmemory`."""
     info = cast("bytes", await partition.command("INFO", "memory")).decode()
     fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
     not_counted = int(fields.get("mem_not_counted_for_evict", 0))
-    return Usage(int(fields["used_memory"]) - not_counted, int(fields["maxmemory"]))
+    return MemoryUsage(int(fields["used_memory"]) - not_counted, int(fields["maxmemory"]))
 
 
 async def of_queues(partition: Partition, names: Sequence[str]) -> dict[str, QueueUsage]:
@@ -81,7 +81,7 @@ async def of_queues(partition: Partition, names: Sequence[str]) -> dict[str, Que
     return found
 
 
-async def note(partition: Partition, standing: Standing) -> None:
+async def note(partition: Partition, standing: MemoryState) -> None:
     """Write down how the server of a partition stands, for `status`, `/readyz` and metrics."""
     await partition.write(
         "HSET",
@@ -91,7 +91,7 @@ async def note(partition: Partition, standing: Standing) -> None:
     )
 
 
-async def standing(partition: Partition) -> Standing:
+async def standing(partition: Partition) -> MemoryState:
     kept = await partition.command("HMGET", partition.key("memory"), "at", "limit_bytes", "is_full", "short_at")
     at, limit_bytes, is_full, short_at = (int(value or 0) for value in cast("list[bytes | None]", kept))
-    return Standing(at, limit_bytes, is_full == 1, short_at)
+    return MemoryState(at, limit_bytes, is_full == 1, short_at)

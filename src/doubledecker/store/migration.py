@@ -31,7 +31,7 @@ from doubledecker import log
 from doubledecker.background import beside
 from doubledecker.errors import BusAway
 from doubledecker.model.job import Job
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.uid import uid
 from doubledecker.store import layout, older_processes, receivers, subscribers
 from doubledecker.store.layout import DONE, FORMAT, UNDER_WAY
@@ -107,7 +107,7 @@ async def run(
 
 
 @dataclass(frozen=True)
-class Receiver:
+class FormerReceiver:
     """A receiver as format 1 knew it: how many batches it may be sent at a time, and how often it failed in a row."""
 
     token: str
@@ -171,7 +171,7 @@ class Migration:
             f"the data has format {FORMAT} now: {self._events} events waiting, migrated in {took_ms / 1000:.1f} s"
         )
 
-    async def _close(self, found: layout.Layout, *, dead_s: float) -> dict[Partition, str]:
+    async def _close(self, found: layout.DataLayout, *, dead_s: float) -> dict[Partition, str]:
         """Close the data to processes of format 1; returns how far each partition has come that is not done."""
         parts = self._partitions
         if found.was_migrated:
@@ -196,7 +196,7 @@ class Migration:
                 phases[partition] = phase.decode()
         return phases
 
-    async def _move(self, partition: Partition, known: Sequence[Receiver]) -> None:
+    async def _move(self, partition: Partition, known: Sequence[FormerReceiver]) -> None:
         """Write what the partition has in format 2, beside what it had."""
         waiting = await self._convert(partition)
         former = await _former(partition)
@@ -237,7 +237,9 @@ class Migration:
             words = [word for at, job in jobs[first : first + _PAGE] for word in (str(int(at)), job)]
             await self._write(partition, "ZADD", "jobs:scheduled:main", *words)
 
-    async def _seat(self, partition: Partition, known: Sequence[Receiver], lines: Mapping[str, Sequence[str]]) -> None:
+    async def _seat(
+        self, partition: Partition, known: Sequence[FormerReceiver], lines: Mapping[str, Sequence[str]]
+    ) -> None:
         """Write lines and receivers: all that have something waiting, and all that are failing."""
         of_token = {each.token: each for each in known}
         failing = {each.token for each in known if each.failures and self._keeps(partition, each.token)}
@@ -269,7 +271,7 @@ class Migration:
             name, *others = old[first : first + _PAGE]
             await self._write(partition, "UNLINK", name, *map(partition.key, others))
 
-    async def _forget_failures(self, known: Sequence[Receiver]) -> None:
+    async def _forget_failures(self, known: Sequence[FormerReceiver]) -> None:
         """Delete how subscribers fared, now that all partitions have it."""
         home = self._partitions.home
         names = [f"subscriber:{each.token}" for each in known]
@@ -313,14 +315,14 @@ def _check_stop(stop: asyncio.Event | None) -> None:
         raise BusAway("stopped before the data was migrated; the next start goes on with it")
 
 
-async def _receivers(partitions: Partitions) -> list[Receiver]:
+async def _receivers(partitions: Partitions) -> list[FormerReceiver]:
     """All subscribers and queues with a callback, as format 1 has them."""
     home = partitions.home
     now_ms = await home.time_ms()
     found = []
     tokens = await subscribers.all_tokens(home)
     records = cast("list[bytes]", await home.command("HVALS", home.key("queues")))
-    queues = [msgspec.json.decode(record, type=Queue) for record in records]
+    queues = [msgspec.json.decode(record, type=RegisteredQueue) for record in records]
     concurrency = {queue.receiver.token: queue.concurrency for queue in queues if queue.callback}
     names = [*tokens, *concurrency]
     fields = ("concurrency", *_FAILURES, "last_attempted_at")
@@ -330,7 +332,7 @@ async def _receivers(partitions: Partitions) -> list[Receiver]:
         is_failing = failures > 0
         # 0.1.0 did not keep since when.
         began = (since or last_at or now_ms) if is_failing else 0
-        found.append(Receiver(name, concurrency.get(name, asked), failures, retry_at if is_failing else 0, began))
+        found.append(FormerReceiver(name, concurrency.get(name, asked), failures, retry_at if is_failing else 0, began))
     return found
 
 
@@ -405,7 +407,7 @@ def _pieces(bids: Sequence[str], weights: Sequence[int]) -> Iterator[list[str]]:
 
 
 def _entries(
-    partition: Partition, token: str, receiver: Receiver | None, line: Sequence[str]
+    partition: Partition, token: str, receiver: FormerReceiver | None, line: Sequence[str]
 ) -> Iterator[tuple[Packable, int]]:
     """A receiver with its line, in pieces, and how large each is; one that is gone has no permits of its own."""
     asked = receiver.concurrency if receiver else 0

@@ -20,7 +20,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from doubledecker.errors import BusAway, BusSilent, MemoryFull, SettingInvalid
 from doubledecker.store import layout
 from doubledecker.store.scripts import Encoded
-from doubledecker.store.shared_connection import Command, Line, Reply, open_line, patiently
+from doubledecker.store.shared_connection import Command, Reply, SharedConnection, open_line, patiently
 
 Commands = Sequence[Command]
 Call = Callable[[Commands], Awaitable[list[Reply]]]
@@ -40,7 +40,7 @@ class Node:
         self.url = url
         self.call = guard(_shown(url), self._call) if guard else self._call
         self._pool = _pool(url)
-        self._line: Line | None = None
+        self._line: SharedConnection | None = None
         self._idle: list[redis.Connection] = []
         self._opening = asyncio.Lock()
 
@@ -109,7 +109,7 @@ class Node:
         while self._idle:
             await self._idle.pop().disconnect(nowait=True)
 
-    async def _reopen(self) -> Line:
+    async def _reopen(self) -> SharedConnection:
         async with self._opening:
             if self._line is None or not self._line.is_open:
                 self._line = await open_line(self._make_connection(), answer_s_max=ANSWER_S_MAX)

@@ -17,9 +17,9 @@ from redis.exceptions import NoScriptError
 
 from doubledecker import log
 from doubledecker.errors import BusAway, ServerUnfit
-from doubledecker.model.event import DEFAULT_TENANT, Kind
+from doubledecker.model.event import DEFAULT_TENANT, EventKind
 from doubledecker.store import layout, shared_connection
-from doubledecker.store.layout import FORMAT, Layout
+from doubledecker.store.layout import FORMAT, DataLayout
 from doubledecker.store.nodes import ANSWER_S_MAX, Guard, Nodes
 from doubledecker.store.scripts import Encoded, Packable, Script, Value, load
 from doubledecker.store.shared_connection import Packed, Reply, pack
@@ -143,7 +143,7 @@ class Partitions:
             held.pop_all()
         return partitions
 
-    def of(self, kind: Kind, key: str = "") -> Partition:
+    def of(self, kind: EventKind, key: str = "") -> Partition:
         """Where an event belongs: with its tenant, else with its key, else with its topic."""
         if len(self.all) == 1:
             return self.home
@@ -167,7 +167,7 @@ class Partitions:
         asked = [["CONFIG", "GET", "appendonly"], ["CONFIG", "GET", "appendfsync"]]
         return all([await partition.commands(asked) == wanted for partition in self.all])
 
-    async def layout(self) -> Layout:
+    async def layout(self) -> DataLayout:
         """How the data is laid out; where there is none yet, it is from here on as we do."""
         key = self._namespace + "layout"
         [kept] = await self._nodes.call(slot(key), [["HGETALL", key]])

@@ -19,7 +19,7 @@ _FORGOTTEN_MAX = 100
 _REPORT = load("process_report")
 
 
-class Sample(msgspec.Struct, frozen=True, array_like=True):
+class MetricSample(msgspec.Struct, frozen=True, array_like=True):
     """One number of a metric, as Prometheus has it."""
 
     name: str
@@ -31,10 +31,10 @@ class Family(msgspec.Struct, frozen=True, array_like=True):
     name: str
     help: str
     type: str
-    samples: list[Sample]
+    samples: list[MetricSample]
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True):
+class ProcessReport(msgspec.Struct, frozen=True, array_like=True):
     """What a process reports: its name, what kind it is, and its metrics."""
 
     process: str
@@ -42,16 +42,16 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     families: list[Family]
 
 
-_DECODER = msgspec.msgpack.Decoder(Report)
+_DECODER = msgspec.msgpack.Decoder(ProcessReport)
 
 
-async def report(home: Partition, said: Report) -> None:
+async def report(home: Partition, said: ProcessReport) -> None:
     """Replace what a process reported before."""
     packed = msgspec.msgpack.encode(said)
     await home.run(_REPORT, process=said.process, report=packed, dead_ms=DEAD_MS, most=_FORGOTTEN_MAX)
 
 
-async def reports(home: Partition, *, silent_ms_max: int) -> list[Report]:
+async def reports(home: Partition, *, silent_ms_max: int) -> list[ProcessReport]:
     now_ms = await home.time_ms()
     alive = cast(
         "list[bytes]", await home.command("ZRANGEBYSCORE", home.key("processes"), now_ms - silent_ms_max, "+inf")

@@ -7,7 +7,7 @@ from typing import cast
 
 import msgspec
 
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store import facets, queues
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Encoded, load
@@ -33,7 +33,7 @@ class Letter:
 
 
 async def peek(
-    partition: Partition, queue: Queue, tenant: str, *, most: int, bytes_max: float = math.inf
+    partition: Partition, queue: RegisteredQueue, tenant: str, *, most: int, bytes_max: float = math.inf
 ) -> list[tuple[str, bytes]]:
     """The next waiting messages of a facet, without taking them; ends early after so many bytes."""
     record, tail = await partition.commands(
@@ -54,7 +54,7 @@ async def peek(
     return found
 
 
-async def read(partition: Partition, queue: Queue, ids: Sequence[str]) -> list[tuple[str, bytes]]:
+async def read(partition: Partition, queue: RegisteredQueue, ids: Sequence[str]) -> list[tuple[str, bytes]]:
     """Those of the messages that are there."""
     if not ids:
         return []
@@ -63,7 +63,7 @@ async def read(partition: Partition, queue: Queue, ids: Sequence[str]) -> list[t
     return [(id_, text) for id_, text in pairs if text is not None]
 
 
-async def purge(partition: Partition, queue: Queue, tenant: str) -> int:
+async def purge(partition: Partition, queue: RegisteredQueue, tenant: str) -> int:
     """Destroy what waits in a facet; returns how many messages that were.
 
     What is published meanwhile may stay, or this might never end.
@@ -81,7 +81,7 @@ async def purge(partition: Partition, queue: Queue, tenant: str) -> int:
     return total
 
 
-async def delayed(partition: Partition, queue: Queue, tenant: str) -> int:
+async def delayed(partition: Partition, queue: RegisteredQueue, tenant: str) -> int:
     at = partition.key(f"queue:scheduled:{queue.name}")
     ids = cast("list[bytes]", await partition.command("ZRANGE", at, 0, -1))
     return (await facets.owners(partition, queue.name, ids))[tenant]
@@ -114,7 +114,7 @@ async def names_held(partition: Partition) -> set[str]:
     return set(words(await partition.command("SMEMBERS", partition.key("queues:index"))))
 
 
-async def each(partition: Partition, queue: Queue, ids: Sequence[str] | None) -> AsyncIterator[Letter]:
+async def each(partition: Partition, queue: RegisteredQueue, ids: Sequence[str] | None) -> AsyncIterator[Letter]:
     """The dead letters with these ids, or all of them, oldest first; those that go meanwhile may hide others."""
     if ids is not None:
         for letter in await letters(partition, queue, ids):
@@ -127,7 +127,7 @@ async def each(partition: Partition, queue: Queue, ids: Sequence[str] | None) ->
         start += _EVENTS_PAGE
 
 
-async def letters(partition: Partition, queue: Queue, ids: Sequence[str]) -> list[Letter]:
+async def letters(partition: Partition, queue: RegisteredQueue, ids: Sequence[str]) -> list[Letter]:
     """Those of the dead letters that are there."""
     if not ids:
         return []
@@ -136,14 +136,16 @@ async def letters(partition: Partition, queue: Queue, ids: Sequence[str]) -> lis
     return [_letter(id_, record) for id_, record in pairs if record is not None]
 
 
-async def drop_oldest(partition: Partition, queue: Queue, *, messages_max: int, bytes_enough: int) -> tuple[int, int]:
+async def drop_oldest(
+    partition: Partition, queue: RegisteredQueue, *, messages_max: int, bytes_enough: int
+) -> tuple[int, int]:
     """Drop the oldest dead letters, until one of the bounds is met; returns how many, and their bytes."""
     reply = await partition.run(_DROP, queue=queue.name, messages_max=messages_max, bytes_enough=bytes_enough)
     dropped, size = cast("tuple[int, int]", reply)
     return dropped, size
 
 
-async def settle(partition: Partition, queue: Queue, ids: Sequence[str], *, is_redriven: bool) -> int:
+async def settle(partition: Partition, queue: RegisteredQueue, ids: Sequence[str], *, is_redriven: bool) -> int:
     """Bring dead letters back to their lines, or destroy them; returns how many were there."""
     total = 0
     for start in range(0, len(ids), _PAGE):
@@ -161,7 +163,7 @@ async def settle(partition: Partition, queue: Queue, ids: Sequence[str], *, is_r
     return total
 
 
-async def _purge(partition: Partition, queue: Queue, tenant: str, later: Sequence[str]) -> int:
+async def _purge(partition: Partition, queue: RegisteredQueue, tenant: str, later: Sequence[str]) -> int:
     most = 0 if later else _PAGE
     return cast("int", await queues.run(partition, _PURGE, queue, facet=tenant, most=most, delayed=later))
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Encoded, Packable, Script, Value, load
 from doubledecker.store.shared_connection import Reply, words
@@ -36,7 +36,7 @@ _DROP, _SPARE, _SKIP = load("queue_drop"), load("queue_spare"), load("queue_skip
 
 
 @dataclass(frozen=True)
-class Message:
+class QueueMessage:
     """One message in a consumer's hands; `event` is its JSON, and `attempt` proves whose it is.
 
     `tries` are the attempts that count, this one included: some ended by no fault of the message's own.
@@ -54,7 +54,7 @@ class Message:
 class Pulled:
     """What a pull found in one partition, and how its ring stands: least tag (None: empty), mean cost, facets."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[QueueMessage, ...]
     wait_ms: int | None
     head: float | None
     cost: float
@@ -79,7 +79,7 @@ class Returned(Named, Protocol):
 
 
 @dataclass(frozen=True)
-class Held:
+class LeasedMessage:
     """A message that a consumer names, as values; the attempt of one that is spared does not count."""
 
     id: str
@@ -90,7 +90,7 @@ class Held:
 
 async def pull(
     partition: Partition,
-    queue: Queue,
+    queue: RegisteredQueue,
     *,
     most: int,
     lease_ms: int,
@@ -119,7 +119,7 @@ async def pull(
     *columns, wait_ms, until, head, cost, facets = cast("_PullReply", reply)
     messages = tuple(
         [
-            Message(id_.decode(), attempt, tenant.decode(), event, until, tries)
+            QueueMessage(id_.decode(), attempt, tenant.decode(), event, until, tries)
             for id_, attempt, tenant, event, tries in zip(*columns, strict=True)
         ]
     )
@@ -135,13 +135,13 @@ async def overdue(partition: Partition, names: Sequence[str], *, by_ms: int) -> 
     return [name for name, *both in zip(names, due[0::2], due[1::2], strict=True) if any(both)]
 
 
-async def ack(partition: Partition, queue: Queue, held: Sequence[Named]) -> list[str]:
+async def ack(partition: Partition, queue: RegisteredQueue, held: Sequence[Named]) -> list[str]:
     """End messages; returns the ids that were still the caller's."""
     return words(await run(partition, _ACK, queue, **_named(held)))
 
 
 async def nack(
-    partition: Partition, queue: Queue, held: Sequence[Returned], *, why: str, is_rejected: bool = False
+    partition: Partition, queue: RegisteredQueue, held: Sequence[Returned], *, why: str, is_rejected: bool = False
 ) -> list[str]:
     """Give messages back, each after its delay, or to the dead letters; returns those that were still the caller's.
 
@@ -153,27 +153,31 @@ async def nack(
         queue,
         **_named(held),
         delays=[each.delay_ms for each in held],
-        spared=[int(isinstance(each, Held) and each.is_spared) for each in held],
+        spared=[int(isinstance(each, LeasedMessage) and each.is_spared) for each in held],
         # With none left every attempt was the last.
         attempts_max=0 if is_rejected else queue.attempts_max,
         why=why,
     )
     kept = words(reply)
     if len(kept) < len(held) and not is_rejected:
-        lost = [each for each in held if isinstance(each, Held) and each.is_spared and each.id not in kept]
+        lost = [each for each in held if isinstance(each, LeasedMessage) and each.is_spared and each.id not in kept]
         if lost:
             await run(partition, _SPARE, queue, **_named(lost), attempts_max=queue.attempts_max)
     return kept
 
 
-async def extend(partition: Partition, queue: Queue, held: Sequence[Named], *, lease_ms: int) -> tuple[int, list[str]]:
+async def extend(
+    partition: Partition, queue: RegisteredQueue, held: Sequence[Named], *, lease_ms: int
+) -> tuple[int, list[str]]:
     """Hold messages longer; returns until when, and the ids that were still the caller's."""
     reply = await run(partition, _EXTEND, queue, **_named(held), lease_ms=lease_ms)
     until, ids = cast("tuple[int, list[bytes]]", reply)
     return until, words(ids)
 
 
-async def drop_oldest(partition: Partition, queue: Queue, *, messages_max: int, bytes_enough: int) -> tuple[int, int]:
+async def drop_oldest(
+    partition: Partition, queue: RegisteredQueue, *, messages_max: int, bytes_enough: int
+) -> tuple[int, int]:
     """Drop the oldest waiting messages, until one of the bounds is met; returns how many, and their bytes."""
     bounds = {"facets_max": _FACETS_MAX, "messages_max": messages_max, "bytes_enough": bytes_enough}
     dropped, size = cast("tuple[int, int]", await run(partition, _DROP, queue, **bounds))
@@ -205,7 +209,7 @@ async def bell(partition: Partition, last: str) -> tuple[str, list[str]]:
     return entries[-1][0].decode(), [fields[1].decode() for _, fields in entries]
 
 
-async def run(partition: Partition, script: Script, queue: Queue, **values: Value) -> Reply:
+async def run(partition: Partition, script: Script, queue: RegisteredQueue, **values: Value) -> Reply:
     """Run a script that stands on lua/queue_facets.lua."""
     return await partition.run(script, queue=queue.name, charge=queue.charge, **values)
 

@@ -15,8 +15,8 @@ from typing import cast
 
 import msgspec
 
-from doubledecker.model.event import Event, Kind
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import AcceptedEvent, EventKind
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
@@ -49,7 +49,7 @@ class _News:
 
     tokens: dict[str, Token | None] = field(default_factory=dict)
     subscribers: dict[str, Subscriber | None] = field(default_factory=dict)
-    queues: dict[str, Queue | None] = field(default_factory=dict)
+    queues: dict[str, RegisteredQueue | None] = field(default_factory=dict)
     topics: list[str] = field(default_factory=list)
     is_all: bool = False
 
@@ -165,7 +165,7 @@ async def give_topic(home: Partition, name: str, *, to: str) -> int:
     return cast("int", await home.run(_TOPIC_GIVE, name=name, to=to))
 
 
-async def save_queue(home: Partition, queue: Queue, *, former: Queue | None) -> int:
+async def save_queue(home: Partition, queue: RegisteredQueue, *, former: RegisteredQueue | None) -> int:
     """Register a queue; returns the registry's version, 0 when `former` is not what is kept, -1 for one too many."""
     reply = await home.run(
         _QUEUE_SAVE,
@@ -178,11 +178,11 @@ async def save_queue(home: Partition, queue: Queue, *, former: Queue | None) -> 
     return cast("int", reply)
 
 
-async def queue(home: Partition, name: str) -> Queue | None:
+async def queue(home: Partition, name: str) -> RegisteredQueue | None:
     return next(iter(await queues(home, [name])), None)
 
 
-async def queues(home: Partition, names: Sequence[str]) -> list[Queue]:
+async def queues(home: Partition, names: Sequence[str]) -> list[RegisteredQueue]:
     """Those of some queues that are registered now."""
     return [_queue(record) for record in (await _records(home, "queues", names)).values() if record is not None]
 
@@ -225,17 +225,17 @@ async def _topic_names(home: Partition) -> AsyncIterator[list[str]]:
         yield some
 
 
-async def last_kinds(partitions: Partitions, most: int) -> dict[Kind, str]:
+async def last_kinds(partitions: Partitions, most: int) -> dict[EventKind, str]:
     """Of so many topics the kind of the last event in each partition, with the topic's owner."""
     home = partitions.home
     names = sorted(words(await home.command("SRANDMEMBER", home.key("topics"), most)))
-    kinds: dict[Kind, str] = {}
+    kinds: dict[EventKind, str] = {}
     for name, owner in zip(names, await topic_owners(home, names), strict=True):
         for partition in partitions.all:
             # One by one, as each may be large.
             message = await partition.command("HGET", partition.key(f"topic:{name}"), "last_event")
             if message:
-                kinds[msgspec.json.decode(cast("bytes", message), type=Event).kind] = owner or ""
+                kinds[msgspec.json.decode(cast("bytes", message), type=AcceptedEvent).kind] = owner or ""
     return kinds
 
 
@@ -270,8 +270,8 @@ async def _records(home: Partition, key: str, names: Sequence[str]) -> dict[str,
     return dict(zip(names, cast("list[bytes | None]", kept), strict=True))
 
 
-def _queue(record: bytes) -> Queue:
-    return msgspec.json.decode(record, type=Queue)
+def _queue(record: bytes) -> RegisteredQueue:
+    return msgspec.json.decode(record, type=RegisteredQueue)
 
 
 def _token(record: bytes) -> Token:

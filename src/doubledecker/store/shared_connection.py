@@ -99,7 +99,7 @@ class _Call:
         return True
 
 
-class Line(asyncio.Protocol):
+class SharedConnection(asyncio.Protocol):
     """A connected line; made by `open_line`. Its calls raise TimeoutError when no reply comes within `answer_s_max`."""
 
     def __init__(self, connection: redis.Connection, *, answer_s_max: float) -> None:
@@ -207,9 +207,9 @@ def _wire(command: Command) -> tuple[bytes, ...]:
     return (b"*%d\r\n" % packed.count, *packed.parts)
 
 
-async def open_line(connection: redis.Connection, *, answer_s_max: float) -> Line:
+async def open_line(connection: redis.Connection, *, answer_s_max: float) -> SharedConnection:
     await connection.connect()  # type: ignore[no-untyped-call]
-    return Line(connection, answer_s_max=answer_s_max)
+    return SharedConnection(connection, answer_s_max=answer_s_max)
 
 
 async def patiently(awaitable: Awaitable[_T], s_max: float) -> _T:

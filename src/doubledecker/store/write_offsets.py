@@ -25,7 +25,7 @@ KEPT_MS = 7 * 86_400_000
 _ENTER, _COMPLETE = load("write_enter"), load("write_complete")
 
 
-class Refusal(msgspec.Struct, frozen=True, array_like=True):
+class RowRefusal(msgspec.Struct, frozen=True, array_like=True):
     """What refused a row: a full queue, one that may know no more tenants, or a topic that is another client's.
 
     The owner is empty if the topic is new.
@@ -36,7 +36,7 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
     owner: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> "Refusal":
+    def parse(cls, text: str) -> "RowRefusal":
         """One that was kept, or is told; older ones are words with spaces between, such as `topic <name> <owner>`."""
         if text.startswith("["):
             return msgspec.json.decode(text, type=cls)
@@ -57,7 +57,7 @@ class Fence:
     first: int
     last: int
     digest: str
-    barred: Mapping[Refusal, Sequence[int]] | None = None
+    barred: Mapping[RowRefusal, Sequence[int]] | None = None
     numbers: Sequence[int] = ()
 
     @property
@@ -71,13 +71,13 @@ class Fence:
 
 
 @dataclass(frozen=True)
-class Reached:
+class WriteOffset:
     """How far a task has come; `refused` says by row number what refused it."""
 
     batch: int = -1
     rows: int = 0
     digest: str = ""
-    refused: Mapping[int, Refusal] = field(default_factory=dict)
+    refused: Mapping[int, RowRefusal] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Write:
     batch: int
 
 
-async def read(partition: Partition, task: str) -> Reached:
+async def read(partition: Partition, task: str) -> WriteOffset:
     kept, told = await partition.commands(
         [
             ["HMGET", partition.key(f"fence:{task}"), "batch", "rows", "digest"],
@@ -95,12 +95,12 @@ async def read(partition: Partition, task: str) -> Reached:
     )
     batch, rows, digest = cast("tuple[bytes | None, bytes | None, bytes | None]", kept)
     if batch is None:
-        return Reached()
-    refused: dict[int, Refusal] = {}
+        return WriteOffset()
+    refused: dict[int, RowRefusal] = {}
     for each in cast("list[bytes]", told):
         by, _, numbers = each.decode().partition("\n")
-        refused |= dict.fromkeys(map(int, numbers.split(",")), Refusal.parse(by))
-    return Reached(int(batch), int(rows or 0), (digest or b"").decode(), refused)
+        refused |= dict.fromkeys(map(int, numbers.split(",")), RowRefusal.parse(by))
+    return WriteOffset(int(batch), int(rows or 0), (digest or b"").decode(), refused)
 
 
 async def enter(home: Partition, write: Write, *, task: int) -> bool:

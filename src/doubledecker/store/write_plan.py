@@ -14,13 +14,13 @@ from typing import cast
 
 import msgspec
 
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.routing import Route
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import uid, uids
 from doubledecker.store import fanouts, receivers
 from doubledecker.store.deferred_copies import Division, Fed, Part, batches_line, divide, feeds_of
-from doubledecker.store.fanouts import Feed
+from doubledecker.store.fanouts import Copies
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable
 
@@ -100,7 +100,7 @@ def _divide(
     division = divide(_by_publisher(routes, offers), _by_publisher(wide, offers), behind)
     for route, at in wide.items():
         if route.receivers:
-            feed = Feed([receiver.token for receiver in route.receivers], [route.kind.tenant], [at])
+            feed = Copies([receiver.token for receiver in route.receivers], [route.kind.tenant], [at])
             division.later.setdefault(batches_line(offers[at[0] - 1].publisher), []).append(feed)
     return division
 
@@ -119,7 +119,7 @@ def _by_publisher(routes: Mapping[Route, list[int]], offers: Sequence[Offer]) ->
     return found
 
 
-def _left(line: str, feeds: Sequence[Feed], count: int) -> Packable:
+def _left(line: str, feeds: Sequence[Copies], count: int) -> Packable:
     """What is left for a line: the parcel's id, its feeds, and the events in it, none for all of so many."""
     numbers = sorted({i for feed in feeds for at in feed.numbers for i in at})
     return [line, uid(), fanouts.encode(feeds), numbers if len(numbers) < count else []]
@@ -160,7 +160,7 @@ def _queued(parts: Sequence[Part], publishers: Sequence[str]) -> dict[str, Packa
     return {"queues": [_fed(queues, lines) for queues, lines in feeds], **_bounds(feeds, publishers)}
 
 
-def _fed(queues: Sequence[Queue], lines: Mapping[str, list[int]]) -> list[Packable]:
+def _fed(queues: Sequence[RegisteredQueue], lines: Mapping[str, list[int]]) -> list[Packable]:
     """Queues, tenants, and of each tenant the one event or the list of them."""
     return [
         [_bounded(queue) for queue in queues],
@@ -187,7 +187,7 @@ def _bounds(feeds: Sequence[Fed], publishers: Sequence[str]) -> dict[str, Packab
     return {"bounds": bounds, "bounded": [list(bounded[i]) for i in sorted(bounded)]}
 
 
-def _bounded(queue: Queue) -> Packable:
+def _bounded(queue: RegisteredQueue) -> Packable:
     """A queue, what it drops beyond, and its owner unless that is root, who has no quota.
 
     One that refuses has checked its bounds before, and drops nothing.

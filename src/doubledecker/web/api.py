@@ -37,7 +37,7 @@ from doubledecker.web.queue_shapes import (
     SettledAnswer,
 )
 from doubledecker.web.queues import Queues
-from doubledecker.web.route_table import Handler, Parameter, Reply, Route, json
+from doubledecker.web.route_table import ApiRoute, Handler, Parameter, Reply, json
 from doubledecker.web.routes import Gift, Routes
 from doubledecker.web.shapes import (
     Alive,
@@ -112,82 +112,84 @@ _DEFINED = {
 _ASKED = "The pipeline will carry it out"
 
 
-def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> list[Route]:
+def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> list[ApiRoute]:
     """Topics, events, who publishes and who subscribes."""
     wanted, subscribers = json(Subscription), _ok(list[SubscriberAnswer])
     rotating = (403, 404, 409, 429)
     return [
-        Route("POST /events", publishing.post_events, {202: _PUBLISHED}, (403, 409, 429), (_ALL, _KEY), _EVENTS),
-        Route("GET /stream", streaming.get_stream, {200: _STREAMED}, (410, 429), _STREAM),
-        Route("GET /topics", routes.list_topics, _ok(list[TopicView]), parameters=_PAGE),
-        Route("POST /topics/{name}", publishing.post_topic, _DONE, (403, 409, 429), (_TOPIC, _KEY), json(TopicEvent)),
-        Route("DELETE /topics/{name}", routes.delete_topic, _ENDED, (403, 404), (_TOPIC,)),
-        Route("POST /topics/{name}/give", routes.give_topic, _DONE, (403, 404), (_TOPIC,), json(Gift)),
-        Route("POST /subscription", routes.subscribe, _DONE, (403,), takes=wanted),
-        Route("GET /subscriptions", routes.list_subscribers, subscribers),
-        Route("POST /subscriber", routes.subscribe, _DONE, (403,), takes=wanted),
-        Route("DELETE /subscriber", routes.unsubscribe, _DONE, (403, 404)),
-        Route("GET /subscribers", routes.list_subscribers, subscribers),
-        Route("DELETE /subscriber/topics/{name}", routes.leave_topic, _DONE, (403, 404), (_TOPIC,)),
-        Route("GET /api_tokens", routes.list_tokens, _TOKENS, (403,)),
-        Route("POST /api_tokens", routes.create_token, {201: _TOKEN_MADE}, (403, 409, 429), takes=json(TokenWanted)),
-        Route("DELETE /api_tokens/{name}", routes.delete_token, _DONE, (403,), (_TOKEN,)),
-        Route("POST /api_tokens/{name}/rotate", routes.rotate_token, _ROTATED, rotating, (_TOKEN,), json(Rotation)),
+        ApiRoute("POST /events", publishing.post_events, {202: _PUBLISHED}, (403, 409, 429), (_ALL, _KEY), _EVENTS),
+        ApiRoute("GET /stream", streaming.get_stream, {200: _STREAMED}, (410, 429), _STREAM),
+        ApiRoute("GET /topics", routes.list_topics, _ok(list[TopicView]), parameters=_PAGE),
+        ApiRoute(
+            "POST /topics/{name}", publishing.post_topic, _DONE, (403, 409, 429), (_TOPIC, _KEY), json(TopicEvent)
+        ),
+        ApiRoute("DELETE /topics/{name}", routes.delete_topic, _ENDED, (403, 404), (_TOPIC,)),
+        ApiRoute("POST /topics/{name}/give", routes.give_topic, _DONE, (403, 404), (_TOPIC,), json(Gift)),
+        ApiRoute("POST /subscription", routes.subscribe, _DONE, (403,), takes=wanted),
+        ApiRoute("GET /subscriptions", routes.list_subscribers, subscribers),
+        ApiRoute("POST /subscriber", routes.subscribe, _DONE, (403,), takes=wanted),
+        ApiRoute("DELETE /subscriber", routes.unsubscribe, _DONE, (403, 404)),
+        ApiRoute("GET /subscribers", routes.list_subscribers, subscribers),
+        ApiRoute("DELETE /subscriber/topics/{name}", routes.leave_topic, _DONE, (403, 404), (_TOPIC,)),
+        ApiRoute("GET /api_tokens", routes.list_tokens, _TOKENS, (403,)),
+        ApiRoute("POST /api_tokens", routes.create_token, {201: _TOKEN_MADE}, (403, 409, 429), takes=json(TokenWanted)),
+        ApiRoute("DELETE /api_tokens/{name}", routes.delete_token, _DONE, (403,), (_TOKEN,)),
+        ApiRoute("POST /api_tokens/{name}/rotate", routes.rotate_token, _ROTATED, rotating, (_TOKEN,), json(Rotation)),
     ]
 
 
-def of_queues(queues: Queues, letters: Letters) -> list[Route]:
+def of_queues(queues: Queues, letters: Letters) -> list[ApiRoute]:
     """Queues, the rules of their facets, and what they hold."""
     mine, held, settled = (403, 404), json(HeldBody), _ok(SettledAnswer)
     one, facet, letter, some = (_QUEUE,), (_QUEUE, _TENANT), (_QUEUE, _LETTER), (_QUEUE, _OF_TENANT, _LIMIT)
     chosen, counted, ruled = json(ChosenBody), _ok(Counted), _ok(RuleAnswer, "What holds now")
     return [
-        Route("GET /queues", queues.list_, _ok(list[QueueListed]), parameters=_PAGE),
-        Route("PUT /queues/{name}", queues.register, _DEFINED, (403, 429), one, json(QueueWanted)),
-        Route("GET /queues/{name}", queues.show, _ok(QueueAnswer), mine, (_QUEUE, _FACETS)),
-        Route("DELETE /queues/{name}", queues.delete, _DONE, (403, 404, 409), (_QUEUE, _DISCARD)),
-        Route("POST /queues/{name}/pull", queues.pull, _ok(PulledAnswer), mine, one, json(PullBody)),
-        Route("POST /queues/{name}/ack", queues.ack, settled, mine, one, held),
-        Route("POST /queues/{name}/nack", queues.nack, settled, mine, one, held),
-        Route("POST /queues/{name}/extend", queues.extend, settled, mine, one, held),
-        Route("GET /queues/{name}/facets/{tenant}", queues.show_facet, _ok(FacetAnswer), mine, facet),
-        Route("PATCH /queues/{name}/facets/{tenant}", queues.change_facet, ruled, mine, facet, json(RuleWanted)),
-        Route("GET /queues/{name}/messages", letters.peek, _ok(Peeked), mine, some),
-        Route("POST /queues/{name}/purge", letters.purge, counted, mine, one, json(PurgeBody)),
-        Route("GET /queues/{name}/dead", letters.list_dead, _ok(DeadLetters), mine, some),
-        Route("GET /queues/{name}/dead/{id}", letters.show_dead, _ok(DeadLetterAnswer), mine, letter),
-        Route("POST /queues/{name}/dead/redrive", letters.redrive_dead, counted, mine, one, chosen),
-        Route("POST /queues/{name}/dead/purge", letters.purge_dead, counted, mine, one, chosen),
+        ApiRoute("GET /queues", queues.list_, _ok(list[QueueListed]), parameters=_PAGE),
+        ApiRoute("PUT /queues/{name}", queues.register, _DEFINED, (403, 429), one, json(QueueWanted)),
+        ApiRoute("GET /queues/{name}", queues.show, _ok(QueueAnswer), mine, (_QUEUE, _FACETS)),
+        ApiRoute("DELETE /queues/{name}", queues.delete, _DONE, (403, 404, 409), (_QUEUE, _DISCARD)),
+        ApiRoute("POST /queues/{name}/pull", queues.pull, _ok(PulledAnswer), mine, one, json(PullBody)),
+        ApiRoute("POST /queues/{name}/ack", queues.ack, settled, mine, one, held),
+        ApiRoute("POST /queues/{name}/nack", queues.nack, settled, mine, one, held),
+        ApiRoute("POST /queues/{name}/extend", queues.extend, settled, mine, one, held),
+        ApiRoute("GET /queues/{name}/facets/{tenant}", queues.show_facet, _ok(FacetAnswer), mine, facet),
+        ApiRoute("PATCH /queues/{name}/facets/{tenant}", queues.change_facet, ruled, mine, facet, json(RuleWanted)),
+        ApiRoute("GET /queues/{name}/messages", letters.peek, _ok(Peeked), mine, some),
+        ApiRoute("POST /queues/{name}/purge", letters.purge, counted, mine, one, json(PurgeBody)),
+        ApiRoute("GET /queues/{name}/dead", letters.list_dead, _ok(DeadLetters), mine, some),
+        ApiRoute("GET /queues/{name}/dead/{id}", letters.show_dead, _ok(DeadLetterAnswer), mine, letter),
+        ApiRoute("POST /queues/{name}/dead/redrive", letters.redrive_dead, counted, mine, one, chosen),
+        ApiRoute("POST /queues/{name}/dead/purge", letters.purge_dead, counted, mine, one, chosen),
     ]
 
 
-def of_errands(errands: ErrandRoutes) -> list[Route]:
+def of_errands(errands: ErrandRoutes) -> list[ApiRoute]:
     """Replays and erasures, which the pipeline carries out."""
     replay, erasure = {202: Reply(json(ReplayAnswer), _ASKED)}, {202: Reply(json(ErasureAnswer), _ASKED)}
     one = (_ERRAND,)
     return [
-        Route("POST /replays", errands.ask_replay, replay, (403, 404, 429), takes=json(ReplayAsked)),
-        Route("GET /replays", errands.list_replays, _ok(list[ReplayAnswer])),
-        Route("GET /replays/{id}", errands.show_replay, _ok(ReplayAnswer), (403, 404), one),
-        Route("DELETE /replays/{id}", errands.cancel_replay, _ok(ReplayAnswer), (403, 404, 409), one),
-        Route("POST /erasures", errands.ask_erasure, erasure, (403, 429), takes=json(ErasureAsked)),
-        Route("GET /erasures", errands.list_erasures, _ok(list[ErasureAnswer]), (403,)),
-        Route("GET /erasures/{id}", errands.show_erasure, _ok(ErasureAnswer), (403, 404), one),
+        ApiRoute("POST /replays", errands.ask_replay, replay, (403, 404, 429), takes=json(ReplayAsked)),
+        ApiRoute("GET /replays", errands.list_replays, _ok(list[ReplayAnswer])),
+        ApiRoute("GET /replays/{id}", errands.show_replay, _ok(ReplayAnswer), (403, 404), one),
+        ApiRoute("DELETE /replays/{id}", errands.cancel_replay, _ok(ReplayAnswer), (403, 404, 409), one),
+        ApiRoute("POST /erasures", errands.ask_erasure, erasure, (403, 429), takes=json(ErasureAsked)),
+        ApiRoute("GET /erasures", errands.list_erasures, _ok(list[ErasureAnswer]), (403,)),
+        ApiRoute("GET /erasures/{id}", errands.show_erasure, _ok(ErasureAnswer), (403, 404), one),
     ]
 
 
-def of_process(routes: Routes, *, document: Handler, metrics_public: bool) -> list[Route]:
+def of_process(routes: Routes, *, document: Handler, metrics_public: bool) -> list[ApiRoute]:
     """How the bus and the process are, and what there is to ask for."""
     metrics = {200: Reply({"text/plain": str}, "Text exposition")}
     return [
-        Route("GET /pulse", routes.pulse, _DONE),
-        Route("GET /pulse/scaling", routes.pulse_scaling, _DONE),
-        Route("GET /health", routes.health, _ok(Status), is_public=True),
-        Route("GET /health/ping", routes.health, _ok(Status), is_public=True),
-        Route("GET /health/ping.json", routes.health, _ok(Status), is_public=True),
-        Route("GET /livez", routes.livez, _ok(Alive), is_public=True),
-        Route("GET /readyz", routes.readyz, _ok(Ready), is_public=True),
-        Route("GET /version", routes.version, _ok(VersionAnswer), is_public=True),
-        Route("GET /openapi.json", document, _ok(dict, "OpenAPI 3.1"), is_public=True),
-        Route("GET /metrics", routes.metrics, metrics, is_public=metrics_public),
+        ApiRoute("GET /pulse", routes.pulse, _DONE),
+        ApiRoute("GET /pulse/scaling", routes.pulse_scaling, _DONE),
+        ApiRoute("GET /health", routes.health, _ok(Status), is_public=True),
+        ApiRoute("GET /health/ping", routes.health, _ok(Status), is_public=True),
+        ApiRoute("GET /health/ping.json", routes.health, _ok(Status), is_public=True),
+        ApiRoute("GET /livez", routes.livez, _ok(Alive), is_public=True),
+        ApiRoute("GET /readyz", routes.readyz, _ok(Ready), is_public=True),
+        ApiRoute("GET /version", routes.version, _ok(VersionAnswer), is_public=True),
+        ApiRoute("GET /openapi.json", document, _ok(dict, "OpenAPI 3.1"), is_public=True),
+        ApiRoute("GET /metrics", routes.metrics, metrics, is_public=metrics_public),
     ]

@@ -15,13 +15,13 @@ from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
 from doubledecker.web import api, openapi, problem
 from doubledecker.web.authentication import Authenticator
-from doubledecker.web.body import CLIENT, Room, check_encoding, header
+from doubledecker.web.body import CLIENT, BodyMemory, check_encoding, header
 from doubledecker.web.pipeline_jobs import ErrandRoutes
 from doubledecker.web.protocol import ANSWER
 from doubledecker.web.publishing import Publishing
 from doubledecker.web.queue_contents import Letters
 from doubledecker.web.queues import Queues
-from doubledecker.web.route_table import ByMethod, Table
+from doubledecker.web.route_table import ByMethod, RouteTable
 from doubledecker.web.routes import Routes
 from doubledecker.web.stream import Streaming
 
@@ -48,7 +48,7 @@ class App:
         streaming: Streaming,
         errands: ErrandRoutes,
         *,
-        room: Room,
+        room: BodyMemory,
         quotas: Quotas,
         metrics_public: bool,
     ) -> None:
@@ -57,7 +57,7 @@ class App:
         self._quotas = quotas
         self._under_way: Counter[str] = Counter()
         self._log_from_s = 0.0
-        self.table = Table(
+        self.table = RouteTable(
             [
                 *api.of_events(publishing, streaming, routes),
                 *api.of_queues(queues, letters),

@@ -115,9 +115,9 @@ class Authenticator:
             key=self._nonce_key,
             now_ms=clock.now_ms(),
         )
-        if checked.verdict is digest.Verdict.STALE:
+        if checked.verdict is digest.DigestVerdict.STALE:
             raise Unauthenticated("the nonce is too old; answer the new one", stale=True)
-        return callers[checked.ha1] if checked.verdict is digest.Verdict.OK and checked.ha1 is not None else None
+        return callers[checked.ha1] if checked.verdict is digest.DigestVerdict.OK and checked.ha1 is not None else None
 
     def _candidates(self, user: str) -> dict[str, Caller]:
         """The possible callers by what Digest proves; a name may be shared, and a token may have former secrets."""

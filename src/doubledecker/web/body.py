@@ -19,7 +19,7 @@ CLIENT = "doubledecker.client"
 _HELD = "doubledecker.body_bytes"
 
 
-class Room:
+class BodyMemory:
     """The memory for bodies that are being received or worked on."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -61,7 +61,7 @@ class BodyLimits:
 
     bytes_max: int
     s_max: float
-    room: Room
+    room: BodyMemory
 
 
 async def read(scope: Scope, receive: Receive, limits: BodyLimits) -> bytes:

@@ -16,7 +16,7 @@ from doubledecker.errors import BusAway
 from doubledecker.model import position
 from doubledecker.model.position import Place
 from doubledecker.store import journal
-from doubledecker.store.journal import Entry, KeptEntry
+from doubledecker.store.journal import JournalEntry, KeptEntry
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import sse
 from doubledecker.web.feed import Feed, lines_of, missing, routing_key
@@ -29,7 +29,7 @@ _PAGE_BYTES = 16_384
 _PAUSE_S = 0.2
 
 
-class Past:
+class CatchUp:
     """One listener's way from where it was to the present."""
 
     def __init__(self, partitions: Partitions, feed: Feed, listener: Listener, places: Sequence[Place]) -> None:
@@ -92,7 +92,7 @@ class Past:
         self._places[i] = Place.after(kept.id)
         return frames
 
-    def _frames(self, i: int, entry: Entry) -> bytes:
+    def _frames(self, i: int, entry: JournalEntry) -> bytes:
         place, lines = self._places[i], lines_of(entry)
         seen = place.lines if place.entry_id == entry.id else 0
         at = position.within(self._places, i, entry.id, len(lines))

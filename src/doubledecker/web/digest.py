@@ -49,7 +49,7 @@ class NonceState(Enum):
     FORGED = "forged"
 
 
-class Verdict(Enum):
+class DigestVerdict(Enum):
     """What the answer to a challenge is worth; STALE means the right secret with a nonce that is used up."""
 
     OK = "ok"
@@ -78,7 +78,7 @@ class Credentials:
 class Checked:
     """The verdict, and which of the candidates the client proved to know."""
 
-    verdict: Verdict
+    verdict: DigestVerdict
     ha1: str | None = None
 
 
@@ -133,10 +133,10 @@ def check(
     known = _who_answered(credentials, method=method, candidates=candidates)
     state = check_nonce(credentials.nonce, key=key, now_ms=now_ms)
     if known is None or credentials.uri != uri or state is NonceState.FORGED:
-        return Checked(Verdict.WRONG)
+        return Checked(DigestVerdict.WRONG)
     if state is NonceState.EXPIRED or credentials.count > COUNT_MAX:
-        return Checked(Verdict.STALE, known)
-    return Checked(Verdict.OK, known)
+        return Checked(DigestVerdict.STALE, known)
+    return Checked(DigestVerdict.OK, known)
 
 
 def _mac(body: str, *, key: bytes) -> str:

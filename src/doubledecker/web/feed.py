@@ -19,7 +19,7 @@ from doubledecker.model import position
 from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.model.position import Place
 from doubledecker.store import journal
-from doubledecker.store.journal import Entry, KeptEntry, Page
+from doubledecker.store.journal import JournalEntry, KeptEntry, Page
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.web import sse
 from doubledecker.web.listener import Listener
@@ -53,7 +53,7 @@ def routing_key(line: bytes) -> str:
     return f"{routed.tenant}:{routed.topic}:{routed.type}"
 
 
-def lines_of(entry: Entry) -> list[bytes]:
+def lines_of(entry: JournalEntry) -> list[bytes]:
     """An entry's events, in the order in which places count them."""
     return [line for _, value in entry.fields for line in value.split(b"\n")]
 

@@ -23,7 +23,7 @@ _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%\[\]:-]{0,300}")
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class HeadRefusal:
     """An answer given before there is a request to hand to the app, as problem details (RFC 9457)."""
 
     title: str
@@ -45,7 +45,7 @@ class Refusal:
         return b"".join([STATUS_LINE[self.status], *lines, b"\r\n", body])
 
 
-def refuse(headers: Headers, fields: Fields, version: str, *, is_upgrade: bool) -> Refusal | None:
+def refuse(headers: Headers, fields: Fields, version: str, *, is_upgrade: bool) -> HeadRefusal | None:
     """Why a head is refused, if it is; the fields are the last header of each name."""
     host = fields.get(b"host")
     if version == "1.1" and len(fields) == len(headers) and host is not None and _is_host(host):
@@ -53,9 +53,9 @@ def refuse(headers: Headers, fields: Fields, version: str, *, is_upgrade: bool) 
         if not is_upgrade and b"transfer-encoding" not in fields:
             return None
     elif why := _wrong_fields(headers, fields, version):
-        return Refusal("Bad request", 400, why)
+        return HeadRefusal("Bad request", 400, why)
     why = _wrong_framing(headers, fields, version, is_upgrade=is_upgrade)
-    return Refusal("Bad request", 400, why) if why else None
+    return HeadRefusal("Bad request", 400, why) if why else None
 
 
 def body_bytes(fields: Fields) -> int:
@@ -96,38 +96,38 @@ def _wrong_framing(headers: Headers, fields: Fields, version: str, *, is_upgrade
     return ""
 
 
-def malformed(reason: str) -> Refusal:
+def malformed(reason: str) -> HeadRefusal:
     """What is not HTTP at all."""
-    return Refusal("Bad request", 400, f"this is not a request in HTTP/1.1: {reason}")
+    return HeadRefusal("Bad request", 400, f"this is not a request in HTTP/1.1: {reason}")
 
 
-def too_slow(seen_bytes: int, *, head_s_max: float) -> Refusal:
+def too_slow(seen_bytes: int, *, head_s_max: float) -> HeadRefusal:
     detail = f"{seen_bytes} bytes of a request head came, and no end of it; {head_s_max:g} s are allowed"
-    return Refusal("Request timeout", 408, detail)
+    return HeadRefusal("Request timeout", 408, detail)
 
 
-def too_long(seen_bytes: int, *, head_bytes_max: int) -> Refusal:
+def too_long(seen_bytes: int, *, head_bytes_max: int) -> HeadRefusal:
     detail = f"{seen_bytes} bytes came without the end of the headers; at most {head_bytes_max} are allowed"
-    return Refusal("Request header fields too large", 431, detail)
+    return HeadRefusal("Request header fields too large", 431, detail)
 
 
-def too_many(seen: int, *, headers_max: int) -> Refusal:
+def too_many(seen: int, *, headers_max: int) -> HeadRefusal:
     detail = f"the request has {seen} headers; at most {headers_max} are allowed"
-    return Refusal("Request header fields too large", 431, detail)
+    return HeadRefusal("Request header fields too large", 431, detail)
 
 
-def too_busy(seen: int, *, connections_max: int) -> Refusal:
+def too_busy(seen: int, *, connections_max: int) -> HeadRefusal:
     # uvicorn's own limit would answer as plain text, and counts the connection that asks against itself.
     detail = f"{seen} connections are open; at most {connections_max} are served"
-    return Refusal("Service unavailable", 503, detail, ((b"retry-after", b"1"),))
+    return HeadRefusal("Service unavailable", 503, detail, ((b"retry-after", b"1"),))
 
 
-def too_many_of_address(seen: int, *, most: int) -> Refusal:
+def too_many_of_address(seen: int, *, most: int) -> HeadRefusal:
     detail = (
         f"{seen} connections are open from this address; at most {most} are served "
         "(DOUBLEDECKER_ADDRESS_CONNECTIONS_MAX); close some, or name the proxy in DOUBLEDECKER_TRUSTED_PROXIES"
     )
-    return Refusal("Too many", 429, detail, ((b"retry-after", b"1"),))
+    return HeadRefusal("Too many", 429, detail, ((b"retry-after", b"1"),))
 
 
 def _shown(value: bytes) -> str:

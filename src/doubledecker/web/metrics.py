@@ -16,11 +16,11 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from doubledecker.bus import telemetry, usage
 from doubledecker.bus.overview import Overview
-from doubledecker.bus.usage import Usage
-from doubledecker.queues.view import QueueView
+from doubledecker.bus.usage import QuotaUsage
+from doubledecker.queues.view import QueueOverview
 from doubledecker.stages import Bound
 from doubledecker.stages.prometheus import StagesCollector
-from doubledecker.store.processes import Family, Report, Sample
+from doubledecker.store.processes import Family, MetricSample, ProcessReport
 
 _HELP = {
     "events.published": "Events accepted, by topic",
@@ -66,18 +66,20 @@ def of_web(chains: Mapping[str, Bound], seen: WebFigures) -> list[Family]:
         usage.CONNECTIONS_BOUND: ("How many an address may have", seen.address_connections_max),
         usage.REQUESTS_BOUND: ("How many requests a client may have under way", seen.requests_max),
     }
-    busiest = [Sample(usage.REQUESTS, {"client": id_}, count) for id_, count in seen.requests.most_common(_CLIENTS_MAX)]
+    busiest = [
+        MetricSample(usage.REQUESTS, {"client": id_}, count) for id_, count in seen.requests.most_common(_CLIENTS_MAX)
+    ]
     # Numbered, as the servers of the other metrics are: an address is nobody's business.
     names = {f"redis-{number}": chains[server] for number, server in enumerate(sorted(chains))}
     return [
-        *(Family(name, text, "gauge", [Sample(name, {}, value)]) for name, (text, value) in gauges.items()),
+        *(Family(name, text, "gauge", [MetricSample(name, {}, value)]) for name, (text, value) in gauges.items()),
         Family(usage.REQUESTS, "Requests under way, of the clients that have the most", "gauge", busiest),
         *(_packed(metric) for metric in StagesCollector(names, prefix="doubledecker_stage").collect()),
     ]
 
 
 def _packed(metric: Metric) -> Family:
-    samples = [Sample(sample.name, sample.labels, sample.value) for sample in metric.samples]
+    samples = [MetricSample(sample.name, sample.labels, sample.value) for sample in metric.samples]
     return Family(metric.name, metric.documentation, metric.type, samples)
 
 
@@ -86,11 +88,11 @@ class BusFigures:
     """What was looked at of the whole bus."""
 
     view: Overview
-    queues: Sequence[QueueView]
-    usage: Usage
+    queues: Sequence[QueueOverview]
+    usage: QuotaUsage
 
 
-def render(bus: BusFigures | None, processes: Sequence[Report]) -> bytes:
+def render(bus: BusFigures | None, processes: Sequence[ProcessReport]) -> bytes:
     """The text that Prometheus reads: the whole bus unless it is away, and what processes report of themselves."""
     registry = CollectorRegistry()
     registry.register(_Collected(bus, processes))
@@ -139,7 +141,7 @@ class _Collected(Collector):
     """Hands what was looked at to the Prometheus client."""
 
     bus: BusFigures | None
-    processes: Sequence[Report]
+    processes: Sequence[ProcessReport]
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily("doubledecker_redis_up", "1 when Redis answers", value=float(self.bus is not None))
@@ -150,7 +152,7 @@ class _Collected(Collector):
         yield from _of_processes(self.processes)
 
 
-def _bounds(seen: Usage) -> Iterator[Metric]:
+def _bounds(seen: QuotaUsage) -> Iterator[Metric]:
     """What is used of the bounds that are not a client's, and all bounds."""
     together = GaugeMetricFamily("doubledecker_quota_used", "What is used of other bounds", labels=["quota"])
     for bound, count in seen.together.items():
@@ -162,12 +164,12 @@ def _bounds(seen: Usage) -> Iterator[Metric]:
     yield most
 
 
-def _quotas(seen: Usage) -> Iterator[_Rows]:
+def _quotas(seen: QuotaUsage) -> Iterator[_Rows]:
     used = (((use.client, bound), count) for use in seen.clients for bound, count in use.counts.items())
     yield _Rows("doubledecker_client_quota_used", "What a client has", "gauge", ["client", "quota"], used)
 
 
-def _of_processes(reports: Sequence[Report]) -> Iterator[Metric]:
+def _of_processes(reports: Sequence[ProcessReport]) -> Iterator[Metric]:
     """What processes report, each series with the name of its process: a sum would fall when one of them ends."""
     alive = GaugeMetricFamily("doubledecker_processes", "Processes that report, by kind", labels=["kind"])
     for kind, count in sorted(Counter(report.kind for report in reports).items()):
@@ -299,7 +301,7 @@ def _circuits(view: Overview) -> Iterator[_Rows]:
     yield _Rows("doubledecker_chain_calls", "Calls under way", "gauge", ["subscriber"], calls)
 
 
-def _queues(seen: Sequence[QueueView]) -> Iterator[_Rows]:
+def _queues(seen: Sequence[QueueOverview]) -> Iterator[_Rows]:
     messages = (
         ((each.queue.name, state), count)
         for each in seen

@@ -14,7 +14,7 @@ from doubledecker import __version__
 from doubledecker.model.schema import matching
 from doubledecker.web.examples import EXAMPLES
 from doubledecker.web.problem import Problem
-from doubledecker.web.route_table import ByMethod, Content, Parameter, Reply, Route
+from doubledecker.web.route_table import ApiRoute, ByMethod, Content, Parameter, Reply
 
 Schema = dict[str, Any]
 
@@ -80,7 +80,7 @@ def document(routes: Mapping[str, ByMethod]) -> bytes:
 class _Schemas:
     """The schemas of all types of some routes; those of structs, and of types with a title, are components."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[ApiRoute]) -> None:
         types = list(dict.fromkeys([Problem, *(type_ for route in routes for type_ in _types(route))]))
         found, structs = msgspec.json.schema_components(types, ref_template=_SCHEMAS + "{name}")
         self._by_type: dict[object, Schema] = dict(zip(types, found, strict=True))
@@ -105,7 +105,7 @@ class _Schemas:
         return {"$ref": _SCHEMAS + name}
 
 
-def _types(route: Route) -> Iterator[object]:
+def _types(route: ApiRoute) -> Iterator[object]:
     for parameter in route.parameters:
         yield parameter.type
     yield from route.takes.values()
@@ -119,7 +119,7 @@ def _name(of_class: str) -> str:
     return _NAMES.get(of_class) or of_class.removesuffix("Body").removesuffix("Answer")
 
 
-def _operation(route: Route, schemas: _Schemas) -> Schema:
+def _operation(route: ApiRoute, schemas: _Schemas) -> Schema:
     replies = {**_problems(route), **route.replies}
     shown: Schema = {"summary": route.summary, "security": [] if route.is_public else _ANY_SCHEME}
     if route.parameters:
@@ -130,7 +130,7 @@ def _operation(route: Route, schemas: _Schemas) -> Schema:
     return shown
 
 
-def _problems(route: Route) -> dict[int, Reply]:
+def _problems(route: ApiRoute) -> dict[int, Reply]:
     """How a request may end that is wrong, or comes at a wrong time."""
     statuses = {*_ALWAYS, *route.problems, *(_WITH_BODY if route.takes else ()), *(() if route.is_public else (401,))}
     content = {"application/problem+json": Problem}
@@ -148,7 +148,7 @@ def _parameter(parameter: Parameter, schemas: _Schemas) -> Schema:
     }
 
 
-def _reply(reply: Reply, route: Route, schemas: _Schemas) -> Schema:
+def _reply(reply: Reply, route: ApiRoute, schemas: _Schemas) -> Schema:
     shown: Schema = {"description": reply.description or (route.summary if reply.content else "Done")}
     if reply.content:
         shown["content"] = schemas.content(reply.content)

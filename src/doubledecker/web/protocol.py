@@ -28,7 +28,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from doubledecker import log
 from doubledecker.web import head
 from doubledecker.web.addresses import Addresses
-from doubledecker.web.head import Refusal
+from doubledecker.web.head import HeadRefusal
 
 HEAD_S_MAX = 10.0  # a head is one or two packets; even a lost packet is sent again well within this
 HEAD_BYTES_MAX = 32 * 1024  # as nginx has it by default, in four buffers
@@ -67,7 +67,7 @@ class RefusalLog:
         self._next_s = 0.0
         self._unlogged = 0
 
-    def note(self, refusal: Refusal, client: str | None, *, now_s: float) -> None:
+    def note(self, refusal: HeadRefusal, client: str | None, *, now_s: float) -> None:
         if now_s < self._next_s:
             self._unlogged += 1
             return
@@ -94,7 +94,7 @@ class GuardedProtocol(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
     _idle_since_s: float = 0.0
     _unread_timer: asyncio.TimerHandle | None = None
-    _refusal: Refusal | None = None
+    _refusal: HeadRefusal | None = None
     _is_over: bool = False
     _is_surplus: bool = False
     _address: str = ""
@@ -213,7 +213,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
         cycle.on_response()
 
-    def _refuse_head(self, fields: dict[bytes, bytes]) -> Refusal | None:
+    def _refuse_head(self, fields: dict[bytes, bytes]) -> HeadRefusal | None:
         if len(self.headers) > self.headers_max:
             return head.too_many(len(self.headers), headers_max=self.headers_max)
         if self._is_surplus:
@@ -316,7 +316,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._is_over = True
         self._unparsed, self._parsed_to = b"", 0
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: HeadRefusal) -> None:
         self._end()
         self.refusals.note(refusal, self.client and self.client[0], now_s=self.loop.time())
         cycle = self.cycle
@@ -329,7 +329,7 @@ class GuardedProtocol(HttpToolsProtocol):
             cycle.message_event.set()
             self._answer(refusal)
 
-    def _answer(self, refusal: Refusal) -> None:
+    def _answer(self, refusal: HeadRefusal) -> None:
         self._disarm()
         self._flow.release()
         self.transport.write(refusal.render(self.server_state.default_headers))

@@ -9,7 +9,7 @@ from doubledecker.errors import BadRequest
 from doubledecker.model import event, json_body, schema
 from doubledecker.model.queue import LEASE_MS_MAX, LEASE_MS_MIN
 from doubledecker.model.schema import DryRun, between, up_to
-from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, Held
+from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, LeasedMessage
 
 WAIT_MS_MAX = 30_000
 DELAY_MS_MAX = 30 * 86_400_000
@@ -53,9 +53,9 @@ class HeldBody(msgspec.Struct, forbid_unknown_fields=True):
     )
 
     @property
-    def held(self) -> list[Held]:
+    def held(self) -> list[LeasedMessage]:
         return [
-            Held(
+            LeasedMessage(
                 each.id,
                 each.attempt,
                 self.delay_ms if each.delay_ms is None else each.delay_ms,

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import NotFound
 from doubledecker.model.event import check_tenant
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
 from doubledecker.store import queue_contents
@@ -101,14 +101,14 @@ class Letters:
             total += await queue_contents.settle(partition, queue, ids, is_redriven=is_redriven)
         return shapes.json(Counted(total, dry_run=False))
 
-    async def _count_waiting(self, queue: Queue, tenant: str | None) -> int:
+    async def _count_waiting(self, queue: RegisteredQueue, tenant: str | None) -> int:
         if tenant is not None:
             waiting = (await view.look_at_facet(self._partitions, queue, tenant)).waiting
             return waiting + sum([await queue_contents.delayed(each, queue, tenant) for each in self._partitions.all])
         seen = await view.look(self._partitions, queue)
         return seen.waiting + seen.delayed
 
-    async def _queue(self, request: Request, caller: Caller) -> Queue:
+    async def _queue(self, request: Request, caller: Caller) -> RegisteredQueue:
         return await self._registry.queue(request.path_params["name"], caller=caller)
 
     async def _body(self, request: Request) -> bytes:

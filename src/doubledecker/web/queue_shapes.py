@@ -11,20 +11,20 @@ from doubledecker.model.queue import (
     Attempts,
     Charge,
     FacetLength,
+    FacetRule,
     LeaseMs,
     Length,
     Overflow,
-    Queue,
     QueueName,
-    Rule,
+    RegisteredQueue,
 )
 from doubledecker.model.schema import Count, Shape
 from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, TimeoutMs
 from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.queues.call_batching import Pull
-from doubledecker.queues.view import Facet, QueueView
+from doubledecker.queues.view import FacetShare, QueueOverview
 from doubledecker.store.queue_contents import Letter
-from doubledecker.store.queues import Held
+from doubledecker.store.queues import LeasedMessage
 from doubledecker.store.subscribers import Condition
 from doubledecker.web.shapes import Health, OwnUuid, UuidSet
 
@@ -164,7 +164,7 @@ class EncodedQueue(msgspec.Struct, frozen=True, gc=False):
         return self.for_owner if (self.owner or ROOT_NAME) == caller.id else self.for_others
 
 
-def encoded(seen: QueueView) -> EncodedQueue:
+def encoded(seen: QueueOverview) -> EncodedQueue:
     """A queue encoded once for all who may ask."""
     queue, owner = seen.queue, seen.queue.owner or ROOT_NAME
     for_others = msgspec.json.encode(listed(seen, _OTHERS))
@@ -173,18 +173,18 @@ def encoded(seen: QueueView) -> EncodedQueue:
     return EncodedQueue(queue.name, queue.owner, for_owner, for_others)
 
 
-def definition(queue: Queue, caller: Caller) -> QueueDefined:
+def definition(queue: RegisteredQueue, caller: Caller) -> QueueDefined:
     """A queue as it was registered."""
     return QueueDefined(**_defined(queue, caller))
 
 
-def listed(seen: QueueView, caller: Caller) -> QueueListed:
+def listed(seen: QueueOverview, caller: Caller) -> QueueListed:
     """A queue with what it holds."""
     return QueueListed(**_defined(seen.queue, caller), **_numbers(seen))
 
 
 def shown(
-    seen: QueueView, facets: Sequence[Facet], condition: Condition | None, caller: Caller, now_ms: int
+    seen: QueueOverview, facets: Sequence[FacetShare], condition: Condition | None, caller: Caller, now_ms: int
 ) -> QueueAnswer:
     """A queue with its facets, and how its callback fares if it has one."""
     ages = [now_ms - facet.oldest_at for facet in facets if facet.oldest_at is not None]
@@ -200,7 +200,7 @@ def shown(
     )
 
 
-def _defined(queue: Queue, caller: Caller) -> dict[str, Any]:
+def _defined(queue: RegisteredQueue, caller: Caller) -> dict[str, Any]:
     """The fields of a queue as it was registered; its uuid is shown to its owner alone."""
     fields: dict[str, Any] = {
         "name": queue.name,
@@ -227,7 +227,7 @@ def _defined(queue: Queue, caller: Caller) -> dict[str, Any]:
     }
 
 
-def _numbers(seen: QueueView) -> dict[str, Any]:
+def _numbers(seen: QueueOverview) -> dict[str, Any]:
     """The fields of what a queue holds."""
     return {
         "waiting": seen.waiting,
@@ -238,7 +238,7 @@ def _numbers(seen: QueueView) -> dict[str, Any]:
     }
 
 
-def facet(seen: Facet, now_ms: int) -> FacetAnswer:
+def facet(seen: FacetShare, now_ms: int) -> FacetAnswer:
     """One tenant's line; `oldest` is an age by the event's own time."""
     return FacetAnswer(
         tenant=seen.tenant,
@@ -253,7 +253,7 @@ def facet(seen: Facet, now_ms: int) -> FacetAnswer:
     )
 
 
-def rule(seen: Rule) -> RuleAnswer:
+def rule(seen: FacetRule) -> RuleAnswer:
     """What holds for a facet."""
     return RuleAnswer(seen.weight, seen.concurrency or None, seen.rate_per_s or None, seen.paused)
 
@@ -264,7 +264,7 @@ def pulled(pull: Pull) -> PulledAnswer:
     return PulledAnswer(rows, pull.wait_ms)
 
 
-def settled(asked: Sequence[Held], kept: Sequence[str], lease_until: int | UnsetType = UNSET) -> SettledAnswer:
+def settled(asked: Sequence[LeasedMessage], kept: Sequence[str], lease_until: int | UnsetType = UNSET) -> SettledAnswer:
     """Which messages were still the caller's, and which were not."""
     mine = set(kept)
     lost = [id_ for id_ in dict.fromkeys(each.id for each in asked) if id_ not in mine]

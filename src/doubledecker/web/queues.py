@@ -14,13 +14,13 @@ from doubledecker.errors import Conflict
 from doubledecker.model import queue as queueing
 from doubledecker.model import quota
 from doubledecker.model.event import check_tenant
-from doubledecker.model.queue import Queue, Rule
+from doubledecker.model.queue import FacetRule, RegisteredQueue
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
 from doubledecker.queues.ring import Patience, Rings
 from doubledecker.store import facets, queue_contents, subscribers
 from doubledecker.store.partitions import Partitions
-from doubledecker.store.queues import Held
+from doubledecker.store.queues import LeasedMessage
 from doubledecker.web import body as bodies
 from doubledecker.web import queue_bodies, queue_shapes, shapes
 from doubledecker.web.body import BodyLimits
@@ -88,7 +88,7 @@ class Queues:
     async def _look_at_all(self) -> list[EncodedQueue]:
         return await self._look_at(self._registry.snapshot.queues.values())
 
-    async def _look_at(self, queues: Iterable[Queue]) -> list[EncodedQueue]:
+    async def _look_at(self, queues: Iterable[RegisteredQueue]) -> list[EncodedQueue]:
         ordered = sorted(queues, key=lambda queue: queue.name)
         rows: list[EncodedQueue] = []
         for first in range(0, len(ordered), _TOGETHER):
@@ -145,7 +145,7 @@ class Queues:
             leaving.cancel()
         if patience.is_over and pull.messages:
             # Nobody is there to get them: others need not wait for the lease to end, and nothing was tried.
-            unseen = [Held(message.id, message.attempt, is_spared=True) for message in pull.messages]
+            unseen = [LeasedMessage(message.id, message.attempt, is_spared=True) for message in pull.messages]
             await self._rings.nack(queue, unseen)
         return shapes.json(queue_shapes.pulled(pull))
 
@@ -187,14 +187,14 @@ class Queues:
         tenant = _tenant(request)
         former = await facets.rule(self._partitions.home, queue, tenant)
         rule = queueing.parse_rule(await self._body(request), former)
-        if not caller.is_root and former == Rule() != rule:
+        if not caller.is_root and former == FacetRule() != rule:
             quota.check_tenants(self._registry.quotas, await facets.count_rules(self._partitions.home, queue) + 1)
         # Home last: what it says is what the others have too.
         for partition in reversed(self._partitions.all):
             await facets.set_rule(partition, queue, tenant, rule)
         return shapes.json(queue_shapes.rule(rule))
 
-    async def _queue(self, request: Request, caller: Caller) -> Queue:
+    async def _queue(self, request: Request, caller: Caller) -> RegisteredQueue:
         return await self._registry.queue(request.path_params["name"], caller=caller)
 
     async def _body(self, request: Request) -> bytes:

@@ -43,7 +43,7 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Route:
+class ApiRoute:
     """What is asked for at a path by a method, who answers, and all that can come of it.
 
     `problems` are those that not every request may end in: openapi.py adds the others.
@@ -63,7 +63,7 @@ class Route:
         return (self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
-ByMethod = Mapping[str, Route]
+ByMethod = Mapping[str, ApiRoute]
 
 
 @dataclass
@@ -75,11 +75,11 @@ class _Step:
     by_method: ByMethod | None = None
 
 
-class Table:
+class RouteTable:
     """Routes by path, then by method."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self.routes: dict[str, dict[str, Route]] = {}
+    def __init__(self, routes: Iterable[ApiRoute]) -> None:
+        self.routes: dict[str, dict[str, ApiRoute]] = {}
         for route in routes:
             method, path = route.at.split(" ")
             by_method = self.routes.setdefault(path, {})

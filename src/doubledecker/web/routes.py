@@ -26,7 +26,7 @@ from doubledecker.model.token import Caller
 from doubledecker.queues import view as queue_view
 from doubledecker.store import jobs, pipeline, registry
 from doubledecker.store.partitions import Partitions
-from doubledecker.store.processes import Report
+from doubledecker.store.processes import ProcessReport
 from doubledecker.web import body as bodies
 from doubledecker.web import metrics, problem, shapes
 from doubledecker.web.authentication import require_client, require_root
@@ -135,7 +135,7 @@ class Routes:
         # In a thread: thousands of queues are some hundred thousand lines.
         return await asyncio.to_thread(metrics.render, bus, reports)
 
-    async def _look_at_bus(self, reports: Sequence[Report]) -> BusFigures:
+    async def _look_at_bus(self, reports: Sequence[ProcessReport]) -> BusFigures:
         await self._registry.refresh()
         snapshot, rules = self._registry.snapshot, self._rules
         return BusFigures(

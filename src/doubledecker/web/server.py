@@ -11,7 +11,7 @@ import uvicorn
 
 from doubledecker import clock, log
 from doubledecker.assembly import build
-from doubledecker.assembly.build import Bus
+from doubledecker.assembly.build import BusParts
 from doubledecker.assembly.launch import Launch, launch
 from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
@@ -27,7 +27,7 @@ from doubledecker.web import metrics, startup
 from doubledecker.web.addresses import Addresses
 from doubledecker.web.app import App
 from doubledecker.web.authentication import Authenticator
-from doubledecker.web.body import BodyLimits, Room
+from doubledecker.web.body import BodyLimits, BodyMemory
 from doubledecker.web.feed import Feed
 from doubledecker.web.listening import BACKLOG
 from doubledecker.web.metrics import WebFigures
@@ -102,7 +102,7 @@ async def _serve_bus(
                 task.cancel()
 
 
-def _presence(bus: Bus, launched: Launch, feed: Feed, guard: RedisGuard, server: "_Server") -> Presence:
+def _presence(bus: BusParts, launched: Launch, feed: Feed, guard: RedisGuard, server: "_Server") -> Presence:
     """The process as the metrics of all processes show it."""
 
     def figures() -> list[Family]:
@@ -119,7 +119,7 @@ def _presence(bus: Bus, launched: Launch, feed: Feed, guard: RedisGuard, server:
     return Presence(bus.partitions.home, launched.process, kind=launched.kind, figures=figures)
 
 
-def _log_limited_queues(bus: Bus) -> None:
+def _log_limited_queues(bus: BusParts) -> None:
     """Name the queues of version 0.1.0 that could refuse every client's events, and no longer can."""
     for queue in bus.registry.snapshot.queues.values():
         if queue.refuses and queue.refuse_clients is None and not queue.is_roots:
@@ -132,7 +132,7 @@ def _log_limited_queues(bus: Bus) -> None:
             )
 
 
-async def _log_queues_beyond_copies(bus: Bus) -> None:
+async def _log_queues_beyond_copies(bus: BusParts) -> None:
     """Name the queues that version 0.1.0 gave every event, and that now are skipped: their owner has too many."""
     with contextlib.suppress(BusAway):  # no reason not to serve
         for queue in (await bus.registry.queues_beyond_copies()).values():
@@ -145,7 +145,7 @@ async def _log_queues_beyond_copies(bus: Bus) -> None:
             )
 
 
-async def _import_clients(settings: Settings, bus: Bus) -> None:
+async def _import_clients(settings: Settings, bus: BusParts) -> None:
     """Add the clients whose tokens the settings name, as Routemaster did."""
     added = await bus.registry.import_tokens(settings.client_tokens, now_ms=clock.now_ms())
     if added:
@@ -159,9 +159,9 @@ def _warn_of_public_uuids(registry: Registry) -> None:
             _log.warning("subscriber.forgeable", subscriber=receiver.token)
 
 
-def make_app(settings: Settings, bus: Bus, feed: Feed, leases: StreamLeases, presence: Presence) -> App:
+def make_app(settings: Settings, bus: BusParts, feed: Feed, leases: StreamLeases, presence: Presence) -> App:
     """The application for these settings."""
-    body = BodyLimits(settings.body_bytes_max, settings.body_s_max, Room(settings.bodies_bytes_max))
+    body = BodyLimits(settings.body_bytes_max, settings.body_s_max, BodyMemory(settings.bodies_bytes_max))
     small = replace(body, bytes_max=min(body.bytes_max, SMALL_BYTES_MAX))
     event = EventLimits(settings.max_event_data_bytes, settings.event_depth_max)
     rules = PublishRules(body, event, settings.events_per_request_max, build.quotas(settings))

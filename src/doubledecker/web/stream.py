@@ -23,12 +23,12 @@ from doubledecker.model.token import Caller
 from doubledecker.store import counters, journal
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import sse
-from doubledecker.web.catch_up import Past
+from doubledecker.web.catch_up import CatchUp
 from doubledecker.web.feed import Feed
 from doubledecker.web.listener import Listener
 from doubledecker.web.protocol import ABORT
 from doubledecker.web.sse import Gap, Reason, Why
-from doubledecker.web.stream_leases import Lease, StreamLeases
+from doubledecker.web.stream_leases import StreamLease, StreamLeases
 
 _PARAMETERS = ("pattern", "from", "strict")
 # A stream is written in pieces of this, each of which a client has to read in time.
@@ -49,7 +49,7 @@ class StreamRules:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class StreamRequest:
     """What a listener asked for: which events, from where, and whether a gap ends it."""
 
     pattern: Glob
@@ -92,7 +92,7 @@ class Streaming:
         self._feed.check_room()
         return _Stream(self, wanted, start, caller, lease)
 
-    async def _find(self, wanted: Wanted) -> _Start:
+    async def _find(self, wanted: StreamRequest) -> _Start:
         if wanted.start == "latest":
             return _Start(self._feed.places)
         ends = [await journal.ends(partition) for partition in self._partitions.all]
@@ -117,7 +117,7 @@ class Streaming:
         """Everything that goes out on a stream, but its end: the opening, the past, the present."""
         at = position.render(start.places)
         yield sse.opening(at) + b"".join(sse.gap(at, gap) for gap in start.gaps)
-        past = Past(self._partitions, self._feed, listener, start.places)
+        past = CatchUp(self._partitions, self._feed, listener, start.places)
         loop_time = asyncio.get_running_loop().time
         spoke_at = loop_time()
         async for frames in past.read():
@@ -140,7 +140,7 @@ class Streaming:
         return listener.end is None
 
     async def serve(
-        self, wanted: Wanted, start: _Start, caller: Caller, lease: Lease | None, connection: "_Connection"
+        self, wanted: StreamRequest, start: _Start, caller: Caller, lease: StreamLease | None, connection: "_Connection"
     ) -> None:
         """Send a stream until it ends, one way or another."""
         size = self._rules.buffer_bytes
@@ -190,7 +190,7 @@ class _Stream(Response):
     """A stream as an answer, before it is sent."""
 
     def __init__(
-        self, streaming: Streaming, wanted: Wanted, start: _Start, caller: Caller, lease: Lease | None
+        self, streaming: Streaming, wanted: StreamRequest, start: _Start, caller: Caller, lease: StreamLease | None
     ) -> None:
         super().__init__(headers=_HEADERS)
         self._streaming = streaming
@@ -238,7 +238,7 @@ _HEADERS = {"Content-Type": sse.CONTENT_TYPE, "Cache-Control": "no-store", "X-Ac
 _RAW_HEADERS = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
 
 
-def parse(parameters: Sequence[tuple[str, str]], headers: Mapping[str, str]) -> Wanted:
+def parse(parameters: Sequence[tuple[str, str]], headers: Mapping[str, str]) -> StreamRequest:
     """What the query and the headers ask for; raises BadRequest with what is allowed."""
     names = [name for name, _ in parameters]
     for name in names:
@@ -251,4 +251,4 @@ def parse(parameters: Sequence[tuple[str, str]], headers: Mapping[str, str]) -> 
         raise BadRequest(f"strict is {asked['strict'][:80]!r}; it must be 0 or 1")
     # A client that comes back sends the id of the last event it got, and the same query as at first.
     start = headers.get("Last-Event-ID") or asked.get("from") or "latest"
-    return Wanted(glob.parse(asked.get("pattern", "*")), start, asked.get("strict") == "1")
+    return StreamRequest(glob.parse(asked.get("pattern", "*")), start, asked.get("strict") == "1")

@@ -19,7 +19,7 @@ _RENEW_S = streams.LEASE_MS / 1000 / 3
 
 
 @dataclass(frozen=True)
-class Lease:
+class StreamLease:
     """The place of one open stream among those of its client."""
 
     client: str
@@ -32,19 +32,19 @@ class StreamLeases:
     def __init__(self, home: Partition, quotas: Quotas) -> None:
         self._home = home
         self._quotas = quotas
-        self._held: set[Lease] = set()
+        self._held: set[StreamLease] = set()
 
-    async def take(self, caller: Caller) -> Lease | None:
+    async def take(self, caller: Caller) -> StreamLease | None:
         """A lease that ends by itself unless it is held; raises QuotaExceeded when the client has as many as it may."""
         if caller.is_root:
             return None
-        lease, most = Lease(caller.id, uid()), self._quotas.client_streams_max
+        lease, most = StreamLease(caller.id, uid()), self._quotas.client_streams_max
         if not await streams.enter(self._home, lease.client, lease.stream, most=most):
             quota.check_streams(self._quotas, most + 1)
         return lease
 
     @asynccontextmanager
-    async def held(self, lease: Lease | None) -> AsyncIterator[None]:
+    async def held(self, lease: StreamLease | None) -> AsyncIterator[None]:
         """Renew a lease while the block runs, and end it then."""
         if lease is None:
             yield

@@ -23,7 +23,7 @@ from doubledecker.bus.memory_relief import (
 )
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.store import batches, journal, memory, queue_contents, queues, receivers
-from doubledecker.store.memory import QueueUsage, Standing
+from doubledecker.store.memory import MemoryState, QueueUsage
 from doubledecker.store.partitions import Partition, Partitions
 
 # Batches or messages deleted by one script call: a few milliseconds of the server's time at most.
@@ -75,12 +75,12 @@ class Autodrop:
         limit = self._rules.limit_of(usage.bytes_max)
         excess = usage.used_bytes - self._rules.bound_of(limit) if limit else 0
         if excess <= 0:
-            await memory.note(first, Standing(now_ms, limit, is_full=False, short_at=before.short_at))
+            await memory.note(first, MemoryState(now_ms, limit, is_full=False, short_at=before.short_at))
             return
         run = _Run(partitions, excess)
         await self._free(run)
         is_full = run.excess_bytes > 0 and run.calls_left > 0
-        standing = Standing(now_ms, limit, is_full=is_full, short_at=now_ms)
+        standing = MemoryState(now_ms, limit, is_full=is_full, short_at=now_ms)
         await memory.note(first, standing)
         # Not each second: when it begins, gets worse or gets better.
         if standing.state(now_ms) != before.state(now_ms):

@@ -19,12 +19,12 @@ from typing import TypeVar
 
 from doubledecker import log
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.delivery.deliver import Attempted, Deliverer, Load
+from doubledecker.delivery.deliver import Attempted, Deliverer, DeliveryLoad
 from doubledecker.errors import BusAway, OutOfDescriptors
 from doubledecker.model.settlement import GONE, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import deliveries
-from doubledecker.store.deliveries import Job, Settled, Turn
+from doubledecker.store.deliveries import DeliveryJob, Settled, Turn
 from doubledecker.store.partitions import Partition, Partitions
 
 # After an absence of Redis, or an error that nobody foresaw: soon enough to heal, slow enough not to spin.
@@ -230,13 +230,13 @@ class Deliveries:
         else:
             self._free.append(slot)
 
-    def _start(self, lane: _Lane, job: Job) -> None:
+    def _start(self, lane: _Lane, job: DeliveryJob) -> None:
         lane.running += 1
         task = asyncio.create_task(self._run(lane, job))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _run(self, lane: _Lane, job: Job) -> None:
+    async def _run(self, lane: _Lane, job: DeliveryJob) -> None:
         """Run one job; whatever happens, it is settled."""
         settled: Settled = Settled(job, RETURNED)
         attempted: Attempted | None = None
@@ -289,10 +289,10 @@ class Deliveries:
         lane.wanted.clear()
 
 
-def _load(partition: Partition, job: Job, receiver: Subscriber) -> Load:
+def _load(partition: Partition, job: DeliveryJob, receiver: Subscriber) -> DeliveryLoad:
     batch = job.batch
     assert batch is not None, "looked at before"
-    return Load(
+    return DeliveryLoad(
         receiver=receiver,
         batch=batch.bid,
         parts=batch.chunks,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from doubledecker import log
 from doubledecker.assembly import build
-from doubledecker.assembly.build import Bus
+from doubledecker.assembly.build import BusParts
 from doubledecker.assembly.launch import Launch, launch
 from doubledecker.assembly.settings import Settings
 from doubledecker.background import sleep_until
@@ -76,7 +76,7 @@ def _adapters(settings: Settings) -> list[Adapter]:
 
 
 class Worker:
-    def __init__(self, settings: Settings, bus: Bus, deliverer: Deliverer, monitor: Monitor) -> None:
+    def __init__(self, settings: Settings, bus: BusParts, deliverer: Deliverer, monitor: Monitor) -> None:
         self._settings = settings
         self._partitions = partitions = bus.partitions
         self._registry = registry = bus.registry

@@ -17,15 +17,15 @@ import msgspec
 
 from doubledecker import clock, log
 from doubledecker.delivery import verdict
-from doubledecker.delivery.deliver import Attempted, Deliverer, Load
+from doubledecker.delivery.deliver import Attempted, Deliverer, DeliveryLoad
 from doubledecker.delivery.verdict import Fates
 from doubledecker.errors import BusAway
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.uid import made_at, uid
 from doubledecker.queues.ring import Rings
 from doubledecker.store import receivers
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.queues import Message
+from doubledecker.store.queues import QueueMessage
 from doubledecker.store.receivers import Permit
 from doubledecker.worker.deliver import PROBE_SHARE
 
@@ -35,7 +35,7 @@ _PAUSE_S = 0.2
 _log = log.get("watch")
 
 
-class Slots:
+class CallSlots:
     """Calls to queues' callbacks that a process makes at a time; failing receivers together get a share of them."""
 
     def __init__(self, count: int) -> None:
@@ -82,19 +82,19 @@ class Pusher:
     def __init__(
         self, partitions: Partitions, rings: Rings, deliverer: Deliverer, *, slots: int, lease_ms: int
     ) -> None:
-        self.slots = Slots(slots)
+        self.slots = CallSlots(slots)
         self.lease_ms = lease_ms
         self._partitions = partitions
         self._rings = rings
         self._deliverer = deliverer
 
-    def keeper(self, queue: Queue) -> Partition:
+    def keeper(self, queue: RegisteredQueue) -> Partition:
         """Where the permits of a queue's receiver are counted."""
         return self._partitions.keeper(queue.receiver.token)
 
-    async def push(self, queue: Queue, messages: Sequence[Message], permit: Permit) -> bool:
+    async def push(self, queue: RegisteredQueue, messages: Sequence[QueueMessage], permit: Permit) -> bool:
         """Attempt a batch and settle it; returns whether it was delivered."""
-        load = Load(
+        load = DeliveryLoad(
             receiver=queue.receiver,
             batch=uid(),
             parts=[message.event for message in messages],
@@ -112,7 +112,7 @@ class Pusher:
         await self._persist(queue, attempted, ends, permit)
         return attempted.outcome.is_delivered
 
-    async def _persist(self, queue: Queue, attempted: Attempted, ends: Fates, permit: Permit) -> None:
+    async def _persist(self, queue: RegisteredQueue, attempted: Attempted, ends: Fates, permit: Permit) -> None:
         """Write it down and settle; while Redis is away again and again, for as long as the messages may be ours."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.lease_ms / 1000
@@ -134,7 +134,7 @@ class Pusher:
             else:
                 return
 
-    async def _write(self, queue: Queue, attempted: Attempted, ends: Fates, permit: Permit) -> None:
+    async def _write(self, queue: RegisteredQueue, attempted: Attempted, ends: Fates, permit: Permit) -> None:
         before, after = await receivers.settle(
             self.keeper(queue),
             queue.receiver.token,

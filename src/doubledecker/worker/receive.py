@@ -25,10 +25,10 @@ from doubledecker.background import sleep_until
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway, OutOfDescriptors
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.queues.bell import Bell
 from doubledecker.queues.ring import Rings
-from doubledecker.store.queues import Held, Message
+from doubledecker.store.queues import LeasedMessage, QueueMessage
 from doubledecker.store.receivers import Answer, Permit
 from doubledecker.worker.push import Pusher, Slot
 
@@ -48,7 +48,9 @@ _log = log.get("watch")
 class Receive:
     """Serves one queue with a callback, as it was registered; a queue that changes gets another Receive."""
 
-    def __init__(self, queue: Queue, registry: LiveRegistry, rings: Rings, bell: Bell, pusher: Pusher) -> None:
+    def __init__(
+        self, queue: RegisteredQueue, registry: LiveRegistry, rings: Rings, bell: Bell, pusher: Pusher
+    ) -> None:
         self._registered = queue
         # A batch is one call, whose time no tenant's message owns: what is pushed is charged by count.
         self._queue = msgspec.structs.replace(queue, charge="count")
@@ -59,8 +61,8 @@ class Receive:
         self._keeper = pusher.keeper(queue)
         self._lease_ms = pusher.lease_ms
         self._size_max = queue.max_events
-        self._in_hand: dict[str, Message] = {}
-        self._carried: list[Message] = []
+        self._in_hand: dict[str, QueueMessage] = {}
+        self._carried: list[QueueMessage] = []
         self._permits = Permits(queue.receiver.token, lease_ms=pusher.lease_ms)
         self._news = asyncio.Event()
         self._is_servable = False
@@ -151,7 +153,7 @@ class Receive:
             return 0.0
         return min(_FAILING_S_MAX, permit.wait_ms / 1000)
 
-    async def _fill(self, size_max: int, slot: Slot) -> list[Message]:
+    async def _fill(self, size_max: int, slot: Slot) -> list[QueueMessage]:
         """Pull until the batch is full or due; what was pulled beyond it is carried over to the next."""
         loop = asyncio.get_running_loop()
         buffer = Buffer(count_max=size_max, bytes_max=self._queue.max_bytes, attempts_max=self._queue.attempts_max)
@@ -185,7 +187,7 @@ class Receive:
         self._is_servable = bool(pull.messages) and pull.wait_ms == 0
         return _SLEEP_S_MAX if pull.wait_ms is None else pull.wait_ms / 1000
 
-    async def _call(self, permit: Permit, messages: list[Message], slot: Slot) -> None:
+    async def _call(self, permit: Permit, messages: list[QueueMessage], slot: Slot) -> None:
         try:
             is_delivered = await self._pusher.push(self._queue, messages, permit)
         except OutOfDescriptors:
@@ -211,9 +213,9 @@ class Receive:
         """Whether a batch that is being filled must not be sent: we stop, or the one before it just failed."""
         return self._is_stopping or self._has_failed
 
-    async def _release(self, messages: list[Message]) -> None:
+    async def _release(self, messages: list[QueueMessage]) -> None:
         """Give back what was never sent; it keeps its place in line, and no attempt is spent."""
-        held = [Held(message.id, message.attempt, is_spared=True) for message in messages]
+        held = [LeasedMessage(message.id, message.attempt, is_spared=True) for message in messages]
         with contextlib.suppress(BusAway):  # then their leases end by themselves
             await self._rings.nack(self._queue, held, why="never sent")
         self._let_go(messages)
@@ -222,14 +224,14 @@ class Receive:
         carried, self._carried = self._carried, []
         await self._release(carried)
 
-    def _let_go(self, messages: list[Message]) -> None:
+    def _let_go(self, messages: list[QueueMessage]) -> None:
         for message in messages:
             if self._in_hand.get(message.id) is message:
                 del self._in_hand[message.id]
 
 
-def _held(message: Message) -> Held:
-    return Held(message.id, message.attempt)
+def _held(message: QueueMessage) -> LeasedMessage:
+    return LeasedMessage(message.id, message.attempt)
 
 
 class Buffer:
@@ -240,7 +242,7 @@ class Buffer:
     """
 
     def __init__(self, *, count_max: int, bytes_max: int, attempts_max: int) -> None:
-        self.messages: list[Message] = []
+        self.messages: list[QueueMessage] = []
         self.is_full = False
         self._count_max = count_max
         self._bytes_max = bytes_max
@@ -248,7 +250,7 @@ class Buffer:
         self._share_max = count_max
         self._bytes = 0
 
-    def add(self, messages: Sequence[Message]) -> list[Message]:
+    def add(self, messages: Sequence[QueueMessage]) -> list[QueueMessage]:
         """Take messages in their order; returns those from the first on that found no room."""
         for i, message in enumerate(messages):
             count, size = len(self.messages) + 1, self._bytes + len(message.event)

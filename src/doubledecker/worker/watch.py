@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from doubledecker import log
 from doubledecker.assembly import build
-from doubledecker.assembly.build import Bus
+from doubledecker.assembly.build import BusParts
 from doubledecker.assembly.launch import launch
 from doubledecker.assembly.settings import Settings
 from doubledecker.background import beside, sleep_until
 from doubledecker.bus.presence import Presence
 from doubledecker.delivery.deliver import Deliverer
 from doubledecker.errors import BusAway
-from doubledecker.model.queue import Queue
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.uid import uid
 from doubledecker.store import processes
 from doubledecker.worker.push import Pusher
@@ -37,7 +37,7 @@ _log = log.get("watch")
 class _Served:
     """A queue as it is served by this process."""
 
-    queue: Queue
+    queue: RegisteredQueue
     receive: Receive
     task: "asyncio.Task[None]"
 
@@ -56,7 +56,7 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
             await make_watch(settings, bus, deliverer).run(stop)
 
 
-def make_watch(settings: Settings, bus: Bus, deliverer: Deliverer) -> "Watch":
+def make_watch(settings: Settings, bus: BusParts, deliverer: Deliverer) -> "Watch":
     lease_ms = round(settings.watch_lease_s * 1000)
     pusher = Pusher(bus.partitions, bus.rings, deliverer, slots=settings.worker_threads, lease_ms=lease_ms)
     return Watch(bus, pusher, shutdown_s=settings.shutdown_s)
@@ -65,7 +65,7 @@ def make_watch(settings: Settings, bus: Bus, deliverer: Deliverer) -> "Watch":
 class Watch:
     """Serves the queues that have a callback; the process that it runs in follows the registry."""
 
-    def __init__(self, bus: Bus, pusher: Pusher, *, shutdown_s: float) -> None:
+    def __init__(self, bus: BusParts, pusher: Pusher, *, shutdown_s: float) -> None:
         self._bus = bus
         self._pusher = pusher
         self._shutdown_s = shutdown_s
@@ -98,7 +98,7 @@ class Watch:
                 _log.error("receive.failed", queue=served.queue.name, exc_info=served.task.exception())
         self._ending = [served for served in self._ending if not served.task.done()]
 
-    def _start(self, queue: Queue) -> None:
+    def _start(self, queue: RegisteredQueue) -> None:
         receive = Receive(queue, self._bus.registry, self._bus.rings, self._bus.bell, self._pusher)
         self._served[queue.name] = _Served(queue, receive, asyncio.create_task(receive.run(), name=queue.name))
         _log.info("queue.watched", queue=queue.name, callback=queue.callback)

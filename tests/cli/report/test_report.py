@@ -12,7 +12,7 @@ import pytest
 
 from cli.commands import run
 from doubledecker.cli.report import charts
-from doubledecker.cli.report.charts import Report
+from doubledecker.cli.report.charts import ReportCharts
 from doubledecker.model.summary import Moment, Summary
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.metrics import measures, sketches
@@ -202,7 +202,7 @@ def test_a_moment_that_is_still_being_counted_is_no_fall():
     moments = [Moment(at * 60_000, events=60) for at in (0, 1, 2)]
     summary = Summary("minute", 0, 5 * 60_000, 0, Moment(0), moments, [], [], [], [])
 
-    open_, whole = (charts.lines(Report(summary, {}, is_open=is_open)) for is_open in (True, False))
+    open_, whole = (charts.lines(ReportCharts(summary, {}, is_open=is_open)) for is_open in (True, False))
 
     assert open_.panels[0].lines[0].ys == (1.0, 1.0, None, None, None)
     assert whole.panels[0].lines[0].ys == (1.0, 1.0, 1.0, 0.0, 0.0)

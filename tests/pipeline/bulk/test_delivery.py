@@ -211,7 +211,7 @@ async def test_what_is_delivered_is_journaled_and_lands_like_any_attempt(
         metrics = await it.metrics()
         await it.land()
         async with journal_reader.connected(it.access) as bus:
-            found = await event_history.look(reads.Ground(it.root, bus), id_)
+            found = await event_history.look(reads.ReadContext(it.root, bus), id_)
         token = await it.id("mail")
 
     first, second = sorted(found.attempts, key=lambda attempt: int(str(attempt["attempt"])))

@@ -17,8 +17,8 @@ from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline.bulk.batches import Posting
 from doubledecker.pipeline.bulk.post_task import Poster
 from doubledecker.store import bulk, journal, receivers, subscribers
-from doubledecker.store.journal import Attempt, Entry
-from doubledecker.store.receivers import State
+from doubledecker.store.journal import AttemptRecord, JournalEntry
+from doubledecker.store.receivers import ReceiverState
 from harness import TestBus, a_bus
 from receiver import Receiver
 
@@ -31,7 +31,7 @@ FIRST_MS = 1_700_000_000_000
 def some_rows(*events: str, strand: int = 0, partition: int = 0) -> pa.RecordBatch:
     """Events of one strand, each a millisecond later than the one before."""
     entries = [
-        Entry(f"{FIRST_MS + n}-0", (("p", json.encode({"topic": "orders", "type": "create", "id": id_})),))
+        JournalEntry(f"{FIRST_MS + n}-0", (("p", json.encode({"topic": "orders", "type": "create", "id": id_})),))
         for n, id_ in enumerate(events)
     ]
     made = arrow.to_batch(rows.layout("events"), entries, partition=partition)
@@ -55,13 +55,13 @@ class Ground:
             await poster.run(batches)
         return poster
 
-    async def state(self) -> State:
+    async def state(self) -> ReceiverState:
         home = self.bus.partitions.home
         return (await receivers.states(home, [self.subscriber.token]))[self.subscriber.token]
 
-    async def attempts(self) -> list[Attempt]:
+    async def attempts(self) -> list[AttemptRecord]:
         entries = await journal.read(self.bus.partitions.home, "attempts")
-        return [json.decode(entry.fields[0][1], type=Attempt) for entry in entries]
+        return [json.decode(entry.fields[0][1], type=AttemptRecord) for entry in entries]
 
 
 @asynccontextmanager

@@ -6,13 +6,13 @@ from doubledecker.model.entry_id import EntryId
 from doubledecker.model.position import Place
 from doubledecker.model.shard import Reach, Strand
 from doubledecker.pipeline.bulk import scan_ranges
-from doubledecker.pipeline.bulk.scan_ranges import Bounds, Load
+from doubledecker.pipeline.bulk.scan_ranges import Bounds, FileSpan
 from doubledecker.store.bulk import Course
 
 pytestmark = pytest.mark.slow
 
 END = {0: Place(10_000, 5)}
-EVEN = [Load(0, 9_999, rows=10_000, bytes=10_000)]
+EVEN = [FileSpan(0, 9_999, rows=10_000, bytes=10_000)]
 
 
 def at(ms: int, **more: int) -> Reach:
@@ -42,7 +42,7 @@ def test_a_span_ends_where_it_would_hold_too_many_rows_or_bytes():
 
 
 def test_a_crowded_millisecond_is_gone_through_all_the_same():
-    crowded = [Load(1000, 1000, rows=10**6, bytes=10**6)]
+    crowded = [FileSpan(1000, 1000, rows=10**6, bytes=10**6)]
 
     [leg] = scan_ranges.plan({Strand(0, 0): at(1000)}, END, crowded, Bounds(rows_max=10))
 

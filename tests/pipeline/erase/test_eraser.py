@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from conftest import Topology
 from doubledecker.lake import checkpoints, reads
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.event import Event
+from doubledecker.model.event import AcceptedEvent
 from doubledecker.pipeline.erase import rewrite, tombstones
 from doubledecker.pipeline.lake import maintenance, versions
 from doubledecker.pipeline.land import landing
@@ -33,7 +33,7 @@ async def found(mine: Lake) -> list[str]:
     return sorted(str(row["id"]) for row in await mine.find(limit=10_000))
 
 
-def ids(events: list[Event]) -> list[str]:
+def ids(events: list[AcceptedEvent]) -> list[str]:
     return sorted(event.id for event in events)
 
 

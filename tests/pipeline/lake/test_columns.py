@@ -14,9 +14,9 @@ from doubledecker.lake import arrow, checkpoints, queries, reads, rows
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline.lake import files, frames, versions
-from doubledecker.pipeline.lake.tables import Table
+from doubledecker.pipeline.lake.tables import LakeTable
 from doubledecker.pipeline.land import landing
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import JournalEntry
 from errands import Desk
 from feed import a_feed
 from lakes import Lake
@@ -30,8 +30,8 @@ NEW = {"replay", "replay_of"}
 def an_old_table(root: str) -> None:
     """The events table as the first version made it, with five events."""
     now = landing.table_of(root, "events")
-    old = Table(now.uri, pa.schema([column for column in now.schema if column.name not in NEW]), now.partition_by)
-    entries = [Entry(f"{1_794_740_000_000 + n}-0", (("p", LINE % (n, n)),)) for n in range(5)]
+    old = LakeTable(now.uri, pa.schema([column for column in now.schema if column.name not in NEW]), now.partition_by)
+    entries = [JournalEntry(f"{1_794_740_000_000 + n}-0", (("p", LINE % (n, n)),)) for n in range(5)]
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
     old.commit(old.open(), list(files.write(old, [batch])), checkpoints.reaches({0: EntryId.parse(entries[-1].id)}))
 
@@ -56,9 +56,11 @@ def test_an_older_table_gets_what_it_lacks_and_keeps_what_it_has(tmp_path: Path)
     assert DeltaTable(f"{tmp_path}/events").version() == version, "the second time there is nothing to add"
 
 
-def an_attempt(number: int, **more: object) -> Entry:
+def an_attempt(number: int, **more: object) -> JournalEntry:
     told = {"batch": f"b{number}", "subscriber": "s", "attempt": 1, "outcome": "delivered", "took_ms": 1, "at": 7}
-    return Entry(f"{1_794_740_000_000 + number}-0", (("attempt", json.encode({**told, "events": ["e"], **more})),))
+    return JournalEntry(
+        f"{1_794_740_000_000 + number}-0", (("attempt", json.encode({**told, "events": ["e"], **more})),)
+    )
 
 
 async def test_attempts_of_before_do_not_tell_when_they_were_accepted_and_those_of_now_do(
@@ -66,7 +68,7 @@ async def test_attempts_of_before_do_not_tell_when_they_were_accepted_and_those_
 ):
     now = landing.table_of(str(tmp_path), "attempts")
     fields = [column for column in now.schema if column.name != "accepted_at"]
-    old = Table(now.uri, pa.schema(fields), now.partition_by)
+    old = LakeTable(now.uri, pa.schema(fields), now.partition_by)
     accepted_at = 1_794_730_000_000
     for table, entry in ((old, an_attempt(0)), (now, an_attempt(1)), (now, an_attempt(2, accepted_at=accepted_at))):
         batch = arrow.to_batch(rows.layout("attempts"), [entry], partition=0)
@@ -75,7 +77,7 @@ async def test_attempts_of_before_do_not_tell_when_they_were_accepted_and_those_
     columns, found = columns_of(str(tmp_path), "attempts"), pa.table(now.open().scan()).to_pylist()
     async with a_feed(one) as feed:
         query = queries.attempts("e", since=moment.from_ms(0))
-        read = await reads.find(reads.Ground(str(tmp_path), feed.bus.partitions), query)
+        read = await reads.find(reads.ReadContext(str(tmp_path), feed.bus.partitions), query)
 
     told = {"b0": None, "b1": None, "b2": moment.from_ms(accepted_at)}
     assert columns == {column.name for column in now.schema}

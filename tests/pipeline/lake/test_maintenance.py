@@ -21,7 +21,7 @@ from doubledecker.pipeline.metrics import measures
 from doubledecker.pipeline.sources import streaming
 from doubledecker.pipeline.spark_format import refused_rows
 from doubledecker.pipeline.spark_format.refused_rows import RefusedRows
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import JournalEntry
 from lakes import named_in_log
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,9 @@ LINE = b'{"topic":"%s","type":"create","t":%d,"id":"id-%d"}'
 def land(root: str, first: int, count: int, *, topic: bytes = b"orders") -> None:
     """What a round of landing leaves in the table, without Spark and without a bus."""
     table = landing.table_of(root, "events")
-    entries = [Entry(f"{1_794_740_000_000 + n}-0", (("p", LINE % (topic, n, n)),)) for n in range(first, first + count)]
+    entries = [
+        JournalEntry(f"{1_794_740_000_000 + n}-0", (("p", LINE % (topic, n, n)),)) for n in range(first, first + count)
+    ]
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
     opened = table.open()
     table.commit(opened, list(files.write(table, [batch])), checkpoints.reaches({0: EntryId.parse(entries[-1].id)}))
@@ -120,7 +122,7 @@ def test_a_round_that_began_before_the_joining_commits_after_it(spark: SparkSess
         land(root, number * 10, 10)
     table = landing.table_of(root, "events")
     opened = table.open()
-    entries = [Entry("1794740999999-0", (("p", LINE % (b"orders", 999, 999)),))]
+    entries = [JournalEntry("1794740999999-0", (("p", LINE % (b"orders", 999, 999)),))]
     written = list(files.write(table, [arrow.to_batch(rows.layout("events"), entries, partition=0)]))
     maintenance.tend(spark, root)
 
@@ -148,7 +150,7 @@ def test_files_of_a_round_that_died_are_removed_after_a_week(
     root = str(tmp_path)
     land(root, 0, 10)
     table = landing.table_of(root, "events")
-    entries = [Entry("1794740999999-0", (("p", LINE % (b"orders", 1, 1)),))]
+    entries = [JournalEntry("1794740999999-0", (("p", LINE % (b"orders", 1, 1)),))]
     [orphan] = files.write(table, [arrow.to_batch(rows.layout("events"), entries, partition=0)])
     path = tmp_path / "events" / orphan.path
     os.utime(path, (time.time() - age_s, time.time() - age_s))
@@ -164,7 +166,7 @@ def a_day(root: str, number: int, *, topic: bytes = b"orders") -> None:
     """Ten events, a day for each number."""
     table = landing.table_of(root, "events")
     first = 1_794_740_000_000 + number * DAY_S * 1000
-    entries = [Entry(f"{first + n}-0", (("p", LINE % (topic, n, number * 10 + n)),)) for n in range(10)]
+    entries = [JournalEntry(f"{first + n}-0", (("p", LINE % (topic, n, number * 10 + n)),)) for n in range(10)]
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
     table.commit(
         table.open(), list(files.write(table, [batch])), checkpoints.reaches({0: EntryId.parse(entries[-1].id)})
@@ -200,7 +202,9 @@ def test_attempts_and_settlements_have_a_rule_of_their_own(spark: SparkSession, 
     table = landing.table_of(root, "attempts")
     for number in range(4):
         ms = 1_794_740_000_000 + number * DAY_S * 1000
-        batch = arrow.to_batch(rows.layout("attempts"), [Entry(f"{ms}-0", (("attempt", line % ms),))], partition=0)
+        batch = arrow.to_batch(
+            rows.layout("attempts"), [JournalEntry(f"{ms}-0", (("attempt", line % ms),))], partition=0
+        )
         table.commit(table.open(), list(files.write(table, [batch])), checkpoints.reaches({0: EntryId(ms, 0)}))
     a_day(root, 0)
     now = datetime.fromtimestamp(1_794_740_000 + 3 * DAY_S, UTC)

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 from doubledecker.model.erasure import Erasure
 from doubledecker.pipeline.erase import tombstones
 from doubledecker.pipeline.lake import files, tables
-from doubledecker.pipeline.lake.tables import Table
+from doubledecker.pipeline.lake.tables import LakeTable
 from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.metrics import measures
 from doubledecker.pipeline.spark_format import refused_rows
@@ -41,7 +41,7 @@ def land_all(root: str) -> None:
             traffic.land(root, name, partition=1, entries=8)
 
 
-def the_tables(root: str) -> list[Table]:
+def the_tables(root: str) -> list[LakeTable]:
     """Every kind of table that a lake has, with rows in each."""
     land_all(root)
     tombstones.write(root, "one", Erasure(1_794_740_000_000, tenant="acme"))

@@ -17,12 +17,12 @@ from doubledecker.errors import LakeUnfit
 from doubledecker.lake import arrow, checkpoints, commits, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline.lake import files, maintenance, tables, versions
-from doubledecker.pipeline.lake.tables import Table
+from doubledecker.pipeline.lake.tables import LakeTable
 from doubledecker.pipeline.lake.versions import Version
 from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.spark_format import refused_rows
 from doubledecker.pipeline.spark_format.refused_rows import RefusedRows
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import JournalEntry
 from traffic import BEGAN_MS, Traffic
 
 pytestmark = pytest.mark.slow
@@ -30,15 +30,15 @@ pytestmark = pytest.mark.slow
 LINE = b'{"topic":"orders","type":"create","t":%d,"id":"id-%d"}'
 
 
-def a_table(folder: Path) -> Table:
+def a_table(folder: Path) -> LakeTable:
     return landing.table_of(str(folder), "events")
 
 
-def an_entry(number: int) -> Entry:
-    return Entry(f"{BEGAN_MS + number}-0", (("p", LINE % (number, number)),))
+def an_entry(number: int) -> JournalEntry:
+    return JournalEntry(f"{BEGAN_MS + number}-0", (("p", LINE % (number, number)),))
 
 
-def land(table: Table, number: int) -> None:
+def land(table: LakeTable, number: int) -> None:
     """One event, and the mark that it is there."""
     batch = arrow.to_batch(rows.layout("events"), [an_entry(number)], partition=0)
     seen = versions.of(table, partitions=1)
@@ -48,7 +48,7 @@ def land(table: Table, number: int) -> None:
 def test_files_that_could_not_be_written_to_their_end_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     table = a_table(tmp_path)
     table.open()
-    entries = [Entry(f"{BEGAN_MS}-0", (("p", LINE % (1, 1)),))]
+    entries = [JournalEntry(f"{BEGAN_MS}-0", (("p", LINE % (1, 1)),))]
 
     def then_full() -> Iterator[pa.RecordBatch]:
         yield from (arrow.to_batch(rows.layout("events"), entries, partition=0) for _ in range(2))
@@ -75,7 +75,7 @@ def test_a_commit_that_could_not_be_written_leaves_nothing(tmp_path: Path):
     assert [path.name for path in Path(table.uri, "_delta_log").iterdir()] == [f"{0:020}.json"]
 
 
-def read_anew(table: Table, partitions: int) -> Version:
+def read_anew(table: LakeTable, partitions: int) -> Version:
     """The same by delta-rs, from the whole log."""
     return versions._load(table, checkpoints.names(partitions))
 

@@ -15,7 +15,7 @@ from doubledecker.errors import ArchiveTaken, LakeUnfit
 from doubledecker.lake import checkpoints, commits
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline.land import journal_reader, landing
-from doubledecker.pipeline.land.journal_reader import Held, Slice
+from doubledecker.pipeline.land.journal_reader import JournalFill, JournalSlice
 from doubledecker.pipeline.land.landing import Lander, Pace
 from doubledecker.store import journal, journal_ranges
 from doubledecker.store.journal_ranges import Extent
@@ -250,11 +250,11 @@ async def test_a_journal_lands_by_bytes_or_by_time_and_at_once_when_it_is_half_f
 def test_a_landing_is_due_by_bytes_by_time_or_when_the_journals_are_half_full():
     pace = Pace(interval_s=10, bytes_min=1000)
 
-    assert not pace.is_due(Held(999, 0.4), least=0, since_s=9.9)
-    assert pace.is_due(Held(0, 0.0), least=0, since_s=10)
-    assert pace.is_due(Held(1000, 0.4), least=0, since_s=0)
-    assert not pace.is_due(Held(1000, 0.4), least=1, since_s=0)
-    assert pace.is_due(Held(0, 0.5), least=0, since_s=0)
+    assert not pace.is_due(JournalFill(999, 0.4), least=0, since_s=9.9)
+    assert pace.is_due(JournalFill(0, 0.0), least=0, since_s=10)
+    assert pace.is_due(JournalFill(1000, 0.4), least=0, since_s=0)
+    assert not pace.is_due(JournalFill(1000, 0.4), least=1, since_s=0)
+    assert pace.is_due(JournalFill(0, 0.5), least=0, since_s=0)
 
 
 def test_a_lake_that_cannot_be_made_is_told(tmp_path: Path):
@@ -275,6 +275,6 @@ def test_a_round_takes_a_bounded_part_of_a_huge_journal_and_every_core_has_some(
         middling = Extent("0-0", "1000-0", "9000-0", entries=1000, bytes=mebibytes * 2**20)
         assert len(landing.plan(start, {0: middling}, cores=cores)) == slices
     assert landing.plan({0: EntryId(9000, 0)}, {0: huge}, cores=4) == []
-    assert landing.plan(start, {0: small}, cores=4) == [Slice(0, EntryId(0, 0), EntryId(9000, 0))]
+    assert landing.plan(start, {0: small}, cores=4) == [JournalSlice(0, EntryId(0, 0), EntryId(9000, 0))]
     assert commits.is_local("/data/lake")
     assert not commits.is_local("s3://bucket/lake")

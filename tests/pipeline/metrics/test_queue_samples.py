@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 
 from conftest import Topology
 from doubledecker.model import moment
-from doubledecker.model.queue import Queue, Rule
+from doubledecker.model.queue import FacetRule, RegisteredQueue
 from doubledecker.model.summary import Serving
 from doubledecker.model.token import Caller
 from doubledecker.pipeline.lake import files
@@ -24,7 +24,7 @@ from feed import Feed, a_feed
 pytestmark = pytest.mark.slow
 
 ROOT = Caller("", "root", is_root=True)
-JOBS = Queue("jobs", "", (".*:orders:.*",), charge="count")
+JOBS = RegisteredQueue("jobs", "", (".*:orders:.*",), charge="count")
 INTERVAL_MS = 30_000
 
 
@@ -51,8 +51,8 @@ async def test_what_waits_is_added_as_time_waited_and_who_is_held_back_by_a_rule
         for tenant, count in (("acme", 7), ("big", 3), ("held", 5)):
             await feed.publish(count, topic="orders", tenant=tenant)
         for partition in feed.bus.partitions.all:
-            await facets.set_rule(partition, JOBS, "big", Rule(weight=2.5))
-            await facets.set_rule(partition, JOBS, "held", Rule(paused=True))
+            await facets.set_rule(partition, JOBS, "big", FacetRule(weight=2.5))
+            await facets.set_rule(partition, JOBS, "held", FacetRule(paused=True))
         await sample(feed, tmp_path)
 
     for span in measures.SPANS:

@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 import mixed
 from conftest import Topology
 from doubledecker.errors import BadRequest, Forbidden, NotFound
-from doubledecker.model.event import Event
-from doubledecker.model.queue import Queue
+from doubledecker.model.event import AcceptedEvent
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Caller
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.replay.replayer import Replayer
-from doubledecker.pipeline.search import Ground
+from doubledecker.pipeline.search import SparkReadContext
 from doubledecker.store import journal_ranges, queue_contents
 from errands import ROOT, Desk
 from feed import Feed, a_feed
@@ -38,24 +38,24 @@ async def subscriber(feed: Feed, name: str, *topics: str) -> str:
     return token.id
 
 
-async def waiting_for(feed: Feed, token: str) -> list[Event]:
+async def waiting_for(feed: Feed, token: str) -> list[AcceptedEvent]:
     """The events in a subscriber's batches, in the order of each partition."""
     found = []
     for partition in feed.bus.partitions.all:
         bids = await partition.command("ZRANGE", partition.key(f"batches:index:{token}"), 0, -1)
         for bid in bids:
             chunks = await partition.command("LRANGE", partition.key(f"batch:{bid.decode()}"), 4, -1)
-            found += [msgspec.json.decode(line, type=Event) for line in b"\n".join(chunks).split(b"\n")]
+            found += [msgspec.json.decode(line, type=AcceptedEvent) for line in b"\n".join(chunks).split(b"\n")]
     return found
 
 
-async def waiting_in(feed: Feed, name: str) -> list[Event]:
+async def waiting_in(feed: Feed, name: str) -> list[AcceptedEvent]:
     """The events in a queue, in the order of each facet."""
     found = []
     for partition in feed.bus.partitions.all:
         for tenant in await queue_contents.tenants(partition, name):
-            rows = await queue_contents.peek(partition, Queue(name, "", ()), tenant, most=10_000)
-            found += [msgspec.json.decode(text, type=Event) for _, text in rows]
+            rows = await queue_contents.peek(partition, RegisteredQueue(name, "", ()), tenant, most=10_000)
+            found += [msgspec.json.decode(text, type=AcceptedEvent) for _, text in rows]
     return found
 
 
@@ -63,7 +63,7 @@ async def journaled(feed: Feed) -> int:
     return sum([(await journal_ranges.read(partition, "events")).entries for partition in feed.bus.partitions.all])
 
 
-def by_tenant(events: list[Event]) -> dict[str, list[int]]:
+def by_tenant(events: list[AcceptedEvent]) -> dict[str, list[int]]:
     """The numbers of the events of each tenant, in the order in which they are given."""
     found: dict[str, list[int]] = defaultdict(list)
     for event in events:
@@ -71,7 +71,7 @@ def by_tenant(events: list[Event]) -> dict[str, list[int]]:
     return dict(found)
 
 
-def wanted(events: list[Event], **fields: str) -> list[Event]:
+def wanted(events: list[AcceptedEvent], **fields: str) -> list[AcceptedEvent]:
     return [each for each in events if all(getattr(each, name) == value for name, value in fields.items())]
 
 
@@ -92,7 +92,7 @@ async def test_a_subscriber_gets_the_past_in_order_and_marked_and_nobody_else_do
     async with a_feed(topology) as feed:
         mine = await a_past(spark, feed, tmp_path)
         late, other = await subscriber(feed, "late"), await subscriber(feed, "other", "orders", "users")
-        await feed.bus.registry.register_queue(Queue("all", "", (".*",)), caller=ROOT)
+        await feed.bus.registry.register_queue(RegisteredQueue("all", "", (".*",)), caller=ROOT)
         before = await journaled(feed)
         done = await Desk(mine, topology).replay(to_subscriber="late", topic="orders")
 
@@ -136,7 +136,7 @@ async def test_workers_deliver_it_to_the_subscriber_alone_with_the_mark_after_al
         await bus.subscribe(await bus.token("late"), late.url, timeout=0, max=4)
         await bus.subscribe(await bus.token("other"), other.url, "widgets", timeout=0)
         access = Access(one.url, "rm:", 1)
-        replayer = Replayer(Ground(spark, access, str(tmp_path / "lake")), bus.settings)
+        replayer = Replayer(SparkReadContext(spark, access, str(tmp_path / "lake")), bus.settings)
         answer = await bus.http.post(f"{bus.url}/replays", json={"to_subscriber": "late"}, headers=basic(ROOT_KEY))
         id_ = (await answer.json())["id"]
         while (await asyncio.to_thread(replayer.round)).has_more:
@@ -156,7 +156,7 @@ async def test_a_queue_gets_what_fits_and_nobody_else_does(spark: SparkSession, 
         mine = await a_past(spark, feed, tmp_path)
         other = await subscriber(feed, "other", "orders", "users", "clicks")
         for name in ("one", "two"):
-            await feed.bus.registry.register_queue(Queue(name, "", (".*",)), caller=ROOT)
+            await feed.bus.registry.register_queue(RegisteredQueue(name, "", (".*",)), caller=ROOT)
         asked = {"to_queue": "one", "tenant": "tenant-2", "where": "timestamp % 2 = 0"}
         done = await Desk(mine, topology).replay(**asked)
 
@@ -199,7 +199,7 @@ async def test_what_a_full_queue_refuses_on_a_topic_is_counted_and_a_topic_that_
         mine = await a_lake(spark, feed, tmp_path)
         await feed.publish(20, topic="orders")
         await feed.publish(1, topic="again")
-        small = Queue("small", "", (".*:again:.*",), max_length=5, overflow="refuse")
+        small = RegisteredQueue("small", "", (".*:again:.*",), max_length=5, overflow="refuse")
         await feed.bus.registry.register_queue(small, caller=ROOT)
         desk = Desk(mine, one)
         done = await desk.replay(to_topic="again", topic="orders")
@@ -300,7 +300,7 @@ async def test_who_may_replay_what_to_whom(spark: SparkSession, one: Topology, t
         mine = await a_lake(spark, feed, tmp_path)
         await feed.publish(3, topic="orders")
         late = await subscriber(feed, "late")
-        await feed.bus.registry.register_queue(Queue("theirs", late, (".*",)), caller=ROOT)
+        await feed.bus.registry.register_queue(RegisteredQueue("theirs", late, (".*",)), caller=ROOT)
         me, other = Caller(late, "late"), Caller(feed.publisher, "feed")
         desk = Desk(mine, one)
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from conftest import Topology
 from doubledecker.errors import BadRequest
-from doubledecker.model.event import Event
+from doubledecker.model.event import AcceptedEvent
 from doubledecker.model.subscriber import Subscription
 from doubledecker.store import batches
 from errands import Desk
@@ -46,7 +46,7 @@ def received(receiver: Receiver) -> dict[object, list[object]]:
     return by_key(((event["tenant"], event["key"]), event["t"]) for event in receiver.events)
 
 
-def published(events: list[Event]) -> dict[object, list[object]]:
+def published(events: list[AcceptedEvent]) -> dict[object, list[object]]:
     return by_key(((event.tenant, event.key), event.t) for event in events)
 
 

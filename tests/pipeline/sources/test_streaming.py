@@ -18,12 +18,12 @@ from conftest import Topology
 from doubledecker.assembly.settings import Settings
 from doubledecker.model.step import StepReport
 from doubledecker.pipeline import steps
-from doubledecker.pipeline.flow import Flow
-from doubledecker.pipeline.search import Ground
+from doubledecker.pipeline.flow import PipelineParts
+from doubledecker.pipeline.search import SparkReadContext
 from doubledecker.pipeline.sources import incremental
 from doubledecker.pipeline.sources.config import Sources
 from doubledecker.pipeline.sources.incremental import BookmarkConsumer
-from doubledecker.pipeline.sources.streaming import Consumer
+from doubledecker.pipeline.sources.streaming import StreamingSource
 from doubledecker.pipeline.steps import Keeper
 from feed import a_feed
 from sourcing import FIELDS, SCHEMA, a_source, consume, drop, lines, number, outlet_in, published, quarantined
@@ -191,7 +191,7 @@ async def test_a_batch_that_is_repeated_publishes_and_quarantines_nothing_twice(
     assert repeated.refused == 3
 
 
-def endlessly(consumer: Consumer) -> None:
+def endlessly(consumer: StreamingSource) -> None:
     while True:
         consumer.consume(is_once=False)
 
@@ -202,7 +202,7 @@ async def test_a_source_that_goes_on_takes_files_as_they_come_and_one_that_faile
     source = a_source(tmp_path, publisher="late")
     drop(source, "a.json", lines(range(10)))
     async with a_feed(one) as feed:
-        consumer = Consumer(spark, source, outlet_in(tmp_path, feed, source), interval_s=0.1)
+        consumer = StreamingSource(spark, source, outlet_in(tmp_path, feed, source), interval_s=0.1)
         with pytest.raises(PySparkException, match="there is no client 'late'"):
             endlessly(consumer)
         await feed.bus.registry.create_token("late", "secret-of-the-late", now_ms=0)
@@ -237,8 +237,8 @@ async def test_a_source_that_fails_is_told_and_does_not_stop_another(
     told: dict[str, StepReport] = {}
     async with a_feed(one) as feed:
         access = outlet_in(tmp_path, feed, good).access
-        ground = Ground(spark, access, str(tmp_path / "lake"))
-        wanted = Flow(Settings(), ground, "", Sources((bad, good)), is_once=True).steps()[:2]
+        ground = SparkReadContext(spark, access, str(tmp_path / "lake"))
+        wanted = PipelineParts(Settings(), ground, "", Sources((bad, good)), is_once=True).steps()[:2]
         is_done = steps.pass_all([Keeper(step, told.__setitem__) for step in wanted], threading.Event())
         found = await published(feed)
 
@@ -266,8 +266,8 @@ async def test_a_source_whose_repeated_batch_has_fewer_rows_fails_with_what_to_d
         (commit.parent / f".{commit.name}.crc").unlink(missing_ok=True)
         drop(source, "a.json", lines(range(40)))
         drop(other, "b.json", lines(range(200, 230)))
-        ground = Ground(spark, outlet_in(tmp_path, feed, source).access, str(tmp_path / "lake"))
-        wanted = Flow(Settings(), ground, "", Sources((source, other)), is_once=True).steps()[:2]
+        ground = SparkReadContext(spark, outlet_in(tmp_path, feed, source).access, str(tmp_path / "lake"))
+        wanted = PipelineParts(Settings(), ground, "", Sources((source, other)), is_once=True).steps()[:2]
         is_done = steps.pass_all([Keeper(step, told.__setitem__) for step in wanted], threading.Event())
         found = await published(feed)
 

@@ -2,7 +2,7 @@ import pytest
 
 from doubledecker.errors import BadRequest
 from doubledecker.model.entry_id import EntryId
-from doubledecker.pipeline.land.journal_reader import Slice
+from doubledecker.pipeline.land.journal_reader import JournalSlice
 from doubledecker.pipeline.spark_format import options
 from doubledecker.store.journal_ranges import Extent
 
@@ -49,7 +49,7 @@ def test_a_position_that_is_none_is_refused_with_what_is_allowed(text: str):
 
 
 def test_slices_cover_a_range_without_overlap_and_leave_nothing_out():
-    slices = Slice(0, EntryId(0, 0), EntryId(1000, 7)).cut(4, first=EntryId(900, 0))
+    slices = JournalSlice(0, EntryId(0, 0), EntryId(1000, 7)).cut(4, first=EntryId(900, 0))
 
     assert [(str(part.after), str(part.upto)) for part in slices] == [
         ("0-0", "925-0"),
@@ -60,6 +60,6 @@ def test_slices_cover_a_range_without_overlap_and_leave_nothing_out():
 
 
 def test_a_range_within_one_millisecond_is_one_slice():
-    assert Slice(0, EntryId(5, 1), EntryId(5, 9)).cut(8, first=EntryId(5, 0)) == [
-        Slice(0, EntryId(5, 1), EntryId(5, 9))
+    assert JournalSlice(0, EntryId(5, 1), EntryId(5, 9)).cut(8, first=EntryId(5, 0)) == [
+        JournalSlice(0, EntryId(5, 1), EntryId(5, 9))
     ]

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, StringContains
 import mixed
 from conftest import Topology
 from doubledecker.model.entry_id import EntryId
-from doubledecker.model.event import Event
+from doubledecker.model.event import AcceptedEvent
 from doubledecker.pipeline.spark_format import options
 from doubledecker.pipeline.spark_format.reader import JournalReader
 from doubledecker.store import journal, journal_ranges
@@ -34,8 +34,8 @@ def ids(frame: DataFrame) -> list[str]:
     return sorted(row.id for row in frame.select("id").collect())
 
 
-def as_event(row: Row) -> Event:
-    return Event(
+def as_event(row: Row) -> AcceptedEvent:
+    return AcceptedEvent(
         topic=row.topic,
         type=row.type,
         url=UNSET if row.url is None else row.url,
@@ -56,7 +56,7 @@ async def test_every_accepted_event_is_a_row_with_its_fields_and_place(spark: Sp
     assert len(found) == 330
     for event in feed.events:
         row = rows[event.id]
-        assert as_event(row) == Event(
+        assert as_event(row) == AcceptedEvent(
             topic=event.topic,
             type=event.type,
             url=event.url,

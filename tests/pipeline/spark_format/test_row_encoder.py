@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from doubledecker.bus.exactly_once import Row
+from doubledecker.bus.exactly_once import PublishedRow
 from doubledecker.errors import Refused
 from doubledecker.model.event import EventLimits
 from doubledecker.pipeline.spark_format import column_encoder
@@ -83,7 +83,7 @@ def a_batch(items: list[Item]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([items[-1], *items], schema=pa.schema(list(types.items()))).slice(1)
 
 
-def one_by_one(items: list[Item], ids: list[str], refused: dict[int, str]) -> tuple[list[Row], dict[int, str]]:
+def one_by_one(items: list[Item], ids: list[str], refused: dict[int, str]) -> tuple[list[PublishedRow], dict[int, str]]:
     maker = RowMaker(NOW_MS, LIMITS)
     rows, why = [], dict(refused)
     for at, item in enumerate(items):

@@ -18,7 +18,7 @@ from conftest import Topology
 from doubledecker.bus import overview
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import BadRequest
-from doubledecker.model.event import Event, EventLimits
+from doubledecker.model.event import AcceptedEvent, EventLimits
 from doubledecker.model.subscriber import Subscription
 from doubledecker.pipeline.spark_format import row_encoder
 from doubledecker.pipeline.spark_format.row_encoder import RowMaker
@@ -52,7 +52,7 @@ def write(frame: DataFrame, feed: Feed, **more: str) -> None:
     frame.write.format("doubledecker").options(**feed.options, publisher=feed.publisher, **more).mode("append").save()
 
 
-async def published(feed: Feed) -> list[Event]:
+async def published(feed: Feed) -> list[AcceptedEvent]:
     """All events in the journal."""
     found = []
     for partition in feed.bus.partitions.all:
@@ -65,11 +65,11 @@ async def published(feed: Feed) -> list[Event]:
     return found
 
 
-def _decode(line: bytes) -> Event:
-    return msgspec.json.decode(line, type=Event)
+def _decode(line: bytes) -> AcceptedEvent:
+    return msgspec.json.decode(line, type=AcceptedEvent)
 
 
-def number(event: Event) -> int:
+def number(event: AcceptedEvent) -> int:
     return int(msgspec.json.decode(bytes(event.data))["number"])
 
 

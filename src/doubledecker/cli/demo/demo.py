@@ -15,7 +15,7 @@ from typing import Self
 from doubledecker import log
 from doubledecker.assembly.settings import Settings
 from doubledecker.cli.demo import receivers, traffic
-from doubledecker.cli.demo.receivers import Receiver
+from doubledecker.cli.demo.receivers import DemoReceiver
 from doubledecker.cli.serve.processes import load, until_stopped
 from doubledecker.cli.up.board import url_of
 from doubledecker.client import AsyncBus, BusAway, NotFound, Unauthenticated
@@ -97,7 +97,7 @@ class _Clients:
         while not await self._root.is_ready():  # noqa: ASYNC110 - another process sets no Event
             await asyncio.sleep(_GLANCE_S)
 
-    async def sign_up(self, started: Sequence[Receiver]) -> None:
+    async def sign_up(self, started: Sequence[DemoReceiver]) -> None:
         """Make the clients and the subscriptions; the same again changes nothing but the callbacks."""
         for name in (PUBLISHER, *(receiver.name for receiver in started)):
             await self._root.create_token(name, token=self._secret(name))
@@ -105,7 +105,7 @@ class _Clients:
             await receiver.sign_up(self._client(receiver.name))
         _log.info("demo.subscribed", subscribers=[receiver.name for receiver in started])
 
-    async def sign_off(self, stopped: Sequence[Receiver]) -> None:
+    async def sign_off(self, stopped: Sequence[DemoReceiver]) -> None:
         """End what the receivers asked for; what waited for them is deleted with it."""
         for receiver in stopped:
             with contextlib.suppress(NotFound):

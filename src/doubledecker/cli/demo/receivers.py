@@ -21,20 +21,20 @@ _GRACE_S = 0.1
 Mood = Callable[[], Awaitable[int]]
 
 
-def cast() -> list["Receiver"]:
+def cast() -> list["DemoReceiver"]:
     """The four of them, not yet started."""
     return [
-        Receiver("demo-billing", _quick, topics=("demo_orders", "demo_invoices"), timeout_ms=200, max_events=100),
-        Receiver("demo-search", _slow, topics=("demo_orders", "demo_customers"), timeout_ms=500, max_events=50),
-        Receiver(
+        DemoReceiver("demo-billing", _quick, topics=("demo_orders", "demo_invoices"), timeout_ms=200, max_events=100),
+        DemoReceiver("demo-search", _slow, topics=("demo_orders", "demo_customers"), timeout_ms=500, max_events=50),
+        DemoReceiver(
             "demo-mailer", Moody().answer, topics=("demo_customers", "demo_invoices"), timeout_ms=500, max_events=100
         ),
-        Receiver("demo-partners", _slow, pattern=".*:demo_(orders|invoices):create", timeout_ms=200, max_events=20),
+        DemoReceiver("demo-partners", _slow, pattern=".*:demo_(orders|invoices):create", timeout_ms=200, max_events=20),
     ]
 
 
 @dataclass
-class Receiver:
+class DemoReceiver:
     """One receiver: its server, and what it has of the bus: topics, or a queue with a pattern."""
 
     name: str

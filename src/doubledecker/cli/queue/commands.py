@@ -10,16 +10,16 @@ import click
 from doubledecker.cli import options
 
 if TYPE_CHECKING:
-    from doubledecker.cli.queue.queues import Desk
+    from doubledecker.cli.queue.queues import QueueCalls
 
 
 @contextlib.contextmanager
-def _desk(bus: str | None, data: Path | None, secret: str | None) -> Iterator["Desk"]:
+def _desk(bus: str | None, data: Path | None, secret: str | None) -> Iterator["QueueCalls"]:
     from doubledecker.cli import connection  # noqa: PLC0415 - only what the command needs
     from doubledecker.cli.queue import queues  # noqa: PLC0415 - only what the command needs
 
     with connection.connected(bus, data, secret) as remote:
-        yield queues.Desk(remote)
+        yield queues.QueueCalls(remote)
 
 
 @click.group()

@@ -63,7 +63,7 @@ class _Settled(msgspec.Struct):
     lost: list[str]
 
 
-class Desk:
+class QueueCalls:
     """Whoever asks a bus about its queues: the client with a token, or root."""
 
     def __init__(self, bus: "Bus") -> None:

@@ -51,7 +51,7 @@ def replay(
     asked = {name: value for name, value in given.items() if value is not None}
     if not id_:
         _check_one(asked, _TARGETS, "to whom it goes")
-    desk = errands.Desk(data, lake, as_json=as_json)
+    desk = errands.JobCalls(data, lake, as_json=as_json)
     if id_ and asked:
         raise click.UsageError(f"--id is a replay as it was asked for; leave out --{min(asked).replace('_', '-')}")
     if id_:
@@ -68,7 +68,7 @@ def replays(cancel: str | None, data: Path | None, *, as_json: bool) -> None:
     """List replays, or cancel one."""
     from doubledecker.cli.replay import errands  # noqa: PLC0415 - the store is slow to import
 
-    desk = errands.Desk(data, None, as_json=as_json)
+    desk = errands.JobCalls(data, None, as_json=as_json)
     if cancel:
         desk.cancel_replay(cancel)
     else:
@@ -90,7 +90,7 @@ def erase(data: Path | None, lake: str | None, *, dry_run: bool, yes: bool, as_j
 
     asked = {name: value for name, value in given.items() if value is not None}
     _check_one(asked, _ERASED, "what to erase")
-    errands.Desk(data, lake, as_json=as_json).erase(asked, is_dry=dry_run, is_sure=yes)
+    errands.JobCalls(data, lake, as_json=as_json).erase(asked, is_dry=dry_run, is_sure=yes)
 
 
 def _check_one(asked: Collection[str], names: Sequence[str], what: str) -> None:

@@ -41,7 +41,7 @@ _CELL_MAX = 80
 _Result = TypeVar("_Result")
 
 
-class Desk:
+class JobCalls:
     """Root's own way to errands, straight to Redis: it works when the web process does not."""
 
     def __init__(self, data: Path | None, lake: str | None, *, as_json: bool) -> None:

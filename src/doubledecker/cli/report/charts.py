@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from doubledecker.cli import words
 from doubledecker.model.summary import Moment, Receiving, Serving, Spread, Summary
-from doubledecker.stages.plots.chart import COLOURS, Chart, Line, Panel
+from doubledecker.stages.plots.chart import COLOURS, Chart, Curve, Panel
 
 _STEP_MS = {"minute": 60_000, "hour": 3_600_000}
 _DAYS_MAX = 31
@@ -15,7 +15,7 @@ _MARKS = 6
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportCharts:
     """A summary, and events by hour (when it begins, in milliseconds) for the heat map.
 
     One that reaches to the present is open: what it says of its last moment is not all yet.
@@ -50,7 +50,7 @@ class Heat:
     cells: tuple[tuple[int | None, ...], ...]
 
 
-def lines(report: Report) -> Chart | None:
+def lines(report: ReportCharts) -> Chart | None:
     """Throughput, latency and fairness over time; None when the stretch has but one moment."""
     summary = report.summary
     step_ms = _STEP_MS[summary.span]
@@ -96,7 +96,7 @@ def bars(summary: Summary) -> Iterator[Bars]:
             yield Bars(f"Served by queue {queue.name}, share of each tenant ({fairness(queue)})", shares)
 
 
-def heat(report: Report) -> Heat:
+def heat(report: ReportCharts) -> Heat:
     """Events by hour of the day: a row a day, or a weekday where the days would be too many."""
     first, last = (
         datetime.fromtimestamp(each / 1000, UTC) for each in (report.summary.since, report.summary.until - 1)
@@ -174,8 +174,8 @@ def _fairness(summary: Summary, ats: Sequence[int]) -> Iterator[Panel]:
         yield Panel("fairness by queue (Jain index against demand)", tuple(told), top=1.0)
 
 
-def _line(name: str, ys: Sequence[float | None], colour: int) -> Line:
-    return Line(name, tuple(ys), colour=colour)
+def _line(name: str, ys: Sequence[float | None], colour: int) -> Curve:
+    return Curve(name, tuple(ys), colour=colour)
 
 
 def _marks(ats: Sequence[int], span: str) -> tuple[str, ...]:

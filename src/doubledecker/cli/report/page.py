@@ -5,7 +5,7 @@ from html import escape
 
 from doubledecker.cli import words
 from doubledecker.cli.report import charts
-from doubledecker.cli.report.charts import Bars, Heat, Report
+from doubledecker.cli.report.charts import Bars, Heat, ReportCharts
 from doubledecker.cli.report.text import spread, totals
 from doubledecker.model.summary import Summary
 from doubledecker.stages.plots import svg
@@ -29,7 +29,7 @@ th, td { text-align: left; padding: .25rem .5rem .25rem 0; border-bottom: 1px so
 """
 
 
-def render(report: Report) -> str:
+def render(report: ReportCharts) -> str:
     """The whole page."""
     summary = report.summary
     title = f"Doubledecker, {words.moment(summary.since)} to {words.moment(summary.until)}"
@@ -49,7 +49,7 @@ def _head(title: str, summary: Summary) -> Iterator[str]:
     yield "</dl>"
 
 
-def _drawn(report: Report) -> Iterator[str]:
+def _drawn(report: ReportCharts) -> Iterator[str]:
     chart = charts.lines(report)
     if chart is not None:
         yield _section("Over time", svg.draw(chart))

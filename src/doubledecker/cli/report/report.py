@@ -17,7 +17,7 @@ from doubledecker import clock
 from doubledecker.assembly import settings as reading
 from doubledecker.cli import folder
 from doubledecker.cli.report import page, text
-from doubledecker.cli.report.charts import Report
+from doubledecker.cli.report.charts import ReportCharts
 from doubledecker.errors import BadRequest, LakeUnfit, SettingInvalid, SparkUnfit
 from doubledecker.model import moment
 
@@ -29,7 +29,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Stretch:
+class ReportRange:
     """What is reported on: whole minutes or hours."""
 
     span: str
@@ -58,7 +58,7 @@ def report(
         text.show(found, Console())
 
 
-def stretch(start: str | None, end: str | None, *, now: datetime) -> Stretch:
+def stretch(start: str | None, end: str | None, *, now: datetime) -> ReportRange:
     """The time that is meant, the last day unless told otherwise, widened to whole minutes or hours."""
     until = moment.parse(end) if end else now
     since = moment.parse(start) if start else until - _DAY
@@ -66,7 +66,7 @@ def stretch(start: str | None, end: str | None, *, now: datetime) -> Stretch:
         raise BadRequest(f"the report is to go from {_iso(since)} to {_iso(until)}; --from must be the earlier")
     span = "minute" if until - since <= _MINUTES_MAX else "hour"
     step = _SPANS[span]
-    return Stretch(span, since - (since - _EPOCH) % step, until + (_EPOCH - until) % step)
+    return ReportRange(span, since - (since - _EPOCH) % step, until + (_EPOCH - until) % step)
 
 
 def find(data: Path | None, lake: str | None) -> str:
@@ -80,7 +80,7 @@ def find(data: Path | None, lake: str | None) -> str:
     return str(Path(root).resolve())
 
 
-def _read(root: str, wanted: Stretch, *, is_open: bool) -> Report:
+def _read(root: str, wanted: ReportRange, *, is_open: bool) -> ReportCharts:
     from doubledecker.pipeline.metrics import summaries  # noqa: PLC0415 - slow to import, and may not be there
 
     summary = summaries.summarize(root, span=wanted.span, since=wanted.since, until=wanted.until)
@@ -94,10 +94,10 @@ def _read(root: str, wanted: Stretch, *, is_open: bool) -> Report:
     # The heat map goes by hours, whatever the lines go by.
     hour = _SPANS["hour"]
     since, until = wanted.since - (wanted.since - _EPOCH) % hour, wanted.until + (_EPOCH - wanted.until) % hour
-    return Report(summary, summaries.by_hour(root, since=since, until=until), is_open=is_open)
+    return ReportCharts(summary, summaries.by_hour(root, since=since, until=until), is_open=is_open)
 
 
-def _first(root: str, wanted: Stretch) -> str | None:
+def _first(root: str, wanted: ReportRange) -> str | None:
     """When the measures begin, if that is within the time that is meant: a young bus is shown by minutes."""
     from doubledecker.pipeline.metrics import summaries  # noqa: PLC0415 - slow to import, and may not be there
 

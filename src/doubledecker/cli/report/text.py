@@ -5,14 +5,14 @@ from rich.console import Console
 
 from doubledecker.cli import sketch, table, words
 from doubledecker.cli.report import charts
-from doubledecker.cli.report.charts import Bars, Heat, Report
+from doubledecker.cli.report.charts import Bars, Heat, ReportCharts
 from doubledecker.model.summary import Moment, Spread, Summary
 
 _BAR = 30
 _SHADES = " ░▒▓█"
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: ReportCharts, console: Console) -> None:
     """Print all of it."""
     summary = report.summary
     click.echo(f"{words.moment(summary.since)} to {words.moment(summary.until)}, by {summary.span}")

@@ -53,7 +53,7 @@ class Ended:
 Told = Callable[[Ended], None]
 
 
-class State(enum.Enum):
+class KeptState(enum.Enum):
     """How a kept process stands."""
 
     STARTING = "starting"
@@ -63,7 +63,7 @@ class State(enum.Enum):
     STOPPED = "stopped"
 
 
-class Life(Protocol):
+class ProcessKind(Protocol):
     """One process: how to start it, to learn that it is ready and that it has ended, and to end it."""
 
     async def start(self) -> None: ...
@@ -80,10 +80,10 @@ class Life(Protocol):
 class Kept:
     """A process that is started again whenever it dies, until it is stopped."""
 
-    def __init__(self, name: str, life: Life, *, told: Told, grace_s: float, kind: str = "") -> None:
+    def __init__(self, name: str, life: ProcessKind, *, told: Told, grace_s: float, kind: str = "") -> None:
         self.name = name
         self.kind = kind or name
-        self.state = State.STARTING
+        self.state = KeptState.STARTING
         self.restarts = 0
         self.was_ready = asyncio.Event()
         self._life = life
@@ -100,13 +100,13 @@ class Kept:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self.state = State.STOPPING
+        self.state = KeptState.STOPPING
         await self._life.stop(grace_s=self._grace_s)
-        self.state = State.STOPPED
+        self.state = KeptState.STOPPED
 
     def kill(self) -> None:
         """End it at once, for good; `stop` still has to be called."""
-        self.state = State.STOPPING
+        self.state = KeptState.STOPPING
         self._life.kill()
 
     async def _keep(self) -> None:
@@ -120,17 +120,17 @@ class Kept:
             ran_s = loop.time() - began_s
             pause_s = next_pause_s(pause_s, ran_s=ran_s)
             deaths = 1 if ran_s >= WELL_S else deaths + 1
-            self.state = State.RESTARTING
+            self.state = KeptState.RESTARTING
             self._told(Ended(self.name, how, exit_code, deaths, pause_s))
             await asyncio.sleep(pause_s)
             self.restarts += 1
 
     def _is_stopping(self) -> bool:
-        return self.state is State.STOPPING
+        return self.state is KeptState.STOPPING
 
     async def _live_once(self) -> tuple[int | None, str]:
         """Start it and wait for its end; the exit code, and how it ended."""
-        self.state = State.STARTING
+        self.state = KeptState.STARTING
         try:
             await self._life.start()
         except (OSError, ServerUnfit) as error:
@@ -144,8 +144,8 @@ class Kept:
         return exit_code, how_it_ended(exit_code)
 
     async def _note_readiness(self) -> None:
-        if await self._life.until_ready() and self.state is State.STARTING:
-            self.state = State.RUNNING
+        if await self._life.until_ready() and self.state is KeptState.STARTING:
+            self.state = KeptState.RUNNING
             self.was_ready.set()
 
 

@@ -18,14 +18,14 @@ import msgspec
 from doubledecker.assembly import settings as reading
 from doubledecker.cli import folder
 from doubledecker.errors import BusAway, SettingInvalid
-from doubledecker.model.outcome import Kind
-from doubledecker.stages.simulation.record import Attempt, Record
+from doubledecker.model.outcome import OutcomeKind
+from doubledecker.stages.simulation.record import Record, RecordedTry
 from doubledecker.store import journal
 from doubledecker.store import partitions as store
 from doubledecker.store.partitions import Partition
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
-_KINDS = [kind.value for kind in Kind]
+_KINDS = [kind.value for kind in OutcomeKind]
 _PAGE = 1_000
 _MS = 1_000
 
@@ -61,19 +61,19 @@ def read(where: str | None, *, subscriber: str | None) -> Record:
     return Record(kept)
 
 
-def _attempt(row: _Row) -> Attempt:
+def _attempt(row: _Row) -> RecordedTry:
     if row.outcome not in _KINDS:
         raise SettingInvalid(f"an attempt has the outcome {row.outcome!r}; known are {', '.join(_KINDS)}")
     if row.took_ms < 0:
         raise SettingInvalid(f"an attempt took {row.took_ms} ms; it cannot be less than 0")
-    return Attempt(
+    return RecordedTry(
         at_s=_seconds(row.attempted_at or row.at),
         took_s=row.took_ms / _MS,
-        is_success=row.outcome == Kind.DELIVERED.value,
+        is_success=row.outcome == OutcomeKind.DELIVERED.value,
         event=row.batch,
         number=row.attempt,
         key=row.subscriber,
-        is_cut=row.outcome == Kind.TIMED_OUT.value,
+        is_cut=row.outcome == OutcomeKind.TIMED_OUT.value,
         arrived_s=_seconds(row.accepted_at) if row.accepted_at else None,
     )
 

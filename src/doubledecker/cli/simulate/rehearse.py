@@ -22,7 +22,7 @@ from doubledecker.stages.simulation import files, grid, runs
 from doubledecker.stages.simulation.fit import Fit, fit
 from doubledecker.stages.simulation.record import Record
 from doubledecker.stages.simulation.report import Replication, Report
-from doubledecker.stages.simulation.runs import Plan, Run, Runner
+from doubledecker.stages.simulation.runs import Run, Runner, RunPlan
 
 
 def rehearse(request: Request) -> None:
@@ -101,7 +101,7 @@ def _record(request: Request) -> Record:
     return record if request.duration is None else record.first(request.duration)
 
 
-def _plans(request: Request, fitted: Fit | None) -> dict[str, Plan]:
+def _plans(request: Request, fitted: Fit | None) -> dict[str, RunPlan]:
     """What to rehearse, by name: two to compare, one that was chosen, or all chains of the file."""
     settings = [(axis.path, _one_value(axis)) for axis in map(grid.parse, request.changes)]
     if request.duration is not None and fitted is None:
@@ -110,12 +110,12 @@ def _plans(request: Request, fitted: Fit | None) -> dict[str, Plan]:
     names = [plan.chain for plan in wanted]
     if len(set(names)) < len(names):
         names = list(request.compare or names)
-    common = Plan(wanted[0].source, "", tuple(settings), request.seed, request.replications, fit=fitted)
+    common = RunPlan(wanted[0].source, "", tuple(settings), request.seed, request.replications, fit=fitted)
     plans = {name: replace(common, source=one.source, chain=one.chain) for name, one in zip(names, wanted, strict=True)}
     return _sampled(plans)
 
 
-def _sampled(plans: dict[str, Plan]) -> dict[str, Plan]:
+def _sampled(plans: dict[str, RunPlan]) -> dict[str, RunPlan]:
     """All looked at in the same moments, so that they can be drawn over one another."""
     scenarios = [runs.scenario(plan) for plan in plans.values()]
     if len({one.duration for one in scenarios}) > 1:
@@ -130,13 +130,13 @@ def _one_value(axis: grid.Axis) -> grid.Value:
     return axis.values[0]
 
 
-def _find(request: Request, name: str, fitted: Fit | None) -> Plan:
+def _find(request: Request, name: str, fitted: Fit | None) -> RunPlan:
     """A chain of the file by its name, or the only chain of another file."""
     if request.file is not None:
         source = files.read(request.file)
         chains = runs.load(source, needs_dependency=fitted is None).chains
         if name in chains:
-            return Plan(source, name)
+            return RunPlan(source, name)
         if not Path(name).exists():
             raise SettingInvalid(f"{name!r} is neither a chain of {request.file} ({', '.join(chains)}) nor a file")
     other = files.read(Path(name))
@@ -145,20 +145,20 @@ def _find(request: Request, name: str, fitted: Fit | None) -> Plan:
         raise SettingInvalid(
             f"{name} has several chains ({', '.join(chains)}); compare two of them with: simulate {name} --compare A B"
         )
-    return Plan(other, next(iter(chains)))
+    return RunPlan(other, next(iter(chains)))
 
 
-def _of_file(request: Request, fitted: Fit | None) -> list[Plan]:
+def _of_file(request: Request, fitted: Fit | None) -> list[RunPlan]:
     assert request.file is not None
     source = files.read(request.file)
     scenario = runs.load(source, needs_dependency=fitted is None)
     if request.chain is not None:
         scenario.chain(request.chain)
-        return [Plan(source, request.chain)]
-    return [Plan(source, name) for name in scenario.chains]
+        return [RunPlan(source, request.chain)]
+    return [RunPlan(source, name) for name in scenario.chains]
 
 
-def _carry_out(request: Request, plans: Sequence[Plan]) -> list[Report]:
+def _carry_out(request: Request, plans: Sequence[RunPlan]) -> list[Report]:
     """A report for each plan, with a progress bar when someone watches."""
     runner = _spark() if request.with_spark else runs.in_processes(request.jobs)
     total = sum(len(runs.runs(plan)) for plan in plans)

@@ -9,7 +9,7 @@ from doubledecker import client, clock
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus import overview
-from doubledecker.cli.serve.keep import Kept, State
+from doubledecker.cli.serve.keep import Kept, KeptState
 from doubledecker.cli.trail import Trail
 from doubledecker.errors import DoubledeckerError
 from doubledecker.store import pipeline
@@ -57,7 +57,7 @@ async def follow(board: Board, settings: Settings) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def _follow(board: Board, bus: build.Bus) -> None:
+async def _follow(board: Board, bus: build.BusParts) -> None:
     while True:
         await bus.registry.refresh()
         known = bus.registry.snapshot.pushed_to
@@ -71,8 +71,8 @@ def _note_pipeline(board: Board, said: PipelineState) -> None:
     """Its process runs long before its Spark does; until that runs too it is starting."""
     is_up = said.run is not None and said.run.state == "running" and said.run.is_alive(clock.now_ms())
     for kept in board.kept:
-        if kept.name == PIPELINE and kept.state in {State.STARTING, State.RUNNING}:
-            kept.state = State.RUNNING if is_up else State.STARTING
+        if kept.name == PIPELINE and kept.state in {KeptState.STARTING, KeptState.RUNNING}:
+            kept.state = KeptState.RUNNING if is_up else KeptState.STARTING
 
 
 async def follow_readiness(board: Board, on_first: Callable[[], None]) -> None:
@@ -84,7 +84,7 @@ async def follow_readiness(board: Board, on_first: Callable[[], None]) -> None:
     # Anyone may ask that.
     async with client.AsyncBus(board.url, "") as bus:
         while True:
-            are_running = all(each.state is State.RUNNING for each in board.kept if each.kind in _AWAITED)
+            are_running = all(each.state is KeptState.RUNNING for each in board.kept if each.kind in _AWAITED)
             board.is_ready = are_running and await bus.is_ready()
             if board.is_ready and not was_ready:
                 was_ready = True

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from doubledecker.bus.overview import Overview, SubscriberView
 from doubledecker.cli import trail, words
-from doubledecker.cli.serve.keep import Kept, State
+from doubledecker.cli.serve.keep import Kept, KeptState
 from doubledecker.cli.up.board import Board
 
 # What is left of a line after a label and a number.
@@ -16,8 +16,8 @@ _SPARK_MAX = trail.KEPT_S
 _FIXED_LINES = 13
 _ROWS_MIN = 2
 _COLOURS = {"healthy": "green", "recovering": "yellow", "refusing": "yellow", "failing": "red"}
-_NEEDY_FIRST = (State.RESTARTING, State.STARTING, State.STOPPING, State.RUNNING, State.STOPPED)
-_STATE_COLOURS = {State.RUNNING: "green", State.RESTARTING: "red"}
+_NEEDY_FIRST = (KeptState.RESTARTING, KeptState.STARTING, KeptState.STOPPING, KeptState.RUNNING, KeptState.STOPPED)
+_STATE_COLOURS = {KeptState.RUNNING: "green", KeptState.RESTARTING: "red"}
 
 
 def render(board: Board, *, width: int, height: int, now_ms: int, foot: str) -> RenderableType:

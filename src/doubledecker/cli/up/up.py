@@ -50,7 +50,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class Plan:
+class UpPlan:
     """What to run, and on what."""
 
     settings: Settings
@@ -80,7 +80,7 @@ def _up(settings: Settings, data: Path, *, with_demo: bool, with_pipeline: bool)
     folder.prepare(data)
     settings = replace(settings, spark_conf=spark_conf.read(data, settings.spark_conf))
     console = Console()
-    plan = Plan(
+    plan = UpPlan(
         settings=settings,
         data=data,
         is_embedded=reading.variable("redis_url", os.environ) is None,
@@ -96,7 +96,7 @@ def _up(settings: Settings, data: Path, *, with_demo: bool, with_pipeline: bool)
 class _Up:
     """One run of `up`."""
 
-    def __init__(self, plan: Plan, console: Console) -> None:
+    def __init__(self, plan: UpPlan, console: Console) -> None:
         self._plan = plan
         self._console = console
         self._board = Board(boards.url_of(plan.settings), began_at=clock.now_ms())

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from doubledecker.assembly.settings import Settings
-from doubledecker.delivery.deliver import Load
+from doubledecker.delivery.deliver import DeliveryLoad
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.event import encode
 from doubledecker.model.position import Place
@@ -38,7 +38,7 @@ class Posting:
     round_s: float = ROUND_S
 
 
-class Row(NamedTuple):
+class LakeRow(NamedTuple):
     """An event as it is delivered, after its place: a plain tuple, as there are millions of them."""
 
     ms: int
@@ -53,7 +53,7 @@ class Row(NamedTuple):
         return Place(self.ms, self.n, self.lines)
 
 
-def to_rows(arrow: pa.RecordBatch) -> Iterator[tuple[Strand, Row]]:
+def to_rows(arrow: pa.RecordBatch) -> Iterator[tuple[Strand, LakeRow]]:
     """The rows of an Arrow batch, in order, each with its strand."""
     strands = {(each.partition, each.number): each for each in strands_in(arrow)}
     places = zip(*(arrow[name].to_pylist() for name in ("partition", "strand", "entry", "line")), strict=True)
@@ -61,7 +61,7 @@ def to_rows(arrow: pa.RecordBatch) -> Iterator[tuple[Strand, Row]]:
     for (partition, number, entry, line), event in zip(places, stored_events.events(arrow), strict=True):
         if entry != last:
             last, (ms, n) = entry, EntryId.parse(entry)
-        yield strands[partition, number], Row(ms, n, line + 1, event.topic, event.id, encode(event))
+        yield strands[partition, number], LakeRow(ms, n, line + 1, event.topic, event.id, encode(event))
 
 
 def strands_in(arrow: pa.RecordBatch) -> set[Strand]:
@@ -71,9 +71,9 @@ def strands_in(arrow: pa.RecordBatch) -> set[Strand]:
 
 
 @dataclass(frozen=True)
-class Parcel:
-    load: Load
-    rows: Sequence[Row]
+class ShardBatch:
+    load: DeliveryLoad
+    rows: Sequence[LakeRow]
 
     @property
     def last(self) -> Place:
@@ -86,7 +86,7 @@ class Parcel:
 
 
 @dataclass
-class Line:
+class ShardLine:
     """The rows of one strand that wait in a task; `why` it stopped before it was through with them, if it did."""
 
     strand: Strand
@@ -98,7 +98,7 @@ class Line:
     is_through: bool = False
     is_calling: bool = False
     news: asyncio.Event = field(default_factory=asyncio.Event)
-    _rows: deque[Row] = field(default_factory=deque)
+    _rows: deque[LakeRow] = field(default_factory=deque)
     _is_whole: bool = False
     _is_hurried: bool = False
 
@@ -106,7 +106,7 @@ class Line:
         place = self.reach.place
         self._after = (place.ms, place.n, place.lines)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: LakeRow) -> None:
         """Take a row in, unless it was done with before, or nothing more is to be done."""
         if not self.why and row[:3] > self._after:
             self._rows.append(row)
@@ -133,14 +133,14 @@ class Line:
         self.bytes = 0
         self.news.set()
 
-    async def next(self) -> Parcel | None:
+    async def next(self) -> ShardBatch | None:
         """The next batch, when it is full or there is no more to wait for; None at the end."""
         while not self.why:
             if self._rows and (self._is_ready or self._is_whole):
                 rows = [self._rows.popleft() for _ in range(self._fitting())]
                 self.bytes -= sum(len(row.message) for row in rows)
                 self._is_hurried = False
-                return Parcel(self._load(rows), rows)
+                return ShardBatch(self._load(rows), rows)
             if self._is_whole:
                 self.is_through = True
                 return None
@@ -148,8 +148,8 @@ class Line:
             await self.news.wait()
         return None
 
-    def _load(self, rows: Sequence[Row]) -> Load:
-        return Load(
+    def _load(self, rows: Sequence[LakeRow]) -> DeliveryLoad:
+        return DeliveryLoad(
             receiver=self.posting.subscriber,
             batch=batch_id(self.posting.ledger, self.strand, rows[0].place),
             parts=[row.message for row in rows],

@@ -26,7 +26,7 @@ from doubledecker.pipeline import session, steps
 from doubledecker.pipeline.bulk import posting, scan_ranges
 from doubledecker.pipeline.bulk.batches import Posting
 from doubledecker.pipeline.bulk.posting import Posted
-from doubledecker.pipeline.bulk.scan_ranges import Bounds, Leg, Load
+from doubledecker.pipeline.bulk.scan_ranges import Bounds, FileSpan, Leg
 from doubledecker.pipeline.lake import frames, versions
 from doubledecker.pipeline.lake.versions import Version
 from doubledecker.pipeline.land import journal_reader, landing
@@ -45,7 +45,7 @@ _log = log.get("bulk")
 
 
 @dataclass(frozen=True)
-class Standing:
+class BulkState:
     """A subscriber, how far it has come, and, by partition where it fails, when it is to be probed."""
 
     subscriber: Subscriber
@@ -110,7 +110,7 @@ class Bulk:
         """Serve nobody else; what is under way ends with its Spark job."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _look(self) -> list[Standing]:
+    async def _look(self) -> list[BulkState]:
         """Everyone that bulk delivery has to do with; those that are live again are ended, or seen to their end."""
         async with journal_reader.connected(Access.by(self.settings)) as bus:
             await registry.refresh(bus.home, self._known)
@@ -121,7 +121,7 @@ class Bulk:
                     await self._see_off(bus, token, course)
             states = [(partition.index, await receivers.states(partition, tokens)) for partition in bus.all]
         return [
-            Standing(
+            BulkState(
                 self._known.subscribers[token],
                 course,
                 {index: int(of[token].retry_at) for index, of in states if of[token].failures > 0},
@@ -137,7 +137,7 @@ class Bulk:
         elif scan_ranges.is_through(course) and token not in self._running:
             await bulk.forget(bus.home, token)
 
-    def _start(self, found: list[Standing], seen: Version) -> bool:
+    def _start(self, found: list[BulkState], seen: Version) -> bool:
         """Serve those who are due, who waited longest first; says whether someone has to wait for a core."""
         landed = checkpoints.landed(seen, self.settings.partitions)
         is_left = False
@@ -155,7 +155,7 @@ class Bulk:
                 continue
             since = moment.from_ms(min(reach.place.ms for reach in due.values()))
             held = seen.parts(since=since, topics=whose.course.topics)
-            files = [Load.of(part, now_ms=clock.now_ms()) for part in held]
+            files = [FileSpan.of(part, now_ms=clock.now_ms()) for part in held]
             bounds = Bounds(rows_max=scan_ranges.PROBE_ROWS_MAX) if whose.is_failing else Bounds()
             planned = scan_ranges.plan(due, ends, files, bounds)
             self._served_at[token] = time.monotonic()
@@ -163,13 +163,13 @@ class Bulk:
             self._running[token] = (cores, whose.is_failing, future)
         return is_left
 
-    def _is_due(self, whose: Standing) -> bool:
+    def _is_due(self, whose: BulkState) -> bool:
         trouble = self._troubles.get(whose.subscriber.token)
         if trouble is not None and trouble.again_s > time.monotonic():
             return False
         return whose.probe_at is None or whose.probe_at <= clock.now_ms()
 
-    def _cores_for(self, whose: Standing) -> int:
+    def _cores_for(self, whose: BulkState) -> int:
         """How many tasks a subscriber gets now; none when too many are under way."""
         cores = session.cores(self.spark)
         if whose.is_failing:
@@ -178,7 +178,7 @@ class Bulk:
         taken = sum(each for each, is_failing, _ in self._running.values() if not is_failing)
         return min(whose.subscriber.concurrency, max(1, cores - 1) - taken)
 
-    def _serve(self, whose: Standing, planned: list[Leg], seen: Version, tasks: int) -> _Served:
+    def _serve(self, whose: BulkState, planned: list[Leg], seen: Version, tasks: int) -> _Served:
         """One round of one subscriber, in a thread of its own."""
         began_s = time.monotonic()
         ledger = bulk.ledger_of(whose.subscriber.token)

@@ -26,11 +26,11 @@ from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway, OutOfDescriptors
 from doubledecker.model.settlement import FIRST, Settlement
 from doubledecker.model.shard import Reach, Strand
-from doubledecker.pipeline.bulk.batches import Line, Parcel, Posting, strands_in, to_rows
+from doubledecker.pipeline.bulk.batches import Posting, ShardBatch, ShardLine, strands_in, to_rows
 from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.store import bulk, receivers, registry, subscribers
-from doubledecker.store.bulk import Step
+from doubledecker.store.bulk import BulkStep
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.receivers import Answer, Permit
 
@@ -70,7 +70,7 @@ def post_rows(batches: Iterable[pa.RecordBatch], *, posting: Posting) -> Iterato
     yield pa.RecordBatch.from_pylist(told, schema=TOLD)
 
 
-async def _post(batches: Iterable[pa.RecordBatch], posting: Posting) -> list[Line]:
+async def _post(batches: Iterable[pa.RecordBatch], posting: Posting) -> list[ShardLine]:
     settings = posting.settings
     log.configure(level=settings.log_level, as_json=settings.log_json)
     access = Access.by(settings)
@@ -85,7 +85,7 @@ class Poster:
     def __init__(
         self, posting: Posting, bus: Partitions, deliverer: Deliverer, reaches: Mapping[Strand, Reach]
     ) -> None:
-        self.lines: dict[Strand, Line] = {}
+        self.lines: dict[Strand, ShardLine] = {}
         self._posting = posting
         self._subscriber = posting.subscriber
         self._bus = bus
@@ -138,9 +138,9 @@ class Poster:
         for strand in strands_in(arrow) - self.lines.keys():
             self._line(strand).stop(self._why_over)
 
-    def _line(self, strand: Strand) -> Line:
+    def _line(self, strand: Strand) -> ShardLine:
         reach = self._reaches.get(strand, Reach())
-        line = self.lines[strand] = Line(strand, reach, self._posting)
+        line = self.lines[strand] = ShardLine(strand, reach, self._posting)
         if reach.retry_at > clock.now_ms():
             line.stop("to be tried again later")
         return line
@@ -162,7 +162,7 @@ class Poster:
                     line.hurry()
             await self._progress.wait()
 
-    async def _serve(self, line: Line) -> None:
+    async def _serve(self, line: ShardLine) -> None:
         """Post what a line holds, a batch at a time, for as long as it may go on."""
         while (parcel := await line.next()) is not None:
             line.is_calling = True
@@ -171,7 +171,7 @@ class Poster:
             line.is_calling = False
             self._progress.set()
 
-    async def _deliver(self, line: Line, parcel: Parcel) -> None:
+    async def _deliver(self, line: ShardLine, parcel: ShardBatch) -> None:
         """Post one batch, unless the round is over, and write it down; stops the line when it cannot go on."""
         partition = self._bus.all[line.strand.partition]
         permit = await self._take_permit(partition)
@@ -228,11 +228,11 @@ class Poster:
             self._end("changed")
         self._version = version
 
-    async def _write(self, line: Line, parcel: Parcel, attempted: Attempted) -> bool:
+    async def _write(self, line: ShardLine, parcel: ShardBatch, attempted: Attempted) -> bool:
         """Write down what came of an attempt; returns whether the strand was still this task's to move."""
         is_delivered = attempted.outcome.is_delivered
         reach = Reach(parcel.last) if is_delivered else line.reach.failed(retry_at=_retry_at(attempted.settlement))
-        step = Step(
+        step = BulkStep(
             line.strand,
             line.reach,
             reach,

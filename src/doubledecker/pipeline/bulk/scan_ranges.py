@@ -35,7 +35,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Load:
+class FileSpan:
     """What a file holds: from when to when its rows are, how many, how large."""
 
     first_ms: int
@@ -44,7 +44,7 @@ class Load:
     bytes: int
 
     @classmethod
-    def of(cls, part: Part, *, now_ms: int) -> "Load":
+    def of(cls, part: Part, *, now_ms: int) -> "FileSpan":
         """A file that does not say is taken to reach over all times."""
         first_ms = moment.to_ms(part.at_min) if part.at_min else 0
         return cls(first_ms, moment.to_ms(part.at_max) if part.at_max else now_ms, part.rows, part.size)
@@ -84,7 +84,7 @@ def due(course: Course, upto: Mapping[int, Place], *, now_ms: int) -> dict[Stran
 
 
 def plan(
-    reaches: Mapping[Strand, Reach], upto: Mapping[int, Place], files: Sequence[Load], bounds: Bounds
+    reaches: Mapping[Strand, Reach], upto: Mapping[int, Place], files: Sequence[FileSpan], bounds: Bounds
 ) -> list[Leg]:
     """The legs of one round; of many the one that is furthest along is among them, so that the new is not held up."""
     found = []
@@ -102,7 +102,7 @@ def plan(
     return found if len(found) <= _LEGS_MAX else [*found[: _LEGS_MAX - 1], found[-1]]
 
 
-def _horizon(files: Sequence[Load], since_ms: int, end_ms: int, bounds: Bounds) -> int:
+def _horizon(files: Sequence[FileSpan], since_ms: int, end_ms: int, bounds: Bounds) -> int:
     """The time up to which a leg that begins at `since_ms` stays within its bounds; a millisecond at least."""
     low, high = since_ms + 1, max(since_ms + 1, end_ms)
     if _share(files, since_ms, high, bounds) <= 1:
@@ -113,7 +113,7 @@ def _horizon(files: Sequence[Load], since_ms: int, end_ms: int, bounds: Bounds) 
     return low
 
 
-def _share(files: Sequence[Load], since_ms: int, until_ms: int, bounds: Bounds) -> float:
+def _share(files: Sequence[FileSpan], since_ms: int, until_ms: int, bounds: Bounds) -> float:
     """What the files hold between two moments, as a share of the bounds; rows are taken to lie evenly in a file."""
     rows = size = 0.0
     for file in files:

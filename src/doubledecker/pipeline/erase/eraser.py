@@ -32,7 +32,7 @@ from doubledecker.pipeline import search
 from doubledecker.pipeline.erase import rewrite, tombstones
 from doubledecker.pipeline.lake import versions
 from doubledecker.pipeline.land import journal_reader, landing
-from doubledecker.pipeline.search import Ground
+from doubledecker.pipeline.search import SparkReadContext
 from doubledecker.pipeline.steps import Round
 from doubledecker.store import pipeline_jobs
 from doubledecker.store.pipeline_jobs import ERASURES
@@ -48,7 +48,7 @@ _decode = msgspec.json.Decoder(Erasure).decode
 class Eraser:
     """Carries erasures out, the oldest first."""
 
-    ground: Ground
+    ground: SparkReadContext
     _began_at: int = field(default_factory=clock.now_ms)
 
     def round(self) -> Round:

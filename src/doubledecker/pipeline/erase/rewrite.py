@@ -11,9 +11,9 @@ from doubledecker.errors import LakeUnfit
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
 from doubledecker.pipeline.lake import files, frames, versions
-from doubledecker.pipeline.lake.tables import Part, Table, WrittenFile
+from doubledecker.pipeline.lake.tables import LakeTable, Part, WrittenFile
 from doubledecker.pipeline.land import landing
-from doubledecker.pipeline.search import Ground
+from doubledecker.pipeline.search import SparkReadContext
 
 # Files that one commit replaces: enough to keep all cores busy, few enough to be done again.
 _FILES_MAX = 64
@@ -21,7 +21,7 @@ _FILES_MAX = 64
 _TRIES = 20
 
 
-def leave_out(ground: Ground, erasure: Erasure) -> int:
+def leave_out(ground: SparkReadContext, erasure: Erasure) -> int:
     """Rewrite all files that hold events to be erased; returns how many events those were."""
     table = landing.table_of(ground.root, "events")
     gone = 0
@@ -38,13 +38,13 @@ def leave_out(ground: Ground, erasure: Erasure) -> int:
     raise LakeUnfit(f"the files of {table.uri} change faster than they can be rewritten")
 
 
-def delete_removed(ground: Ground) -> None:
+def delete_removed(ground: SparkReadContext) -> None:
     """Delete, now, the files that are in the table no more; whoever still reads an older version has to begin again."""
     table = landing.table_of(ground.root, "events").open()
     table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=False)
 
 
-def _holding(ground: Ground, table: Table, erasure: Erasure) -> list[tuple[Part, int]]:
+def _holding(ground: SparkReadContext, table: LakeTable, erasure: Erasure) -> list[tuple[Part, int]]:
     """The files that hold events to be erased, and how many."""
     seen = versions.of(table)
     before = moment.from_ms(erasure.before_ms)
@@ -60,11 +60,11 @@ def _holding(ground: Ground, table: Table, erasure: Erasure) -> list[tuple[Part,
     return [(part, counts[part.name]) for part in likely if part.name in counts]
 
 
-def _rewrite(ground: Ground, table: Table, erasure: Erasure, parts: Sequence[Part]) -> list[WrittenFile]:
+def _rewrite(ground: SparkReadContext, table: LakeTable, erasure: Erasure, parts: Sequence[Part]) -> list[WrittenFile]:
     return files.in_tasks(ground.spark, partial(_write_again, table=table, erasure=erasure), parts)
 
 
-def _write_again(part: Part, *, table: Table, erasure: Erasure) -> Iterator[WrittenFile]:
+def _write_again(part: Part, *, table: LakeTable, erasure: Erasure) -> Iterator[WrittenFile]:
     """In a task: read a file and write it without what is erased."""
     kept = (batch.filter(pc.invert(_is_meant(batch, erasure))) for batch in files.read(table, part))
     return files.write(table, (batch for batch in kept if batch.num_rows))

@@ -14,7 +14,7 @@ from doubledecker.lake.arrow import MOMENT
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
 from doubledecker.pipeline.lake import files
-from doubledecker.pipeline.lake.tables import Table
+from doubledecker.pipeline.lake.tables import LakeTable
 
 _SCHEMA = pa.schema(
     [
@@ -30,9 +30,9 @@ _SCHEMA = pa.schema(
 _DDL = "name string, topic string, before_ms long"
 
 
-def table_of(root: str) -> Table:
+def table_of(root: str) -> LakeTable:
     """Where they are kept."""
-    return Table(f"{root.rstrip('/')}/erasures", _SCHEMA, ("date",))
+    return LakeTable(f"{root.rstrip('/')}/erasures", _SCHEMA, ("date",))
 
 
 def write(root: str, id_: str, erasure: Erasure) -> None:

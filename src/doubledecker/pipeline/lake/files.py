@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from doubledecker.lake import arrow, commits
 from doubledecker.lake.commits import is_local, system_of
-from doubledecker.pipeline.lake.tables import Part, Table, WrittenFile
+from doubledecker.pipeline.lake.tables import LakeTable, Part, WrittenFile
 
 # A row group: large enough to compress well, small enough to hold.
 _CHUNK_ROWS = 131_072
@@ -53,7 +53,7 @@ class _OpenFile:
     at_max: str = ""
 
 
-def write(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[WrittenFile]:
+def write(table: LakeTable, batches: Iterable[pa.RecordBatch]) -> Iterator[WrittenFile]:
     """Write all rows; yields each file when it is whole. When it fails, such as on a full disk, it leaves no file."""
     system = system_of(table.uri)
     begun: list[_OpenFile] = []
@@ -67,7 +67,7 @@ def write(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[WrittenFi
 
 
 def _write(
-    table: Table, system: fs.FileSystem, batches: Iterable[pa.RecordBatch], begun: list[_OpenFile]
+    table: LakeTable, system: fs.FileSystem, batches: Iterable[pa.RecordBatch], begun: list[_OpenFile]
 ) -> Iterator[WrittenFile]:
     """Write all rows; notes the files in `begun`."""
     kept = pa.schema([column for column in table.schema if column.name not in table.partition_by])
@@ -122,7 +122,7 @@ def _told(file: WrittenFile) -> dict[str, object]:
     return {"path": file.path, "size": file.size, "rows": file.rows, "more": json.dumps(more)}
 
 
-def read(table: Table, part: Part) -> Iterator[pa.RecordBatch]:
+def read(table: LakeTable, part: Part) -> Iterator[pa.RecordBatch]:
     """The rows of a file, in the columns that rows are given in today, some at a time."""
     with system_of(table.uri).open_input_file(unquote(part.path)) as source:
         for batch in pq.ParquetFile(source).iter_batches(batch_size=_BATCH_ROWS):
@@ -133,7 +133,7 @@ def read(table: Table, part: Part) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_arrays(arrays, schema=table.given)
 
 
-def _chunks(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _chunks(table: LakeTable, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Rows with their date, gathered."""
     gathered: list[pa.RecordBatch] = []
     rows = size = 0
@@ -148,7 +148,7 @@ def _chunks(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Tabl
         yield pa.Table.from_batches(gathered)
 
 
-def _by_folder(table: Table, chunk: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
+def _by_folder(table: LakeTable, chunk: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.Table]]:
     """The rows of each folder, in the order in which they came: the sort is stable."""
     folders = chunk.select(table.partition_by).group_by(table.partition_by, use_threads=False).aggregate([])
     ordered = chunk
@@ -162,7 +162,9 @@ def _by_folder(table: Table, chunk: pa.Table) -> Iterator[tuple[tuple[str, ...],
         first = end
 
 
-def _open(table: Table, system: fs.FileSystem, folder: tuple[str, ...], schema: pa.Schema, *, rows: int) -> _OpenFile:
+def _open(
+    table: LakeTable, system: fs.FileSystem, folder: tuple[str, ...], schema: pa.Schema, *, rows: int
+) -> _OpenFile:
     values = dict(zip(table.partition_by, folder, strict=True))
     inner = "/".join(f"{name}={quote(value, safe='')}" for name, value in values.items())
     path = posixpath.join(inner, f"{uuid4()}.parquet")
@@ -173,7 +175,7 @@ def _open(table: Table, system: fs.FileSystem, folder: tuple[str, ...], schema: 
     return _OpenFile(path, values, stream, writer)
 
 
-def _indexed(table: Table, rows: int) -> dict[str, dict[str, float]] | None:
+def _indexed(table: LakeTable, rows: int) -> dict[str, dict[str, float]] | None:
     """Bloom filters, one for each row group, made for as many values as the first group has rows.
 
     They are the index by which an event is found by its id. They are part of the file, so that whatever rewrites a
@@ -190,7 +192,7 @@ def _add(file: _OpenFile, rows: pa.Table) -> None:
     file.at_min, file.at_max = min(file.at_min or least, least), max(file.at_max, most)
 
 
-def _close(table: Table, system: fs.FileSystem, file: _OpenFile) -> WrittenFile:
+def _close(table: LakeTable, system: fs.FileSystem, file: _OpenFile) -> WrittenFile:
     file.writer.close()
     file.stream.close()
     if is_local(table.uri):
@@ -201,7 +203,7 @@ def _close(table: Table, system: fs.FileSystem, file: _OpenFile) -> WrittenFile:
     return WrittenFile(quote(file.path, safe="/="), told.size, file.rows, file.values, file.at_min, file.at_max)
 
 
-def discard(table: Table, written: Iterable[WrittenFile]) -> None:
+def discard(table: LakeTable, written: Iterable[WrittenFile]) -> None:
     """Delete files that will never be part of the table."""
     for file in written:
         system_of(table.uri).delete_file(unquote(file.path))

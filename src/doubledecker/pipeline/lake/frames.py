@@ -7,13 +7,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as columns
 
 from doubledecker.lake import arrow
-from doubledecker.pipeline.lake.tables import Table
+from doubledecker.pipeline.lake.tables import LakeTable
 from doubledecker.pipeline.lake.versions import Version
 
 
 def landed(
     spark: SparkSession,
-    table: Table,
+    table: LakeTable,
     seen: Version,
     *,
     since: datetime | None = None,
@@ -32,7 +32,7 @@ def landed(
     return frame
 
 
-def of(spark: SparkSession, table: Table, paths: list[str]) -> DataFrame:
+def of(spark: SparkSession, table: LakeTable, paths: list[str]) -> DataFrame:
     """The rows of some of a table's files."""
     reader = spark.read.schema(arrow.ddl(table.schema)).option("basePath", table.uri)
     # Spark reads no files at all only as a frame without rows.

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from doubledecker.pipeline.erase import tombstones
 from doubledecker.pipeline.lake import files, versions
-from doubledecker.pipeline.lake.tables import Part, Table, WrittenFile
+from doubledecker.pipeline.lake.tables import LakeTable, Part, WrittenFile
 from doubledecker.pipeline.lake.versions import Version
 from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.metrics import measures
@@ -102,7 +102,7 @@ def tend(
     return Tended(joined, removed, dropped)
 
 
-def _tables(root: str) -> Iterator[tuple[str, Table]]:
+def _tables(root: str) -> Iterator[tuple[str, LakeTable]]:
     """All tables whose files are joined, by name."""
     for name in landing.TABLES:
         yield name, landing.table_of(root, name)
@@ -111,7 +111,7 @@ def _tables(root: str) -> Iterator[tuple[str, Table]]:
         yield streaming.QUARANTINE, refused_rows.table_of(quarantine)
 
 
-def _all(root: str) -> Iterator[Table]:
+def _all(root: str) -> Iterator[LakeTable]:
     """All tables of a lake."""
     yield from (table for _, table in _tables(root))
     yield from (measures.table_of(root, name) for name in measures.TABLES)
@@ -141,7 +141,7 @@ def _before(seen: Version, day: date, *, topics: set[str] | None = None) -> list
     return [part for part in seen.parts(until=until, topics=topics) if part.values["date"] < str(day)]
 
 
-def _clean(table: Table) -> int:
+def _clean(table: LakeTable) -> int:
     # Files of rounds that were never committed are in no version: only a full look finds them. Files that a commit
     # removed are kept for as long; that the log remembers them for longer (tables.py) is for erasures.
     removed = table.open().vacuum(
@@ -171,12 +171,12 @@ def _packed(small: list[Part]) -> Iterator[list[Part]]:
         yield some
 
 
-def _drop(table: Table, old: list[Part]) -> int:
+def _drop(table: LakeTable, old: list[Part]) -> int:
     """Take files out of a table; if somebody has replaced one at this moment, they are as old the next time."""
     return sum(part.rows for part in old) if old and versions.swap(table, old, []) else 0
 
 
-def _join(spark: SparkSession, table: Table, crowds: list[list[Part]]) -> int:
+def _join(spark: SparkSession, table: LakeTable, crowds: list[list[Part]]) -> int:
     """Join files, a task for each that they become; returns how many are gone."""
     gone = 0
     for first in range(0, len(crowds), _JOINED_TOGETHER):
@@ -191,6 +191,6 @@ def _join(spark: SparkSession, table: Table, crowds: list[list[Part]]) -> int:
     return gone
 
 
-def _write_together(crowd: list[Part], *, table: Table) -> Iterator[WrittenFile]:
+def _write_together(crowd: list[Part], *, table: LakeTable) -> Iterator[WrittenFile]:
     """In a task: the rows of some files to one."""
     return files.write(table, chain.from_iterable(files.read(table, part) for part in crowd))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from msgspec import UNSET, Raw
 
-from doubledecker.model.event import DEFAULT_TENANT, Event
+from doubledecker.model.event import DEFAULT_TENANT, AcceptedEvent
 
 COLUMNS = (
     *("topic", "type", "url", "timestamp", "data", "id", "tenant", "key", "traceparent"),
@@ -13,11 +13,11 @@ COLUMNS = (
 )
 
 
-def events(arrow: pa.RecordBatch) -> Iterator[Event]:
+def events(arrow: pa.RecordBatch) -> Iterator[AcceptedEvent]:
     """The event of each row, in order."""
     values = (arrow[name].to_pylist() for name in COLUMNS)
     for topic, type_, url, t, data, id_, tenant, key, trace, replay, replay_of in zip(*values, strict=True):
-        yield Event(
+        yield AcceptedEvent(
             topic,
             type_,
             UNSET if url is None else url,

@@ -137,7 +137,7 @@ class TableSize:
 
 
 @dataclass(frozen=True)
-class Table:
+class LakeTable:
     """One table of the lake: where it is, its columns, and which of them its folders are named for."""
 
     uri: str

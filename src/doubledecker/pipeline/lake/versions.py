@@ -25,7 +25,7 @@ from doubledecker.lake import checkpoints, commits
 from doubledecker.lake.arrow import MOMENT
 from doubledecker.lake.commits import Commit, Stamp
 from doubledecker.pipeline.lake import tables
-from doubledecker.pipeline.lake.tables import Change, Part, Table, TableSize, WrittenFile
+from doubledecker.pipeline.lake.tables import Change, LakeTable, Part, TableSize, WrittenFile
 
 # Others commit every few seconds at most, and a commit takes milliseconds.
 _TRIES = 20
@@ -53,7 +53,7 @@ class _Stats(msgspec.Struct):
 class Version:
     """One version of a table."""
 
-    table: Table
+    table: LakeTable
     number: int
     files: pa.Table
     marks: Mapping[str, int | None]
@@ -139,7 +139,7 @@ class Version:
 class _Follower:
     """The newest version of one table, for all threads of the process."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: LakeTable) -> None:
         self._table = table
         self._lock = threading.Lock()
         self._newest: Version | None = None
@@ -161,14 +161,14 @@ _followers: dict[tuple[str, tuple[str, ...]], _Follower] = {}
 _followers_lock = threading.Lock()
 
 
-def of(table: Table, *, partitions: int = 0) -> Version:
+def of(table: LakeTable, *, partitions: int = 0) -> Version:
     """The table as it is now, with the marks of a bus with so many partitions; made when there is none."""
     with _followers_lock:
         follower = _followers.setdefault((table.uri, tuple(table.schema.names)), _Follower(table))
     return follower.look(checkpoints.names(partitions))
 
 
-def swap(table: Table, former: Collection[Part], latter: Iterable[WrittenFile], *, is_new: bool = True) -> bool:
+def swap(table: LakeTable, former: Collection[Part], latter: Iterable[WrittenFile], *, is_new: bool = True) -> bool:
     """Put files in the place of others; says no, and changes nothing, if somebody else has replaced one of them.
 
     Delta itself would let this pass beside a compaction of the same files, and their rows would be there twice: so it
@@ -185,7 +185,7 @@ def swap(table: Table, former: Collection[Part], latter: Iterable[WrittenFile], 
     raise LakeUnfit(f"others commit to {table.uri} all the time")
 
 
-def shorten(table: Table, *, commits_min: int = _COMMITS_MIN) -> None:
+def shorten(table: LakeTable, *, commits_min: int = _COMMITS_MIN) -> None:
     """Write a checkpoint when there are many commits after the last, and remove commits that are no longer kept."""
     seen = of(table)
     if seen.version() - commits.checkpointed(table.uri) >= max(commits_min, seen.size.files // _FILES_A_COMMIT):
@@ -201,7 +201,7 @@ def _is_there(version: Version) -> bool:
     return version.stamp is not None and version.stamp == commits.stamp(version.table.uri, version.number)
 
 
-def _load(table: Table, names: Iterable[str]) -> Version:
+def _load(table: LakeTable, names: Iterable[str]) -> Version:
     """Open the table, and take from it what a version has."""
     opened = table.open()
     schema = pa.schema([*_COLUMNS, *((f"{_IN}{name}", pa.string()) for name in table.partition_by)])

@@ -19,7 +19,7 @@ from doubledecker.lake import journals
 from doubledecker.model.entry_id import FIRST, EntryId
 from doubledecker.store import journal, memory, partitions
 from doubledecker.store import journal_ranges as ranges
-from doubledecker.store.journal import Entry
+from doubledecker.store.journal import JournalEntry
 from doubledecker.store.journal_ranges import Extent
 from doubledecker.store.partitions import Partition, Partitions
 
@@ -45,25 +45,25 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Slice:
+class JournalSlice:
     """A range of one partition's journal: entries after `after`, up to and with `upto`."""
 
     partition: int
     after: EntryId
     upto: EntryId
 
-    def cut(self, parts: int, *, first: EntryId) -> list["Slice"]:
+    def cut(self, parts: int, *, first: EntryId) -> list["JournalSlice"]:
         """Split by time into at most so many; `first` is where the journal begins to hold something."""
         begin = max(self.after.ms, first.ms)
         span = max(0, self.upto.ms - begin)
         parts = max(1, min(parts, span))
         inner = [EntryId(begin + span * i // parts, 0) for i in range(1, parts)]
         bounds = [self.after, *(each for each in inner if self.after < each < self.upto), self.upto]
-        return [Slice(self.partition, after, upto) for after, upto in pairwise(bounds)]
+        return [JournalSlice(self.partition, after, upto) for after, upto in pairwise(bounds)]
 
 
 @dataclass(frozen=True)
-class Held:
+class JournalFill:
     """About how many bytes a reader of a journal gets, and how full the journals of the fullest server are."""
 
     bytes: int
@@ -82,7 +82,7 @@ async def connected(access: Access, *, patience_s: float = PATIENCE_S) -> AsyncI
         await found.close()
 
 
-async def held(access: Access, name: str, rules: MemoryRules) -> Held:
+async def held(access: Access, name: str, rules: MemoryRules) -> JournalFill:
     """How much a journal holds, landed or not, and how full the journals are."""
     size, share = 0, 0.0
     async with connected(access) as bus:
@@ -92,7 +92,7 @@ async def held(access: Access, name: str, rules: MemoryRules) -> Held:
             together = sum(int(state.get(f"{each}_bytes", 0)) for state in states for each in journal.NAMES)
             most = rules.journals_max(rules.limit_of((await memory.usage(parts[0])).bytes_max))
             share = max(share, together / max(1, most))
-    return Held(size, share)
+    return JournalFill(size, share)
 
 
 async def extents(access: Access, name: str, after: Mapping[int, EntryId] | None = None) -> dict[int, Extent]:
@@ -105,7 +105,7 @@ async def extents(access: Access, name: str, after: Mapping[int, EntryId] | None
     return found
 
 
-def pages(access: Access, name: str, part: Slice, *, fails_on_loss: bool) -> Iterator[Sequence[Entry]]:
+def pages(access: Access, name: str, part: JournalSlice, *, fails_on_loss: bool) -> Iterator[Sequence[JournalEntry]]:
     """The entries of a slice, in order, a bounded number of bytes at a time."""
     with asyncio.Runner() as runner:
         bus = runner.run(
@@ -119,11 +119,13 @@ def pages(access: Access, name: str, part: Slice, *, fails_on_loss: bool) -> Ite
             runner.run(bus.close())
 
 
-def _walk(partition: Partition, name: str, part: Slice, *, fails_on_loss: bool) -> AsyncIterator[Sequence[Entry]]:
+def _walk(
+    partition: Partition, name: str, part: JournalSlice, *, fails_on_loss: bool
+) -> AsyncIterator[Sequence[JournalEntry]]:
     return journals.walk(partition, name, after=part.after, upto=part.upto, fails_on_loss=fails_on_loss, asks=patiently)
 
 
-async def _next(walk: AsyncIterator[Sequence[Entry]]) -> Sequence[Entry]:
+async def _next(walk: AsyncIterator[Sequence[JournalEntry]]) -> Sequence[JournalEntry]:
     async for entries in walk:
         return entries
     return ()
@@ -138,12 +140,12 @@ async def reach(
     """
     share = max(1, rows // max(1, len(start)))
     async with connected(access) as bus:
-        parts = [Slice(index, after, end[index]) for index, after in start.items()]
+        parts = [JournalSlice(index, after, end[index]) for index, after in start.items()]
         ends = await asyncio.gather(*(_reach(bus.all[part.partition], name, part, rows=share) for part in parts))
     return {part.partition: upto for part, upto in zip(parts, ends, strict=True)}
 
 
-async def _reach(partition: Partition, name: str, part: Slice, *, rows: int) -> EntryId:
+async def _reach(partition: Partition, name: str, part: JournalSlice, *, rows: int) -> EntryId:
     seen, reached = 0, part.after
     async for entries in _walk(partition, name, part, fails_on_loss=False):
         for entry in entries:

@@ -27,9 +27,9 @@ from doubledecker.lake import arrow, checkpoints, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import session
 from doubledecker.pipeline.lake import files, versions
-from doubledecker.pipeline.lake.tables import Table, TableSize, WrittenFile
+from doubledecker.pipeline.lake.tables import LakeTable, TableSize, WrittenFile
 from doubledecker.pipeline.land import journal_reader
-from doubledecker.pipeline.land.journal_reader import Access, Held, Slice
+from doubledecker.pipeline.land.journal_reader import Access, JournalFill, JournalSlice
 from doubledecker.store import journal
 from doubledecker.store.journal_ranges import Extent
 
@@ -59,10 +59,10 @@ class Landed:
     size: TableSize
 
 
-def table_of(root: str, name: str) -> Table:
+def table_of(root: str, name: str) -> LakeTable:
     """Where a journal's rows go."""
     schema = arrow.schema(rows.layout(name)).append(pa.field("date", pa.date32()))
-    return Table(f"{root.rstrip('/')}/{name}", schema, TABLES[name], _INDEXED.get(name, ()))
+    return LakeTable(f"{root.rstrip('/')}/{name}", schema, TABLES[name], _INDEXED.get(name, ()))
 
 
 def archive_of(root: str) -> str:
@@ -92,7 +92,7 @@ class Pace:
     bytes_min: int
     rules: MemoryRules = field(default_factory=MemoryRules)
 
-    def is_due(self, held: Held, *, least: int, since_s: float) -> bool:
+    def is_due(self, held: JournalFill, *, least: int, since_s: float) -> bool:
         """By how much the journal holds, the least that it held since the last commit, and how long ago that was.
 
         What has landed stays in the journal until it is trimmed, so what waits is by how much it has grown. Nothing
@@ -157,9 +157,9 @@ def land(spark: SparkSession, access: Access, root: str, name: str, *, archive: 
     return Landed(sum(file.rows for file in written), len(written), has_more, from_ms, versions.of(table).size)
 
 
-def plan(begin: Mapping[int, EntryId], extents: Mapping[int, Extent], *, cores: int) -> list[Slice]:
+def plan(begin: Mapping[int, EntryId], extents: Mapping[int, Extent], *, cores: int) -> list[JournalSlice]:
     """The slices of one round: all that is new, cut so that every core has some, or as much as one commit takes."""
-    found: list[Slice] = []
+    found: list[JournalSlice] = []
     fair = -(-cores // max(1, len(extents)))
     most = max(1, _SLICES_MAX // max(1, len(extents)))
     for index, extent in extents.items():
@@ -168,15 +168,17 @@ def plan(begin: Mapping[int, EntryId], extents: Mapping[int, Extent], *, cores: 
             continue
         # As many for each core: with three for two cores, one would wait for the other's second.
         wanted = 1 if extent.bytes < _SMALL_BYTES else fair * -(-extent.bytes // (fair * _SLICE_BYTES))
-        found += Slice(index, after, last).cut(wanted, first=first)[:most]
+        found += JournalSlice(index, after, last).cut(wanted, first=first)[:most]
     return found
 
 
-def _write(spark: SparkSession, access: Access, name: str, table: Table, slices: list[Slice]) -> list[WrittenFile]:
+def _write(
+    spark: SparkSession, access: Access, name: str, table: LakeTable, slices: list[JournalSlice]
+) -> list[WrittenFile]:
     return files.in_tasks(spark, partial(_write_slice, access=access, name=name, table=table), slices)
 
 
-def _write_slice(part: Slice, *, access: Access, name: str, table: Table) -> Iterator[WrittenFile]:
+def _write_slice(part: JournalSlice, *, access: Access, name: str, table: LakeTable) -> Iterator[WrittenFile]:
     """In a task: read a slice, and write it."""
     shape = rows.layout(name)
     # What was cut meanwhile is written down by the bus as a gap; the archive goes on.
@@ -184,7 +186,7 @@ def _write_slice(part: Slice, *, access: Access, name: str, table: Table) -> Ite
     return files.write(table, (arrow.to_batch(shape, entries, partition=part.partition) for entries in pages))
 
 
-def _ends(slices: Iterable[Slice]) -> dict[int, EntryId]:
+def _ends(slices: Iterable[JournalSlice]) -> dict[int, EntryId]:
     ends: dict[int, EntryId] = {}
     for part in slices:
         ends[part.partition] = max(part.upto, ends.get(part.partition, part.upto))

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from doubledecker.lake.arrow import MOMENT
-from doubledecker.model.outcome import Kind
-from doubledecker.pipeline.lake.tables import Table
+from doubledecker.model.outcome import OutcomeKind
+from doubledecker.pipeline.lake.tables import LakeTable
 
 SPANS = ("minute", "hour")
-OUTCOMES = tuple(kind.value for kind in Kind)
+OUTCOMES = tuple(kind.value for kind in OutcomeKind)
 SETTLEMENTS = ("pulled", "acked", "nacked", "expired", "dead", "redriven")
 
 _FOLDERS = ("span", "date")
@@ -61,7 +61,7 @@ OBSERVED = ""
 TABLES = {**MEASURES, WAITING.name: WAITING}
 
 
-def table_of(root: str, name: str) -> Table:
+def table_of(root: str, name: str) -> LakeTable:
     """Where a measure is kept."""
     schema = TABLES[name].schema.append(pa.field("date", pa.date32()))
-    return Table(f"{root.rstrip('/')}/measures/{name}", schema, _FOLDERS)
+    return LakeTable(f"{root.rstrip('/')}/measures/{name}", schema, _FOLDERS)

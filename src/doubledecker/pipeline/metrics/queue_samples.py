@@ -19,14 +19,14 @@ from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.metrics import measures
 from doubledecker.store import facets, queue_contents, registry
-from doubledecker.store.facets import Waiting
+from doubledecker.store.facets import WaitingMessages
 
 # Bounds of one look, in each partition: it takes milliseconds of the server's time at most.
 _QUEUES_MAX, _TENANTS_MAX = 1_000, 1_000
 # The mark in the table's log: when the last sample was taken, by the bus's clock.
 _MARK = "sampled_at"
 
-Sample = Mapping[str, Mapping[str, Waiting]]
+Sample = Mapping[str, Mapping[str, WaitingMessages]]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def rows(queues: Sample, *, at: datetime, observed_ms: int, timed: AbstractSet[s
 
 
 async def _look(access: Access) -> _Look:
-    queues: dict[str, dict[str, Waiting]] = {}
+    queues: dict[str, dict[str, WaitingMessages]] = {}
     async with journal_reader.connected(access) as bus:
         for partition in bus.all:
             for queue in sorted(await queue_contents.names_held(partition))[:_QUEUES_MAX]:
@@ -75,7 +75,7 @@ async def _look(access: Access) -> _Look:
                 for found in await facets.waiting(partition, queue, most=_TENANTS_MAX):
                     before = tenants.get(found.tenant)
                     count = found.count + (before.count if before else 0)
-                    tenants[found.tenant] = Waiting(found.tenant, count, found.weight)
+                    tenants[found.tenant] = WaitingMessages(found.tenant, count, found.weight)
         known = await registry.queues(bus.home, list(queues))
         # What is pushed to a callback is charged by count, whatever its queue says.
         timed = {queue.name for queue in known if queue.charge == "time" and not queue.callback}

@@ -29,7 +29,7 @@ from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import session
 from doubledecker.pipeline.lake import files, frames, versions
-from doubledecker.pipeline.lake.tables import Part, Table, TableSize, WrittenFile
+from doubledecker.pipeline.lake.tables import LakeTable, Part, TableSize, WrittenFile
 from doubledecker.pipeline.lake.versions import Version
 from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.metrics import aggregation, measures
@@ -44,7 +44,7 @@ _LARGE_BYTES = 33_554_432
 
 
 @dataclass(frozen=True)
-class Stretch:
+class RollupRange:
     """What a round counts: of each partition the entries after one, up to and with another; and all their time."""
 
     after: Mapping[int, EntryId]
@@ -80,7 +80,7 @@ def measure(spark: SparkSession, root: str, name: str, *, partitions: int) -> Me
     return Measured(sum(file.rows for file in written), has_more, seen.size)
 
 
-def plan(done: Mapping[int, EntryId], reached: Mapping[int, EntryId], landed: Version) -> Stretch | None:
+def plan(done: Mapping[int, EntryId], reached: Mapping[int, EntryId], landed: Version) -> RollupRange | None:
     """What to count next: all that is new, or the earliest day of it; None when nothing is."""
     behind = [index for index, end in reached.items() if done[index] < end]
     if not behind:
@@ -89,14 +89,14 @@ def plan(done: Mapping[int, EntryId], reached: Mapping[int, EntryId], landed: Ve
     first = landed.earliest(since)
     if first is None:
         # Nothing is left of what landed, as after an erasure: nothing to count, but done.
-        return Stretch(done, {index: reached[index] for index in behind}, since, since)
+        return RollupRange(done, {index: reached[index] for index in behind}, since, since)
     limit = EntryId(moment.to_ms(first + _STRETCH), 0)
     upto = {index: min(reached[index], limit) for index in behind if done[index] < limit}
     # The limit itself is included, so the time goes a millisecond further.
-    return Stretch(done, upto, since, moment.from_ms(limit.ms + 1))
+    return RollupRange(done, upto, since, moment.from_ms(limit.ms + 1))
 
 
-def only(landed: DataFrame, wanted: Stretch) -> DataFrame:
+def only(landed: DataFrame, wanted: RollupRange) -> DataFrame:
     """The rows of a stretch and no others."""
     ms, number = columns.unix_millis("at"), frames.number()
 
@@ -108,7 +108,7 @@ def only(landed: DataFrame, wanted: Stretch) -> DataFrame:
     return landed.where(reduce(or_, [within(index, wanted.after[index], end) for index, end in wanted.upto.items()]))
 
 
-def fold(spark: SparkSession, table: Table, seen: Version, wanted: Measure, *, files_min: int = _FILES_MIN) -> int:
+def fold(spark: SparkSession, table: LakeTable, seen: Version, wanted: Measure, *, files_min: int = _FILES_MIN) -> int:
     """Make one row of the parts about the same where small files have become many; says how many files are gone."""
     crowded: dict[tuple[str, ...], list[Part]] = defaultdict(list)
     for part in seen.crowded(size_below=_LARGE_BYTES, files_min=files_min):
@@ -121,13 +121,13 @@ def fold(spark: SparkSession, table: Table, seen: Version, wanted: Measure, *, f
     return gone
 
 
-def write(spark: SparkSession, table: Table, parts: DataFrame) -> list[WrittenFile]:
+def write(spark: SparkSession, table: LakeTable, parts: DataFrame) -> list[WrittenFile]:
     """Write parts to files of the table, in tasks; they belong to it once they are committed."""
     told = parts.coalesce(session.cores(spark)).mapInArrow(partial(_write_parts, table=table), arrow.ddl(files.TOLD))
     return [files.hear(*row) for row in told.collect()]
 
 
-def _write_spans(spark: SparkSession, table: Table, wanted: Measure, fresh: DataFrame) -> list[WrittenFile]:
+def _write_spans(spark: SparkSession, table: LakeTable, wanted: Measure, fresh: DataFrame) -> list[WrittenFile]:
     # Hours are made of the minutes, so these are kept until both are written.
     minutes = aggregation.minutes(wanted, fresh).persist(StorageLevel.MEMORY_AND_DISK)
     try:
@@ -136,7 +136,7 @@ def _write_spans(spark: SparkSession, table: Table, wanted: Measure, fresh: Data
         minutes.unpersist()
 
 
-def _write_parts(batches: Iterable[pa.RecordBatch], *, table: Table) -> Iterator[pa.RecordBatch]:
+def _write_parts(batches: Iterable[pa.RecordBatch], *, table: LakeTable) -> Iterator[pa.RecordBatch]:
     """In a task: its rows to files, and a line about each."""
     yield files.tell(files.write(table, (_cast(batch, table.given) for batch in batches if batch.num_rows)))
 

@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 from doubledecker.errors import LakeUnfit
 from doubledecker.lake import snapshots
 from doubledecker.model import moment
-from doubledecker.model.summary import Flow, Moment, Receiving, Spread, Summary
+from doubledecker.model.summary import FlowSummary, Moment, Receiving, Spread, Summary
 from doubledecker.pipeline.lake import tables
 from doubledecker.pipeline.metrics import measures, queue_service, sketches
 from doubledecker.pipeline.metrics.accumulators import Least, Row, Tally
@@ -170,10 +170,10 @@ def _total(tallies: _Tallies, moments: Sequence[Moment], since_ms: int) -> Momen
     )
 
 
-def _flows(sums: Tally, keys: Least, by: str) -> list[Flow]:
+def _flows(sums: Tally, keys: Least, by: str) -> list[FlowSummary]:
     counts = keys.counts()
     return [
-        Flow(str(row[by]), _whole(row["events"]), _whole(row["bytes"]), counts.get(row[by], 0))
+        FlowSummary(str(row[by]), _whole(row["events"]), _whole(row["bytes"]), counts.get(row[by], 0))
         for row in _largest(sums.rows(), "events", by)
     ]
 

@@ -37,7 +37,7 @@ from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.replay import resend_task, targets, to_subscriber
 from doubledecker.pipeline.replay.resend_task import Work
 from doubledecker.pipeline.replay.windows import Bin, Windows
-from doubledecker.pipeline.search import Ground
+from doubledecker.pipeline.search import SparkReadContext
 from doubledecker.pipeline.steps import Round
 from doubledecker.store import pipeline_jobs
 from doubledecker.store.pipeline_jobs import REPLAYS
@@ -66,7 +66,7 @@ class Sent:
 class Replayer:
     """Carries replays out, a window at a time; several take turns."""
 
-    ground: Ground
+    ground: SparkReadContext
     settings: Settings
     _windows: dict[str, tuple[int, Windows]] = field(default_factory=dict)
 

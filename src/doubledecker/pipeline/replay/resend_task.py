@@ -9,9 +9,9 @@ from hashlib import blake2b
 import pyarrow as pa
 
 from doubledecker.assembly import build
-from doubledecker.assembly.build import Bus
+from doubledecker.assembly.build import BusParts
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.replay_writer import Aim, Past, Rank, ReceiverAim, Sender, TopicAim
+from doubledecker.bus.replay_writer import Aim, PastEvent, Rank, ReceiverAim, Sender, TopicAim
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.replay import Replay
 from doubledecker.pipeline.lake import stored_events
@@ -52,7 +52,7 @@ async def _send_all(work: Work, batches: Iterable[pa.RecordBatch]) -> dict[str, 
     return {name: sum(getattr(each, name) for each in senders.values()) for name in SENT.names}
 
 
-def _sender(bus: Bus, work: Work, aims: Aims, lane: int) -> Sender:
+def _sender(bus: BusParts, work: Work, aims: Aims, lane: int) -> Sender:
     partition = bus.partitions.all[lane % len(bus.partitions.all)]
     return Sender(
         aims(partition),
@@ -66,7 +66,7 @@ def _sender(bus: Bus, work: Work, aims: Aims, lane: int) -> Sender:
 
 
 @asynccontextmanager
-async def _aiming(bus: Bus, work: Work) -> AsyncIterator[Aims]:
+async def _aiming(bus: BusParts, work: Work) -> AsyncIterator[Aims]:
     """The aims at the replay's target, by partition; at the end all who listen are told, or a moment has passed."""
     if work.replay.target != "topic":
         yield lambda partition: ReceiverAim(partition, work.replay, work.id)
@@ -75,10 +75,10 @@ async def _aiming(bus: Bus, work: Work) -> AsyncIterator[Aims]:
         yield lambda partition: TopicAim(partition, work.replay, work.id, bus.headroom, notifiers[partition.index])
 
 
-def _by_lane(batch: pa.RecordBatch) -> dict[int, list[Past]]:
-    found: dict[int, list[Past]] = {}
+def _by_lane(batch: pa.RecordBatch) -> dict[int, list[PastEvent]]:
+    found: dict[int, list[PastEvent]] = {}
     ranks = zip(*(batch[name].to_pylist() for name in ("lane", "partition", "entry", "line")), strict=True)
     for (lane, partition, entry, line), event in zip(ranks, stored_events.events(batch), strict=True):
         at = EntryId.parse(entry)
-        found.setdefault(lane, []).append(Past(Rank(at.ms, partition, at.seq, line), event))
+        found.setdefault(lane, []).append(PastEvent(Rank(at.ms, partition, at.seq, line), event))
     return found

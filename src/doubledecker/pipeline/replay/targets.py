@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 from doubledecker.assembly import build
-from doubledecker.assembly.build import Bus
+from doubledecker.assembly.build import BusParts
 from doubledecker.assembly.settings import Settings
 from doubledecker.errors import NotFound
 from doubledecker.model.replay import Replay
@@ -17,7 +17,7 @@ _ANY = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Room:
+class TargetRoom:
     """How many events a target takes now, and why it takes none."""
 
     events: int
@@ -29,30 +29,30 @@ def check(settings: Settings, replay: Replay) -> None:
     asyncio.run(_room(settings, replay))
 
 
-def room(settings: Settings, replay: Replay) -> Room:
+def room(settings: Settings, replay: Replay) -> TargetRoom:
     """How much the target takes now; raises NotFound when it is gone."""
     return asyncio.run(_room(settings, replay))
 
 
-async def _room(settings: Settings, replay: Replay) -> Room:
+async def _room(settings: Settings, replay: Replay) -> TargetRoom:
     async with build.open_bus(settings, patience_s=15.0) as bus:
         if replay.target == "topic":
             await _check_owner(bus, replay)
-            return Room(_ANY)
+            return TargetRoom(_ANY)
         if replay.direct and replay.name in bus.registry.snapshot.subscribers:
-            return Room(_ANY)
+            return TargetRoom(_ANY)
         waiting, most = await _waiting(bus, replay, settings.replay_backlog_max)
     note = f"{waiting} events wait for {replay.target} {replay.name!r} already; it goes on below {most}"
-    return Room(most - waiting, note if waiting >= most else "")
+    return TargetRoom(most - waiting, note if waiting >= most else "")
 
 
-async def _check_owner(bus: Bus, replay: Replay) -> None:
+async def _check_owner(bus: BusParts, replay: Replay) -> None:
     [owner] = await registry.topic_owners(bus.partitions.home, [replay.name])
     if owner != replay.publisher or owner not in bus.registry.snapshot.tokens:
         raise NotFound(f"topic {replay.name!r} is not that of {replay.publisher!r} any more")
 
 
-async def _waiting(bus: Bus, replay: Replay, most: int) -> tuple[int, int]:
+async def _waiting(bus: BusParts, replay: Replay, most: int) -> tuple[int, int]:
     """What waits for a receiver, and the most that may."""
     if replay.target == "subscriber":
         if replay.name not in bus.registry.snapshot.subscribers:

@@ -29,7 +29,7 @@ _TOP = frozenset({"sources", "checkpoints"})
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceConfig:
     """Something that events come from: how to read its rows, and what makes an event of a row."""
 
     name: str
@@ -54,7 +54,7 @@ class Source:
 class Sources:
     """All of a file, and where Spark keeps how far each has come; empty: in the lake."""
 
-    all: tuple[Source, ...] = ()
+    all: tuple[SourceConfig, ...] = ()
     checkpoints: str = ""
     file: str = ""
 
@@ -88,7 +88,7 @@ def read(path: Path) -> Sources:
     return Sources(found, _beside(path, checkpoints), str(path))
 
 
-def _source(path: Path, name: str, table: Mapping[str, object]) -> Source:
+def _source(path: Path, name: str, table: Mapping[str, object]) -> SourceConfig:
     where = f"{path}: source {name!r}"
     if not _NAME.fullmatch(name):
         raise SettingInvalid(f"{where}: a name is of a-z, 0-9, _ and -, 64 at most; its checkpoint's folder has it")
@@ -102,7 +102,7 @@ def _source(path: Path, name: str, table: Mapping[str, object]) -> Source:
     missing = [key for key in ("format", "publisher") if not plain.get(key)]
     if missing:
         raise SettingInvalid(f"{where}: there is no {missing[0]}; {_MEANING[missing[0]]}")
-    source = Source(
+    source = SourceConfig(
         name,
         **plain,  # type: ignore[arg-type]  # their kinds were checked
         path=_beside(path, str(table.get("path", ""))),
@@ -129,7 +129,7 @@ def _texts(where: str, key: str, table: object) -> dict[str, str]:
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in table.items()}
 
 
-def _check_reading(where: str, source: Source) -> None:
+def _check_reading(where: str, source: SourceConfig) -> None:
     if source.mode not in MODES:
         raise SettingInvalid(f"{where}: mode is {source.mode!r}; it must be one of {', '.join(MODES)}")
     if source.format in FILES and not source.path:
@@ -154,7 +154,7 @@ def _check_reading(where: str, source: Source) -> None:
         raise SettingInvalid(f"{where}: interval_s is {source.interval_s}; the least is 0, the pipeline's own")
 
 
-def _check_mapping(where: str, source: Source) -> None:
+def _check_mapping(where: str, source: SourceConfig) -> None:
     if bool(source.fields) == bool(source.sql):
         seen = "both fields and sql" if source.sql else "neither fields nor sql"
         raise SettingInvalid(f"{where}: there is {seen}; one of them says how a row becomes an event")

@@ -20,7 +20,7 @@ from doubledecker import log
 from doubledecker.errors import BadRequest
 from doubledecker.pipeline import session
 from doubledecker.pipeline.sources import mapping, streaming
-from doubledecker.pipeline.sources.config import Source
+from doubledecker.pipeline.sources.config import SourceConfig
 from doubledecker.pipeline.sources.streaming import Outlet
 from doubledecker.pipeline.spark_format import connector, refused_rows
 from doubledecker.pipeline.steps import Round
@@ -33,7 +33,7 @@ _log = log.get("pipeline")
 
 
 @dataclass(frozen=True)
-class Reached:
+class RoundRecord:
     """The range of the last round, whether it is published, and how many rows were refused until then.
 
     Bookmarks are kept as Spark writes them as text. `id` tells this beginning from one whose file was deleted. Since
@@ -50,7 +50,7 @@ class Reached:
     is_numbered: bool = False
     refused_before: int = 0
 
-    def next(self, upto: str) -> "Reached":
+    def next(self, upto: str) -> "RoundRecord":
         """The range that follows, begun."""
         before = self.refused_before if self.is_numbered else self.refused
         range_ = replace(self, round=self.round + 1, after=self.upto, upto=upto, is_done=False)
@@ -62,7 +62,7 @@ class Reached:
             return f"{source}:{self.id}", self.round
         return f"{source}:{self.id}:{self.round}", 0
 
-    def done(self, *, refused: int) -> "Reached":
+    def done(self, *, refused: int) -> "RoundRecord":
         """After the range is published, with the rows that its write has refused so far."""
         before = self.refused_before if self.is_numbered else self.refused
         return replace(self, is_done=True, refused=before + refused)
@@ -71,7 +71,7 @@ class Reached:
 class BookmarkConsumer:
     """Consumes one source in batches."""
 
-    def __init__(self, spark: SparkSession, source: Source, outlet: Outlet) -> None:
+    def __init__(self, spark: SparkSession, source: SourceConfig, outlet: Outlet) -> None:
         self._spark = streaming.own_session(spark)
         self._source = source
         self._outlet = outlet
@@ -108,13 +108,13 @@ class BookmarkConsumer:
             )
         return found
 
-    def _highest(self, frame: DataFrame, reached: Reached) -> str | None:
+    def _highest(self, frame: DataFrame, reached: RoundRecord) -> str | None:
         # One value comes back, and a database works it out itself.
         highest = columns.max(self._source.bookmark).cast("string")
         [row] = self._between(frame, reached.upto, None).agg(highest).collect()
         return None if row[0] is None else str(row[0])
 
-    def _dealt(self, frame: DataFrame, reached: Reached) -> DataFrame:
+    def _dealt(self, frame: DataFrame, reached: RoundRecord) -> DataFrame:
         """The rows of a range, in an order that depends on nothing but themselves."""
         rows = self._between(frame, reached.after, reached.upto).repartition(_TASKS, self._source.bookmark)
         return rows.sortWithinPartitions(self._source.bookmark, columns.to_json(columns.struct(*rows.columns)))
@@ -139,19 +139,19 @@ class BookmarkConsumer:
         return int(seen.get["rows"])
 
 
-def read(spark: SparkSession, folder: str) -> Reached:
+def read(spark: SparkSession, folder: str) -> RoundRecord:
     """How far a source has come, as its folder says."""
     files, path = _place(spark, folder)
     if not files.exists(path):
-        return Reached()
+        return RoundRecord()
     stream = files.open(path)
     try:
-        return Reached(**json.loads(bytes(stream.readAllBytes())))
+        return RoundRecord(**json.loads(bytes(stream.readAllBytes())))
     finally:
         stream.close()
 
 
-def write(spark: SparkSession, folder: str, reached: Reached) -> None:
+def write(spark: SparkSession, folder: str, reached: RoundRecord) -> None:
     """Write it down in one atom, wherever Spark can keep files."""
     files, path = _place(spark, folder)
     files.mkdirs(path.getParent())

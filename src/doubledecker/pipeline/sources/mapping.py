@@ -13,7 +13,7 @@ from pyspark.sql import functions as columns
 from pyspark.sql.classic.column import Column as ClassicColumn
 
 from doubledecker.errors import BadRequest
-from doubledecker.pipeline.sources.config import Source
+from doubledecker.pipeline.sources.config import SourceConfig
 from doubledecker.pipeline.spark_format import writer
 
 CORRUPT = "_corrupt"
@@ -24,7 +24,7 @@ _TRIED = "_tried_"
 _UNTEXTUAL = frozenset({"timestamp", "data"})
 
 
-def to_events(frame: DataFrame, source: Source, *, file: Column | None = None) -> DataFrame:
+def to_events(frame: DataFrame, source: SourceConfig, *, file: Column | None = None) -> DataFrame:
     """What the sink takes; raises BadRequest or Spark's AnalysisException when the mapping does not fit the rows."""
     if source.fields:
         chosen = {name: columns.expr(text).alias(name) for name, text in source.fields.items()}
@@ -40,7 +40,7 @@ def to_events(frame: DataFrame, source: Source, *, file: Column | None = None) -
     return events.unionByName(unreadable, allowMissingColumns=True)
 
 
-def check(spark: SparkSession, source: Source) -> None:
+def check(spark: SparkSession, source: SourceConfig) -> None:
     """Raise BadRequest unless schema and mapping can be used; without a schema, expressions are only parsed."""
     try:
         if not source.schema:
@@ -53,18 +53,20 @@ def check(spark: SparkSession, source: Source) -> None:
         raise BadRequest(str(error).strip().split("\n")[0]) from error
 
 
-def read_schema(source: Source) -> str:
+def read_schema(source: SourceConfig) -> str:
     """The columns to read: those of the schema, and one for the text of a row that does not fit it."""
     return f"{source.schema}, {CORRUPT} string" if source.is_parsed else source.schema
 
 
-def _selected(frame: DataFrame, source: Source) -> DataFrame:
+def _selected(frame: DataFrame, source: SourceConfig) -> DataFrame:
     frame.createOrReplaceTempView(_VIEW)
     rows, chosen = _taken_apart(frame.sparkSession.sql(source.sql))
     return _noted(rows, chosen, source)
 
 
-def _noted(rows: DataFrame, chosen: Mapping[str, Column], source: Source, *, file: Column | None = None) -> DataFrame:
+def _noted(
+    rows: DataFrame, chosen: Mapping[str, Column], source: SourceConfig, *, file: Column | None = None
+) -> DataFrame:
     """The chosen columns, each tried, and the notes."""
     tried = {name: _tried(rows.sparkSession, each) for name, each in chosen.items()}
     if file is None:
@@ -85,7 +87,7 @@ def _value(name: str) -> Column:
     return value if name in _UNTEXTUAL else value.cast("string")
 
 
-def _why(source: Source, names: list[str]) -> Column:
+def _why(source: SourceConfig, names: list[str]) -> Column:
     unreadable = f"the line is not {source.format.upper()} of the schema {source.schema}"
     reasons = [columns.when(columns.col(CORRUPT).isNotNull(), columns.lit(unreadable))]
     for name in names:

@@ -18,7 +18,7 @@ from doubledecker.errors import BadRequest
 from doubledecker.pipeline import session
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.sources import mapping
-from doubledecker.pipeline.sources.config import FILES, Source, Sources
+from doubledecker.pipeline.sources.config import FILES, SourceConfig, Sources
 from doubledecker.pipeline.spark_format import connector, refused_rows
 from doubledecker.pipeline.steps import Round
 
@@ -52,7 +52,7 @@ class Outlet:
         }
 
 
-def outlet_of(access: Access, root: str, sources: Sources, source: Source) -> Outlet:
+def outlet_of(access: Access, root: str, sources: Sources, source: SourceConfig) -> Outlet:
     """All sources share a quarantine; each has a checkpoint of its own."""
     lake = root.rstrip("/")
     kept = sources.checkpoints.rstrip("/") or f"{lake}/checkpoints"
@@ -72,10 +72,10 @@ class _Seen:
     refused: int = 0
 
 
-class Consumer:
+class StreamingSource:
     """Consumes one source that streams; goes on after a failure, from its checkpoint."""
 
-    def __init__(self, spark: SparkSession, source: Source, outlet: Outlet, *, interval_s: float) -> None:
+    def __init__(self, spark: SparkSession, source: SourceConfig, outlet: Outlet, *, interval_s: float) -> None:
         self._spark = own_session(spark)
         self._source = source
         self._outlet = outlet
@@ -152,7 +152,7 @@ def own_session(spark: SparkSession) -> SparkSession:
     return own
 
 
-def rows(spark: SparkSession, source: Source) -> DataFrame | None:
+def rows(spark: SparkSession, source: SourceConfig) -> DataFrame | None:
     """A source's rows as a stream; None when there is nothing yet to tell its columns from."""
     defaults = _FILES_A_BATCH if source.format in FILES else {}
     reader = spark.readStream.format(source.format).options(**{**defaults, **source.options})
@@ -170,11 +170,11 @@ def rows(spark: SparkSession, source: Source) -> DataFrame | None:
     return reader.load(source.path) if source.path else reader.load()
 
 
-def file_of(source: Source) -> Column | None:
+def file_of(source: SourceConfig) -> Column | None:
     """Which file a row is from, where rows are from files."""
     return columns.col("_metadata.file_path") if source.format in FILES else None
 
 
-def naming(source: Source) -> dict[str, str]:
+def naming(source: SourceConfig) -> dict[str, str]:
     """Who publishes, and what it is called where rows are quarantined."""
     return {"publisher": source.publisher, "source": source.name}

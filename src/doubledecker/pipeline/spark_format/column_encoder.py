@@ -16,17 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Raw
 
-from doubledecker.bus.exactly_once import Row
+from doubledecker.bus.exactly_once import PublishedRow
 from doubledecker.errors import Refused
 from doubledecker.model import event as parsing
 from doubledecker.model import numbers
-from doubledecker.model.event import Event, EventLimits, Kind, Offered
+from doubledecker.model.event import AcceptedEvent, EventKind, EventLimits, Offered
 
 # No name, and no character of one, is like a hole.
 _HOLE = re.compile(rb"<([a-z]+)>")
 _OPTIONAL = ("url", "data", "tenant", "key", "traceparent")
 # In the order in which they stand in a message.
-_HOLES = tuple(name for name in Event.__struct_fields__ if name in {*_OPTIONAL, "t", "id"})
+_HOLES = tuple(name for name in AcceptedEvent.__struct_fields__ if name in {*_OPTIONAL, "t", "id"})
 # Printable ASCII, but for the two characters that JSON escapes.
 _UNESCAPED = r"[!#-\[\]-~]*"
 # None of parsing.STEPS; RE2 cannot say exactly that, and what has nothing but dots is looked at by itself.
@@ -50,7 +50,7 @@ _Form = tuple[str, ...]
 
 def plain_rows(
     columns: Mapping[str, pa.Array], ids: Sequence[str], *, now_ms: int, limits: EventLimits
-) -> list[Row | None]:
+) -> list[PublishedRow | None]:
     """The plain ones among the rows, and None in place of each other one; `ids` are for those that have none."""
     texts = {name: column for name, column in columns.items() if name != "timestamp"}
     is_text = all(pa.types.is_string(column.type) for column in texts.values())
@@ -72,15 +72,19 @@ def plain_rows(
     nothing = [""] * len(ids)
     keys = holes["key"].to_pylist() if "key" in holes else nothing
     given = _filled(texts["id"]).to_pylist() if "id" in texts else nothing
-    rows: list[Row | None] = list(map(Row, _kinds(texts), keys, messages, marks, given, range(len(ids))))
+    rows: list[PublishedRow | None] = list(
+        map(PublishedRow, _kinds(texts), keys, messages, marks, given, range(len(ids)))
+    )
     for at in others:
         rows[at] = None
     return rows
 
 
-def _kinds(texts: Mapping[str, pa.Array]) -> list[Kind]:
-    codes, distinct = _distinct([texts[name] for name in Kind.__struct_fields__ if name in texts])
-    kinds = [Kind(topic, type_, (*tenant, None)[0] or parsing.DEFAULT_TENANT) for topic, type_, *tenant in distinct]
+def _kinds(texts: Mapping[str, pa.Array]) -> list[EventKind]:
+    codes, distinct = _distinct([texts[name] for name in EventKind.__struct_fields__ if name in texts])
+    kinds = [
+        EventKind(topic, type_, (*tenant, None)[0] or parsing.DEFAULT_TENANT) for topic, type_, *tenant in distinct
+    ]
     return [kinds[code] for code in codes.to_pylist()]
 
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from doubledecker import clock
 from doubledecker.assembly import build
-from doubledecker.assembly.build import Bus
+from doubledecker.assembly.build import BusParts
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.exactly_once import FencedPublisher, Row
+from doubledecker.bus.exactly_once import FencedPublisher, PublishedRow
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.model.event import EventLimits
@@ -94,7 +94,7 @@ def _said(arrow: pa.RecordBatch) -> dict[int, str]:
 
 
 @asynccontextmanager
-async def notifying(bus: Bus, settings: Settings) -> AsyncIterator[list[Notifier]]:
+async def notifying(bus: BusParts, settings: Settings) -> AsyncIterator[list[Notifier]]:
     """Those who tell listeners of what is published; at the end all is told, or a moment has passed.
 
     Memory is looked at meanwhile, as in every process that publishes.
@@ -112,7 +112,7 @@ async def notifying(bus: Bus, settings: Settings) -> AsyncIterator[list[Notifier
 
 
 def _publishers(
-    bus: Bus, work: TaskWork, notifiers: Sequence[Notifier], *, is_complete: bool = False
+    bus: BusParts, work: TaskWork, notifiers: Sequence[Notifier], *, is_complete: bool = False
 ) -> list[FencedPublisher]:
     pacer = Pacer(bus.partitions, bus.registry)
     return [
@@ -132,15 +132,15 @@ def _publishers(
 
 
 def _sort_out(
-    bus: Bus, work: TaskWork, arrow: pa.RecordBatch, refused: dict[int, str], *, first: int
-) -> dict[int, list[Row]]:
+    bus: BusParts, work: TaskWork, arrow: pa.RecordBatch, refused: dict[int, str], *, first: int
+) -> dict[int, list[PublishedRow]]:
     """The rows by partition, in order; those that cannot be events join the refused."""
     limits = EventLimits(work.settings.max_event_data_bytes, work.settings.event_depth_max)
     ids = repeatable_event_ids(work.query, str(work.batch), str(work.task), first=first)
     rows = RowMaker(clock.now_ms(), limits).make_all(arrow, list(islice(ids, arrow.num_rows)), refused)
     if len(bus.partitions.all) == 1:
         return {0: rows}
-    parts: dict[int, list[Row]] = {}
+    parts: dict[int, list[PublishedRow]] = {}
     for row in rows:
         parts.setdefault(bus.partitions.of(row.kind, row.key).index, []).append(row)
     return parts

@@ -30,7 +30,7 @@ from doubledecker.errors import JournalTrimmed
 from doubledecker.lake import arrow, journals, rows
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline.land import journal_reader
-from doubledecker.pipeline.land.journal_reader import Slice
+from doubledecker.pipeline.land.journal_reader import JournalSlice
 from doubledecker.pipeline.spark_format import options
 from doubledecker.pipeline.spark_format.options import ReadOptions
 from doubledecker.store.journal_ranges import Extent
@@ -52,7 +52,7 @@ class _Bounds:
 class _Part(InputPartition):
     """A slice of the journal, for one task."""
 
-    def __init__(self, part: Slice) -> None:
+    def __init__(self, part: JournalSlice) -> None:
         super().__init__(part)
         self.part = part
 
@@ -91,7 +91,7 @@ class JournalReader(DataSourceReader):
             start = {index: max(after, self._bounds.after) for index, after in start.items()}
         if self._bounds.upto is not None:
             end = {index: min(upto, self._bounds.upto) for index, upto in end.items()}
-        return _parts(wanted, start, end, extents) or [_Part(Slice(0, EntryId(0, 0), EntryId(0, 0)))]
+        return _parts(wanted, start, end, extents) or [_Part(JournalSlice(0, EntryId(0, 0), EntryId(0, 0)))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Part)
@@ -150,7 +150,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return asyncio.run(journal_reader.extents(self._wanted.access, self._wanted.journal, after))
 
 
-def _read(wanted: ReadOptions, selection: Selection, part: Slice) -> Iterator[pa.RecordBatch]:
+def _read(wanted: ReadOptions, selection: Selection, part: JournalSlice) -> Iterator[pa.RecordBatch]:
     """The rows of a slice that are wanted, a batch a page."""
     shape = rows.layout(wanted.journal)
     for entries in journal_reader.pages(wanted.access, wanted.journal, part, fails_on_loss=wanted.fails_on_loss):
@@ -173,7 +173,7 @@ def _parts(
         if after < upto:
             count = wanted.slices or max(fair, extents[index].bytes // _SLICE_BYTES)
             first = EntryId.parse(extents[index].first)
-            found += [_Part(each) for each in Slice(index, after, upto).cut(count, first=first)]
+            found += [_Part(each) for each in JournalSlice(index, after, upto).cut(count, first=first)]
     return found
 
 

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from doubledecker import clock
 from doubledecker.lake.arrow import MOMENT
 from doubledecker.pipeline.lake import files, versions
-from doubledecker.pipeline.lake.tables import Table, WrittenFile
+from doubledecker.pipeline.lake.tables import LakeTable, WrittenFile
 
 _SCHEMA = pa.schema(
     [
@@ -86,6 +86,6 @@ def _total(query: str) -> str:
     return f"refused_rows:{query}"
 
 
-def table_of(uri: str) -> Table:
+def table_of(uri: str) -> LakeTable:
     """The table that keeps refused rows there."""
-    return Table(uri, _SCHEMA, ("date",))
+    return LakeTable(uri, _SCHEMA, ("date",))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, Raw
 
-from doubledecker.bus.exactly_once import Row
+from doubledecker.bus.exactly_once import PublishedRow
 from doubledecker.errors import BadRequest, Refused
 from doubledecker.model import event as parsing
 from doubledecker.model.event import EventLimits, Offered
@@ -29,7 +29,7 @@ class RowMaker:
         self._limits = limits
         self._moment = column_encoder.moment(now_ms)
 
-    def make_all(self, arrow: pa.RecordBatch, ids: Sequence[str], refused: dict[int, str]) -> list[Row]:
+    def make_all(self, arrow: pa.RecordBatch, ids: Sequence[str], refused: dict[int, str]) -> list[PublishedRow]:
         """The rows as events, in order; those that cannot be join the refused. `ids` are for those that have none."""
         found = _columns(arrow)
         rows = column_encoder.plain_rows(found, ids, now_ms=self._now_ms, limits=self._limits)
@@ -56,7 +56,7 @@ class RowMaker:
         timestamp: int | None,
         data: object,
         traceparent: str | None,
-    ) -> Row:
+    ) -> PublishedRow:
         """A row as an event; raises BadRequest or TooLarge with the reason."""
         if topic is None or type_ is None:
             raise BadRequest(f"{'type' if topic is not None else 'topic'} is null; an event must have one")
@@ -67,7 +67,7 @@ class RowMaker:
         # The moment of publishing differs when a task is run again; nothing else does. Before it there are but names
         # and a URL, in which it cannot stand.
         mark = message if timestamp is not None else message.replace(self._moment, b"", 1)
-        return Row(event.kind, event.key, message, mark, id_ or "", index)
+        return PublishedRow(event.kind, event.key, message, mark, id_ or "", index)
 
 
 def _columns(arrow: pa.RecordBatch) -> dict[str, pa.Array]:

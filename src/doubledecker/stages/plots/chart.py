@@ -11,7 +11,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """One curve. None is a gap. `low` and `high` bound it, where it is an estimate; `style` 0 is solid."""
 
     name: str
@@ -28,7 +28,7 @@ class Panel:
     """Lines that share a vertical axis from zero to `top`, or to their highest."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[Curve, ...]
     top: float | None = None
 
     @property
@@ -104,7 +104,7 @@ def runs(xs: Sequence[float], ys: Sequence[Y], *, is_step: bool = False) -> list
     return [run for run in found if run]
 
 
-def bands(xs: Sequence[float], line: Line) -> list[list[tuple[float, float]]]:
+def bands(xs: Sequence[float], line: Curve) -> list[list[tuple[float, float]]]:
     """The areas between a line's bounds, each as the points of its outline."""
     outlines = []
     bounded = [
@@ -118,7 +118,7 @@ def bands(xs: Sequence[float], line: Line) -> list[list[tuple[float, float]]]:
     return outlines
 
 
-def is_flat(line: Line) -> bool:
+def is_flat(line: Curve) -> bool:
     """Nothing ever happens on it."""
     known = [y for y in line.ys if y is not None]
     return all(former == latter for former, latter in pairwise(known)) and not any(known)

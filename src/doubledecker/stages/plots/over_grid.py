@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from doubledecker.stages.plots.chart import COLOURS, Chart, Line, Panel
+from doubledecker.stages.plots.chart import COLOURS, Chart, Curve, Panel
 from doubledecker.stages.simulation.comparison import MEASURES
 from doubledecker.stages.simulation.grid import Axis, Settings, Value, word
 from doubledecker.stages.simulation.report import Report
@@ -54,9 +54,9 @@ def _words(values: Sequence[Value]) -> tuple[str, ...]:
     return () if _are_numbers(values) and len(values) > _MARKS_MAX else tuple(map(word, values))
 
 
-def _line(i: int, others: Settings, found: Sequence[Report], measure: str) -> Line:
+def _line(i: int, others: Settings, found: Sequence[Report], measure: str) -> Curve:
     estimates = [report.estimate(MEASURES[measure]) for report in found]
-    return Line(
+    return Curve(
         ", ".join(f"{_short(path, others)}={word(value)}" for path, value in others),
         tuple(one.mean for one in estimates),
         tuple(max(0.0, one.low) for one in estimates),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from doubledecker.stages.errors import ChainInvalid
-from doubledecker.stages.plots.chart import Chart, Line, Panel, is_flat
+from doubledecker.stages.plots.chart import Chart, Curve, Panel, is_flat
 from doubledecker.stages.simulation import series
 from doubledecker.stages.simulation.report import Estimate, Report
 from doubledecker.stages.simulation.series import Interval, Measure
@@ -33,7 +33,7 @@ def chart(reports: Mapping[str, Report], *, title: str) -> Chart:
     return Chart(title, "seconds", tuple(moments[0]), tuple(panel for panel in panels if panel.lines))
 
 
-def _latencies(reports: Mapping[str, Report]) -> list[Line]:
+def _latencies(reports: Mapping[str, Report]) -> list[Curve]:
     """One chain: a colour a quantile. Several: a colour a chain, a style a quantile."""
     lines = []
     is_alone = len(reports) == 1
@@ -52,14 +52,14 @@ def _latency_s(interval: Interval, *, share: float) -> float | None:
     return interval.latency_s(share)
 
 
-def _each(reports: Mapping[str, Report], measure: Measure, word: str) -> list[Line]:
+def _each(reports: Mapping[str, Report], measure: Measure, word: str) -> list[Curve]:
     return [
         _line(word if len(reports) == 1 else name, series.over_time(report, measure), colour=i)
         for i, (name, report) in enumerate(reports.items())
     ]
 
 
-def _calls(reports: Mapping[str, Report]) -> list[Line]:
+def _calls(reports: Mapping[str, Report]) -> list[Curve]:
     """What callers send (the same for all), and what reaches the dependency."""
     first = next(iter(reports.values()))
     sent = _line("sent", series.over_time(first, lambda one: one.arrived_per_s(0)), colour=len(reports), style=1)
@@ -67,7 +67,7 @@ def _calls(reports: Mapping[str, Report]) -> list[Line]:
     return [*reaching, sent] if len(first.replications[0].snapshots) > 1 else [sent]
 
 
-def _queues(reports: Mapping[str, Report]) -> list[Line]:
+def _queues(reports: Mapping[str, Report]) -> list[Curve]:
     lines = []
     for i, (name, report) in enumerate(reports.items()):
         for j, stage in enumerate(_stages(report, lambda one: one.workers is not None)):
@@ -78,7 +78,7 @@ def _queues(reports: Mapping[str, Report]) -> list[Line]:
     return waiting or lines[:1]
 
 
-def _circuits(reports: Mapping[str, Report]) -> list[Line]:
+def _circuits(reports: Mapping[str, Report]) -> list[Curve]:
     lines = []
     for i, (name, report) in enumerate(reports.items()):
         for j, stage in enumerate(_stages(report, lambda one: _CIRCUITS.fullmatch(one.state) is not None)):
@@ -118,9 +118,9 @@ def _line(
     style: int = 0,
     is_step: bool = False,
     is_bounded: bool = True,
-) -> Line:
+) -> Curve:
     known = values if is_bounded else ()
-    return Line(
+    return Curve(
         name,
         tuple(value.mean if value else None for value in values),
         tuple(max(0.0, value.low) if value else None for value in known),

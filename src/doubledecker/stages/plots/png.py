@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from doubledecker.stages.errors import ExtraMissing
-from doubledecker.stages.plots.chart import COLOURS, Chart, Line, Panel, bands, runs
+from doubledecker.stages.plots.chart import COLOURS, Chart, Curve, Panel, bands, runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ def _draw(axes: "Axes", chart: Chart, panel: Panel) -> None:
     axes.legend(fontsize=7, loc="upper right", ncols=3, framealpha=0.6)
 
 
-def _draw_line(axes: "Axes", chart: Chart, line: Line) -> None:
+def _draw_line(axes: "Axes", chart: Chart, line: Curve) -> None:
     colour, style = COLOURS[line.colour % len(COLOURS)], _STYLES[line.style % len(_STYLES)]
     for outline in bands(chart.xs, line):
         axes.fill([x for x, _ in outline], [y for _, y in outline], color=colour, alpha=0.15, linewidth=0)

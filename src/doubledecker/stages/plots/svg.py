@@ -6,7 +6,7 @@ It follows the reader's theme: dark lines on light, light lines on dark.
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from doubledecker.stages.plots.chart import COLOURS, Chart, Line, Panel, bands, nice_ticks, number, runs
+from doubledecker.stages.plots.chart import COLOURS, Chart, Curve, Panel, bands, nice_ticks, number, runs
 
 _WIDTH, _PANEL, _TOP, _LEFT, _RIGHT, _GAP, _BOTTOM = 760, 110, 26, 62, 14, 24, 14
 _DASHES = ("", "6 4", "2 3")
@@ -71,7 +71,7 @@ class _Frame:
         for line in self._panel.lines:
             yield from self._curve(line)
 
-    def _legend_from(self, y: float) -> Iterator[tuple[Line, float, float]]:
+    def _legend_from(self, y: float) -> Iterator[tuple[Curve, float, float]]:
         """Where each line's name stands; the widths are guessed, since fonts differ."""
         first = x = _LEFT + 8 + 6.6 * len(self._panel.title)
         for line in self._panel.lines:
@@ -93,7 +93,7 @@ class _Frame:
             yield f'<text class="faint" x="{x:.1f}" y="{bottom + 16:g}" text-anchor="middle">{escape(word)}</text>'
         yield f'<path class="axis" d="M{left} {self._top:g}V{bottom:g}H{right}"/>'
 
-    def _curve(self, line: Line) -> Iterator[str]:
+    def _curve(self, line: Curve) -> Iterator[str]:
         colour = _colour(line)
         for run in runs(self._chart.xs, line.ys, is_step=line.is_step):
             if len(run) == 1:
@@ -113,10 +113,10 @@ class _Frame:
         return self._top + _PANEL * (1.0 - share)
 
 
-def _colour(line: Line) -> str:
+def _colour(line: Curve) -> str:
     return COLOURS[line.colour % len(COLOURS)]
 
 
-def _dashed(line: Line) -> str:
+def _dashed(line: Curve) -> str:
     dash = _DASHES[line.style % len(_DASHES)]
     return f' stroke-dasharray="{dash}"' if dash else ""

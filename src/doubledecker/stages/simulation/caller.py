@@ -17,12 +17,12 @@ from doubledecker.stages.simulation.loop import VirtualLoop
 Work = Coroutine["asyncio.Future[object] | None", None, object]
 
 
-class Caller:
+class SimulatedCaller:
     """Leads a coroutine to its end, and tells which: `succeeded`, `cancelled`, or the class of what it raised."""
 
     __slots__ = ("_context", "_loop", "_must_cancel", "_requests", "_tell", "_waits_for", "_work", "begun_at")
 
-    def __init__(self, work: Work, tell: "Callable[[Caller, str], None]", loop: VirtualLoop) -> None:
+    def __init__(self, work: Work, tell: "Callable[[SimulatedCaller, str], None]", loop: VirtualLoop) -> None:
         self._work = work
         self._tell = tell
         self._loop = loop

@@ -17,7 +17,7 @@ from doubledecker.stages.simulation.scenario import NAMES, Scenario
 
 
 @dataclass(frozen=True)
-class Source:
+class ScenarioFile:
     """A file that describes a scenario."""
 
     path: str
@@ -28,19 +28,19 @@ class Source:
         return Path(self.path).stem
 
 
-def read(path: Path) -> Source:
+def read(path: Path) -> ScenarioFile:
     """The file's text; raises ScenarioInvalid when it cannot be read, or is of another kind."""
     if path.suffix not in {".py", ".toml"}:
         raise ScenarioInvalid(f"{path} is neither a .py nor a .toml file")
     try:
-        return Source(str(path.resolve()), path.read_text(encoding="utf-8"))
+        return ScenarioFile(str(path.resolve()), path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ScenarioInvalid(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ScenarioInvalid(f"cannot read {path}: it is not text in UTF-8") from error
 
 
-def load(source: Source, *, needs_dependency: bool = True) -> Scenario:
+def load(source: ScenarioFile, *, needs_dependency: bool = True) -> Scenario:
     """The scenario that the file describes."""
     try:
         given = _run(source) if source.path.endswith(".py") else _parse(source.text)
@@ -59,7 +59,7 @@ def load(source: Source, *, needs_dependency: bool = True) -> Scenario:
 _OURS = (StagesError, tomllib.TOMLDecodeError)
 
 
-def _run(source: Source) -> Mapping[str, object]:
+def _run(source: ScenarioFile) -> Mapping[str, object]:
     folder = str(Path(source.path).parent)
     module = ModuleType(f"scenario_{source.stem}")
     module.__file__ = source.path
@@ -96,7 +96,7 @@ def _chains(given: object) -> Mapping[str, object]:
     return {name: declared.chain(one, f"chains.{name}") for name, one in given.items()}
 
 
-def _line(source: Source, error: Exception) -> int | None:
+def _line(source: ScenarioFile, error: Exception) -> int | None:
     """Where in the user's file it went wrong, if it was there."""
     if isinstance(error, SyntaxError):
         return error.lineno

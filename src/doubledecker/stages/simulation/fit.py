@@ -16,7 +16,7 @@ from itertools import groupby
 
 from doubledecker.stages.distributions import Observed
 from doubledecker.stages.errors import ScenarioInvalid
-from doubledecker.stages.simulation.record import Attempt, Record
+from doubledecker.stages.simulation.record import Record, RecordedTry
 from doubledecker.stages.simulation.report import quantile
 from doubledecker.stages.simulation.traffic import Arrival, Recorded
 from doubledecker.stages.techniques.simulated import Outage, Simulated
@@ -103,7 +103,7 @@ def quantile_of(values: Sequence[float], share: float) -> Bounded:
     return Bounded(quantile(ordered, share), ordered[low], ordered[high])
 
 
-def _outage_rows(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
+def _outage_rows(attempts: Sequence[RecordedTry]) -> list[list[RecordedTry]]:
     """Failures in a row that chance does not explain.
 
     How often chance fails is judged without the outages, and they are told by how often chance fails: so it begins with
@@ -111,7 +111,7 @@ def _outage_rows(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
     """
     rows = [list(row) for is_success, row in groupby(attempts, key=lambda one: one.is_success) if not is_success]
     failures = sum(map(len, rows))
-    found: list[list[Attempt]] = []
+    found: list[list[RecordedTry]] = []
     while True:
         out = sum(map(len, found))
         # Never none: a failure that was not seen yet is not impossible.
@@ -122,7 +122,7 @@ def _outage_rows(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
         found = clear
 
 
-def _outage(row: Sequence[Attempt], record: Record) -> Outage:
+def _outage(row: Sequence[RecordedTry], record: Record) -> Outage:
     """From its first failure to somewhere between its last and the next success: the middle, for all we know."""
     last = row[-1].at_s
     after = [one.at_s for one in record.attempts if one.is_success and one.at_s > last]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from doubledecker.stages.errors import ScenarioInvalid
-from doubledecker.stages.simulation.report import Replication, Report, Sample, looks
+from doubledecker.stages.simulation.report import Replication, Report, SimulationSample, looks
 from doubledecker.stages.statistics import Histogram, Snapshot
 
 
 @dataclass(frozen=True)
-class Attempt:
+class RecordedTry:
     """One try: when it began, how long it took, how it ended.
 
     `event` names what was tried, so that its tries can be told to belong together; `number` counts them from 1. `key`
@@ -42,7 +42,7 @@ class Attempt:
 class Record:
     """Attempts in the order in which they began."""
 
-    def __init__(self, attempts: Sequence[Attempt]) -> None:
+    def __init__(self, attempts: Sequence[RecordedTry]) -> None:
         if not attempts:
             raise ScenarioInvalid("the record has no attempts; there is nothing to go by")
         self.attempts = sorted(attempts, key=lambda one: one.at_s)
@@ -63,9 +63,9 @@ class Record:
         return Record([one for one in self.attempts if one.at_s < self.attempts[0].at_s + duration_s])
 
     @cached_property
-    def events(self) -> list[list[Attempt]]:
+    def events(self) -> list[list[RecordedTry]]:
         """The attempts of each event whose first one is in the record; what has no name is an event of its own."""
-        by_event: dict[object, list[Attempt]] = {}
+        by_event: dict[object, list[RecordedTry]] = {}
         for i, one in enumerate(self.attempts):
             by_event.setdefault(i if one.event is None else (one.key, one.event), []).append(one)
         return [tries for tries in by_event.values() if tries[0].number == 1]
@@ -84,16 +84,16 @@ class Record:
         return Report((whole,))
 
 
-def _whole(tries: Sequence[Attempt]) -> Attempt:
+def _whole(tries: Sequence[RecordedTry]) -> RecordedTry:
     """All tries of an event as one, from when it arrived to the end of the last."""
     since_s, ended_s = tries[0].since_s, max(one.ended_s for one in tries)
-    return Attempt(since_s, ended_s - since_s, any(one.is_success for one in tries))
+    return RecordedTry(since_s, ended_s - since_s, any(one.is_success for one in tries))
 
 
 class _Tally:
     """Attempts, counted as a stage counts its events."""
 
-    def __init__(self, name: str, attempts: Sequence[Attempt], begun_s: float) -> None:
+    def __init__(self, name: str, attempts: Sequence[RecordedTry], begun_s: float) -> None:
         ordered = sorted(attempts, key=lambda one: one.ended_s)
         self.durations_s = [one.took_s for one in ordered]
         self.ends = [one.ended_s - begun_s for one in ordered]
@@ -101,9 +101,9 @@ class _Tally:
         self._starts = sorted(one.at_s - begun_s for one in attempts)
         self._name = name
 
-    def sample(self, at: float, dependency: "_Tally") -> Sample:
+    def sample(self, at: float, dependency: "_Tally") -> SimulationSample:
         ended, succeeded = bisect_right(self.ends, at), bisect_right(self.successes, at)
-        return Sample(at, (self.at(at), dependency.at(at)), ended, succeeded)
+        return SimulationSample(at, (self.at(at), dependency.at(at)), ended, succeeded)
 
     def at(self, moment: float) -> Snapshot:
         arrived = bisect_right(self._starts, moment)

@@ -59,7 +59,7 @@ def _short(value: float, digits: int) -> str:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SimulationSample:
     """All stages at one moment of virtual time, and how many events had ended and succeeded by then."""
 
     at: float
@@ -76,7 +76,7 @@ class Replication:
     snapshots: tuple[Snapshot, ...]
     outcomes: Mapping[str, int]
     latencies_s: Sequence[float] = field(repr=False)
-    samples: tuple[Sample, ...] = field(default=(), repr=False)
+    samples: tuple[SimulationSample, ...] = field(default=(), repr=False)
 
     @property
     def sent(self) -> int:

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 
 from doubledecker.stages.errors import ChainInvalid, StagesError
 from doubledecker.stages.simulation import files, grid
-from doubledecker.stages.simulation.files import Source
+from doubledecker.stages.simulation.files import ScenarioFile
 from doubledecker.stages.simulation.fit import Fit
 from doubledecker.stages.simulation.grid import Settings
 from doubledecker.stages.simulation.report import Replication, Report
@@ -25,10 +25,10 @@ from doubledecker.stages.simulation.simulate import replicate
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """A scenario with its settings: what one report is about."""
 
-    source: Source
+    source: ScenarioFile
     chain: str
     settings: Settings = ()
     seed: int | None = None
@@ -41,14 +41,14 @@ class Plan:
 class Run:
     """One replication of a plan."""
 
-    plan: Plan
+    plan: RunPlan
     number: int
 
 
 Runner = Callable[[Sequence[Run]], Iterable[Replication]]
 
 
-def scenario(plan: Plan) -> Scenario:
+def scenario(plan: RunPlan) -> Scenario:
     """The scenario that a plan is about, with its settings and, if there is one, with its record."""
     found = load(plan.source, needs_dependency=plan.fit is None)
     if plan.fit is not None:
@@ -56,7 +56,7 @@ def scenario(plan: Plan) -> Scenario:
     return grid.apply(found, plan.chain, plan.settings)
 
 
-def runs(plan: Plan) -> list[Run]:
+def runs(plan: RunPlan) -> list[Run]:
     """All replications of a plan."""
     count = plan.replications if plan.replications is not None else scenario(plan).replications
     return [Run(plan, number) for number in range(count)]
@@ -76,7 +76,7 @@ def carry_out(run: Run) -> Replication:
     )
 
 
-def reports(plans: Sequence[Plan], runner: Runner) -> list[Report]:
+def reports(plans: Sequence[RunPlan], runner: Runner) -> list[Report]:
     """A report for each plan; all their runs go to the runner together, so that it can spread them."""
     planned = [runs(plan) for plan in plans]
     done = iter(runner([run for one in planned for run in one]))
@@ -140,6 +140,6 @@ def _carry_out_there(run: Run) -> Replication:
 
 
 @lru_cache(maxsize=8)
-def load(source: Source, *, needs_dependency: bool) -> Scenario:
+def load(source: ScenarioFile, *, needs_dependency: bool) -> Scenario:
     """The scenario of a file, which is run or read once in each process."""
     return files.load(source, needs_dependency=needs_dependency)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from doubledecker.stages.simulation.report import Estimate, Replication, Report, Sample, estimate, quantile
+from doubledecker.stages.simulation.report import Estimate, Replication, Report, SimulationSample, estimate, quantile
 from doubledecker.stages.statistics import Snapshot
 
 
@@ -16,8 +16,8 @@ from doubledecker.stages.statistics import Snapshot
 class Interval:
     """From one look to the next, in one replication."""
 
-    former: Sample
-    latter: Sample
+    former: SimulationSample
+    latter: SimulationSample
     latencies_s: Sequence[float]
 
     @property

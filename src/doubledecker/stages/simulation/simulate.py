@@ -14,9 +14,9 @@ from doubledecker.stages import limits
 from doubledecker.stages.bound import Bound
 from doubledecker.stages.chain import Chain
 from doubledecker.stages.event import Event
-from doubledecker.stages.simulation.caller import Caller, Work
+from doubledecker.stages.simulation.caller import SimulatedCaller, Work
 from doubledecker.stages.simulation.loop import VirtualLoop
-from doubledecker.stages.simulation.report import Replication, Report, Sample, looks
+from doubledecker.stages.simulation.report import Replication, Report, SimulationSample, looks
 from doubledecker.stages.simulation.traffic import Arrival, Keys, Traffic
 
 _TRAFFIC = limits.with_method("arrivals", "traffic, such as Poisson(100)")
@@ -120,11 +120,11 @@ class Callers:
         key = self._keys.draw(self._random) if arrival.key is None and self._keys else arrival.key
         self._running += 1
         self._await_next()
-        Caller(self._run(Event(key)), self._ended, self._loop).begin()
+        SimulatedCaller(self._run(Event(key)), self._ended, self._loop).begin()
 
     ring_in_turn = ring
 
-    def _ended(self, caller: Caller, how: str) -> None:
+    def _ended(self, caller: SimulatedCaller, how: str) -> None:
         self._running -= 1
         self.latencies_s.append(self._loop.now - caller.begun_at)
         self.outcomes[how] += 1
@@ -138,7 +138,7 @@ class _Sampler:
     def __init__(self, bound: Bound, callers: Callers, duration: float, every: float | None) -> None:
         self._bound = bound
         self._callers = callers
-        self._taken: list[Sample] = []
+        self._taken: list[SimulationSample] = []
         self._loop = asyncio.get_running_loop()
         self._is_done = self._loop.create_future()
         self._moments = iter(() if every is None else looks(duration, every)[1:])
@@ -147,7 +147,7 @@ class _Sampler:
         else:
             self._look()  # now, before the first event
 
-    async def finished(self) -> tuple[Sample, ...]:
+    async def finished(self) -> tuple[SimulationSample, ...]:
         """All looks, when the last one is taken."""
         await self._is_done
         return tuple(self._taken)
@@ -161,5 +161,5 @@ class _Sampler:
 
     def _look(self) -> None:
         ended, succeeded = len(self._callers.latencies_s), self._callers.outcomes["succeeded"]
-        self._taken.append(Sample(self._loop.time(), self._bound.snapshots(), ended, succeeded))
+        self._taken.append(SimulationSample(self._loop.time(), self._bound.snapshots(), ended, succeeded))
         self._await_next()

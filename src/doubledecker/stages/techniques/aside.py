@@ -11,7 +11,7 @@ from doubledecker.stages import limits
 from doubledecker.stages.errors import KeyMissing, NotCached
 from doubledecker.stages.event import Event
 from doubledecker.stages.stage import Stage
-from doubledecker.stages.techniques.cache import Entry, Shelf
+from doubledecker.stages.techniques.cache import CacheEntry, Shelf
 
 
 @dataclass
@@ -53,4 +53,4 @@ class AsideCache(Stage):
 
     async def _fetch(self, event: Event, key: str) -> None:
         result = await self.inner(event)
-        self._shelf.put(key, Entry(result, None, self.context.clock() + self.ttl_s))
+        self._shelf.put(key, CacheEntry(result, None, self.context.clock() + self.ttl_s))

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from doubledecker.stages import limits
 from doubledecker.stages.errors import ChainInvalid, CircuitOpen, KeyMissing, Rejected
 from doubledecker.stages.event import Event
-from doubledecker.stages.matching import MATCHES, Matcher, On
+from doubledecker.stages.matching import MATCHES, On, OutcomeMatcher
 from doubledecker.stages.stage import Stage
 from doubledecker.stages.techniques.windows import Count, Outcomes, Time
 
@@ -77,7 +77,7 @@ class Breaker(Stage):
         self._by_key: OrderedDict[str | None, Circuit] = OrderedDict()
         # Circuits of keys that are forced, and under None the one that all keys share then.
         self._forced: dict[str | None, Circuit] = {}
-        self._on = Matcher(self.on)
+        self._on = OutcomeMatcher(self.on)
         self._judges_results = self._on.asks_results or self.slow_s is not None
         self._took_s = 0.0
         if self.slow_s is None:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from doubledecker.stages import limits
 from doubledecker.stages.errors import KeyMissing, Rejected
 from doubledecker.stages.event import Event
-from doubledecker.stages.matching import MATCHES, Matcher, On
+from doubledecker.stages.matching import MATCHES, On, OutcomeMatcher
 from doubledecker.stages.stage import Stage
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """An answer or a failure, and until when it is fresh."""
 
     result: object
@@ -30,19 +30,19 @@ class Shelf:
     """Entries by key, at most `capacity`; a look counts as use."""
 
     def __init__(self, capacity: int) -> None:
-        self._entries: OrderedDict[str, Entry] = OrderedDict()
+        self._entries: OrderedDict[str, CacheEntry] = OrderedDict()
         self._capacity = capacity
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> CacheEntry | None:
         entry = self._entries.get(key)
         if entry is not None:
             self._entries.move_to_end(key)
         return entry
 
-    def put(self, key: str, entry: Entry) -> None:
+    def put(self, key: str, entry: CacheEntry) -> None:
         self._entries[key] = entry
         self._entries.move_to_end(key)
         if len(self._entries) > self._capacity:
@@ -72,7 +72,7 @@ class Cache(Stage):
 
     def start(self) -> None:
         self._shelf = Shelf(self.capacity)
-        self._negative = Matcher(self.negative_on)
+        self._negative = OutcomeMatcher(self.negative_on)
         self._renewing: set[str] = set()
         self.hits = 0
         self.misses = 0
@@ -111,7 +111,7 @@ class Cache(Stage):
             # A rejection is about the moment, not about the key.
             is_kept = self.negative_s > 0.0 and not isinstance(error, Rejected)
             if is_kept and self._negative.holds_for_error(error):
-                self._shelf.put(key, Entry(None, error, self.context.clock() + self.negative_s))
+                self._shelf.put(key, CacheEntry(None, error, self.context.clock() + self.negative_s))
             raise
 
     async def _fetch(self, event: Event, key: str) -> object:
@@ -119,7 +119,7 @@ class Cache(Stage):
         is_negative = self._negative.asks_results and self._negative.holds_for_result(result)
         fresh_s = self.negative_s if is_negative else self.ttl_s
         if fresh_s > 0.0:
-            self._shelf.put(key, Entry(result, None, self.context.clock() + fresh_s))
+            self._shelf.put(key, CacheEntry(result, None, self.context.clock() + fresh_s))
         return result
 
     def _renew(self, event: Event, key: str) -> None:

@@ -12,7 +12,7 @@ from doubledecker.stages.chain import Chain
 from doubledecker.stages.errors import ChainInvalid
 from doubledecker.stages.event import Event
 from doubledecker.stages.linking import Linked, link
-from doubledecker.stages.matching import MATCHES, Matcher, On
+from doubledecker.stages.matching import MATCHES, On, OutcomeMatcher
 from doubledecker.stages.stage import Stage
 
 
@@ -33,7 +33,7 @@ class Fallback(Stage):
         if self.function is None and not self.chain.stages:
             raise ChainInvalid(f"{self.name} has nothing to fall back on")
         inner = self.inner if self.function is None or ends else self.function
-        self._on = Matcher(self.on)
+        self._on = OutcomeMatcher(self.on)
         self._other = link(self.chain.stages, inner, self.context, prefix=f"{self.name}/")
 
     @property

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from doubledecker.stages import asked_delay, limits
 from doubledecker.stages.errors import ChainInvalid, Rejected
 from doubledecker.stages.event import Event
-from doubledecker.stages.matching import MATCHES, Matcher, On
+from doubledecker.stages.matching import MATCHES, On, OutcomeMatcher
 from doubledecker.stages.stage import Stage
 
 
@@ -78,7 +78,7 @@ class Retry(Stage):
 
     def start(self) -> None:
         self._savings = self.budget.saved_max if self.budget else 0.0
-        self._on, self._never = Matcher(self.on), Matcher(self.never)
+        self._on, self._never = OutcomeMatcher(self.on), OutcomeMatcher(self.never)
         self._asks_results = self._on.asks_results
 
     async def work(self, event: Event) -> object:

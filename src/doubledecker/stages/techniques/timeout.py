@@ -15,7 +15,7 @@ from doubledecker.stages import limits
 from doubledecker.stages.errors import DeadlinePassed, DeadlineReached, TimedOut
 from doubledecker.stages.event import Event
 from doubledecker.stages.stage import Stage
-from doubledecker.stages.timers import Timers, Watch
+from doubledecker.stages.timers import CallTimer, Timers
 
 
 @dataclass
@@ -91,11 +91,11 @@ class Deadline(Stage):
         """A deadline from outside is in no order with the others: it gets a timer of its own."""
         task = asyncio.current_task()
         assert task is not None
-        watch = Watch(task, self.context.clock() + left_s)
+        watch = CallTimer(task, self.context.clock() + left_s)
         timer = asyncio.get_running_loop().call_later(left_s, watch.cut)
         return await self._within(event, watch, timer)
 
-    async def _within(self, event: Event, watch: Watch, timer: asyncio.TimerHandle | None) -> object:
+    async def _within(self, event: Event, watch: CallTimer, timer: asyncio.TimerHandle | None) -> object:
         try:
             return await self.inner(event)
         except asyncio.CancelledError as error:
