@@ -154,12 +154,14 @@ def test_a_publish_that_cannot_be_says_why(bus: Up, arguments: list[str], exit_c
 
 
 def test_status_shows_the_bus_as_json_and_as_lines(bus: Up):
+    wanted = {"topics": ["shown"], "callback": "https://shown.example/", "uuid": "u"}
+    assert bus.post("/subscription", a_secret(bus, "shown"), wanted) == 204
     shown = bus.status()
     lines = run("status", "--data", str(bus.data)).stdout.splitlines()
     by_url = run("status", "--url", (bus.data / "redis.url").read_text().strip(), "--json")
 
     assert shown["worker_slots"] > 0
-    assert shown["subscribers"] == []
+    assert [each["topics"] for each in shown["subscribers"] if each["subscriber"].startswith("shown-")] == [["shown"]]
     assert any(line.startswith("published\t") for line in lines)
     assert json.loads(by_url.stdout).keys() == shown.keys()
 

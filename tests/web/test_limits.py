@@ -338,7 +338,7 @@ async def test_bodies_being_received_are_bounded_in_all_and_small_ones_always_se
 ):
     size = 300_000
     room = BodyMemory(1_000_000)
-    monkeypatch.setattr("doubledecker.web.server.Room", lambda _: room)
+    monkeypatch.setattr("doubledecker.web.server.BodyMemory", lambda _: room)
     async with a_bus(one, workers=0) as bus, AsyncExitStack() as open_:
         clients = [await bus.token(f"client-{n}") for n in range(4)]
 

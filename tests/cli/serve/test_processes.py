@@ -44,7 +44,7 @@ async def a_fleet(one: Topology, logs: Path, **settings: object) -> AsyncIterato
 def test_the_garbage_collector_of_a_process_never_looks_at_what_was_imported():
     program = (
         "import gc\n"
-        "from doubledecker.cli import processes\n"
+        "from doubledecker.cli.serve import processes\n"
         "async def look(_stop):\n"
         "    print(gc.get_freeze_count(), len(gc.get_objects()))\n"
         "processes.until_stopped(look)"
