@@ -2,12 +2,13 @@
 
 import importlib.util
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from cli.commands import Up, run
+from cli.commands import Up, an_up, run
 from doubledecker.cli import search
 from doubledecker.errors import ReadTooLarge
 from doubledecker.lake import arrow, checkpoints, reads, rows
@@ -20,6 +21,14 @@ from doubledecker.store.journal import AttemptRecord, JournalEntry
 from lakes import land_entry
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def bus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A bus of their own: a search finds what other tests have published."""
+    with an_up(tmp_path_factory.mktemp("searched") / "data", "--no-demo") as running:
+        yield running
+
 
 HIDING = """\
 import sys
