@@ -1,4 +1,4 @@
-"""Division: which copies into queues a publish call makes at once, and which it leaves for later (store/fanouts.py).
+"""Which copies into queues a publish call makes at once, and which it leaves for later (store/fanouts.py).
 
 A call may not hold the server for long, and a publisher may not wait for the queues of others. So these are made later:
 
@@ -14,9 +14,10 @@ copy into a queue overtakes another, so a call that makes some at once names the
 """
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, compress
+from typing import Generic, TypeVar
 
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store.fanouts import Copies
@@ -27,12 +28,14 @@ OWN_MAX = 16
 # long, and always so many.
 OTHERS_EACH, OTHERS_MIN = 2, 16
 
+T = TypeVar("T")
+
 # A tenant and numbers of its events, in order.
 Line = tuple[str, list[int]]
 # Queues, and the events that each of them gets.
 Part = tuple[tuple[RegisteredQueue, ...], list[Line]]
 # Queues that get exactly the same events, with these by tenant.
-Fed = tuple[list[RegisteredQueue], dict[str, list[int]]]
+Fed = tuple[tuple[RegisteredQueue, ...], dict[str, list[int]]]
 
 
 @dataclass
@@ -50,10 +53,7 @@ class Division:
 
     def leave(self, line: str, parts: Sequence[Part]) -> None:
         """Leave copies for later."""
-        feeds = [
-            Copies(tuple(f"@{queue.name}" for queue in queues), tuple(lines), tuple(lines.values()))
-            for queues, lines in feeds_of(parts)
-        ]
+        feeds = [Copies(_names(queues), tuple(lines), tuple(lines.values())) for queues, lines in feeds_of(parts)]
         if feeds:
             self.later[line] = [*self.later.get(line, ()), *feeds]
 
@@ -115,7 +115,7 @@ def feeds_of(parts: Iterable[Part]) -> list[Fed]:
     numbered = list(parts)
     if len(numbered) == 1:
         [(queues, lines)] = numbered
-        return [(list(queues), _joined([lines]))]
+        return [(queues, _joined([lines]))]
     feeds: dict[str, tuple[RegisteredQueue, list[int]]] = {}
     for number, (queues, _) in enumerate(numbered):
         for queue in queues:
@@ -123,7 +123,7 @@ def feeds_of(parts: Iterable[Part]) -> list[Fed]:
     fed: dict[tuple[int, ...], list[RegisteredQueue]] = defaultdict(list)
     for queue, numbers in feeds.values():
         fed[tuple(numbers)].append(queue)
-    return [(queues, _joined(numbered[number][1] for number in numbers)) for numbers, queues in fed.items()]
+    return [(tuple(queues), _joined(numbered[number][1] for number in numbers)) for numbers, queues in fed.items()]
 
 
 def _joined(parts: Iterable[list[Line]]) -> dict[str, list[int]]:
@@ -135,34 +135,77 @@ def _joined(parts: Iterable[list[Line]]) -> dict[str, list[int]]:
     return lines
 
 
+@dataclass(frozen=True)
+class _Sorted:
+    """Some queues, sorted out for a publisher: own and others', and those that may refuse its events and the rest."""
+
+    own: tuple[RegisteredQueue, ...]
+    others: tuple[RegisteredQueue, ...]
+    refusing: tuple[RegisteredQueue, ...]
+    rest: tuple[RegisteredQueue, ...]
+
+
+class _ByIdentity(Generic[T]):
+    """What was found out of queues, by the identity of their tuple: all routes of one registry share it.
+
+    Looking at a thousand queues takes longer than all else of a publish. A tuple is kept with what was found, so that
+    no other gets its identity.
+    """
+
+    _QUEUES_MAX = 100_000
+
+    def __init__(self, find: Callable[[tuple[RegisteredQueue, ...], str], T]) -> None:
+        self._find = find
+        self._found: dict[tuple[int, str], tuple[tuple[RegisteredQueue, ...], T]] = {}
+        self._count = 0
+
+    def __call__(self, queues: tuple[RegisteredQueue, ...], publisher: str = "") -> T:
+        kept = self._found.get((id(queues), publisher))
+        if kept is None:
+            if self._count > self._QUEUES_MAX:
+                self._found.clear()
+                self._count = 0
+            self._count += len(queues)
+            kept = self._found[id(queues), publisher] = queues, self._find(queues, publisher)
+        return kept[1]
+
+
+def _sort_out(queues: tuple[RegisteredQueue, ...], publisher: str) -> _Sorted:
+    may_refuse = [queue.may_refuse(publisher) for queue in queues]
+    is_own = [
+        queue.owner == publisher or queue.is_roots or refuses for queue, refuses in zip(queues, may_refuse, strict=True)
+    ]
+
+    def those(chosen: list[bool], *, are: bool) -> tuple[RegisteredQueue, ...]:
+        """The same tuple where it is all of them, so that its parts are found by identity too."""
+        if all(each == are for each in chosen):
+            return queues
+        return tuple(compress(queues, (each == are for each in chosen)))
+
+    return _Sorted(
+        own=those(is_own, are=True),
+        others=those(is_own, are=False),
+        refusing=those(may_refuse, are=True),
+        rest=those(may_refuse, are=False),
+    )
+
+
+_sorted_out = _ByIdentity(_sort_out)
+_names = _ByIdentity(lambda queues, _publisher: tuple(f"@{queue.name}" for queue in queues))
+
+
 def _split(parts: Sequence[Part], publisher: str) -> tuple[list[Part], list[Part]]:
     """The same, into own queues and into others'."""
-    own: list[Part] = []
-    others: list[Part] = []
-    for queues, lines in parts:
-        is_other = [
-            queue.owner != publisher and not queue.is_roots and not queue.may_refuse(publisher) for queue in queues
-        ]
-        if not any(is_other):
-            own.append((queues, lines))
-        elif all(is_other):
-            others.append((queues, lines))
-        else:
-            own.append((tuple(queue for queue, is_not in zip(queues, is_other, strict=True) if not is_not), lines))
-            others.append((tuple(compress(queues, is_other)), lines))
-    return own, others
+    found = [(_sorted_out(queues, publisher), lines) for queues, lines in parts]
+    own = [(each.own, lines) for each, lines in found if each.own]
+    return own, [(each.others, lines) for each, lines in found if each.others]
 
 
 def _apart(parts: Sequence[Part], publisher: str) -> tuple[list[Part], list[Part]]:
     """The same, into queues that may refuse a publisher's events, and into the rest."""
-    refusing: list[Part] = []
-    rest: list[Part] = []
-    for queues, lines in parts:
-        first = tuple(queue for queue in queues if queue.may_refuse(publisher))
-        left = tuple(queue for queue in queues if not queue.may_refuse(publisher)) if first else queues
-        refusing += [(first, lines)] if first else []
-        rest += [(left, lines)] if left else []
-    return refusing, rest
+    found = [(_sorted_out(queues, publisher), lines) for queues, lines in parts]
+    refusing = [(each.refusing, lines) for each, lines in found if each.refusing]
+    return refusing, [(each.rest, lines) for each, lines in found if each.rest]
 
 
 def _are_many(parts: Sequence[Part]) -> bool:
