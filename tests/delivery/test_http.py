@@ -325,6 +325,33 @@ def test_connections_over_tls_are_kept_and_certificates_checked(run, tmp_path: P
     run(walk)
 
 
+def test_a_certificate_is_for_the_name_of_the_callback(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Written with a dot at its end or without."""
+
+    async def walk() -> None:
+        async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                await reader.readuntil(b"\r\n\r\n[1]")
+                writer.write(NO_CONTENT)
+            writer.close()
+
+        server = await asyncio.start_server(speak, "127.0.0.1", 0, ssl=await a_certificate(tmp_path))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
+        async with server, a_client() as client:
+            port = server.sockets[0].getsockname()[1]
+            for name in ("localhost", "localhost."):
+                # Resolvers take the second for a name of the network.
+                client._resolved[name, port] = (
+                    asyncio.get_running_loop().time(),
+                    [(socket.AF_INET, ("127.0.0.1", port))],
+                )
+                assert (await client.post(http.endpoint(f"https://{name}:{port}/"), b"", b"[1]")).status == 204
+            with pytest.raises(ReceiverUnreachable, match="not valid for"):
+                await client.post(http.endpoint(f"https://127.0.0.1:{port}/"), b"", b"[1]")
+
+    run(walk)
+
+
 def test_a_callback_without_a_host_is_refused():
     for callback in ("http:///x", "nothing", "http://h:99999/"):
         with pytest.raises(ValueError, match=r".+"):

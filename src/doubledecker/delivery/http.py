@@ -167,7 +167,8 @@ class HttpClient:
                 lambda: connection,
                 sock=dialled,
                 ssl=self._tls_context() if to.is_tls else None,
-                server_hostname=to.host if to.is_tls else None,
+                # A certificate has no dot at the end of a name.
+                server_hostname=to.host.rstrip(".") if to.is_tls else None,
             )
         except TimeoutError:
             raise ReceiverUnreachable(f"no connection within {self._connect_s:g} s") from None
