@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from doubledecker.plots import chart, over_grid, over_time, png, svg
+from doubledecker.plots.chart import Chart, Curve, Panel
 from doubledecker.stages import (
     Breaker,
     Bulkhead,
@@ -21,8 +23,6 @@ from doubledecker.stages import (
     simulate,
 )
 from doubledecker.stages.errors import ChainInvalid
-from doubledecker.stages.plots import chart, over_grid, over_time, png, svg
-from doubledecker.stages.plots.chart import Chart, Curve, Panel
 from doubledecker.stages.simulation import grid, series
 
 OUT = Breaker(open_s=2) | Bulkhead(2, Fifo(50)) | Simulated(Constant(0.1), outages=[Outage(10, 20)])

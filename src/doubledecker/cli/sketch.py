@@ -6,7 +6,7 @@ from itertools import groupby, pairwise
 from rich.console import Console
 from rich.text import Text
 
-from doubledecker.stages.plots.chart import Chart, Curve, Panel, number, runs
+from doubledecker.plots.chart import Chart, Curve, Panel, number, runs
 
 _ROWS = 6
 _LABEL = 9

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from doubledecker.cli import words
 from doubledecker.model.summary import Moment, Receiving, Serving, Spread, Summary
-from doubledecker.stages.plots.chart import COLOURS, Chart, Curve, Panel
+from doubledecker.plots.chart import COLOURS, Chart, Curve, Panel
 
 _STEP_MS = {"minute": 60_000, "hour": 3_600_000}
 _DAYS_MAX = 31

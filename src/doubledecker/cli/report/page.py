@@ -8,8 +8,8 @@ from doubledecker.cli.report import charts
 from doubledecker.cli.report.charts import Bars, Heat, ReportCharts
 from doubledecker.cli.report.text import spread, totals
 from doubledecker.model.summary import Summary
-from doubledecker.stages.plots import svg
-from doubledecker.stages.plots.chart import COLOURS
+from doubledecker.plots import svg
+from doubledecker.plots.chart import COLOURS
 
 _WIDTH, _NAME, _VALUE, _ROW = 760, 190, 200, 22
 _CELL, _LABEL = 26, 100

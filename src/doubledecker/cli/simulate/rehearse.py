@@ -15,9 +15,9 @@ from doubledecker.cli import sketch
 from doubledecker.cli.simulate import findings
 from doubledecker.cli.simulate.simulate import Request
 from doubledecker.errors import SettingInvalid
+from doubledecker.plots import over_grid, over_time, png, svg
+from doubledecker.plots.chart import Chart
 from doubledecker.stages.errors import StagesError
-from doubledecker.stages.plots import over_grid, over_time, png, svg
-from doubledecker.stages.plots.chart import Chart
 from doubledecker.stages.simulation import files, grid, runs
 from doubledecker.stages.simulation.fit import Fit, fit
 from doubledecker.stages.simulation.record import Record

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from doubledecker.plots.chart import Chart, Curve, Panel, is_flat
 from doubledecker.stages.errors import ChainInvalid
-from doubledecker.stages.plots.chart import Chart, Curve, Panel, is_flat
 from doubledecker.stages.simulation import series
 from doubledecker.stages.simulation.report import Estimate, Report
 from doubledecker.stages.simulation.series import Interval, Measure

@@ -4,8 +4,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from doubledecker.plots.chart import COLOURS, Chart, Curve, Panel, bands, runs
 from doubledecker.stages.errors import ExtraMissing
-from doubledecker.stages.plots.chart import COLOURS, Chart, Curve, Panel, bands, runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ It follows the reader's theme: dark lines on light, light lines on dark.
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from doubledecker.stages.plots.chart import COLOURS, Chart, Curve, Panel, bands, nice_ticks, number, runs
+from doubledecker.plots.chart import COLOURS, Chart, Curve, Panel, bands, nice_ticks, number, runs
 
 _WIDTH, _PANEL, _TOP, _LEFT, _RIGHT, _GAP, _BOTTOM = 760, 110, 26, 62, 14, 24, 14
 _DASHES = ("", "6 4", "2 3")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from doubledecker.stages.plots.chart import COLOURS, Chart, Curve, Panel
+from doubledecker.plots.chart import COLOURS, Chart, Curve, Panel
 from doubledecker.stages.simulation.comparison import MEASURES
 from doubledecker.stages.simulation.grid import Axis, Settings, Value, word
 from doubledecker.stages.simulation.report import Report

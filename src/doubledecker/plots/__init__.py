@@ -1,0 +1,1 @@
+"""Charts: what simulations and reports draw, as values, as SVG and as PNG."""
