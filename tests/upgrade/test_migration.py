@@ -14,7 +14,6 @@ import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from redis.exceptions import ResponseError
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.errors import BusAway, ServerUnfit
-from doubledecker.store import batches, migration, older_processes
+from doubledecker.store import batches, layout, migration, older_processes
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partition, Partitions
 from harness import quick_settings
@@ -420,20 +419,31 @@ def home_of(its: migration.Migration) -> Partition:
     return its._partitions.home
 
 
-async def test_connections_that_may_be_a_web_process_of_the_older_version_are_counted(
-    one: Topology, monkeypatch: pytest.MonkeyPatch
+async def test_data_is_not_migrated_while_a_web_process_of_the_older_version_reads_the_registry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    warned: dict[str, dict[str, Any]] = {}
-    world = await a_world(one)
-    async with redis.from_url(one.url) as client:
-        await client.ping()
-        log = SimpleNamespace(warning=lambda event, **fields: warned.update({event: fields}))
-        monkeypatch.setattr(older_processes, "_log", log)
-        await (await migrated(one)).close()
+    """It has no heartbeat, but asks twice a second what has changed."""
+    monkeypatch.setattr(older_processes, "READERS_S", 4.0)
+    async with a_dump(tmp_path) as url, redis.from_url(url, protocol=2) as web:
+        topology = Topology("one", url, 1, (url,))
 
-    assert warned["connections.found"]["count"] >= 1
-    assert "0.1.0" in warned["connections.found"]["hint"]
-    await check(one, world)
+        async def follow() -> None:
+            while True:
+                await as_recorded(web, "registry_changes")
+                await asyncio.sleep(0.5)
+
+        following = asyncio.create_task(follow())
+        with pytest.raises(ServerUnfit, match=r"an older version is at work on this data \(something reads"):
+            await migrated(topology, dead_s=0.1)
+        kept = await web.hgetall("rm:layout"), await web.hget("rm:registry", "version")
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        partitions = await migrated(topology, dead_s=0.1)
+        now = await partitions.layout()
+
+        assert kept == ({b"partitions": b"1"}, b"20")
+        assert now.format == layout.FORMAT
+        await partitions.close()
 
 
 async def test_beats_that_do_not_advance_are_waited_for_until_they_are_old(
@@ -521,7 +531,7 @@ async def test_a_process_of_the_older_version_that_comes_back_writes_nothing(tmp
 
 
 async def test_a_web_process_of_the_older_version_publishes_until_the_migration_begins_and_never_again(tmp_path: Path):
-    """It has no heartbeat, and stays connected: the migration goes on beside it."""
+    """It was suspended for so long that the migration went on beside it."""
     async with a_dump(tmp_path) as url, redis.from_url(url, protocol=2) as web:
         before = await web.xlen("rm:journal:events")
         published = await as_recorded(web, "event_publish")

@@ -87,23 +87,23 @@ async def run(
 
     `dead_s` is after how long a silent slot counts as dead, `say` is told how far it has come. With `stop` set it ends.
     """
+    if (await partitions.layout()).format >= FORMAT:
+        return
     owner = f"{socket.gethostname()}:{os.getpid()}:{uid()}"
     is_awaited = False
-    while (await partitions.layout()).format < FORMAT:
+    # Those who wait look at the lock alone: whoever migrates watches for readers of what `layout` reads.
+    while (holder := await _lock(partitions.home, owner, lease_s=_LEASE_S)) != owner:
         _check_stop(stop)
-        holder = await _lock(partitions.home, owner, lease_s=_LEASE_S)
-        if holder == owner:
-            try:
-                async with beside(_keep_lock(partitions.home, owner)):
-                    await Migration(partitions, owner, stop, say).run(dead_s=dead_s)
-            finally:
-                with suppress(BusAway):  # then it ends by itself
-                    await _lock(partitions.home, owner, lease_s=0)
-        else:
-            if not is_awaited:
-                _log.info("migration.awaited", whom=holder)
-                is_awaited = True
-            await asyncio.sleep(_LOOK_S)
+        if not is_awaited:
+            _log.info("migration.awaited", whom=holder)
+            is_awaited = True
+        await asyncio.sleep(_LOOK_S)
+    try:
+        async with beside(_keep_lock(partitions.home, owner)):
+            await Migration(partitions, owner, stop, say).run(dead_s=dead_s)
+    finally:
+        with suppress(BusAway):  # then it ends by itself
+            await _lock(partitions.home, owner, lease_s=0)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 Workers beat by slot, watches and all kinds of processes by name. Those that were stopped have signed off. Those that
 were killed left beats behind, which look like a living process's until they are old: one has to wait, and see whether
-they advance. There is nothing to wait for when all connections to the servers are of processes in our format, since one
-that is at work holds a connection.
+they advance. Web processes of 0.1.0 have no heartbeat, but read the registry twice a second, as all of that version do:
+they are gone once nobody has read it for a while. There is nothing to wait for when all connections to the servers are
+of processes in our format, since one that is at work holds a connection.
 """
 
 import asyncio
@@ -19,6 +20,10 @@ from doubledecker.store.partitions import Partitions
 # Three reports of a process (bus/presence.py); a watch beats more often.
 REPORT_DEAD_S = 15.0
 _LOOK_S = 0.25
+# The server counts in whole seconds: so long, and at least five reads of a process of 0.1.0 were missed.
+UNREAD_S = 3
+# A process of ours reads the registry once when it starts, which may begin the wait anew.
+READERS_S = 8.0
 
 _log = log.get("store")
 
@@ -71,18 +76,16 @@ async def until_gone(partitions: Partitions, *, dead_s: float, stop: asyncio.Eve
     """Wait until nobody of an older version can be at work; raises ServerUnfit when somebody is."""
     first = await beats(partitions)
     wait_s = first.wait_s(now_ms=await partitions.home.time_ms(), dead_s=dead_s)
-    strangers = await _strangers(partitions)
-    if count := sum(" lib-name=redis-py" in line for line in strangers or ()):
-        # A web process of 0.1.0 has no heartbeat. It is shut out all the same, and its clients get errors.
-        _log.warning("connections.found", count=count, hint="stop the web processes of 0.1.0, if any is left")
-    if wait_s <= 0 or strangers == []:
+    if await _are_all_ours(partitions):
+        return first
+    await _until_unread(partitions, stop=stop)
+    if wait_s <= 0:
         return first
     _log.info("migration.awaited", whom="processes of an older version", wait_s=round(wait_s, 1))
     loop = asyncio.get_running_loop()
     end_s = loop.time() + wait_s
     while loop.time() < end_s:
-        if stop is not None and stop.is_set():
-            raise BusAway("stopped before the data was migrated")
+        _check_stop(stop)
         await asyncio.sleep(min(_LOOK_S, max(0.0, end_s - loop.time())))
         await check_silent(partitions, since=first, dead_s=dead_s)
     return first
@@ -99,14 +102,42 @@ async def check_silent(partitions: Partitions, *, since: Beats, dead_s: float) -
         )
 
 
-async def _strangers(partitions: Partitions) -> list[str] | None:
-    """The connections to the servers of others than processes in our format; None if a server does not tell."""
+async def _until_unread(partitions: Partitions, *, stop: asyncio.Event | None) -> None:
+    """Wait until nobody has read the registry for a while; raises ServerUnfit when somebody goes on reading it."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + READERS_S
+    home = partitions.home
+    while True:
+        try:
+            reply = await home.command("OBJECT", "IDLETIME", home.key("registry"))
+        except BusAway:
+            return  # a server that forbids the command; what older processes write is shut out all the same
+        # None if there is no registry, so that there is nothing to serve.
+        if (unread_s := cast("int | None", reply)) is None or unread_s >= UNREAD_S:
+            return
+        if loop.time() >= end_s:
+            raise ServerUnfit(
+                "an older version is at work on this data (something reads its registry all the time, as web processes "
+                f"and consumers of 0.1.0 do), and this one would migrate it to format {layout.FORMAT}: stop all "
+                "processes of the older version, then start this one again"
+            )
+        _check_stop(stop)
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _are_all_ours(partitions: Partitions) -> bool:
+    """Whether all connections to the servers are of processes in our format; False if a server does not tell."""
     try:
         replies = await partitions.home.everywhere([["CLIENT", "LIST", "TYPE", "normal"]])
     except BusAway:
-        return None
+        return False
     lines = [line for [text] in cast("Sequence[list[bytes]]", replies) for line in text.decode().splitlines()]
-    return [line for line in lines if f" lib-name={layout.DRIVER.formatted_name} " not in line]
+    return all(f" lib-name={layout.DRIVER.formatted_name} " in line for line in lines)
+
+
+def _check_stop(stop: asyncio.Event | None) -> None:
+    if stop is not None and stop.is_set():
+        raise BusAway("stopped before the data was migrated")
 
 
 def _scores(flat: Sequence[bytes]) -> dict[str, int]:
