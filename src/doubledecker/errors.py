@@ -5,7 +5,8 @@ DoubledeckerError
 │   ├── BadRequest           400  the input is wrong, and the message says what is allowed
 │   ├── Unauthenticated      401  no token, or one we do not know
 │   ├── Forbidden            403  a known token, but not its business
-│   │   └── TopicOwned       403  the topic belongs to another client
+│   │   ├── TopicOwned       403  the topic belongs to another client
+│   │   └── TopicReserved    403  the topic is one of the bus itself
 │   ├── NotFound             404
 │   ├── RequestTimedOut      408  the body came too slowly
 │   ├── Conflict             409  the same idempotency key with another body
@@ -94,6 +95,17 @@ class TopicOwned(Forbidden):
     def __init__(self, topic: str, owner: str) -> None:
         super().__init__(f"topic {topic!r} belongs to another client, {owner!r}")
         self.topic, self.owner = topic, owner
+
+
+class TopicReserved(Forbidden):
+    """The topic's name is kept for events of the bus itself."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"topic {topic!r} is reserved: names that begin with 'doubledecker.' are for the bus's own events; "
+            "choose another name"
+        )
+        self.topic = topic
 
 
 class NotFound(Refused):

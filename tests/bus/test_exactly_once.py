@@ -8,7 +8,7 @@ import pytest
 from conftest import Topology
 from doubledecker.bus.exactly_once import FencedPublisher, PublishedRow
 from doubledecker.bus.notify import Notifier, Notify
-from doubledecker.errors import OrderChanged, TopicOwned, WritesLost
+from doubledecker.errors import OrderChanged, TopicOwned, TopicReserved, WritesLost
 from doubledecker.model.event import AcceptedEvent, EventKind
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.token import Caller
@@ -210,3 +210,15 @@ async def test_what_refused_rows_is_kept_whole_and_in_its_former_form_too(one: T
         RowRefusal("topic", "orders"),
     ]
     assert reached.refused == dict(enumerate([odd, *others]))
+
+
+async def test_rows_on_reserved_topics_are_refused_and_published_by_no_later_attempt(one: Topology):
+    async with a_feed(one) as feed:
+        tasks = [a_task(feed), a_task(feed)]
+        for task in tasks:
+            await task.publish(rows([1], topic="doubledecker.receivers"))
+            await task.finish()
+
+        why = TopicReserved("doubledecker.receivers").detail
+        assert [task.tally.refused for task in tasks] == [{0: why}] * 2
+        assert await published(feed) == []

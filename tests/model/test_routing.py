@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doubledecker.model import matching, routing
+from doubledecker.model import matching, reserved, routing
 from doubledecker.model import token as tokens
 from doubledecker.model.event import EventKind
 from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.reserved import publisher_for
 from doubledecker.model.routing import Registry
+from doubledecker.model.subscriber import Subscriber
 
 OWNERS = st.sampled_from(["ann", "bob", "root", ""])
 KIND = EventKind("page", "view", "red")
@@ -32,6 +34,28 @@ def test_no_client_gets_more_copies_of_anothers_event_than_allowed(owners: list[
             assert counts[owner] == (count if is_exempt else min(count, most))
         assert sorted(queue.name for queue in (*route.queues, *route.skipped)) == sorted(registry.queues)
         assert not route.skipped or registry.is_skipping
+
+
+@given(st.lists(OWNERS, max_size=8), st.integers(0, 3), st.lists(st.sampled_from(["ann", "bob", ""]), min_size=1))
+def test_an_event_on_a_reserved_topic_goes_to_its_audience_and_to_root_alone(
+    owners: list[str], most: int, concerned: list[str]
+):
+    registry = Registry(copies_max=most)
+    registry.put_queues([RegisteredQueue(f"q{n}", owner, (".*",)) for n, owner in enumerate(owners)])
+    for client in ("ann", "bob", "eve"):
+        registry.put_subscriber(client, Subscriber(client, "https://a.example/", "u", topics=(reserved.RECEIVERS,)))
+    for owner in concerned:
+        route = registry.route(EventKind(reserved.RECEIVERS, "receiver.failing", "default"), publisher_for(owner))
+
+        assert [each.token for each in route.receivers] == [each for each in ("ann", "bob", "eve") if each == owner]
+        seen = {queue.owner for queue in (*route.queues, *route.skipped)}
+        assert seen <= {owner, "root", ""}
+        assert {queue.name for queue in route.queues} >= {
+            f"q{n}" for n, each in enumerate(owners) if each in {"root", ""}
+        }
+        assert sum(queue.owner == owner and owner != "" for queue in route.queues) == (
+            min(owners.count(owner), most or len(owners)) if owner else 0
+        )
 
 
 def test_a_secret_that_has_ended_may_be_another_clients():

@@ -20,8 +20,17 @@ from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import BusAway, JournalFull, OrderChanged, TopicOwned, Unauthenticated, WritesLost
+from doubledecker.errors import (
+    BusAway,
+    JournalFull,
+    OrderChanged,
+    TopicOwned,
+    TopicReserved,
+    Unauthenticated,
+    WritesLost,
+)
 from doubledecker.model.event import EventKind
+from doubledecker.model.reserved import is_reserved
 from doubledecker.store import events, write_offsets, write_plan
 from doubledecker.store.events import Accepted, PublishReply
 from doubledecker.store.partitions import Partition
@@ -236,6 +245,8 @@ def _reason(by: RowRefusal) -> str:
         return f"queue {by.name!r} is full"
     if by.kind == "tenants":
         return f"queue {by.name!r} knows as many tenants as it may (DOUBLEDECKER_QUEUE_TENANTS_MAX), and not this one"
+    if is_reserved(by.name):
+        return TopicReserved(by.name).detail
     if not by.owner:
         return f"topic {by.name!r} is new, and its client owns as many as it may (DOUBLEDECKER_CLIENT_TOPICS_MAX)"
     return TopicOwned(by.name, by.owner).detail

@@ -11,12 +11,13 @@ from msgspec import structs
 
 from doubledecker import clock
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import BadRequest, Conflict, Forbidden, NotFound, TopicOwned
+from doubledecker.errors import BadRequest, Conflict, Forbidden, NotFound, TopicOwned, TopicReserved
 from doubledecker.model import erasure as erasing
 from doubledecker.model import replay as replaying
 from doubledecker.model.erasure import ErasureAsked
 from doubledecker.model.pipeline_job import Errand
 from doubledecker.model.replay import Replay, ReplayAsked
+from doubledecker.model.reserved import is_reserved
 from doubledecker.model.token import Caller
 from doubledecker.model.uid import uid
 from doubledecker.store import pipeline, pipeline_jobs, registry
@@ -79,6 +80,8 @@ class Errands:
             return replay
         if replay.target == "subscriber":
             return structs.replace(replay, name=self._subscriber(replay.name, caller))
+        if is_reserved(replay.name):
+            raise TopicReserved(replay.name)
         [owner] = await registry.topic_owners(self._home, [replay.name])
         if not caller.is_root and owner not in {None, caller.id}:
             raise TopicOwned(replay.name, owner)

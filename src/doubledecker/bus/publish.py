@@ -13,9 +13,10 @@ from doubledecker.bus.commit import Committer, check_whole
 from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import QueueFull, Refused, TopicOwned
+from doubledecker.errors import QueueFull, Refused, TopicOwned, TopicReserved
 from doubledecker.model import quota
 from doubledecker.model.event import Draft
+from doubledecker.model.reserved import is_reserved
 from doubledecker.store.partitions import Partitions
 
 
@@ -55,7 +56,7 @@ class Publisher:
         if is_whole:
             foreign = await self._registry.foreign(topics, publisher=publisher)
             if foreign:
-                return _refused(drafts, {topic: TopicOwned(topic, owner) for topic, owner in foreign.items()})
+                return _refused(drafts, {topic: self._refusal(topic, owner) for topic, owner in foreign.items()})
             await self._check_whole(publisher, drafts)
         whys = await self._claim(topics, publisher)
         refused = _refused(drafts, whys)
@@ -88,6 +89,8 @@ class Publisher:
         return {topic: self._refusal(topic, owners[topic]) for topic in topics if owners[topic] != publisher}
 
     def _refusal(self, topic: str, owner: str) -> Refused:
+        if is_reserved(topic):
+            return TopicReserved(topic)
         if not owner:
             return quota.too_many_topics(self._registry.quotas, topic)
         return TopicOwned(topic, owner)

@@ -25,6 +25,7 @@ from doubledecker.model.event import EventKind, TopicName
 from doubledecker.model.matching import PatternMatcher
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.quota import Quotas
+from doubledecker.model.reserved import is_reserved
 from doubledecker.model.routing import Registry
 from doubledecker.model.schema import Count, Shape
 from doubledecker.model.subscriber import Subscriber, Subscription
@@ -134,11 +135,18 @@ class LiveRegistry:
         self._searcher.close()
 
     async def owners(self, names: Sequence[str], *, publisher: str) -> dict[str, str]:
-        """Whose each topic is; those without an owner become the publisher's, or have none if it has too many."""
+        """Whose each topic is; those without an owner become the publisher's, or have none if it has too many.
+
+        Reserved topics have none.
+        """
         known = self.snapshot.owners
         unknown = [name for name in names if name not in known]
         if not unknown:
             return known
+        barred = dict.fromkeys(filter(is_reserved, unknown), "")
+        unknown = [name for name in unknown if name not in barred]
+        if not unknown:
+            return {**known, **barred}
         version = self.snapshot.version
         most = self.quotas.client_topics_max
         claimed = await registry.claim_topics(self._partitions.home, unknown, publisher=publisher, most=most)
@@ -146,12 +154,13 @@ class LiveRegistry:
         # A change meanwhile may have been the end of one of these topics.
         if self.snapshot.version == version:
             known.update({name: owner for name, owner in found.items() if owner})
-        return {**known, **found}
+        return {**known, **found, **barred}
 
     async def foreign(self, names: Sequence[str], *, publisher: str) -> dict[str, str]:
-        """Those of the topics that another client owns, with their owners; claims nothing."""
+        """Those of the topics that another client owns, or none can, with their owners; claims nothing."""
         owners = await registry.topic_owners(self._partitions.home, names)
-        return {name: owner for name, owner in zip(names, owners, strict=True) if owner not in {None, publisher}}
+        pairs = zip(names, owners, strict=True)
+        return {name: owner or "" for name, owner in pairs if is_reserved(name) or owner not in {None, publisher}}
 
     async def create_token(self, name: str, secret: str, *, now_ms: int) -> Token:
         """Add a client; the same name and secret again is the same token."""

@@ -3,6 +3,8 @@
 The snapshot is a process's copy of the registry at one version. The publish script compares that version with the
 one in Redis before it writes, so an answer given here is proven there.
 
+An event on a reserved topic goes to its audience alone (model/reserved.py), whoever subscribes or matches.
+
 Of another client's event, a client's queues get at most so many copies: its first ones by name. That is decided when a
 route is made, so that it holds for keys that nobody knew when the queues were registered, and costs a publish nothing.
 """
@@ -17,6 +19,7 @@ from doubledecker.model.cache import ScanResistantCache
 from doubledecker.model.event import EventKind
 from doubledecker.model.matching import NAMES_MAX, PatternMatcher, Search
 from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.reserved import audience, is_reserved
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
 
@@ -82,9 +85,22 @@ class Registry:
         route = self._routes.get(kind)
         if route is None or (route.publisher is not None and route.publisher != publisher):
             names = self._matcher.match(kind.routing_key) if self.queues else ()
-            route = Route(kind, self._by_topic.get(kind.topic, ()), *self._shares_of(names, publisher))
+            receivers = self._by_topic.get(kind.topic, ())
+            if is_reserved(kind.topic):
+                route = self._to_audience(kind, receivers, names, publisher)
+            else:
+                route = Route(kind, receivers, *self._shares_of(names, publisher))
             self._routes.put(kind, route)
         return route
+
+    def _to_audience(
+        self, kind: EventKind, receivers: Sequence[Subscriber], names: Sequence[str], publisher: str
+    ) -> Route:
+        """The route of an event on a reserved topic: to those who belong to its audience, and to queues of root."""
+        owner = audience(publisher)
+        matching = [self.queues[name] for name in names]
+        fed, skipped, _ = self._share([each for each in matching if each.is_roots or each.owner == owner], publisher)
+        return Route(kind, tuple(each for each in receivers if each.token == owner), fed, skipped, publisher)
 
     @property
     def names_kept(self) -> int:

@@ -225,6 +225,17 @@ async def _topic_names(home: Partition) -> AsyncIterator[list[str]]:
         yield some
 
 
+async def topics_like(home: Partition, pattern: str) -> list[str]:
+    """The topics whose names match a pattern as Redis has it."""
+    found: set[str] = set()
+    cursor: bytes | None = None
+    while cursor != b"0":
+        reply = await home.command("SSCAN", home.key("topics"), cursor or b"0", "MATCH", pattern, "COUNT", _PAGE)
+        cursor, names = cast("tuple[bytes, list[bytes]]", reply)
+        found.update(name.decode() for name in names)
+    return sorted(found)
+
+
 async def last_kinds(partitions: Partitions, most: int) -> dict[EventKind, str]:
     """Of so many topics the kind of the last event in each partition, with the topic's owner."""
     home = partitions.home

@@ -19,7 +19,7 @@ from doubledecker.store import journal
 from doubledecker.store.journal import JournalEntry, KeptEntry
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import sse
-from doubledecker.web.feed import Feed, lines_of, missing, routing_key
+from doubledecker.web.feed import Feed, lines_of, missing, owner_of, routing_key
 from doubledecker.web.listener import Listener
 from doubledecker.web.sse import Gap, Reason
 
@@ -96,6 +96,11 @@ class CatchUp:
         place, lines = self._places[i], lines_of(entry)
         seen = place.lines if place.entry_id == entry.id else 0
         at = position.within(self._places, i, entry.id, len(lines))
-        matches = self._listener.pattern.matches
         numbered = ((n, line) for n, line in enumerate(lines, 1) if n > seen)
-        return b"".join(sse.event(at(n), line) for n, line in numbered if matches(routing_key(line)))
+        return b"".join(sse.event(at(n), line) for n, line in numbered if self._is_for_it(entry, n, routing_key(line)))
+
+    def _is_for_it(self, entry: JournalEntry, number: int, key: str) -> bool:
+        if not self._listener.pattern.matches(key):
+            return False
+        owner = owner_of(entry, number, key)
+        return owner is None or self._listener.may_see(owner)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import msgspec
 
 from doubledecker.errors import BusAway, TooMany
-from doubledecker.model import position
+from doubledecker.model import position, reserved
 from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.model.position import Place
 from doubledecker.store import journal
@@ -56,6 +56,17 @@ def routing_key(line: bytes) -> str:
 def lines_of(entry: JournalEntry) -> list[bytes]:
     """An entry's events, in the order in which places count them."""
     return [line for _, value in entry.fields for line in value.split(b"\n")]
+
+
+def owner_of(entry: JournalEntry, number: int, key: str) -> str | None:
+    """Who alone, besides root, may see an entry's event, given its number and routing key; None for all."""
+    if not reserved.is_reserved(key.split(":")[1]):
+        return None
+    for publisher, value in entry.fields:
+        number -= value.count(b"\n") + 1
+        if number <= 0:
+            return reserved.audience(publisher)
+    raise AssertionError("an entry has as many events as it has lines")
 
 
 def missing(place: Place, page: Page[KeptEntry]) -> Place | None:
@@ -190,14 +201,17 @@ class Feed:
     def _hand_out(self, partition: Partition, kept: KeptEntry) -> None:
         if not self._attached:
             return
-        lines = lines_of(kept.inflated())
+        entry = kept.inflated()
+        lines = lines_of(entry)
         at = position.within(self.places, partition.index, kept.id, len(lines))
         for number, line in enumerate(lines, 1):
-            listeners = self._listeners_of(routing_key(line))
+            key = routing_key(line)
+            listeners = self._listeners_of(key)
             if listeners:
-                frame = sse.event(at(number), line)
+                frame, owner = sse.event(at(number), line), owner_of(entry, number, key)
                 for listener in listeners:
-                    listener.push(frame)
+                    if owner is None or listener.may_see(owner):
+                        listener.push(frame)
 
     def _listeners_of(self, key: str) -> tuple[Listener, ...]:
         found = self._by_key.get(key)

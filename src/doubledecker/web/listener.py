@@ -3,6 +3,7 @@
 import asyncio
 
 from doubledecker.model.glob import Glob
+from doubledecker.model.token import ROOT_NAME
 from doubledecker.web.sse import Reason
 
 
@@ -19,6 +20,10 @@ class Listener:
         self._bytes = 0
         self._has_news = asyncio.Event()
         self._must_go = asyncio.Event()
+
+    def may_see(self, owner: str) -> bool:
+        """Whether it is this client's, or root's, as an event on a reserved topic demands."""
+        return self.client in {owner, ROOT_NAME}
 
     def push(self, frame: bytes) -> None:
         """Put a frame into the buffer; when that is full, the listener is dropped instead."""

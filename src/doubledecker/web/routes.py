@@ -18,10 +18,11 @@ from doubledecker.bus.overview import ALIVE_MS
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.snapshots import SnapshotCache
-from doubledecker.errors import BusAway
+from doubledecker.errors import BusAway, TopicReserved
 from doubledecker.model import json_body
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
+from doubledecker.model.reserved import is_reserved
 from doubledecker.model.token import Caller
 from doubledecker.queues import view as queue_view
 from doubledecker.store import jobs, pipeline, registry
@@ -207,8 +208,10 @@ class Routes:
         Root alone: a client could fill up what another may own.
         """
         require_root(caller)
-        to = _new_owner(await self._body(request))
-        await self._registry.give_topic(request.path_params["name"], to=to)
+        name, to = request.path_params["name"], _new_owner(await self._body(request))
+        if is_reserved(name):
+            raise TopicReserved(name)
+        await self._registry.give_topic(name, to=to)
         return Response(status_code=204)
 
     async def subscribe(self, request: Request, caller: Caller) -> Response:

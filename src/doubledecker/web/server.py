@@ -20,8 +20,10 @@ from doubledecker.bus.pipeline_jobs import Errands
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.errors import BusAway
+from doubledecker.model import reserved
 from doubledecker.model.event import EventLimits
 from doubledecker.model.routing import Registry
+from doubledecker.store import registry
 from doubledecker.store.processes import Family
 from doubledecker.web import metrics, startup
 from doubledecker.web.addresses import Addresses
@@ -87,6 +89,7 @@ async def _serve_bus(
             endless = (bus.registry.follow(), bus.publisher.run(), bus.bell.run(), feed.run(), leases.run())
             background = [tasks.create_task(part) for part in endless]
             background.append(tasks.create_task(_log_queues_beyond_copies(bus)))
+            background.append(tasks.create_task(_log_reserved_topics(bus)))
             server.serve_with(make_app(settings, bus, feed, leases, presence))
             host, port = listener.getsockname()[:2]
             _log.info("web.started", host=host, port=port)
@@ -142,6 +145,18 @@ async def _log_queues_beyond_copies(bus: BusParts) -> None:
                 owner=queue.owner,
                 detail=f"{bus.registry.quotas.client_copies_max} queues of its owner before it get the same events, "
                 "and it does not get those of other clients; raise client_copies_max, or share one queue",
+            )
+
+
+async def _log_reserved_topics(bus: BusParts) -> None:
+    """Name the topics that clients of an older version own, and whose names are the bus's own now."""
+    with contextlib.suppress(BusAway):  # no reason not to serve
+        for topic in await registry.topics_like(bus.partitions.home, f"{reserved.PREFIX}*"):
+            _log.warning(
+                "topic.reserved",
+                topic=topic,
+                detail="its name is reserved: nobody can publish on it any more, and only its owner and root see what "
+                "was published; have its publisher take another name, then delete it",
             )
 
 

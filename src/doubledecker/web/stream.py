@@ -78,7 +78,10 @@ class Streaming:
         self._rules = rules
 
     async def get_stream(self, request: Request, caller: Caller) -> Response:
-        """Events as they are published, as server-sent events; any client hears all topics."""
+        """Events as they are published, as server-sent events; any client gets those of all topics.
+
+        Of reserved topics it gets what concerns itself.
+        """
         wanted = parse(request.query_params.multi_items(), request.headers)
         if request.method == "HEAD":
             return Response(headers=_HEADERS)

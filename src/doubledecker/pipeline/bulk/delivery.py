@@ -186,6 +186,7 @@ class Bulk:
         posted = Posted(0, {}, {})
         if full:
             frame = reduce(DataFrame.unionByName, [self._rows(whose.course, leg, seen) for leg in full])
+            frame = frames.seen_by(frame, whose.subscriber.token)
             work = Posting(self.settings, whose.subscriber, ledger)
             posted = posting.post(frame, work, tasks=tasks)
         passing: dict[Strand, tuple[Reach, Reach]] = {}

@@ -7,6 +7,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as columns
 
 from doubledecker.lake import arrow
+from doubledecker.model import reserved
 from doubledecker.pipeline.lake.tables import LakeTable
 from doubledecker.pipeline.lake.versions import Version
 
@@ -37,6 +38,14 @@ def of(spark: SparkSession, table: LakeTable, paths: list[str]) -> DataFrame:
     reader = spark.read.schema(arrow.ddl(table.schema)).option("basePath", table.uri)
     # Spark reads no files at all only as a frame without rows.
     return reader.parquet(*paths) if paths else spark.createDataFrame([], arrow.ddl(table.schema))
+
+
+def seen_by(frame: DataFrame, client: str | None) -> DataFrame:
+    """Events without those on reserved topics, but for those whose audience is this client."""
+    fits = ~columns.col("topic").startswith(reserved.PREFIX)
+    if client is not None:
+        fits |= columns.col("publisher") == reserved.publisher_for(client)
+    return frame.where(fits)
 
 
 def order() -> list[Column]:

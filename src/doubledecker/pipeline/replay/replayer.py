@@ -160,7 +160,10 @@ class Replayer:
     def _fitting(self, replay: Replay, from_ms: int, upto_ms: int) -> DataFrame:
         since, until = moment.from_ms(from_ms), moment.from_ms(upto_ms)
         whole = search.everything(self.ground, "events", since=since, until=until)
-        return search.fitting(whole, search.conditions(topic=replay.topic, tenant=replay.tenant, where=replay.where))
+        # To a topic or a queue go none that only some may see: who reads there may change.
+        client = replay.name if replay.target == "subscriber" else None
+        seen = frames.seen_by(whole, client)
+        return search.fitting(seen, search.conditions(topic=replay.topic, tenant=replay.tenant, where=replay.where))
 
     def _lanes(self) -> int:
         """One for each core, and every partition has as many; stays the same for as long as the replay does."""
