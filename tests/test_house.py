@@ -86,6 +86,7 @@ NOT_IN_THE_TABLE = {
     "assembly.launch.PROCESSES_MAX",
     "model.event.DEPTH_MAX",
     "model.step.SILENT_MS_MAX",
+    "store.dead_letters.SETTLED_MAX",
     "store.deliveries.BYTES_MAX",
     "store.deliveries.DUE_MAX",
     "store.deliveries.SETTLED_MAX",

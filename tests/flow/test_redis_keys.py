@@ -27,6 +27,7 @@ from doubledecker.model.summary import Moment, Summary
 from doubledecker.model.uid import uid
 from doubledecker.store import (
     bulk,
+    dead_letters,
     deliveries,
     events,
     jobs,
@@ -43,6 +44,7 @@ from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.write_offsets import Fence, RowRefusal, Write
 from doubledecker.worker import process
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
+from letters import a_letter
 from receiver import Receiver
 from watching import watching
 
@@ -62,6 +64,9 @@ PLACEHOLDERS = {
     "facet": r"[A-Za-z0-9_.-]+",
     "task": r"[0-9a-f]{32}",
     "write": r"[0-9a-f]{32}",
+    "receiver": r"(?:[a-z0-9_-]+-[0-9a-f]{8}|@[a-z0-9_.-]+)",
+    "field": r"(?:topic|tenant|reason|status)",
+    "value": r"[A-Za-z0-9_.-]+",
 }
 DELIVERY = rf"{PLACEHOLDERS['bid']} {PLACEHOLDERS['token']}"
 TIMED = (
@@ -249,6 +254,7 @@ async def fill(bus: TestBus, good: Receiver, bad: Receiver, stuck: Receiver) -> 
             await bus.publish(publisher, mine)
     await bus.publish(publisher, [an_event(0, "wide", data="x" * WIDE_BYTES)])
     for partition in bus.partitions.all:
+        await dead_letters.add(partition, "lazy-01234567", [a_letter(1)])
         # As 0.1.0 left it.
         await partition.write(
             "RPUSH", partition.key(f"fanout:{uid()}"), msgspec.json.encode(an_event()), "gone-01234567"

@@ -1,0 +1,234 @@
+"""Dead letters of receivers, in each partition: kept, chosen by their values, taken away.
+
+A letter takes about 520 bytes beside its record, for its places in five sorted sets. Letters with one value
+(those of a topic, say) are listed by a command a page and counted by one command, however many others there are. With
+several values the rarest is walked, a page at a time, and the others are looked up for its letters.
+
+A receiver is a subscriber, by its token, or a queue, as `@<queue>`. A letter's stamp is unique among those of its
+receiver in a partition: the time of death in microseconds, or the next that is free.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+
+from doubledecker.model.dead_letter import FIELDS, DeadLetter, LetterFilter, LetterTotals
+from doubledecker.model.uid import uid
+from doubledecker.store import shared_connection
+from doubledecker.store.partitions import Partition
+from doubledecker.store.scripts import Encoded, Packable, load
+from doubledecker.store.shared_connection import Reply, words
+
+# Letters that one call takes or adds: a few milliseconds of the server's time.
+SETTLED_MAX = 500
+# Ids of a page that is looked through.
+_PAGE = 1_000
+# Records read at once: each may hold 64 KiB.
+_RECORDS = 100
+# Values of each field that totals name.
+_VALUES_MAX = 20
+_US = 1_000
+
+_ADD, _PURGE = load("letter_add"), load("letter_purge")
+
+# As lua/dead_letters.lua packs it.
+_Record = tuple[str, str, str, int, int, int, int, str, str, str, str, str]
+_decode = msgspec.msgpack.Decoder(_Record).decode
+
+
+@dataclass(frozen=True)
+class Stamped:
+    """A letter's id and its stamp."""
+
+    id: str
+    stamp: int
+
+
+def new_id(partition: Partition) -> str:
+    """An id for a subscriber's letter; it says where the letter is, as those of a queue's messages do."""
+    return f"{partition.index}-{uid()}"
+
+
+def packed(letter: DeadLetter) -> dict[str, Packable]:
+    """A letter as `add_dead_letter` takes it; the script knows when it died."""
+    return {
+        "id": letter.id,
+        "topic": letter.topic,
+        "tenant": letter.tenant,
+        "reason": letter.reason,
+        "status": letter.status,
+        "attempts": letter.attempts,
+        "accepted_at": letter.accepted_at,
+        "detail": letter.detail,
+        "answer_headers": "\n".join(letter.answer_headers),
+        "answer": letter.answer,
+        "batch": letter.batch,
+        "event": letter.event.decode(),
+    }
+
+
+async def add(partition: Partition, receiver: str, letters: Sequence[DeadLetter]) -> None:
+    """Keep letters; at most `SETTLED_MAX`."""
+    await partition.run(_ADD, receiver=receiver, letters=[packed(letter) for letter in letters])
+
+
+async def purge(partition: Partition, receiver: str, ids: Sequence[str]) -> int:
+    """Destroy letters; returns how many of them were there."""
+    total = 0
+    for start in range(0, len(ids), SETTLED_MAX):
+        total += cast("int", await partition.run(_PURGE, receiver=receiver, ids=ids[start : start + SETTLED_MAX]))
+    return total
+
+
+async def read(partition: Partition, receiver: str, ids: Sequence[str]) -> list[DeadLetter]:
+    """Those of the letters that are there, in this order."""
+    found: list[DeadLetter] = []
+    for start in range(0, len(ids), _RECORDS):
+        page = ids[start : start + _RECORDS]
+        records = await partition.command("HMGET", partition.key(f"dead:letters:{receiver}"), *page)
+        pairs = zip(page, cast("list[bytes | None]", records), strict=True)
+        found += [_letter(id_, record) for id_, record in pairs if record is not None]
+    return found
+
+
+async def those_there(partition: Partition, receiver: str, ids: Sequence[str]) -> list[Stamped]:
+    """Those of the ids that name a letter."""
+    if not ids:
+        return []
+    scores = await partition.command("ZMSCORE", partition.key(f"dead:index:{receiver}"), *ids)
+    pairs = zip(ids, cast("list[bytes | None]", scores), strict=True)
+    return [Stamped(id_, int(float(score))) for id_, score in pairs if score is not None]
+
+
+async def choose(
+    partition: Partition, receiver: str, chosen: LetterFilter, *, most: int, after: int = 0, upto: int | None = None
+) -> list[Stamped]:
+    """The oldest letters that a filter means, beyond the stamp `after` and up to `upto`."""
+    found: list[Stamped] = []
+    async for page in _pages(partition, receiver, chosen, after=after, upto=upto, most=most):
+        found += page
+        if len(found) >= most:
+            break
+    return found[:most]
+
+
+async def count(partition: Partition, receiver: str, chosen: LetterFilter) -> int:
+    """How many letters a filter means."""
+    if len(chosen.values) > 1:
+        pages = _pages(partition, receiver, chosen, after=0, upto=None, most=_PAGE)
+        return sum([len(page) async for page in pages])
+    least, most = _bounds(chosen, after=0, upto=None)
+    [index] = _indexes(partition, receiver, chosen)
+    return cast("int", await partition.command("ZCOUNT", index, least, most))
+
+
+async def totals(partition: Partition, receiver: str) -> LetterTotals:
+    """All letters of a receiver, in one round trip."""
+    commands: list[list[Encoded]] = [
+        ["ZRANGE", partition.key(f"dead:counts:{receiver}:{field}"), 0, _VALUES_MAX - 1, "REV", "WITHSCORES"]
+        for field in FIELDS
+    ]
+    commands.append(["ZCARD", partition.key(f"dead:index:{receiver}")])
+    commands.append(["ZSCORE", partition.key("dead:bytes"), receiver])
+    *counts, total, size = await partition.commands(commands)
+    by = {field: _scores(found) for field, found in zip(FIELDS, counts, strict=True)}
+    return LetterTotals(cast("int", total), int(float(cast("bytes | None", size) or 0)), by)
+
+
+async def counts(partition: Partition, receivers: Sequence[str]) -> dict[str, int]:
+    """How many letters each receiver has."""
+    replies = await partition.commands([["ZCARD", partition.key(f"dead:index:{name}")] for name in receivers])
+    return dict(zip(receivers, cast("list[int]", replies), strict=True))
+
+
+async def sizes(partition: Partition, *, bytes_min: int = 1) -> dict[str, int]:
+    """The receivers whose letters take at least so many bytes, and how many these are."""
+    reply = await partition.command("ZRANGE", partition.key("dead:bytes"), bytes_min, "+inf", "BYSCORE", "WITHSCORES")
+    return _scores(reply)
+
+
+async def destroy(partition: Partition, receiver: str) -> None:
+    """Remove all letters of a receiver that is gone; safe to repeat."""
+    for field in FIELDS:
+        at = partition.key(f"dead:counts:{receiver}:{field}")
+        while values := words(await partition.command("ZRANGE", at, 0, _PAGE - 1)):
+            keys = [partition.key(f"dead:by:{receiver}:{field}:{value}") for value in values]
+            await partition.command("UNLINK", *keys)
+            await partition.command("ZREM", at, *values)
+    await partition.command("UNLINK", *(partition.key(f"dead:{kind}:{receiver}") for kind in ("letters", "index")))
+    await partition.command("ZREM", partition.key("dead:bytes"), receiver)
+
+
+async def _pages(
+    partition: Partition, receiver: str, chosen: LetterFilter, *, after: int, upto: int | None, most: int
+) -> AsyncIterator[list[Stamped]]:
+    """What a filter means in pieces of at most a page: letters of the rarest value that have the others too."""
+    indexes = _indexes(partition, receiver, chosen)
+    if len(indexes) > 1:
+        sizes = cast("list[int]", await partition.commands([["ZCARD", index] for index in indexes]))
+        indexes = [index for _, index in sorted(zip(sizes, indexes, strict=True))]
+    rarest, *others = indexes
+    size = _PAGE if others else min(most, _PAGE)
+    while True:
+        least, highest = _bounds(chosen, after=after, upto=upto)
+        limits = ("BYSCORE", "LIMIT", 0, size, "WITHSCORES")
+        page = [
+            Stamped(id_, stamp)
+            for id_, stamp in _scores(await partition.command("ZRANGE", rarest, least, highest, *limits)).items()
+        ]
+        yield await _in_all(partition, others, page)
+        if len(page) < size:
+            return
+        after = page[-1].stamp
+
+
+async def _in_all(partition: Partition, indexes: Sequence[str], page: Sequence[Stamped]) -> list[Stamped]:
+    if not indexes or not page:
+        return list(page)
+    scores = await partition.commands([["ZMSCORE", index, *(each.id for each in page)] for index in indexes])
+    rows = zip(*cast("list[list[bytes | None]]", scores), strict=True)
+    return [each for each, row in zip(page, rows, strict=True) if None not in row]
+
+
+def _indexes(partition: Partition, receiver: str, chosen: LetterFilter) -> list[str]:
+    values = chosen.values.items()
+    by = [partition.key(f"dead:by:{receiver}:{field}:{value}") for field, value in values]
+    return by or [partition.key(f"dead:index:{receiver}")]
+
+
+def _bounds(chosen: LetterFilter, *, after: int, upto: int | None) -> tuple[str, str]:
+    """The least and the greatest stamp, as Redis writes ranges of scores."""
+    begin, ends = (chosen.from_ms or 0) * _US, []
+    least = f"({after}" if after >= begin else str(begin)
+    if chosen.to_ms is not None:
+        ends.append(chosen.to_ms * _US - 1)
+    if upto is not None:
+        ends.append(upto)
+    return least, str(min(ends)) if ends else "+inf"
+
+
+def _scores(reply: Reply) -> dict[str, int]:
+    return {name: int(float(score)) for name, score in shared_connection.fields(reply).items()}
+
+
+def _letter(id_: str, record: bytes) -> DeadLetter:
+    topic, tenant, reason, status, attempts, accepted_at, died_at, detail, headers, answer, batch, event = _decode(
+        record
+    )
+    return DeadLetter(
+        id=id_,
+        topic=topic,
+        tenant=tenant,
+        reason=reason,
+        event=event.encode(),
+        attempts=attempts,
+        status=status,
+        detail=detail,
+        answer_headers=tuple(headers.split("\n")) if headers else (),
+        answer=answer,
+        accepted_at=accepted_at,
+        died_at=died_at,
+        batch=batch,
+    )
