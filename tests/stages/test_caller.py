@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from doubledecker.stages import Chain, Event, Exponential, Hedge, Poisson, Simulated, Stage, Timeout, simulate
-from doubledecker.stages.simulation.caller import SimulatedCaller
+from doubledecker.stages.simulation.simulate import SimulatedCaller
 from stages.rehearsal import Broken, now, virtually
 from stages.test_laws import POOLED, STAGES
 

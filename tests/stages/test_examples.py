@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from doubledecker.stages.simulation import comparison, files, runs, series
-from doubledecker.stages.simulation.files import ScenarioFile
-from doubledecker.stages.simulation.report import Report
+from doubledecker.stages.simulation import runs
+from doubledecker.stages.simulation.report import Report, over_time
+from doubledecker.stages.simulation.report import measures as measures_of
 from doubledecker.stages.simulation.runs import RunPlan
+from doubledecker.stages.simulation.scenario import ScenarioFile, load_file, read_file
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "simulations"
@@ -18,16 +19,16 @@ NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem != "redr
 
 
 def _reports(name: str, *, duration: float, replications: int = 1) -> dict[str, Report]:
-    source = files.read(EXAMPLES / f"{name}.py")
+    source = read_file(EXAMPLES / f"{name}.py")
     plans = {
         chain: RunPlan(source, chain, (("duration", duration),), replications=replications, sample_every=duration / 100)
-        for chain in files.load(source).chains
+        for chain in load_file(source).chains
     }
     return dict(zip(plans, runs.reports(list(plans.values()), runs.here), strict=True))
 
 
 def _measure(report: Report, name: str) -> float:
-    return comparison.measures(report)[name].mean
+    return measures_of(report)[name].mean
 
 
 def test_there_are_five_and_the_page_tells_of_each():
@@ -40,7 +41,7 @@ def test_there_are_five_and_the_page_tells_of_each():
 def test_a_budget_ends_a_retry_storm_and_backoff_does_not():
     found = _reports("retry_storm", duration=30)
     peaks = {
-        name: max(one.mean for one in series.over_time(report, lambda one: one.arrived_per_s(-1)) if one)
+        name: max(one.mean for one in over_time(report, lambda one: one.arrived_per_s(-1)) if one)
         for name, report in found.items()
     }
 
@@ -51,7 +52,7 @@ def test_a_budget_ends_a_retry_storm_and_backoff_does_not():
 
 def test_an_overload_stays_until_a_bound_ends_it():
     found = _reports("metastable_overload", duration=45)
-    at_the_end = {name: series.over_time(report, lambda one: one.success)[-10:] for name, report in found.items()}
+    at_the_end = {name: over_time(report, lambda one: one.success)[-10:] for name, report in found.items()}
 
     assert all(one is not None and one.mean < 0.1 for one in at_the_end["unbounded"])
     assert all(one is not None and one.mean > 0.9 for one in at_the_end["bounded"])
@@ -68,7 +69,7 @@ def test_single_flight_ends_a_stampede_and_a_stale_answer_the_waiting():
 
 def test_a_breaker_saves_waiting_and_one_that_opens_too_easily_costs_success():
     found = _reports("breaker_tuning", duration=60)
-    source = files.read(EXAMPLES / "breaker_tuning.py")
+    source = read_file(EXAMPLES / "breaker_tuning.py")
     settings = (("duration", 60), ("breaker.threshold", 0.1))
     [easy] = runs.reports([RunPlan(source, "breaker", settings, replications=1)], runs.here)
 
@@ -92,17 +93,17 @@ def test_the_files_on_the_page_can_be_run():
 
     for name, text in (("page.toml", toml), ("page.py", python)):
         source = ScenarioFile(f"/nowhere/{name}", text)
-        scenario = files.load(source)
+        scenario = load_file(source)
         plans = [RunPlan(source, chain, (("duration", 5),), replications=1) for chain in scenario.chains]
         assert all(report.replications[0].sent > 100 for report in runs.reports(plans, runs.here))
 
 
 def test_the_page_lists_every_kind():
-    from doubledecker.stages.simulation import vocabulary
+    from doubledecker.stages.simulation import declared
     from doubledecker.stages.simulation.scenario import NAMES as KEYS
 
     page = PAGE.read_text()
-    kinds = [*vocabulary.DISTRIBUTIONS, *vocabulary.QUEUES, *vocabulary.WINDOWS, *vocabulary.TRAFFIC, *vocabulary.KEYS]
+    kinds = [*declared.DISTRIBUTIONS, *declared.QUEUES, *declared.WINDOWS, *declared.TRAFFIC, *declared.KEYS]
     assert [word for word in (*kinds, *KEYS) if f"`{word}`" not in page] == []
 
 

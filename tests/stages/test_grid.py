@@ -4,9 +4,9 @@ import pytest
 
 from doubledecker.stages import Bulkhead, Fifo, LogNormal, Poisson, Retry, Simulated, Timeout, simulate
 from doubledecker.stages.errors import ChainInvalid, ScenarioInvalid
-from doubledecker.stages.simulation import files, grid, runs
-from doubledecker.stages.simulation.files import ScenarioFile
+from doubledecker.stages.simulation import runs, scenario
 from doubledecker.stages.simulation.runs import RunPlan
+from doubledecker.stages.simulation.scenario import ScenarioFile
 
 SOURCE = ScenarioFile(
     "/nowhere/guard.py",
@@ -34,7 +34,7 @@ seed = 5
     ],
 )
 def test_values_are_numbers_ranges_and_a_few_words(text: str, values: tuple[object, ...]):
-    assert grid.parse(text).values == values
+    assert runs.parse(text).values == values
 
 
 @pytest.mark.parametrize(
@@ -54,23 +54,23 @@ def test_values_are_numbers_ranges_and_a_few_words(text: str, values: tuple[obje
 )
 def test_what_is_no_setting_is_refused(text: str):
     with pytest.raises(ScenarioInvalid, match=text.replace(".", r"\.")):
-        grid.parse(text)
+        runs.parse(text)
 
 
 def test_a_grid_has_every_combination():
-    axes = [grid.parse("retry=1,2"), grid.parse("timeout=3..5")]
+    axes = [runs.parse("retry=1,2"), runs.parse("timeout=3..5")]
 
-    assert grid.points(axes)[:4] == [
+    assert runs.points(axes)[:4] == [
         (("retry", 1), ("timeout", 3)),
         (("retry", 1), ("timeout", 4)),
         (("retry", 1), ("timeout", 5)),
         (("retry", 2), ("timeout", 3)),
     ]
-    assert len(grid.points(axes)) == 6
+    assert len(runs.points(axes)) == 6
 
 
-def _changed(path: str, value: grid.Value):
-    return grid.apply(files.load(SOURCE), "guard", ((path, value),))
+def _changed(path: str, value: runs.Value):
+    return runs.apply(scenario.load_file(SOURCE), "guard", ((path, value),))
 
 
 def test_a_path_leads_to_a_setting_or_deeper_and_a_stage_alone_means_its_first():
@@ -99,16 +99,16 @@ def test_a_path_leads_to_a_setting_or_deeper_and_a_stage_alone_means_its_first()
         ("duration", None, r"scenario\.duration is None"),
     ],
 )
-def test_a_path_that_leads_nowhere_or_to_what_cannot_be_is_refused(path: str, value: grid.Value, words: str):
+def test_a_path_that_leads_nowhere_or_to_what_cannot_be_is_refused(path: str, value: runs.Value, words: str):
     with pytest.raises(ChainInvalid, match=words):
         _changed(path, value)
 
 
 def test_a_sweep_gives_what_single_runs_give():
-    points = grid.points([grid.parse("retry.attempts=1..3"), grid.parse("timeout=0.1,0.3")])
+    points = runs.points([runs.parse("retry.attempts=1..3"), runs.parse("timeout=0.1,0.3")])
     swept = runs.reports([RunPlan(SOURCE, "guard", point) for point in points], runs.here)
 
-    found = files.load(SOURCE)
+    found = scenario.load_file(SOURCE)
     for point, report in zip(points, swept, strict=True):
         attempts, limit_s = (value for _, value in point)
         chain = found.chain("guard").change("retry", attempts=attempts).change("timeout", limit_s=limit_s)
@@ -117,7 +117,7 @@ def test_a_sweep_gives_what_single_runs_give():
 
 
 def test_the_number_of_processes_changes_nothing():
-    points = grid.points([grid.parse("retry=1,2")])
+    points = runs.points([runs.parse("retry=1,2")])
     plans = [RunPlan(SOURCE, "guard", point, sample_every=1.0) for point in points]
     alone = runs.reports(plans, runs.here)
 
@@ -145,7 +145,7 @@ def test_what_fails_in_another_process_is_told_here():
 
 
 def test_retries_cost_calls_and_bring_success():
-    points = grid.points([grid.parse("retry.attempts=1..3")])
+    points = runs.points([runs.parse("retry.attempts=1..3")])
     reports = runs.reports([RunPlan(SOURCE, "guard", point) for point in points], runs.here)
     calls = [report.stage("simulated", lambda one: one.arrived).mean for report in reports]
     success = [report.success.mean for report in reports]

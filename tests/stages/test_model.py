@@ -22,7 +22,7 @@ from doubledecker.stages import (
     Timeout,
 )
 from doubledecker.stages.errors import ChainInvalid, DeadlinePassed, QueueFull, RateExceeded, Rejected
-from doubledecker.stages.queues import Waiter
+from doubledecker.stages.pool import Waiter
 from stages.rehearsal import Broken, a_call, at, bind, ending, now, virtually
 
 

@@ -19,9 +19,9 @@ from doubledecker.stages import (
     Retry,
     value,
 )
-from doubledecker.stages.asked_delay import delay_s
+from doubledecker.stages.context import Transitions
 from doubledecker.stages.errors import ChainInvalid, SettingInvalid
-from doubledecker.stages.transitions import Transitions
+from doubledecker.stages.techniques.retry import asked_delay_s
 from stages.rehearsal import Broken, a_call, bind, ending, now, virtually
 
 
@@ -170,13 +170,13 @@ _IN_A_MINUTE = {
     ],
 )
 def test_the_delay_that_a_dependency_asks_for_is_read_where_it_is(outcome: object, asked_s: float | None):
-    assert delay_s(outcome) == asked_s
+    assert asked_delay_s(outcome) == asked_s
 
 
 def test_a_date_without_a_date_of_the_answer_is_compared_with_our_clock():
     later = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
 
-    assert delay_s(Failed(headers={"Retry-After": later})) == pytest.approx(3600, abs=60)
+    assert asked_delay_s(Failed(headers={"Retry-After": later})) == pytest.approx(3600, abs=60)
 
 
 def test_retry_after_is_kept_of_exceptions_and_of_responses():

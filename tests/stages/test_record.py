@@ -6,9 +6,8 @@ import pytest
 
 from doubledecker.stages import Arrival, Chain, LogNormal, Outage, Retry, simulate
 from doubledecker.stages.errors import ScenarioInvalid
-from doubledecker.stages.simulation import comparison, series
-from doubledecker.stages.simulation.fit import fit, quantile_of, share_of
-from doubledecker.stages.simulation.record import Record, RecordedTry
+from doubledecker.stages.simulation.record import Record, RecordedTry, fit, quantile_of, share_of
+from doubledecker.stages.simulation.report import differences, moments
 
 
 def _attempts(
@@ -72,7 +71,7 @@ def test_another_chain_on_the_same_traffic_has_another_outcome():
     record = Record(_attempts(3, availability=0.8))
     found = fit(record)
     report = simulate(Retry(3) | found.dependency, traffic=found.traffic, duration=found.duration_s, replications=3)
-    difference = comparison.differences(record.report(sample_every=1), report)
+    difference = differences(record.report(sample_every=1), report)
 
     assert report.success.covers(1 - 0.2**3) or report.success.mean == pytest.approx(0.992, abs=0.01)
     assert difference["success"].low > 0.15
@@ -137,8 +136,8 @@ def test_a_record_of_any_length_is_looked_at_in_the_moments_of_its_simulation(se
     every = 0.6 * found.duration_s / 60
     report = simulate(Chain() | found.dependency, traffic=found.traffic, duration=found.duration_s, sample_every=every)
 
-    assert series.moments(record.report(sample_every=every)) == series.moments(report)
-    assert len(series.moments(report)) == 100
+    assert moments(record.report(sample_every=every)) == moments(report)
+    assert len(moments(report)) == 100
 
 
 def test_only_the_beginning_of_a_record_may_be_wanted():

@@ -29,9 +29,8 @@ from doubledecker.stages import (
     UniformKeys,
 )
 from doubledecker.stages.errors import ScenarioInvalid, TimedOut
-from doubledecker.stages.simulation import files, vocabulary
-from doubledecker.stages.simulation.files import ScenarioFile
-from doubledecker.stages.simulation.scenario import Scenario
+from doubledecker.stages.simulation import declared, scenario
+from doubledecker.stages.simulation.scenario import Scenario, ScenarioFile
 
 DECLARED = """
 title = "All of it"
@@ -88,7 +87,7 @@ WRITTEN = (
 
 
 def _load(text: str, name: str = "a_guard.toml") -> Scenario:
-    return files.load(ScenarioFile(f"/nowhere/{name}", text))
+    return scenario.load_file(ScenarioFile(f"/nowhere/{name}", text))
 
 
 def test_what_is_declared_is_the_chain_that_python_would_write():
@@ -126,20 +125,20 @@ def test_branches_are_declared_as_chains():
     assert fault == Fault(0.5, TimeoutError, delay=Normal(1, 0.1))
 
 
-@pytest.mark.parametrize("name", sorted(vocabulary.STAGES))
+@pytest.mark.parametrize("name", sorted(declared.STAGES))
 def test_every_technique_can_be_declared_by_name(name: str):
     settings = {"fallback": "function = { value = 1 }"}.get(name, "")
     inside = "" if name == "simulated" else "[dependency]"
     found = _load(f"[[chain]]\nstage = '{name}'\n{settings}\n{inside}")
 
-    assert type(found.chains["a_guard"].stages[0]) is vocabulary.STAGES[name]
+    assert type(found.chains["a_guard"].stages[0]) is declared.STAGES[name]
 
 
-@pytest.mark.parametrize("name", sorted(vocabulary.STAGES))
+@pytest.mark.parametrize("name", sorted(declared.STAGES))
 def test_every_setting_of_a_technique_can_be_declared_but_how_a_router_chooses(name: str):
-    declared = {field.name for field in fields(vocabulary.STAGES[name]) if field.init}
+    settings = {field.name for field in fields(declared.STAGES[name]) if field.init}
     cannot = []
-    for setting in declared:
+    for setting in settings:
         try:
             _load(f"[[chain]]\nstage = '{name}'\n{setting} = 1979-05-27")
         except ScenarioInvalid as error:
@@ -246,13 +245,13 @@ def test_a_python_file_may_import_its_neighbours(tmp_path: Path):
     guard = tmp_path / "guard.py"
     guard.write_text(f"{PYTHON}import neighbour_of_guard\nchain = Timeout(neighbour_of_guard.LIMIT_S) | Simulated()\n")
 
-    assert files.load(files.read(guard)).chains["guard"].stages[0] == Timeout(4)
+    assert scenario.load_file(scenario.read_file(guard)).chains["guard"].stages[0] == Timeout(4)
 
 
 @pytest.mark.parametrize(("name", "words"), [("x.yaml", "neither a .py nor a .toml"), ("none.toml", "No such file")])
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, name: str, words: str):
     with pytest.raises(ScenarioInvalid, match=words):
-        files.read(tmp_path / name)
+        scenario.read_file(tmp_path / name)
 
 
 def test_saturation_lies_on_straight_lines_between_its_points():

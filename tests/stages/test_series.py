@@ -23,7 +23,9 @@ from doubledecker.stages import (
     simulate,
 )
 from doubledecker.stages.errors import ChainInvalid
-from doubledecker.stages.simulation import grid, series
+from doubledecker.stages.simulation import runs
+from doubledecker.stages.simulation.report import intervals, moments
+from doubledecker.stages.simulation.report import over_time as means_over_time
 
 OUT = Breaker(open_s=2) | Bulkhead(2, Fifo(50)) | Simulated(Constant(0.1), outages=[Outage(10, 20)])
 
@@ -35,32 +37,30 @@ def _report(**changes: object):
 
 def test_intervals_tell_what_happened_in_them():
     report = _report()
-    success = series.over_time(report, lambda one: one.success)
+    success = means_over_time(report, lambda one: one.success)
 
-    assert series.moments(report) == list(range(1, 31))
+    assert moments(report) == list(range(1, 31))
     assert [one.mean for one in success[:10]] == [1.0] * 10
     assert all(one.mean == 0.0 for one in success[11:20])
     assert [one.mean for one in success[24:]] == [1.0] * 6
-    assert series.over_time(report, lambda one: one.latency_s(0.99))[5].mean == pytest.approx(0.1)
-    assert series.over_time(report, lambda one: one.arrived_per_s(0))[5].mean == pytest.approx(10)
-    assert series.over_time(report, lambda one: one.at_end("breaker").state == "open")[15].mean == 1.0
+    assert means_over_time(report, lambda one: one.latency_s(0.99))[5].mean == pytest.approx(0.1)
+    assert means_over_time(report, lambda one: one.arrived_per_s(0))[5].mean == pytest.approx(10)
+    assert means_over_time(report, lambda one: one.at_end("breaker").state == "open")[15].mean == 1.0
 
 
 def test_intervals_add_up_to_the_whole_but_for_what_ends_after_the_traffic():
     [run] = _report(replications=1, traffic=Poisson(10)).replications
-    ended = sum(len(interval.latencies_s) for interval in series.intervals(run))
+    ended = sum(len(interval.latencies_s) for interval in intervals(run))
 
     assert ended == run.samples[-1].ended
     assert 0 <= run.sent - ended < 5
-    assert (
-        sum(one.latter.succeeded - one.former.succeeded for one in series.intervals(run)) == run.samples[-1].succeeded
-    )
+    assert sum(one.latter.succeeded - one.former.succeeded for one in intervals(run)) == run.samples[-1].succeeded
 
 
 def test_an_interval_in_which_nothing_ended_has_no_success_and_no_latency():
     report = simulate(Chain() | Simulated(Constant(2.5)), traffic=Even(0.1), duration=10, sample_every=1)
-    success = series.over_time(report, lambda one: one.success)
-    latency_s = series.over_time(report, lambda one: one.latency_s(0.5))
+    success = means_over_time(report, lambda one: one.success)
+    latency_s = means_over_time(report, lambda one: one.latency_s(0.5))
 
     assert [None if one is None else one.mean for one in success] == [None, None, 1.0, *[None] * 7]
     assert [one is None for one in latency_s] == [one is None for one in success]
@@ -70,7 +70,7 @@ def test_the_first_look_is_before_the_first_event():
     [run] = _report(replications=1).replications
 
     assert run.samples[0].snapshots[0].arrived == 0
-    assert sum(one.arrived_per_s(0) * one.took for one in series.intervals(run)) == pytest.approx(300, abs=1)
+    assert sum(one.arrived_per_s(0) * one.took for one in intervals(run)) == pytest.approx(300, abs=1)
 
 
 def test_looking_changes_nothing():
@@ -133,11 +133,11 @@ def test_a_png_is_drawn_with_the_extra(tmp_path: Path):
 
 
 def test_a_grid_is_drawn_along_its_longest_axis():
-    axes = [grid.parse("breaker.open_s=1,2"), grid.parse("bulkhead.queue.size_max=3,1,2,none")]
-    points = grid.points(axes)
+    axes = [runs.parse("breaker.open_s=1,2"), runs.parse("bulkhead.queue.size_max=3,1,2,none")]
+    points = runs.points(axes)
     report = _report(sample_every=None)
     words = over_grid.chart(axes, points, [report] * len(points), title="Grid")
-    numbers = over_grid.chart(axes[:1], grid.points(axes[:1]), [report] * 2, title="Grid")
+    numbers = over_grid.chart(axes[:1], runs.points(axes[:1]), [report] * 2, title="Grid")
 
     assert words.x_title == "bulkhead.queue.size_max"
     assert words.x_words == ("3", "1", "2", "none")

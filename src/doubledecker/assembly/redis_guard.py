@@ -13,8 +13,8 @@ from typing import cast
 from doubledecker import log
 from doubledecker.errors import BusSilent
 from doubledecker.stages import Bound, Breaker, Chain, Count, Event
+from doubledecker.stages.context import Transitions
 from doubledecker.stages.errors import CircuitOpen
-from doubledecker.stages.transitions import Transitions
 from doubledecker.store.nodes import Call, Commands
 from doubledecker.store.shared_connection import Reply
 

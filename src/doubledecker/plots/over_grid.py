@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from doubledecker.plots.chart import COLOURS, Chart, Curve, Panel
-from doubledecker.stages.simulation.comparison import MEASURES
-from doubledecker.stages.simulation.grid import Axis, Settings, Value, word
-from doubledecker.stages.simulation.report import Report
+from doubledecker.stages.simulation.report import MEASURES, Report
+from doubledecker.stages.simulation.runs import Axis, Settings, Value, word
 
 _PANELS = (
     ("success", "success", 1.0),

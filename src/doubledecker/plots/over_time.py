@@ -6,9 +6,7 @@ from functools import partial
 
 from doubledecker.plots.chart import Chart, Curve, Panel, is_flat
 from doubledecker.stages.errors import ChainInvalid
-from doubledecker.stages.simulation import series
-from doubledecker.stages.simulation.report import Estimate, Report
-from doubledecker.stages.simulation.series import Interval, Measure
+from doubledecker.stages.simulation.report import Estimate, Interval, IntervalMeasure, Report, moments, over_time
 from doubledecker.stages.statistics import Snapshot
 
 _SHARES, _SHARES_COMPARED = (0.5, 0.95, 0.99), (0.99, 0.5)
@@ -18,10 +16,10 @@ _CIRCUITS = re.compile(r"(?P<one>closed|open|half-open)|(?P<some>\d+) of (?P<all
 
 def chart(reports: Mapping[str, Report], *, title: str) -> Chart:
     """Draw one report, or compare several that were sampled at the same moments."""
-    moments = [series.moments(report) for report in reports.values()]
-    if not moments[0]:
+    sampled_at = [moments(report) for report in reports.values()]
+    if not sampled_at[0]:
         raise ChainInvalid("nothing to draw over time: simulate with sample_every")
-    if any(one != moments[0] for one in moments):
+    if any(one != sampled_at[0] for one in sampled_at):
         raise ChainInvalid("cannot draw these over one another: their durations or samples differ")
     panels = (
         Panel("latency, s", tuple(_latencies(reports))),
@@ -30,7 +28,7 @@ def chart(reports: Mapping[str, Report], *, title: str) -> Chart:
         Panel("waiting in queues", tuple(_queues(reports))),
         Panel("circuits not closed (share)", tuple(_circuits(reports)), top=1.0),
     )
-    return Chart(title, "seconds", tuple(moments[0]), tuple(panel for panel in panels if panel.lines))
+    return Chart(title, "seconds", tuple(sampled_at[0]), tuple(panel for panel in panels if panel.lines))
 
 
 def _latencies(reports: Mapping[str, Report]) -> list[Curve]:
@@ -39,7 +37,7 @@ def _latencies(reports: Mapping[str, Report]) -> list[Curve]:
     is_alone = len(reports) == 1
     for i, (name, report) in enumerate(reports.items()):
         for j, share in enumerate(_SHARES if is_alone else _SHARES_COMPARED):
-            values = series.over_time(report, partial(_latency_s, share=share))
+            values = over_time(report, partial(_latency_s, share=share))
             quantile = f"p{share * 100:g}"
             if is_alone:
                 lines.append(_line(quantile, values, colour=j))
@@ -52,9 +50,9 @@ def _latency_s(interval: Interval, *, share: float) -> float | None:
     return interval.latency_s(share)
 
 
-def _each(reports: Mapping[str, Report], measure: Measure, word: str) -> list[Curve]:
+def _each(reports: Mapping[str, Report], measure: IntervalMeasure, word: str) -> list[Curve]:
     return [
-        _line(word if len(reports) == 1 else name, series.over_time(report, measure), colour=i)
+        _line(word if len(reports) == 1 else name, over_time(report, measure), colour=i)
         for i, (name, report) in enumerate(reports.items())
     ]
 
@@ -62,7 +60,7 @@ def _each(reports: Mapping[str, Report], measure: Measure, word: str) -> list[Cu
 def _calls(reports: Mapping[str, Report]) -> list[Curve]:
     """What callers send (the same for all), and what reaches the dependency."""
     first = next(iter(reports.values()))
-    sent = _line("sent", series.over_time(first, lambda one: one.arrived_per_s(0)), colour=len(reports), style=1)
+    sent = _line("sent", over_time(first, lambda one: one.arrived_per_s(0)), colour=len(reports), style=1)
     reaching = _each(reports, lambda one: one.arrived_per_s(-1), "reaching the dependency")
     return [*reaching, sent] if len(first.replications[0].snapshots) > 1 else [sent]
 
@@ -71,7 +69,7 @@ def _queues(reports: Mapping[str, Report]) -> list[Curve]:
     lines = []
     for i, (name, report) in enumerate(reports.items()):
         for j, stage in enumerate(_stages(report, lambda one: one.workers is not None)):
-            values = series.over_time(report, partial(_queued, stage=stage))
+            values = over_time(report, partial(_queued, stage=stage))
             line = _line(_label(reports, name, stage), values, colour=i if len(reports) > 1 else j, style=j)
             lines.append(line)
     waiting = [line for line in lines if not is_flat(line)]
@@ -82,7 +80,7 @@ def _circuits(reports: Mapping[str, Report]) -> list[Curve]:
     lines = []
     for i, (name, report) in enumerate(reports.items()):
         for j, stage in enumerate(_stages(report, lambda one: _CIRCUITS.fullmatch(one.state) is not None)):
-            values = series.over_time(report, partial(_not_closed, stage=stage))
+            values = over_time(report, partial(_not_closed, stage=stage))
             colour = i if len(reports) > 1 else j
             lines.append(_line(_label(reports, name, stage), values, colour=colour, is_step=True, is_bounded=False))
     return lines

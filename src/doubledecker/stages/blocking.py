@@ -17,8 +17,7 @@ from contextvars import copy_context
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from doubledecker.stages.bound import Bound
-from doubledecker.stages.callables import check_sync
-from doubledecker.stages.event import NO_ATTRIBUTES
+from doubledecker.stages.context import NO_ATTRIBUTES, check_sync
 from doubledecker.stages.statistics import Snapshot
 
 P = ParamSpec("P")

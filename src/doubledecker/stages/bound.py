@@ -1,17 +1,121 @@
 """A bound chain: the running stages of one event loop."""
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
 from typing import ParamSpec, Self, TypeVar, cast
 
 from doubledecker.stages import limits
-from doubledecker.stages.admission import Admission
-from doubledecker.stages.callables import check_async
-from doubledecker.stages.context import Context
+from doubledecker.stages.context import NO_ATTRIBUTES, Context, Event, check_async
 from doubledecker.stages.errors import ChainInvalid
-from doubledecker.stages.event import NO_ATTRIBUTES, Event
-from doubledecker.stages.linking import link
+from doubledecker.stages.limits import in_words
 from doubledecker.stages.stage import Inner, Stage
 from doubledecker.stages.statistics import Snapshot
+
+# Linking: bound copies of stages, each with the next one inside it.
+
+
+@dataclass(frozen=True)
+class Linked:
+    """The bound stages, outermost first, and the way in."""
+
+    run: Inner
+    stages: tuple[Stage, ...]
+
+    def all(self) -> Iterable[Stage]:
+        """Every bound stage, those of branches after the stage that branches."""
+        for stage in self.stages:
+            yield stage
+            for branch in stage.linked_branches():
+                yield from branch.all()
+
+
+def link(stages: tuple[Stage, ...], inner: Inner, context: Context, *, prefix: str = "") -> Linked:
+    """Bind each stage with the next one inside it; the last one calls `inner`."""
+    names = [context.name(prefix + named(stage)) for stage in stages]
+    bound: list[Stage] = []
+    run = inner
+    for stage, name in zip(reversed(stages), reversed(names), strict=True):
+        one = _copied(stage)
+        one.bind(run, context, name)
+        run = one.run
+        bound.append(one)
+    return Linked(run, tuple(reversed(bound)))
+
+
+def _copied(stage: Stage) -> Stage:
+    """As `copy.copy`, which gives the copy a dictionary of its own: Python reads attributes faster without one."""
+    one = object.__new__(type(stage))
+    for name, value in vars(stage).items():
+        setattr(one, name, value)
+    return one
+
+
+def named(stage: Stage) -> str:
+    """Its own name, or that of its class in small letters: SingleFlight is `single_flight`."""
+    return stage.name or in_words(type(stage))
+
+
+# `async with`: the body of the block is the work.
+#
+# The stages run in a task of their own, whose innermost call says "let in" and then waits for the block to end. So the
+# block sees the same stages as a guarded function does. It works for stages that call what is inside them exactly once
+# and leave it alone; one that would cancel or repeat the block is refused.
+
+
+class Admission:
+    """One passage; enter it once."""
+
+    def __init__(self, stages: Iterable[Stage], run: Inner, event: Event) -> None:
+        for stage in stages:
+            if not stage.is_admission:
+                raise ChainInvalid(f"{stage.name} does more than let in: guard a function with it")
+        self._run = run
+        self._event = event
+
+    async def __aenter__(self) -> Event:
+        loop = asyncio.get_running_loop()
+        self._is_in: asyncio.Future[None] = loop.create_future()
+        self._is_out: asyncio.Future[None] = loop.create_future()
+        event = self._event.again()
+        event.function, event.args, event.kwargs = self._body, (), None
+        self._passage = loop.create_task(self._pass(event))
+        try:
+            await asyncio.wait((self._is_in, self._passage), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self._give_up()
+            raise
+        if not self._is_in.done():
+            self._passage.result()
+        return event
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._is_out.set_result(None)
+        elif isinstance(error, Exception):
+            self._is_out.set_exception(error)
+        else:
+            await self._give_up()
+            return
+        # Shielded: the block has ended, and its outcome is to be counted whatever happens to the caller.
+        await asyncio.shield(asyncio.wait((self._passage,)))
+        if not self._passage.cancelled():
+            self._passage.exception()
+
+    async def _pass(self, event: Event) -> None:
+        await self._run(event)
+
+    async def _body(self) -> None:
+        self._is_in.set_result(None)
+        await self._is_out
+
+    async def _give_up(self) -> None:
+        self._passage.cancel()
+        await asyncio.wait((self._passage,))
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -20,17 +20,16 @@ from random import Random
 
 from doubledecker.stages import limits
 from doubledecker.stages.chain import Chain
+from doubledecker.stages.context import Event
 from doubledecker.stages.distributions import Constant, Ticks
 from doubledecker.stages.errors import CircuitOpen
-from doubledecker.stages.event import Event
-from doubledecker.stages.queues import Fifo, Lifo
+from doubledecker.stages.pool import Fifo, Lifo
 from doubledecker.stages.simulation.report import Report
 from doubledecker.stages.simulation.simulate import simulate
 from doubledecker.stages.simulation.traffic import Arrival, NormalKeys
 from doubledecker.stages.stage import Stage
-from doubledecker.stages.techniques.aside import AsideCache
-from doubledecker.stages.techniques.bulkhead import Bulkhead
-from doubledecker.stages.techniques.cache import Cache
+from doubledecker.stages.techniques.cache import AsideCache, Cache
+from doubledecker.stages.techniques.load import Bulkhead
 from doubledecker.stages.techniques.retry import Retry
 from doubledecker.stages.techniques.simulated import Simulated
 from doubledecker.stages.techniques.timeout import Timeout

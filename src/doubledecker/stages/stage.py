@@ -23,18 +23,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from doubledecker.stages import limits
-from doubledecker.stages.callables import may_be_awaited
-from doubledecker.stages.context import Context, Notice
+from doubledecker.stages.context import Context, Event, Notice, may_be_awaited
 from doubledecker.stages.errors import ChainInvalid, QueueFull, Rejected
-from doubledecker.stages.event import Event
-from doubledecker.stages.pool import Pool
-from doubledecker.stages.queues import Queue, Waiter
+from doubledecker.stages.pool import Pool, Queue, Waiter, WorkerPool
 from doubledecker.stages.statistics import FOLD_EVERY, Counters, Snapshot
-from doubledecker.stages.workers import WorkerPool
 
 if TYPE_CHECKING:
+    from doubledecker.stages.bound import Linked
     from doubledecker.stages.chain import Chain
-    from doubledecker.stages.linking import Linked
 
 Inner = Callable[[Event], Awaitable[object]]
 _WORKERS = limits.Limit(

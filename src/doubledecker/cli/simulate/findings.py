@@ -8,10 +8,10 @@ import click
 from rich.console import Console
 
 from doubledecker.cli import table
-from doubledecker.stages.simulation import comparison
-from doubledecker.stages.simulation.fit import Bounded, Fit
-from doubledecker.stages.simulation.grid import Settings, word
-from doubledecker.stages.simulation.report import Estimate, Report
+from doubledecker.stages.simulation.record import Bounded, Fit
+from doubledecker.stages.simulation.report import Estimate, Report, differences
+from doubledecker.stages.simulation.report import measures as measures_of
+from doubledecker.stages.simulation.runs import Settings, word
 
 
 def show(title: str, reports: Mapping[str, Report], *, fit: Fit | None = None, as_json: bool) -> None:
@@ -33,7 +33,7 @@ def show_grid(points: Sequence[Settings], reports: Sequence[Report], *, as_json:
     """A row for each combination."""
     if as_json:
         found = [
-            {"settings": dict(settings), "callers": _estimates(comparison.measures(report))}
+            {"settings": dict(settings), "callers": _estimates(measures_of(report))}
             for settings, report in zip(points, reports, strict=True)
         ]
         click.echo(json.dumps({"grid": found}))
@@ -41,7 +41,7 @@ def show_grid(points: Sequence[Settings], reports: Sequence[Report], *, as_json:
     wanted = ("success", "latency p50", "latency p95", "latency p99", "calls per event")
     rows = []
     for settings, report in zip(points, reports, strict=True):
-        measures = comparison.measures(report)
+        measures = measures_of(report)
         rows.append([*(word(value) for _, value in settings), *(str(measures[name]) for name in wanted)])
     table.show([*(path for path, _ in points[0]), *wanted], rows)
 
@@ -53,9 +53,9 @@ def _heads(reports: Mapping[str, Report]) -> list[str]:
 
 
 def _caller_rows(reports: Mapping[str, Report]) -> list[list[str]]:
-    columns = [comparison.measures(report) for report in reports.values()]
+    columns = [measures_of(report) for report in reports.values()]
     if len(columns) == 2:  # noqa: PLR2004 - a pair
-        columns.append(comparison.differences(*reports.values()))
+        columns.append(differences(*reports.values()))
     rows = [[name, *(str(column[name]) for column in columns)] for name in columns[0]]
     return rows + _outcome_rows(reports, len(columns))
 
@@ -105,7 +105,7 @@ def _as_json(title: str, reports: Mapping[str, Report], fit: Fit | None) -> dict
         "chains": {name: _report_as_json(report) for name, report in reports.items()},
     }
     if len(reports) == 2:  # noqa: PLR2004 - a pair
-        found["difference"] = _estimates(comparison.differences(*reports.values()))
+        found["difference"] = _estimates(differences(*reports.values()))
     if fit is not None:
         found["fit"] = {
             "events": len(fit.traffic.seen),
@@ -123,7 +123,7 @@ def _report_as_json(report: Report) -> dict[str, object]:
     outcomes = {kind: report.ended(kind) for kind in kinds}
     return {
         "replications": len(report.replications),
-        "callers": _estimates(comparison.measures(report)),
+        "callers": _estimates(measures_of(report)),
         "outcomes": _estimates(outcomes),
         "stages": {name: _estimates(columns) for name, columns in report.stages().items()},
     }

@@ -18,11 +18,11 @@ from doubledecker.errors import SettingInvalid
 from doubledecker.plots import over_grid, over_time, png, svg
 from doubledecker.plots.chart import Chart
 from doubledecker.stages.errors import StagesError
-from doubledecker.stages.simulation import files, grid, runs
-from doubledecker.stages.simulation.fit import Fit, fit
-from doubledecker.stages.simulation.record import Record
+from doubledecker.stages.simulation import runs
+from doubledecker.stages.simulation.record import Fit, Record, fit
 from doubledecker.stages.simulation.report import Replication, Report
 from doubledecker.stages.simulation.runs import Run, Runner, RunPlan
+from doubledecker.stages.simulation.scenario import read_file
 
 
 def rehearse(request: Request) -> None:
@@ -78,13 +78,13 @@ def _what_if(request: Request) -> None:
 
 
 def _sweep(request: Request) -> None:
-    axes = [grid.parse(text) for text in request.sweep]
+    axes = [runs.parse(text) for text in request.sweep]
     fitted = fit(_record(request)) if request.is_recorded else None
     plans = _plans(request, fitted)
     if len(plans) > 1:
         raise SettingInvalid(f"the file has several chains; sweep one of them with --chain: {', '.join(plans)}")
     [plan] = plans.values()
-    points = grid.points(axes)
+    points = runs.points(axes)
     swept = [replace(plan, settings=plan.settings + point, sample_every=None) for point in points]
     for one in swept:
         runs.scenario(one)  # a setting that cannot be is told now, not after an hour of the others
@@ -103,7 +103,7 @@ def _record(request: Request) -> Record:
 
 def _plans(request: Request, fitted: Fit | None) -> dict[str, RunPlan]:
     """What to rehearse, by name: two to compare, one that was chosen, or all chains of the file."""
-    settings = [(axis.path, _one_value(axis)) for axis in map(grid.parse, request.changes)]
+    settings = [(axis.path, _one_value(axis)) for axis in map(runs.parse, request.changes)]
     if request.duration is not None and fitted is None:
         settings.append(("duration", request.duration))
     wanted = [_find(request, name, fitted) for name in request.compare or ()] or _of_file(request, fitted)
@@ -124,7 +124,7 @@ def _sampled(plans: dict[str, RunPlan]) -> dict[str, RunPlan]:
     return {name: replace(plan, sample_every=scenarios[0].sample_every) for name, plan in plans.items()}
 
 
-def _one_value(axis: grid.Axis) -> grid.Value:
+def _one_value(axis: runs.Axis) -> runs.Value:
     if len(axis.values) != 1:
         raise SettingInvalid(f"--set {axis.path} takes one value; to try {len(axis.values)}, use --sweep")
     return axis.values[0]
@@ -133,13 +133,13 @@ def _one_value(axis: grid.Axis) -> grid.Value:
 def _find(request: Request, name: str, fitted: Fit | None) -> RunPlan:
     """A chain of the file by its name, or the only chain of another file."""
     if request.file is not None:
-        source = files.read(request.file)
+        source = read_file(request.file)
         chains = runs.load(source, needs_dependency=fitted is None).chains
         if name in chains:
             return RunPlan(source, name)
         if not Path(name).exists():
             raise SettingInvalid(f"{name!r} is neither a chain of {request.file} ({', '.join(chains)}) nor a file")
-    other = files.read(Path(name))
+    other = read_file(Path(name))
     chains = runs.load(other, needs_dependency=fitted is None).chains
     if len(chains) > 1:
         raise SettingInvalid(
@@ -150,7 +150,7 @@ def _find(request: Request, name: str, fitted: Fit | None) -> RunPlan:
 
 def _of_file(request: Request, fitted: Fit | None) -> list[RunPlan]:
     assert request.file is not None
-    source = files.read(request.file)
+    source = read_file(request.file)
     scenario = runs.load(source, needs_dependency=fitted is None)
     if request.chain is not None:
         scenario.chain(request.chain)

@@ -11,19 +11,55 @@ from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import TypeVar, cast, get_args, get_type_hints
 
+from doubledecker.stages import errors
 from doubledecker.stages.chain import Chain
-from doubledecker.stages.distributions import Distribution
+from doubledecker.stages.distributions import Constant, Distribution, Exponential, LogNormal, Normal, Observed, Ticks
 from doubledecker.stages.errors import ScenarioInvalid, StagesError
-from doubledecker.stages.matching import On
-from doubledecker.stages.queues import Queue
-from doubledecker.stages.simulation import vocabulary
-from doubledecker.stages.simulation.vocabulary import Kinds
+from doubledecker.stages.limits import On, in_words
+from doubledecker.stages.pool import CoDel, Fifo, Lifo, Priority, Queue, WorkerPool
+from doubledecker.stages.simulation.traffic import Bursty, Even, NormalKeys, Poisson, Ramp, UniformKeys
 from doubledecker.stages.stage import Stage
-from doubledecker.stages.techniques.fallback import value
-from doubledecker.stages.techniques.retry import Backoff, Budget
-from doubledecker.stages.techniques.simulated import Outage, Saturation, Simulated
-from doubledecker.stages.techniques.windows import Count, Time
-from doubledecker.stages.workers import WorkerPool
+from doubledecker.stages.techniques.batch import Batch
+from doubledecker.stages.techniques.branch import Fallback, Router, value
+from doubledecker.stages.techniques.breaker import Breaker, Count, Time
+from doubledecker.stages.techniques.cache import AsideCache, Cache, SingleFlight
+from doubledecker.stages.techniques.load import Adaptive, Bulkhead, RateLimit, Shed
+from doubledecker.stages.techniques.retry import Backoff, Budget, Hedge, Retry
+from doubledecker.stages.techniques.simulated import Fault, Outage, Saturation, Simulated
+from doubledecker.stages.techniques.timeout import Deadline, Timeout
+
+# The words of a declared rehearsal, and the classes that they stand for.
+
+Kinds = Mapping[str, type]
+
+
+def _by_name(*kinds: type) -> Kinds:
+    return {in_words(kind): kind for kind in kinds}
+
+
+STAGES = _by_name(
+    *(Adaptive, AsideCache, Batch, Breaker, Bulkhead, Cache, Deadline, Fallback, Fault, Hedge, RateLimit, Retry),
+    *(Router, Shed, Simulated, SingleFlight, Stage, Timeout),
+)
+DISTRIBUTIONS = _by_name(Constant, Exponential, LogNormal, Normal, Observed, Ticks)
+QUEUES = {**_by_name(Fifo, Lifo, Priority), "codel": CoDel}
+WINDOWS = _by_name(Count, Time)
+TRAFFIC = _by_name(Bursty, Even, Poisson, Ramp)
+KEYS = {"uniform": UniformKeys, "normal": NormalKeys}
+# What a stage or a dependency may raise; the rest of the tree is about chains and virtual time.
+EXCEPTIONS: Mapping[str, type[Exception]] = {
+    "Exception": Exception,
+    "TimeoutError": TimeoutError,
+    **{
+        kind.__name__: kind
+        for kind in (
+            *(errors.Rejected, errors.QueueFull, errors.Overdue, errors.CircuitOpen, errors.RateExceeded, errors.Shed),
+            *(errors.DeadlinePassed, errors.NotCached, errors.TimedOut, errors.DeadlineReached),
+            *(errors.FaultInjected, errors.DependencyFailed),
+        )
+    },
+}
+
 
 T = TypeVar("T")
 Reader = Callable[[object, str], object]
@@ -59,7 +95,7 @@ def unknown(word: str, seen: str, known: Collection[str]) -> str:
 
 
 def _stage(given: object, where: str) -> Stage:
-    return cast("Stage", one_of(vocabulary.STAGES, given, where, word="stage"))
+    return cast("Stage", one_of(STAGES, given, where, word="stage"))
 
 
 def _made(kind: type[T], table: Mapping[str, object], where: str) -> T:
@@ -131,9 +167,9 @@ def _exceptions(given: object, where: str) -> tuple[type[Exception], ...]:
 
 
 def _exception(given: object, where: str) -> type[Exception]:
-    if given not in vocabulary.EXCEPTIONS:
-        raise ScenarioInvalid(f"{where}: {unknown('exception', str(given), vocabulary.EXCEPTIONS)}")
-    return vocabulary.EXCEPTIONS[str(given)]
+    if given not in EXCEPTIONS:
+        raise ScenarioInvalid(f"{where}: {unknown('exception', str(given), EXCEPTIONS)}")
+    return EXCEPTIONS[str(given)]
 
 
 def _outages(given: object, where: str) -> list[Outage]:
@@ -182,9 +218,9 @@ _READERS: Mapping[frozenset[object], Reader] = {
     frozenset({int}): _whole,
     frozenset({bool}): _truth,
     frozenset({str}): _text,
-    frozenset({Queue}): _of(vocabulary.QUEUES),
-    frozenset({Distribution}): _of(vocabulary.DISTRIBUTIONS),
-    frozenset({Count, Time}): _of(vocabulary.WINDOWS),
+    frozenset({Queue}): _of(QUEUES),
+    frozenset({Distribution}): _of(DISTRIBUTIONS),
+    frozenset({Count, Time}): _of(WINDOWS),
     frozenset({Backoff}): _a(Backoff),
     frozenset({Budget}): _a(Budget),
     frozenset({Chain}): chain,

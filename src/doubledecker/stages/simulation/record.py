@@ -5,10 +5,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
+from doubledecker.stages.distributions import Observed
 from doubledecker.stages.errors import ScenarioInvalid
-from doubledecker.stages.simulation.report import Replication, Report, SimulationSample, looks
+from doubledecker.stages.simulation.report import Replication, Report, SimulationSample, looks, quantile
+from doubledecker.stages.simulation.traffic import Arrival, Recorded
 from doubledecker.stages.statistics import Histogram, Snapshot
+from doubledecker.stages.techniques.simulated import Outage, Simulated
 
 
 @dataclass(frozen=True)
@@ -126,3 +130,129 @@ class _Tally:
             queue_time=Histogram().freeze(),
             work_time=times.freeze(),
         )
+
+
+# Fit: traffic and dependency from a record, so that another chain can be tried on what really happened.
+#
+# Traffic is what was tried, at the times when it arrived, or else when it was first tried. The dependency is what was
+# seen: durations of successes and of failures are drawn from those recorded, the availability is the share that
+# succeeded. Where failures follow one another for longer than chance explains, the dependency was out; an outage is no
+# part of the availability.
+#
+# What a record cannot tell: how slow an answer would have been that a timeout cut off, and how the dependency would
+# have borne another load.
+
+_Z = 1.96  # 95 % of a normal distribution lie within so many deviations
+# Failures in a row are an outage when chance would bring such a row less than once in a thousand records.
+_CHANCE_MAX, _ROW_MIN = 0.001, 5
+# Durations to draw from; so many evenly spaced quantiles tell as much as all of a million.
+_DRAWN_MAX = 10_000
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """What was measured, and between which values the truth lies in 95 of 100 cases."""
+
+    value: float
+    low: float
+    high: float
+
+    def covers(self, truth: float) -> bool:
+        return self.low <= truth <= self.high
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Traffic and dependency as recorded; `cut` is the share of attempts whose end a timeout hides."""
+
+    traffic: Recorded
+    dependency: Simulated
+    duration_s: float
+    availability: Bounded
+    median_s: Bounded
+    outages: tuple[Outage, ...]
+    cut: float
+
+
+def fit(record: Record) -> Fit:
+    """Raises ScenarioInvalid when no attempt succeeded, or none is a first one: there is nothing to speak of."""
+    if not any(one.is_success for one in record.attempts):
+        raise ScenarioInvalid(
+            f"none of the {len(record.attempts)} recorded attempts succeeded; there is nothing to fit"
+        )
+    if not record.events:
+        raise ScenarioInvalid("the record has no first attempts, only later ones; there is no traffic to go by")
+    rows = _outage_rows(record.attempts)
+    out = {id(one) for row in rows for one in row}
+    usual = [one for one in record.attempts if id(one) not in out]
+    succeeded = [one.took_s for one in usual if one.is_success]
+    failed = [one.took_s for one in usual if not one.is_success]
+    outages = tuple(_outage(row, record) for row in rows)
+    arrivals = [Arrival(tries[0].since_s - record.begun_s, tries[0].key) for tries in record.events]
+    dependency = Simulated(
+        Observed(_thinned(succeeded)),
+        availability=len(succeeded) / len(usual),
+        failure_latency=Observed(_thinned(failed)) if failed else None,
+        outages=outages,
+        outage_latency_s=quantile([one.took_s for row in rows for one in row], 0.5),
+    )
+    return Fit(
+        traffic=Recorded(sorted(arrivals, key=lambda arrival: arrival.at)),
+        dependency=dependency,
+        duration_s=record.duration_s,
+        availability=share_of(len(succeeded), len(usual)),
+        median_s=quantile_of(succeeded, 0.5),
+        outages=outages,
+        cut=sum(one.is_cut for one in record.attempts) / len(record.attempts),
+    )
+
+
+def share_of(part: int, whole: int) -> Bounded:
+    """A share with Wilson's interval, which holds near 0 and 1 too."""
+    share, spread = part / whole, _Z * _Z / whole
+    middle = (share + spread / 2) / (1 + spread)
+    margin = _Z / (1 + spread) * math.sqrt(share * (1 - share) / whole + spread / (4 * whole))
+    return Bounded(share, middle - margin, middle + margin)
+
+
+def quantile_of(values: Sequence[float], share: float) -> Bounded:
+    """A quantile with the interval that the ranks around it give, whatever the distribution."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    rank, margin = share * len(ordered), _Z * math.sqrt(len(ordered) * share * (1 - share))
+    low, high = max(0, math.floor(rank - margin)), min(last, math.ceil(rank + margin))
+    return Bounded(quantile(ordered, share), ordered[low], ordered[high])
+
+
+def _outage_rows(attempts: Sequence[RecordedTry]) -> list[list[RecordedTry]]:
+    """Failures in a row that chance does not explain.
+
+    How often chance fails is judged without the outages, and they are told by how often chance fails: so it begins with
+    counting every failure as chance's, and counts again without the outages found, until no more are.
+    """
+    rows = [list(row) for is_success, row in groupby(attempts, key=lambda one: one.is_success) if not is_success]
+    failures = sum(map(len, rows))
+    found: list[list[RecordedTry]] = []
+    while True:
+        out = sum(map(len, found))
+        # Never none: a failure that was not seen yet is not impossible.
+        rate = (failures - out + 1) / (len(attempts) - out + 1)
+        clear = [row for row in rows if len(row) >= _ROW_MIN and rate ** len(row) * len(attempts) < _CHANCE_MAX]
+        if len(clear) <= len(found):
+            return found
+        found = clear
+
+
+def _outage(row: Sequence[RecordedTry], record: Record) -> Outage:
+    """From its first failure to somewhere between its last and the next success: the middle, for all we know."""
+    last = row[-1].at_s
+    after = [one.at_s for one in record.attempts if one.is_success and one.at_s > last]
+    end_s = (last + min(after)) / 2 if after else record.begun_s + record.duration_s
+    return Outage(row[0].at_s - record.begun_s, end_s - record.begun_s)
+
+
+def _thinned(values: Sequence[float]) -> tuple[float, ...]:
+    ordered = sorted(values)
+    if len(ordered) <= _DRAWN_MAX:
+        return tuple(ordered)
+    return tuple(ordered[(2 * i + 1) * len(ordered) // (2 * _DRAWN_MAX)] for i in range(_DRAWN_MAX))

@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from operator import attrgetter
 
 from doubledecker.stages.statistics import Snapshot
@@ -167,3 +168,116 @@ def estimate(values: Sequence[float]) -> Estimate:
         return Estimate(mean, math.inf)
     freedom = max(known for known in _T if known <= len(values) - 1)
     return Estimate(mean, _T[freedom] * statistics.stdev(values) / math.sqrt(len(values)))
+
+
+# A simulation over time: what happened between one look at it and the next.
+#
+# An interval's latencies are those of the events that ended in it. In an overload that is what callers feel then,
+# though they may have asked long before. Each value is estimated over the replications; where nothing happened, there
+# is none.
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From one look to the next, in one replication."""
+
+    former: SimulationSample
+    latter: SimulationSample
+    latencies_s: Sequence[float]
+
+    @property
+    def took(self) -> float:
+        return self.latter.at - self.former.at
+
+    @property
+    def success(self) -> float | None:
+        """Of the events that ended here."""
+        ended = self.latter.ended - self.former.ended
+        return (self.latter.succeeded - self.former.succeeded) / ended if ended else None
+
+    def latency_s(self, share: float) -> float | None:
+        """A quantile of the latencies of the events that ended here."""
+        return quantile(self.latencies_s, share) if self.latencies_s else None
+
+    def arrived_per_s(self, stage: int) -> float:
+        """How many came to a stage, by its place in the chain; the last one is -1."""
+        return (self.latter.snapshots[stage].arrived - self.former.snapshots[stage].arrived) / self.took
+
+    def at_end(self, name: str) -> Snapshot:
+        """A stage at the end of the interval."""
+        return next(snapshot for snapshot in self.latter.snapshots if snapshot.stage == name)
+
+
+IntervalMeasure = Callable[[Interval], float | None]
+
+
+def moments(report: Report) -> list[float]:
+    """The ends of the intervals; a simulation that was not sampled has none."""
+    return [sample.at for sample in report.replications[0].samples[1:]]
+
+
+def over_time(report: Report, measure: IntervalMeasure) -> list[Estimate | None]:
+    """The measure of each interval, over all replications."""
+    runs = [intervals(one) for one in report.replications]
+    return [_estimate([measure(interval) for interval in same]) for same in zip(*runs, strict=True)]
+
+
+def intervals(replication: Replication) -> list[Interval]:
+    """What the samples of one replication lie between."""
+    return [
+        Interval(former, latter, replication.latencies_s[former.ended : latter.ended])
+        for former, latter in pairwise(replication.samples)
+    ]
+
+
+def _estimate(values: Sequence[float | None]) -> Estimate | None:
+    known = [value for value in values if value is not None]
+    return estimate(known) if known else None
+
+
+# What callers saw, in a few measures, and two reports side by side.
+#
+# Chains that are compared with one seed meet the same traffic, so their replications are pairs, and the difference is
+# estimated from the pairs: much of what chance did to the one, it did to the other too.
+
+Measure = Callable[[Replication], float]
+
+
+def _call_success(one: Replication) -> float:
+    calls = one.snapshots[-1]
+    ended = calls.succeeded + calls.failed
+    return calls.succeeded / ended if ended else 0.0
+
+
+MEASURES: Mapping[str, Measure] = {
+    "events": lambda one: float(one.sent),
+    "success": lambda one: one.success,
+    "latency p50": lambda one: one.latency_s(0.5),
+    "latency p95": lambda one: one.latency_s(0.95),
+    "latency p99": lambda one: one.latency_s(0.99),
+    "calls per event": lambda one: one.snapshots[-1].arrived / one.sent if one.sent else 0.0,
+    "call success": _call_success,
+    "call p50": lambda one: one.snapshots[-1].work_time.quantile_s(0.5),
+    "call p99": lambda one: one.snapshots[-1].work_time.quantile_s(0.99),
+}
+
+
+def measures(report: Report) -> dict[str, Estimate]:
+    """Every measure of a report; a call is one that reached the dependency."""
+    return {name: report.estimate(measure) for name, measure in MEASURES.items()}
+
+
+def differences(former: Report, latter: Report) -> dict[str, Estimate]:
+    """By how much the latter's measures are higher."""
+    return {name: _difference(former, latter, measure) for name, measure in MEASURES.items()}
+
+
+def _difference(former: Report, latter: Report, measure: Measure) -> Estimate:
+    before = [measure(one) for one in former.replications]
+    after = [measure(one) for one in latter.replications]
+    if len(before) == 1:
+        # What was recorded happened once: every replication is held against it.
+        before *= len(after)
+    if len(before) != len(after):
+        return Estimate(estimate(after).mean - estimate(before).mean, float("inf"))
+    return estimate([y - x for x, y in zip(before, after, strict=True)])

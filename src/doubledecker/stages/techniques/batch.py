@@ -12,12 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from doubledecker.stages import limits
+from doubledecker.stages.context import Event
 from doubledecker.stages.errors import ChainInvalid, QueueFull, Rejected
-from doubledecker.stages.event import Event
-from doubledecker.stages.pool import Pool
-from doubledecker.stages.queues import Fifo, Queue, Waiter
+from doubledecker.stages.pool import Fifo, Pool, Queue, Waiter, WorkerPool
 from doubledecker.stages.stage import Stage
-from doubledecker.stages.workers import WorkerPool
 
 
 @dataclass

@@ -1,20 +1,21 @@
-"""A simulated dependency: the innermost stage of a rehearsal.
-
-It takes as long as `latency` says and succeeds as often as `availability` says. Real dependencies get slower as more
-is asked of them at once: `saturation` maps the number of events at work to a factor on the latency. With `workers`
-and a `queue` it is a queueing system of the textbooks. In an outage (seconds since binding) every event fails, after
-`outage_latency_s`.
-"""
+"""Simulated dependencies, and faults injected into real ones."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from doubledecker.stages import limits
+from doubledecker.stages.context import Event
 from doubledecker.stages.distributions import Constant, Distribution
-from doubledecker.stages.errors import DependencyFailed
-from doubledecker.stages.event import Event
+from doubledecker.stages.errors import DependencyFailed, FaultInjected
 from doubledecker.stages.stage import Stage
+
+# A simulated dependency: the innermost stage of a rehearsal.
+#
+# It takes as long as `latency` says and succeeds as often as `availability` says. Real dependencies get slower as more
+# is asked of them at once: `saturation` maps the number of events at work to a factor on the latency. With `workers`
+# and a `queue` it is a queueing system of the textbooks. In an outage (seconds since binding) every event fails, after
+# `outage_latency_s`.
 
 
 @dataclass(frozen=True)
@@ -107,3 +108,32 @@ class Simulated(Stage):
     def _is_out(self) -> bool:
         age_s = self.context.clock() - self._born_at
         return any(outage.start_s <= age_s < outage.end_s for outage in self.outages)
+
+
+# Fault injection: fail or delay some events on purpose, to see what the rest does while nothing is at stake.
+
+
+def _injected() -> Exception:
+    return FaultInjected("a failure made on purpose")
+
+
+@dataclass
+class Fault(Stage):
+    """Fails a `rate` of the events with `error()`; delays a `delay_rate` of them by `delay`."""
+
+    rate: float = 0.0
+    error: Callable[[], Exception] = _injected
+    delay_rate: float = 0.0
+    delay: Distribution | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        limits.check(self, rate=limits.SHARE, delay_rate=limits.SHARE, delay=limits.or_none(limits.DISTRIBUTION))
+
+    async def work(self, event: Event) -> object:
+        random = self.context.random
+        if self.delay is not None and random.random() < self.delay_rate:
+            await self.context.sleep(self.delay.draw(random))
+        if random.random() < self.rate:
+            raise self.error()
+        return await self.inner(event)
