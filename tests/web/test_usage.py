@@ -1,7 +1,7 @@
 """What is used of each quota, beside its bound."""
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -10,6 +10,7 @@ from doubledecker.assembly import build
 from doubledecker.bus import usage
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model.quota import Quotas
+from doubledecker.store import processes
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.processes import Family, MetricSample, ProcessReport
 from doubledecker.web import addresses
@@ -95,3 +96,15 @@ async def test_of_several_web_processes_the_one_with_the_most_is_shown(plain: Pa
     assert seen.together["address_connections_max"] == 5
     assert (seen.bounds["client_requests_max"], seen.bounds["address_connections_max"]) == (50, 20)
     assert (alone.bounds["client_requests_max"], alone.bounds["address_connections_max"]) == (100, 40)
+
+
+async def test_bounds_are_those_of_the_web_processes_whatever_the_settings_of_who_looks(one: Topology):
+    """As `doubledecker status` does, from a shell that has none of the settings."""
+    async with a_bus(one, workers=0, client_topics_max=7, client_queues_max=0) as bus:
+        ann = await bus.token("ann")
+        await bus.publish(ann, [an_event(1)])
+        async with build.open_bus(replace(bus.settings, client_topics_max=1_000, client_queues_max=1_000)) as other:
+            reports = await processes.reports(other.partitions.home, silent_ms_max=15_000)
+            seen = await usage.look(other.partitions, other.registry, reports, connections_max=9)
+
+    assert (seen.bounds["client_topics_max"], seen.bounds["client_queues_max"]) == (7, 0)

@@ -1,8 +1,9 @@
 """What clients use of their quotas, for `status` and for metrics: every bound, with what is used of it.
 
-Most is counted in Redis. How many requests of a client are under way, and how many connections an address has, each
-web process knows for itself, and its bounds are a part of those of its command: the process with the most is shown, as
-it last reported. The copies of one event are those that the last events would have, since others are not known.
+Most is counted in Redis. How many requests of a client are under way, and how many connections an address has, each web
+process knows for itself, and its bounds are a part of those of its command: the process with the most is shown, as it
+last reported. Bounds are those that web processes report, since a command may have other settings. The copies of one
+event are those that the last events would have, since others are not known.
 """
 
 import itertools
@@ -21,6 +22,11 @@ from doubledecker.store.processes import MetricSample, ProcessReport
 # What a web process reports, by client and of the address with the most; and its bounds.
 REQUESTS, REQUESTS_BOUND = "doubledecker_client_requests", "doubledecker_client_requests_max"
 CONNECTIONS, CONNECTIONS_BOUND = "doubledecker_address_connections", "doubledecker_address_connections_max"
+# The other bounds that it checks, by name. How many bytes may wait depends on memory, and is in Redis.
+BOUNDS = "doubledecker_process_quota_max"
+SETTINGS = tuple(
+    field.name for field in fields(Quotas) if field.name not in {"client_requests_max", "client_waiting_bytes_max"}
+)
 # Clients, or queues, that are looked at before others have their turn.
 _TOGETHER = 250
 
@@ -54,7 +60,7 @@ async def look(
     """Read everything; `connections_max` is the bound of an address where no web process reports its own."""
     snapshot = live.snapshot
     of_web = _OfWeb(reports)
-    bounds = {field.name: getattr(live.bounds, field.name) for field in fields(Quotas)}
+    bounds = {field.name: getattr(live.bounds, field.name) for field in fields(Quotas)} | of_web.bounds()
     bounds |= {"client_requests_max": of_web.most(REQUESTS_BOUND, bounds["client_requests_max"])}
     bounds |= {"address_connections_max": of_web.most(CONNECTIONS_BOUND, connections_max)}
     queues = Counter(queue.owner for queue in snapshot.queues.values())
@@ -91,6 +97,14 @@ class _OfWeb:
         for sample in self._samples.get(REQUESTS, ()):
             client = sample.labels["client"]
             self.requests[client] = max(self.requests.get(client, 0), int(sample.value))
+
+    def bounds(self) -> dict[str, int]:
+        """The bounds that web processes check, the most generous of each; 0 is none."""
+        found: dict[str, int] = {}
+        for sample in self._samples.get(BOUNDS, ()):
+            name, bound = sample.labels["quota"], int(sample.value)
+            found[name] = max(found.get(name, bound), bound, key=lambda each: each or math.inf)
+        return found
 
     def most(self, name: str, otherwise: int) -> int:
         """The largest of all processes."""

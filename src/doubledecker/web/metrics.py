@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from doubledecker.bus import telemetry, usage
 from doubledecker.bus.overview import Overview
 from doubledecker.bus.usage import QuotaUsage
+from doubledecker.model.quota import Quotas
 from doubledecker.queues.view import QueueOverview
 from doubledecker.stages import Bound
 from doubledecker.stages.prometheus import StagesCollector
@@ -54,7 +55,7 @@ class WebFigures:
     address_connections: int
     address_connections_max: int
     requests: Counter[str]
-    requests_max: int
+    quotas: Quotas
 
 
 def of_web(chains: Mapping[str, Bound], seen: WebFigures) -> list[Family]:
@@ -64,16 +65,18 @@ def of_web(chains: Mapping[str, Bound], seen: WebFigures) -> list[Family]:
         "doubledecker_connections": ("Connections open to a web process", seen.connections),
         usage.CONNECTIONS: ("Connections of the address that has the most", seen.address_connections),
         usage.CONNECTIONS_BOUND: ("How many an address may have", seen.address_connections_max),
-        usage.REQUESTS_BOUND: ("How many requests a client may have under way", seen.requests_max),
+        usage.REQUESTS_BOUND: ("How many requests a client may have under way", seen.quotas.client_requests_max),
     }
     busiest = [
         MetricSample(usage.REQUESTS, {"client": id_}, count) for id_, count in seen.requests.most_common(_CLIENTS_MAX)
     ]
+    bounds = [MetricSample(usage.BOUNDS, {"quota": name}, getattr(seen.quotas, name)) for name in usage.SETTINGS]
     # Numbered, as the servers of the other metrics are: an address is nobody's business.
     names = {f"redis-{number}": chains[server] for number, server in enumerate(sorted(chains))}
     return [
         *(Family(name, text, "gauge", [MetricSample(name, {}, value)]) for name, (text, value) in gauges.items()),
         Family(usage.REQUESTS, "Requests under way, of the clients that have the most", "gauge", busiest),
+        Family(usage.BOUNDS, "The bounds of quotas that a web process checks; 0 is none", "gauge", bounds),
         *(_packed(metric) for metric in StagesCollector(names, prefix="doubledecker_stage").collect()),
     ]
 

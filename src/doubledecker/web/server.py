@@ -115,7 +115,7 @@ def _presence(bus: BusParts, launched: Launch, feed: Feed, guard: RedisGuard, se
             address_connections=server.addresses.most_open,
             address_connections_max=server.addresses.most,
             requests=server.app.under_way if server.app else Counter(),
-            requests_max=bus.registry.quotas.client_requests_max,
+            quotas=bus.registry.quotas,
         )
         return metrics.of_web(guard.bounds, seen)
 
