@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from doubledecker import __version__
 from doubledecker.assembly.settings import ALIASES, Settings
 
 ROOT = Path(__file__).parent.parent
@@ -173,6 +174,18 @@ def test_uv_trusts_the_certificates_of_the_system():
     )
 
     assert b"\nUV_SYSTEM_CERTS = true\n" in printed.stdout
+
+
+def test_what_is_not_released_does_not_bear_the_version_of_a_release():
+    """Messages tell older processes and data by their version, and operators compare it with what a process reports."""
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    latest = re.findall(r"^## (.+)$", changes, re.MULTILINE)[0]
+    released = re.findall(r"^## (\d\S+)", changes, re.MULTILINE)
+    named = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+
+    assert named is not None
+    assert named[1] == __version__
+    assert (__version__ in released) == (latest != "Unreleased")
 
 
 def test_the_package_says_who_made_it_and_its_page_needs_nothing_beside_it():

@@ -1,3 +1,3 @@
 """An event bus over HTTP: publish once, deliver in batches, lose nothing."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
