@@ -52,12 +52,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "redis-keys.md"
 PLACEHOLDERS = {
     # A name may hold a colon; none here does, so that each key has one reading.
     "token": r"[a-z0-9_-]+-[0-9a-f]{8}",
-    "name": r"[a-z_]+",
+    "publisher": r"(?:doubledecker\.root|(?:doubledecker\.)?[a-z0-9_-]+-[0-9a-f]{8})",
+    "name": r"[a-z_.]+",
     "q": r"(?:main|aux)",
     "bid": r"[A-Za-z0-9_-]{20}",
     "slot": r"[A-Za-z0-9_-]{20}",
     "fid": r"[A-Za-z0-9_-]{20}",
-    "line": r"(?:own|others|batches):[a-z0-9_-]+-[0-9a-f]{8}",
+    "line": r"(?:own|others|batches):(?:doubledecker\.)?(?:root|[a-z0-9_-]+-[0-9a-f]{8})",
     "rid": r"[A-Za-z0-9_-]{20}",
     "nonce": r"[0-9a-f]+",
     "queue": r"[a-z0-9_.-]+",
@@ -77,7 +78,7 @@ TIMED = (
     "jobs:scheduled:aux",
     "receivers:wake",
     "permits:{token}",
-    "ids:{token}",
+    "ids:{publisher}",
     "queue:pending:{queue}",
     "queue:scheduled:{queue}",
     "queue:wake:{queue}",
@@ -107,6 +108,7 @@ LATER = frozenset(
         "jobs:scheduled:aux",
         "receivers:probes",
         "receivers:wake",
+        "notices",
     )
 )
 # Receivers of an event of this size are more than one publish call may write to.
@@ -330,7 +332,8 @@ async def make_failing(bus: TestBus) -> None:
     slots = [uid() for _ in range(50)]
     given = (await deliveries.turn(home, [], slots, process="none", probes_max=0)).jobs
     failed = Settlement("failed", raises=True, probe_ms=60_000)
-    ended = [Settled(job, failed if "failing-" in job.held else RETURNED) for job in given]
+    why = "refused 500"
+    ended = [Settled(job, failed, why=why) if "failing-" in job.held else Settled(job, RETURNED) for job in given]
     await deliveries.turn(home, ended, [], process="none", probes_max=0)
 
 

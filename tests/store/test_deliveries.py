@@ -30,10 +30,10 @@ def a_receiver(token: str, concurrency: int = 1, timeout_ms: int = 0) -> Subscri
     return Subscriber(token, "https://a", token, ("widgets",), timeout_ms, max_events, concurrency=concurrency)
 
 
-async def publish(home: Partition, receiver: Subscriber, batches: int = 1) -> None:
+async def publish(home: Partition, receiver: Subscriber, batches: int = 1, *, version: int = 0) -> None:
     offer = Offer(Route(EventKind("widgets", "update", "default"), (receiver,)), b"{}", "pam")
     for _ in range(batches):
-        await events.publish(home, [offer], version=0, limits=PublishLimits(id_window_ms=1, ids_max=1))
+        await events.publish(home, [offer], version=version, limits=PublishLimits(id_window_ms=1, ids_max=1))
 
 
 async def take(

@@ -25,6 +25,7 @@ from doubledecker.delivery.health import Health
 from doubledecker.delivery.verdict import RetrySchedule
 from doubledecker.errors import OutOfDescriptors
 from doubledecker.model.outcome import Outcome
+from doubledecker.model.reserved import is_reserved
 from doubledecker.model.settlement import Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import journal
@@ -39,6 +40,13 @@ class _Identified(msgspec.Struct, gc=False):
     id: str = ""
 
 
+class _Topical(msgspec.Struct, gc=False):
+    """What says whether an event is a notification of the bus."""
+
+    topic: str = ""
+
+
+_TOPICAL = msgspec.json.Decoder(list[_Topical])
 _IDENTIFIED = msgspec.json.Decoder(list[_Identified])
 _ENCODER = msgspec.json.Encoder()
 
@@ -93,6 +101,14 @@ class Attempted:
             accepted_at=load.accepted_at,
         )
         return _ENCODER.encode(kept).decode()
+
+    @property
+    def why(self) -> str:
+        """What went wrong, for the receiver's owner; empty when nothing did, or when all that was sent are notices."""
+        outcome = self.outcome
+        if outcome.is_delivered or all(is_reserved(each.topic) for each in _TOPICAL.decode(self.load.body)):
+            return ""
+        return f"{outcome.kind.value} {outcome.status or 0}"
 
     @property
     def counts(self) -> dict[str, int]:

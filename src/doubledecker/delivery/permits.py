@@ -48,10 +48,12 @@ class Permits:
             with contextlib.suppress(BusAway):
                 await receivers.renew(partition, self._token, mine, lease_ms=self._lease_ms)
 
-    async def settle(self, partition: Partition, permit: Permit, settlement: Settlement = RETURNED) -> tuple[int, int]:
+    async def settle(
+        self, partition: Partition, permit: Permit, settlement: Settlement = RETURNED, *, why: str = ""
+    ) -> tuple[int, int]:
         """Give one back, with what came of the call; returns the receiver's failures before and after."""
         self.forget(permit)
-        return await receivers.settle(partition, self._token, permit, settlement)
+        return await receivers.settle(partition, self._token, permit, settlement, why=why)
 
     async def give_all_back(self) -> None:
         """Give back all, after calls were cut short."""

@@ -7,6 +7,7 @@
 --
 -- uses job_bell
 -- uses receiver_ring
+-- uses receiver_notices
 -- key  registry          registry               hash    routing_version
 -- key  pending           jobs:pending:main      hash    slot → `<bid> <token> <number> <1 if a probe>`, newline, its last job
 -- key  scheduled         jobs:scheduled:main    zset    `<bid> <token>` by time
@@ -22,7 +23,7 @@
 -- keys current           batches:current:<token>  set   the batch that still takes events
 -- arg  settled     pack  of each: slot, job as it was held, what came of it, failures then, 1 if it raises them, wait until the
 --                        next probe, until the batch's own next try (-1: first in line), number of events, and what it
---                        counts: index of a name in `counted`, amount, index, …
+--                        counts: index of a name in `counted`, amount, index, …; and why it failed, for a notice
 -- arg  counted     pack  names of counters
 -- arg  slots       pack  those that are free
 -- arg  probes_max  int   how many of them may call receivers that are failing
@@ -121,7 +122,7 @@ end
 
 -- Whether it counted, and the failures of its receiver before and after.
 local attempts_bytes = 0
-local function settle(attempt, slot, held, what, failures, raises, probe_ms, delay_ms, events, counts)
+local function settle(attempt, slot, held, what, failures, raises, probe_ms, delay_ms, events, counts, why)
   if held_by[slot] ~= held then
     return last_of[slot] == held and 1 or 0, 0, 0
   end
@@ -132,6 +133,7 @@ local function settle(attempt, slot, held, what, failures, raises, probe_ms, del
   it.held = math.max(0, it.held - 1)
   leave(it, slot)
   end_call(it, what, failures, raises, probe_ms)
+  note_change(it, before, why)
   if what == "delivered" then
     note_delivered(bid, token, events)
   elseif what ~= "gone" and is_there(bid, token) then

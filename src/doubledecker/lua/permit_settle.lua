@@ -5,6 +5,7 @@
 --
 -- uses job_bell
 -- uses receiver_ring
+-- uses receiver_notices
 -- key counters          counters          hash    telemetry
 -- key journal           journal           hash    attempts_bytes: what the attempt journal holds
 -- key journal_attempts  journal:attempts  stream  one entry a delivery attempt
@@ -15,6 +16,7 @@
 -- arg failures  int   failures in a row when the permit was given
 -- arg raises    int   1 if this one is evidence of its own
 -- arg probe_ms  int   how long until the next probe
+-- arg why       text  what went wrong, for a notice
 -- arg attempt   text  the attempt as JSON, for the journal; empty when it is journaled elsewhere, or was none
 -- arg counts    pack  a counter, how much to add, a counter, …
 -- arg settled_ms  int  how long to remember that it was settled
@@ -35,6 +37,7 @@ end
 it.leased = it.leased - redis.call("ZREM", leases(of_token), lease)
 leave(it, lease)
 end_call(it, what, failures, raises, probe_ms)
+note_change(it, before, why)
 if #attempt > 0 then
   redis.call("XADD", journal_attempts, "*", "attempt", attempt)
   redis.call("HINCRBY", journal, "attempts_bytes", #attempt)

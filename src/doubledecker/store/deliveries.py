@@ -62,12 +62,16 @@ class DeliveryJob(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """What a slot has done: what becomes of its job, and what is kept of the attempt, if there was one."""
+    """What a slot has done: what becomes of its job, and what is kept of the attempt, if there was one.
+
+    `why` is what went wrong, if the receiver's owner is to be notified of it.
+    """
 
     job: DeliveryJob
     settlement: Settlement
     attempt: str = ""
     counts: Mapping[str, int] = {}
+    why: str = ""
 
 
 class SettlementResult(msgspec.Struct, frozen=True, gc=False):
@@ -138,6 +142,7 @@ def _packed(settled: Settled, counted: dict[str, int]) -> Packable:
         what.retry_ms,
         job.batch.events if job.batch else 0,
         counts,
+        settled.why,
     ]
 
 

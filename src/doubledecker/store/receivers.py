@@ -133,6 +133,7 @@ async def settle(
     permit: Permit,
     settlement: Settlement,
     *,
+    why: str = "",
     attempt: str = "",
     counts: Mapping[str, int] | None = None,
 ) -> tuple[int, int]:
@@ -148,6 +149,7 @@ async def settle(
         failures=permit.failures,
         raises=int(settlement.raises),
         probe_ms=settlement.probe_ms,
+        why=why,
         attempt=attempt,
         counts=[word for pair in (counts or {}).items() for word in pair],
         settled_ms=_SETTLED_MS,

@@ -1,12 +1,14 @@
 """Chores: the jobs of the aux queue. Each does a bounded piece of work, and is safe to run twice."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from doubledecker import clock, log
 from doubledecker.bus import overview
 from doubledecker.bus.memory_relief import MemoryRules
+from doubledecker.bus.notices import NoticeWriter
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import MemoryFull, RetryLater
 from doubledecker.model.job import AUX, MAIN
@@ -72,6 +74,7 @@ class Chores:
         self._monitor = monitor
         self._autodrop = autodrop
         self._rules = rules
+        self._notices = NoticeWriter(partitions, live)
         self._by_name: dict[str, Callable[..., Awaitable[None]]] = {
             "monitor": self.monitor,
             "autodrop": self._autodrop.run,
@@ -121,9 +124,11 @@ class Chores:
         await jobs.forget(partition, [slot for slot in await jobs.beats(partition) if slot not in alive])
 
     async def repair(self) -> None:
-        """Mend what a crash may have left behind: old versions, long journals."""
+        """Mend what a crash may have left behind: old versions, long journals, notices that wait."""
         await registry.copy_version(self._partitions, await registry.version(self._partitions.home))
         await self._autodrop.trim_journals()
+        with contextlib.suppress(MemoryFull):  # they wait on
+            await self._notices.run()
 
     async def sweep(self) -> None:
         """Mend what a process that died left undone: what waits for nobody, permits that changed."""

@@ -248,7 +248,7 @@ class Deliveries:
                 settled = Settled(job, await self._look_for(job.token))
             else:
                 attempted = await self._deliverer.attempt(_load(lane.partition, job, receiver))
-                settled = Settled(job, attempted.settlement, attempted.entry, attempted.counts)
+                settled = Settled(job, attempted.settlement, attempted.entry, attempted.counts, attempted.why)
         except (BusAway, OutOfDescriptors):
             # Home is away, or nobody can be called: the job goes back to the front of its line after a while, so that
             # no other overtakes it.

@@ -140,6 +140,7 @@ class Pusher:
             queue.receiver.token,
             permit,
             attempted.settlement,
+            why=attempted.why,
             attempt=attempted.entry,
             counts=attempted.counts,
         )

@@ -188,7 +188,7 @@ class Poster:
             with contextlib.suppress(BusAway):  # then its lease ends by itself
                 await self._permits.settle(partition, permit)
             raise
-        give_back = partial(self._permits.settle, partition, permit, attempted.settlement)
+        give_back = partial(self._permits.settle, partition, permit, attempted.settlement, why=attempted.why)
         before, after = await journal_reader.patiently(give_back)
         if is_ours:
             self._deliverer.conclude(attempted, before=before, after=after)

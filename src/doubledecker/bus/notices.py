@@ -1,0 +1,106 @@
+"""Notifications: what happened to a receiver becomes an event for its owner, on a topic of the bus.
+
+Scripts write a notice in the atom that settles a call; a worker publishes it and then forgets it. One that dies in
+between leaves it to the next, whose event has the same id, and is a repeat that goes nowhere for as long as ids are
+remembered (a day).
+"""
+
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+import msgspec
+
+from doubledecker import log
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import BusAway
+from doubledecker.model import reserved
+from doubledecker.model.event import AcceptedEvent, encode
+from doubledecker.model.uid import repeatable_event_id
+from doubledecker.store import events, notices
+from doubledecker.store.events import Accepted, PublishLimits
+from doubledecker.store.notices import PendingNotice
+from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.write_plan import Offer
+
+# Published by one call: few, as each may be for another owner and has receivers of its own.
+_COUNT = 50
+# The registry would have to change this often while one call is made.
+_TRIES_MAX = 20
+
+_log = log.get("notices")
+
+
+class NoticeData(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a notification says; of the callback only the host, as its path may hold a secret.
+
+    `failures` are different batches that failed in a row, and `since` is from when on, both as of that partition.
+    """
+
+    receiver: str
+    owner: str
+    host: str
+    partition: int
+    failures: int = 0
+    since: int = 0
+    reason: str = ""
+    status: int = 0
+
+
+class NoticeWriter:
+    """Publishes the notices of all partitions."""
+
+    def __init__(self, partitions: Partitions, registry: LiveRegistry) -> None:
+        self._partitions = partitions
+        self._registry = registry
+
+    async def run(self) -> None:
+        """Publish what waits, a bounded number of each partition; raises BusAway, and then it waits on."""
+        for partition in self._partitions.all:
+            found = await notices.read(partition, count=_COUNT)
+            if found:
+                await self._registry.refresh()
+                await self._publish(partition, found)
+                await notices.remove(partition, [each.id for each in found])
+
+    async def _publish(self, partition: Partition, found: Sequence[PendingNotice]) -> None:
+        made = [event for event in (self._event(partition, each) for each in found) if event]
+        if not made:
+            return
+        target = self._partitions.of(made[0][1].kind, "")
+        limits = PublishLimits(tenants_max=self._registry.quotas.queue_tenants_max)
+        for _ in range(_TRIES_MAX):
+            await self._registry.learn({event.kind for _, event in made})
+            snapshot = self._registry.snapshot
+            version = snapshot.version
+            offers = [Offer(snapshot.route(event.kind, whose), encode(event), whose, event.id) for whose, event in made]
+            reply = await events.publish(target, offers, version=version, limits=limits)
+            if reply.outcome is not Accepted.STALE:
+                return
+            await self._registry.refresh()
+        why = "the registry changes faster than notifications can be published"
+        raise BusAway(why, detail=why)
+
+    def _event(self, partition: Partition, notice: PendingNotice) -> tuple[str, AcceptedEvent] | None:
+        """The event, and as whose it is published; None when the receiver is gone."""
+        snapshot = self._registry.snapshot
+        receiver = snapshot.receiver(notice.receiver)
+        if receiver is None:
+            return None
+        is_queue = notice.receiver.startswith("@")
+        owner = snapshot.queues[notice.receiver[1:]].owner if is_queue else notice.receiver
+        reason, _, status = notice.why.partition(" ")
+        data = NoticeData(
+            receiver=notice.receiver,
+            owner=reserved.audience(reserved.publisher_for(owner)),
+            host=urlsplit(receiver.callback).hostname or "",
+            partition=partition.index,
+            failures=notice.failures,
+            since=notice.since,
+            reason=reason,
+            status=int(status or 0),
+        )
+        _log.info("receiver.notified", type=notice.type, receiver=notice.receiver, owner=data.owner)
+        id_ = repeatable_event_id("notice", str(partition.index), notice.id, notice.receiver)
+        raw = msgspec.Raw(msgspec.json.encode(data))
+        whose = reserved.publisher_for(owner)
+        return whose, AcceptedEvent(reserved.RECEIVERS, notice.type, t=notice.at, data=raw, id=id_)

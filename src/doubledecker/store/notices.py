@@ -1,0 +1,46 @@
+"""Notices of receivers, as scripts write them (lua/receiver_notices.lua), until a worker has published them."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+
+from doubledecker.model.entry_id import EntryId
+from doubledecker.store.partitions import Partition
+from doubledecker.store.shared_connection import Reply
+
+_KEY = "notices"
+
+
+class PendingNotice(msgspec.Struct, frozen=True):
+    """What happened to a receiver; `why` is empty, or an outcome and a status, 0 for none."""
+
+    id: str
+    type: str
+    receiver: str
+    why: str
+    failures: int
+    since: int
+
+    @property
+    def at(self) -> int:
+        """When it was written, by the server's clock."""
+        return EntryId.parse(self.id).ms
+
+
+async def read(partition: Partition, *, count: int) -> list[PendingNotice]:
+    """The oldest that are yet to be published."""
+    reply = await partition.command("XRANGE", partition.key(_KEY), "-", "+", "COUNT", count)
+    return [_notice(id_.decode(), flat) for id_, flat in cast("list[tuple[bytes, list[bytes]]]", reply)]
+
+
+async def remove(partition: Partition, ids: Sequence[str]) -> None:
+    """Forget those that are published."""
+    await partition.command("XDEL", partition.key(_KEY), *ids)
+
+
+def _notice(id_: str, flat: Sequence[Reply]) -> PendingNotice:
+    words = [cast("bytes", each).decode() for each in flat]
+    fields = dict(zip(words[0::2], words[1::2], strict=True))
+    failures, since = int(fields["failures"]), int(float(fields["since"]))
+    return PendingNotice(id_, fields["type"], fields["receiver"], fields["why"], failures, since)

@@ -1,0 +1,165 @@
+"""Notifications: an owner learns that a receiver fails and has recovered, nobody else does, and none is lost."""
+
+from typing import Any
+
+from conftest import Topology
+from doubledecker.assembly import build
+from doubledecker.bus.notices import NoticeWriter
+from doubledecker.model.reserved import RECEIVERS
+from doubledecker.model.settlement import DELIVERED
+from doubledecker.store import notices, registry
+from doubledecker.store.deliveries import Settled
+from doubledecker.store.partitions import Partition
+from harness import ROOT_KEY, TestBus, a_bus, an_event
+from receiver import Receiver
+from store.test_deliveries import FAILED, a_receiver, publish, take
+from streams import a_stream
+from web.asking import ask, journal
+from worker.test_deliver import _until
+
+FAILING, RECOVERED = "receiver.failing", "receiver.recovered"
+
+
+async def a_queue(bus: TestBus, name: str, secret: str, **fields: object) -> None:
+    answer = await ask(bus, "PUT", f"/queues/{name}", secret, json={"pattern": ".*", **fields})
+    assert answer.status == 201, answer.body
+
+
+async def pulled(bus: TestBus, name: str, secret: str) -> list[dict[str, Any]]:
+    answer = await ask(bus, "POST", f"/queues/{name}/pull", secret, json={"max": 100})
+    return [message["event"] for message in answer.json["messages"]]
+
+
+async def published(bus: TestBus) -> list[dict[str, Any]]:
+    """All notifications, in order."""
+    return [event for event in await journal(bus) if event.get("topic") == RECEIVERS]
+
+
+def types(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"] for event in events]
+
+
+async def test_an_owner_and_root_are_notified_of_a_receiver_that_fails_and_recovers_and_others_are_not(
+    topology: Topology,
+):
+    """Whatever they subscribe to, match or listen to, from now on or from the past."""
+    async with (
+        a_bus(topology) as bus,
+        Receiver() as anns,
+        Receiver() as bobs,
+        Receiver(plan=lambda n: 500 if n == 1 else 200) as hook,
+    ):
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        await bus.subscribe(ann, anns.url, RECEIVERS, timeout=0)
+        await bus.subscribe(bob, bobs.url, RECEIVERS, "widgets", timeout=0)
+        for name, secret in (("anns", ann), ("bobs", bob), ("roots", ROOT_KEY)):
+            await a_queue(bus, name, secret)
+        await a_queue(bus, "hook", ann, pattern=".*:widgets:.*", callback=hook.url, timeout=0)
+        async with a_stream(bus.url, ann) as live, a_stream(bus.url, bob) as bobs_live:
+            await bus.publish(bob, [an_event()])
+            await anns.until_events(2, within_s=20)
+            await bus.publish(bob, [an_event(1)])
+            await bobs.until_events(2)
+
+            assert [event["topic"] for event in await live.events(4)] == ["widgets", RECEIVERS, RECEIVERS, "widgets"]
+            assert [event["topic"] for event in await bobs_live.events(2)] == ["widgets"] * 2
+        async with a_stream(bus.url, ROOT_KEY, **{"from": "earliest"}) as past:
+            assert [event["topic"] for event in await past.events(4)].count(RECEIVERS) == 2
+        async with a_stream(bus.url, bob, **{"from": "earliest"}) as past:
+            assert [event["topic"] for event in await past.events(2)] == ["widgets"] * 2
+
+        assert types(anns.events) == [FAILING, RECOVERED]
+        data = [event["data"] for event in anns.events]
+        assert [(each["receiver"], each["host"], each["failures"]) for each in data] == [("@hook", "127.0.0.1", 1)] * 2
+        assert [each["owner"].rpartition("-")[0] for each in data] == ["ann"] * 2
+        assert (data[0]["reason"], data[0]["status"]) == ("refused", 500)
+        assert "callback" not in data[0]
+        assert types([e for e in await pulled(bus, "anns", ann) if e["topic"] == RECEIVERS]) == [FAILING, RECOVERED]
+        assert types([e for e in await pulled(bus, "roots", ROOT_KEY) if e["topic"] == RECEIVERS]) == [
+            FAILING,
+            RECOVERED,
+        ]
+        assert {event["topic"] for event in await pulled(bus, "bobs", bob)} == {"widgets"}
+        assert {event["topic"] for event in bobs.events} == {"widgets"}
+        assert [each["name"] for each in await bus.get("/topics")] == ["widgets"]
+
+
+async def test_a_receiver_that_only_notifications_reach_is_never_notified_of(one: Topology):
+    """Else each notification that it does not take would make another."""
+    async with (
+        a_bus(one) as bus,
+        Receiver(plan=lambda _: 500) as hook,
+        Receiver(plan=lambda n: 500 if n % 2 else 200) as bad,
+    ):
+        ann = await bus.token("ann")
+        await bus.subscribe(ann, hook.url, "widgets", timeout=0)
+        await a_queue(bus, "watch", ann, pattern=f".*:{RECEIVERS}:.*", callback=bad.url, timeout=0)
+        await bus.publish(ann, [an_event()])
+        await bad.until_events(1, within_s=20)
+        # Written later, so published later.
+        zed = await bus.token("zed")
+        await bus.subscribe(zed, hook.url, "gadgets", timeout=0)
+        await bus.publish(zed, [an_event(topic="gadgets")])
+        found = await _until(lambda: published(bus), lambda seen: "zed-" in str(seen))
+
+        assert [event["data"]["receiver"][:4] for event in found] == ["ann-", "zed-"]
+        assert bad.attempts == 2
+
+
+async def test_a_receiver_that_flaps_is_notified_of_once_a_minute(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        home = bus.partitions.home
+        for _ in range(5):
+            await _flap(home, "s-1")
+        quick = await notices.read(home, count=100)
+        home.shift_ms += 60_000
+        await home.command("PEXPIRE", home.key("notices:open:s-1"), 0)  # Redis's own clock has not moved
+        await _flap(home, "s-1")
+
+        assert [each.type for each in quick] == [FAILING, RECOVERED]
+        assert [each.type for each in await notices.read(home, count=100)] == [FAILING, RECOVERED] * 2
+
+
+async def test_a_notice_whose_writer_died_is_published_by_the_next_and_not_twice(topology: Topology):
+    """The writer dies after a settlement that counted, then between publishing and forgetting."""
+    async with a_bus(topology, workers=0) as bus:
+        ann = await bus.token("ann")
+        await bus.subscribe(ann, "https://a.example/secret/path", "widgets", RECEIVERS)
+        [listed] = await bus.get("/subscribers", ann)
+        home = bus.partitions.home
+        await _flap(home, listed["subscriber"])
+        kept = await home.command("DUMP", home.key("notices"))
+        async with build.open_bus(bus.settings) as parts:
+            writer = NoticeWriter(parts.partitions, parts.registry)
+            await writer.run()
+            await home.command("RESTORE", home.key("notices"), 0, kept, "REPLACE")
+            await writer.run()
+
+        found = await published(bus)
+        assert types(found) == [FAILING, RECOVERED]
+        assert found[0]["data"]["host"] == "a.example"
+        assert "secret" not in str(found)
+        assert await notices.read(home, count=10) == []
+
+
+async def test_a_notice_of_a_receiver_that_is_gone_is_forgotten(one: Topology):
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as parts:
+        home = bus.partitions.home
+        await _flap(home, "gone-12345678")
+        before = await notices.read(home, count=10)
+        await NoticeWriter(parts.partitions, parts.registry).run()
+
+        assert len(before) == 2
+        assert await notices.read(home, count=10) == []
+        assert await published(bus) == []
+
+
+async def _flap(home: Partition, token: str) -> None:
+    """A receiver takes nothing, and then everything."""
+    receiver = a_receiver(token)
+    await publish(home, receiver, version=await registry.version(home))
+    [job] = (await take(home, "s", probes_max=1)).jobs
+    await take(home, settled=[Settled(job, FAILED, why="refused 500")])
+    home.shift_ms += 10
+    turn = await take(home, "s", probes_max=1)
+    await take(home, settled=[Settled(job, DELIVERED) for job in turn.jobs])
