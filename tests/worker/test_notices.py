@@ -7,10 +7,11 @@ from doubledecker.assembly import build
 from doubledecker.bus.notices import NoticeWriter
 from doubledecker.model.reserved import RECEIVERS
 from doubledecker.model.settlement import DELIVERED
-from doubledecker.store import notices, registry
+from doubledecker.store import dead_letters, notices, registry
 from doubledecker.store.deliveries import Settled
 from doubledecker.store.partitions import Partition
 from harness import ROOT_KEY, TestBus, a_bus, an_event
+from letters import a_letter, keep
 from receiver import Receiver
 from store.test_deliveries import FAILED, a_receiver, publish, take
 from streams import a_stream
@@ -152,6 +153,27 @@ async def test_a_notice_of_a_receiver_that_is_gone_is_forgotten(one: Topology):
         assert len(before) == 2
         assert await notices.read(home, count=10) == []
         assert await published(bus) == []
+
+
+async def test_the_first_dead_letter_since_there_was_none_is_notified_of_once_a_minute(one: Topology):
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as parts:
+        ann = await bus.token("ann")
+        await a_queue(bus, "jobs", ann)
+        home, writer = bus.partitions.home, NoticeWriter(parts.partitions, parts.registry)
+        # Of a notification that came to nothing there is none.
+        await keep(home, [a_letter(0, topic=RECEIVERS)], "@jobs")
+        await dead_letters.purge(home, "@jobs", [a_letter(0).id])
+        for n in (1, 2):
+            await keep(home, [a_letter(n, reason="rejected", status=422)], "@jobs")
+        await dead_letters.purge(home, "@jobs", [a_letter(n).id for n in (1, 2)])
+        await keep(home, [a_letter(3)], "@jobs")
+        await writer.run()
+
+        [event] = await published(bus)
+        data = event["data"]
+        assert event["type"] == "receiver.dead_letter"
+        assert (data["receiver"], data["reason"], data["status"]) == ("@jobs", "rejected", 422)
+        assert [each["topic"] for each in await pulled(bus, "jobs", ann)] == [RECEIVERS]
 
 
 async def _flap(home: Partition, token: str) -> None:

@@ -15,6 +15,8 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway
 from doubledecker.model import reserved
 from doubledecker.model.event import AcceptedEvent, encode
+from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import repeatable_event_id
 from doubledecker.store import events, notices
 from doubledecker.store.events import Accepted, PublishLimits
@@ -38,8 +40,8 @@ class NoticeData(msgspec.Struct, frozen=True, omit_defaults=True):
 
     receiver: str
     owner: str
-    host: str
     partition: int
+    host: str = ""
     failures: int = 0
     since: int = 0
     reason: str = ""
@@ -82,17 +84,21 @@ class NoticeWriter:
 
     def _event(self, partition: Partition, notice: PendingNotice) -> tuple[str, AcceptedEvent] | None:
         """The event, and as whose it is published; None when the receiver is gone."""
-        snapshot = self._registry.snapshot
-        receiver = snapshot.receiver(notice.receiver)
-        if receiver is None:
+        found: Subscriber | RegisteredQueue | None
+        if notice.receiver.startswith("@"):
+            # One without a callback may have dead letters too.
+            found = queue = self._registry.snapshot.queues.get(notice.receiver[1:])
+            owner = queue.owner if queue else ""
+        else:
+            found, owner = self._registry.snapshot.subscribers.get(notice.receiver), notice.receiver
+        if found is None:
             return None
-        is_queue = notice.receiver.startswith("@")
-        owner = snapshot.queues[notice.receiver[1:]].owner if is_queue else notice.receiver
+        whose = reserved.publisher_for(owner)
         reason, _, status = notice.why.partition(" ")
         data = NoticeData(
             receiver=notice.receiver,
-            owner=reserved.audience(reserved.publisher_for(owner)),
-            host=urlsplit(receiver.callback).hostname or "",
+            owner=reserved.audience(whose),
+            host=urlsplit(found.callback).hostname or "",
             partition=partition.index,
             failures=notice.failures,
             since=notice.since,
@@ -102,5 +108,4 @@ class NoticeWriter:
         _log.info("receiver.notified", type=notice.type, receiver=notice.receiver, owner=data.owner)
         id_ = repeatable_event_id("notice", str(partition.index), notice.id, notice.receiver)
         raw = msgspec.Raw(msgspec.json.encode(data))
-        whose = reserved.publisher_for(owner)
         return whose, AcceptedEvent(reserved.RECEIVERS, notice.type, t=notice.at, data=raw, id=id_)

@@ -7,6 +7,7 @@
 --
 -- Letters that a call adds are written together: it ends with `write_dead_letters`.
 --
+-- uses receiver_notices
 -- keys letters_of     dead:letters:<receiver>             hash  its letters by id, as MessagePack
 -- keys letters_index  dead:index:<receiver>               zset  their ids by stamp
 -- keys letters_by     dead:by:<receiver>:<field>:<value>  zset  ids of those with this value
@@ -54,6 +55,9 @@ local function write_dead_letters()
       index[2 * i - 1], index[2 * i] = stamp, it.id
       note_values(by, record, stamp, it.id)
       bytes, stamp = bytes + #records[2 * i] + LETTER_EXTRA_BYTES, stamp + 1
+    end
+    if last == 0 then
+      notice_first_letter(receiver, letters)
     end
     redis.call("HSET", letters_of(receiver), unpack(records))
     redis.call("ZADD", letters_index(receiver), unpack(index))

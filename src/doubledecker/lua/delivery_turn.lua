@@ -133,7 +133,7 @@ local function settle(attempt, slot, held, what, failures, raises, probe_ms, del
   it.held = math.max(0, it.held - 1)
   leave(it, slot)
   end_call(it, what, failures, raises, probe_ms)
-  note_change(it, before, why)
+  notice_change(it, before, why)
   if what == "delivered" then
     note_delivered(bid, token, events)
   elseif what ~= "gone" and is_there(bid, token) then

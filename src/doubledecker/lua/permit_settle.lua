@@ -37,7 +37,7 @@ end
 it.leased = it.leased - redis.call("ZREM", leases(of_token), lease)
 leave(it, lease)
 end_call(it, what, failures, raises, probe_ms)
-note_change(it, before, why)
+notice_change(it, before, why)
 if #attempt > 0 then
   redis.call("XADD", journal_attempts, "*", "attempt", attempt)
   redis.call("HINCRBY", journal, "attempts_bytes", #attempt)
