@@ -49,7 +49,7 @@ def test_a_batch_that_fails_twice_is_put_aside_and_says_nothing_new_of_its_recei
     assert (found.what, found.raises, found.retry_ms) == ("failed", False, 2_001)
 
 
-@pytest.mark.parametrize("status", [302, 401, 403, 404, 405, 410])
+@pytest.mark.parametrize("status", [302, 401, 403, 404, 405])
 def test_a_batch_that_is_refused_for_its_address_five_times_is_put_aside(status: int):
     """A receiver may look up what an event names, and answer 404: then one event must not stop the others."""
     fourth, fifth = (settled(refused(status), attempts=attempts) for attempts in (4, 5))

@@ -97,6 +97,7 @@ class Receiver:
     until: Moment = BEGINNING
     # Until when the next free permit is left to a lease.
     wish: Moment = BEGINNING
+    halt: int = 0
     passed: Counter[str] = field(default_factory=Counter)
 
     def forgive(self) -> None:
@@ -170,17 +171,16 @@ class Model:
         self.batches.append(batch)
         self.finish()
 
-    def save(self, limits: Iterable[tuple[str, int, bool]]) -> None:
-        for token, limit, has_moved in limits:
-            it = self.of(token)
-            it.limit = limit
-            if has_moved:
-                it.forgive()
+    def save(self, token: str, limit: int, *, is_anew: bool, halt: int) -> None:
+        it = self.of(token)
+        it.limit, it.halt = limit, halt
+        if is_anew:
+            it.forgive()
         self.finish()
 
     def retire(self, token: str) -> None:
         it = self.of(token)
-        it.line, it.limit = [], 0
+        it.line, it.limit, it.halt = [], 0, 0
         it.forgive()
         for batch in self.batches:
             batch.is_gone = batch.is_gone or batch.token == token
@@ -204,6 +204,8 @@ class Model:
         if lease in it.leases:
             it.leases[lease] = replace(it.leases[lease], ends=self.now.after(ages))
             answer = "go"
+        elif it.halt:
+            answer = "paused"
         elif it.failures and it.retry.age > self.now.age:
             answer = "failing"
         elif len(self.held(token)) + len(it.leases) >= (1 if it.failures else limit):
@@ -375,7 +377,7 @@ class Model:
     def seat_of(self, it: Receiver) -> tuple[str, Moment]:
         """Where a receiver belongs: who may be called and has a due job is in the ring, or probed when it is due."""
         own = self.held(it.token)
-        if not it.line:
+        if not it.line or it.halt:
             return NOWHERE, BEGINNING
         free = max(1, it.limit) - len(own) - len(it.leases)
         if free <= (it.wish.age > self.now.age):

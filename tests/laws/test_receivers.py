@@ -18,7 +18,7 @@ from doubledecker.model.event import EventKind
 from doubledecker.model.job import MAIN
 from doubledecker.model.routing import Route
 from doubledecker.model.settlement import DELIVERED, FIRST, GONE, Settlement
-from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.subscriber import Halt, Subscriber
 from doubledecker.store import batches, deliveries, events, jobs, receivers, subscribers, write_plan
 from doubledecker.store.deliveries import DeliveryJob, Settled, Turn
 from doubledecker.store.events import PublishLimits
@@ -106,6 +106,8 @@ class ReceiversMachine(RuleBasedStateMachine):
         self.age = 0
         self.steps = count(1)
         self.concurrency = dict(zip(TOKENS, (1, 2, 6), strict=True))
+        # As home has them: paused, or disabled.
+        self.halts = dict.fromkeys(TOKENS, Halt.NONE)
         self.grounds = [Ground(partition) for partition in world.partitions.all]
         self.touched = self.grounds[0]
 
@@ -147,19 +149,49 @@ class ReceiversMachine(RuleBasedStateMachine):
     @rule(token=some_token, concurrency=st.integers(1, 9), has_moved=st.booleans())
     def save(self, token: str, concurrency: int, has_moved: bool) -> None:
         self.concurrency[token] = concurrency
-        who = a_receiver(token, concurrency)
-        self.world.tick()
         for ground in self.grounds:
-            assert self.world.run(receivers.save(ground.partition, who.token, who, version=0, has_moved=has_moved))
-            ground.model.now = Moment(self.age, next(self.steps))
-            ground.model.save([(token, receivers.permits(concurrency, ground.partition), has_moved)])
+            self.save_one(ground, token, is_anew=has_moved)
+
+    def save_one(self, ground: Ground, token: str, *, is_anew: bool) -> None:
+        self.world.tick()
+        concurrency, halt = self.concurrency[token], self.halts[token]
+        who = a_receiver(token, concurrency, halt)
+        assert self.world.run(receivers.save(ground.partition, token, who, version=0, is_anew=is_anew))
+        ground.model.now = Moment(self.age, next(self.steps))
+        ground.model.save(token, receivers.permits(concurrency, ground.partition), is_anew=is_anew, halt=halt)
+
+    @rule(token=some_token, halt=st.sampled_from([Halt.PAUSED, Halt.DISABLED]), reached=st.integers(0, 3))
+    def halt(self, token: str, halt: Halt, reached: int) -> None:
+        """Also while it fails, and while it is called; who does it may die before all partitions know."""
+        self.halts[token] = halt
+        for ground in self.grounds[:reached]:
+            self.save_one(ground, token, is_anew=False)
+
+    @rule(token=some_token, is_anew=st.booleans())
+    def go_on(self, token: str, is_anew: bool) -> None:
+        """It is resumed, or enabled again, and called as before."""
+        self.halts[token] = Halt.NONE
+        for ground in self.grounds:
+            self.save_one(ground, token, is_anew=is_anew)
+
+    @rule(index=some_partition)
+    def reconcile(self, index: int) -> None:
+        """What nobody told a partition, the sweep does: permits and halts of those that differ."""
+        ground = self.at(index)
+        known = {token: a_receiver(token, self.concurrency[token], self.halts[token]) for token in TOKENS}
+        self.world.run(receivers.reconcile(ground.partition, known, version=0))
+        for token in TOKENS:
+            it = ground.model.receivers.get(token, Receiver(token))
+            limit = receivers.permits(self.concurrency[token], ground.partition)
+            if 0 < it.limit != limit or it.halt != self.halts[token]:
+                ground.model.save(token, limit, is_anew=False, halt=self.halts[token])
 
     @rule(index=some_partition, token=some_token)
     def forget(self, index: int, token: str) -> None:
         """Calls under way still hold their permits, if it comes back."""
         ground = self.at(index)
         self.world.run(receivers.save(ground.partition, token, None, version=0))
-        ground.model.save([(token, 0, True)])
+        ground.model.save(token, 0, is_anew=True, halt=Halt.NONE)
 
     @rule(index=some_partition, token=some_token)
     def retire(self, index: int, token: str) -> None:
@@ -404,7 +436,7 @@ class ReceiversMachine(RuleBasedStateMachine):
             self.check_permits(ground, {token} if (token, lease) not in ground.permits else set())
             ground.permits[token, lease] = permit
         else:
-            assert permit.wait_ms > 0
+            assert (permit.wait_ms > 0) == (permit.answer is not Answer.PAUSED)
         return permit.answer is Answer.GO
 
     @rule(index=some_partition, token=some_token)
@@ -477,6 +509,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         """No more calls at a time than the limit, and one probe."""
         for token in called:
             it = ground.model.receivers[token]
+            assert not it.halt, "called while halted"
             calls = ground.model.held(token)
             assert len(calls) + len(it.leases) <= max(1, it.limit)
             if it.failures:
@@ -557,6 +590,7 @@ class ReceiversMachine(RuleBasedStateMachine):
     def check_state(self, model: Model, it: Receiver, state: ReceiverState) -> None:
         held = model.held(it.token)
         assert (state.held, state.leased, state.limit) == (len(held), len(it.leases), it.limit)
+        assert state.halt == it.halt
         assert (state.failures, state.refusals, state.tag) == (it.failures, it.refusals, it.tag)
         assert (self.age_of(state.wish) if state.wish else 0) == it.wish.age
         is_probed = any(call.is_probe for call in (*held, *it.leases.values()))
@@ -575,6 +609,9 @@ class ReceiversMachine(RuleBasedStateMachine):
             ["GET", "receivers:turn"],
         )
         model = ground.model
+        halted = {it.token for it in model.receivers.values() if it.halt}
+        seated = {name.decode() for name in (*pairs(ring), *probes, *pairs(waiting))}
+        assert not halted & seated
         assert int(turn or 0) == model.present
         assert {name.decode(): tag for name, tag in pairs(ring).items()} == {it.token: it.tag for it in model.at(RING)}
         assert strings(probes) == [it.token for it in sorted(model.at(PROBES), key=probe_order)]
@@ -588,9 +625,19 @@ class ReceiversMachine(RuleBasedStateMachine):
         return int(at - self.began_at) // AGE_MS
 
 
-def a_receiver(token: str, concurrency: int) -> Subscriber:
+def a_receiver(token: str, concurrency: int, halt: Halt = Halt.NONE) -> Subscriber:
     """One whose every event is a batch, and due at once."""
-    return Subscriber(token, f"https://{token}", token, ("widgets",), 0, max_events=1, concurrency=concurrency)
+    return Subscriber(
+        token,
+        f"https://{token}",
+        token,
+        ("widgets",),
+        0,
+        max_events=1,
+        concurrency=concurrency,
+        paused=halt is Halt.PAUSED,
+        disabled_at=int(halt is Halt.DISABLED),
+    )
 
 
 async def publish(partition: Partition, *whom: Subscriber) -> None:

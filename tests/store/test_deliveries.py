@@ -188,7 +188,7 @@ async def test_a_receiver_is_not_probed_for_ever_by_a_lease_that_was_settled_bes
     ann = a_receiver("ann", 3)
     await fail(plain.home, ann)
     permit = await permitted(plain.home, "ann", "lease", limit=3)
-    await receivers.save(plain.home, ann.token, ann, version=0, has_moved=True)
+    await receivers.save(plain.home, ann.token, ann, version=0, is_anew=True)
     [job] = (await take(plain.home, "s1")).jobs
     await receivers.settle(plain.home, "ann", permit, DELIVERED)
     await take(plain.home, settled=[Settled(job, FAILED)])

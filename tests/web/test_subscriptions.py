@@ -38,6 +38,8 @@ async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(one: Topol
                 "failures": 0,
                 "refusals": 0,
                 "last_attempted_at": None,
+                "paused": False,
+                "disabled": None,
             }
         ]
 

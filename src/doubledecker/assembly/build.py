@@ -11,6 +11,7 @@ from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.notify import Notify
 from doubledecker.bus.publish import Publisher
+from doubledecker.bus.receiver_states import ReceiverStates
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.attempt import Dialer, DialLimits
 from doubledecker.delivery.deliver import Deliverer
@@ -115,6 +116,6 @@ async def open_deliverer(settings: Settings, partitions: Partitions, *, part: st
     dialer = Dialer(limits)
     try:
         async with health.written():
-            yield Deliverer(dialer, health, backoff, part=part)
+            yield Deliverer(dialer, health, ReceiverStates(partitions), backoff, part=part)
     finally:
         await dialer.close()

@@ -376,7 +376,7 @@ class LiveRegistry:
                 check_owner(former, caller)
                 if caller.is_root and not named:
                     queue = msgspec.structs.replace(queue, owner=former.owner)
-            wanted = queueing.with_uuid(msgspec.structs.replace(queue, since=former.since if former else 0), former)
+            wanted = queueing.succeeding(queue, former)
             if wanted.refuse_clients is None:
                 named_before = former.refuse_clients if former else None
                 wanted = msgspec.structs.replace(wanted, refuse_clients=named_before or ())
@@ -469,17 +469,18 @@ class LiveRegistry:
             await self.retire(partition, token)
 
     async def _tell_change(self, receiver: Subscriber, former: Subscriber | None) -> None:
-        """One that moved to another address has not failed yet; without one it has no permits."""
+        """One that moved to another address, or was disabled, has not failed yet; without one it has no permits."""
         has_moved = former is not None and former.callback != receiver.callback
+        is_enabled = former is not None and former.disabled_at > 0
         if receiver.callback or has_moved:
-            await self._tell_permits(receiver.token, has_moved=has_moved)
+            await self._tell_permits(receiver.token, is_anew=has_moved or is_enabled)
 
-    async def _tell_permits(self, token: str, *, has_moved: bool = False) -> None:
+    async def _tell_permits(self, token: str, *, is_anew: bool = False) -> None:
         """Tell all partitions how many permits a receiver has by the registry as it is now."""
         for partition in self._partitions.all:
             for _ in range(_TRIES_MAX):
                 receiver, version = self.snapshot.receiver(token), self.snapshot.version
-                if await receivers.save(partition, token, receiver, version=version, has_moved=has_moved):
+                if await receivers.save(partition, token, receiver, version=version, is_anew=is_anew):
                     break
                 await self.refresh()
 

@@ -127,8 +127,13 @@ def _row(each: SubscriberView, now_ms: int) -> list[str]:
     numbers = (condition.health, each.events, condition.calls, condition.failures, each.sent)
     points, *others = (f"{number:,}" for number in numbers)
     age = words.age(_age_ms(each.oldest_at, now_ms))
-    state = words.health(condition.health, failures=condition.failures, refusals=condition.refusals)
+    state = _state(each)
     return [each.subscriber.token, each.subscriber.tier, state, points, *others, age]
+
+
+def _state(each: SubscriberView) -> str:
+    condition, halt = each.condition, each.subscriber.halt
+    return words.health(condition.health, failures=condition.failures, refusals=condition.refusals, halt=halt)
 
 
 def _as_json(view: Overview) -> dict[str, object]:
@@ -158,7 +163,7 @@ def _subscriber_as_json(each: SubscriberView, now_ms: int) -> dict[str, object]:
         "callback": each.subscriber.callback,
         "topics": list(each.subscriber.topics),
         "tier": each.subscriber.tier,
-        "state": words.health(condition.health, failures=condition.failures, refusals=condition.refusals),
+        "state": _state(each),
         "health": condition.health,
         "failures": condition.failures,
         "refusals": condition.refusals,

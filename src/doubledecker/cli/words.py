@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import isinf
 
+from doubledecker.model.subscriber import Halt
+
 # Points go from 0 to 100, one or two an attempt, so below this there were ten or more recent failures.
 _HEALTHY_POINTS_MIN = 80
 _MS, _MINUTE_S, _HOUR_S = 1000, 60, 3600
@@ -12,8 +14,10 @@ _KIB = 1024
 _FEW = 10
 
 
-def health(points: int, *, failures: int, refusals: int) -> str:
-    """A receiver's state: `failing` or `refusing` by its last calls; else `recovering` or `healthy`, by its points."""
+def health(points: int, *, failures: int, refusals: int, halt: Halt = Halt.NONE) -> str:
+    """A receiver's state: `paused` or `disabled`; `failing` or `refusing` by its last calls; else by its points."""
+    if halt:
+        return halt.name.lower()
     if failures:
         return "failing"
     if refusals:

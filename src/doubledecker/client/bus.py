@@ -9,12 +9,12 @@ from typing import Any, Literal, Self, TypedDict, Unpack, cast
 import msgspec
 
 from doubledecker.client import stream as streams
-from doubledecker.client.calls import Calls, decode, given, path
+from doubledecker.client.calls import Calls, decode, given, of_receiver, path
 from doubledecker.client.consumer import run_together, stopped_by_signals
 from doubledecker.client.errors import BusAway, ClientError, Refusal, Refused
 from doubledecker.client.queue import AsyncQueue
 from doubledecker.client.stream import Streamed
-from doubledecker.client.views import IssuedToken, QueueView, SubscriptionView, TokenView, Topic
+from doubledecker.client.views import IssuedToken, QueueView, ReceiverView, SubscriptionView, TokenView, Topic
 
 PATIENCE_S = 10.0
 # A bus that takes longer to say that it is ready is not.
@@ -115,6 +115,21 @@ class AsyncBus:
         """The subscription of this client, if it has one; all of them for root."""
         return await self._calls.ask("GET", path("subscriptions"), kind=list[SubscriptionView])
 
+    async def pause(self, receiver: str | None = None) -> ReceiverView:
+        """Have the bus send a receiver nothing, and keep all that waits for it, until it is resumed.
+
+        It is the subscriber with this id, or `@` and the name of a queue; without one, this client's own subscriber.
+        """
+        return await self._change(receiver, "pause")
+
+    async def resume(self, receiver: str | None = None) -> ReceiverView:
+        """End the pause of a receiver, named as in `pause`."""
+        return await self._change(receiver, "resume")
+
+    async def enable(self, receiver: str | None = None) -> ReceiverView:
+        """Have the bus send to a receiver again that answered 410, named as in `pause`."""
+        return await self._change(receiver, "enable")
+
     async def stream(
         self, pattern: str = "*", *, start: str = "latest", silence_s_max: float = streams.SILENCE_S_MAX
     ) -> AsyncGenerator[Streamed, None]:
@@ -126,6 +141,9 @@ class AsyncBus:
         """
         async for each in streams.read(self._calls, pattern, start=start, silence_s_max=silence_s_max):
             yield each
+
+    async def _change(self, receiver: str | None, action: str) -> ReceiverView:
+        return await self._calls.ask("POST", of_receiver(receiver, action), kind=ReceiverView)
 
     async def topics(self) -> list[Topic]:
         """All topics, and who owns them."""

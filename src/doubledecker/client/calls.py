@@ -145,6 +145,15 @@ def path(*words: str, **query: object) -> str:
     return "/" + "/".join(quote(word, safe="") for word in words) + (f"?{asked}" if asked else "")
 
 
+def of_receiver(receiver: str | None, *words: str) -> str:
+    """A path about a receiver: the client's own subscriber, the one with this id, or `@` and the name of a queue."""
+    if receiver is None:
+        return path("subscriber", *words)
+    if receiver.startswith("@"):
+        return path("queues", receiver.removeprefix("@"), *words)
+    return path("subscribers", receiver, *words)
+
+
 def decode(answer: bytes, kind: type[T]) -> T:
     """The answer as a value; empty ones are for those who expect none. Raises NotABus when no bus wrote it."""
     try:

@@ -44,6 +44,8 @@ class QueueView(msgspec.Struct, frozen=True):
     health: int | None = None
     failures: int = 0
     refusals: int = 0
+    paused: bool = False
+    disabled: "Disabled | None" = None
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -123,6 +125,23 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     uuid: str | None = None
     uuid_set: bool = False
     last_attempted_at: int | None = None
+    paused: bool = False
+    disabled: "Disabled | None" = None
+
+
+class Disabled(msgspec.Struct, frozen=True):
+    """Since when a receiver is disabled, in milliseconds, and what it answered."""
+
+    since: int
+    why: str
+
+
+class ReceiverView(msgspec.Struct, frozen=True):
+    """Whether a receiver is sent what waits for it; a queue's goes by `@` and the queue's name."""
+
+    receiver: str
+    paused: bool
+    disabled: Disabled | None = None
 
 
 class SubscriptionEvents(msgspec.Struct, frozen=True):

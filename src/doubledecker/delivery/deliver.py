@@ -8,6 +8,7 @@
 A crash before 3 repeats the attempt; one before 4 loses a line of the log and a point of health.
 """
 
+import contextlib
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -18,12 +19,13 @@ import msgspec
 
 from doubledecker import clock, log
 from doubledecker.bus import telemetry
+from doubledecker.bus.receiver_states import ReceiverStates
 from doubledecker.bus.telemetry import counter
 from doubledecker.delivery import verdict
 from doubledecker.delivery.attempt import Dialer
 from doubledecker.delivery.health import Health
 from doubledecker.delivery.verdict import RetrySchedule
-from doubledecker.errors import OutOfDescriptors
+from doubledecker.errors import BusAway, Conflict, OutOfDescriptors
 from doubledecker.model.outcome import Outcome
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.settlement import Settlement
@@ -134,10 +136,13 @@ def _counters(subscriber: str, outcome: str) -> tuple[str, str, str]:
 class Deliverer:
     """Makes attempts at receivers, for one part of the product."""
 
-    def __init__(self, dialer: Dialer, health: Health, backoff: RetrySchedule, *, part: str) -> None:
+    def __init__(
+        self, dialer: Dialer, health: Health, states: ReceiverStates, backoff: RetrySchedule, *, part: str
+    ) -> None:
         self.backoff = backoff
         self._dialer = dialer
         self._health = health
+        self._states = states
         self._log = log.get(part)
         self._log_attempt = log.line(part, "delivery.attempted")
         self._out_at = -math.inf
@@ -152,11 +157,18 @@ class Deliverer:
                 self._out_at = dialled_at
                 self._log.error("descriptors.exhausted", error=str(error))
             raise
+        if outcome.is_gone:
+            await self._disable(load.receiver, outcome)
         chance = random.random()  # noqa: S311 - jitter, not a secret
         settlement = verdict.decide(
             outcome, attempts=load.attempts + 1, failures=load.failures, backoff=self.backoff, chance=chance
         )
         return Attempted(load, [each.id for each in _IDENTIFIED.decode(body)], dialled_at, outcome, settlement)
+
+    async def _disable(self, receiver: Subscriber, outcome: Outcome) -> None:
+        """Have nobody call it again. Where that fails its next answer is a 410 too, and does it."""
+        with contextlib.suppress(BusAway, Conflict):
+            await self._states.disable(receiver, why=f"{outcome.status} {outcome.detail}".strip(), at=clock.now_ms())
 
     def conclude(self, attempted: Attempted, *, before: int, after: int, **more: int) -> None:
         """Log an attempt that counted; `before` and `after` are the receiver's failures in a row."""

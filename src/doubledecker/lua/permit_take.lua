@@ -13,7 +13,7 @@
 -- arg limit     int   how many permits the receiver has here
 -- arg lease_ms  int   how long the permit lasts
 -- arg wish_ms   int   how long the next free permit is left to one who found none
--- returns       {"go", failures in a row} or {"full" or "failing", ms until that may change} or {"stale", 0}
+-- returns       {"go", failures in a row} or {"full" or "failing", ms until that may change} or {"stale" or "paused", 0}
 
 if is_stale() then
   return {"stale", 0}
@@ -24,6 +24,8 @@ local answer
 if it.leased > 0 and redis.call("ZSCORE", leases(token), lease) then
   redis.call("ZADD", leases(token), now + lease_ms, lease)
   answer = {"go", it.failures}
+elseif it.halt ~= NONE then
+  answer = {"paused", 0}
 elseif it.failures > 0 and it.retry_at > now then
   answer = {"failing", it.retry_at - now}
 elseif it.held + it.leased >= (it.failures > 0 and 1 or it.limit) then

@@ -3,6 +3,7 @@
 -- A receiver is called by as many at a time as it has permits. One that has a due job is in exactly one of three places:
 -- in `ring` when it may be called now, in `probes` when it is failing and its next probe is due, in `wake` when it may
 -- be called only later. One that has no due job or no free permit is in none; whoever adds a job or frees a permit seats it.
+-- One that is halted, paused by its owner or disabled, is in none either, and keeps its line and its failures meanwhile.
 --
 -- Each has a tag in virtual time, and the least tag is next in the ring; a call moves the tag on by one. Virtual time is the
 -- greatest tag that was served. A receiver that had nothing due is seated one before it: ahead of all that were served this
@@ -26,6 +27,8 @@
 
 local NOWHERE, RING, PROBES, WAKE = 0, 1, 2, 3
 local seats = {ring, probes, wake}
+-- Why nothing is sent to a receiver: it is paused (1), or disabled (2).
+local NONE = 0
 -- So many different batches refused in a row, and none taken: then the receiver is failing, whatever it blames.
 local REFUSALS_MAX = 5
 -- How much later a failing receiver is probed for each failure after the first, while too many are due; ten count at most.
@@ -57,14 +60,14 @@ end
 -- 0 while it is well. retry_at: when its next probe is due. refusals: different batches refused in a row. prober: the slot
 -- or lease that probes it, else empty. failing_since: when the first of the failures was. seat: where it is. begun: how many
 -- jobs slots were given for it, which tells one from the same once more. delivered_at: when it last took a batch, 0 if never
--- since this is kept. wish: until when the next free permit is left to a lease that found none. One whose number of permits
--- is not known, as it is new or gone, has one. `due` is how many jobs are in its line.
+-- since this is kept. wish: until when the next free permit is left to a lease that found none. halt: why nothing is sent
+-- to it. One whose number of permits is not known, as it is new or gone, has one. `due` is how many jobs are in its line.
 local function known(token, packed)
   local v = packed and cmsgpack.unpack(packed) or {0, 0, 0, 0, 0, 0, 0, "", 0, NOWHERE, 0, 0, 0}
   local it = {
     token = token, tag = v[1], limit = v[2], held = v[3], leased = v[4], failures = v[5], retry_at = v[6],
     refusals = v[7], prober = v[8], failing_since = v[9], seat = v[10], begun = v[11],
-    delivered_at = v[12], wish = v[13],
+    delivered_at = v[12], wish = v[13], halt = v[14] or NONE,
     due = redis.call("LLEN", line(token)),
   }
   it.score = it.seat == RING and it.tag or it.seat == PROBES and probe_score(it)
@@ -128,7 +131,7 @@ end
 
 -- Where a receiver belongs, and its score there; in the ring that is its tag.
 local function seat_of(it)
-  if it.due == 0 then
+  if it.due == 0 or it.halt ~= NONE then
     return NOWHERE
   end
   if not has_permit(it) then
@@ -209,7 +212,7 @@ local function save_receivers()
       words[#words + 1] = it.token
       words[#words + 1] = cmsgpack.pack({
         it.tag, it.limit, it.held, it.leased, it.failures, it.retry_at, it.refusals, it.prober, it.failing_since, it.seat,
-        it.begun, it.delivered_at, it.wish,
+        it.begun, it.delivered_at, it.wish, it.halt,
       })
     else
       redis.call("HDEL", receivers, it.token)

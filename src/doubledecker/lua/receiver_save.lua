@@ -1,17 +1,17 @@
--- Set how many permits receivers have in this partition, and seat them accordingly.
+-- Set how many permits receivers have in this partition and whether they are halted, and seat them accordingly.
 --
 -- uses registry_fence
 -- uses job_bell
 -- uses receiver_ring
--- arg limits  pack  receiver, permits, 1 if it has moved to another address, which has not failed yet, receiver, …
+-- arg limits  pack  receiver, permits, 1 if it begins anew, as one at another address that has not failed yet, its halt, …
 -- returns     1, or 0 when the registry has changed since
 
 if is_stale() then
   return 0
 end
-for i = 1, #limits, 3 do
+for i = 1, #limits, 4 do
   local it = read_receiver(limits[i])
-  it.limit = limits[i + 1]
+  it.limit, it.halt = limits[i + 1], limits[i + 3]
   if limits[i + 2] == 1 then
     it.failures, it.retry_at, it.refusals, it.failing_since, it.delivered_at = 0, 0, 0, 0, 0
   end

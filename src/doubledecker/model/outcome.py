@@ -6,7 +6,7 @@ from enum import Enum
 
 import msgspec
 
-_TOO_MANY, _UNAVAILABLE = 429, 503
+_GONE, _TOO_MANY, _UNAVAILABLE = 410, 429, 503
 
 
 class OutcomeKind(Enum):
@@ -22,7 +22,7 @@ class OutcomeKind(Enum):
 # Answers that blame what was sent: malformed, in conflict, too large, of a wrong type, not to be processed.
 _CONTENT_STATUSES = frozenset({400, 409, 413, 415, 422})
 # Answers about address and credentials: most likely any other batch would have got the same.
-_ADDRESS_STATUSES = frozenset({401, 403, 404, 405, 407, 410, *range(300, 400)})
+_ADDRESS_STATUSES = frozenset({401, 403, 404, 405, 407, *range(300, 400)})
 _PATIENCE_STATUSES = frozenset({_TOO_MANY, _UNAVAILABLE})
 
 
@@ -55,10 +55,15 @@ class Outcome:
         return self.status in _ADDRESS_STATUSES
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the receiver asks not to be called again."""
+        return self.status == _GONE
+
+    @property
     def acquits_content(self) -> bool:
-        """Whether any other batch would have met the same end: nobody was there, or the receiver asks for patience."""
+        """Whether any other batch would have met the same end: nobody is there, or the receiver asks for patience."""
         is_unavailable = self.status == _UNAVAILABLE and self.patience_ms is not None
-        return self.kind is OutcomeKind.UNREACHABLE or self.status == _TOO_MANY or is_unavailable
+        return self.kind is OutcomeKind.UNREACHABLE or self.status in {_GONE, _TOO_MANY} or is_unavailable
 
     @property
     def patience_ms(self) -> int | None:

@@ -47,6 +47,10 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
     max_events: int = 100
     max_bytes: int = 1_048_576
     concurrency: int = 4
+    # What routes and receivers change, and PUT keeps: its callback is paused, or has answered 410.
+    paused: bool = False
+    disabled_at: int = 0
+    disabled_why: str = ""
     # Further clients whose events the queue may refuse; None in a record of version 0.1.0, which had no such list.
     refuse_clients: tuple[str, ...] | None = None
     # The registry's version that it came with, as the store sets it, at the end of the record (lua/queue_save.lua).
@@ -82,6 +86,9 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
             max_events=self.max_events,
             max_bytes=self.max_bytes,
             concurrency=self.concurrency,
+            paused=self.paused,
+            disabled_at=self.disabled_at,
+            disabled_why=self.disabled_why,
         )
 
 
@@ -183,13 +190,16 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, is_private_allow
     )
 
 
-def with_uuid(queue: RegisteredQueue, former: RegisteredQueue | None) -> RegisteredQueue:
-    """The queue with the uuid it was given, or else the former one, or else, if it has a callback, a random one."""
-    if queue.uuid:
-        return queue
-    if former is not None and (former.uuid or former.callback):
-        return msgspec.structs.replace(queue, uuid=former.uuid)
-    return msgspec.structs.replace(queue, uuid=subscribing.make_uuid()) if queue.callback else queue
+def succeeding(queue: RegisteredQueue, former: RegisteredQueue | None) -> RegisteredQueue:
+    """The queue with what it keeps of the former one: its age, its pause, and the uuid unless it was given another.
+
+    One with a callback gets a random uuid if it has none.
+    """
+    since, paused, uuid = (former.since, former.paused, former.uuid) if former else (0, False, "")
+    has_uuid = bool(former and (former.uuid or former.callback))
+    if not queue.uuid and not has_uuid and queue.callback:
+        uuid = subscribing.make_uuid()
+    return msgspec.structs.replace(queue, since=since, paused=paused, uuid=queue.uuid or uuid)
 
 
 def parse_rule(body: bytes, former: FacetRule) -> FacetRule:

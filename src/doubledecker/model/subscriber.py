@@ -3,6 +3,7 @@
 import re
 import uuid as uuids
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
@@ -28,6 +29,14 @@ UUID = re.compile(rf"[\x21-\x39\x3b-\x7e]{{1,{UUID_LENGTH_MAX}}}")
 _WITH_USER = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>[^/?#]*)@(?P<rest>.*)", re.DOTALL)
 
 
+class Halt(IntEnum):
+    """Why nothing is sent to a receiver, if nothing is; the numbers are those of lua/receiver_ring.lua."""
+
+    NONE = 0
+    PAUSED = 1
+    DISABLED = 2
+
+
 @dataclass(frozen=True)
 class Subscriber:
     """One push receiver; `token` is the public id of the token that owns it."""
@@ -43,6 +52,15 @@ class Subscriber:
     tier: str = "live"
     # The registry's version that it came with, as the store sets it.
     since: int = 0
+    # Its owner has paused it; it has answered 410, since when it is disabled, and what it answered.
+    paused: bool = False
+    disabled_at: int = 0
+    disabled_why: str = ""
+
+    @property
+    def halt(self) -> Halt:
+        """Why nothing is sent to it; one that is both is paused, as what waits for it must not be dropped."""
+        return Halt.PAUSED if self.paused else Halt.DISABLED if self.disabled_at else Halt.NONE
 
     @property
     def has_secret_uuid(self) -> bool:
@@ -144,6 +162,7 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
         max_bytes=asked.max_bytes or start.max_bytes,
         concurrency=asked.concurrency or start.concurrency,
         tier=asked.tier or start.tier,
+        paused=start.paused,
     )
 
 

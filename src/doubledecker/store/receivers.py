@@ -12,7 +12,7 @@ from typing import cast
 import msgspec
 
 from doubledecker.model.settlement import Settlement
-from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.subscriber import Halt, Subscriber
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
 
@@ -31,6 +31,8 @@ class Answer(Enum):
     FULL = "full"
     FAILING = "failing"
     STALE = "stale"
+    # Paused, or disabled.
+    PAUSED = "paused"
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class ReceiverState(msgspec.Struct, frozen=True, array_like=True):
     begun: int = 0
     delivered_at: float = 0
     wish: float = 0
+    halt: int = Halt.NONE
 
     @property
     def calls(self) -> int:
@@ -74,28 +77,29 @@ def permits(concurrency: int, partition: Partition) -> int:
 
 
 async def save(
-    partition: Partition, token: str, known: Subscriber | None, *, version: int, has_moved: bool = False
+    partition: Partition, token: str, known: Subscriber | None, *, version: int, is_anew: bool = False
 ) -> bool:
     """Keep how many permits a receiver has by the registry of this version; False when that has changed since.
 
-    One that moved to another address has not failed yet. One that the registry has not is kept until the last call to
-    it has ended: it may be back before, with permits anew.
+    One that begins anew, as at another address, has not failed yet. One that the registry has not is kept until the
+    last call to it has ended: it may be back before, with permits anew.
     """
     limit = permits(known.concurrency, partition) if known else 0
-    limits: list[Packable] = [token, limit, int(has_moved or known is None)]
+    halt = known.halt if known else Halt.NONE
+    limits: list[Packable] = [token, limit, int(is_anew or known is None), halt]
     return await partition.run(_SAVE, limits=limits, version=version) == 1
 
 
 async def reconcile(partition: Partition, whom: Mapping[str, Subscriber], *, version: int) -> None:
-    """Keep how many permits receivers have, of those that have others; unless the registry has changed since."""
+    """Keep how many permits receivers have and who is halted, where that differs; unless the registry has changed."""
     limits: list[Packable] = []
     for token, state in (await states(partition, list(whom))).items():
-        limit = permits(whom[token].concurrency, partition)
+        limit, halt = permits(whom[token].concurrency, partition), whom[token].halt
         # One that has none here yet gets them with its first batch.
-        if 0 < state.limit != limit:
-            limits += [token, limit, 0]
-    for first in range(0, len(limits), 3 * _PAGE):
-        await partition.run(_SAVE, limits=limits[first : first + 3 * _PAGE], version=version)
+        if 0 < state.limit != limit or state.halt != halt:
+            limits += [token, limit, 0, halt]
+    for first in range(0, len(limits), 4 * _PAGE):
+        await partition.run(_SAVE, limits=limits[first : first + 4 * _PAGE], version=version)
 
 
 async def states(partition: Partition, tokens: Sequence[str]) -> dict[str, ReceiverState]:

@@ -14,7 +14,7 @@ from doubledecker.store.receivers import ReceiverState
 from doubledecker.store.scripts import Packable, load
 
 _SAVE, _DELETE, _LEAVE_TOPIC = load("subscriber_save"), load("subscriber_delete"), load("subscriber_leave_topic")
-_RETIRE, _HEALTH = load("subscriber_retire"), load("subscriber_health")
+_RETIRE, _HEALTH, _MARK = load("subscriber_retire"), load("subscriber_health"), load("subscriber_mark")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,8 @@ async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = N
     fields: list[str | int] = ["callback", subscriber.callback, "uuid", subscriber.uuid]
     fields += ["timeout", subscriber.timeout_ms, "max_events", subscriber.max_events]
     fields += ["max_bytes", subscriber.max_bytes, "concurrency", subscriber.concurrency]
-    fields += ["tier", subscriber.tier]
+    # Whoever subscribes anew is enabled again; only `mark` writes whether it is paused.
+    fields += ["tier", subscriber.tier, "disabled_at", 0, "disabled_why", ""]
     reply = await home.run(
         _SAVE,
         token=subscriber.token,
@@ -62,6 +63,15 @@ async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = N
         starts=beginning.starts,
     )
     return cast("int", reply)
+
+
+async def mark(home: Partition, token: str, fields: Mapping[str, int | str], *, callback: str = "") -> int:
+    """Change some fields of a subscriber; returns the registry's new version.
+
+    0 when there is no such subscriber, when it has them already, or when it is at another address than `callback`.
+    """
+    flat = [word for pair in fields.items() for word in pair]
+    return cast("int", await home.run(_MARK, token=token, fields=flat, callback=callback))
 
 
 async def delete(home: Partition, token: str) -> int:
@@ -132,6 +142,9 @@ def _subscriber(token: str, fields: dict[str, str], topics: list[str]) -> Subscr
         concurrency=int(fields["concurrency"]),
         tier=fields.get("tier", "live"),
         since=int(fields.get("since", 0)),
+        paused=fields.get("paused") == "1",
+        disabled_at=int(fields.get("disabled_at", 0)),
+        disabled_why=fields.get("disabled_why", ""),
     )
 
 

@@ -4,7 +4,7 @@ Problems that any request may meet are not repeated here: openapi.py adds them.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Raw
@@ -37,12 +37,14 @@ from doubledecker.web.queue_shapes import (
     SettledAnswer,
 )
 from doubledecker.web.queues import Queues
-from doubledecker.web.route_table import ApiRoute, Handler, Parameter, Reply, json
+from doubledecker.web.receivers import ReceiverRoutes
+from doubledecker.web.route_table import ApiRoute, Content, Handler, Parameter, Reply, json
 from doubledecker.web.routes import Gift, Routes
 from doubledecker.web.shapes import (
     Alive,
     PublishedAnswer,
     Ready,
+    ReceiverState,
     Status,
     SubscriberAnswer,
     TokenListed,
@@ -66,6 +68,7 @@ _Lines = Annotated[str, Meta(description="One Event a line; empty lines are skip
 
 _TOPIC = Parameter("path", "name", "The topic", TopicName, "orders")
 _TOKEN = Parameter("path", "name", "The token's id, or its secret", example="shop-1a2b3c4d")
+_SUBSCRIBER = Parameter("path", "subscriber", "The public id of its token", example="mail-1a2b3c4d")
 _QUEUE = Parameter("path", "name", "The queue", QueueName, "jobs")
 _TENANT = Parameter("path", "tenant", "The tenant", Tenant, "acme")
 _LETTER = Parameter("path", "id", "The dead letter's id", example="0-1")
@@ -136,6 +139,36 @@ def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> l
         ApiRoute("DELETE /api_tokens/{name}", routes.delete_token, _DONE, (403,), (_TOKEN,)),
         ApiRoute("POST /api_tokens/{name}/rotate", routes.rotate_token, _ROTATED, rotating, (_TOKEN,), json(Rotation)),
     ]
+
+
+def of_receivers(receivers: ReceiverRoutes) -> list[ApiRoute]:
+    """What can be done to a receiver, whichever it is."""
+    state = _ok(ReceiverState)
+    return [
+        *_of_each_receiver("POST", "pause", receivers.pause, state),
+        *_of_each_receiver("POST", "resume", receivers.resume, state),
+        *_of_each_receiver("POST", "enable", receivers.enable, state),
+    ]
+
+
+def _of_each_receiver(
+    method: str,
+    action: str,
+    handler: Handler,
+    replies: Mapping[int, Reply],
+    *,
+    problems: Sequence[int] = (),
+    parameters: Sequence[Parameter] = (),
+    takes: Content | None = None,
+) -> Iterator[ApiRoute]:
+    """An action of a client's own subscriber, of one that is named, and of a queue with a callback."""
+    for prefix, named, denied in (
+        ("/subscriber", (), (403, 404)),
+        ("/subscribers/{subscriber}", (_SUBSCRIBER,), (404,)),
+        ("/queues/{name}", (_QUEUE,), (404, 409)),
+    ):
+        at, known = f"{method} {prefix}/{action}", (*named, *parameters)
+        yield ApiRoute(at, handler, replies, (*denied, *problems), known, takes or {})
 
 
 def of_queues(queues: Queues, letters: Letters) -> list[ApiRoute]:

@@ -21,6 +21,7 @@ from doubledecker.web.protocol import ANSWER
 from doubledecker.web.publishing import Publishing
 from doubledecker.web.queue_contents import Letters
 from doubledecker.web.queues import Queues
+from doubledecker.web.receivers import ReceiverRoutes
 from doubledecker.web.route_table import ByMethod, RouteTable
 from doubledecker.web.routes import Routes
 from doubledecker.web.stream import Streaming
@@ -45,6 +46,7 @@ class App:
         routes: Routes,
         queues: Queues,
         letters: Letters,
+        receivers: ReceiverRoutes,
         streaming: Streaming,
         errands: ErrandRoutes,
         *,
@@ -60,6 +62,7 @@ class App:
         self.table = RouteTable(
             [
                 *api.of_events(publishing, streaming, routes),
+                *api.of_receivers(receivers),
                 *api.of_queues(queues, letters),
                 *api.of_errands(errands),
                 *api.of_process(routes, document=self._show_document, metrics_public=metrics_public),

@@ -55,7 +55,13 @@ EXAMPLES: dict[str, list[object]] = {
             "failures": 0,
             "refusals": 0,
             "last_attempted_at": _AT_MS,
+            "paused": False,
+            "disabled": None,
         }
+    ],
+    "ReceiverState": [
+        {"receiver": "mail-1a2b3c4d", "paused": True, "disabled": None},
+        {"receiver": "@jobs", "paused": False, "disabled": {"since": _AT_MS, "why": "410 Gone"}},
     ],
     "Topic": [{"name": "orders", "publisher": "shop", "publisher_id": "shop-1a2b3c4d", "events": 12}],
     "TokenWanted": [{"name": "shop"}, {"name": "shop", "token": "shop--5e8b0c"}],

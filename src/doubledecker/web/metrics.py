@@ -283,6 +283,11 @@ def _of_subscribers(view: Overview) -> Iterator[_Rows]:
         ),
         "refusals": ("Batches refused in a row for their content, by subscriber", [e.refusals for e in conditions]),
         "calls": ("Deliveries under way, by subscriber", [each.calls for each in conditions]),
+        "paused": ("1 while a subscriber is paused", [int(each.subscriber.paused) for each in view.subscribers]),
+        "disabled": (
+            "1 while a subscriber is disabled, as it answered 410",
+            [int(each.subscriber.disabled_at > 0) for each in view.subscribers],
+        ),
     }
     tokens = [[each.subscriber.token] for each in view.subscribers]
     for name, (text, values) in shapes.items():

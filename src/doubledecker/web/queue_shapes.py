@@ -26,7 +26,8 @@ from doubledecker.queues.view import FacetShare, QueueOverview
 from doubledecker.store.queue_contents import Letter
 from doubledecker.store.queues import LeasedMessage
 from doubledecker.store.subscribers import Condition
-from doubledecker.web.shapes import Health, OwnUuid, UuidSet
+from doubledecker.web import shapes
+from doubledecker.web.shapes import DisabledSince, Health, OwnUuid, Paused, UuidSet
 
 _COUNTED = ("pulled", "acked", "nacked", "expired", "dead", "dropped", "skipped", "purged", "redriven")
 
@@ -57,6 +58,8 @@ class QueueDefined(Shape, kw_only=True):
     max_bytes: BytesMax | UnsetType = UNSET
     concurrency: Concurrency | UnsetType = UNSET
     uuid: OwnUuid | UnsetType = UNSET
+    paused: Paused | UnsetType = UNSET
+    disabled: DisabledSince | UnsetType = UNSET
 
 
 class QueueListed(QueueDefined, kw_only=True):
@@ -224,6 +227,8 @@ def _defined(queue: RegisteredQueue, caller: Caller) -> dict[str, Any]:
         "max_bytes": queue.max_bytes,
         "concurrency": queue.concurrency,
         "uuid": queue.receiver.uuid if (queue.owner or ROOT_NAME) == caller.id else UNSET,
+        "paused": queue.paused,
+        "disabled": shapes.disabled(queue.receiver),
     }
 
 

@@ -19,6 +19,7 @@ from doubledecker.background import sleep_until
 from doubledecker.bus.pipeline_jobs import Errands
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.publish_rate import Pacer
+from doubledecker.bus.receiver_states import ReceiverStates
 from doubledecker.errors import BusAway
 from doubledecker.model import reserved
 from doubledecker.model.event import EventLimits
@@ -38,6 +39,7 @@ from doubledecker.web.protocol import UNREAD_S_MAX, guarded
 from doubledecker.web.publishing import Publishing, PublishRules
 from doubledecker.web.queue_contents import Letters
 from doubledecker.web.queues import Queues
+from doubledecker.web.receivers import ReceiverFinder, ReceiverRoutes
 from doubledecker.web.routes import RouteRules, Routes
 from doubledecker.web.stream import Streaming, StreamRules
 from doubledecker.web.stream_leases import StreamLeases
@@ -203,6 +205,7 @@ def make_app(settings: Settings, bus: BusParts, feed: Feed, leases: StreamLeases
             is_private_allowed=settings.private_callbacks,
         ),
         Letters(bus.partitions, bus.registry, small, large_reads),
+        ReceiverRoutes(ReceiverFinder(bus.registry), ReceiverStates(bus.partitions)),
         Streaming(bus.partitions, bus.registry, feed, leases, stream),
         ErrandRoutes(Errands(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
         room=body.room,

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from doubledecker.bus.overview import SubscriberView
 from doubledecker.model.event import TopicName
 from doubledecker.model.schema import Count, Shape, one_of
-from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, Tier, TimeoutMs
+from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, Subscriber, Tier, TimeoutMs
 from doubledecker.model.token import Caller, Token, TokenName
 
 OwnUuid = Annotated[str, Meta(description="The user name that deliveries carry; shown to its owner alone")]
@@ -87,6 +87,27 @@ class SubscriberEvents(Shape):
     oldest: Annotated[Count, Meta(description="Age in milliseconds of the oldest waiting batch, 0 for none")]
 
 
+class Disabled(Shape):
+    """Since when a receiver is disabled, and what it answered."""
+
+    since: Count
+    why: str
+
+
+Paused = Annotated[bool, Meta(description="Whether nothing is sent to it until it is resumed")]
+DisabledSince = Annotated[
+    Disabled | None, Meta(description="Since it answered 410 nothing is sent to it, until it is enabled; null if not")
+]
+
+
+class ReceiverState(Shape):
+    """Whether a receiver is sent what waits for it."""
+
+    receiver: Annotated[str, Meta(description="The public id of a subscriber's token, or `@` and a queue's name")]
+    paused: Paused
+    disabled: DisabledSince
+
+
 class SubscriberAnswer(Shape, kw_only=True):
     subscriber: Annotated[str, Meta(description="The public id of its token")]
     callback: str
@@ -103,6 +124,8 @@ class SubscriberAnswer(Shape, kw_only=True):
     failures: Annotated[Count, Meta(description="Different batches that failed in a row; 0 while it is well")]
     refusals: Annotated[Count, Meta(description="Different batches that it refused for their content, in a row")]
     last_attempted_at: Count | None
+    paused: Paused
+    disabled: DisabledSince
 
 
 def token(listed: Token) -> TokenListed:
@@ -130,4 +153,16 @@ def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberA
         failures=condition.failures,
         refusals=condition.refusals,
         last_attempted_at=condition.last_attempted_at,
+        paused=listed.paused,
+        disabled=disabled(listed),
     )
+
+
+def receiver_state(receiver: Subscriber) -> ReceiverState:
+    """Whether a receiver is sent what waits for it."""
+    return ReceiverState(receiver.token, receiver.paused, disabled(receiver))
+
+
+def disabled(receiver: Subscriber) -> Disabled | None:
+    """Since when and why a receiver is disabled, if it is."""
+    return Disabled(receiver.disabled_at, receiver.disabled_why) if receiver.disabled_at else None

@@ -188,7 +188,7 @@ class Autodrop:
     async def _queues(self, partition: Partition) -> list[DroppingQueue]:
         known = self._live.snapshot.queues
         held = await queue_contents.names_held(partition)
-        names = [name for name in sorted(held & known.keys()) if not known[name].refuses]
+        names = [name for name in sorted(held & known.keys()) if not known[name].refuses and not known[name].paused]
         served_since = await partition.time_ms() - self._rules.stalled_ms
         return [
             DroppingQueue(partition.index, name, usage.bytes, is_served=_is_served(usage, since=served_since))
@@ -196,10 +196,20 @@ class Autodrop:
         ]
 
     async def _stalled(self, partition: Partition, tokens: Sequence[str]) -> list[StalledReceiver]:
-        """Those of the subscribers that failed for long, in all partitions, and have something waiting here."""
+        """Those that failed for long, in all partitions, or were disabled so long ago, and have something waiting here.
+
+        Of one that is paused, nothing is dropped.
+        """
         since = await partition.time_ms() - self._rules.stalled_ms
-        states = await receivers.states(partition, tokens)
-        failing = [token for token, state in states.items() if state.failures > 0 and state.failing_since <= since]
+        known = self._live.snapshot.subscribers
+        paused = {token for token in tokens if token in known and known[token].paused}
+        disabled = {token for token in tokens if token in known and 0 < known[token].disabled_at <= since}
+        states = await receivers.states(partition, [token for token in tokens if token not in paused])
+        failing = [
+            token
+            for token, state in states.items()
+            if token in disabled or (state.failures > 0 and state.failing_since <= since)
+        ]
         served = await self._served(failing, since)
         oldest = await batches.oldest_by_token(partition, [token for token in failing if token not in served])
         return [StalledReceiver(partition.index, token, at) for token, at in oldest.items()]

@@ -148,6 +148,9 @@ class Receive:
             return _SLEEP_S_MAX if is_ours else min(_PERMIT_S, permit.wait_ms / 1000)
         self._is_failing = self._is_failing or permit.answer is Answer.FAILING
         await self._release_carried()
+        if permit.answer is Answer.PAUSED:
+            # Watch is about to stop us, as the registry has another record of the queue.
+            return _FAILING_S_MAX
         if permit.answer is Answer.STALE:
             await self._registry.refresh()
             return 0.0

@@ -87,7 +87,8 @@ class Watch:
 
     def _look(self) -> None:
         """Bring what is served in line with what is registered."""
-        wanted = {queue.name: queue for queue in self._bus.registry.snapshot.queues.values() if queue.callback}
+        known = self._bus.registry.snapshot.queues.values()
+        wanted = {queue.name: queue for queue in known if queue.callback and not queue.receiver.halt}
         for name, served in list(self._served.items()):
             if served.task.done() or wanted.get(name) != served.queue:
                 self._end(name)

@@ -12,6 +12,7 @@ from msgspec import Raw
 from doubledecker.cli import table, words
 from doubledecker.client.views import FacetView, Rule
 from doubledecker.model.queue import HELD_MAX, RATE_MAX, RATE_MIN, WEIGHT_MAX, WEIGHT_MIN
+from doubledecker.model.subscriber import Halt
 
 if TYPE_CHECKING:
     from doubledecker.client import Bus
@@ -106,7 +107,8 @@ class QueueCalls:
         rows = [["patterns", " ".join(seen.pattern)], ["owner", seen.owner], ["lease", words.age(seen.lease_ms)]]
         rows += [["attempts", str(seen.attempts_max)], ["charge", seen.charge]]
         if seen.callback and seen.health is not None:
-            state = words.health(seen.health, failures=seen.failures, refusals=seen.refusals)
+            halt = Halt.PAUSED if seen.paused else Halt.DISABLED if seen.disabled else Halt.NONE
+            state = words.health(seen.health, failures=seen.failures, refusals=seen.refusals, halt=halt)
             counted = _many(seen.refusals, "refusal") if state == "refusing" else _many(seen.failures, "failure")
             fares = f"{state} {seen.health}, {counted} in a row"
             rows += [["pushed to", seen.callback], ["its health", fares]]

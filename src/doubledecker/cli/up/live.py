@@ -15,7 +15,14 @@ _SPARK_MAX = trail.KEPT_S
 # All lines but the rows of subscribers, processes and messages: head, numbers, two headings, gaps, foot.
 _FIXED_LINES = 13
 _ROWS_MIN = 2
-_COLOURS = {"healthy": "green", "recovering": "yellow", "refusing": "yellow", "failing": "red"}
+_COLOURS = {
+    "healthy": "green",
+    "recovering": "yellow",
+    "refusing": "yellow",
+    "failing": "red",
+    "paused": "yellow",
+    "disabled": "red",
+}
 _NEEDY_FIRST = (KeptState.RESTARTING, KeptState.STARTING, KeptState.STOPPING, KeptState.RUNNING, KeptState.STOPPED)
 _STATE_COLOURS = {KeptState.RUNNING: "green", KeptState.RESTARTING: "red"}
 
@@ -117,7 +124,8 @@ def _need(view: SubscriberView) -> tuple[bool, bool, int]:
 
 def _subscriber(view: SubscriberView, name: str, sent: float) -> list[str | Text]:
     condition = view.condition
-    word = words.health(condition.health, failures=condition.failures, refusals=condition.refusals)
+    halt = view.subscriber.halt
+    word = words.health(condition.health, failures=condition.failures, refusals=condition.refusals, halt=halt)
     health = Text(f"{word} {condition.health:3}", style=_COLOURS[word])
     failures = Text(str(condition.failures), style="red" if condition.failures else "")
     return [f" {name}", health, f"{view.events:,}", str(condition.calls), failures, words.rate(sent)]

@@ -164,6 +164,8 @@ class Bulk:
         return is_left
 
     def _is_due(self, whose: BulkState) -> bool:
+        if whose.subscriber.halt:
+            return False
         trouble = self._troubles.get(whose.subscriber.token)
         if trouble is not None and trouble.again_s > time.monotonic():
             return False

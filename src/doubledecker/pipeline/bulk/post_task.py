@@ -213,6 +213,8 @@ class Poster:
                 return permit
             if permit.answer is Answer.FAILING:
                 self._end("failing")
+            elif permit.answer is Answer.PAUSED:
+                self._end("paused")
             elif permit.answer is Answer.STALE:
                 self._version = None
             else:

@@ -1,0 +1,98 @@
+"""The routes of one receiver: a client's own subscriber, one that is named, or a queue.
+
+Each action is there three times: `/subscriber/<action>`, `/subscribers/{subscriber}/<action>` and
+`/queues/{name}/<action>`. `ReceiverFinder` finds out which is meant, and that it is the caller's.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from doubledecker.bus.receiver_states import ReceiverStates
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import Conflict, Forbidden, NotFound
+from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.token import Caller
+from doubledecker.web import shapes
+from doubledecker.web.authentication import require_client
+
+
+@dataclass(frozen=True)
+class ChosenReceiver:
+    """What a path names, which is the caller's to use: a subscriber, or a queue with or without a callback.
+
+    `token` is what its batches, attempts and dead letters go by: a client's id, or `@` and the queue's name.
+    """
+
+    token: str
+    receiver: Subscriber | None
+    queue: RegisteredQueue | None = None
+
+    @property
+    def pushed(self) -> Subscriber:
+        """Who is called; raises Conflict for a queue that is only pulled from."""
+        if self.receiver is None:
+            name = self.token.removeprefix("@")
+            raise Conflict(f"queue {name!r} has no callback, so nothing is sent; PUT /queues/{name} can give it one")
+        return self.receiver
+
+
+class ReceiverFinder:
+    """Finds the receiver that a path names. Another client's is not found, like one that does not exist."""
+
+    def __init__(self, registry: LiveRegistry) -> None:
+        self._registry = registry
+
+    async def find(self, request: Request, caller: Caller) -> ChosenReceiver:
+        """The receiver that a request is about; raises NotFound."""
+        prefix = request.scope["path"].split("/")[1]
+        if prefix == "queues":
+            return await self._queue(request.path_params["name"], caller)
+        if prefix == "subscriber":
+            require_client(caller)
+            return await self._subscriber(caller.id, caller)
+        return await self._subscriber(request.path_params["subscriber"], caller)
+
+    async def _queue(self, name: str, caller: Caller) -> ChosenReceiver:
+        try:
+            queue = await self._registry.queue(name, caller=caller)
+        except Forbidden:
+            raise NotFound(f"no queue named {name[:80]!r}") from None
+        return ChosenReceiver(queue.receiver.token, queue.receiver if queue.callback else None, queue)
+
+    async def _subscriber(self, token: str, caller: Caller) -> ChosenReceiver:
+        if token not in self._registry.snapshot.subscribers:
+            await self._registry.refresh()
+        found = self._registry.snapshot.subscribers.get(token)
+        if found is None or not (caller.is_root or token == caller.id):
+            raise NotFound(f"no subscriber named {token[:80]!r}; GET /subscribers lists yours")
+        return ChosenReceiver(token, found)
+
+
+class ReceiverRoutes:
+    """Pauses, resumes and enables receivers."""
+
+    def __init__(self, finder: ReceiverFinder, states: ReceiverStates) -> None:
+        self._finder = finder
+        self._states = states
+
+    async def pause(self, request: Request, caller: Caller) -> Response:
+        """Send this receiver nothing, and keep all that waits for it, until it is resumed."""
+        return await self._change(request, caller, self._states.pause)
+
+    async def resume(self, request: Request, caller: Caller) -> Response:
+        """End the pause of a receiver; what waited is sent."""
+        return await self._change(request, caller, self._states.resume)
+
+    async def enable(self, request: Request, caller: Caller) -> Response:
+        """Send to a receiver again that answered 410."""
+        return await self._change(request, caller, self._states.enable)
+
+    async def _change(
+        self, request: Request, caller: Caller, change: Callable[[str], Awaitable[Subscriber]]
+    ) -> Response:
+        chosen = (await self._finder.find(request, caller)).pushed
+        return shapes.json(shapes.receiver_state(await change(chosen.token)))

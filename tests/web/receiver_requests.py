@@ -1,0 +1,32 @@
+"""One request for every documented answer about receivers, in an order in which each comes true."""
+
+Request = tuple[str, str, str, str, object, dict[str, str], int]
+
+_QUEUE = {"pattern": ".*:pushed:.*", "callback": "https://mail.example/"}
+
+
+def _of_each(method: str, action: str, body: object = None, status: int = 200) -> list[Request]:
+    """Of one's own subscriber, of one by its id, and of a queue; another client finds none of them."""
+    prefixes = ("/subscriber", "/subscribers/{subscriber}", "/queues/{name}")
+    own, named, queue = (f"{prefix}/{action}" for prefix in prefixes)
+    return [
+        ("client", method, own, "", body, {}, status),
+        ("other", method, own, "", body, {}, 404),
+        ("root", method, own, "", body, {}, 403),
+        ("client", method, named, "client", body, {}, status),
+        ("root", method, named, "client", body, {}, status),
+        ("other", method, named, "client", body, {}, 404),
+        ("client", method, queue, "pushed", body, {}, status),
+        ("client", method, queue, "jobs", body, {}, 409),
+        ("other", method, queue, "pushed", body, {}, 404),
+    ]
+
+
+REQUESTS: list[Request] = [
+    ("client", "PUT", "/queues/{name}", "pushed", _QUEUE, {}, 201),
+    ("client", "PUT", "/queues/{name}", "jobs", {"pattern": ".*:tasks:made"}, {}, 200),
+    *_of_each("POST", "pause"),
+    *_of_each("POST", "resume"),
+    *_of_each("POST", "enable"),
+    ("client", "DELETE", "/queues/{name}", "pushed", None, {}, 204),
+]
