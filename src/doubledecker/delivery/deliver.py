@@ -34,6 +34,8 @@ from doubledecker.store import journal
 
 # That there are no descriptors is logged so often, however many calls could not be made.
 _OUT_LOGGED_MS = 60_000
+# What is kept of a reason, which may quote what a receiver sent.
+_DETAIL_MAX = 200
 
 
 class _Identified(msgspec.Struct, gc=False):
@@ -77,6 +79,11 @@ class DeliveryLoad:
         """The events as a JSON array; no event holds a line break of its own."""
         return b"[%b]" % b",".join(self.parts).replace(b"\n", b",")
 
+    @property
+    def bytes(self) -> int:
+        """How long the body is."""
+        return sum(map(len, self.parts)) + len(self.parts) + 1
+
 
 @dataclass(frozen=True)
 class Attempted:
@@ -101,8 +108,18 @@ class Attempted:
             events=self.ids,
             status=outcome.status,
             accepted_at=load.accepted_at,
+            bytes=load.bytes,
+            detail="" if outcome.is_delivered else outcome.detail[:_DETAIL_MAX],
+            retry_ms=self._retry_ms,
         )
         return _ENCODER.encode(kept).decode()
+
+    @property
+    def _retry_ms(self) -> int | None:
+        """Messages of a queue return one by one, each at a time of its own."""
+        if self.outcome.is_delivered or not self.load.is_timed:
+            return None
+        return self.settlement.probe_ms if self.settlement.retry_ms < 0 else self.settlement.retry_ms
 
     @property
     def why(self) -> str:

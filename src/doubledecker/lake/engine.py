@@ -4,8 +4,8 @@ The SQL is made of names of ours and of conditions that were parsed; their value
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import TypeVar
 
@@ -83,6 +83,17 @@ def opened() -> Iterator[DuckDBPyConnection]:
         yield connection
     finally:
         connection.close()
+
+
+@asynccontextmanager
+async def opened_aside() -> AsyncIterator[DuckDBPyConnection]:
+    """The same in a thread, for a process that answers others meanwhile."""
+    holding = opened()
+    connection = await asyncio.to_thread(holding.__enter__)
+    try:
+        yield connection
+    finally:
+        await asyncio.to_thread(holding.__exit__, None, None, None)
 
 
 async def run(connection: DuckDBPyConnection, work: Callable[[DuckDBPyConnection], _Result]) -> _Result:
@@ -192,10 +203,18 @@ def _select(
         if named:
             fitting.append(_not_erased(column))
             parameters = parameters | {f"erased_{column}": _tombstones(named, column)}
-    where = f"where {' and '.join(f'({each})' for each in fitting)}" if fitting else ""
     number = "cast(split_part(r.entry, '-', 2) as hugeint)"
+    if query.before:
+        at_us, seq, partition = query.before.ms * 1000, query.before.seq, query.before.partition
+        fitting.append(f"(r.at, {number}, r.partition) < (make_timestamptz({at_us}), {seq}, {partition})")
+    where = f"where {' and '.join(f'({each})' for each in fitting)}" if fitting else ""
     shown = ", ".join(_shown(column, of_type[column]) for column in names)
+    if query.ids_max:
+        names = [*names, "events", "event_count"]
+        shown += f", array_slice(r.events, 1, {query.ids_max}), len(r.events)"
     order = f"r.at, r.partition, {number}, r.line"
+    if query.is_newest_first:
+        order = f"r.at desc, {number} desc, r.partition desc"
     sql = f"select {shown} from {source} r {where} order by {order} limit {query.limit}"  # noqa: S608 - see above
     connection.execute(sql, parameters)
     return [dict(zip(names, row, strict=True)) for row in connection.fetchall()]

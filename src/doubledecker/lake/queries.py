@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from doubledecker.model import condition, moment, uid
+from doubledecker.model.attempt import AttemptFilter, AttemptPlace
 from doubledecker.model.condition import Condition, Junction
 from doubledecker.model.search import SearchRequest
 
@@ -19,9 +20,11 @@ _ROWS_MAX = 1_000
 
 @dataclass(frozen=True)
 class Query:
-    """Rows of a table that fit a condition, the oldest `limit` of them.
+    """Rows of a table that fit a condition, the oldest `limit` of them, or the newest.
 
-    `since`, `until`, `topic` and `id` say once more what narrows down files: the condition has them too.
+    `since`, `until`, `topic` and `id` say once more what narrows down files: the condition has them too. `before` is an
+    entry's milliseconds and number, and a partition: of those that were written at once, the first in this order are
+    wanted. Of the ids that an attempt carried `ids_max` are shown.
     """
 
     name: str
@@ -31,6 +34,9 @@ class Query:
     until: datetime | None = None
     topic: str = ""
     id: str = ""
+    is_newest_first: bool = False
+    before: AttemptPlace | None = None
+    ids_max: int = 0
 
     @property
     def near(self) -> tuple[datetime, datetime] | None:
@@ -57,6 +63,32 @@ def search(wanted: SearchRequest) -> Query:
 def event(id_: str) -> Query:
     """All rows of one event."""
     return Query("events", condition.equal("id", id_), _ROWS_MAX, id=id_)
+
+
+def newest_attempts(wanted: AttemptFilter, *, limit: int, ids_max: int) -> Query:
+    """The newest attempts that are wanted."""
+    since = moment.from_ms(wanted.from_ms) if wanted.from_ms else None
+    until_ms = min((each for each in (wanted.to_ms, wanted.before and wanted.before.ms + 1) if each), default=None)
+    until = None if until_ms is None else moment.from_ms(until_ms)
+    parts: list[Condition] = []
+    parts += [condition.compared("at", ">=", since)] if since else []
+    parts += [condition.compared("at", "<", until)] if until else []
+    parts += [condition.one_of("subscriber", sorted(wanted.receivers))] if wanted.receivers is not None else []
+    parts += [condition.equal("outcome", wanted.outcome)] if wanted.outcome else []
+    parts += [condition.numbered("status", wanted.status)] if wanted.status is not None else []
+    parts += [condition.contains("events", wanted.event)] if wanted.event else []
+    whole = Junction("and", tuple(parts)) if parts else None
+    return Query(
+        "attempts",
+        whole,
+        limit,
+        since,
+        until,
+        id=wanted.event,
+        is_newest_first=True,
+        before=wanted.before,
+        ids_max=ids_max,
+    )
 
 
 def attempts(id_: str, *, since: datetime) -> Query:

@@ -141,6 +141,9 @@ def _fill_attempts(_labels: Sequence[str], lines: Sequence[bytes]) -> _Columns:
         [attempt.events for attempt in attempts],
         # None where it is not known.
         [attempt.accepted_at * 1000 or None for attempt in attempts],
+        [attempt.bytes or None for attempt in attempts],
+        [attempt.detail or None for attempt in attempts],
+        [attempt.retry_ms for attempt in attempts],
     ]
 
 
@@ -192,6 +195,9 @@ _LAYOUTS = {
             ("attempted_at", TIMESTAMP),
             ("events", STRINGS),
             ("accepted_at", TIMESTAMP),
+            ("bytes", INT),
+            ("detail", STRING),
+            ("retry_ms", LONG),
         ),
         _fill_attempts,
         _all_lines,

@@ -21,6 +21,8 @@ from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
+# The year 9999, in microseconds since 1970.
+_NEVER = 253_370_764_800_000_000
 _MOMENT = DataType.timestamp("us", tz="UTC")
 
 
@@ -78,6 +80,15 @@ class TableSnapshot:
         """The files by when their rows begin; those of which that is not known come first."""
         return self._only(sorted(self.files, key=_begin))
 
+    @property
+    def end(self) -> int:
+        """Microseconds since 1970 after which none of the files has rows; they are at least one."""
+        return max(map(_end, self.files))
+
+    def newest_first(self) -> "TableSnapshot":
+        """The files by when their rows end, the last first; those of which that is not known before all."""
+        return self._only(sorted(self.files, key=_end, reverse=True))
+
     def first(self, *, files: int, bytes_: int) -> "TableSnapshot":
         """As many files from the first one on as fit into both."""
         sizes = accumulate(file.size for file in self.files)
@@ -102,6 +113,10 @@ class TableSnapshot:
 
 def _begin(file: File) -> int:
     return file.at_min or 0
+
+
+def _end(file: File) -> int:
+    return _NEVER if file.at_max is None else file.at_max
 
 
 def read(root: str, name: str, *, partitions: int) -> TableSnapshot:

@@ -97,6 +97,16 @@ def equal(column: str, value: str) -> Comparison:
     return Comparison(Column(column, TEXT), "=", (Literal(value, TEXT),))
 
 
+def one_of(column: str, values: Sequence[str]) -> Comparison:
+    """A text column has one of these values."""
+    return Comparison(Column(column, TEXT), "in", tuple(Literal(value, TEXT) for value in values))
+
+
+def numbered(column: str, value: int) -> Comparison:
+    """A column of numbers has this value."""
+    return Comparison(Column(column, NUMBER), "=", (Literal(str(value), NUMBER),))
+
+
 def compared(column: str, operator: str, at: datetime) -> Comparison:
     """A moment is before or after another."""
     return Comparison(Column(column, MOMENT), operator, (Literal(at, MOMENT),))

@@ -56,6 +56,12 @@ class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     status: int | None = None
     # When the first of its events was accepted; 0 where that is not known, as by attempts of version 0.1.0.
     accepted_at: int = 0
+    # Of what was posted; 0 where that is not known, as by attempts of version 0.1.0.
+    bytes: int = 0
+    # What went wrong, in a line; empty when it was delivered.
+    detail: str = ""
+    # How long until it is tried again, at the earliest; None when it is not, or when its messages return one by one.
+    retry_ms: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,77 @@
+"""Delivery attempts as they are listed: which are wanted, and where each stands among all.
+
+Attempts are in the order in which they were written: by entry of the journal, and of entries with one id in several
+partitions by partition. That place is an attempt's id too, `<ms>-<number>-<partition>`, in the journal and in the lake.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from doubledecker.errors import BadRequest
+from doubledecker.model.entry_id import EntryId
+
+# Event ids that are listed of one attempt, which may have carried ten thousand.
+IDS_MAX = 100
+_FORM = re.compile(r"(\d{1,18})-(\d{1,18})-(\d{1,4})")
+
+
+class AttemptPlace(NamedTuple):
+    """Where an attempt stands; the greatest is the newest."""
+
+    ms: int
+    seq: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.ms}-{self.seq}-{self.partition}"
+
+    @classmethod
+    def of(cls, entry: str, partition: int) -> "AttemptPlace":
+        """The place of an entry of a partition's journal."""
+        return cls(*EntryId.parse(entry), partition)
+
+    @classmethod
+    def parse(cls, text: str, *, field: str) -> "AttemptPlace":
+        """From a request; raises BadRequest."""
+        found = _FORM.fullmatch(text)
+        if not found:
+            raise BadRequest(f"{field} is {text[:80]!r}; it must be the id of an attempt, like 1794740919538-0-0")
+        return cls(*map(int, found.groups()))
+
+    @property
+    def entry(self) -> str:
+        return f"{self.ms}-{self.seq}"
+
+
+@dataclass(frozen=True)
+class AttemptFilter:
+    """Which attempts are wanted: of these receivers (None: of any), with all that is given, before a place."""
+
+    receivers: frozenset[str] | None = None
+    event: str = ""
+    outcome: str = ""
+    status: int | None = None
+    from_ms: int = 0
+    to_ms: int | None = None
+    before: AttemptPlace | None = None
+
+
+@dataclass(frozen=True)
+class ListedAttempt:
+    """One attempt; of the ids that it carried the first, and how many there are. None is what is not known."""
+
+    place: AttemptPlace
+    receiver: str
+    batch: str
+    attempt: int
+    outcome: str
+    status: int | None
+    took_ms: int
+    at: int
+    events: Sequence[str]
+    event_count: int
+    bytes: int | None
+    detail: str
+    retry_ms: int | None
