@@ -89,7 +89,11 @@ def deliver(spark: SparkSession, access: Access, folder: Path) -> None:
             await bulk.open_ledger(bus, "posted:cluster")
             known = await subscribers.load_many(bus.home, await subscribers.all_tokens(bus.home))
         [subscriber] = known.values()
-        return Posting(Settings(redis_url=access.url, partitions=access.partitions), subscriber, "posted:cluster")
+        return Posting(
+            Settings(redis_url=access.url, partitions=access.partitions, private_callbacks=True),
+            subscriber,
+            "posted:cluster",
+        )
 
     work = asyncio.run(prepare())
     table = landing.table_of(str(folder / "lake"), "events")

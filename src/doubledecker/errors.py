@@ -25,6 +25,7 @@ DoubledeckerError
 ├── JournalFull              503  the journal is at its bound and set to refuse
 ├── RetryLater               a job asks to be run again after a delay
 ├── ReceiverUnreachable      nobody could be connected to where a callback leads
+│   └── ReceiverRefused      the dial guard refuses to connect there
 ├── AnswerBroken             a receiver was connected to, and gave no HTTP answer
 ├── ScriptBroken             a Lua file's header and body disagree
 ├── ServerUnfit              the Redis server lacks something the bus depends on
@@ -243,6 +244,10 @@ class RetryLater(DoubledeckerError):
 
 class ReceiverUnreachable(DoubledeckerError):
     """Nobody could be connected to where a callback leads: no address, nobody there, or a certificate that is wrong."""
+
+
+class ReceiverRefused(ReceiverUnreachable):
+    """A host may not be called, or has no address: whoever registered it does not learn which."""
 
 
 class AnswerBroken(DoubledeckerError):

@@ -12,6 +12,7 @@ import pytest
 from descriptors import no_descriptors
 from doubledecker.delivery.attempt import Dialer, DialLimits, _retry_after
 from doubledecker.errors import OutOfDescriptors
+from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.outcome import Outcome, OutcomeKind, is_own_failure
 from doubledecker.model.subscriber import Subscriber
 from receiver import Receiver
@@ -22,7 +23,7 @@ BODY = b'[{"id":"1"},{"id":"2"}]'
 
 @contextlib.asynccontextmanager
 async def a_dialer(*, attempt_s: float = 20.0, ssl_verify: bool = True) -> AsyncIterator[Dialer]:
-    dialer = Dialer(DialLimits(connect_s=0.5, attempt_s=attempt_s, ssl_verify=ssl_verify))
+    dialer = Dialer(DialLimits(0.5, attempt_s, ssl_verify, DialGuard(is_private_allowed=True)))
     yield dialer
     await dialer.close()
 

@@ -11,8 +11,10 @@ import pytest
 import uvloop
 
 from doubledecker.delivery import http
+from doubledecker.delivery.hosts import Hosts, LookUp, look_up
 from doubledecker.delivery.http import HttpAnswer, HttpClient
-from doubledecker.errors import AnswerBroken, ReceiverUnreachable
+from doubledecker.errors import AnswerBroken, BadRequest, ReceiverUnreachable
+from doubledecker.model.dial_guard import DialGuard
 from tls import a_certificate
 
 Speak = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -32,8 +34,11 @@ def run(request: pytest.FixtureRequest) -> Callable[[Walk], None]:
 
 
 @contextlib.asynccontextmanager
-async def a_client(connect_s: float = 1.0, *, ssl_verify: bool = True) -> AsyncIterator[HttpClient]:
-    client = HttpClient(connect_s=connect_s, ssl_verify=ssl_verify)
+async def a_client(
+    connect_s: float = 1.0, *, ssl_verify: bool = True, looked_up: LookUp = look_up
+) -> AsyncIterator[HttpClient]:
+    hosts = Hosts(DialGuard(is_private_allowed=True), looked_up=looked_up)
+    client = HttpClient(hosts, connect_s=connect_s, ssl_verify=ssl_verify)
     try:
         yield client
     finally:
@@ -80,7 +85,7 @@ class Server:
 
 
 async def post(client: HttpClient, server: Server, body: bytes = b"[1]") -> HttpAnswer:
-    return await client.post(http.endpoint(server.url), b"X-Own: 1\r\n", body)
+    return await client.post(http.endpoint(server.url), b"X-Own: 1\r\n", body, client="c")
 
 
 def test_a_request_has_its_target_its_host_and_the_headers_of_the_call(run):
@@ -206,7 +211,7 @@ def test_an_answer_before_the_request_is_whole_costs_the_connection(run):
         async with server, a_client() as client:
             to = http.endpoint(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
             for _ in range(2):
-                assert (await client.post(to, b"", b"x" * 16_000_000)).status == 413
+                assert (await client.post(to, b"", b"x" * 16_000_000, client="c")).status == 413
             assert len(connections) == 2
             for writer in connections:
                 writer.close()
@@ -268,7 +273,7 @@ def test_nobody_who_accepts_is_given_up_in_time(run):
             async with a_client(connect_s=0.3) as client:
                 to = http.endpoint(f"http://127.0.0.1:{full.getsockname()[1]}/")
                 with pytest.raises(ReceiverUnreachable, match=r"no connection within 0\.3 s"):
-                    await client.post(to, b"", b"")
+                    await client.post(to, b"", b"", client="c")
 
     run(walk)
 
@@ -281,7 +286,7 @@ def test_a_name_without_an_address_and_a_port_without_a_server_are_unreachable(r
         async with a_client() as client:
             for url in (f"http://127.0.0.1:{port}/", f"http://localhost:{port}/", f"http://[::1]:{port}/"):
                 with pytest.raises(ReceiverUnreachable):
-                    await client.post(http.endpoint(url), b"", b"")
+                    await client.post(http.endpoint(url), b"", b"", client="c")
 
     run(walk)
 
@@ -316,11 +321,11 @@ def test_connections_over_tls_are_kept_and_certificates_checked(run, tmp_path: P
             to = http.endpoint(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
             async with a_client(ssl_verify=False) as client:
                 for _ in range(3):
-                    assert (await client.post(to, b"", b"[1]")).status == 204
+                    assert (await client.post(to, b"", b"[1]", client="c")).status == 204
                 assert len(connections) == 1
             async with a_client() as client:
                 with pytest.raises(ReceiverUnreachable, match="certificate verify failed"):
-                    await client.post(to, b"", b"[1]")
+                    await client.post(to, b"", b"[1]", client="c")
 
     run(walk)
 
@@ -337,22 +342,18 @@ def test_a_certificate_is_for_the_name_of_the_callback(run, tmp_path: Path, monk
 
         server = await asyncio.start_server(speak, "127.0.0.1", 0, ssl=await a_certificate(tmp_path))
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "certificate.pem"))
-        async with server, a_client() as client:
+        async with server, a_client(looked_up=lambda _: ["127.0.0.1"]) as client:
             port = server.sockets[0].getsockname()[1]
             for name in ("localhost", "localhost."):
-                # Resolvers take the second for a name of the network.
-                client._resolved[name, port] = (
-                    asyncio.get_running_loop().time(),
-                    [(socket.AF_INET, ("127.0.0.1", port))],
-                )
-                assert (await client.post(http.endpoint(f"https://{name}:{port}/"), b"", b"[1]")).status == 204
+                to = http.endpoint(f"https://{name}:{port}/")
+                assert (await client.post(to, b"", b"[1]", client="c")).status == 204
             with pytest.raises(ReceiverUnreachable, match="not valid for"):
-                await client.post(http.endpoint(f"https://127.0.0.1:{port}/"), b"", b"[1]")
+                await client.post(http.endpoint(f"https://127.0.0.1:{port}/"), b"", b"[1]", client="c")
 
     run(walk)
 
 
 def test_a_callback_without_a_host_is_refused():
     for callback in ("http:///x", "nothing", "http://h:99999/"):
-        with pytest.raises(ValueError, match=r".+"):
+        with pytest.raises(BadRequest):
             http.endpoint(callback)

@@ -11,6 +11,7 @@ import pytest
 from doubledecker.errors import BadRequest
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
+from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.job import Job
 from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.model.uid import event_id, event_ids, made_at, repeatable_event_id, repeatable_event_ids, uid, uids
@@ -103,7 +104,7 @@ def test_a_bad_token_request_is_refused(body: bytes):
 
 def subscription(**fields: object) -> Subscription:
     body = {"topics": ["a"], "callback": "https://a.example/cb", **fields}
-    return subscribing.parse(json.dumps(body).encode(), is_private_allowed=False)
+    return subscribing.parse(json.dumps(body).encode(), guard=DialGuard())
 
 
 def test_what_is_absent_keeps_its_former_value():
@@ -152,6 +153,6 @@ def test_a_subscription_outside_the_limits_is_refused(fields: dict[str, object])
 def test_plain_http_needs_private_callbacks():
     body = b'{"topics":[],"callback":"http://127.0.0.1:9/"}'
 
-    assert subscribing.parse(body, is_private_allowed=True).callback == "http://127.0.0.1:9/"
+    assert subscribing.parse(body, guard=DialGuard(is_private_allowed=True)).callback == "http://127.0.0.1:9/"
     with pytest.raises(BadRequest, match="https"):
-        subscribing.parse(body, is_private_allowed=False)
+        subscribing.parse(body, guard=DialGuard())

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doubledecker.errors import BadRequest
+from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.matching import PATTERN_LENGTH_MAX, PatternMatcher, check_pattern
 from doubledecker.model.queue import parse
 
@@ -125,6 +126,6 @@ def test_a_bad_pattern_is_told_what_is_wrong_with_it(pattern: str, said: str):
 )
 def test_a_bad_queue_is_told_what_is_wrong_with_it(body: bytes, said: str):
     with pytest.raises(BadRequest) as refusal:
-        parse(body, name="work", owner="ann-1", is_root=False, is_private_allowed=True)
+        parse(body, name="work", owner="ann-1", is_root=False, guard=DialGuard())
 
     assert said in refusal.value.detail

@@ -235,9 +235,9 @@ BAD = [
     ({"callback": "mail.example"}, "must be a URL with https"),
     ({"callback": "ftp://mail.example/"}, "must be a URL with https"),
     ({"callback": "https:///events"}, "must be a URL with https"),
-    ({"callback": "https://mail.example:0/"}, "must be a URL with https"),
-    ({"callback": "https://mail.example:99999/"}, "not a URL"),
-    ({"callback": "https://[::1/"}, "not a URL"),
+    ({"callback": "https://mail.example:0/"}, "from 1 to 65535"),
+    ({"callback": "https://mail.example:99999/"}, "from 1 to 65535"),
+    ({"callback": "https://[::1/"}, "must be a URL with https"),
     ({"callback": "https://user:password@mail.example/"}, "must not carry a password"),
     ({"callback": "https://mail.example/#a"}, "fragment"),
     ({"callback": "https://mail.example/a b"}, "printable ASCII"),
@@ -289,6 +289,41 @@ async def test_a_callback_over_plain_http_is_refused_unless_private_ones_are_all
             "callback is 'http://mail.example/'; it must be a URL with https; "
             "DOUBLEDECKER_PRIVATE_CALLBACKS=true of the bus allows http"
         )
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "127.0.0.1", "169.254.169.254", "[::1]", "0x7f.1", "2130706433"])
+async def test_a_callback_at_an_address_that_is_not_public_is_400_and_changes_nothing(one: Topology, host: str):
+    async with a_bus(one, workers=0, private_callbacks=False) as bus:
+        mail = await bus.token("mail")
+        before = await everything(bus)
+        callback = f"https://{host}/"
+        bodies = {
+            ("POST", "/subscription"): {**LEAST, "callback": callback},
+            ("PUT", "/queues/jobs"): {"pattern": ".*:orders:.*", "callback": callback},
+        }
+        for (method, path), body in bodies.items():
+            answer = await ask(bus, method, path, mail, json=body)
+            said = "not allowed" if host.count(".") == 3 or ":" in host else "four decimal numbers"
+            assert (answer.status, said in answer.detail) == (400, True)
+
+        assert await everything(bus) == before
+
+
+async def test_the_log_names_callbacks_at_start_that_were_taken_before_and_are_not_called_any_more(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        mail = (await ask(bus, "POST", "/api_tokens", json={"name": "mail"})).json
+        news = (await ask(bus, "POST", "/api_tokens", json={"name": "news"})).json
+        home = bus.partitions.home
+        await bus.subscribe(mail["token"], CALLBACK, "orders")
+        await bus.subscribe(news["token"], CALLBACK, "orders")
+        await home.command("HSET", home.key(f"subscriber:{mail['id']}"), "callback", "https://0x7f.1/")
+        with capture_logs() as logs:
+            async with another_web(bus):
+                pass
+
+        [line] = [line for line in logs if line["event"] == "callback.refused"]
+        assert (line["subscriber"], line["callback"]) == (mail["id"], "https://0x7f.1/")
+        assert "four decimal numbers" in line["why"]
 
 
 async def test_a_subscriber_is_deleted_once_and_then_not_found(topology: Topology):

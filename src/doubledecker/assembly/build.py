@@ -110,7 +110,9 @@ def memory_rules(settings: Settings) -> MemoryRules:
 @asynccontextmanager
 async def open_deliverer(settings: Settings, partitions: Partitions, *, part: str) -> AsyncIterator[Deliverer]:
     """What makes attempts at receivers, for one part of the product; connections are closed on the way out."""
-    limits = DialLimits(settings.connect_timeout_s, settings.delivery_timeout_s, settings.ssl_verify)
+    limits = DialLimits(
+        settings.connect_timeout_s, settings.delivery_timeout_s, settings.ssl_verify, settings.dial_guard
+    )
     health = Health(partitions.home, Points(settings.hp_heal_rate, settings.hp_damage_rate))
     backoff = RetrySchedule(settings.backoff_base_ms, settings.backoff_cap_ms)
     dialer = Dialer(limits)

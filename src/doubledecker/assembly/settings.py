@@ -15,6 +15,7 @@ from doubledecker.assembly.launch import PROCESSES_MAX
 from doubledecker.errors import SettingInvalid
 from doubledecker.model import subscriber
 from doubledecker.model import token as tokens
+from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import DEPTH_MAX, EventLimits
 from doubledecker.model.quota import Quotas
 
@@ -72,6 +73,7 @@ class Settings:
     root_key: str = ""
     clients: str = ""
     private_callbacks: bool = False
+    callback_allow: str = ""
     metrics_public: bool = False
     # what a request may be
     max_event_data_bytes: int = EventLimits.data_bytes_max
@@ -192,6 +194,16 @@ class Settings:
             ) from error
 
     @property
+    def dial_guard(self) -> DialGuard:
+        """Which addresses may be called for clients."""
+        try:
+            return DialGuard.parse(self.callback_allow, is_private_allowed=self.private_callbacks)
+        except ValueError as error:
+            raise _invalid(
+                "callback_allow", f"is {self.callback_allow!r}: {error}; write it like 10.1.0.0/16,hooks.internal"
+            ) from error
+
+    @property
     def adapters(self) -> tuple[str, ...]:
         """The metric adapters asked for."""
         return tuple(name.strip() for name in self.metric_adapters.split(",") if name.strip())
@@ -217,6 +229,7 @@ class Settings:
         assert self.topics_kept_days is not None
         assert self.spark_options is not None
         assert self.proxies is not None
+        assert self.dial_guard is not None
         for adapter in self.adapters:
             _one_of("metric_adapters", adapter, ADAPTERS)
         if 0 < self.redis_max_mem_bytes <= self.redis_min_free_bytes:

@@ -11,12 +11,14 @@ import base64
 import email.utils
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from doubledecker import clock
 from doubledecker.delivery import http
-from doubledecker.errors import AnswerBroken, ReceiverUnreachable
+from doubledecker.delivery.hosts import Hosts
+from doubledecker.errors import AnswerBroken, BadRequest, ReceiverUnreachable
+from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.outcome import Outcome, OutcomeKind
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.stages import Deadline, Timeout
@@ -32,11 +34,12 @@ _DEADLINE_MARGIN_S = 5.0
 
 @dataclass(frozen=True)
 class DialLimits:
-    """How long connecting and a whole attempt may take, and whether certificates are verified."""
+    """How long connecting and a whole attempt may take, whether certificates are verified, and what may be called."""
 
     connect_s: float = 2.0
     attempt_s: float = 20.0
     ssl_verify: bool = True
+    guard: DialGuard = field(default_factory=DialGuard)
 
 
 class Dialer:
@@ -44,7 +47,8 @@ class Dialer:
 
     def __init__(self, limits: DialLimits) -> None:
         self._chain = (Deadline(limits.attempt_s + _DEADLINE_MARGIN_S) | Timeout(limits.attempt_s)).bind()
-        self._http = http.HttpClient(connect_s=limits.connect_s, ssl_verify=limits.ssl_verify)
+        hosts = Hosts(limits.guard)
+        self._http = http.HttpClient(hosts, connect_s=limits.connect_s, ssl_verify=limits.ssl_verify)
 
     async def attempt(self, receiver: Subscriber, body: bytes, headers: Mapping[str, str] = _PLAIN) -> Outcome:
         """Post a body to a receiver; `headers` go along."""
@@ -67,7 +71,10 @@ class Dialer:
 
         try:
             lines = _credential(receiver.uuid) + _lines(headers)
-            answer = await self._http.post(http.endpoint(receiver.callback), lines, body)
+            to = http.endpoint(receiver.callback)
+            answer = await self._http.post(to, lines, body, client=receiver.client)
+        except BadRequest as error:
+            return Outcome(OutcomeKind.UNREACHABLE, took_ms(), detail=f"refused by the bus: {error}")
         except ReceiverUnreachable as error:
             return Outcome(OutcomeKind.UNREACHABLE, took_ms(), detail=str(error))
         except (AnswerBroken, ValueError) as error:

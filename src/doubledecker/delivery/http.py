@@ -2,7 +2,8 @@
 
 A general HTTP client costs twice as much a request, and trusts whom it calls. Here a receiver is a stranger:
 
-1. `post` takes an idle connection to the same origin, or opens one within the time for connecting.
+1. `post` takes an idle connection to the same origin, or opens one within the time for connecting. Either leads to an
+   address that the dial guard allows, as the host's addresses are looked up and vetted twice a minute (hosts.py).
 2. The request goes out in one write, and llhttp (in httptools) parses what comes back.
 3. An answer counts by its head, whose size is bounded. Of the body no more is read than keeps the connection usable,
    and for no longer than a moment, so that a receiver that drips or floods holds nobody. A short 2xx in JSON is kept.
@@ -12,7 +13,6 @@ The time of a whole exchange is the caller's to bound; when the caller gives up,
 """
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from collections import defaultdict
@@ -21,10 +21,11 @@ from functools import lru_cache
 from typing import cast
 
 import httptools
-from yarl import URL
 
 from doubledecker import __version__
+from doubledecker.delivery.hosts import Hosts, VettedHost
 from doubledecker.errors import AnswerBroken, OutOfDescriptors, ReceiverUnreachable
+from doubledecker.model import callback as callbacks
 from doubledecker.model.outcome import is_own_failure
 
 # Of a body that is not kept: more than any error page that servers send by themselves.
@@ -42,12 +43,8 @@ _INTERIM_MAX = 8
 _IDLE_S_MAX = 15.0
 # One that was idle for so long may have been closed just when it was used: then a new one is tried.
 _IDLE_DOUBT_S = 1.0
-# As the receiver's host name is looked up for each connection.
-_RESOLVED_S = 30.0
-_RESOLVED_MAX = 10_000
 
 _Origin = tuple[str, int, bool]
-_Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
 
 
 @dataclass(frozen=True)
@@ -67,16 +64,14 @@ class Endpoint:
 # As many as a busy process has receivers.
 @lru_cache(maxsize=10_000)
 def endpoint(callback: str) -> Endpoint:
-    """Raises ValueError for what is no URL of a host."""
-    url = URL(callback)
-    if not url.raw_host or not url.port:
-        raise ValueError(f"{callback[:80]!r} names no host")
+    """Raises BadRequest for a callback that an earlier version took, and that would be refused today."""
+    url = callbacks.parse(callback)
     # Not compressed: what is answered is short, and a small body that unfolds into a large one is a trap.
     head = (
-        f"POST {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n"
+        f"POST {url.target} HTTP/1.1\r\nHost: {url.host_and_port}\r\n"
         f"User-Agent: doubledecker/{__version__}\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
     )
-    return Endpoint(url.raw_host, url.port, url.scheme == "https", head.encode("ascii"))
+    return Endpoint(url.host, url.port, url.is_tls, head.encode("ascii"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,28 +87,31 @@ class HttpAnswer:
 class HttpClient:
     """Posts to any number of receivers; close it when done. It does not bound calls: whoever posts has a permit."""
 
-    def __init__(self, *, connect_s: float, ssl_verify: bool) -> None:
+    def __init__(self, hosts: Hosts, *, connect_s: float, ssl_verify: bool) -> None:
+        self._hosts = hosts
         self._connect_s = connect_s
         self._ssl_verify = ssl_verify
         self._tls: ssl.SSLContext | None = None
         self._idle: dict[_Origin, list[_Connection]] = defaultdict(list)
         self._connected: set[_Connection] = set()
-        self._resolved: dict[tuple[str, int], tuple[float, list[_Address]]] = {}
         self._sweeper: asyncio.TimerHandle | None = None
 
-    async def post(self, to: Endpoint, headers: bytes, body: bytes) -> HttpAnswer:
-        """Send a body; `headers` are whole lines.
+    async def post(self, to: Endpoint, headers: bytes, body: bytes, *, client: str) -> HttpAnswer:
+        """Send a body for a client; `headers` are whole lines.
 
         Raises ReceiverUnreachable; AnswerBroken when no answer came; OutOfDescriptors when nobody could be called.
         """
         request = b"%b%bContent-Length: %d\r\n\r\n" % (to.head, headers, len(body))
-        connection = self._take_idle(to.origin)
+        host = self._hosts.known(to.host, client=client)
+        if host is None or not host.addresses:
+            host = await self._vetted(to.host, client)
+        connection = self._take_idle(to.origin, host)
         if connection is not None:
             try:
                 return await self._exchange(to.origin, connection, request, body)
             except _ClosedWhileIdle:
-                pass
-        return await self._exchange(to.origin, await self._connect(to), request, body)
+                host = await self._vetted(to.host, client)
+        return await self._exchange(to.origin, await self._connect(to, host), request, body)
 
     async def close(self) -> None:
         """Cut all connections, and wait until they are gone."""
@@ -132,12 +130,21 @@ class HttpClient:
             connection.cut()
         return answer
 
-    def _take_idle(self, origin: _Origin) -> "_Connection | None":
+    async def _vetted(self, host: str, client: str) -> VettedHost:
+        try:
+            async with asyncio.timeout(self._connect_s):
+                return await self._hosts.vetted(host, client=client)
+        except TimeoutError:
+            raise ReceiverUnreachable(f"no address of the host within {self._connect_s:g} s") from None
+
+    def _take_idle(self, origin: _Origin, host: VettedHost) -> "_Connection | None":
+        """One that leads to where the host is now."""
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()
-            if connection.is_open:
+            if connection.is_open and connection.address in host.addresses:
                 return connection
+            connection.cut()
         return None
 
     def _keep(self, origin: _Origin, connection: "_Connection") -> None:
@@ -159,16 +166,17 @@ class HttpClient:
                 del self._idle[origin]
         self._sweeper = loop.call_later(_IDLE_S_MAX / 3, self._sweep) if self._idle else None
 
-    async def _connect(self, to: Endpoint) -> "_Connection":
-        connection = _Connection(self._connected)
+    async def _connect(self, to: Endpoint, host: VettedHost) -> "_Connection":
         try:
-            dialled = await self._dial(to)
+            address, dialled = await self._dial(to, host)
+            connection = _Connection(self._connected, address)
             await asyncio.get_running_loop().create_connection(
                 lambda: connection,
                 sock=dialled,
                 ssl=self._tls_context() if to.is_tls else None,
-                # A certificate has no dot at the end of a name.
-                server_hostname=to.host.rstrip(".") if to.is_tls else None,
+                server_hostname=to.host if to.is_tls else None,
+                # One that accepts and is silent may not take the time of an answer.
+                ssl_handshake_timeout=self._connect_s if to.is_tls else None,
             )
         except TimeoutError:
             raise ReceiverUnreachable(f"no connection within {self._connect_s:g} s") from None
@@ -178,20 +186,20 @@ class HttpClient:
             raise ReceiverUnreachable(str(error)) from error
         return connection
 
-    async def _dial(self, to: Endpoint) -> socket.socket:
+    async def _dial(self, to: Endpoint, host: VettedHost) -> tuple[str, socket.socket]:
         """A connected socket to the first address that takes one; each that is left has an equal part of the time."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._connect_s
-        async with asyncio.timeout_at(until):
-            addresses = await self._resolve(to.host, to.port)
         failure: OSError = TimeoutError()
-        for i, (family, address) in enumerate(addresses):
+        for i, address in enumerate(host.addresses):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
             dialling = socket.socket(family, socket.SOCK_STREAM)
             try:
                 dialling.setblocking(False)  # noqa: FBT003 - the only way that it can be called
                 dialling.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                async with asyncio.timeout((until - loop.time()) / (len(addresses) - i)):
-                    await loop.sock_connect(dialling, address)
+                async with asyncio.timeout((until - loop.time()) / (len(host.addresses) - i)):
+                    # The very address that was vetted: nothing is looked up again.
+                    await loop.sock_connect(dialling, (address, to.port))
             except OSError as error:
                 failure = error
                 dialling.close()
@@ -199,23 +207,8 @@ class HttpClient:
                 dialling.close()
                 raise
             else:
-                return dialling
+                return address, dialling
         raise failure
-
-    async def _resolve(self, host: str, port: int) -> list[_Address]:
-        for family in (socket.AF_INET, socket.AF_INET6):
-            with contextlib.suppress(OSError):
-                socket.inet_pton(family, host)
-                return [(family, (host, port))]
-        loop = asyncio.get_running_loop()
-        resolved_at, addresses = self._resolved.get((host, port), (0.0, []))
-        if not addresses or resolved_at + _RESOLVED_S < loop.time():
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            addresses = [(family, address) for family, _, _, _, address in found]
-            if len(self._resolved) >= _RESOLVED_MAX:
-                self._resolved.clear()
-            self._resolved[host, port] = loop.time(), addresses
-        return addresses
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
@@ -238,8 +231,9 @@ class _StopParsing(Exception):
 class _Connection(asyncio.Protocol):
     """One connection to a receiver, with one exchange at a time."""
 
-    def __init__(self, connected: "set[_Connection]") -> None:
+    def __init__(self, connected: "set[_Connection]", address: str) -> None:
         self.is_usable = True
+        self.address = address
         self.idle_since = 0.0
         self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._connected = connected

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from doubledecker.errors import BadRequest
 from doubledecker.model import json_body, schema
 from doubledecker.model import subscriber as subscribing
+from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import STEPS
 from doubledecker.model.matching import check_pattern
 from doubledecker.model.schema import between, matching, one_of, up_to
@@ -89,6 +90,7 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
             paused=self.paused,
             disabled_at=self.disabled_at,
             disabled_why=self.disabled_why,
+            owner="" if self.is_roots else self.owner,
         )
 
 
@@ -158,7 +160,7 @@ def check_name(name: str) -> None:
         raise BadRequest(f"the queue is {name[:80]!r}; a name must match {NAME.pattern}, and be neither . nor ..")
 
 
-def parse(body: bytes, *, name: str, owner: str, is_root: bool, is_private_allowed: bool) -> RegisteredQueue:
+def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard) -> RegisteredQueue:
     """A checked queue; raises BadRequest with what was seen and what is allowed."""
     check_name(name)
     asked = json_body.decode(_WANTED, body, what="a queue")
@@ -168,8 +170,8 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, is_private_allow
         raise BadRequest("refuse_clients can be set by root alone; without it the queue may refuse your own events")
     schema.check(asked)
     if asked.callback is not None:
-        asked.callback, asked.uuid = subscribing.without_user(asked.callback, asked.uuid)
-    subscribing.check_receiver(asked.callback, asked.uuid, is_private_allowed=is_private_allowed)
+        asked.callback, asked.uuid = subscribing.where_to(asked.callback, asked.uuid, guard=guard)
+    subscribing.check_uuid(asked.uuid)
     return RegisteredQueue(
         name=name,
         owner=owner if asked.owner is None else asked.owner,

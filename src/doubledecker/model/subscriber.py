@@ -5,12 +5,14 @@ import uuid as uuids
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 
 from doubledecker.errors import BadRequest
-from doubledecker.model import json_body, schema
+from doubledecker.model import callback as callbacks
+from doubledecker.model import dial_guard, json_body, schema
+from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import TopicName, check_topic
 from doubledecker.model.schema import between, matching, one_of, up_to
 
@@ -22,7 +24,6 @@ CONCURRENCY_MAX = 100
 TOPICS_MAX = 10_000
 # Who delivers: workers, batch by batch as events come; or the pipeline, from the lake.
 TIERS = ("live", "bulk")
-CALLBACK_LENGTH_MAX = 2048
 UUID_LENGTH_MAX = 255
 # Basic authentication cannot carry a colon in the user name.
 UUID = re.compile(rf"[\x21-\x39\x3b-\x7e]{{1,{UUID_LENGTH_MAX}}}")
@@ -56,11 +57,18 @@ class Subscriber:
     paused: bool = False
     disabled_at: int = 0
     disabled_why: str = ""
+    # Of a queue's receiver: the client that has the queue; empty for root.
+    owner: str | None = None
 
     @property
     def halt(self) -> Halt:
         """Why nothing is sent to it; one that is both is paused, as what waits for it must not be dropped."""
         return Halt.PAUSED if self.paused else Halt.DISABLED if self.disabled_at else Halt.NONE
+
+    @property
+    def client(self) -> str:
+        """The client whose receiver it is, empty for root: the bounds that it reaches are this client's."""
+        return self.token if self.owner is None else self.owner
 
     @property
     def has_secret_uuid(self) -> bool:
@@ -79,7 +87,7 @@ Callback = Annotated[
     matching(
         re.compile(r"https?://[\x21-\x7e]+"),
         "https, or http where `private_callbacks` is set; no fragment. A user name in it is the uuid",
-        length_max=CALLBACK_LENGTH_MAX,
+        length_max=callbacks.LENGTH_MAX,
     ),
 ]
 Uuid = Annotated[str, matching(UUID, "The user name that deliveries carry")]
@@ -106,40 +114,38 @@ class Subscription(msgspec.Struct, forbid_unknown_fields=True):
 _ASKED = msgspec.json.Decoder(Subscription)
 
 
-def parse(body: bytes, *, is_private_allowed: bool) -> Subscription:
+def parse(body: bytes, *, guard: DialGuard) -> Subscription:
     """A checked subscription; raises BadRequest with what was seen and what is allowed."""
     asked = json_body.decode(_ASKED, body, what="a subscription")
     if len(asked.topics) > TOPICS_MAX:
         raise BadRequest(f"{len(asked.topics)} topics; at most {TOPICS_MAX} are allowed")
     for topic in asked.topics:
         check_topic(topic)
-    asked.callback, asked.uuid = without_user(asked.callback, asked.uuid)
-    check_receiver(asked.callback, asked.uuid, is_private_allowed=is_private_allowed)
+    asked.callback, asked.uuid = where_to(asked.callback, asked.uuid, guard=guard)
+    check_uuid(asked.uuid)
     schema.check(asked)
     return asked
 
 
-def without_user(callback: str, uuid: str | None) -> tuple[str, str | None]:
-    """The callback without a user name, and the uuid, which that name is when none is given.
+def where_to(callback: str, uuid: str | None, *, guard: DialGuard) -> tuple[str, str | None]:
+    """A callback in its one form, and the uuid; raises BadRequest unless the bus may call it.
 
-    Routemaster's command line asks for a uuid in this way.
+    A user name in the callback is the uuid when none is given: Routemaster's command line asks for one in this way.
     """
     found = _WITH_USER.fullmatch(callback)
     if found is None:
-        return callback, uuid
+        return _checked(callback, guard), uuid
     user, _, password = found["user"].partition(":")
     if password:
         raise BadRequest("callback must not carry a password; the uuid, or a user name in its place, is the credential")
     given = unquote(user) or None
     if uuid is not None and given is not None and given != uuid:
         raise BadRequest("callback carries a user name, and the uuid is another; give one of them")
-    return f"{found['scheme']}{found['rest']}", uuid if given is None else given
+    return _checked(f"{found['scheme']}{found['rest']}", guard), uuid if given is None else given
 
 
-def check_receiver(callback: str | None, uuid: str | None, *, is_private_allowed: bool) -> None:
-    """Raise BadRequest unless one can be pushed to like this."""
-    if callback is not None:
-        _check_callback(callback, is_private_allowed=is_private_allowed)
+def check_uuid(uuid: str | None) -> None:
+    """Raise BadRequest unless it can be the user name of deliveries."""
     if uuid is not None and not UUID.fullmatch(uuid):
         raise BadRequest(f"uuid must be 1 to {UUID_LENGTH_MAX} printable ASCII characters without a colon")
 
@@ -166,19 +172,17 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
     )
 
 
-def _check_callback(callback: str, *, is_private_allowed: bool) -> None:
-    try:
-        parts = urlsplit(callback)
-        is_url = bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        raise BadRequest("callback is not a URL") from None
-    schemes = ("https", "http") if is_private_allowed else ("https",)
-    if not is_url or parts.scheme not in schemes:
-        allow = (
-            "; DOUBLEDECKER_PRIVATE_CALLBACKS=true of the bus allows http" if is_url and parts.scheme == "http" else ""
+def _checked(callback: str, guard: DialGuard) -> str:
+    url = callbacks.parse(callback)
+    if not url.is_tls and not guard.is_private_allowed:
+        raise BadRequest(
+            f"callback is {callback[:80]!r}; it must be a URL with https; "
+            "DOUBLEDECKER_PRIVATE_CALLBACKS=true of the bus allows http"
         )
-        raise BadRequest(f"callback is {callback[:80]!r}; it must be a URL with {' or '.join(schemes)}{allow}")
-    if len(callback) > CALLBACK_LENGTH_MAX or not callback.isascii() or not callback.isprintable() or " " in callback:
-        raise BadRequest(f"callback must be at most {CALLBACK_LENGTH_MAX} printable ASCII characters without spaces")
-    if parts.fragment:
-        raise BadRequest("callback must not carry a fragment")
+    # The addresses of a name are checked whenever it is dialled.
+    if url.address is not None and guard.why_not(url.address, host=url.host):
+        raise BadRequest(
+            f"callback is {callback[:80]!r}: {dial_guard.REFUSAL}; give a host with public addresses, or have the "
+            "operator of the bus allow it (DOUBLEDECKER_CALLBACK_ALLOW)"
+        )
+    return str(url)

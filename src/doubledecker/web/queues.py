@@ -13,6 +13,7 @@ from doubledecker.bus.snapshots import ROWS_MAX, SnapshotCache
 from doubledecker.errors import Conflict
 from doubledecker.model import queue as queueing
 from doubledecker.model import quota
+from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import check_tenant
 from doubledecker.model.queue import FacetRule, RegisteredQueue
 from doubledecker.model.token import Caller
@@ -44,14 +45,14 @@ class Queues:
         limits: BodyLimits,
         large_reads: ClientLocks,
         *,
-        is_private_allowed: bool,
+        guard: DialGuard,
     ) -> None:
         self._partitions = partitions
         self._registry = registry
         self._rings = rings
         self._limits = limits
         self._large_reads = large_reads
-        self._is_private_allowed = is_private_allowed
+        self._guard = guard
         self._all = SnapshotCache(self._look_at_all)
 
     async def register(self, request: Request, caller: Caller) -> Response:
@@ -61,7 +62,7 @@ class Queues:
             name=request.path_params["name"],
             owner="" if caller.is_root else caller.id,
             is_root=caller.is_root,
-            is_private_allowed=self._is_private_allowed,
+            guard=self._guard,
         )
         is_new = await self._registry.register_queue(queue, caller=caller)
         kept = await self._registry.queue(queue.name, caller=caller)

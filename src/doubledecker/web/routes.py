@@ -22,6 +22,7 @@ from doubledecker.errors import BusAway, TopicReserved
 from doubledecker.model import json_body
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
+from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.token import Caller
 from doubledecker.queues import view as queue_view
@@ -49,7 +50,7 @@ class RouteRules:
     body: BodyLimits
     scaling_threshold: int
     scaling_deadline_ms: int
-    private_callbacks: bool
+    guard: DialGuard
     memory: MemoryRules
     address_connections_max: int
 
@@ -217,7 +218,7 @@ class Routes:
     async def subscribe(self, request: Request, caller: Caller) -> Response:
         """Create or replace this client's subscriber."""
         require_client(caller)
-        asked = subscribing.parse(await self._body(request), is_private_allowed=self._rules.private_callbacks)
+        asked = subscribing.parse(await self._body(request), guard=self._rules.guard)
         subscriber = await self._registry.subscribe(caller.id, asked)
         if subscriber.is_bulk:
             run = (await pipeline.read(self._partitions.home)).run

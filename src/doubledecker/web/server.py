@@ -21,7 +21,8 @@ from doubledecker.bus.presence import Presence
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.receiver_states import ReceiverStates
 from doubledecker.errors import BusAway
-from doubledecker.model import reserved
+from doubledecker.model import callback, reserved
+from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import EventLimits
 from doubledecker.model.routing import Registry
 from doubledecker.store import registry
@@ -82,6 +83,7 @@ async def _serve_bus(
     guard = RedisGuard(open_s=settings.redis_open_s)
     async with build.open_bus(settings, guard=guard, stop=stop, migrate=build.migrating(settings, stop)) as bus:
         _warn_of_public_uuids(bus.registry.snapshot)
+        _warn_of_callbacks(bus.registry.snapshot, settings.dial_guard)
         bus.headroom.check()
         await _import_clients(settings, bus)
         feed = Feed(bus.partitions, listeners_max=settings.streams_max)
@@ -176,6 +178,13 @@ def _warn_of_public_uuids(registry: Registry) -> None:
             _log.warning("subscriber.forgeable", subscriber=receiver.token)
 
 
+def _warn_of_callbacks(registry: Registry, guard: DialGuard) -> None:
+    """Name the receivers whose callbacks an earlier version took, and the dial guard refuses."""
+    for receiver in registry.pushed_to.values():
+        if why := callback.why_not(receiver.callback, guard):
+            _log.warning("callback.refused", subscriber=receiver.token, callback=receiver.callback, why=why)
+
+
 def make_app(settings: Settings, bus: BusParts, feed: Feed, leases: StreamLeases, presence: Presence) -> App:
     """The application for these settings."""
     body = BodyLimits(settings.body_bytes_max, settings.body_s_max, BodyMemory(settings.bodies_bytes_max))
@@ -186,7 +195,7 @@ def make_app(settings: Settings, bus: BusParts, feed: Feed, leases: StreamLeases
         body=small,
         scaling_threshold=settings.scaling_threshold,
         scaling_deadline_ms=settings.scaling_deadline_ms,
-        private_callbacks=settings.private_callbacks,
+        guard=settings.dial_guard,
         memory=bus.headroom.rules,
         address_connections_max=settings.address_connections_max,
     )
@@ -202,7 +211,7 @@ def make_app(settings: Settings, bus: BusParts, feed: Feed, leases: StreamLeases
             bus.rings,
             small,
             large_reads,
-            is_private_allowed=settings.private_callbacks,
+            guard=settings.dial_guard,
         ),
         Letters(bus.partitions, bus.registry, small, large_reads),
         ReceiverRoutes(ReceiverFinder(bus.registry), ReceiverStates(bus.partitions)),
