@@ -1,5 +1,6 @@
 """Notifications: an owner learns that a receiver fails and has recovered, nobody else does, and none is lost."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from conftest import Topology
@@ -121,6 +122,21 @@ async def test_a_receiver_that_flaps_is_notified_of_once_a_minute(one: Topology)
         assert [each.type for each in await notices.read(home, count=100)] == [FAILING, RECOVERED] * 2
 
 
+async def test_an_owner_is_notified_once_of_a_receiver_that_is_disabled(topology: Topology):
+    """Each partition takes it out of its ring, and one event is published."""
+    async with a_bus(topology) as bus, Receiver() as seen, Receiver(plan=lambda _: 410) as gone:
+        ann = await bus.token("ann")
+        await bus.subscribe(ann, seen.url, RECEIVERS, timeout=0)
+        await a_queue(bus, "hook", ann, pattern=".*:widgets:.*", callback=gone.url, timeout=0)
+        await bus.publish(ann, [an_event(tenant=f"t{n}") for n in range(6)])
+        await seen.until(lambda: "receiver.disabled" in types(seen.events), within_s=20)
+        parts = bus.partitions.all
+        await _until(lambda: waiting(parts), lambda left: left == 0)
+
+        [event] = [each for each in await published(bus) if each["type"] == "receiver.disabled"]
+        assert (event["data"]["receiver"], event["data"]["reason"], event["data"]["status"]) == ("@hook", "gone", 410)
+
+
 async def test_a_notice_whose_writer_died_is_published_by_the_next_and_not_twice(topology: Topology):
     """The writer dies after a settlement that counted, then between publishing and forgetting."""
     async with a_bus(topology, workers=0) as bus:
@@ -185,3 +201,8 @@ async def _flap(home: Partition, token: str) -> None:
     home.shift_ms += 10
     turn = await take(home, "s", probes_max=1)
     await take(home, settled=[Settled(job, DELIVERED) for job in turn.jobs])
+
+
+async def waiting(partitions: Sequence[Partition]) -> int:
+    """Notices that are yet to be published, in all partitions."""
+    return sum([len(await notices.read(partition, count=100)) for partition in partitions])

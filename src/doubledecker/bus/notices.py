@@ -28,6 +28,7 @@ from doubledecker.store.write_plan import Offer
 _COUNT = 50
 # The registry would have to change this often while one call is made.
 _TRIES_MAX = 20
+DISABLED = "receiver.disabled"
 
 _log = log.get("notices")
 
@@ -84,28 +85,34 @@ class NoticeWriter:
 
     def _event(self, partition: Partition, notice: PendingNotice) -> tuple[str, AcceptedEvent] | None:
         """The event, and as whose it is published; None when the receiver is gone."""
-        found: Subscriber | RegisteredQueue | None
-        if notice.receiver.startswith("@"):
-            # One without a callback may have dead letters too.
-            found = queue = self._registry.snapshot.queues.get(notice.receiver[1:])
-            owner = queue.owner if queue else ""
-        else:
-            found, owner = self._registry.snapshot.subscribers.get(notice.receiver), notice.receiver
+        found, owner = self._find(notice.receiver)
         if found is None:
             return None
         whose = reserved.publisher_for(owner)
-        reason, _, status = notice.why.partition(" ")
+        mark, why, since = f"{partition.index} {notice.id}", notice.why, notice.since
+        if notice.type == DISABLED and found.disabled_at:
+            # One change, of which each partition has a notice.
+            mark, why, since = f"disabled {found.disabled_at}", f"gone {found.disabled_why}", found.disabled_at
+        reason, _, answer = why.partition(" ")
+        status = answer.partition(" ")[0]
         data = NoticeData(
             receiver=notice.receiver,
             owner=reserved.audience(whose),
             host=urlsplit(found.callback).hostname or "",
             partition=partition.index,
             failures=notice.failures,
-            since=notice.since,
+            since=since,
             reason=reason,
-            status=int(status or 0),
+            status=int(status) if status.isdecimal() else 0,
         )
         _log.info("receiver.notified", type=notice.type, receiver=notice.receiver, owner=data.owner)
-        id_ = repeatable_event_id("notice", str(partition.index), notice.id, notice.receiver)
+        id_ = repeatable_event_id("notice", mark, notice.receiver)
         raw = msgspec.Raw(msgspec.json.encode(data))
         return whose, AcceptedEvent(reserved.RECEIVERS, notice.type, t=notice.at, data=raw, id=id_)
+
+    def _find(self, name: str) -> tuple[Subscriber | RegisteredQueue | None, str]:
+        """A receiver, and its owner, who may be root; a queue without a callback may have dead letters too."""
+        if not name.startswith("@"):
+            return self._registry.snapshot.subscribers.get(name), name
+        queue = self._registry.snapshot.queues.get(name[1:])
+        return queue, queue.owner if queue else ""

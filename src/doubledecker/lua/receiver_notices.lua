@@ -13,6 +13,8 @@ local NOTICE_MS = 60000
 local NOTICED_KEPT_MS = 86400000
 -- They wait while no worker runs or memory is full; beyond this the oldest go.
 local NOTICES_MAX = 10000
+-- As model/subscriber.py has it.
+local DISABLED = 2
 
 local function add_notice(type, token, why, failures, since)
   redis.call("XADD", notices, "MAXLEN", "~", NOTICES_MAX, "*",
@@ -49,5 +51,12 @@ local function notice_first_letter(token, letters)
       end
       return
     end
+  end
+end
+
+-- A receiver is to be halted in this way, or not at all.
+local function notice_halt(it, halt)
+  if halt == DISABLED and it.halt ~= DISABLED then
+    add_notice("receiver.disabled", it.token, "", it.failures, now)
   end
 end

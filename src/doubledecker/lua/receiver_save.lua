@@ -3,6 +3,7 @@
 -- uses registry_fence
 -- uses job_bell
 -- uses receiver_ring
+-- uses receiver_notices
 -- arg limits  pack  receiver, permits, 1 if it begins anew, as one at another address that has not failed yet, its halt, …
 -- returns     1, or 0 when the registry has changed since
 
@@ -11,6 +12,7 @@ if is_stale() then
 end
 for i = 1, #limits, 4 do
   local it = read_receiver(limits[i])
+  notice_halt(it, limits[i + 3])
   it.limit, it.halt = limits[i + 1], limits[i + 3]
   if limits[i + 2] == 1 then
     it.failures, it.retry_at, it.refusals, it.failing_since, it.delivered_at = 0, 0, 0, 0, 0
