@@ -56,7 +56,7 @@ PLACEHOLDERS = {
     "name": r"[a-z_.]+",
     "q": r"(?:main|aux)",
     "bid": r"[A-Za-z0-9_-]{20}",
-    "slot": r"[A-Za-z0-9_-]{20}",
+    "slot": r"(?:aux-)?[A-Za-z0-9_-]{20}",
     "fid": r"[A-Za-z0-9_-]{20}",
     "line": r"(?:own|others|batches):(?:doubledecker\.)?(?:root|[a-z0-9_-]+-[0-9a-f]{8})",
     "rid": r"[A-Za-z0-9_-]{20}",
