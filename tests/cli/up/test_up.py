@@ -160,7 +160,8 @@ def test_a_second_ctrl_c_hurries(data_dir: Path):
             os.kill(pid, signal.SIGSTOP)
         up.process.send_signal(signal.SIGINT)
         until(lambda: took_the_signal(up))
-        exit_code = up.end(signal.SIGINT, within_s=1.5)
+        # Less than the grace that children have otherwise, though the machine is busy.
+        exit_code = up.end(signal.SIGINT, within_s=4)
 
     assert exit_code == 0
     assert "started again" not in up.err
