@@ -30,6 +30,8 @@ from doubledecker.model.outcome import is_own_failure
 
 # Of a body that is not kept: more than any error page that servers send by themselves.
 _BODY_BYTES_MAX = 65_536
+# A body in chunks of a byte each takes six times as many on the wire; beyond this it is trailers, or worse.
+_FRAMING_MAX = 8
 # More than the ids of ten thousand events, the largest batch, at 128 characters each.
 ANSWER_BYTES_MAX = 2_097_152
 _BODY_S_MAX = 1.0
@@ -298,8 +300,12 @@ class _Connection(asyncio.Protocol):
                 self._fail(f"no HTTP answer: {error}")
         if not self._has_head and self._head_bytes > _HEAD_BYTES_MAX:
             self._fail(f"more than {_HEAD_BYTES_MAX} bytes of headers")
-        elif self._has_head and not self._is_whole and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_BODY_S_MAX, self._give_up_body)
+        elif self._has_head and not self._is_whole:
+            self._wire_bytes_left -= len(data)
+            if self._wire_bytes_left < 0:
+                self._give_up_body()
+            elif self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(_BODY_S_MAX, self._give_up_body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_usable = False
@@ -351,6 +357,7 @@ class _Connection(asyncio.Protocol):
         if self._is_kept:
             # It names events that were sent, and is no longer than they were: reading it costs less than making them.
             self._bytes_left = max(_BODY_BYTES_MAX, min(ANSWER_BYTES_MAX, self._sent_bytes))
+        self._wire_bytes_left = _FRAMING_MAX * self._bytes_left
 
     def on_body(self, chunk: bytes) -> None:
         self._bytes_left -= len(chunk)
