@@ -123,6 +123,19 @@ async def test_every_attempt_is_journaled_with_the_ids_of_its_events(topology: T
         assert all(a.subscriber.startswith("s-") and len(a.batch) == 20 for a in attempts)
 
 
+async def test_the_attempt_at_a_large_batch_takes_little_room_in_the_journal(one: Topology):
+    """A thousand ids are 39 kB: they went through the script, into the log of the server, and stayed in memory."""
+    async with a_bus(one) as bus, Receiver() as receiver:
+        await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=60_000, max=100)
+
+        ids = await bus.publish(await bus.token("publisher"), [an_event(n) for n in range(100)])
+
+        [attempt] = await _until(lambda: _attempts(bus.partitions), lambda found: len(found) == 1)
+        kept = (await journal.state(bus.partitions.home))["attempts_bytes"]
+    assert list(attempt.events) == ids
+    assert int(kept) < 1000
+
+
 async def test_the_journal_holds_every_accepted_event_in_the_order_of_acceptance(topology: Topology):
     async with a_bus(topology, workers=0) as bus:
         publisher = await bus.token("publisher")

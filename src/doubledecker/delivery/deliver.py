@@ -52,7 +52,6 @@ class _Topical(msgspec.Struct, gc=False):
 
 _TOPICAL = msgspec.json.Decoder(list[_Topical])
 _IDENTIFIED = msgspec.json.Decoder(list[_Identified])
-_ENCODER = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Attempted:
     settlement: Settlement
 
     @property
-    def entry(self) -> str:
+    def entry(self) -> bytes:
         load, outcome = self.load, self.outcome
         kept = journal.AttemptRecord(
             batch=load.batch,
@@ -112,7 +111,7 @@ class Attempted:
             detail="" if outcome.is_delivered else outcome.detail[:_DETAIL_MAX],
             retry_ms=self._retry_ms,
         )
-        return _ENCODER.encode(kept).decode()
+        return journal.pack(kept)
 
     @property
     def _retry_ms(self) -> int | None:

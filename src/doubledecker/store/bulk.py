@@ -76,7 +76,7 @@ class BulkStep:
     former: Reach
     reach: Reach
     passed: Mapping[str, int]
-    attempt: str
+    attempt: bytes
     counts: Mapping[str, int]
 
 

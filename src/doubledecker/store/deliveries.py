@@ -60,6 +60,10 @@ class DeliveryJob(msgspec.Struct, frozen=True, gc=False):
     def token(self) -> str:
         return self.held.split(" ")[1]
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.batch.chunks)) if self.batch else 0
+
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
     """What a slot has done: what becomes of its job, and what is kept of the attempt, if there was one.
@@ -69,7 +73,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
 
     job: DeliveryJob
     settlement: Settlement
-    attempt: str = ""
+    attempt: bytes = b""
     counts: Mapping[str, int] = {}
     why: str = ""
 

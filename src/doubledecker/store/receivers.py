@@ -138,7 +138,7 @@ async def settle(
     settlement: Settlement,
     *,
     why: str = "",
-    attempt: str = "",
+    attempt: bytes = b"",
     counts: Mapping[str, int] | None = None,
 ) -> tuple[int, int]:
     """Give a permit back, and keep what came of the call; returns the receiver's failures before and after.
