@@ -12,7 +12,7 @@ from doubledecker.errors import BusAway
 from doubledecker.store import deliveries, jobs, receivers
 from doubledecker.store.deliveries import Settled, Turn
 from doubledecker.store.partitions import Partition
-from doubledecker.worker import process
+from doubledecker.worker import deliver, process
 from doubledecker.worker.deliver import Deliveries
 from doubledecker.worker.watch import Watch
 from harness import a_bus, an_event, within
@@ -163,14 +163,7 @@ async def test_a_worker_that_stops_is_told_of_nothing_more_and_passes_on_what_it
 
 async def test_of_many_settlements_some_are_written_in_one_call(one: Topology, monkeypatch: pytest.MonkeyPatch):
     """All were, and with a thousand the script could not write its hashes, so the partition stood still."""
-    turn = deliveries.turn
-    sizes = []
-
-    async def noted(partition: Partition, settled: Sequence[Settled], *words: object, **named: object) -> Turn:
-        sizes.append(len(settled))
-        return await turn(partition, settled, *words, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(deliveries, "turn", noted)
+    sizes = _settled_by_calls(monkeypatch)
     monkeypatch.setattr(deliveries, "SETTLED_MAX", 3)
     async with a_bus(one, worker_threads=16) as bus, Receiver(delay_s=0.1) as receiver:
         await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0, max=1, concurrency=16)
@@ -179,3 +172,42 @@ async def test_of_many_settlements_some_are_written_in_one_call(one: Topology, m
         await _until(lambda: jobs.counts(bus.partitions.home), lambda found: found["main", "index"] == 0)
 
     assert max(sizes) == 3
+
+
+async def test_small_batches_that_are_under_way_together_are_settled_together(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    """Some ended while a call was under way, and went with the next one alone: twice as many calls, from then on."""
+    sizes = _settled_by_calls(monkeypatch)
+    monkeypatch.setattr(deliver, "_GATHER_S", 60)
+    async with a_bus(one) as bus, Receiver() as receiver:
+        await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0, max=1, concurrency=4)
+        await bus.publish(await bus.token("publisher"), [an_event(n) for n in range(40)])
+        await receiver.until_events(40)
+
+    # A bell may have hurried one or two.
+    assert sizes.count(4) >= 8
+
+
+async def test_large_batches_do_not_wait_for_all_that_are_under_way(one: Topology, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deliver, "_GATHER_S", 60)
+    async with a_bus(one) as bus, Receiver(plan=lambda n: "hang" if n in (1, 2) else 200) as receiver:
+        await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0, max=1, concurrency=4)
+
+        large = [an_event(n, data="x" * 10_000) for n in range(20)]
+        await bus.publish(await bus.token("publisher"), large)
+
+        await receiver.until_events(18)
+
+
+def _settled_by_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How much each call settles."""
+    turn = deliveries.turn
+    sizes = []
+
+    async def noted(partition: Partition, settled: Sequence[Settled], *words: object, **named: object) -> Turn:
+        sizes.append(len(settled))
+        return await turn(partition, settled, *words, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(deliveries, "turn", noted)
+    return sizes

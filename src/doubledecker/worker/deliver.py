@@ -34,9 +34,11 @@ _LAST_TRIES = 3
 _ERROR_DELAY_MS = 5_000
 # Slots offered in one call: enough to keep busy, few enough that an idle call costs next to nothing.
 _OFFER_MAX = 16
-# Calls that end within this time are settled together, while others are under way; so many at most.
+# Small batches that end within this time are settled together, so many at most, while others are under way: a call
+# costs Redis as much as two of them. Large ones are settled by halves: Redis works for one, receivers for the other.
 _GATHER_S = 0.001
 _GATHER_MAX = 16
+_LARGE_BYTES = 16_384
 # Failing receivers together hold no more of a worker's slots than this share.
 PROBE_SHARE = 0.3
 
@@ -71,14 +73,46 @@ class _Lane:
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
     # What slots have done: they are free once that is settled.
     settled: list[_Done] = field(default_factory=list)
+    # Until when the first of it waits for others to end.
+    gathering: asyncio.TimerHandle | None = None
     # Slots that it was given after it had waited for them.
     slots: list[str] = field(default_factory=list)
     running: int = 0
     # It looked, and more failing receivers may have been due than it had probes for.
     lacks_probes: bool = False
 
+    @property
+    def is_to_settle(self) -> bool:
+        """Whether what has ended waits for nothing else to end."""
+        ended = len(self.settled)
+        if self.running == 0 or ended >= _GATHER_MAX or self.gathering is None:
+            return True
+        return ended >= self.running and sum([each.job.size_bytes for each, _ in self.settled]) >= _LARGE_BYTES
+
     def look(self) -> None:
         self.state = _State.LOOKING
+        self.wanted.set()
+
+    def gather(self, done: _Done) -> None:
+        """Settle with the next call: now if nothing else is under way, else with what ends in the next moment."""
+        self.settled.append(done)
+        if len(self.settled) == 1:
+            self.gathering = asyncio.get_running_loop().call_later(_GATHER_S, self._end_gathering)
+        if self.is_to_settle:
+            self.wanted.set()
+
+    def take_settled(self) -> list[_Done]:
+        """What the next call settles."""
+        taken, self.settled = self.settled[: deliveries.SETTLED_MAX], self.settled[deliveries.SETTLED_MAX :]
+        if self.gathering is not None:
+            self.gathering.cancel()
+            self.gathering = None
+        if self.settled:
+            self.wanted.set()
+        return taken
+
+    def _end_gathering(self) -> None:
+        self.gathering = None
         self.wanted.set()
 
 
@@ -132,9 +166,10 @@ class Deliveries:
     async def _serve(self, lane: _Lane) -> None:
         while not self._is_stopping or self._running or lane.settled:
             await self._sleep(lane)
-            settled, lane.settled = lane.settled[: deliveries.SETTLED_MAX], lane.settled[deliveries.SETTLED_MAX :]
-            if lane.settled:
-                lane.wanted.set()
+            # Jobs may have been started since something ended: then that waits for these.
+            if lane.state is _State.ASLEEP and not lane.slots and not lane.is_to_settle:
+                continue
+            settled = lane.take_settled()
             freed = [each.job.slot for each, _ in settled]
             slots = [] if self._is_stopping else self._slots_for(lane, freed)
             if settled or slots or lane.state is _State.LOOKING:
@@ -160,7 +195,7 @@ class Deliveries:
         await self._insist(lane, partial(self._registry.catch_up, turn.version))
         for job in turn.jobs:
             if self._is_stopping:
-                self._settle(lane, Settled(job, RETURNED), None)
+                lane.gather((Settled(job, RETURNED), None))
             else:
                 self._start(lane, job)
         # Logged last: the receivers of the next jobs need not wait for it.
@@ -259,15 +294,7 @@ class Deliveries:
         finally:
             lane.running -= 1
             self._spare(int(job.is_probe))
-            self._settle(lane, settled, attempted)
-
-    def _settle(self, lane: _Lane, settled: Settled, attempted: Attempted | None) -> None:
-        """With the lane's next call: now if nothing else is under way, else with what ends in the next moment."""
-        lane.settled.append((settled, attempted))
-        if lane.running == 0 or len(lane.settled) >= _GATHER_MAX:
-            lane.wanted.set()
-        elif len(lane.settled) == 1:
-            asyncio.get_running_loop().call_later(_GATHER_S, lane.wanted.set)
+            lane.gather((settled, attempted))
 
     async def _look_for(self, token: str) -> Settlement:
         """What becomes of a job whose receiver this process does not know: it may be new, or gone.
