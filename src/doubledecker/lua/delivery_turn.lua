@@ -189,8 +189,9 @@ local function open(bid, token)
     redis.call("SREM", current(token), bid)
     current_of[token] = "none"
   end
-  local parts = redis.call("LRANGE", batch(bid), 0, 5)
-  if #parts > 5 then
+  local parts = redis.call("LRANGE", batch(bid), 0, 4)
+  -- One event is in one piece.
+  if #parts > 4 and parts[4] ~= "1" and redis.call("LLEN", batch(bid)) > 5 then
     given_bytes = given_bytes + tonumber(redis.call("HGET", sizes, bid) or 0)
     return {unpack(parts, 1, 4)}
   end
