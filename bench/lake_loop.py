@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from doubledecker.lake import checkpoints, commits
+from doubledecker.lake import commits, snapshots
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline.lake import tables, versions
@@ -54,7 +54,7 @@ def main() -> None:
 def _round(table: LakeTable, number: int) -> None:
     seen = versions.of(table, partitions=1)
     at_ms = _BEGAN_MS + number * _PACE_MS
-    table.commit(seen, [_file(number, number)], checkpoints.reaches({0: EntryId(at_ms, 0)}))
+    table.commit(seen, [_file(number, number)], snapshots.reaches({0: EntryId(at_ms, 0)}))
     now = versions.of(table, partitions=1)
     assert now.size.files == seen.size.files + 1
     assert now.parts(since=moment.from_ms(at_ms) - timedelta(minutes=5), topics={f"topic_{number % _TOPICS}"})

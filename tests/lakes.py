@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from doubledecker.lake import arrow, checkpoints, event_history, queries, reads, rows
+from doubledecker.lake import arrow, event_history, queries, reads, rows, snapshots
 from doubledecker.lake.event_history import EventHistory
 from doubledecker.lake.queries import Found
 from doubledecker.lake.reads import Reader
 from doubledecker.model import search
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
-from doubledecker.pipeline.erase import rewrite
+from doubledecker.pipeline.erase import eraser
 from doubledecker.pipeline.lake import files, tables, versions
 from doubledecker.pipeline.land import journal_reader, landing
 from doubledecker.pipeline.land.journal_reader import Access
@@ -31,7 +31,7 @@ def land_entry(root: str, name: str, entry: JournalEntry) -> None:
     """Write an entry of a journal to its table as a file of its own, without a bus."""
     table = landing.table_of(root, name)
     batch = arrow.to_batch(rows.layout(name), [entry], partition=0)
-    table.commit(table.open(), list(files.write(table, [batch])), checkpoints.reaches({0: EntryId.parse(entry.id)}))
+    table.commit(table.open(), list(files.write(table, [batch])), snapshots.reaches({0: EntryId.parse(entry.id)}))
 
 
 class PlainLake:
@@ -46,12 +46,12 @@ class PlainLake:
         """A round of landing; the bus is told, and trims when somebody has it do so."""
         table = landing.table_of(self.root, name)
         opened = table.open()
-        begin = checkpoints.landed(opened, self.access.partitions)
+        begin = snapshots.landed(opened, self.access.partitions)
         slices = landing.plan(begin, await journal_reader.extents(self.access, name, begin), cores=1)
         if slices:
             written = await asyncio.to_thread(self._write, name, slices)
-            table.commit(opened, written, checkpoints.reaches(landing._ends(slices)))
-        reached = checkpoints.landed(table.open(), self.access.partitions)
+            table.commit(opened, written, snapshots.reaches(landing._ends(slices)))
+        reached = snapshots.landed(table.open(), self.access.partitions)
         await landing._confirm(self.access, name, self.archive, reached)
         return reached
 
@@ -64,7 +64,7 @@ class PlainLake:
         """Rewrite every file of `events` without what is erased, and delete the old ones, as an erasure does."""
         table = landing.table_of(self.root, "events")
         parts = tables.parts(table.open())
-        written = [file for part in parts for file in rewrite._write_again(part, table=table, erasure=erasure)]
+        written = [file for part in parts for file in eraser._write_again(part, table=table, erasure=erasure)]
         assert versions.swap(table, parts, written)
         table.open().vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=False)
 

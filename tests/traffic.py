@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from random import Random
 
-from doubledecker.lake import arrow, checkpoints, rows
+from doubledecker.lake import arrow, rows, snapshots
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.uid import event_id
 from doubledecker.pipeline.lake import files
@@ -19,7 +19,7 @@ def land(root: str, name: str, entries: Sequence[JournalEntry], *, partition: in
     """Commit entries as one round of landing does."""
     table = landing.table_of(root, name)
     batch = arrow.to_batch(rows.layout(name), entries, partition=partition)
-    table.commit(table.open(), list(files.write(table, [batch])), checkpoints.reaches({partition: last(entries)}))
+    table.commit(table.open(), list(files.write(table, [batch])), snapshots.reaches({partition: last(entries)}))
 
 
 def last(entries: Sequence[JournalEntry]) -> EntryId:

@@ -11,7 +11,7 @@ import pytest
 from cli.commands import Up, an_up, run
 from doubledecker.cli import search
 from doubledecker.errors import ReadTooLarge
-from doubledecker.lake import arrow, checkpoints, reads, rows
+from doubledecker.lake import arrow, reads, rows, snapshots
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
 from doubledecker.pipeline.erase import tombstones
@@ -68,9 +68,7 @@ def a_lake(root: Path) -> None:
     entries = [JournalEntry(f"{1_600_000_000_000 + n}-0", (("p", line % (n, n)),)) for n in range(3)]
     table = landing.table_of(str(root), "events")
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
-    table.commit(
-        table.open(), list(files.write(table, [batch])), checkpoints.reaches({0: EntryId.parse(entries[-1].id)})
-    )
+    table.commit(table.open(), list(files.write(table, [batch])), snapshots.reaches({0: EntryId.parse(entries[-1].id)}))
 
 
 def test_lake_and_journal_are_searched_without_spark(bus: Up, tmp_path: Path):

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from doubledecker.errors import BusAway
 from doubledecker.model.queue import RegisteredQueue
-from doubledecker.queues.bell import Bell
-from doubledecker.queues.ring import Rings
+from doubledecker.queues.ring import Bell, Rings
 from doubledecker.store.partitions import wait_for
 from doubledecker.store.queues import LeasedMessage
 

@@ -5,7 +5,7 @@ It says on standard output what it is about to do and what it has done, so that 
 
 import sys
 
-from doubledecker.lake import arrow, checkpoints, rows
+from doubledecker.lake import arrow, rows, snapshots
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline.lake import files, maintenance, tables, versions
 from doubledecker.pipeline.land import landing
@@ -26,12 +26,12 @@ def main(root: str) -> None:
     table = landing.table_of(root, "events")
     for _ in range(ROUNDS_MAX):
         seen = versions.of(table, partitions=1)
-        first = max(0, checkpoints.landed(seen, 1)[0].ms - BEGAN_MS + 1)
+        first = max(0, snapshots.landed(seen, 1)[0].ms - BEGAN_MS + 1)
         numbers = range(first, first + EVENTS)
         entries = [JournalEntry(f"{BEGAN_MS + number}-0", (("p", LINE % (number, number)),)) for number in numbers]
         batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
         say("landing")
-        table.commit(seen, files.write(table, [batch]), checkpoints.reaches({0: EntryId(BEGAN_MS + numbers[-1], 0)}))
+        table.commit(seen, files.write(table, [batch]), snapshots.reaches({0: EntryId(BEGAN_MS + numbers[-1], 0)}))
         say(f"landed {numbers[-1]}")
         versions.shorten(table, commits_min=COMMITS_MIN)
         say("tended")

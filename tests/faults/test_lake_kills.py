@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from doubledecker.lake import checkpoints
+from doubledecker.lake import snapshots
 from doubledecker.store import die_with_parent
 from faults.tended_lake import BEGAN_MS
 
@@ -49,7 +49,7 @@ async def test_marks_and_events_survive_kills_while_the_log_is_cleaned_up(tmp_pa
         if landed < 0:
             continue
         table = DeltaTable(tmp_path / "events")
-        last = checkpoints.landed(table, 1)[0].ms - BEGAN_MS
+        last = snapshots.landed(table, 1)[0].ms - BEGAN_MS
         ids = sorted(pa.table(table.scan())["id"].to_pylist())
 
         # A commit may be whole before the process could say so.

@@ -13,7 +13,7 @@ import pytest
 
 import recount
 from cli.commands import children
-from doubledecker.lake import checkpoints
+from doubledecker.lake import snapshots
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.metrics import measures
@@ -30,11 +30,11 @@ KILLS = 2
 
 
 def measured(ground: Ground) -> dict[int, EntryId]:
-    return checkpoints.landed(measures.table_of(str(ground.lake), "events").open(), PARTITIONS)
+    return snapshots.landed(measures.table_of(str(ground.lake), "events").open(), PARTITIONS)
 
 
 def landed(ground: Ground) -> dict[int, EntryId]:
-    return checkpoints.landed(landing.table_of(str(ground.lake), "events").open(), PARTITIONS)
+    return snapshots.landed(landing.table_of(str(ground.lake), "events").open(), PARTITIONS)
 
 
 async def until_measuring(ground: Ground) -> None:

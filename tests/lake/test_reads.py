@@ -10,7 +10,7 @@ import pytest
 import mixed
 from conftest import Topology
 from doubledecker.errors import LakeUnfit, ReadTooLarge
-from doubledecker.lake import arrow, checkpoints, engine, rows, snapshots
+from doubledecker.lake import arrow, engine, rows, snapshots
 from doubledecker.lake.queries import Found
 from doubledecker.lake.snapshots import TableSnapshot
 from doubledecker.model.entry_id import EntryId
@@ -261,7 +261,7 @@ def an_old_table(root: str, names: list[str]) -> None:
         JournalEntry(f"{1_794_740_000_000 + n}-0", (("p", line % (n, id_.encode())),)) for n, id_ in enumerate(names)
     ]
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
-    old.commit(old.open(), list(files.write(old, [batch])), checkpoints.reaches({0: EntryId.parse(entries[-1].id)}))
+    old.commit(old.open(), list(files.write(old, [batch])), snapshots.reaches({0: EntryId.parse(entries[-1].id)}))
 
 
 async def test_a_lake_of_an_older_version_is_searched_whole(one: Topology, tmp_path: Path):

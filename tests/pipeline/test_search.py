@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from conftest import Topology
 from doubledecker.errors import LakeUnfit
-from doubledecker.lake import arrow, checkpoints, queries, rows, snapshots
+from doubledecker.lake import arrow, queries, rows, snapshots
 from doubledecker.lake.engine import opened, select_files
 from doubledecker.lake.queries import Query
 from doubledecker.model import where
@@ -81,9 +81,7 @@ def a_table(root: str, texts: Sequence[bytes] = DATA) -> None:
         entries.append(JournalEntry(f"{1_794_740_000_000 + n}-0", (("p", line % (n, n, key + tenant, data)),)))
     table = landing.table_of(root, "events")
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
-    table.commit(
-        table.open(), list(files.write(table, [batch])), checkpoints.reaches({0: EntryId.parse(entries[-1].id)})
-    )
+    table.commit(table.open(), list(files.write(table, [batch])), snapshots.reaches({0: EntryId.parse(entries[-1].id)}))
 
 
 def test_a_condition_means_the_same_with_and_without_spark(spark: SparkSession, tmp_path: Path):

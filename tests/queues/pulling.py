@@ -12,8 +12,7 @@ from doubledecker.model.event import AcceptedEvent, encode
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.routing import Route
 from doubledecker.model.token import Caller
-from doubledecker.queues.bell import Bell
-from doubledecker.queues.ring import Rings
+from doubledecker.queues.ring import Bell, Rings
 from doubledecker.store import events
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partitions

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doubledecker.queues.shares import RingState, divide, virtual_time
+from doubledecker.queues.ring import RingState, divide, virtual_time
 
 some_standing = st.builds(
     RingState,

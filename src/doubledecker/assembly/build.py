@@ -19,8 +19,7 @@ from doubledecker.delivery.health import Health, Points
 from doubledecker.delivery.verdict import RetrySchedule
 from doubledecker.errors import BusAway, ServerUnfit
 from doubledecker.model.quota import Quotas
-from doubledecker.queues.bell import Bell
-from doubledecker.queues.ring import Rings
+from doubledecker.queues.ring import Bell, Rings
 from doubledecker.store import migration
 from doubledecker.store import partitions as store
 from doubledecker.store import registry as topics

@@ -13,11 +13,11 @@ from doubledecker.cli.options import as_caller as _as_caller
 from doubledecker.cli.options import as_json as _json
 from doubledecker.cli.options import as_root as _as_root
 from doubledecker.cli.options import at_bus as _bus
+from doubledecker.cli.options import is_sure as _is_sure
 from doubledecker.cli.options import processes as _processes
 from doubledecker.cli.queue.commands import queue
 from doubledecker.cli.replay.commands import erase, replay, replays
 from doubledecker.cli.simulate.simulate import simulate
-from doubledecker.cli.topic_group import topic
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _watch() -> None:
 @cli.command("demo", hidden=True)
 def _demo() -> None:
     """Publish and subscribe to the bus on this machine, to have something to look at."""
-    from doubledecker.cli.demo import demo  # noqa: PLC0415 - the client is slow to import
+    from doubledecker.cli.up import demo  # noqa: PLC0415 - the client is slow to import
 
     demo.demo()
 
@@ -249,6 +249,43 @@ def revoke(id: str, bus: str | None, data: Path | None, *, yes: bool) -> None:  
     clients.revoke_token(bus, data, id, is_sure=yes)
 
 
+@cli.group()
+def topic() -> None:
+    """List topics, give them to other clients, delete them."""
+
+
+@topic.command("list")
+@_as_root
+@_json
+def _list_topics(bus: str | None, data: Path | None, *, as_json: bool) -> None:
+    """List the topics and who owns them."""
+    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+
+    clients.list_topics(bus, data, as_json=as_json)
+
+
+@topic.command("give")
+@click.argument("topic")
+@click.argument("id")
+@_as_root
+def _give_topic(topic: str, id: str, bus: str | None, data: Path | None) -> None:  # noqa: A002 - click shows the argument's name
+    """Make the client with the token ID the owner of TOPIC. Its subscriptions and its count stay."""
+    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+
+    clients.give_topic(bus, data, topic, id)
+
+
+@topic.command("delete")
+@click.argument("topic")
+@_is_sure
+@_as_root
+def _delete_topic(topic: str, bus: str | None, data: Path | None, *, yes: bool) -> None:
+    """Forget TOPIC. The subscriptions to it end, and the next client that publishes on it owns it."""
+    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+
+    clients.delete_topic(bus, data, topic, is_sure=yes)
+
+
 @cli.command()
 @click.argument("topic")
 @click.argument("type")
@@ -271,7 +308,6 @@ def publish(bus: str | None, secret: str | None, data: str | None, **fields: str
 
 
 cli.add_command(queue)
-cli.add_command(topic)
 cli.add_command(replay)
 cli.add_command(replays)
 cli.add_command(erase)

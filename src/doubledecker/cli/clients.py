@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from doubledecker import clock
-from doubledecker.cli import connection, table, words
+from doubledecker.cli import folder, words
 from doubledecker.errors import NotFound
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def create_token(bus: str | None, data: Path | None, name: str) -> None:
     """Print the secret, this once."""
-    with connection.connected(bus, data) as remote:
+    with folder.connected(bus, data) as remote:
         created = remote.create_token(name)
     click.echo(f"Made {created.id}. Its secret is shown this once:", err=True)
     click.echo(created.token)
@@ -26,20 +26,20 @@ def create_token(bus: str | None, data: Path | None, name: str) -> None:
 
 def list_tokens(bus: str | None, data: Path | None, *, as_json: bool) -> None:
     """Print names and ids."""
-    with connection.connected(bus, data) as remote:
+    with folder.connected(bus, data) as remote:
         rows = remote.tokens()
     if as_json:
         click.echo(json.dumps([_token_row(row) for row in rows]))
         return
     cells = [[row.id, row.name, words.moment(row.created_at), _former(row.former_until)] for row in rows]
-    table.show(["id", "name", "created", "former secret"], cells)
+    words.show(["id", "name", "created", "former secret"], cells)
     if not rows:
         click.echo("There are no tokens; make one with `doubledecker token create NAME`", err=True)
 
 
 def rotate_token(bus: str | None, data: Path | None, id_: str, *, overlap_s: int) -> None:
     """Replace a client's secret and print the new one, this once."""
-    with connection.connected(bus, data) as remote:
+    with folder.connected(bus, data) as remote:
         _check_known(remote, id_)
         rotated = remote.rotate_token(id_, overlap_s=overlap_s)
     until = "no longer works" if rotated.former_until is None else f"works until {words.moment(rotated.former_until)}"
@@ -49,7 +49,7 @@ def rotate_token(bus: str | None, data: Path | None, id_: str, *, overlap_s: int
 
 def revoke_token(bus: str | None, data: Path | None, id_: str, *, is_sure: bool) -> None:
     """Forget one client."""
-    with connection.connected(bus, data) as remote:
+    with folder.connected(bus, data) as remote:
         _check_known(remote, id_)
         if not is_sure:
             question = f"Revoke 1 token, {id_}? Its subscriber, and the events that wait for it, end with it."
@@ -60,27 +60,27 @@ def revoke_token(bus: str | None, data: Path | None, id_: str, *, is_sure: bool)
 
 def list_topics(bus: str | None, data: Path | None, *, as_json: bool) -> None:
     """Print the topics, who owns them, and how many events they had."""
-    with connection.connected(bus, data) as remote:
+    with folder.connected(bus, data) as remote:
         if as_json:
             click.echo(remote.request("GET", "/topics"))
             return
         rows = remote.topics()
     shown = [[row.name, row.publisher, row.publisher_id, f"{row.events:,}"] for row in rows]
-    table.show(["topic", "owner", "owner's id", "events"], shown)
+    words.show(["topic", "owner", "owner's id", "events"], shown)
     if not rows:
         click.echo("There are no topics; the first client to publish on one owns it", err=True)
 
 
 def give_topic(bus: str | None, data: Path | None, name: str, id_: str) -> None:
     """Make another client the owner of a topic."""
-    with connection.connected(bus, data) as remote:
+    with folder.connected(bus, data) as remote:
         remote.give_topic(name, id_)
     click.echo(f"Topic {name} belongs to {id_}", err=True)
 
 
 def delete_topic(bus: str | None, data: Path | None, name: str, *, is_sure: bool) -> None:
     """Forget a topic, having said what ends with it."""
-    with connection.connected(bus, data) as remote:
+    with folder.connected(bus, data) as remote:
         if all(row.name != name for row in remote.topics()):
             raise NotFound(f"no topic named {name!r}; `doubledecker topic list` shows them")
         if not is_sure:
@@ -102,7 +102,7 @@ def parse_data(text: str) -> msgspec.Raw:
 
 def publish(bus: str | None, token: str, event: "Publication") -> None:
     """Publish one event and print its id."""
-    with connection.connected(bus, None, token) as remote:
+    with folder.connected(bus, None, token) as remote:
         click.echo(remote.publish(**event))
 
 

@@ -16,15 +16,16 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
+from doubledecker import client
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly import spark_conf
 from doubledecker.assembly.settings import Settings
-from doubledecker.errors import BusAway, LakeUnfit, SettingInvalid
+from doubledecker.errors import BusAway, LakeUnfit, Refused, SettingInvalid
 from doubledecker.store import private
 
 DEFAULT = Path(".data")
@@ -146,3 +147,54 @@ def _announced(folder: Path | None, name: str) -> str | None:
         if folder is None:
             return None
         raise BusAway(f"no bus runs on {folder}; start one with `doubledecker up --data {folder}`") from error
+
+
+# A command's way to a running bus: the client as whoever asks, and its errors as lines that say what to do next.
+
+DEFAULT_URL = "http://127.0.0.1:17890"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a bus is, and the secret that says who asks."""
+
+    url: str
+    secret: str
+
+
+def address_of(bus: str | None, data: Path | None, secret: str | None = None) -> Address:
+    """The bus that is named, or that of the folder; with the key of whoever asks, or the root key."""
+    where = bus or find_bus(data) or DEFAULT_URL
+    return Address(where, secret or reading.read(os.environ).root_key or read_root_key(data or DEFAULT))
+
+
+@contextlib.contextmanager
+def connected(bus: str | None, data: Path | None, secret: str | None = None) -> Iterator["client.Bus"]:
+    """The client at that bus. It asks once: whoever typed a command is told at once that no bus is there."""
+    address = address_of(bus, data, secret)
+    with explained(address.url), client.Bus(address.url, address.secret, patience_s=0) as remote:
+        yield remote
+
+
+@contextlib.contextmanager
+def explained(url: str) -> Iterator[None]:
+    """Raise the client's errors as those of a command."""
+    try:
+        yield
+    except client.Unauthenticated as error:
+        raise Refused(f"the bus at {url} does not know this key; pass the right one, or another --bus") from error
+    except client.Refused as error:
+        raise Refused(error.detail) from error
+    except client.NotABus as error:
+        raise BusAway(f"{error}; check --bus") from error
+    except client.BusAway as error:
+        way = (
+            "start one with `doubledecker up`, or pass --bus"
+            if error.status is None
+            else "try again, or look at its log"
+        )
+        raise BusAway(f"{error}; {way}") from error
+    except client.AddressInvalid as error:
+        raise click.UsageError(f"--bus is {url!r}; it must be a URL like {DEFAULT_URL}") from error
+    except client.ClientError as error:
+        raise Refused(str(error)) from error

@@ -18,7 +18,7 @@ from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus import lag
 from doubledecker.bus.lag import Lag
-from doubledecker.cli import folder, table, words
+from doubledecker.cli import folder, words
 from doubledecker.cli import status as showing
 from doubledecker.errors import BusAway, SettingInvalid, SparkUnfit
 from doubledecker.model.step import StepReport
@@ -83,7 +83,7 @@ def show_sources(*, data: Path | None, as_json: bool) -> None:
         click.echo(json.dumps([asdict(source) for source in wanted.all]))
         return
     titles = ["source", "format", "from", "mode", "publisher", "topic", "type"]
-    table.show(titles, [_source_row(source) for source in wanted.all])
+    words.show(titles, [_source_row(source) for source in wanted.all])
     if not wanted.all:
         click.echo(f"There are no sources; docs/pipeline.md tells how to write {folder.SOURCES}", err=True)
 
@@ -115,7 +115,7 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     click.echo(_headline(state))
     if state.steps:
         titles = ["step", "state", "rows", "rows/s", "lag", "caught up", "refused", "table", "files", "last error"]
-        table.show(titles, [_row(name, step, lags.get(name)) for name, step in state.steps.items()])
+        words.show(titles, [_row(name, step, lags.get(name)) for name, step in state.steps.items()])
     for name, step in state.steps.items():
         if len(step.error) > _ERROR_SHOWN:
             click.echo(f"{name}: {step.error}", err=True)

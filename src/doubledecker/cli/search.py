@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from doubledecker.assembly.settings import Settings
-from doubledecker.cli import folder, table
+from doubledecker.cli import folder, words
 from doubledecker.errors import BadRequest, BusAway, LakeUnfit, ReadTooLarge
 from doubledecker.model import search as searching
 from doubledecker.model.event import EVENT_ID, ID_LENGTH_MAX
@@ -131,7 +131,7 @@ async def _read(
 
 
 def _show(names: tuple[str, ...], found: Found) -> None:
-    table.show(names, [[_cell(row[name]) for name in names] for row in found])
+    words.show(names, [[_cell(row[name]) for name in names] for row in found])
 
 
 def _cell(value: object) -> str:

@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -14,12 +16,116 @@ from doubledecker import clock
 from doubledecker.assembly import build
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus import overview, usage
+from doubledecker.bus import overview, telemetry, usage
 from doubledecker.bus.overview import Overview, ServerMemory, SubscriberView
 from doubledecker.bus.usage import QuotaUsage, Use
-from doubledecker.cli import folder, table, trail, words
+from doubledecker.cli import folder, words
 from doubledecker.errors import BusAway
 from doubledecker.store import partitions, processes
+
+# What a series of overviews tells: rates, latency quantiles and sparklines. Pure, so that a test needs no bus.
+
+KEPT_S = 60
+# Long enough that a number does not flicker, short enough that a change shows.
+CALM_MS = 4_000
+LATENCY_MS = 10_000
+_LATENCY = "latency.batches.last_attempt"
+_BARS = "▁▂▃▄▅▆▇█"
+
+Measure = Callable[[Overview], int]
+
+
+class Trail:
+    """The overviews of the last minute."""
+
+    def __init__(self) -> None:
+        self._views: deque[Overview] = deque(maxlen=KEPT_S + 1)
+
+    @property
+    def last(self) -> Overview | None:
+        return self._views[-1] if self._views else None
+
+    def add(self, view: Overview) -> None:
+        self._views.append(view)
+
+    def rate(self, measure: Measure, *, over_ms: int = CALM_MS) -> float:
+        """By how much a counter grew a second, lately."""
+        if self.last is None:
+            return 0.0
+        return per_second(measure, self._before(over_ms), self.last)
+
+    def rates(self, measure: Measure) -> list[float]:
+        """The same for each moment of the last minute."""
+        return [per_second(measure, former, latter) for former, latter in pairwise(self._views)]
+
+    def levels(self, measure: Measure) -> list[float]:
+        """A gauge at each moment of the last minute."""
+        return [float(measure(view)) for view in self._views]
+
+    def latency_ms(self, share: float) -> float | None:
+        """Within how long this share of the batches delivered lately were delivered; None when there were none."""
+        if self.last is None:
+            return None
+        before = self._before(LATENCY_MS).counters
+        names = {str(le): telemetry.counter(_LATENCY, le=str(le)) for le in (*telemetry.LATENCY_MS, "+Inf")}
+        return quantile({le: self.last.counters.get(n, 0) - before.get(n, 0) for le, n in names.items()}, share)
+
+    def _before(self, over_ms: int) -> Overview:
+        since = self._views[-1].at - over_ms
+        return next(view for view in self._views if view.at >= since)
+
+
+def per_second(measure: Measure, former: Overview, latter: Overview) -> float:
+    """How fast a counter grew between two looks; one that shrank was lost and began anew."""
+    took_s = (latter.at - former.at) / 1000
+    return max(0, measure(latter) - measure(former)) / took_s if took_s > 0 else 0.0
+
+
+def published(view: Overview) -> int:
+    return view.total("events.published")
+
+
+def delivered(view: Overview) -> int:
+    """Events in successful deliveries, over all subscribers that are or were."""
+    return sum(value for field, value in view.counters.items() if _is_delivered(field))
+
+
+def waiting(view: Overview) -> int:
+    return view.events_waiting
+
+
+def sent_to(token: str) -> Measure:
+    """Events delivered to one subscriber."""
+    return lambda view: sum(each.sent for each in view.subscribers if each.subscriber.token == token)
+
+
+def quantile(counts: dict[str, int], share: float) -> float | None:
+    """A quantile of a histogram, taking each bucket as evenly filled; infinite when it lies beyond the last bucket."""
+    total = sum(counts.values())
+    if total <= 0:
+        return None
+    wanted = total * share
+    below, floor = 0, 0
+    for le in telemetry.LATENCY_MS:
+        inside = counts.get(str(le), 0)
+        if inside and below + inside >= wanted:
+            return floor + (le - floor) * (wanted - below) / inside
+        below, floor = below + inside, le
+    return float("inf")
+
+
+def sparkline(values: Sequence[float], *, width: int) -> str:
+    """The last values as bars from zero to the highest; nothing at all is a flat line."""
+    shown = values[-width:]
+    highest = max(shown, default=0)
+    if highest <= 0:
+        return _BARS[0] * len(shown)
+    return "".join(_BARS[round(value / highest * (len(_BARS) - 1))] for value in shown)
+
+
+def _is_delivered(field: str) -> bool:
+    return field.startswith("delivery.events:") and ("outcome", "delivered") in telemetry.parse(field).labels
+
 
 _START = "start one with `doubledecker pipeline run`"
 _NAMED_MAX = 5  # what fits a line
@@ -50,12 +156,12 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({**_as_json(view), **_usage_as_json(seen)}))
         return
-    table.show(["bus", ""], [*_totals(view), *_used_together(seen)])
+    words.show(["bus", ""], [*_totals(view), *_used_together(seen)])
     click.echo()
     titles = ["subscriber", "tier", "health", "points", "waiting", "in flight", "failures", "sent", "oldest"]
-    table.show(titles, [_row(each, view.at) for each in view.subscribers])
+    words.show(titles, [_row(each, view.at) for each in view.subscribers])
     click.echo()
-    table.show(["client", *_BOUNDS.values()], [_bounds_row(seen), *map(_use_row, _nearest(seen))])
+    words.show(["client", *_BOUNDS.values()], [_bounds_row(seen), *map(_use_row, _nearest(seen))])
     if not view.subscribers:
         click.echo("There are no subscribers; a client makes one with POST /subscription", err=True)
     if view.memory_state != "ok":
@@ -99,8 +205,8 @@ async def _read(settings: Settings) -> tuple[Overview, QuotaUsage]:
 
 def _totals(view: Overview) -> list[list[str]]:
     return [
-        ["published", f"{trail.published(view):,}"],
-        ["delivered", f"{trail.delivered(view):,}"],
+        ["published", f"{published(view):,}"],
+        ["delivered", f"{delivered(view):,}"],
         ["waiting", f"{view.events_waiting:,}"],
         ["oldest", words.age(_age_ms(view.oldest_at, view.at))],
         ["worker slots", str(view.slots_alive)],
@@ -139,8 +245,8 @@ def _state(each: SubscriberView) -> str:
 def _as_json(view: Overview) -> dict[str, object]:
     return {
         "at": view.at,
-        "published": trail.published(view),
-        "delivered": trail.delivered(view),
+        "published": published(view),
+        "delivered": delivered(view),
         "waiting": view.events_waiting,
         "oldest_ms": _age_ms(view.oldest_at, view.at),
         "worker_slots": view.slots_alive,

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from doubledecker import client
-from doubledecker.cli import connection, words
-from doubledecker.cli.connection import Address
+from doubledecker.cli import folder, words
+from doubledecker.cli.folder import Address
 from doubledecker.errors import Refused
 
 _RETRY_S = 1.0
@@ -49,7 +49,7 @@ def tail(bus: str | None, data: Path | None, secret: str | None, wanted: TailReq
     """Print events until there are enough, or for ever."""
     console = Console()
     show = click.echo if as_json or not console.is_terminal else _Table(console).show
-    follower = _Follower(connection.find(bus, data, secret), wanted)
+    follower = _Follower(folder.address_of(bus, data, secret), wanted)
     try:
         asyncio.run(follower.follow(show))
     except KeyboardInterrupt:
@@ -70,7 +70,7 @@ class _Follower:
 
     async def follow(self, show: Callable[[str], None]) -> None:
         url, secret = self._address.url, self._address.secret
-        with connection.explained(url):
+        with folder.explained(url):
             async with client.AsyncBus(url, secret, patience_s=0) as bus:
                 while not await self._read(bus, show):  # noqa: ASYNC110 - another process sets no Event
                     await asyncio.sleep(_RETRY_S)

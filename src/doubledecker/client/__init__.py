@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from doubledecker.client.backoff import Backoff
     from doubledecker.client.blocking import BlockingMessage
-    from doubledecker.client.bus import AsyncBus, Published
+    from doubledecker.client.bus import AsyncBus, Published, Streamed
     from doubledecker.client.errors import (
         AddressInvalid,
         BusAway,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     )
     from doubledecker.client.message import Event, Message, Undecoded
     from doubledecker.client.queue import AsyncQueue, Facet
-    from doubledecker.client.stream import Streamed
     from doubledecker.client.sync import Bus
     from doubledecker.client.views import (
         DeadLetter,
@@ -87,6 +86,7 @@ _HOMES = {
     "bus": (
         "AsyncBus",
         "Published",
+        "Streamed",
     ),
     "errors": (
         "AddressInvalid",
@@ -114,7 +114,6 @@ _HOMES = {
         "AsyncQueue",
         "Facet",
     ),
-    "stream": ("Streamed",),
     "sync": ("Bus",),
     "views": (
         "DeadLetter",

@@ -2,19 +2,73 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, Unpack, cast
 
 import msgspec
 
-from doubledecker.client import stream as streams
 from doubledecker.client.calls import Calls, decode, given, of_receiver, path
 from doubledecker.client.consumer import run_together, stopped_by_signals
-from doubledecker.client.errors import BusAway, ClientError, Refusal, Refused
+from doubledecker.client.errors import BusAway, ClientError, Refusal, Refused, StreamDropped
+from doubledecker.client.message import Event, read_event
 from doubledecker.client.queue import AsyncQueue
-from doubledecker.client.stream import Streamed
 from doubledecker.client.views import IssuedToken, QueueView, ReceiverView, SubscriptionView, TokenView, Topic
+
+# What passes over a bus, as it passes: the frames of `GET /stream`, for as long as one connection lasts.
+
+# The bus sends a heartbeat every 15 s unless set otherwise; two may be lost.
+SILENCE_S_MAX = 45.0
+
+
+class Streamed(msgspec.Struct, frozen=True):
+    """What came over a stream: an event; a gap, where the journal no longer holds events; or only a new position.
+
+    `id` is the position after it: a stream that starts there goes on with what followed. `json` is the event or the
+    gap as the bus wrote it.
+    """
+
+    kind: Literal["event", "gap", "position"]
+    id: str
+    json: str = ""
+
+    @property
+    def event(self) -> Event | None:
+        """The event, if it is one."""
+        return read_event(self.json.encode()) if self.kind == "event" else None
+
+
+class _End(msgspec.Struct):
+    reason: str
+    detail: str
+
+
+async def read_stream(
+    calls: Calls, pattern: str, *, start: str, silence_s_max: float
+) -> AsyncGenerator[Streamed, None]:
+    """All that comes; ends with an error, as a stream has no end."""
+    query = path("stream", **{"pattern": pattern, "from": start})
+    last_id = ""
+    async for lines in _frames(calls.chunks(query, silence_s=silence_s_max)):
+        fields = dict(line.partition(": ")[::2] for line in lines.split("\n"))
+        name, json, last_id = fields.get("event", ""), fields.get("data", ""), fields.get("id", last_id)
+        if name == "dropped":
+            end = decode(json.encode(), _End)
+            raise StreamDropped(end.reason, end.detail)
+        if name == "gap":
+            yield Streamed("gap", last_id, json)
+        else:
+            yield Streamed("event" if json else "position", last_id, json)
+    raise BusAway("the stream ended")
+
+
+async def _frames(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    rest = b""
+    async for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n\n")
+        for frame in whole:
+            yield frame.decode()
+
 
 PATIENCE_S = 10.0
 # A bus that takes longer to say that it is ready is not.
@@ -131,7 +185,7 @@ class AsyncBus:
         return await self._change(receiver, "enable")
 
     async def stream(
-        self, pattern: str = "*", *, start: str = "latest", silence_s_max: float = streams.SILENCE_S_MAX
+        self, pattern: str = "*", *, start: str = "latest", silence_s_max: float = SILENCE_S_MAX
     ) -> AsyncGenerator[Streamed, None]:
         """Follow what is published: events whose `tenant:topic:type` fits a pattern of `*` and `?`, and gaps.
 
@@ -139,7 +193,7 @@ class AsyncBus:
         `id` that came before. It lasts as long as its connection: BusAway is raised when that breaks off or is silent
         for too long, StreamDropped when the bus ends it. A new stream from the last `id` misses nothing.
         """
-        async for each in streams.read(self._calls, pattern, start=start, silence_s_max=silence_s_max):
+        async for each in read_stream(self._calls, pattern, start=start, silence_s_max=silence_s_max):
             yield each
 
     async def _change(self, receiver: str | None, action: str) -> ReceiverView:

@@ -7,10 +7,10 @@ from typing import Any, TypedDict, Unpack
 
 import msgspec
 
-from doubledecker.client import decoding, lease_keeper_process
+from doubledecker.client import lease_keeper_process
 from doubledecker.client.calls import Calls, decode, given, path
 from doubledecker.client.consumer import Consumer
-from doubledecker.client.message import Back, Message, Pulse, Terms, read_event
+from doubledecker.client.message import Back, Message, Pulse, Terms, read_event, readable
 from doubledecker.client.views import DeadLetter, FacetView, QueueView, Rule, Waiting
 
 _MS = 1000
@@ -184,7 +184,7 @@ class HttpSource:
             answer = await self._calls.once("POST", f"{self._path}/pull", body, wait_s=wait_ms / _MS)
             return decode(answer, _Pulled).messages
 
-        return await decoding.readable(self, take)
+        return await readable(self, take)
 
     def hurry(self) -> None:
         """Nothing: the bus may have taken messages already, and only its answer brings them."""

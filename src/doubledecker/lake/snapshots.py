@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate, repeat, starmap
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from arro3.core import ChunkedArray, DataType, Table
@@ -16,9 +16,43 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from doubledecker.errors import LakeUnfit
-from doubledecker.lake import checkpoints
 from doubledecker.model import moment
 from doubledecker.model.entry_id import EntryId
+
+# How far a table of the lake has come: the last entry of each journal partition that is in it.
+#
+# Every commit carries these marks as Delta's application transactions. An entry's id does not fit one number, so it
+# takes two: milliseconds and number.
+
+
+class Marked(Protocol):
+    """A version of a table: delta-rs's, or one of ours."""
+
+    def transaction_version(self, app_id: str) -> int | None: ...
+
+
+def landed(table: Marked, partitions: int) -> dict[int, EntryId]:
+    """The last entry of each partition that is in the table."""
+    found = {}
+    for index in range(partitions):
+        ms, seq = (table.transaction_version(name) for name in _names(index))
+        found[index] = EntryId(ms or 0, seq or 0)
+    return found
+
+
+def reaches(ends: Mapping[int, EntryId]) -> dict[str, int]:
+    """The marks that say how far a table has come."""
+    return {name: value for index, end in ends.items() for name, value in zip(_names(index), end, strict=True)}
+
+
+def names(partitions: int) -> list[str]:
+    """The names of all marks of a bus with so many partitions."""
+    return [name for index in range(partitions) for name in _names(index)]
+
+
+def _names(index: int) -> tuple[str, str]:
+    return f"journal:{index}:ms", f"journal:{index}:seq"
+
 
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 # The year 9999, in microseconds since 1970.
@@ -125,7 +159,7 @@ def read(root: str, name: str, *, partitions: int) -> TableSnapshot:
     table = _open(uri)
     if table is None:
         return TableSnapshot(uri, {index: EntryId(0, 0) for index in range(partitions)}, ())
-    return TableSnapshot(uri, checkpoints.landed(table, partitions), _files(table))
+    return TableSnapshot(uri, landed(table, partitions), _files(table))
 
 
 def _files(table: DeltaTable) -> list[File]:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as columns
 from pyspark.sql.types import TimestampType
 
 from doubledecker.errors import BadRequest, JournalTrimmed, LakeMoved, LakeUnfit
-from doubledecker.lake import checkpoints, reads, rows
+from doubledecker.lake import reads, rows, snapshots
 from doubledecker.lake.queries import Found, Query
 from doubledecker.lake.reads import Reader
 from doubledecker.lake.snapshots import TableSnapshot
@@ -107,7 +107,7 @@ def everything(
     """All rows of a journal, landed and not yet, as one DataFrame; of events, those that were not erased."""
     table = landing.table_of(ground.root, name)
     seen = versions.of(table, partitions=ground.access.partitions)
-    reached = checkpoints.landed(seen, ground.access.partitions)
+    reached = snapshots.landed(seen, ground.access.partitions)
     names = list(rows.layout(name).columns)
     whole = frames.landed(ground.spark, table, seen, since=since, until=until).select(names)
     if until is None or not has_landed(ground, name, reached, until):

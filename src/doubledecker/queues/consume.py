@@ -21,13 +21,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from doubledecker import errors
-from doubledecker.client import decoding
 from doubledecker.client.consumer import Consumer
 from doubledecker.client.errors import BusAway, NotFound
-from doubledecker.client.message import Back, Leased, Message, Pulse, Terms
+from doubledecker.client.message import Back, Leased, Message, Pulse, Terms, readable
 from doubledecker.model.queue import RegisteredQueue
-from doubledecker.queues.bell import Bell
-from doubledecker.queues.ring import Patience, Rings
+from doubledecker.queues.ring import Bell, Patience, Rings
 from doubledecker.store import partitions as store
 from doubledecker.store import registry
 from doubledecker.store.partitions import Partitions
@@ -112,7 +110,7 @@ class RedisSource:
         async def take() -> Sequence[Leased]:
             return await self._take(most=most, wait_ms=wait_ms, lease_ms=lease_ms)
 
-        return await decoding.readable(self, take)
+        return await readable(self, take)
 
     async def _take(self, *, most: int, wait_ms: int, lease_ms: int | None) -> Sequence[Leased]:
         patience = Patience()

@@ -9,8 +9,7 @@ import msgspec
 from doubledecker.client.lease_keeper_process import CRASH_DELAY_MS, WHY_CRASHED, WHY_UNBEGUN, Pair, beat
 from doubledecker.errors import BusAway
 from doubledecker.model.queue import RegisteredQueue
-from doubledecker.queues.bell import Bell
-from doubledecker.queues.ring import Rings
+from doubledecker.queues.ring import Bell, Rings
 from doubledecker.store import partitions as store
 from doubledecker.store.queues import LeasedMessage
 

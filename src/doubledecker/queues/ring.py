@@ -6,21 +6,113 @@ tenants are served in turn wherever they are. A message's id says where it is.
 
 import asyncio
 import contextlib
+import heapq
 import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from doubledecker import log
 from doubledecker.background import sleep_until
 from doubledecker.errors import BusAway
 from doubledecker.model.queue import RegisteredQueue
-from doubledecker.queues.bell import Bell
 from doubledecker.queues.call_batching import Acks, Pull, Pulls
-from doubledecker.queues.shares import RingState, divide, virtual_time
 from doubledecker.store import queues
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, LeasedMessage, Named, QueueMessage, Returned
+
+# How many messages of a pull come from which partition, so that the partitions' rings turn as one.
+#
+# Each partition has a ring of its own with its own virtual time. The one whose least tag is lowest is the one furthest
+# behind, and a message served there moves it on by its cost over the number of facets that share the turn.
+
+
+@dataclass(frozen=True)
+class RingState:
+    """A partition's ring: least tag (None: nothing can be served), mean cost of a message, facets."""
+
+    head: float | None = None
+    cost: float = 1.0
+    facets: int = 1
+
+
+def divide(most: int, standings: Sequence[RingState], *, floor: float) -> list[int]:
+    """So many from each; all tags below the floor count as the floor."""
+    shares = [0] * len(standings)
+    turns = [
+        (max(standing.head, floor), i, (standing.cost or 1.0) / max(1, standing.facets))
+        for i, standing in enumerate(standings)
+        if standing.head is not None
+    ]
+    heapq.heapify(turns)
+    for _ in range(most if turns else 0):
+        tag, i, step = turns[0]
+        shares[i] += 1
+        heapq.heapreplace(turns, (tag + step, i, step))
+    return shares
+
+
+def virtual_time(standings: Sequence[RingState], *, before: float) -> float:
+    """How far the queue as a whole is: the least tag that waits anywhere; it never falls."""
+    heads = [standing.head for standing in standings if standing.head is not None]
+    return max(before, min(heads)) if heads else before
+
+
+# The bell: wakes those who wait for a queue when it has something to serve. One connection a partition, for all.
+
+_PAUSE_S = 0.5
+
+_log = log.get("queues")
+
+
+class Bell:
+    """Who waits for which queue in this process."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._waiting: dict[str, set[asyncio.Event]] = defaultdict(set)
+        self.is_stopped = False
+
+    async def run(self) -> None:
+        """Listen for as long as the process lives."""
+        async with asyncio.TaskGroup() as tasks:
+            for partition in self._partitions.all:
+                tasks.create_task(self._listen(partition))
+
+    def stop(self) -> None:
+        """Wake everyone for good: the process is about to end."""
+        self.is_stopped = True
+        for waiting in self._waiting.values():
+            for rung in waiting:
+                rung.set()
+
+    @contextmanager
+    def waiting(self, name: str, rung: asyncio.Event) -> Iterator[asyncio.Event]:
+        """The event is set whenever the queue may have something; ask the queue after entering, then wait."""
+        self._waiting[name].add(rung)
+        try:
+            yield rung
+        finally:
+            self._waiting[name].discard(rung)
+            if not self._waiting[name]:
+                del self._waiting[name]
+
+    async def _listen(self, partition: Partition) -> None:
+        last = "0-0"
+        while True:
+            try:
+                last, names = await queues.bell(partition, last)
+            except BusAway as error:
+                _log.debug("bell.unreachable", partition=partition.index, error=str(error))
+                await asyncio.sleep(_PAUSE_S)
+                # A server that lost its bell starts counting anew; what rang meanwhile is anyone's guess.
+                last, names = "0-0", list(self._waiting)
+            for name in names:
+                for rung in self._waiting.get(name, ()):
+                    rung.set()
+
 
 # A partition may turn out to have less than was asked of it; after these rounds the rest waits for the next pull.
 _ROUNDS_MAX = 4

@@ -26,8 +26,7 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway, OutOfDescriptors
 from doubledecker.model.queue import RegisteredQueue
-from doubledecker.queues.bell import Bell
-from doubledecker.queues.ring import Rings
+from doubledecker.queues.ring import Bell, Rings
 from doubledecker.store.queues import LeasedMessage, QueueMessage
 from doubledecker.store.receivers import Answer, Permit
 from doubledecker.worker.push import Pusher, Slot

@@ -20,12 +20,12 @@ from rich.console import Console
 from cli.commands import COMMAND, environment
 from doubledecker.bus import telemetry
 from doubledecker.bus.overview import Overview, SubscriberView
-from doubledecker.cli import trail, words
+from doubledecker.cli import status, words
 from doubledecker.cli.serve import keep
 from doubledecker.cli.serve.keep import ChildLife, Command, Kept
-from doubledecker.cli.trail import Trail
+from doubledecker.cli.status import Trail
 from doubledecker.cli.up import live
-from doubledecker.cli.up.board import Board
+from doubledecker.cli.up.live import Board
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import embedded
 from doubledecker.store.subscribers import Condition
@@ -97,7 +97,7 @@ def test_a_rate_is_what_a_counter_grew_by_over_the_last_seconds():
     for second in range(20):
         seen.add(a_look(second, events__published=100 * second if second < 10 else 1000 + 50 * (second - 10)))
 
-    assert seen.rate(trail.published) == 50
+    assert seen.rate(status.published) == 50
 
 
 def test_a_counter_that_began_anew_has_no_negative_rate():
@@ -105,8 +105,8 @@ def test_a_counter_that_began_anew_has_no_negative_rate():
     seen.add(a_look(0, events__published=1000))
     seen.add(a_look(1, events__published=10))
 
-    assert seen.rate(trail.published) == 0
-    assert seen.rates(trail.published) == [0]
+    assert seen.rate(status.published) == 0
+    assert seen.rates(status.published) == [0]
 
 
 def test_only_delivered_events_count_as_delivered():
@@ -116,7 +116,7 @@ def test_only_delivered_events_count_as_delivered():
         telemetry.counter("delivery.events", subscriber="b", outcome="refused"): 50,
     }
 
-    assert trail.delivered(a_look(**fields)) == 7
+    assert status.delivered(a_look(**fields)) == 7
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_only_delivered_events_count_as_delivered():
     ],
 )
 def test_a_quantile_is_estimated_within_its_bucket(counts: dict[str, int], share: float, expected: float | None):
-    assert trail.quantile(counts, share) == expected
+    assert status.quantile(counts, share) == expected
 
 
 def test_latency_is_that_of_the_last_ten_seconds():
@@ -144,9 +144,9 @@ def test_latency_is_that_of_the_last_ten_seconds():
 
 
 def test_a_sparkline_goes_from_nothing_to_the_highest():
-    assert trail.sparkline([0, 1, 2, 7], width=3) == "▂▃█"
-    assert trail.sparkline([0, 0], width=9) == "▁▁"
-    assert trail.sparkline([], width=9) == ""
+    assert status.sparkline([0, 1, 2, 7], width=3) == "▂▃█"
+    assert status.sparkline([0, 0], width=9) == "▁▁"
+    assert status.sparkline([], width=9) == ""
 
 
 @pytest.mark.parametrize("count", [0, 3, 60])

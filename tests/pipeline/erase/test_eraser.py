@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from conftest import Topology
-from doubledecker.lake import checkpoints, reads
+from doubledecker.lake import reads, snapshots
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.event import AcceptedEvent
-from doubledecker.pipeline.erase import rewrite, tombstones
+from doubledecker.pipeline.erase import eraser, tombstones
 from doubledecker.pipeline.lake import maintenance, versions
 from doubledecker.pipeline.land import landing
 from errands import Desk
@@ -49,7 +49,7 @@ async def test_a_tenants_events_are_gone_from_table_files_search_and_replay(
         for _ in range(4):
             await feed.publish(30, call=10)
             await mine.land()
-        reached = checkpoints.landed(mine.table(), topology.partitions)
+        reached = snapshots.landed(mine.table(), topology.partitions)
         desk = Desk(mine, topology)
         counted = await desk.erase(tenant="tenant-1", dry_run=True)
         before = mine.ids
@@ -66,7 +66,7 @@ async def test_a_tenants_events_are_gone_from_table_files_search_and_replay(
         assert sorted(str(row["id"]) for row in on_disk(mine)) == mine.ids
         assert await found(mine) == mine.ids
         assert counted_again.total == 5
-        assert checkpoints.landed(mine.table(), topology.partitions).keys() == reached.keys()
+        assert snapshots.landed(mine.table(), topology.partitions).keys() == reached.keys()
 
 
 async def test_what_has_not_landed_is_not_seen_and_goes_when_it_lands(
@@ -129,15 +129,15 @@ async def test_landing_and_tending_beside_an_erasure_undo_nothing(spark: SparkSe
         table = landing.table_of(mine.root, "events")
         erasure = Erasure(before_ms=10**13, tenant="tenant-2")
         ground = Desk(mine, one).ground
-        held = await asyncio.to_thread(rewrite._holding, ground, table, erasure)
+        held = await asyncio.to_thread(eraser._holding, ground, table, erasure)
         parts = [part for part, _ in held]
-        written = await asyncio.to_thread(rewrite._rewrite, ground, table, erasure, parts)
+        written = await asyncio.to_thread(eraser._rewrite, ground, table, erasure, parts)
         await feed.publish(10, topic="orders")
         await mine.land()
         await asyncio.to_thread(maintenance.tend, spark, mine.root)
         is_replaced_over_joining = versions.swap(table, parts, written)
         before = mine.ids
-        gone = await asyncio.to_thread(rewrite.leave_out, ground, erasure)
+        gone = await asyncio.to_thread(eraser.leave_out, ground, erasure)
 
     assert len(parts) == 18
     assert not is_replaced_over_joining

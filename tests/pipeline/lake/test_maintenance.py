@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from doubledecker.lake import arrow, checkpoints, rows
+from doubledecker.lake import arrow, rows, snapshots
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline.lake import files, maintenance, versions
 from doubledecker.pipeline.lake.tables import Part
@@ -38,7 +38,7 @@ def land(root: str, first: int, count: int, *, topic: bytes = b"orders") -> None
     ]
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
     opened = table.open()
-    table.commit(opened, list(files.write(table, [batch])), checkpoints.reaches({0: EntryId.parse(entries[-1].id)}))
+    table.commit(opened, list(files.write(table, [batch])), snapshots.reaches({0: EntryId.parse(entries[-1].id)}))
 
 
 def ids(root: str) -> list[str]:
@@ -50,7 +50,7 @@ def test_small_files_are_joined_and_nothing_else_changes(spark: SparkSession, tm
     for number in range(20):
         land(root, number * 10, 10)
     land(root, 500, 5, topic=b"users")
-    before, reached = ids(root), checkpoints.landed(DeltaTable(f"{root}/events"), 1)
+    before, reached = ids(root), snapshots.landed(DeltaTable(f"{root}/events"), 1)
 
     done = maintenance.tend(spark, root)
     after = DeltaTable(f"{root}/events")
@@ -58,7 +58,7 @@ def test_small_files_are_joined_and_nothing_else_changes(spark: SparkSession, tm
     assert done.joined == 20
     assert len(after.file_uris()) == 2
     assert ids(root) == before
-    assert checkpoints.landed(after, 1) == reached
+    assert snapshots.landed(after, 1) == reached
     assert versions.of(landing.table_of(root, "events")).size.rows == 205
     assert maintenance.tend(spark, root) == maintenance.Tended(0, 0)
 
@@ -126,7 +126,7 @@ def test_a_round_that_began_before_the_joining_commits_after_it(spark: SparkSess
     written = list(files.write(table, [arrow.to_batch(rows.layout("events"), entries, partition=0)]))
     maintenance.tend(spark, root)
 
-    table.commit(opened, written, checkpoints.reaches({0: EntryId(1_794_740_999_999, 0)}))
+    table.commit(opened, written, snapshots.reaches({0: EntryId(1_794_740_999_999, 0)}))
 
     assert ids(root) == sorted([*(f"id-{n}" for n in range(200)), "id-999"])
 
@@ -168,9 +168,7 @@ def a_day(root: str, number: int, *, topic: bytes = b"orders") -> None:
     first = 1_794_740_000_000 + number * DAY_S * 1000
     entries = [JournalEntry(f"{first + n}-0", (("p", LINE % (topic, n, number * 10 + n)),)) for n in range(10)]
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
-    table.commit(
-        table.open(), list(files.write(table, [batch])), checkpoints.reaches({0: EntryId.parse(entries[-1].id)})
-    )
+    table.commit(table.open(), list(files.write(table, [batch])), snapshots.reaches({0: EntryId.parse(entries[-1].id)}))
 
 
 def test_days_go_when_they_are_too_old_and_each_topic_by_its_own_rule(spark: SparkSession, tmp_path: Path):
@@ -178,7 +176,7 @@ def test_days_go_when_they_are_too_old_and_each_topic_by_its_own_rule(spark: Spa
     for number in range(10):
         for topic in (b"orders", b"pages", b"users"):
             a_day(root, number, topic=topic)
-    reached = checkpoints.landed(DeltaTable(f"{root}/events"), 1)
+    reached = snapshots.landed(DeltaTable(f"{root}/events"), 1)
     # The tenth day is today: of what is kept for three days, the three whole days before it are there.
     now = datetime.fromtimestamp(1_794_740_000 + 9 * DAY_S, UTC)
     rules = maintenance.Retention(events_days=5, topics_days={"pages": 3, "users": 0})
@@ -190,7 +188,7 @@ def test_days_go_when_they_are_too_old_and_each_topic_by_its_own_rule(spark: Spa
 
     assert days == {"orders": 60, "pages": 40, "users": 100}
     assert (done.dropped, again.dropped) == (100, 0)
-    assert checkpoints.landed(table, 1) == reached
+    assert snapshots.landed(table, 1) == reached
     assert maintenance.tend(spark, root, now=now).dropped == 0
 
 
@@ -205,7 +203,7 @@ def test_attempts_and_settlements_have_a_rule_of_their_own(spark: SparkSession, 
         batch = arrow.to_batch(
             rows.layout("attempts"), [JournalEntry(f"{ms}-0", (("attempt", line % ms),))], partition=0
         )
-        table.commit(table.open(), list(files.write(table, [batch])), checkpoints.reaches({0: EntryId(ms, 0)}))
+        table.commit(table.open(), list(files.write(table, [batch])), snapshots.reaches({0: EntryId(ms, 0)}))
     a_day(root, 0)
     now = datetime.fromtimestamp(1_794_740_000 + 3 * DAY_S, UTC)
 

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from doubledecker.errors import LakeUnfit
-from doubledecker.lake import arrow, checkpoints, commits, rows
+from doubledecker.lake import arrow, commits, rows, snapshots
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline.lake import files, maintenance, tables, versions
 from doubledecker.pipeline.lake.tables import LakeTable
@@ -42,7 +42,7 @@ def land(table: LakeTable, number: int) -> None:
     """One event, and the mark that it is there."""
     batch = arrow.to_batch(rows.layout("events"), [an_entry(number)], partition=0)
     seen = versions.of(table, partitions=1)
-    table.commit(seen, files.write(table, [batch]), checkpoints.reaches({0: EntryId(BEGAN_MS + number, 0)}))
+    table.commit(seen, files.write(table, [batch]), snapshots.reaches({0: EntryId(BEGAN_MS + number, 0)}))
 
 
 def test_files_that_could_not_be_written_to_their_end_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -77,12 +77,12 @@ def test_a_commit_that_could_not_be_written_leaves_nothing(tmp_path: Path):
 
 def read_anew(table: LakeTable, partitions: int) -> Version:
     """The same by delta-rs, from the whole log."""
-    return versions._load(table, checkpoints.names(partitions))
+    return versions._load(table, snapshots.names(partitions))
 
 
 def told(version: Version, partitions: int) -> dict[str, object]:
     parts = sorted(version.parts(), key=lambda part: part.path)
-    reached = checkpoints.landed(version, partitions)
+    reached = snapshots.landed(version, partitions)
     return {"version": version.version(), "parts": parts, "size": version.size, "reached": reached}
 
 
@@ -154,8 +154,8 @@ def test_marks_and_files_survive_the_clean_up_of_the_log(tmp_path: Path):
 
     assert kept == before["version"] + 1
     assert count_commits(tmp_path) == 16
-    assert checkpoints.landed(DeltaTable(table.uri), 1) == {0: EntryId(BEGAN_MS + 44, 0)}
-    assert checkpoints.landed(versions.of(table, partitions=1), 1) == {0: EntryId(BEGAN_MS + 44, 0)}
+    assert snapshots.landed(DeltaTable(table.uri), 1) == {0: EntryId(BEGAN_MS + 44, 0)}
+    assert snapshots.landed(versions.of(table, partitions=1), 1) == {0: EntryId(BEGAN_MS + 44, 0)}
     assert sorted(pa.table(DeltaTable(table.uri).scan())["id"].to_pylist()) == sorted(f"id-{n}" for n in range(45))
 
 
@@ -179,13 +179,13 @@ def test_a_version_that_is_cleaned_away_is_read_anew(tmp_path: Path):
     table = a_table(tmp_path)
     land(table, 0)
     follower = versions._Follower(table)
-    follower.look(checkpoints.names(1))
+    follower.look(snapshots.names(1))
     for number in range(1, 20):
         land(table, number)
     age(tmp_path, days=2)
     versions.shorten(table, commits_min=1)
 
-    assert told(follower.look(checkpoints.names(1)), 1) == told(read_anew(table, 1), 1)
+    assert told(follower.look(snapshots.names(1)), 1) == told(read_anew(table, 1), 1)
 
 
 def test_of_two_that_replace_the_same_files_one_does(tmp_path: Path):
@@ -259,7 +259,7 @@ def test_a_table_that_was_deleted_and_made_anew_is_told_apart_at_the_same_versio
 
     assert latter.version() == former.version()
     assert told(latter, 1) == told(read_anew(table, 1), 1)
-    assert checkpoints.landed(latter, 1) == {0: EntryId(0, 0)}
+    assert snapshots.landed(latter, 1) == {0: EntryId(0, 0)}
 
 
 def test_what_was_seen_of_a_former_table_is_not_committed_to_the_one_that_has_its_place(tmp_path: Path):

@@ -12,7 +12,7 @@ import mixed
 from conftest import Topology
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import ArchiveTaken, LakeUnfit
-from doubledecker.lake import checkpoints, commits
+from doubledecker.lake import commits, snapshots
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline.land import journal_reader, landing
 from doubledecker.pipeline.land.journal_reader import JournalFill, JournalSlice
@@ -153,10 +153,10 @@ async def test_of_two_that_land_the_same_range_one_commits(spark: SparkSession, 
         for opened in both:
             written = await asyncio.to_thread(landing._write, spark, mine.access, "events", table, slices)
             if opened is both[0]:
-                table.commit(opened, written, checkpoints.reaches(landing._ends(slices)))
+                table.commit(opened, written, snapshots.reaches(landing._ends(slices)))
             else:
                 with pytest.raises(CommitFailedError):
-                    table.commit(opened, written, checkpoints.reaches(landing._ends(slices)))
+                    table.commit(opened, written, snapshots.reaches(landing._ends(slices)))
 
     assert mine.ids == feed.ids
 

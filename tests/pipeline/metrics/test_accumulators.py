@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from doubledecker.pipeline.metrics import sketches
-from doubledecker.pipeline.metrics.accumulators import Least, Tally
+from doubledecker.pipeline.metrics.sketches import Least, Tally
 
 pytestmark = pytest.mark.slow
 

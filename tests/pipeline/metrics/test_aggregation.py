@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as columns
 
 from doubledecker.lake import arrow, rows
-from doubledecker.pipeline.metrics import aggregation, sketches
+from doubledecker.pipeline.metrics import rollup, sketches
 from doubledecker.pipeline.metrics.measures import MEASURES
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def test_events_are_counted_by_minute_topic_and_tenant(spark: SparkSession):
         event(3, "b", "x", None),
     )
 
-    parts = aggregation.minutes(MEASURES["events"], frame)
+    parts = rollup.minutes(MEASURES["events"], frame)
     counted = parts.withColumn("keys", columns.size("keys"))
 
     assert found(counted, "span", "at", "topic", "tenant", "events", "bytes", "keys") == [
@@ -57,7 +57,7 @@ def test_the_same_key_of_two_tenants_is_two_and_on_two_topics_one(spark: SparkSe
     given = [("a", "x"), ("b", "x"), ("a", "y")]
     frame = a_frame(spark, "events", *({"at": NOON, "topic": o, "tenant": e, "key": "k", "bytes": 1} for o, e in given))
 
-    lists = [row["keys"] for row in aggregation.minutes(MEASURES["events"], frame).collect()]
+    lists = [row["keys"] for row in rollup.minutes(MEASURES["events"], frame).collect()]
 
     assert sketches.distinct(sketches.merge(lists)) == 2
 
@@ -67,7 +67,7 @@ def test_more_keys_than_a_row_keeps_leave_the_least_in_order(spark: SparkSession
         "timestamp'2026-11-15 12:00:00' as at", "'a' as topic", "'x' as tenant", "concat('k', id) as key", "1 as bytes"
     )
 
-    [row] = aggregation.minutes(MEASURES["events"], many).collect()
+    [row] = rollup.minutes(MEASURES["events"], many).collect()
     hashes = [each.hash for each in many.select(columns.xxhash64("tenant", "key").alias("hash")).collect()]
 
     assert (row.events, row["keys"]) == (5000, sorted(hashes)[: sketches.LEAST_MAX])
@@ -81,7 +81,7 @@ def test_attempts_are_counted_by_outcome_and_those_after_the_first_are_retries(s
     frame = a_frame(spark, "attempts", attempt(1, "refused", 3), attempt(2, "delivered", 3), attempt(1, "delivered", 2))
     names = ("attempts", "delivered", "refused", "timed_out", "retries", "events", "took_ms")
 
-    assert found(aggregation.minutes(MEASURES["attempts"], frame), *names) == [(3, 2, 1, 0, 1, 8, 21)]
+    assert found(rollup.minutes(MEASURES["attempts"], frame), *names) == [(3, 2, 1, 0, 1, 8, 21)]
 
 
 def test_ages_are_of_delivered_events_whose_ids_tell_a_time(spark: SparkSession):
@@ -98,7 +98,7 @@ def test_ages_are_of_delivered_events_whose_ids_tell_a_time(spark: SparkSession)
         {**own, "outcome": "refused", "events": [id_]},
     )
 
-    assert found(aggregation.minutes(MEASURES["durations"], frame), "kind", "bucket", "count") == [
+    assert found(rollup.minutes(MEASURES["durations"], frame), "kind", "bucket", "count") == [
         ("age", sketches.bucket(5100), 1),
         ("took", sketches.bucket(100), 2),
     ]
@@ -108,7 +108,7 @@ def test_an_age_is_never_below_zero_when_clocks_differ(spark: SparkSession):
     own = {"at": NOON, "subscriber": "s", "attempt": 1, "took_ms": 0, "attempted_at": NOON, "outcome": "delivered"}
     frame = a_frame(spark, "attempts", {**own, "events": ["ffffffff-ffff-7abc-8abc-0123456789ab"]})
 
-    assert found(aggregation.minutes(MEASURES["durations"], frame), "kind", "bucket") == [("age", 0), ("took", 0)]
+    assert found(rollup.minutes(MEASURES["durations"], frame), "kind", "bucket") == [("age", 0), ("took", 0)]
 
 
 def test_settlements_are_counted_by_queue_and_tenant(spark: SparkSession):
@@ -117,9 +117,7 @@ def test_settlements_are_counted_by_queue_and_tenant(spark: SparkSession):
 
     frame = a_frame(spark, "settlements", settled("x", "pulled"), settled("x", "acked"), settled("y", "dead"))
 
-    assert found(
-        aggregation.minutes(MEASURES["settlements"], frame), "tenant", "pulled", "acked", "dead", "took_ms"
-    ) == [
+    assert found(rollup.minutes(MEASURES["settlements"], frame), "tenant", "pulled", "acked", "dead", "took_ms") == [
         ("x", 1, 1, 0, 10),
         ("y", 0, 0, 1, 5),
     ]
@@ -129,7 +127,7 @@ def test_spark_and_python_count_in_the_same_buckets(spark: SparkSession):
     edges = [0, 1, 127, 128, 129, *(2**n + d for n in range(8, 40) for d in (-1, 0, 1))]
     frame = spark.createDataFrame([(ms,) for ms in edges], "ms long")
 
-    told = frame.select("ms", aggregation.bucket(columns.col("ms")).alias("bucket")).collect()
+    told = frame.select("ms", rollup.bucket(columns.col("ms")).alias("bucket")).collect()
 
     assert {row.ms: row.bucket for row in told} == {ms: sketches.bucket(ms) for ms in edges}
 
@@ -137,9 +135,9 @@ def test_spark_and_python_count_in_the_same_buckets(spark: SparkSession):
 def test_hours_are_minutes_added_up(spark: SparkSession):
     moments = [NOON, NOON + timedelta(minutes=59), NOON + timedelta(minutes=60)]
     given = [{"at": at, "topic": "a", "tenant": "x", "key": f"k{at.hour}", "bytes": 3} for at in moments]
-    minutes = aggregation.minutes(MEASURES["events"], a_frame(spark, "events", *given))
+    minutes = rollup.minutes(MEASURES["events"], a_frame(spark, "events", *given))
 
-    hours = aggregation.hours(MEASURES["events"], minutes).withColumn("keys", columns.size("keys"))
+    hours = rollup.hours(MEASURES["events"], minutes).withColumn("keys", columns.size("keys"))
 
     assert found(hours, "span", "at", "events", "bytes", "keys") == [
         ("hour", "12:00", 2, 6, 1),

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 import recount
 from conftest import Topology
-from doubledecker.lake import checkpoints
+from doubledecker.lake import snapshots
 from doubledecker.pipeline.lake import frames, versions
 from doubledecker.pipeline.land import landing
-from doubledecker.pipeline.metrics import aggregation, latest, measures, rollup, sketches, summaries
+from doubledecker.pipeline.metrics import latest, measures, rollup, sketches, summaries
 from doubledecker.pipeline.metrics.measures import MEASURES, SPANS
 from doubledecker.store import pipeline as told
 from feed import a_feed
@@ -136,13 +136,13 @@ def test_of_two_that_measure_the_same_one_commits(spark: SparkSession, tmp_path:
     traffic.land(root, "events", partition=0, entries=100)
     source, table = landing.table_of(root, "events"), measures.table_of(root, "events")
     slower = table.open()
-    stretch = rollup.plan(checkpoints.landed(slower, 1), checkpoints.landed(source.open(), 1), versions.of(source))
+    stretch = rollup.plan(snapshots.landed(slower, 1), snapshots.landed(source.open(), 1), versions.of(source))
     frame = frames.landed(spark, source, versions.of(source))
     written = rollup._write_spans(spark, table, MEASURES["events"], frame)
     rollup.measure(spark, root, "events", partitions=1)
 
     with pytest.raises(CommitFailedError):
-        table.commit(slower, written, checkpoints.reaches(stretch.upto))
+        table.commit(slower, written, snapshots.reaches(stretch.upto))
     check_events(root)
 
 
@@ -188,7 +188,7 @@ def test_what_was_erased_before_it_was_measured_is_not_counted(spark: SparkSessi
 
     assert (done.rows, done.has_more) == (0, False)
     assert everything_of(root, "events") == {}
-    assert checkpoints.landed(DeltaTable(f"{root}/events"), 1) == checkpoints.landed(
+    assert snapshots.landed(DeltaTable(f"{root}/events"), 1) == snapshots.landed(
         measures.table_of(root, "events").open(), 1
     )
 
@@ -297,7 +297,7 @@ async def test_what_has_not_landed_yet_holds_the_watermark_back(spark: SparkSess
         await feed.publish(30)
         await mine.land()
         await asyncio.to_thread(measure_all, spark, mine.root, partitions=1)
-        reached = checkpoints.landed(mine.table(), 1)[0]
+        reached = snapshots.landed(mine.table(), 1)[0]
         await feed.publish(30)
         await asyncio.to_thread(latest.tell, mine.access, mine.root)
         found = await told.measures(feed.bus.partitions.home)
@@ -357,14 +357,14 @@ def test_the_first_round_reads_only_what_is_new(spark: SparkSession, tmp_path: P
     for _ in range(4):
         traffic.land(root, "events", partition=0, entries=300)
     source = landing.table_of(root, "events")
-    done = checkpoints.landed(source.open(), 1)
+    done = snapshots.landed(source.open(), 1)
     traffic.land(root, "events", partition=0, entries=5)
     seen = versions.of(source, partitions=1)
-    stretch = rollup.plan(done, checkpoints.landed(seen, 1), seen)
+    stretch = rollup.plan(done, snapshots.landed(seen, 1), seen)
     frame = frames.landed(spark, source, seen, since=stretch.since, until=stretch.until)
     fresh = rollup.only(frame, stretch)
 
     assert len(frame.inputFiles()) < seen.size.files / 2
     assert fresh.select("entry").distinct().count() == 5
-    assert aggregation.minutes(MEASURES["events"], fresh).count() > 0
+    assert rollup.minutes(MEASURES["events"], fresh).count() > 0
     assert stretch.since > datetime.fromtimestamp(BEGAN_MS / 1000, UTC) + timedelta(days=1)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as some
 
-from doubledecker.pipeline.replay.windows import Bin, Windows
+from doubledecker.pipeline.replay.replayer import Bin, Windows
 
 
 class Events:

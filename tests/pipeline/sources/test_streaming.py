@@ -18,7 +18,7 @@ from conftest import Topology
 from doubledecker.assembly.settings import Settings
 from doubledecker.model.step import StepReport
 from doubledecker.pipeline import steps
-from doubledecker.pipeline.flow import PipelineParts
+from doubledecker.pipeline.run import PipelineParts
 from doubledecker.pipeline.search import SparkReadContext
 from doubledecker.pipeline.sources import incremental
 from doubledecker.pipeline.sources.config import Sources

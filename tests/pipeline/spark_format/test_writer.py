@@ -20,8 +20,8 @@ from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import BadRequest
 from doubledecker.model.event import AcceptedEvent, EventLimits
 from doubledecker.model.subscriber import Subscription
-from doubledecker.pipeline.spark_format import row_encoder
-from doubledecker.pipeline.spark_format.row_encoder import RowMaker
+from doubledecker.pipeline.spark_format import encoder
+from doubledecker.pipeline.spark_format.encoder import RowMaker
 from doubledecker.store import journal
 from feed import Feed, a_feed
 
@@ -302,7 +302,7 @@ async def test_a_write_that_cannot_be_is_told_before_it_begins(
 
 def a_row(*, now_ms: int = 77, **fields: Any):
     item = {"topic": "orders", "type": "create", **fields}
-    values = [item.get(name) for name in row_encoder.COLUMNS]
+    values = [item.get(name) for name in encoder.COLUMNS]
     return RowMaker(now_ms, LIMITS).make(0, "made", *values)
 
 

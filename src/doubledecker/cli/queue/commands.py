@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def _desk(bus: str | None, data: Path | None, secret: str | None) -> Iterator["QueueCalls"]:
-    from doubledecker.cli import connection  # noqa: PLC0415 - only what the command needs
+    from doubledecker.cli import folder  # noqa: PLC0415 - only what the command needs
     from doubledecker.cli.queue import queues  # noqa: PLC0415 - only what the command needs
 
-    with connection.connected(bus, data, secret) as remote:
+    with folder.connected(bus, data, secret) as remote:
         yield queues.QueueCalls(remote)
 
 

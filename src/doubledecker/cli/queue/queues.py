@@ -9,7 +9,7 @@ import click
 import msgspec
 from msgspec import Raw
 
-from doubledecker.cli import table, words
+from doubledecker.cli import words
 from doubledecker.client.views import FacetView, Rule
 from doubledecker.model.queue import HELD_MAX, RATE_MAX, RATE_MIN, WEIGHT_MAX, WEIGHT_MIN
 from doubledecker.model.subscriber import Halt
@@ -92,7 +92,7 @@ class QueueCalls:
         rows = self._bus.queues()
         numbers = [[f"{n:,}" for n in (row.waiting, row.in_flight, row.delayed, row.dead)] for row in rows]
         cells = [[row.name, row.owner, *cell, " ".join(row.pattern)] for row, cell in zip(rows, numbers, strict=True)]
-        table.show(["queue", "owner", "waiting", "in flight", "delayed", "dead", "patterns"], cells)
+        words.show(["queue", "owner", "waiting", "in flight", "delayed", "dead", "patterns"], cells)
         if not rows:
             click.echo("There are no queues; make one with `doubledecker queue register NAME PATTERN`", err=True)
 
@@ -112,10 +112,10 @@ class QueueCalls:
             counted = _many(seen.refusals, "refusal") if state == "refusing" else _many(seen.failures, "failure")
             fares = f"{state} {seen.health}, {counted} in a row"
             rows += [["pushed to", seen.callback], ["its health", fares]]
-        table.show([f"queue {seen.name}", ""], rows + [[label, f"{count:,}"] for label, count in numbers.items()])
+        words.show([f"queue {seen.name}", ""], rows + [[label, f"{count:,}"] for label, count in numbers.items()])
         click.echo()
         titles = ["tenant", "waiting", "in flight", "oldest", "share", "", "rules"]
-        table.show(titles, [_facet_row(each) for each in seen.facets])
+        words.show(titles, [_facet_row(each) for each in seen.facets])
 
     def pull(self, name: str, *, most: int, wait_ms: int, is_acked: bool, as_json: bool) -> None:
         """Take messages and print them; acked only when they are out."""
@@ -148,7 +148,7 @@ class QueueCalls:
         concurrency = _bound("concurrency", bounds["concurrency"], int, 1, HELD_MAX)
         rate_per_s = _bound("rate", bounds["rate"], float, RATE_MIN, RATE_MAX)
         if weight is paused is None and concurrency is rate_per_s is msgspec.UNSET:
-            table.show(["tenant", "waiting", "in flight", "oldest", "share", "", "rules"], [_facet_row(facet.get())])
+            words.show(["tenant", "waiting", "in flight", "oldest", "share", "", "rules"], [_facet_row(facet.get())])
             return
         rule = facet.set(weight=weight, concurrency=concurrency, rate_per_s=rate_per_s, paused=paused)
         click.echo(f"{tenant} in {name}: {_rules(rule)}", err=True)
@@ -162,7 +162,7 @@ class QueueCalls:
             return
         letters = msgspec.json.decode(answer, type=_Dead)
         rows = [[row.id, row.tenant, str(row.attempts), words.moment(row.died_at), row.why] for row in letters.messages]
-        table.show(["id", "tenant", "attempts", "died", "why"], rows)
+        words.show(["id", "tenant", "attempts", "died", "why"], rows)
         if len(rows) < letters.count:
             click.echo(f"{len(rows)} of {letters.count:,} dead letters", err=True)
 

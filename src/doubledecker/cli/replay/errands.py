@@ -20,7 +20,7 @@ from doubledecker import clock, log
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.pipeline_jobs import Errands
-from doubledecker.cli import folder, table, words
+from doubledecker.cli import folder, words
 from doubledecker.cli import pipeline as piping
 from doubledecker.cli import status as showing
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
@@ -95,7 +95,7 @@ class JobCalls:
             click.echo(json.dumps(shown))
             return
         titles = ["id", "state", "sent", "of", "to", "asked", "owner", "note"]
-        table.show(titles, [_row(each) for each in shown])
+        words.show(titles, [_row(each) for each in shown])
 
     def cancel_replay(self, id_: str) -> None:
         """End one where it is."""
@@ -150,7 +150,7 @@ class JobCalls:
             view = views.replay(errand) if kind == REPLAYS else views.erasure(errand)
             click.echo(json.dumps(msgspec.to_builtins(view)))
         else:
-            table.show(["topic", "day", "events"], [[topic, day, f"{count:,}"] for topic, day, count in errand.counts])
+            words.show(["topic", "day", "events"], [[topic, day, f"{count:,}"] for topic, day, count in errand.counts])
             word = "sent" if kind == REPLAYS else "erased"
             click.echo(f"{errand.id} is {errand.state}: {errand.done:,} of {errand.total:,} events {word}", err=True)
         if errand.state == "failed":

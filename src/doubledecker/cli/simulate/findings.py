@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import click
 from rich.console import Console
 
-from doubledecker.cli import table
+from doubledecker.cli import words
 from doubledecker.stages.simulation.record import Bounded, Fit
 from doubledecker.stages.simulation.report import Estimate, Report, differences
 from doubledecker.stages.simulation.report import measures as measures_of
@@ -20,9 +20,9 @@ def show(title: str, reports: Mapping[str, Report], *, fit: Fit | None = None, a
         click.echo(json.dumps(_as_json(title, reports, fit)))
         return
     if fit is not None:
-        table.show(["fitted from the record", ""], _fit_rows(fit))
+        words.show(["fitted from the record", ""], _fit_rows(fit))
         click.echo()
-    table.show(["callers", *_heads(reports)], _caller_rows(reports))
+    words.show(["callers", *_heads(reports)], _caller_rows(reports))
     for name, report in reports.items():
         if name != "recorded" or fit is None:
             click.echo()
@@ -43,7 +43,7 @@ def show_grid(points: Sequence[Settings], reports: Sequence[Report], *, as_json:
     for settings, report in zip(points, reports, strict=True):
         measures = measures_of(report)
         rows.append([*(word(value) for _, value in settings), *(str(measures[name]) for name in wanted)])
-    table.show([*(path for path, _ in points[0]), *wanted], rows)
+    words.show([*(path for path, _ in points[0]), *wanted], rows)
 
 
 def _heads(reports: Mapping[str, Report]) -> list[str]:
@@ -76,10 +76,10 @@ def _show_stages(name: str, report: Report) -> None:
     columns = list(next(iter(stages.values())))
     if Console().is_terminal:
         rows = [[column, *(str(stages[stage][column]) for stage in stages)] for column in columns]
-        table.show([name, *stages], rows)
+        words.show([name, *stages], rows)
     else:
         rows = [[stage, *(str(found[column]) for column in columns)] for stage, found in stages.items()]
-        table.show([name, *columns], rows)
+        words.show([name, *columns], rows)
 
 
 def _fit_rows(fit: Fit) -> list[list[str]]:

@@ -1,17 +1,108 @@
 """The live view: one calm screen that fits a terminal of 80 by 24, drawn anew each second; and its one-line form."""
 
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from doubledecker import client, clock
+from doubledecker.assembly import build
+from doubledecker.assembly.settings import Settings
+from doubledecker.bus import overview
 from doubledecker.bus.overview import Overview, SubscriberView
-from doubledecker.cli import trail, words
+from doubledecker.cli import status, words
 from doubledecker.cli.serve.keep import Kept, KeptState
-from doubledecker.cli.up.board import Board
+from doubledecker.cli.status import Trail
+from doubledecker.errors import DoubledeckerError
+from doubledecker.store import pipeline
+from doubledecker.store.pipeline import PipelineState
+
+# The board: what `doubledecker up` knows about its bus at this moment, and the task that keeps it fresh.
+
+LOOK_S = 1.0
+PIPELINE = "pipeline"
+# The bus is ready when all of these are; the others may come later, or not at all.
+_AWAITED = frozenset({"web", "worker"})
+# Until it is first ready somebody is waiting for it; afterwards a glance is enough.
+_STARTING_GLANCE_S, _GLANCE_S = 0.1, 1.0
+_MESSAGES_KEPT = 3
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where to find what listens everywhere
+
+
+@dataclass
+class Board:
+    """Shown by the live view and by the plain lines."""
+
+    url: str
+    began_at: int
+    kept: list[Kept] = field(default_factory=list)
+    trail: Trail = field(default_factory=Trail)
+    messages: deque[str] = field(default_factory=lambda: deque(maxlen=_MESSAGES_KEPT))
+    hint: str = ""
+    is_ready: bool = False
+    is_stopping: bool = False
+    away: str = ""
+
+
+def url_of(settings: Settings) -> str:
+    """Where to find the bus of these settings from this machine."""
+    host = _ANY.get(settings.host, settings.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+async def follow(board: Board, settings: Settings) -> None:
+    """Look at the bus once a second, for ever; a server that is away is said to be, and tried again."""
+    while True:
+        try:
+            async with build.open_bus(settings, patience_s=0) as bus:
+                await _follow(board, bus)
+        except DoubledeckerError as error:
+            board.away = str(error)
+        await asyncio.sleep(LOOK_S)
+
+
+async def _follow(board: Board, bus: build.BusParts) -> None:
+    while True:
+        await bus.registry.refresh()
+        known = bus.registry.snapshot.pushed_to
+        board.trail.add(await overview.look(bus.partitions, known, now_ms=clock.now_ms(), rules=bus.headroom.rules))
+        _note_pipeline(board, await pipeline.read(bus.partitions.home))
+        board.away = ""
+        await asyncio.sleep(LOOK_S)
+
+
+def _note_pipeline(board: Board, said: PipelineState) -> None:
+    """Its process runs long before its Spark does; until that runs too it is starting."""
+    is_up = said.run is not None and said.run.state == "running" and said.run.is_alive(clock.now_ms())
+    for kept in board.kept:
+        if kept.name == PIPELINE and kept.state in {KeptState.STARTING, KeptState.RUNNING}:
+            kept.state = KeptState.RUNNING if is_up else KeptState.STARTING
+
+
+async def follow_readiness(board: Board, on_first: Callable[[], None]) -> None:
+    """Ask the bus whether it is ready, for ever; the first yes is told.
+
+    Its web processes share an address, and only one of them answers: the others tell their supervisor.
+    """
+    was_ready = False
+    # Anyone may ask that.
+    async with client.AsyncBus(board.url, "") as bus:
+        while True:
+            are_running = all(each.state is KeptState.RUNNING for each in board.kept if each.kind in _AWAITED)
+            board.is_ready = are_running and await bus.is_ready()
+            if board.is_ready and not was_ready:
+                was_ready = True
+                on_first()
+            await asyncio.sleep(_GLANCE_S if was_ready else _STARTING_GLANCE_S)
+
 
 # What is left of a line after a label and a number.
 _BESIDE_SPARK = 24
-_SPARK_MAX = trail.KEPT_S
+_SPARK_MAX = status.KEPT_S
 # All lines but the rows of subscribers, processes and messages: head, numbers, two headings, gaps, foot.
 _FIXED_LINES = 13
 _ROWS_MIN = 2
@@ -49,8 +140,8 @@ def line(board: Board) -> str:
     if board.away or last is None:
         return f"no numbers: {board.away or 'not looked yet'}"
     return (
-        f"published {words.rate(board.trail.rate(trail.published))}/s, "
-        f"delivered {words.rate(board.trail.rate(trail.delivered))}/s, "
+        f"published {words.rate(board.trail.rate(status.published))}/s, "
+        f"delivered {words.rate(board.trail.rate(status.delivered))}/s, "
         f"waiting {last.events_waiting:,}, oldest {_oldest(last)}, "
         f"latency {_latencies(board)}"
     )
@@ -80,11 +171,13 @@ def _numbers(board: Board, last: Overview, width: int) -> RenderableType:
     table.add_column(width=10, justify="right")
     table.add_column(no_wrap=True)
     for label, number, values, colour in (
-        ("published", f"{words.rate(kept.rate(trail.published))}/s", kept.rates(trail.published), "cyan"),
-        ("delivered", f"{words.rate(kept.rate(trail.delivered))}/s", kept.rates(trail.delivered), "green"),
-        ("waiting", f"{last.events_waiting:,}", kept.levels(trail.waiting), "yellow"),
+        ("published", f"{words.rate(kept.rate(status.published))}/s", kept.rates(status.published), "cyan"),
+        ("delivered", f"{words.rate(kept.rate(status.delivered))}/s", kept.rates(status.delivered), "green"),
+        ("waiting", f"{last.events_waiting:,}", kept.levels(status.waiting), "yellow"),
     ):
-        table.add_row(f" {label}", Text(number, style="bold"), Text(trail.sparkline(values, width=spark), style=colour))
+        table.add_row(
+            f" {label}", Text(number, style="bold"), Text(status.sparkline(values, width=spark), style=colour)
+        )
     # Not a row of the grid: on a narrow terminal it is cut, where a row would squeeze the labels.
     oldest = Text.assemble(
         " oldest    ", (f"{_oldest(last):>10}", "bold"), f" latency  {_latencies(board)}", no_wrap=True
@@ -108,7 +201,7 @@ def _subscribers(board: Board, last: Overview, rows_max: int) -> RenderableType:
     if len(shown) > rows_max:
         shown = tuple(sorted(shown, key=_need)[: rows_max - 1])
     for view in shown:
-        sent = board.trail.rate(trail.sent_to(view.subscriber.token))
+        sent = board.trail.rate(status.sent_to(view.subscriber.token))
         table.add_row(*_subscriber(view, names[view.subscriber.token], sent))
     if len(shown) < len(last.subscribers):
         table.add_row(Text(f" and {len(last.subscribers) - len(shown)} healthier ones", style="dim"))

@@ -24,12 +24,11 @@ from doubledecker.assembly import build, spark_conf
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import PREFIX, Settings
 from doubledecker.cli import folder, pipeline, words
-from doubledecker.cli.demo import demo
-from doubledecker.cli.serve import supervise
 from doubledecker.cli.serve.keep import ChildLife, Command, Ended, Kept, ValkeyLife
-from doubledecker.cli.up import board as boards
-from doubledecker.cli.up import live
-from doubledecker.cli.up.board import Board
+from doubledecker.cli.serve.processes import members, stop_signals
+from doubledecker.cli.up import demo, live
+from doubledecker.cli.up import live as boards
+from doubledecker.cli.up.live import Board
 from doubledecker.errors import BusAway, SettingInvalid
 from doubledecker.store import machine, ports
 from doubledecker.store.disk import DiskReserve
@@ -103,7 +102,7 @@ class _Up:
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
-        for number in supervise.stop_signals():
+        for number in stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._stop_or_hurry)
         async with contextlib.AsyncExitStack() as held:
             settings = await self._unless_stopped(self._opened(held))
@@ -225,9 +224,7 @@ class _Up:
 
     def _members(self, kind: str, count: int, environment: Mapping[str, str], *, grace_s: float) -> list[Kept]:
         command = Command([kind], _environment_of(kind, environment))
-        return supervise.members(
-            command, count or machine.cores(), told=self._note_end, grace_s=grace_s, log_of=self._log
-        )
+        return members(command, count or machine.cores(), told=self._note_end, grace_s=grace_s, log_of=self._log)
 
     def _child(self, *words: str, environment: Mapping[str, str], grace_s: float) -> Kept:
         name = words[0]

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
-from doubledecker.lake import checkpoints
+from doubledecker.lake import snapshots
 from doubledecker.model import moment
 from doubledecker.model.routing import Registry
 from doubledecker.model.shard import Reach, Strand
@@ -139,7 +139,7 @@ class Bulk:
 
     def _start(self, found: list[BulkState], seen: Version) -> bool:
         """Serve those who are due, who waited longest first; says whether someone has to wait for a core."""
-        landed = checkpoints.landed(seen, self.settings.partitions)
+        landed = snapshots.landed(seen, self.settings.partitions)
         is_left = False
         for whose in sorted(found, key=lambda each: self._served_at.get(each.subscriber.token, 0.0)):
             token = whose.subscriber.token

@@ -1,7 +1,7 @@
 """The lake: Delta tables that hold what the journals held, for good.
 
 A table says itself how far it has come: every commit carries, by partition of the bus, the last entry that is in it
-(lake/checkpoints.py). So landing resumes from the table alone, and of two processes that land the same range only one
+(lake/snapshots.py). So landing resumes from the table alone, and of two processes that land the same range only one
 can commit.
 """
 

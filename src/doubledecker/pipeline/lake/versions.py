@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from deltalake.table import ProtocolVersions
 
 from doubledecker.errors import LakeUnfit
-from doubledecker.lake import checkpoints, commits
+from doubledecker.lake import commits, snapshots
 from doubledecker.lake.arrow import MOMENT
 from doubledecker.lake.commits import Commit, Stamp
 from doubledecker.pipeline.lake import tables
@@ -165,7 +165,7 @@ def of(table: LakeTable, *, partitions: int = 0) -> Version:
     """The table as it is now, with the marks of a bus with so many partitions; made when there is none."""
     with _followers_lock:
         follower = _followers.setdefault((table.uri, tuple(table.schema.names)), _Follower(table))
-    return follower.look(checkpoints.names(partitions))
+    return follower.look(snapshots.names(partitions))
 
 
 def swap(table: LakeTable, former: Collection[Part], latter: Iterable[WrittenFile], *, is_new: bool = True) -> bool:

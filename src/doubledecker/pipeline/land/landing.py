@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import ArchiveTaken
-from doubledecker.lake import arrow, checkpoints, rows
+from doubledecker.lake import arrow, rows, snapshots
 from doubledecker.model.entry_id import EntryId
 from doubledecker.pipeline import session
 from doubledecker.pipeline.lake import files, versions
@@ -141,13 +141,13 @@ def land(spark: SparkSession, access: Access, root: str, name: str, *, archive: 
     """Land what a journal has now, as much as one commit takes."""
     table = table_of(root, name)
     seen = versions.of(table, partitions=access.partitions)
-    begin = checkpoints.landed(seen, access.partitions)
+    begin = snapshots.landed(seen, access.partitions)
     extents = asyncio.run(journal_reader.extents(access, name, begin))
     slices = plan(begin, extents, cores=session.cores(spark))
     if slices:
         written = _write(spark, access, name, table, slices)
         ends = _ends(slices)
-        table.commit(seen, written, checkpoints.reaches(ends))
+        table.commit(seen, written, snapshots.reaches(ends))
     else:
         written, ends = [], {}
     reached = {**begin, **ends}

@@ -3,7 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-from doubledecker.lake import checkpoints
+from doubledecker.lake import snapshots
 from doubledecker.model.entry_id import EntryId
 from doubledecker.model.summary import Summary
 from doubledecker.pipeline.lake import versions
@@ -36,7 +36,7 @@ def ends(root: str, partitions: int) -> dict[str, dict[int, EntryId]]:
     """How far the measures have come, by journal and partition: as far as the table that has come least."""
     found: dict[str, dict[int, EntryId]] = {}
     for name, measure in measures.MEASURES.items():
-        done = checkpoints.landed(versions.of(measures.table_of(root, name), partitions=partitions), partitions)
+        done = snapshots.landed(versions.of(measures.table_of(root, name), partitions=partitions), partitions)
         known = found.setdefault(measure.source, done)
         found[measure.source] = {index: min(end, known[index]) for index, end in done.items()}
     return found

@@ -19,9 +19,9 @@ from doubledecker.model import moment
 from doubledecker.model.summary import FlowSummary, Moment, Receiving, Spread, Summary
 from doubledecker.pipeline.lake import tables
 from doubledecker.pipeline.metrics import measures, queue_service, sketches
-from doubledecker.pipeline.metrics.accumulators import Least, Row, Tally
 from doubledecker.pipeline.metrics.measures import Measure
 from doubledecker.pipeline.metrics.queue_service import LARGEST_MAX, QueueTallies
+from doubledecker.pipeline.metrics.sketches import Least, Row, Tally
 
 
 def summarize(root: str, *, span: str, since: datetime, until: datetime, complete_until: int = 0) -> Summary:

@@ -4,7 +4,7 @@
 2. The stretch of time is gone through in windows of a few seconds' worth of events. Spark reads a window, deals its
    rows to lanes, and sorts each lane; all events of a tenant, or of a key, are in one lane.
 3. Each task sends its lane (resend_task.py), fenced, and no faster than all of them together may. A direct replay is
-   posted to its subscriber instead (to_subscriber.py).
+   posted to its subscriber instead.
 4. The driver notes how far the replay has come; whoever goes on with it begins there, and the fences know what was
    sent of the window that was under way.
 
@@ -12,7 +12,8 @@ Between windows there is time for the other steps, for other replays, for cancel
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -23,24 +24,189 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as columns
 
 from doubledecker import clock, log
+from doubledecker.assembly import build
+from doubledecker.assembly.build import BusParts
 from doubledecker.assembly.settings import Settings
-from doubledecker.errors import Refused
+from doubledecker.errors import NotFound, Refused
 from doubledecker.lake import arrow
 from doubledecker.model import moment
 from doubledecker.model import pipeline_job as views
 from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.model.pipeline_job import Errand, text_of
 from doubledecker.model.replay import Replay
+from doubledecker.model.shard import Reach, Strand
+from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import search, session
+from doubledecker.pipeline.bulk import posting
+from doubledecker.pipeline.bulk.batches import Posting
 from doubledecker.pipeline.lake import frames
 from doubledecker.pipeline.land import journal_reader
-from doubledecker.pipeline.replay import resend_task, targets, to_subscriber
+from doubledecker.pipeline.replay import resend_task
 from doubledecker.pipeline.replay.resend_task import Work
-from doubledecker.pipeline.replay.windows import Bin, Windows
 from doubledecker.pipeline.search import SparkReadContext
 from doubledecker.pipeline.steps import Round
-from doubledecker.store import pipeline_jobs
+from doubledecker.queues import view
+from doubledecker.store import batches, bulk, pipeline_jobs, registry
 from doubledecker.store.pipeline_jobs import REPLAYS
+
+# Cutting a stretch of time into windows of about as many events as wanted, without looking at them all each time.
+#
+# Events are counted in a thousand bins; only a bin that holds too many is counted again, in a thousand finer ones. So
+# the next window costs a count of a small part of the stretch, and often none at all.
+
+_BINS = 1_000
+
+
+@dataclass(frozen=True)
+class Bin:
+    """So many events from one millisecond until before another."""
+
+    from_ms: int
+    upto_ms: int
+    count: int
+
+
+# Counts the events from one time until before another, in bins of so many milliseconds each, by the bin's number.
+Counting = Callable[[int, int, int], Mapping[int, int]]
+
+
+class Windows:
+    """The windows of a stretch, one after the other."""
+
+    def __init__(self, stretch: Bin, count: Counting) -> None:
+        self._upto_ms = stretch.upto_ms
+        self._bins = deque([stretch] if stretch.count else [])
+        self._count = count
+
+    def next(self, most: int) -> int:
+        """Where the next window ends: `most` events, or fewer, or one millisecond with however many it has."""
+        taken, end_ms = 0, 0
+        while self._bins:
+            first = self._bins[0]
+            if taken + first.count > most and not taken and first.upto_ms - first.from_ms > 1:
+                self._bins.popleft()
+                self._bins.extendleft(reversed(self._split(first)))
+                continue
+            if taken and taken + first.count > most:
+                break
+            self._bins.popleft()
+            taken, end_ms = taken + first.count, first.upto_ms
+        return end_ms if self._bins else self._upto_ms
+
+    def _split(self, bin_: Bin) -> list[Bin]:
+        width = -(-(bin_.upto_ms - bin_.from_ms) // _BINS)
+        counts = self._count(bin_.from_ms, bin_.upto_ms, width)
+        found = []
+        for number in sorted(counts):
+            from_ms = bin_.from_ms + number * width
+            found.append(Bin(from_ms, min(from_ms + width, bin_.upto_ms), counts[number]))
+        return found
+
+
+# Replays' targets, as the driver sees them: whether one is there, and how much more it can take just now.
+
+# Nothing of a topic waits as such: who listens there has bounds of its own, and the rate holds. Nor does anything of a
+# direct replay.
+_ANY = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class TargetRoom:
+    """How many events a target takes now, and why it takes none."""
+
+    events: int
+    note: str = ""
+
+
+def check(settings: Settings, replay: Replay) -> None:
+    """Raise NotFound when there is no such target."""
+    asyncio.run(_room(settings, replay))
+
+
+def room_of(settings: Settings, replay: Replay) -> TargetRoom:
+    """How much the target takes now; raises NotFound when it is gone."""
+    return asyncio.run(_room(settings, replay))
+
+
+async def _room(settings: Settings, replay: Replay) -> TargetRoom:
+    async with build.open_bus(settings, patience_s=15.0) as bus:
+        if replay.target == "topic":
+            await _check_owner(bus, replay)
+            return TargetRoom(_ANY)
+        if replay.direct and replay.name in bus.registry.snapshot.subscribers:
+            return TargetRoom(_ANY)
+        waiting, most = await _waiting(bus, replay, settings.replay_backlog_max)
+    note = f"{waiting} events wait for {replay.target} {replay.name!r} already; it goes on below {most}"
+    return TargetRoom(most - waiting, note if waiting >= most else "")
+
+
+async def _check_owner(bus: BusParts, replay: Replay) -> None:
+    [owner] = await registry.topic_owners(bus.partitions.home, [replay.name])
+    if owner != replay.publisher or owner not in bus.registry.snapshot.tokens:
+        raise NotFound(f"topic {replay.name!r} is not that of {replay.publisher!r} any more")
+
+
+async def _waiting(bus: BusParts, replay: Replay, most: int) -> tuple[int, int]:
+    """What waits for a receiver, and the most that may."""
+    if replay.target == "subscriber":
+        if replay.name not in bus.registry.snapshot.subscribers:
+            raise NotFound(f"there is no subscriber {replay.name!r}")
+        gauges = [(await batches.gauges(partition))[0] for partition in bus.partitions.all]
+        return sum(gauge.get(replay.name, 0) for gauge in gauges), most
+    queue = bus.registry.snapshot.queues.get(replay.name)
+    if queue is None:
+        raise NotFound(f"there is no queue {replay.name!r}")
+    seen = await view.look(bus.partitions, queue)
+    # What would not fit would be dropped by the next event, or refused.
+    bounds = [most, queue.max_length, *([queue.facet_max_length] if queue.facet_max_length else [])]
+    return seen.waiting + seen.in_flight + seen.delayed, min(bounds)
+
+
+# Replay straight to a subscriber: a window goes from the lake to its callback, as bulk delivery does.
+#
+# Nothing of it is in Redis but the replay's own ledger, which says how far each strand has come. So a window that was
+# cut short, or that the subscriber did not take, goes on from there.
+
+_PATIENCE_S = 15.0
+
+
+@dataclass(frozen=True)
+class Directed:
+    """How many events of the replay are delivered now, in all; and why the window is not done with, if it is not."""
+
+    passed: int
+    why: str = ""
+
+
+def send(settings: Settings, id_: str, replay: Replay, window: DataFrame, *, tasks: int) -> Directed:
+    """Post what is left of a window, as far as one round comes; no faster, over all windows, than the replay may."""
+    ledger = f"replay:ledger:{id_}"
+    subscriber, reaches = asyncio.run(_begin(settings, replay, ledger))
+    left = posting.remaining(window, reaches).withColumn("replay", columns.lit(id_))
+    work = Posting(settings, subscriber, ledger, is_replayed=True)
+    posted = posting.post(left, work, tasks=min(tasks, subscriber.concurrency))
+    why = next(iter(posted.stopped.values()), "")
+    return Directed(asyncio.run(_end(settings, id_, replay, ledger, posted.events)), why)
+
+
+async def _begin(settings: Settings, replay: Replay, ledger: str) -> tuple[Subscriber, Mapping[Strand, Reach]]:
+    async with build.open_bus(settings, patience_s=_PATIENCE_S) as bus:
+        subscriber = bus.registry.snapshot.subscribers.get(replay.name)
+        if subscriber is None:
+            raise NotFound(f"there is no subscriber {replay.name!r} any more")
+        await bulk.open_ledger(bus.partitions, ledger)
+        return subscriber, (await bulk.course(bus.partitions.home, ledger)).reaches
+
+
+async def _end(settings: Settings, id_: str, replay: Replay, ledger: str, events: int) -> int:
+    """Wait until the next window may go, and say what is delivered."""
+    async with build.open_bus(settings, patience_s=_PATIENCE_S) as bus:
+        home = bus.partitions.home
+        wait_ms = await pipeline_jobs.keep_turn(home, id_, count=events, rate=replay.rate) if events else 0
+        passed = sum((await bulk.course(home, ledger)).passed.values())
+    await asyncio.sleep(wait_ms / 1000)
+    return passed
+
 
 # A window is what goes out in so long, so that landing never waits longer for its cores; and never more than so many.
 _WINDOW_S = 5
@@ -96,7 +262,7 @@ class Replayer:
 
     def _begin(self, errand: Errand, replay: Replay) -> int:
         """Count what there is to do."""
-        targets.check(self.settings, replay)
+        check(self.settings, replay)
         days = self._fitting(replay, replay.from_ms, replay.upto_ms).groupBy(
             "topic", columns.to_date("at").alias("day")
         )
@@ -117,7 +283,7 @@ class Replayer:
 
     def _go_on(self, errand: Errand, replay: Replay) -> int | None:
         """Send the next window."""
-        room = targets.room(self.settings, replay)
+        room = room_of(self.settings, replay)
         if room.events <= 0:
             if errand.note != room.note:
                 self._change(errand, lambda now: structs.replace(now, note=room.note))
@@ -144,7 +310,7 @@ class Replayer:
         tasks = max(1, session.cores(self.ground.spark) - 1)
         frame = self._fitting(replay, errand.cursor, end_ms)
         if replay.direct:
-            done = to_subscriber.send(self.settings, errand.id, replay, frame, tasks=tasks)
+            done = send(self.settings, errand.id, replay, frame, tasks=tasks)
             return Sent(done.passed - errand.done, why=done.why)
         laned = frame.withColumn("lane", _lane(replay, errand.lanes))
         dealt = laned.repartitionById(tasks, columns.col("lane") % tasks).sortWithinPartitions(*frames.order())

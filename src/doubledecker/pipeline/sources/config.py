@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from doubledecker.errors import SettingInvalid
-from doubledecker.pipeline.spark_format.row_encoder import COLUMNS
+from doubledecker.pipeline.spark_format.encoder import COLUMNS
 
 # Formats whose rows lie in files of a folder.
 FILES = frozenset({"json", "csv", "parquet", "orc", "text"})

@@ -18,8 +18,8 @@ from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.model.event import EventLimits
 from doubledecker.model.uid import repeatable_event_ids
+from doubledecker.pipeline.spark_format.encoder import RowMaker
 from doubledecker.pipeline.spark_format.refused_rows import RefusedRows
-from doubledecker.pipeline.spark_format.row_encoder import RowMaker
 from doubledecker.store import write_offsets
 from doubledecker.store.write_offsets import Write
 

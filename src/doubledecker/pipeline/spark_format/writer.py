@@ -26,10 +26,10 @@ from doubledecker.pipeline.lake.tables import WrittenFile
 from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.spark_format import publish_task, refused_rows
+from doubledecker.pipeline.spark_format.encoder import COLUMNS
 from doubledecker.pipeline.spark_format.options import WriteOptions
 from doubledecker.pipeline.spark_format.publish_task import NOTES, TaskWork
 from doubledecker.pipeline.spark_format.refused_rows import RefusedRows
-from doubledecker.pipeline.spark_format.row_encoder import COLUMNS
 from doubledecker.store import write_offsets
 
 _REQUIRED = ("topic", "type")

@@ -9,8 +9,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from doubledecker.bus.exactly_once import PublishedRow
 from doubledecker.errors import Refused
 from doubledecker.model.event import EventLimits
-from doubledecker.pipeline.spark_format import column_encoder
-from doubledecker.pipeline.spark_format.row_encoder import COLUMNS, RowMaker
+from doubledecker.pipeline.spark_format import encoder
+from doubledecker.pipeline.spark_format.encoder import COLUMNS, RowMaker
 from doubledecker.pipeline.spark_format.writer import check_columns
 
 pytestmark = pytest.mark.slow
@@ -114,7 +114,7 @@ def test_rows_are_the_same_events_by_columns_as_one_by_one(items: list[Item], no
 def test_a_row_is_made_by_columns_if_and_only_if_it_is_plain(items: list[Item]):
     ids = [f"made-{at}" for at in range(len(items))]
     batch = a_batch(items)
-    found = column_encoder.plain_rows(
+    found = encoder.plain_rows(
         dict(zip(batch.schema.names, batch.columns, strict=True)), ids, now_ms=NOW_MS, limits=LIMITS
     )
 

@@ -1,1 +1,0 @@
-"""The demo that `doubledecker up` runs: a publisher and four receivers."""
