@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 
 from doubledecker.lake import commits, snapshots
 from doubledecker.model import moment
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline.lake import tables, versions
 from doubledecker.pipeline.lake.tables import Change, LakeTable, WrittenFile
 from doubledecker.pipeline.land import landing

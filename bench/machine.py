@@ -15,7 +15,7 @@ import doubledecker
 from bench import floors, simulation, stages
 from bench.bus import a_server
 from bench.peers import PEERS
-from doubledecker.store import allocator
+from doubledecker.store import embedded
 
 
 async def facts() -> dict[str, str]:
@@ -53,5 +53,5 @@ def _found(path: str, name: str) -> str:
 async def _valkey_version() -> str:
     async with a_server() as server, Redis.from_url(server.url) as redis:
         about = await redis.info("server")
-        used = "jemalloc" if allocator.jemalloc() else "oneTBB's" if allocator.tbb() else "the C library's"
+        used = "jemalloc" if embedded.jemalloc() else "oneTBB's" if embedded.tbb() else "the C library's"
         return f"{about.get('valkey_version', about['redis_version'])}, allocator: {used}"

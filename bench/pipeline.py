@@ -14,7 +14,7 @@ import time
 from bench import children, events
 from bench.bus import Bus, a_bus, a_server
 from bench.scale import Scale
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.store import journal, partitions
 from doubledecker.store.partitions import Partition
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from bench.bus import a_bus
 from doubledecker.lake import arrow, rows, snapshots
 from doubledecker.model import moment
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.model.uid import event_id
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.land import landing

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from conftest import Topology
-from doubledecker.model.shard import Strand
+from doubledecker.model.position import Strand
 from doubledecker.pipeline.bulk.delivery import Bulk
 from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.land.journal_reader import Access

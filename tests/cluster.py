@@ -8,7 +8,7 @@ from typing import Self
 
 from redis.asyncio import Redis
 
-from doubledecker.store import ports
+from doubledecker.store import machine
 from doubledecker.store.embedded import EmbeddedServer
 
 NODES = 3
@@ -29,7 +29,7 @@ class ClusterOfThree:
     async def start(cls, directory: Path) -> Self:
         """Start the nodes, each on its own folder, and return when all three say that the cluster is ok."""
         async with AsyncExitStack() as holdings:
-            bus_ports = [ports.free_port() for _ in range(NODES)]
+            bus_ports = [machine.free_port() for _ in range(NODES)]
             nodes = [await _node(directory / f"node-{i}", bus_ports[i], holdings) for i in range(NODES)]
             clients = [await holdings.enter_async_context(Redis.from_url(node.url)) for node in nodes]
             await _share_slots(clients)
@@ -68,7 +68,7 @@ async def _introduce(clients: Sequence[Redis], nodes: Sequence[EmbeddedServer], 
     for i, client in enumerate(clients):
         neighbour = (i + 1) % NODES
         port = nodes[neighbour].url.rpartition(":")[2].removesuffix("/0")
-        await client.execute_command("CLUSTER MEET", ports.LOOPBACK, port, bus_ports[neighbour])
+        await client.execute_command("CLUSTER MEET", machine.LOOPBACK, port, bus_ports[neighbour])
 
 
 async def _until_joined(clients: Sequence[Redis]) -> None:

@@ -15,9 +15,9 @@ from doubledecker.lake import arrow, event_history, queries, reads, rows, snapsh
 from doubledecker.lake.event_history import EventHistory
 from doubledecker.lake.queries import Found
 from doubledecker.lake.reads import Reader
-from doubledecker.model import search
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model import condition
 from doubledecker.model.erasure import Erasure
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline.erase import eraser
 from doubledecker.pipeline.lake import files, tables, versions
 from doubledecker.pipeline.land import journal_reader, landing
@@ -74,7 +74,7 @@ class PlainLake:
 
     async def find(self, *, reader: Reader | None = None, limit: int = 1000, **wanted: str) -> Found:
         """What `doubledecker events` finds."""
-        query = queries.search(search.parse(**wanted, limit=limit))
+        query = queries.search(condition.parse(**wanted, limit=limit))
         async with journal_reader.connected(self.access) as bus:
             return await reads.find(reads.ReadContext(self.root, bus), query, reader=reader)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from random import Random
 
 from doubledecker.lake import arrow, rows, snapshots
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.model.uid import event_id
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.land import landing

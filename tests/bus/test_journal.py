@@ -8,9 +8,9 @@ from msgspec import Raw
 from conftest import Topology
 from doubledecker.model.event import AcceptedEvent, EventKind, encode
 from doubledecker.model.routing import Route
-from doubledecker.store import events, journal, journal_ranges
+from doubledecker.store import events, journal
 from doubledecker.store.events import PublishLimits
-from doubledecker.store.journal_ranges import Extent
+from doubledecker.store.journal import Extent
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.write_plan import Offer
 from harness import TestBus, a_bus, an_event, basic
@@ -61,9 +61,9 @@ async def test_an_extent_tells_how_much_is_new_and_not_how_much_is_kept(plain: P
         await plain.home.command("XADD", plain.home.key("journal:events"), f"{moment}-0", "p-1", "{}")
     await plain.home.command("HSET", plain.home.key("journal"), "events_bytes", 10_000)
 
-    whole = await journal_ranges.read(plain.home, "events")
-    half = await journal_ranges.read(plain.home, "events", after="1490-0")
-    none = await journal_ranges.read(plain.home, "events", after="1990-0")
+    whole = await journal.read_extent(plain.home, "events")
+    half = await journal.read_extent(plain.home, "events", after="1490-0")
+    none = await journal.read_extent(plain.home, "events", after="1990-0")
 
     assert whole == Extent("0-0", "1000-0", "1990-0", entries=100, bytes=10_000)
     assert (half.first, half.last, half.entries) == ("1500-0", "1990-0", 100)
@@ -78,7 +78,7 @@ async def test_an_extent_tells_how_much_there_is_to_read_and_not_how_much_is_kep
     for _ in range(3):
         await events.publish(plain.home, offers, version=10**9, limits=LIMITS)
 
-    extent = await journal_ranges.read(plain.home, "events")
+    extent = await journal.read_extent(plain.home, "events")
 
     assert int((await journal.state(plain.home))["events_bytes"]) < sum(map(len, lines))
     assert extent.bytes == pytest.approx(3 * sum(map(len, lines)), rel=0.1)
@@ -88,7 +88,7 @@ async def test_an_entry_that_is_nothing_once_compressed_does_not_make_an_extent_
     event = AcceptedEvent("widgets", "update", data=Raw(b'"%s"' % (b"x" * 500_000)), id="long")
     await events.publish(plain.home, [Offer(Route(event.kind), encode(event), "p-1")], version=10**9, limits=LIMITS)
 
-    extent = await journal_ranges.read(plain.home, "events")
+    extent = await journal.read_extent(plain.home, "events")
 
     assert extent.bytes == 10 * int((await journal.state(plain.home))["events_bytes"])
 

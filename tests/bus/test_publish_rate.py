@@ -14,7 +14,7 @@ from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
-from doubledecker.store import publish_rate
+from doubledecker.store import quotas
 from doubledecker.store.partitions import Partitions
 from harness import a_bus, an_event
 from web.asking import ask
@@ -67,7 +67,7 @@ async def test_it_is_known_how_many_events_a_client_took_in_the_last_second(plai
         await to_the_next_second(plain)
         if events:
             assert await pacer.wait_ms("ann", events) == 0
-        seen.append(await publish_rate.taken(plain.home, ["ann", "bob"]))
+        seen.append(await quotas.taken(plain.home, ["ann", "bob"]))
 
     assert seen == [[0, 0], [7, 0], [8, 0], [0, 0]]
 

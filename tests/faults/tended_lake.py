@@ -6,7 +6,7 @@ It says on standard output what it is about to do and what it has done, so that 
 import sys
 
 from doubledecker.lake import arrow, rows, snapshots
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline.lake import files, maintenance, tables, versions
 from doubledecker.pipeline.land import landing
 from doubledecker.store.journal import JournalEntry

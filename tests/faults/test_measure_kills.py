@@ -14,7 +14,7 @@ import pytest
 import recount
 from cli.commands import children
 from doubledecker.lake import snapshots
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.metrics import measures
 from doubledecker.pipeline.metrics.measures import SPANS

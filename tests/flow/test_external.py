@@ -10,7 +10,7 @@ import pytest
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.errors import ServerUnfit
-from doubledecker.store import ports
+from doubledecker.store import machine
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partitions, wait_for
 from harness import a_bus, an_event, quick_settings
@@ -23,7 +23,7 @@ async def redis_seven(tmp_path: Path) -> AsyncIterator[Topology]:
     binary = shutil.which("redis-server")
     if binary is None:
         pytest.skip("there is no redis-server on this machine; all other tests run on Valkey")
-    port = ports.free_port()
+    port = machine.free_port()
     process = await asyncio.create_subprocess_exec(
         binary,
         "--port",

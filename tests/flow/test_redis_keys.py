@@ -34,8 +34,8 @@ from doubledecker.store import (
     journal,
     pipeline,
     pipeline_jobs,
+    quotas,
     receivers,
-    streams,
     write_offsets,
 )
 from doubledecker.store.deliveries import Settled
@@ -265,7 +265,7 @@ async def fill(bus: TestBus, good: Receiver, bad: Receiver, stuck: Receiver) -> 
     await ask_with_digest(bus, "publisher", publisher)
     await unsubscribe(bus, gone)
     await use_queues(bus, publisher)
-    await streams.enter(bus.partitions.home, "listener-00000000", "stream", most=0)
+    await quotas.enter(bus.partitions.home, "listener-00000000", "stream", most=0)
 
 
 async def ask_for_errands(bus: TestBus) -> None:

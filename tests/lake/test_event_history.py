@@ -19,7 +19,7 @@ from doubledecker.model.replay import Replay
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Caller
 from doubledecker.model.uid import made_at
-from doubledecker.store import journal_ranges
+from doubledecker.store import journal
 from doubledecker.store.journal import AttemptRecord, JournalEntry
 from doubledecker.store.queues import LeasedMessage
 from feed import a_feed
@@ -37,7 +37,7 @@ async def test_an_events_life_is_its_acceptance_and_every_attempt(one: Topology,
         await bus.subscribe(await bus.token("mailer"), receiver.url, "widgets", timeout=0)
         [id_] = await bus.publish(secret, [an_event(1)])
         async with asyncio.timeout(20):
-            while (await journal_ranges.read(bus.partitions.home, "attempts")).entries < 2:
+            while (await journal.read_extent(bus.partitions.home, "attempts")).entries < 2:
                 await asyncio.sleep(0.02)
         mine = PlainLake(_Client(one), tmp_path)
         await mine.register()

@@ -13,9 +13,9 @@ from doubledecker.errors import LakeUnfit, ReadTooLarge
 from doubledecker.lake import arrow, engine, rows, snapshots
 from doubledecker.lake.queries import Found
 from doubledecker.lake.snapshots import TableSnapshot
-from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.event import draft
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline.erase import tombstones
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.lake.tables import LakeTable

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from doubledecker.errors import BadRequest, Refused, TooLarge
 from doubledecker.model import event as parsing
-from doubledecker.model import json_body
+from doubledecker.model import schema
 from doubledecker.model.event import AcceptedEvent, EventLimits, Offered, accept, encode, parse_offered, parse_posted
 
 LIMITS = EventLimits(data_bytes_max=1000, depth_max=8)
@@ -192,7 +192,7 @@ def test_data_arrives_as_it_was_sent(data: object):
 @given(st.binary(max_size=60))
 def test_whatever_is_sent_as_an_event_is_parsed_or_refused(body: bytes):
     try:
-        json_body.check_text(body)
+        schema.check_text(body)
         event = accept(parse_offered(body), id_="i", now_ms=1, limits=LIMITS)
     except Refused:
         return

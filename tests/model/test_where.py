@@ -3,13 +3,13 @@
 import pytest
 
 from doubledecker.errors import BadRequest
-from doubledecker.model import condition, where
+from doubledecker.model import condition
 
 
 def sql(text: str) -> str:
     from doubledecker.lake.engine import DIALECT
 
-    return condition.to_sql(where.parse(text), DIALECT)
+    return condition.to_sql(condition.parse_where(text), DIALECT)
 
 
 def test_a_condition_is_written_in_the_sql_of_an_engine():
@@ -53,7 +53,7 @@ def test_and_binds_closer_than_or():
 )
 def test_what_is_no_condition_is_refused_with_what_is_allowed(text: str, told: str):
     with pytest.raises(BadRequest, match=told):
-        where.parse(text)
+        condition.parse_where(text)
 
 
 def test_conditions_know_the_columns_of_the_table():

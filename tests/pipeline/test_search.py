@@ -12,9 +12,9 @@ from doubledecker.errors import LakeUnfit
 from doubledecker.lake import arrow, queries, rows, snapshots
 from doubledecker.lake.engine import opened, select_files
 from doubledecker.lake.queries import Query
-from doubledecker.model import where
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.condition import parse_where
 from doubledecker.model.erasure import Erasure
+from doubledecker.model.position import EntryId
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.token import Caller
 from doubledecker.pipeline import search
@@ -89,7 +89,7 @@ def test_a_condition_means_the_same_with_and_without_spark(spark: SparkSession, 
     snapshot = snapshots.read(str(tmp_path), "events", partitions=1)
     found: dict[str, tuple[list[object], list[object]]] = {}
     for text in CONDITIONS:
-        query = Query("events", where.parse(text), limit=100)
+        query = Query("events", parse_where(text), limit=100)
         with opened() as connection:
             few = select_files(connection, snapshot.paths(), query)
         many = search._landed(spark, snapshot, query, [])
@@ -103,7 +103,7 @@ def test_numbers_that_no_reader_can_hold_stop_no_search_by_spark(spark: SparkSes
     a_table(str(tmp_path), [FAR.replace(b'"n"', b'"number"'), LONG.replace(b'"n"', b'"number"'), *DATA])
     snapshot = snapshots.read(str(tmp_path), "events", partitions=1)
     found = {
-        text: [row["id"] for row in search._landed(spark, snapshot, Query("events", where.parse(text), limit=100), [])]
+        text: [row["id"] for row in search._landed(spark, snapshot, Query("events", parse_where(text), limit=100), [])]
         for text in CONDITIONS
     }
 

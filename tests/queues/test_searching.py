@@ -6,9 +6,8 @@ import string
 from random import Random
 
 from doubledecker.bus.pattern_search import Searcher
-from doubledecker.model.cache import ScanResistantCache
 from doubledecker.model.event import EventKind
-from doubledecker.model.matching import SHELF_STEPS, PatternMatcher, steps_of
+from doubledecker.model.matching import SHELF_STEPS, PatternMatcher, ScanResistantCache, steps_of
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.routing import Registry
 

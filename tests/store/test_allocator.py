@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from doubledecker.store import allocator
+from doubledecker.store import embedded
 from doubledecker.store.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has LD_PRELOAD and tells by /proc")
@@ -39,28 +39,28 @@ def read(pid: int) -> tuple[set[str], dict[str, str]]:
     return loaded, dict(word.split("=", 1) for word in words)
 
 
-@pytest.mark.skipif(not allocator.jemalloc(), reason="this system has no jemalloc")
+@pytest.mark.skipif(not embedded.jemalloc(), reason="this system has no jemalloc")
 async def test_the_server_runs_on_the_systems_jemalloc(tmp_path):
     loaded, environment = await server_facts(tmp_path)
 
     assert any(name.startswith("libjemalloc") for name in loaded)
-    assert environment["LD_PRELOAD"] == str(*allocator.jemalloc())
+    assert environment["LD_PRELOAD"] == str(*embedded.jemalloc())
     assert environment["PATH"] == os.environ["PATH"]
 
 
-@pytest.mark.skipif(not allocator.tbb(), reason="this platform has no wheel of oneTBB")
+@pytest.mark.skipif(not embedded.tbb(), reason="this platform has no wheel of oneTBB")
 async def test_without_jemalloc_the_server_runs_on_the_allocator_that_was_installed_for_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(allocator, "FOLDERS", ("/no/such/folder",))
+    monkeypatch.setattr(embedded, "FOLDERS", ("/no/such/folder",))
     loaded, environment = await server_facts(tmp_path)
 
     assert not any(name.startswith("libjemalloc") for name in loaded)
     assert any(name.startswith("libtbbmalloc_proxy") for name in loaded)
-    assert environment["LD_PRELOAD"] == ":".join(map(str, allocator.tbb()))
+    assert environment["LD_PRELOAD"] == ":".join(map(str, embedded.tbb()))
 
 
 async def test_without_both_the_c_library_keeps_more_at_hand(tmp_path, monkeypatch):
-    monkeypatch.setattr(allocator, "FOLDERS", ("/no/such/folder",))
-    monkeypatch.setattr(allocator, "ENVIRONMENT", tmp_path / "no" / "such")
+    monkeypatch.setattr(embedded, "FOLDERS", ("/no/such/folder",))
+    monkeypatch.setattr(embedded, "ENVIRONMENT", tmp_path / "no" / "such")
     loaded, environment = await server_facts(tmp_path)
 
     assert not any(name.startswith(("libjemalloc", "libtbbmalloc")) for name in loaded)
@@ -78,23 +78,23 @@ async def test_what_the_user_has_chosen_stays(tmp_path, monkeypatch, own):
 
 
 def test_a_library_is_found_where_distributions_put_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(allocator, "FOLDERS", (f"{tmp_path}/lib/*-linux-gnu", f"{tmp_path}/lib64"))
+    monkeypatch.setattr(embedded, "FOLDERS", (f"{tmp_path}/lib/*-linux-gnu", f"{tmp_path}/lib64"))
     debian, fedora = tmp_path / "lib" / f"{platform.machine()}-linux-gnu", tmp_path / "lib64"
-    assert allocator.jemalloc() == []
+    assert embedded.jemalloc() == []
     for folder in (debian, fedora):
         folder.mkdir(parents=True)
         (folder / "libjemalloc.so.2").touch()
-    assert allocator.jemalloc() == [debian / "libjemalloc.so.2"]
+    assert embedded.jemalloc() == [debian / "libjemalloc.so.2"]
     shutil.rmtree(debian)
-    assert allocator.jemalloc() == [fedora / "libjemalloc.so.2"]
+    assert embedded.jemalloc() == [fedora / "libjemalloc.so.2"]
 
 
 @pytest.mark.parametrize(("folder", "is_taken"), [("plain", True), ("with space", False), ("with:colon", False)])
 def test_a_place_that_the_loader_would_split_is_not_named_to_it(tmp_path, monkeypatch, folder, is_taken):
     place = tmp_path / folder
     place.mkdir()
-    monkeypatch.setattr(allocator, "ENVIRONMENT", place)
+    monkeypatch.setattr(embedded, "ENVIRONMENT", place)
     for name in ("libtbbmalloc.so.2", "libtbbmalloc_proxy.so.2"):
-        assert allocator.tbb() == []
+        assert embedded.tbb() == []
         (place / name).touch()
-    assert bool(allocator.tbb()) is is_taken
+    assert bool(embedded.tbb()) is is_taken

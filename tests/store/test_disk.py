@@ -9,9 +9,8 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from doubledecker.errors import BusAway
-from doubledecker.store import disk
-from doubledecker.store.disk import DiskReserve
-from doubledecker.store.embedded import EmbeddedServer
+from doubledecker.store import embedded
+from doubledecker.store.embedded import DiskReserve, EmbeddedServer
 from doubledecker.store.partitions import Partitions
 
 
@@ -73,13 +72,13 @@ async def test_whoever_waits_for_a_server_that_refuses_writes_leaves_no_connecti
 
 
 async def test_a_file_that_cannot_be_flushed_does_not_end_the_flushing(data_dir: Path, monkeypatch):
-    monkeypatch.setattr(disk, "FLUSH_S", 0.001)
+    monkeypatch.setattr(embedded, "FLUSH_S", 0.001)
     rounds: list[str] = []
-    real = disk.flush
-    monkeypatch.setattr(disk, "flush", lambda directory: (rounds.append("begun"), real(directory)))
+    real = embedded.flush
+    monkeypatch.setattr(embedded, "flush", lambda directory: (rounds.append("begun"), real(directory)))
     parts = data_dir / "appendonlydir"
     parts.mkdir(parents=True)
     (parts / "loop.incr.aof").symlink_to(parts / "loop.incr.aof")
 
-    async with disk.flushing(data_dir):
+    async with embedded.flushing(data_dir):
         await until(lambda: len(rounds) > 2)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 import mixed
-from doubledecker.store import journal, journal_ranges
+from doubledecker.store import journal
 from doubledecker.store.journal import JournalEntry
 from doubledecker.store.partitions import Partitions
 from mixed import Written
@@ -24,7 +24,7 @@ async def test_every_read_gives_events_as_they_were_accepted(partitions: Partiti
         read = await journal.read(partition, "events", count=COUNT)
         page = await journal.page(partition, first="-", last="+", count=COUNT, bytes_max=1 << 30)
         following = await journal.next_page(partition, after="0-0", count=COUNT)
-        extent = await journal_ranges.page(partition, "events", after="0-0", upto="+", count=COUNT)
+        extent = await journal.range_page(partition, "events", after="0-0", upto="+", count=COUNT)
 
         assert written(read) == accepted
         assert [kept.inflated() for kept in page.entries] == read

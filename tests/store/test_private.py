@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from doubledecker.store import private
+from doubledecker.store import machine
 
 
 def mode(folder: Path) -> int:
@@ -21,7 +21,7 @@ def an_open_folder(folder: Path, *names: str, bits: int = 0o755) -> Path:
 
 
 def test_a_new_folder_is_for_its_owner_alone(tmp_path: Path):
-    assert private.keep(tmp_path / "a" / "b", marks=())
+    assert machine.keep_private(tmp_path / "a" / "b", marks=())
     assert mode(tmp_path / "a" / "b") == 0o700
 
 
@@ -29,7 +29,7 @@ def test_a_new_folder_is_for_its_owner_alone(tmp_path: Path):
 def test_a_folder_of_ours_that_was_open_is_closed(tmp_path: Path, names: tuple[str, ...]):
     folder = an_open_folder(tmp_path / "data", *names)
 
-    assert private.keep(folder, marks=("mark",))
+    assert machine.keep_private(folder, marks=("mark",))
     assert mode(folder) == 0o700
 
 
@@ -37,11 +37,11 @@ def test_a_folder_of_ours_that_was_open_is_closed(tmp_path: Path, names: tuple[s
 def test_a_folder_of_others_is_left_as_it_is_and_said_to_be_open(tmp_path: Path, names: tuple[str, ...], bits: int):
     folder = an_open_folder(tmp_path / "data", *names, bits=bits)
 
-    assert not private.keep(folder, marks=("mark",))
+    assert not machine.keep_private(folder, marks=("mark",))
     assert mode(folder) == bits
 
 
 def test_a_closed_folder_may_hold_anything(tmp_path: Path):
     folder = an_open_folder(tmp_path / "data", "other", bits=0o700)
 
-    assert private.keep(folder, marks=())
+    assert machine.keep_private(folder, marks=())

@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from cli.commands import run
 from conftest import Topology
 from doubledecker.model import moment
-from doubledecker.store import journal_ranges
+from doubledecker.store import journal
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partitions
 from harness import ROOT_KEY, basic, until_ready
@@ -169,10 +169,10 @@ async def test_a_request_with_a_key_that_the_dump_remembers_is_not_published_aga
         parts = await Partitions.connect(bus.environment["DOUBLEDECKER_REDIS_URL"], namespace="rm:", count=1)
         ages = parts.home.key(f"ages:{shop}")
         assert await parts.home.command("ZADD", ages, "XX", "CH", await parts.home.time_ms(), KEY) == 1
-        before = (await journal_ranges.read(parts.home, "events")).last
+        before = (await journal.read_extent(parts.home, "events")).last
         again = await bus.repeat(orders("acme", 1))
         other = await bus.repeat(orders("acme", 2))
-        after = (await journal_ranges.read(parts.home, "events")).last
+        after = (await journal.read_extent(parts.home, "events")).last
         await parts.close()
 
     assert (again[0], other[0]) == (202, 409)

@@ -14,7 +14,7 @@ from doubledecker.store.journal import KeptEntry
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.web.catch_up import CatchUp
 from doubledecker.web.feed import Feed, lines_of
-from doubledecker.web.listener import Listener
+from doubledecker.web.sse import Listener
 
 ENTRIES = 50
 

@@ -16,7 +16,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.model.schema import Shape, between
 from doubledecker.model.token import Caller
 from doubledecker.web import openapi
-from doubledecker.web.examples import EXAMPLES
+from doubledecker.web.openapi import EXAMPLES
 from doubledecker.web.route_table import ApiRoute, Reply, RouteTable
 from doubledecker.web.route_table import json as json_of
 from harness import ROOT_KEY, a_bus, an_event

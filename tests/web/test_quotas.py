@@ -8,7 +8,7 @@ from itertools import islice
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.model.event import EventKind
-from doubledecker.store import streams
+from doubledecker.store import quotas
 from doubledecker.store.partitions import Partitions
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
 from web.asking import Answer, another_web, ask
@@ -262,14 +262,14 @@ async def test_the_streams_of_a_client_are_counted_over_all_web_processes(one: T
 
 async def test_streams_of_a_process_that_died_are_counted_until_their_lease_ends(partitions: Partitions):
     home = partitions.home
-    entered = [await streams.enter(home, "ann", f"stream-{n}", most=2) for n in range(3)]
-    home.shift_ms = streams.LEASE_MS - 1_000
-    await streams.renew(home, "ann", ["stream-0"])
-    home.shift_ms = streams.LEASE_MS + 1_000
+    entered = [await quotas.enter(home, "ann", f"stream-{n}", most=2) for n in range(3)]
+    home.shift_ms = quotas.LEASE_MS - 1_000
+    await quotas.renew(home, "ann", ["stream-0"])
+    home.shift_ms = quotas.LEASE_MS + 1_000
 
     assert entered == [True, True, False]
-    assert await streams.counts(home, ["ann", "bob"]) == {"ann": 1, "bob": 0}
-    assert await streams.enter(home, "ann", "stream-3", most=2)
+    assert await quotas.counts(home, ["ann", "bob"]) == {"ann": 1, "bob": 0}
+    assert await quotas.enter(home, "ann", "stream-3", most=2)
 
 
 async def test_a_client_has_so_many_idempotency_keys_within_some_minutes(one: Topology):

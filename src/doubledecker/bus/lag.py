@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from doubledecker.model.entry_id import EntryId
-from doubledecker.store import journal, journal_ranges
+from doubledecker.model.position import EntryId
+from doubledecker.store import journal
 from doubledecker.store.partitions import Partition, Partitions
 
 
@@ -26,7 +26,7 @@ async def read(partitions: Partitions, name: str, *, from_ms: int) -> Lag:
 
 async def _read(partition: Partition, name: str, *, from_ms: int) -> Lag:
     confirmed = (await journal.state(partition)).get(f"{name}_confirmed", "0-0")
-    extent = await journal_ranges.read(partition, name, after=confirmed)
+    extent = await journal.read_extent(partition, name, after=confirmed)
     oldest, last = EntryId.parse(extent.first), EntryId.parse(extent.last)
     if not extent.entries or last <= EntryId.parse(confirmed):
         return Lag(0, 1.0)

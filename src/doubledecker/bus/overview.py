@@ -10,18 +10,7 @@ from typing import TypeVar
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.telemetry import counter
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import (
-    batches,
-    bulk,
-    counters,
-    jobs,
-    journal,
-    memory,
-    pipeline,
-    processes,
-    queues,
-    subscribers,
-)
+from doubledecker.store import batches, bulk, counters, jobs, journal, memory, pipeline, processes, queues, subscribers
 from doubledecker.store.memory import MemoryState, MemoryUsage, State
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import QuotaExceeded
 from doubledecker.model.quota import WAITING_RETRY_S
-from doubledecker.store import publish_rate
+from doubledecker.store import quotas
 from doubledecker.store.partitions import Partitions
 
 _BLOCKS_PER_S = 20
@@ -89,7 +89,7 @@ class Pacer:
         if missing <= 0:
             return 0
         block = max(missing, self._rate // _BLOCKS_PER_S)
-        wait_ms = await publish_rate.take(self._partitions.home, client, count=block, rate=self._rate)
+        wait_ms = await quotas.take(self._partitions.home, client, count=block, rate=self._rate)
         if wait_ms == 0:
             if client not in self._left and len(self._left) >= _CLIENTS_MAX:
                 self._left.clear()

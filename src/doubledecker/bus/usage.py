@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model.quota import Quotas
-from doubledecker.store import backlogs, facets, publish_rate, registry, streams
+from doubledecker.store import backlogs, facets, quotas, registry
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.processes import MetricSample, ProcessReport
 
@@ -119,9 +119,9 @@ async def _counts(partitions: Partitions, ids: Sequence[str]) -> list[dict[str, 
     home = partitions.home
     rows = zip(
         await registry.counts_of(home, ids),
-        (await streams.counts(home, ids)).values(),
+        (await quotas.counts(home, ids)).values(),
         await backlogs.of_clients(home, ids),
-        await publish_rate.taken(home, ids),
+        await quotas.taken(home, ids),
         strict=True,
     )
     return [

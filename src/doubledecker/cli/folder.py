@@ -26,7 +26,7 @@ from doubledecker.assembly import settings as reading
 from doubledecker.assembly import spark_conf
 from doubledecker.assembly.settings import Settings
 from doubledecker.errors import BusAway, LakeUnfit, Refused, SettingInvalid
-from doubledecker.store import private
+from doubledecker.store import machine
 
 DEFAULT = Path(".data")
 ROOT_KEY = "root.key"
@@ -44,7 +44,7 @@ _PREPARED = (SOURCES, spark_conf.FILE, LAKE)
 def prepare(folder: Path) -> None:
     """Make it, for us alone, also when it was there; raises SettingInvalid when that is not possible."""
     try:
-        is_closed = private.keep(folder, marks=_MARKS, prepared=_PREPARED)
+        is_closed = machine.keep_private(folder, marks=_MARKS, prepared=_PREPARED)
     except OSError as error:
         raise SettingInvalid(f"cannot keep data in {folder}: {error.strerror}; pass another --data") from error
     if not is_closed:

@@ -16,9 +16,9 @@ import click
 from doubledecker.assembly.settings import Settings
 from doubledecker.cli import folder, words
 from doubledecker.errors import BadRequest, BusAway, LakeUnfit, ReadTooLarge
-from doubledecker.model import search as searching
+from doubledecker.model import condition as searching
+from doubledecker.model.condition import SearchRequest
 from doubledecker.model.event import EVENT_ID, ID_LENGTH_MAX
-from doubledecker.model.search import SearchRequest
 
 if TYPE_CHECKING:
     from doubledecker.lake.event_history import EventHistory

@@ -11,7 +11,7 @@ from doubledecker.errors import BadRequest
 from doubledecker.lake import engine, queries, reads, rows
 from doubledecker.lake.queries import Found, Query, Row
 from doubledecker.lake.reads import ReadContext, Reader
-from doubledecker.model import moment, where
+from doubledecker.model import condition, moment
 from doubledecker.model.pipeline_job import Errand
 from doubledecker.model.replay import Replay
 from doubledecker.store import locate, pipeline_jobs
@@ -89,7 +89,7 @@ async def _fits(likely: Found, text: str) -> bool | None:
     if not text:
         return True
     try:
-        query = Query("events", where.parse(text), limit=1)
+        query = Query("events", condition.parse_where(text), limit=1)
     except BadRequest:
         return None
     columns = {name: [row.get(name) for row in likely] for name in rows.shown("events")}

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 
 from doubledecker.errors import JournalTrimmed
-from doubledecker.model.entry_id import EntryId
-from doubledecker.store import journal_ranges
+from doubledecker.model.position import EntryId
+from doubledecker.store import journal
 from doubledecker.store.journal import JournalEntry, Page
 from doubledecker.store.partitions import Partition
 
@@ -36,7 +36,7 @@ async def walk(
     """
     count = _COUNT_FIRST
     while after < upto:
-        page = await asks(partial(journal_ranges.page, partition, name, after=str(after), upto=str(upto), count=count))
+        page = await asks(partial(journal.range_page, partition, name, after=str(after), upto=str(upto), count=count))
         trimmed = EntryId.parse(page.trimmed)
         if fails_on_loss and trimmed > after:
             raise JournalTrimmed(lost(partition.index, after, trimmed))

@@ -5,8 +5,7 @@ from datetime import datetime, timedelta
 
 from doubledecker.model import condition, moment, uid
 from doubledecker.model.attempt import AttemptFilter, AttemptPlace
-from doubledecker.model.condition import Condition, Junction
-from doubledecker.model.search import SearchRequest
+from doubledecker.model.condition import Condition, Junction, SearchRequest
 
 Row = dict[str, object]
 Found = list[Row]

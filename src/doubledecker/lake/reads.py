@@ -26,11 +26,10 @@ from doubledecker.lake import engine, journals, rows, snapshots
 from doubledecker.lake.queries import Found, Query, Row
 from doubledecker.lake.snapshots import TableSnapshot
 from doubledecker.model import moment
-from doubledecker.model.entry_id import EntryId
 from doubledecker.model.erasure import Erasure
-from doubledecker.store import journal_ranges
-from doubledecker.store.journal import JournalEntry
-from doubledecker.store.journal_ranges import Extent
+from doubledecker.model.position import EntryId
+from doubledecker.store import journal
+from doubledecker.store.journal import Extent, JournalEntry
 from doubledecker.store.partitions import Partition, Partitions
 
 # Landing commits every few seconds, and each try begins further on.
@@ -123,7 +122,7 @@ class _Look:
     async def once(self, read: _Read) -> Looked:
         """Read journal and table as they are now; raises when they change meanwhile."""
         bus, query, root = self.ground.bus, self.query, self.ground.root
-        reach = {part.index: await journal_ranges.read(part, query.name) for part in bus.all}
+        reach = {part.index: await journal.read_extent(part, query.name) for part in bus.all}
         snapshot = await asyncio.to_thread(snapshots.read, root, query.name, partitions=len(bus.all))
         erased = await engine.run(self.connection, partial(_select_erased, root)) if query.name == "events" else []
         fresh: Found = []

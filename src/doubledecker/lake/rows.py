@@ -14,8 +14,8 @@ from itertools import repeat
 import msgspec
 from msgspec import Raw
 
-from doubledecker.model.entry_id import EntryId
 from doubledecker.model.event import DEFAULT_TENANT
+from doubledecker.model.position import EntryId
 from doubledecker.store.journal import AttemptRecord, JournalEntry
 
 # Types by their names in Spark's DDL.

@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from doubledecker.errors import LakeUnfit
 from doubledecker.model import moment
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 
 # How far a table of the lake has come: the last entry of each journal partition that is in it.
 #

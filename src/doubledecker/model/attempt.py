@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from doubledecker.errors import BadRequest
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 
 # Event ids that are listed of one attempt, which may have carried ten thousand.
 IDS_MAX = 100

@@ -4,7 +4,7 @@ import msgspec
 
 from doubledecker.errors import BadRequest
 from doubledecker.model import event as events
-from doubledecker.model import json_body
+from doubledecker.model import schema
 from doubledecker.model.event import GivenTenant, Name, TopicName
 from doubledecker.model.schema import DryRun
 
@@ -33,7 +33,7 @@ _ASKED = msgspec.json.Decoder(ErasureAsked)
 
 def parse(body: bytes) -> ErasureAsked:
     """A checked request; raises BadRequest with what was seen and what is allowed."""
-    return json_body.decode(_ASKED, body, what="an erasure")
+    return schema.decode(_ASKED, body, what="an erasure")
 
 
 def plan(asked: ErasureAsked, *, now_ms: int) -> Erasure:

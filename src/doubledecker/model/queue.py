@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from doubledecker.errors import BadRequest
-from doubledecker.model import json_body, schema
+from doubledecker.model import schema
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import STEPS
@@ -163,7 +163,7 @@ def check_name(name: str) -> None:
 def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard) -> RegisteredQueue:
     """A checked queue; raises BadRequest with what was seen and what is allowed."""
     check_name(name)
-    asked = json_body.decode(_WANTED, body, what="a queue")
+    asked = schema.decode(_WANTED, body, what="a queue")
     if asked.owner is not None and not is_root:
         raise BadRequest("owner can be set by root alone; without it the queue is yours")
     if asked.refuse_clients is not None and not is_root:
@@ -206,7 +206,7 @@ def succeeding(queue: RegisteredQueue, former: RegisteredQueue | None) -> Regist
 
 def parse_rule(body: bytes, former: FacetRule) -> FacetRule:
     """The rule that results from what is asked and what was there before."""
-    asked = json_body.decode(_RULE_WANTED, body, what="a facet's rule")
+    asked = schema.decode(_RULE_WANTED, body, what="a facet's rule")
     schema.check(asked)
     given = {field: getattr(asked, field) for field in asked.__struct_fields__}
     changes = {field: value for field, value in given.items() if value is not UNSET}

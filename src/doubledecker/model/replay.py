@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from doubledecker.errors import BadRequest
 from doubledecker.model import event as events
-from doubledecker.model import json_body, moment
+from doubledecker.model import moment, schema
 from doubledecker.model.event import GivenTenant, TopicName
 from doubledecker.model.schema import DryRun, between
 
@@ -75,7 +75,7 @@ _ASKED = msgspec.json.Decoder(ReplayAsked)
 
 def parse(body: bytes) -> ReplayAsked:
     """A checked request; raises BadRequest with what was seen and what is allowed."""
-    return json_body.decode(_ASKED, body, what="a replay")
+    return schema.decode(_ASKED, body, what="a replay")
 
 
 def plan(asked: ReplayAsked, *, now_ms: int, rate: int) -> Replay:

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from doubledecker.model.cache import ScanResistantCache
 from doubledecker.model.event import EventKind
-from doubledecker.model.matching import NAMES_MAX, PatternMatcher, Search
+from doubledecker.model.matching import NAMES_MAX, PatternMatcher, ScanResistantCache, Search
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.reserved import audience, is_reserved
 from doubledecker.model.subscriber import Subscriber

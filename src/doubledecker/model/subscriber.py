@@ -11,7 +11,7 @@ import msgspec
 
 from doubledecker.errors import BadRequest
 from doubledecker.model import callback as callbacks
-from doubledecker.model import dial_guard, json_body, schema
+from doubledecker.model import dial_guard, schema
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import TopicName, check_topic
 from doubledecker.model.schema import between, matching, one_of, up_to
@@ -116,7 +116,7 @@ _ASKED = msgspec.json.Decoder(Subscription)
 
 def parse(body: bytes, *, guard: DialGuard) -> Subscription:
     """A checked subscription; raises BadRequest with what was seen and what is allowed."""
-    asked = json_body.decode(_ASKED, body, what="a subscription")
+    asked = schema.decode(_ASKED, body, what="a subscription")
     if len(asked.topics) > TOPICS_MAX:
         raise BadRequest(f"{len(asked.topics)} topics; at most {TOPICS_MAX} are allowed")
     for topic in asked.topics:

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from doubledecker.errors import BadRequest, TooMany
-from doubledecker.model import json_body, schema
+from doubledecker.model import schema
 from doubledecker.model.schema import between, matching
 
 PATTERN = re.compile(r"[a-z0-9:_-]{1,64}")
@@ -96,7 +96,7 @@ _ROTATION = msgspec.json.Decoder(Rotation)
 
 def parse_request(body: bytes) -> tuple[str, str | None]:
     """The name, and the secret if the caller chose one, of `POST /api_tokens`."""
-    asked = json_body.decode(_WANTED, body, what='a token, like {"name": …, "token": …?}')
+    asked = schema.decode(_WANTED, body, what='a token, like {"name": …, "token": …?}')
     _check("name", asked.name)
     _check("token", asked.token)
     return asked.name, asked.token
@@ -104,7 +104,7 @@ def parse_request(body: bytes) -> tuple[str, str | None]:
 
 def parse_rotation(body: bytes) -> Rotation:
     """A checked rotation; an empty body asks for the defaults."""
-    asked = json_body.decode(_ROTATION, body or b"{}", what='a rotation, like {"token": …?, "overlap_s": …?}')
+    asked = schema.decode(_ROTATION, body or b"{}", what='a rotation, like {"token": …?, "overlap_s": …?}')
     _check("token", asked.token)
     schema.check(asked)
     return asked

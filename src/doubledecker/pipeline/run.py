@@ -35,7 +35,7 @@ from doubledecker.pipeline.sources.config import SourceConfig, Sources
 from doubledecker.pipeline.sources.incremental import BookmarkConsumer
 from doubledecker.pipeline.sources.streaming import StreamingSource
 from doubledecker.pipeline.steps import Keeper, PipelineStep, Round
-from doubledecker.store import pipeline, private
+from doubledecker.store import machine, pipeline
 from doubledecker.store.partitions import Partition
 
 # The steps of the pipeline, in the order of the flow.
@@ -206,7 +206,7 @@ def _close(root: str) -> None:
         return
     # A path that cannot be a lake is told of by the table that is not opened there.
     with contextlib.suppress(OSError):
-        if not private.keep(Path(root), marks=landing.TABLES):
+        if not machine.keep_private(Path(root), marks=landing.TABLES):
             _log.warning("lake.exposed", lake=root)
 
 

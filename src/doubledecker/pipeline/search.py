@@ -24,10 +24,10 @@ from doubledecker.lake import reads, rows, snapshots
 from doubledecker.lake.queries import Found, Query
 from doubledecker.lake.reads import Reader
 from doubledecker.lake.snapshots import TableSnapshot
-from doubledecker.model import condition, moment, where
-from doubledecker.model.condition import Dialect
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model import moment
+from doubledecker.model.condition import Dialect, equal, parse_where, to_sql
 from doubledecker.model.erasure import Erasure
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline.erase import tombstones
 from doubledecker.pipeline.lake import frames, versions
 from doubledecker.pipeline.land import journal_reader, landing
@@ -90,7 +90,7 @@ def _landed(spark: SparkSession, snapshot: TableSnapshot, query: Query, erased: 
     try:
         frame = frames.of(spark, table, chosen.paths())
         if query.condition is not None:
-            frame = frame.where(condition.to_sql(query.condition, DIALECT))
+            frame = frame.where(to_sql(query.condition, DIALECT))
         if query.name == "events":
             frame = tombstones.leave_out(spark, frame, erased)
         return first(frame.select(rows.shown(query.name)), query.limit)
@@ -143,14 +143,14 @@ def _fresh(ground: SparkReadContext, name: str, reached: Mapping[int, EntryId]) 
 
 def conditions(*, topic: str, tenant: str, where: str) -> list[str]:
     """Spark's SQL that narrows events down; empty says nothing."""
-    named = [condition.equal(name, value) for name, value in (("topic", topic), ("tenant", tenant)) if value]
-    return [condition.to_sql(each, DIALECT) for each in named] + ([_translated(where)] if where else [])
+    named = [equal(name, value) for name, value in (("topic", topic), ("tenant", tenant)) if value]
+    return [to_sql(each, DIALECT) for each in named] + ([_translated(where)] if where else [])
 
 
 def _translated(text: str) -> str:
     """A condition as `doubledecker events` takes it means the same here; any other is Spark's own SQL."""
     try:
-        return condition.to_sql(where.parse(text), DIALECT)
+        return to_sql(parse_where(text), DIALECT)
     except BadRequest:
         return text
 

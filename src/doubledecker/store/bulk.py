@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from doubledecker.model.position import Place
-from doubledecker.model.shard import Reach, Strand, strands
+from doubledecker.model.position import Place, Reach, Strand, strands
 from doubledecker.store import shared_connection
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.scripts import load

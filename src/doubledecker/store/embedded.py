@@ -18,8 +18,10 @@ import fcntl
 import os
 import shutil
 import signal
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -30,10 +32,149 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 
-from doubledecker.errors import DataOwned, ServerUnfit
-from doubledecker.store import allocator, die_with_parent, disk, private
-from doubledecker.store.disk import DiskReserve
-from doubledecker.store.ports import LOOPBACK, free_port
+from doubledecker.background import beside
+from doubledecker.errors import DataOwned, ServerUnfit, SettingInvalid
+from doubledecker.store import die_with_parent, machine
+from doubledecker.store.machine import LOOPBACK, free_port
+
+# How the embedded server gets its memory: with jemalloc, as Valkey's own builds do, or the next best that is there.
+#
+# The server of the wheel is built on the C library's allocator. A script makes and frees thousands of small pieces in
+# one call, and in a heap full of messages glibc takes a while to find room for each: measured, a pull and its ack take
+# a tenth longer than with jemalloc when a queue has ten tenants, and a third longer when it has a thousand. Besides, it
+# leaves more holes: the same messages take half as much memory again. The one of oneTBB, a wheel of the extra
+# `allocator`, is near jemalloc in both.
+
+# Where distributions put shared libraries: Debian and its kin, Fedora and its kin, Arch.
+FOLDERS = ("/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/lib")
+# Where pip puts those of a wheel.
+ENVIRONMENT = Path(sys.prefix, "lib")
+_JEMALLOC = "libjemalloc.so.2"
+# The second takes the place of malloc, and needs the first.
+_TBB = ("libtbbmalloc.so.2", "libtbbmalloc_proxy.so.2")
+# The last resort: glibc keeps only seven freed pieces of a size at hand unless it is told to keep more.
+_GLIBC = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=2000"}
+
+
+def environment() -> dict[str, str]:
+    """What the server is started with: our own environment, and its allocator unless that one names another."""
+    found = jemalloc() or tbb()
+    return {**_GLIBC, **({"LD_PRELOAD": ":".join(map(str, found))} if found else {}), **os.environ}
+
+
+def jemalloc() -> list[Path]:
+    if sys.platform != "linux":
+        return []
+    return [place for folder in FOLDERS for place in sorted(Path("/").glob(f"{folder[1:]}/{_JEMALLOC}"))][:1]
+
+
+def tbb() -> list[Path]:
+    """The libraries of the extra `allocator`, if this Python has it, and the loader can be told where."""
+    places = [ENVIRONMENT / name for name in _TBB]
+    is_told_apart = not any(sign in str(ENVIRONMENT) for sign in ": ")
+    return places if sys.platform == "linux" and is_told_apart and all(place.exists() for place in places) else []
+
+
+# The disk of the embedded server: a reserve of space, and flushing the append-only file from outside the server.
+#
+# Valkey does not wait for its append-only file to take a write, unless it runs with `appendfsync always`: when the disk
+# is full, the last writes were acknowledged and are in memory alone, and the end of the server loses them. So writes
+# are refused while there is still room for those that were acknowledged.
+#
+# With `appendfsync everysec` Valkey answers before it has written: while an fsync is under way it holds writes back for
+# up to two seconds, and a SIGKILL then loses what was acknowledged. With `appendfsync no` it always writes before it
+# answers, so the death of the process loses nothing; what is missing is the fsync, which any process that can open the
+# file may do.
+
+GLANCE_S = 0.25  # a server that writes 100 MB a second takes three quarters of the reserve's default in this time
+FLUSH_S = 1.0
+_ANSWER_S_MAX = 1.0
+# One replica more than an embedded server has: it then refuses every command that writes, before it has any effect.
+_REFUSING, _TAKING = 1, 0
+
+
+def free_bytes(directory: Path) -> int:
+    """How much space is left to us on the disk of a directory."""
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize
+
+
+@dataclass(frozen=True)
+class DiskReserve:
+    """How much space has to be left for writes to be taken, and whom to tell when that changes."""
+
+    bytes: int
+    tell: Callable[[str], None] = lambda _: None
+    free_bytes: Callable[[Path], int] = free_bytes
+
+    def check(self, directory: Path) -> None:
+        """Raise SettingInvalid when a server that starts now could not take a single write."""
+        if self._is_short(directory):
+            raise SettingInvalid(
+                f"the disk of {directory} has {self.free_bytes(directory)} bytes left, and "
+                f"DOUBLEDECKER_DISK_MIN_FREE_BYTES keeps {self.bytes} free: make room, lower it, or pass another --data"
+            )
+
+    def keeping(self, directory: Path, url: str) -> AbstractAsyncContextManager[None]:
+        """Look at the disk while the block runs, and have the server at this URL refuse writes while it is short."""
+        return beside(self._look_forever(directory, url))
+
+    async def _look_forever(self, directory: Path, url: str) -> None:
+        is_refusing = False
+        while True:
+            is_short = self._is_short(directory)
+            # Said again each time: a server that was restarted meanwhile has forgotten it.
+            if (is_short or is_refusing) and await _say(url, _REFUSING if is_short else _TAKING):
+                if is_short != is_refusing:
+                    self.tell(self._news(directory, is_short=is_short))
+                is_refusing = is_short
+            await asyncio.sleep(GLANCE_S)
+
+    def _is_short(self, directory: Path) -> bool:
+        try:
+            return self.free_bytes(directory) < self.bytes
+        except OSError:
+            return False  # a disk that does not tell is none that we can judge
+
+    def _news(self, directory: Path, *, is_short: bool) -> str:
+        if is_short:
+            return f"the disk of {directory} has under {self.bytes} bytes left; nothing is accepted until it has more"
+        return f"the disk of {directory} has room again; events are accepted"
+
+
+async def _say(url: str, replicas_min: int) -> bool:
+    """Tell the server; says whether it heard."""
+    try:
+        async with asyncio.timeout(_ANSWER_S_MAX), Redis.from_url(url) as client:
+            await client.config_set("min-replicas-to-write", replicas_min)
+    except (RedisError, OSError):
+        return False
+    return True
+
+
+def flushing(directory: Path) -> AbstractAsyncContextManager[None]:
+    """Flush a server's append-only file once a second while the block runs."""
+    return beside(_flush_forever(directory))
+
+
+async def _flush_forever(directory: Path) -> None:
+    while True:
+        await asyncio.sleep(FLUSH_S)
+        # A disk that fails once, or a process that has no descriptor left, may do better the next time.
+        with contextlib.suppress(OSError):
+            await asyncio.to_thread(flush, directory)
+
+
+def flush(directory: Path) -> None:
+    """Flush the parts of the append-only file that still grow; a part that a rewrite just removed needs it no more."""
+    for part in directory.glob("appendonlydir/*.incr.aof"):
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(part, os.O_RDONLY)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+
 
 SOCKET_PATH_BYTES_MAX = 103  # macOS has 104 with the closing zero, Linux 108
 OWNER_WAIT_S = 5.0  # a server that lost its owner needs well under a second to close its files
@@ -113,7 +254,7 @@ class EmbeddedServer:
             holdings.push_async_callback(server._end)
             await server.restart()
             if not durable:
-                await holdings.enter_async_context(disk.flushing(place.directory))
+                await holdings.enter_async_context(flushing(place.directory))
             if reserve is not None:
                 await holdings.enter_async_context(reserve.keeping(place.directory, place.url))
             server._holdings = holdings.pop_all()
@@ -139,7 +280,7 @@ class EmbeddedServer:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=allocator.environment(),
+                env=environment(),
                 pass_fds=(self._lock_fd,),
                 start_new_session=True,
             )
@@ -191,7 +332,7 @@ def _binary() -> Path:
 
 
 def _prepared(data: Path) -> Path:
-    private.keep(data / "valkey", marks=("appendonlydir", "valkey.log"))
+    machine.keep_private(data / "valkey", marks=("appendonlydir", "valkey.log"))
     return data.resolve()
 
 

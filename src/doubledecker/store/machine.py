@@ -1,10 +1,61 @@
-"""What this process may use of its machine: memory and processor cores, or less if a control group of Linux says so."""
+"""What this process may use of its machine: memory, processor cores, free ports, and folders for its own user alone."""
 
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping
+import secrets
+import socket
+import stat
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+
+from doubledecker.errors import ServerUnfit
+
+# Folders that hold what others must not read: everything that passes over the bus is in them.
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def keep_private(folder: Path, *, marks: Collection[str], prepared: Collection[str] = ()) -> bool:
+    """Make a folder for our user alone, or close one that was there to others; returns whether it is closed.
+
+    A folder that holds other things than ours is left as it is: somebody may have passed `/tmp`, or a home. It is ours
+    when it holds one of the `marks`, or nothing but what a user may have `prepared` there for us. A sticky one is
+    shared on purpose.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    seen = folder.stat()
+    if not seen.st_mode & _OTHERS:
+        return True
+    if seen.st_mode & stat.S_ISVTX or seen.st_uid != os.geteuid():
+        return False
+    names = {path.name for path in folder.iterdir()}
+    if names.isdisjoint(marks) and not names <= set(prepared):
+        return False
+    # Some file systems have no permissions to change.
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
+    return not folder.stat().st_mode & _OTHERS
+
+
+# Ports of the loopback address for servers of our own.
+
+LOOPBACK = "127.0.0.1"
+# Below the ports of outgoing connections: in there, a client that dials a dead server can meet itself, and stay.
+PORTS = range(20_000, 32_000)
+PORT_TRIES = 100  # even with half of them taken, a hundred misses do not happen
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now; chosen by chance, so that two who ask do not meet."""
+    for port in secrets.SystemRandom().sample(PORTS, PORT_TRIES):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            return port
+    raise ServerUnfit(f"{PORT_TRIES} ports of {LOOPBACK}, taken by chance from {PORTS}, are all in use")
+
+
+# What this process may use of its machine: memory and processor cores, or less if a control group of Linux says so.
 
 ROOT = Path("/")
 # By the name of the controller, which is empty in version 2: the folder of its hierarchy, and the file of the limit.

@@ -5,7 +5,7 @@ from typing import cast
 
 import msgspec
 
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.store.partitions import Partition
 from doubledecker.store.shared_connection import Reply
 

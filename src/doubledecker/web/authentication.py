@@ -17,7 +17,7 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import Forbidden, Unauthenticated
 from doubledecker.model import token as tokens
 from doubledecker.model.token import ROOT_NAME, Caller
-from doubledecker.store import requests
+from doubledecker.store import quotas
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import digest
 
@@ -97,7 +97,7 @@ class Authenticator:
             caller = self._proven(credentials, method, target)
         if caller is None:
             raise Unauthenticated(_WRONG)
-        is_new = await requests.use_nonce(
+        is_new = await quotas.use_nonce(
             self._partitions.home, nonce=credentials.nonce, count=credentials.count, lifetime_ms=digest.COUNTS_KEPT_MS
         )
         if not is_new:

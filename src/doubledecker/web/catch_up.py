@@ -20,8 +20,7 @@ from doubledecker.store.journal import JournalEntry, KeptEntry
 from doubledecker.store.partitions import Partitions
 from doubledecker.web import sse
 from doubledecker.web.feed import Feed, lines_of, missing, owner_of, routing_key
-from doubledecker.web.listener import Listener
-from doubledecker.web.sse import Gap, Reason
+from doubledecker.web.sse import Gap, Listener, Reason
 
 # Entries and bytes in one read, of which each listener that reads the past holds one a partition.
 _PAGE = 16

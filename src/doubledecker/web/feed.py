@@ -22,8 +22,7 @@ from doubledecker.store import journal
 from doubledecker.store.journal import JournalEntry, KeptEntry, Page
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.web import sse
-from doubledecker.web.listener import Listener
-from doubledecker.web.sse import Gap, Reason
+from doubledecker.web.sse import Gap, Listener, Reason
 from doubledecker.web.turns import Turns
 
 # Entries in one read; each is at most a publish call's worth, some milliseconds of this process's time.

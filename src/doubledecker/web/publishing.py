@@ -22,13 +22,13 @@ from doubledecker.bus.publish import Publisher
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.errors import BadRequest, Conflict, QueueFull, Refused, TooLarge, UnknownMedia
 from doubledecker.model import event as parsing
-from doubledecker.model import json_body
+from doubledecker.model import schema
 from doubledecker.model.event import Draft, EventLimits, Offered
 from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
 from doubledecker.model.uid import event_id, event_ids, repeatable_event_id
-from doubledecker.store import requests
 from doubledecker.store.partitions import Partitions
+from doubledecker.store.quotas import claim_key, forget_key, update_key
 from doubledecker.web import body as bodies
 from doubledecker.web import problem
 from doubledecker.web.authentication import require_client
@@ -113,7 +113,7 @@ class Publishing:
         require_client(caller)
         topic = request.path_params["name"]
         body = await bodies.read(request.scope, request.receive, self._rules.body)
-        json_body.check_text(body)
+        schema.check_text(body)
         key = _idempotency_key(request.scope)
         now_ms = clock.now_ms()
         id_ = repeatable_event_id(caller.id, key, "0") if key else event_id(now_ms)
@@ -157,7 +157,7 @@ class Publishing:
         answer = _answer(parsed)
         if key and len(answer) <= _ANSWER_BYTES_MAX:
             record = f"{memory.digest}\n{answer.decode()}"
-            await requests.update_key(self._partitions.home, token=caller.id, key=key, record=record)
+            await update_key(self._partitions.home, token=caller.id, key=key, record=record)
         return _accepted(answer)
 
     async def _publish(self, parsed: _Parsed, caller: Caller, key: str, memory: _Memory, *, is_whole: bool) -> None:
@@ -176,7 +176,7 @@ class Publishing:
             return _Memory()
         digest = hashlib.sha256(body).hexdigest()
         quotas = self._rules.quotas
-        kept = await requests.claim_key(self._partitions.home, token=caller.id, key=key, record=digest, quotas=quotas)
+        kept = await claim_key(self._partitions.home, token=caller.id, key=key, record=digest, quotas=quotas)
         if kept is None:
             return _Memory(digest, is_new=True)
         before, _, answer = kept.partition("\n")
@@ -187,11 +187,11 @@ class Publishing:
     async def _forget(self, caller: Caller, key: str, memory: _Memory) -> None:
         """A refused request changes nothing: its key is free again, unless an earlier request had taken it."""
         if memory.is_new:
-            await requests.forget_key(self._partitions.home, token=caller.id, key=key)
+            await forget_key(self._partitions.home, token=caller.id, key=key)
 
     def _items(self, content_type: bytes, body: bytes) -> tuple[Sequence[_Item], bool]:
         """The events of a body, and whether it was a single one."""
-        json_body.check_text(body)
+        schema.check_text(body)
         items: Sequence[_Item]
         kind = content_type.partition(b";")[0].strip().lower()
         if kind not in (*_JSON, *NDJSON):
@@ -268,8 +268,8 @@ class _Arrays:
             with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
                 return self._events.decode(body)
         if commas < self._items_max or commas * _COMMA_BYTES_MIN < len(body):
-            return json_body.decode(self._list, body, what="a JSON array")
-        items: tuple[Raw, ...] = msgspec.structs.astuple(json_body.decode(self._struct, body, what="a JSON array"))
+            return schema.decode(self._list, body, what="a JSON array")
+        items: tuple[Raw, ...] = msgspec.structs.astuple(schema.decode(self._struct, body, what="a JSON array"))
         if items[-1] is not _NO_ITEM:
             raise TooLarge(f"more than {self._items_max} events; so many are allowed in one request")
         return [item for item in items if item is not _NO_ITEM]

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from doubledecker.errors import BadRequest
-from doubledecker.model import event, json_body, schema
+from doubledecker.model import event, schema
 from doubledecker.model.queue import LEASE_MS_MAX, LEASE_MS_MIN
 from doubledecker.model.schema import DryRun, between, up_to
 from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, LeasedMessage
@@ -91,14 +91,14 @@ _CHOSEN = msgspec.json.Decoder(ChosenBody)
 
 def pull(body: bytes) -> PullBody:
     """A checked pull; an empty body asks for one message, now."""
-    asked = json_body.decode(_PULL, body or b"{}", what="a pull")
+    asked = schema.decode(_PULL, body or b"{}", what="a pull")
     schema.check(asked)
     return asked
 
 
 def settle(body: bytes) -> HeldBody:
     """A checked list of messages that the consumer holds."""
-    asked = json_body.decode(_HELD, body, what="a list of messages")
+    asked = schema.decode(_HELD, body, what="a list of messages")
     if len(asked.messages) > SETTLE_MAX:
         raise BadRequest(f"{len(asked.messages)} messages; at most {SETTLE_MAX} are settled in one request")
     schema.check(asked)
@@ -110,12 +110,12 @@ def settle(body: bytes) -> HeldBody:
 
 def purge(body: bytes) -> PurgeBody:
     """What a purge of waiting messages is about; an empty body is about everything."""
-    return json_body.decode(_PURGE, body or b"{}", what="a purge")
+    return schema.decode(_PURGE, body or b"{}", what="a purge")
 
 
 def choose(body: bytes) -> ChosenBody:
     """Which dead letters are meant, each once; an empty body means all."""
-    asked = json_body.decode(_CHOSEN, body or b"{}", what="a choice of dead letters")
+    asked = schema.decode(_CHOSEN, body or b"{}", what="a choice of dead letters")
     if asked.ids is not None and len(asked.ids) > LIST_MAX:
         raise BadRequest(f"{len(asked.ids)} ids; at most {LIST_MAX} in one request")
     if asked.ids is not None:

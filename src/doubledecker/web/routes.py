@@ -19,7 +19,7 @@ from doubledecker.bus.presence import Presence
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.snapshots import SnapshotCache
 from doubledecker.errors import BusAway, TopicReserved
-from doubledecker.model import json_body
+from doubledecker.model import schema
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.dial_guard import DialGuard
@@ -264,4 +264,4 @@ _GIFT = msgspec.json.Decoder(Gift)
 
 
 def _new_owner(body: bytes) -> str:
-    return json_body.decode(_GIFT, body, what='a gift, like {"to": the token id of the new owner}').to
+    return schema.decode(_GIFT, body, what='a gift, like {"to": the token id of the new owner}').to

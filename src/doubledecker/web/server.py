@@ -7,7 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import uvicorn
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from doubledecker import clock, log
 from doubledecker.assembly import build
@@ -27,7 +30,7 @@ from doubledecker.model.event import EventLimits
 from doubledecker.model.routing import Registry
 from doubledecker.store import registry
 from doubledecker.store.processes import Family
-from doubledecker.web import metrics, startup
+from doubledecker.web import metrics, problem
 from doubledecker.web.addresses import Addresses
 from doubledecker.web.app import App
 from doubledecker.web.authentication import Authenticator
@@ -42,9 +45,23 @@ from doubledecker.web.queue_contents import Letters
 from doubledecker.web.queues import Queues
 from doubledecker.web.receivers import ReceiverFinder, ReceiverRoutes
 from doubledecker.web.routes import RouteRules, Routes
-from doubledecker.web.stream import Streaming, StreamRules
-from doubledecker.web.stream_leases import StreamLeases
+from doubledecker.web.stream import Streaming, StreamLeases, StreamRules
 from doubledecker.web.turns import ClientLocks
+
+# What the web process answers before it has reached Redis: it is alive, and everything else is 503.
+
+_DETAIL = "the bus is starting and waits for Redis; its log says for which server"
+
+
+async def starting_app(scope: Scope, receive: Receive, send: Send) -> None:
+    """The application until the bus is open; the next request comes on a connection that has the real one."""
+    if scope["path"] == "/livez":
+        answer = Response(msgspec.json.encode({"status": "alive"}), media_type="application/json")
+    else:
+        answer = problem.plain(503, "Not ready", _DETAIL, [("Retry-After", "1")])
+    answer.headers["Connection"] = "close"
+    await answer(scope, receive, send)
+
 
 # Requests under way get this long to finish when the process stops.
 GRACE_S = 5
@@ -225,7 +242,7 @@ def make_app(settings: Settings, bus: BusParts, feed: Feed, leases: StreamLeases
 
 def _config(settings: Settings, addresses: Addresses) -> uvicorn.Config:
     return uvicorn.Config(
-        startup.app,
+        starting_app,
         http=guarded(
             head_s_max=settings.head_s_max,
             head_bytes_max=settings.head_bytes_max,

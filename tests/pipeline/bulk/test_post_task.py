@@ -12,7 +12,7 @@ from msgspec import json
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.lake import arrow, rows
-from doubledecker.model.shard import Strand
+from doubledecker.model.position import Strand
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline.bulk.batches import Posting
 from doubledecker.pipeline.bulk.post_task import Poster

@@ -2,9 +2,7 @@
 
 import pytest
 
-from doubledecker.model.entry_id import EntryId
-from doubledecker.model.position import Place
-from doubledecker.model.shard import Reach, Strand
+from doubledecker.model.position import EntryId, Place, Reach, Strand
 from doubledecker.pipeline.bulk import scan_ranges
 from doubledecker.pipeline.bulk.scan_ranges import Bounds, FileSpan
 from doubledecker.store.bulk import Course

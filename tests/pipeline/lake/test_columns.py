@@ -12,7 +12,7 @@ from conftest import Topology
 from doubledecker.errors import LakeUnfit
 from doubledecker.lake import arrow, queries, reads, rows, snapshots
 from doubledecker.model import moment
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline.lake import files, frames, versions
 from doubledecker.pipeline.lake.tables import LakeTable
 from doubledecker.pipeline.land import landing

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from doubledecker.lake import arrow, rows, snapshots
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline.lake import files, maintenance, versions
 from doubledecker.pipeline.lake.tables import Part
 from doubledecker.pipeline.land import landing

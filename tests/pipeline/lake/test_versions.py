@@ -15,7 +15,7 @@ from deltalake.exceptions import CommitFailedError
 
 from doubledecker.errors import LakeUnfit
 from doubledecker.lake import arrow, commits, rows, snapshots
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline.lake import files, maintenance, tables, versions
 from doubledecker.pipeline.lake.tables import LakeTable
 from doubledecker.pipeline.lake.versions import Version

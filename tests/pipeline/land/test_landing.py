@@ -13,12 +13,12 @@ from conftest import Topology
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import ArchiveTaken, LakeUnfit
 from doubledecker.lake import commits, snapshots
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline.land import journal_reader, landing
 from doubledecker.pipeline.land.journal_reader import JournalFill, JournalSlice
 from doubledecker.pipeline.land.landing import Lander, Pace
-from doubledecker.store import journal, journal_ranges
-from doubledecker.store.journal_ranges import Extent
+from doubledecker.store import journal
+from doubledecker.store.journal import Extent
 from feed import a_feed
 from lakes import Lake, a_lake
 
@@ -91,7 +91,7 @@ async def test_the_bus_forgets_what_has_landed_and_nothing_else(
         for partition in feed.bus.partitions.all:
             while (await journal.trim(partition, "events", bytes_max=10**9)).removed:
                 pass
-        kept = [await journal_ranges.read(partition, "events") for partition in feed.bus.partitions.all]
+        kept = [await journal.read_extent(partition, "events") for partition in feed.bus.partitions.all]
         lost = [(await journal.state(partition)).get("events_lost") for partition in feed.bus.partitions.all]
         await mine.land()
 
@@ -135,7 +135,7 @@ async def test_a_commit_that_the_bus_was_not_told_of_is_told_by_the_next_round(
         told_before = (await journal.state(feed.bus.partitions.home)).get("events_confirmed")
         again = await mine.land()
         told_after = (await journal.state(feed.bus.partitions.home)).get("events_confirmed")
-        last = (await journal_ranges.read(feed.bus.partitions.home, "events")).last
+        last = (await journal.read_extent(feed.bus.partitions.home, "events")).last
 
     assert told_before is None
     assert again.rows == 0

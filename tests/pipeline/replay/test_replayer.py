@@ -19,7 +19,7 @@ from doubledecker.model.token import Caller
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.replay.replayer import Replayer
 from doubledecker.pipeline.search import SparkReadContext
-from doubledecker.store import journal_ranges, queue_contents
+from doubledecker.store import journal, queue_contents
 from errands import ROOT, Desk
 from feed import Feed, a_feed
 from harness import ROOT_KEY, a_bus, an_event, basic
@@ -60,7 +60,7 @@ async def waiting_in(feed: Feed, name: str) -> list[AcceptedEvent]:
 
 
 async def journaled(feed: Feed) -> int:
-    return sum([(await journal_ranges.read(partition, "events")).entries for partition in feed.bus.partitions.all])
+    return sum([(await journal.read_extent(partition, "events")).entries for partition in feed.bus.partitions.all])
 
 
 def by_tenant(events: list[AcceptedEvent]) -> dict[str, list[int]]:

@@ -1,10 +1,10 @@
 import pytest
 
 from doubledecker.errors import BadRequest
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline.land.journal_reader import JournalSlice
 from doubledecker.pipeline.spark_format import options
-from doubledecker.store.journal_ranges import Extent
+from doubledecker.store.journal import Extent
 
 EXTENTS = {0: Extent("100-0", "101-0", "900-3", 9, 90), 1: Extent("0-0", "50-0", "70-0", 2, 20)}
 LAST = 2**64 - 1

@@ -14,11 +14,11 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, StringContains
 
 import mixed
 from conftest import Topology
-from doubledecker.model.entry_id import EntryId
 from doubledecker.model.event import AcceptedEvent
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline.spark_format import options
 from doubledecker.pipeline.spark_format.reader import JournalReader
-from doubledecker.store import journal, journal_ranges
+from doubledecker.store import journal
 from feed import Feed, a_feed
 from harness import a_bus, an_event, basic
 from receiver import Receiver
@@ -255,7 +255,7 @@ async def test_attempts_are_rows_with_the_events_they_carried(spark: SparkSessio
         sent = await bus.publish(secret, [an_event(n) for n in range(25)])
         await receiver.until(lambda: set(sent) <= set(receiver.ids))
         async with asyncio.timeout(10):
-            while (await journal_ranges.read(bus.partitions.home, "attempts")).entries < 4:
+            while (await journal.read_extent(bus.partitions.home, "attempts")).entries < 4:
                 await asyncio.sleep(0.02)
         options_ = {"redisUrl": one.url, "journal": "attempts"}
         found = spark.read.format("doubledecker").options(**options_).load().collect()

@@ -17,7 +17,7 @@ from doubledecker.assembly.launch import Member, launch
 from doubledecker.assembly.settings import Settings
 from doubledecker.cli.serve.keep import ChildLife, Command, Ended, Kept, Told
 from doubledecker.errors import SettingInvalid
-from doubledecker.store import machine, ports
+from doubledecker.store import machine
 from doubledecker.web import listening, server
 from doubledecker.worker import process
 from doubledecker.worker import watch as watching
@@ -146,7 +146,7 @@ def web(host: str | None, port: int | None, processes: Processes) -> None:
         raise SettingInvalid("DOUBLEDECKER_ROOT_KEY is not set; without it nobody could make tokens")
     count = processes.count(settings.web_processes)
     if count > 1:
-        settings = replace(settings, port=settings.port or ports.free_port())
+        settings = replace(settings, port=settings.port or machine.free_port())
         with listening.on(settings.host, settings.port, by=listening.reserve):
             words = ["web", "--host", settings.host, "--port", str(settings.port)]
             supervise(words, count, grace_s=server.GRACE_S + _MARGIN_S)

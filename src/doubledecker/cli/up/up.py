@@ -30,9 +30,8 @@ from doubledecker.cli.up import demo, live
 from doubledecker.cli.up import live as boards
 from doubledecker.cli.up.live import Board
 from doubledecker.errors import BusAway, SettingInvalid
-from doubledecker.store import machine, ports
-from doubledecker.store.disk import DiskReserve
-from doubledecker.store.embedded import EmbeddedServer
+from doubledecker.store import machine
+from doubledecker.store.embedded import DiskReserve, EmbeddedServer
 from doubledecker.web import listening
 
 # Together with the worker's own shutdown time, five seconds unless set, a stop ends within ten.
@@ -67,7 +66,7 @@ def up(*, port: int | None, data: Path, processes: int | None, with_demo: bool, 
     settings = reading.read(os.environ)
     log.configure(level="error", as_json=settings.log_json)
     wanted = settings.port if port is None else port
-    settings = replace(settings, port=wanted or ports.free_port())
+    settings = replace(settings, port=wanted or machine.free_port())
     if processes is not None:
         settings = replace(settings, web_processes=processes, worker_processes=processes)
     # Held until the end, and refused when it is taken, before anything starts.

@@ -10,10 +10,8 @@ import pyarrow as pa
 
 from doubledecker.assembly.settings import Settings
 from doubledecker.delivery.deliver import DeliveryLoad
-from doubledecker.model.entry_id import EntryId
 from doubledecker.model.event import encode
-from doubledecker.model.position import Place
-from doubledecker.model.shard import Reach, Strand, batch_id
+from doubledecker.model.position import EntryId, Place, Reach, Strand, batch_id
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline.lake import stored_events
 

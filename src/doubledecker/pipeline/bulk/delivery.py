@@ -19,8 +19,8 @@ from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
 from doubledecker.lake import snapshots
 from doubledecker.model import moment
+from doubledecker.model.position import Reach, Strand
 from doubledecker.model.routing import Registry
-from doubledecker.model.shard import Reach, Strand
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import session, steps
 from doubledecker.pipeline.bulk import posting, scan_ranges

@@ -24,8 +24,8 @@ from doubledecker.background import beside
 from doubledecker.delivery.deliver import Attempted, Deliverer
 from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway, OutOfDescriptors
+from doubledecker.model.position import Reach, Strand
 from doubledecker.model.settlement import FIRST, Settlement
-from doubledecker.model.shard import Reach, Strand
 from doubledecker.pipeline.bulk.batches import Posting, ShardBatch, ShardLine, strands_in, to_rows
 from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import Access

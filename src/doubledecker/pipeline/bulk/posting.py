@@ -1,8 +1,8 @@
 """Posting: a DataFrame of events goes to one receiver, in order by key, from Spark's tasks.
 
-Rows are divided into strands (model/shard.py); a strand is whole in one task, in the order of acceptance. How far each
-has come is in a ledger in Redis, written with every batch. So a job may be cut short anywhere, and repeated: what is in
-the ledger is passed over, and at most the batches that were on their way are posted twice.
+Rows are divided into strands (model/position.py); a strand is whole in one task, in the order of acceptance. How far
+each has come is in a ledger in Redis, written with every batch. So a job may be cut short anywhere, and repeated: what
+is in the ledger is passed over, and at most the batches that were on their way are posted twice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as columns
 
 from doubledecker.lake import arrow
-from doubledecker.model.position import Place
-from doubledecker.model.shard import STRANDS, Reach, Strand
+from doubledecker.model.position import STRANDS, Place, Reach, Strand
 from doubledecker.pipeline.bulk import batches, post_task
 from doubledecker.pipeline.bulk.batches import Posting
 from doubledecker.pipeline.bulk.post_task import TOLD

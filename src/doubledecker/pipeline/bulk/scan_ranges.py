@@ -9,9 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from doubledecker.model import moment
-from doubledecker.model.entry_id import EntryId
-from doubledecker.model.position import Place
-from doubledecker.model.shard import Reach, Strand
+from doubledecker.model.position import EntryId, Place, Reach, Strand
 from doubledecker.pipeline.lake.tables import Part
 from doubledecker.store.bulk import Course
 

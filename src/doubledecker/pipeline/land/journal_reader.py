@@ -16,11 +16,10 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import BusAway
 from doubledecker.lake import journals
-from doubledecker.model.entry_id import FIRST, EntryId
+from doubledecker.model.position import FIRST, EntryId
 from doubledecker.store import journal, memory, partitions
-from doubledecker.store import journal_ranges as ranges
-from doubledecker.store.journal import JournalEntry
-from doubledecker.store.journal_ranges import Extent
+from doubledecker.store import journal as ranges
+from doubledecker.store.journal import Extent, JournalEntry
 from doubledecker.store.partitions import Partition, Partitions
 
 # A restart of the server takes a few seconds; a task that fails is started again by Spark as well.
@@ -88,7 +87,7 @@ async def held(access: Access, name: str, rules: MemoryRules) -> JournalFill:
     async with connected(access) as bus:
         for parts in bus.by_server():
             states = [await journal.state(part) for part in parts]
-            size += sum([(await ranges.read(part, name)).bytes for part in parts])
+            size += sum([(await ranges.read_extent(part, name)).bytes for part in parts])
             together = sum(int(state.get(f"{each}_bytes", 0)) for state in states for each in journal.NAMES)
             most = rules.journals_max(rules.limit_of((await memory.usage(parts[0])).bytes_max))
             share = max(share, together / max(1, most))
@@ -101,7 +100,7 @@ async def extents(access: Access, name: str, after: Mapping[int, EntryId] | None
     async with connected(access) as bus:
         for part in bus.all:
             place = str((after or {}).get(part.index, FIRST))
-            found[part.index] = await patiently(partial(ranges.read, part, name, after=place))
+            found[part.index] = await patiently(partial(ranges.read_extent, part, name, after=place))
     return found
 
 

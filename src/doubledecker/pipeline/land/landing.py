@@ -24,14 +24,14 @@ from pyspark.sql import SparkSession
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import ArchiveTaken
 from doubledecker.lake import arrow, rows, snapshots
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline import session
 from doubledecker.pipeline.lake import files, versions
 from doubledecker.pipeline.lake.tables import LakeTable, TableSize, WrittenFile
 from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import Access, JournalFill, JournalSlice
 from doubledecker.store import journal
-from doubledecker.store.journal_ranges import Extent
+from doubledecker.store.journal import Extent
 
 # Less than this is not worth a second task: it would only make more and smaller files.
 _SMALL_BYTES = 4_194_304

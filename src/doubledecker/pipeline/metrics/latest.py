@@ -4,14 +4,14 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 from doubledecker.lake import snapshots
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.model.summary import Summary
 from doubledecker.pipeline.lake import versions
 from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.metrics import measures, summaries
-from doubledecker.store import journal_ranges
 from doubledecker.store import pipeline as telling
+from doubledecker.store.journal import read_extent
 from doubledecker.store.partitions import Partitions
 
 # What a dashboard shows; and so the hash stays below a few hundred KiB whatever passes over the bus.
@@ -50,7 +50,7 @@ async def complete(bus: Partitions, reached: dict[str, dict[int, EntryId]], now_
     found = [now_ms]
     for journal, by_partition in reached.items():
         for part in bus.all:
-            last = EntryId.parse((await journal_ranges.read(part, journal)).last)
+            last = EntryId.parse((await read_extent(part, journal)).last)
             if last > by_partition[part.index]:
                 found.append(by_partition[part.index].ms)
     return min(found)

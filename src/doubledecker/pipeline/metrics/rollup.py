@@ -26,7 +26,7 @@ from pyspark.sql import functions as columns
 
 from doubledecker.lake import arrow, snapshots
 from doubledecker.model import moment
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline import session
 from doubledecker.pipeline.lake import files, frames, versions
 from doubledecker.pipeline.lake.tables import LakeTable, Part, TableSize, WrittenFile

@@ -33,8 +33,8 @@ from doubledecker.model import moment
 from doubledecker.model import pipeline_job as views
 from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.model.pipeline_job import Errand, text_of
+from doubledecker.model.position import Reach, Strand
 from doubledecker.model.replay import Replay
-from doubledecker.model.shard import Reach, Strand
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import search, session
 from doubledecker.pipeline.bulk import posting

@@ -12,7 +12,7 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import BusParts
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.replay_writer import Aim, PastEvent, Rank, ReceiverAim, Sender, TopicAim
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.model.replay import Replay
 from doubledecker.pipeline.lake import stored_events
 from doubledecker.pipeline.spark_format import publish_task

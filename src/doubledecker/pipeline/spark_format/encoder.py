@@ -13,8 +13,7 @@ from msgspec import UNSET, Raw
 from doubledecker.bus.exactly_once import PublishedRow
 from doubledecker.errors import BadRequest, Refused
 from doubledecker.model import event as parsing
-from doubledecker.model import numbers
-from doubledecker.model.event import AcceptedEvent, EventKind, EventLimits, Offered
+from doubledecker.model.event import AcceptedEvent, EventKind, EventLimits, Offered, are_plain_numbers
 
 # Events made of whole columns: rows that are plain, which most are, at a tenth of what each would cost for itself.
 #
@@ -212,7 +211,7 @@ def _are_all_json(texts: Sequence[str], size: int | None) -> bool:
         return False
     read = b"".join(parts)
     is_one_line = len(read) == (size or 0) and b"\n" not in read and b"\r" not in read
-    return is_one_line and all(map(numbers.are_plain, parts))
+    return is_one_line and all(map(are_plain_numbers, parts))
 
 
 def _is_json(text: str) -> bool:

@@ -10,9 +10,9 @@ from uuid import uuid4
 
 from doubledecker.assembly import settings as reading_settings
 from doubledecker.errors import BadRequest
-from doubledecker.model.entry_id import FIRST, EntryId
+from doubledecker.model.position import FIRST, EntryId
 from doubledecker.pipeline.land.journal_reader import Access
-from doubledecker.store.journal_ranges import Extent
+from doubledecker.store.journal import Extent
 
 READ = ("journal", "topic", "tenant", "from", "to", "rowsPerBatch", "slices", "failOnDataLoss")
 WRITE = ("publisher", "refusedTable", "source", "writeId", "writeVersion")

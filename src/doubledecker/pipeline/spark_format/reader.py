@@ -28,12 +28,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from doubledecker.errors import JournalTrimmed
 from doubledecker.lake import arrow, journals, rows
-from doubledecker.model.entry_id import EntryId
+from doubledecker.model.position import EntryId
 from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import JournalSlice
 from doubledecker.pipeline.spark_format import options
 from doubledecker.pipeline.spark_format.options import ReadOptions
-from doubledecker.store.journal_ranges import Extent
+from doubledecker.store.journal import Extent
 
 # A task for each so many bytes: large enough to be worth a task, small enough to repeat one.
 _SLICE_BYTES = 33_554_432
