@@ -17,7 +17,10 @@ import pytest
 from assembly.test_settings import routemaster_env
 from cli.commands import an_up, children, environment, is_running, run, until
 from conftest import Topology
+from doubledecker.assembly.launch import Member
 from doubledecker.cli.serve.keep import ChildLife, Command, Ended, Kept
+from doubledecker.cli.serve.processes import Processes
+from doubledecker.store import machine
 from doubledecker.web import listening
 from harness import ROOT_KEY, an_event, basic, until_ready
 from processes import Fleet, Process, free_port
@@ -288,6 +291,17 @@ def test_a_taken_port_is_one_line(one: Topology):
 
     assert answer.returncode == 1
     assert answer.stderr == f"doubledecker: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "by_settings", "run_here"),
+    [(None, 3, 3), (2, 3, 2), (0, 3, machine.cores()), (None, 0, machine.cores())],
+)
+def test_nought_is_a_process_for_each_core_and_the_option_wins_over_the_setting(
+    asked: int | None, by_settings: int, run_here: int
+):
+    assert Processes(asked).count(by_settings) == run_here
+    assert Processes(asked, member=Member(1, 4)).count(by_settings) == 1
 
 
 @pytest.mark.parametrize("command", ["web", "worker", "up"])
