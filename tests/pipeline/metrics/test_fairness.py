@@ -5,6 +5,8 @@ import pytest
 from doubledecker.pipeline.metrics import queue_service
 from doubledecker.pipeline.metrics.queue_service import Claim
 
+pytestmark = pytest.mark.slow
+
 
 def test_whoever_asks_for_little_gets_it_and_the_others_divide_the_rest():
     claims = {"small": Claim(10, 10), "large": Claim(40, 500), "larger": Claim(40, 900)}

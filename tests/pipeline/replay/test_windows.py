@@ -3,10 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from doubledecker.pipeline.replay.replayer import Bin, Windows
+
+pytestmark = pytest.mark.slow
 
 
 class Events:
