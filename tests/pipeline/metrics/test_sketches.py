@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from doubledecker.pipeline.metrics import sketches
 
+pytestmark = pytest.mark.slow
+
 MS = st.integers(0, 10**10)
 
 
