@@ -65,6 +65,15 @@ def test_a_broad_except_lives_only_at_the_edge_of_a_request_of_a_job_of_a_step_o
     assert broad == [f"src/doubledecker/{edge}" for edge in edges]
 
 
+def test_one_module_alone_connects_to_what_clients_name():
+    # What clients call, what the demo and the command line call, and the server of the bus itself are the operator's.
+    own = {"cli", "client", "stages", "store"}
+    connects = r"\b(create_connection|sock_connect|open_connection|urlopen|ClientSession|HTTPConnection)\("
+    found = [_short(path) for path in SOURCES if re.search(connects, path.read_text())]
+
+    assert [path for path in found if path.split("/")[2] not in own] == ["src/doubledecker/delivery/http.py"]
+
+
 def test_a_script_is_named_noun_verb():
     assert [_short(path) for path in LUA if not re.fullmatch(r"[a-z]+_[a-z_]+", path.stem)] == []
 

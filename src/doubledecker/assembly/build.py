@@ -110,7 +110,11 @@ def memory_rules(settings: Settings) -> MemoryRules:
 async def open_deliverer(settings: Settings, partitions: Partitions, *, part: str) -> AsyncIterator[Deliverer]:
     """What makes attempts at receivers, for one part of the product; connections are closed on the way out."""
     limits = DialLimits(
-        settings.connect_timeout_s, settings.delivery_timeout_s, settings.ssl_verify, settings.dial_guard
+        settings.connect_timeout_s,
+        settings.delivery_timeout_s,
+        settings.ssl_verify,
+        settings.dial_guard,
+        settings.proxy,
     )
     health = Health(partitions.home, Points(settings.hp_heal_rate, settings.hp_damage_rate))
     backoff = RetrySchedule(settings.backoff_base_ms, settings.backoff_cap_ms)

@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 from doubledecker.assembly import spark_conf
 from doubledecker.assembly.launch import PROCESSES_MAX
 from doubledecker.errors import SettingInvalid
-from doubledecker.model import subscriber
+from doubledecker.model import egress_proxy, subscriber
 from doubledecker.model import token as tokens
 from doubledecker.model.dial_guard import DialGuard
+from doubledecker.model.egress_proxy import EgressProxy
 from doubledecker.model.event import DEPTH_MAX, EventLimits
 from doubledecker.model.quota import Quotas
 
@@ -74,6 +75,7 @@ class Settings:
     clients: str = ""
     private_callbacks: bool = False
     callback_allow: str = ""
+    egress_proxy: str = ""
     metrics_public: bool = False
     # what a request may be
     max_event_data_bytes: int = EventLimits.data_bytes_max
@@ -204,6 +206,16 @@ class Settings:
             ) from error
 
     @property
+    def proxy(self) -> EgressProxy | None:
+        """What calls to receivers go through, if anything."""
+        try:
+            return egress_proxy.parse(self.egress_proxy) if self.egress_proxy else None
+        except ValueError as error:
+            raise _invalid(
+                "egress_proxy", f"is not valid: {error}; write it like http://proxy.internal:3128"
+            ) from error
+
+    @property
     def adapters(self) -> tuple[str, ...]:
         """The metric adapters asked for."""
         return tuple(name.strip() for name in self.metric_adapters.split(",") if name.strip())
@@ -230,6 +242,7 @@ class Settings:
         assert self.spark_options is not None
         assert self.proxies is not None
         assert self.dial_guard is not None
+        assert self.proxy is None or self.proxy.host
         for adapter in self.adapters:
             _one_of("metric_adapters", adapter, ADAPTERS)
         if 0 < self.redis_max_mem_bytes <= self.redis_min_free_bytes:

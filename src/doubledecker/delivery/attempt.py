@@ -16,9 +16,11 @@ from functools import lru_cache
 
 from doubledecker import clock
 from doubledecker.delivery import http
+from doubledecker.delivery.egress import Egress
 from doubledecker.delivery.hosts import Hosts
 from doubledecker.errors import AnswerBroken, BadRequest, ReceiverUnreachable
 from doubledecker.model.dial_guard import DialGuard
+from doubledecker.model.egress_proxy import EgressProxy
 from doubledecker.model.outcome import Outcome, OutcomeKind
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.stages import Deadline, Timeout
@@ -34,12 +36,13 @@ _DEADLINE_MARGIN_S = 5.0
 
 @dataclass(frozen=True)
 class DialLimits:
-    """How long connecting and a whole attempt may take, whether certificates are verified, and what may be called."""
+    """How long an attempt and its connecting may take, whether certificates are verified, whom to call, and how."""
 
     connect_s: float = 2.0
     attempt_s: float = 20.0
     ssl_verify: bool = True
     guard: DialGuard = field(default_factory=DialGuard)
+    proxy: EgressProxy | None = None
 
 
 class Dialer:
@@ -47,8 +50,8 @@ class Dialer:
 
     def __init__(self, limits: DialLimits) -> None:
         self._chain = (Deadline(limits.attempt_s + _DEADLINE_MARGIN_S) | Timeout(limits.attempt_s)).bind()
-        hosts = Hosts(limits.guard)
-        self._http = http.HttpClient(hosts, connect_s=limits.connect_s, ssl_verify=limits.ssl_verify)
+        way = Hosts(limits.guard) if limits.proxy is None else Egress(limits.proxy, limits.guard)
+        self._http = http.HttpClient(way, connect_s=limits.connect_s, ssl_verify=limits.ssl_verify)
 
     async def attempt(self, receiver: Subscriber, body: bytes, headers: Mapping[str, str] = _PLAIN) -> Outcome:
         """Post a body to a receiver; `headers` go along."""

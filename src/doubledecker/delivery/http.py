@@ -13,6 +13,7 @@ The time of a whole exchange is the caller's to bound; when the caller gives up,
 """
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections import defaultdict
@@ -23,9 +24,11 @@ from typing import cast
 import httptools
 
 from doubledecker import __version__
+from doubledecker.delivery.egress import Egress
 from doubledecker.delivery.hosts import Hosts, VettedHost
 from doubledecker.errors import AnswerBroken, OutOfDescriptors, ReceiverUnreachable
 from doubledecker.model import callback as callbacks
+from doubledecker.model.callback import CallbackUrl
 from doubledecker.model.outcome import is_own_failure
 
 # Of a body that is not kept: more than any error page that servers send by themselves.
@@ -53,14 +56,9 @@ _Origin = tuple[str, int, bool]
 class Endpoint:
     """Where a callback leads: whom to connect to, and the head of each request, up to what the call adds."""
 
-    host: str
-    port: int
-    is_tls: bool
+    url: CallbackUrl
+    origin: _Origin
     head: bytes
-
-    @property
-    def origin(self) -> _Origin:
-        return self.host, self.port, self.is_tls
 
 
 # As many as a busy process has receivers.
@@ -73,7 +71,7 @@ def endpoint(callback: str) -> Endpoint:
         f"POST {url.target} HTTP/1.1\r\nHost: {url.host_and_port}\r\n"
         f"User-Agent: doubledecker/{__version__}\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
     )
-    return Endpoint(url.host, url.port, url.is_tls, head.encode("ascii"))
+    return Endpoint(url, (url.host, url.port, url.is_tls), head.encode("ascii"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +87,9 @@ class HttpAnswer:
 class HttpClient:
     """Posts to any number of receivers; close it when done. It does not bound calls: whoever posts has a permit."""
 
-    def __init__(self, hosts: Hosts, *, connect_s: float, ssl_verify: bool) -> None:
-        self._hosts = hosts
+    def __init__(self, way: Hosts | Egress, *, connect_s: float, ssl_verify: bool) -> None:
+        self._egress = way if isinstance(way, Egress) else None
+        self._hosts = way.hosts if isinstance(way, Egress) else way
         self._connect_s = connect_s
         self._ssl_verify = ssl_verify
         self._tls: ssl.SSLContext | None = None
@@ -103,16 +102,19 @@ class HttpClient:
 
         Raises ReceiverUnreachable; AnswerBroken when no answer came; OutOfDescriptors when nobody could be called.
         """
-        request = b"%b%bContent-Length: %d\r\n\r\n" % (to.head, headers, len(body))
-        host = self._hosts.known(to.host, client=client)
+        head, name = to.head, to.url.host
+        if self._egress is not None:
+            head, name, client = self._egress.head(to.url, to.head), self._egress.host, ""
+        request = b"%b%bContent-Length: %d\r\n\r\n" % (head, headers, len(body))
+        host = self._hosts.known(name, client=client)
         if host is None or not host.addresses:
-            host = await self._vetted(to.host, client)
+            host = await self._vetted(name, client)
         connection = self._take_idle(to.origin, host)
         if connection is not None:
             try:
                 return await self._exchange(to.origin, connection, request, body)
             except _ClosedWhileIdle:
-                host = await self._vetted(to.host, client)
+                host = await self._vetted(name, client)
         return await self._exchange(to.origin, await self._connect(to, host), request, body)
 
     async def close(self) -> None:
@@ -170,15 +172,15 @@ class HttpClient:
 
     async def _connect(self, to: Endpoint, host: VettedHost) -> "_Connection":
         try:
-            address, dialled = await self._dial(to, host)
+            address, dialled = await self._reach(to.url, host)
             connection = _Connection(self._connected, address)
             await asyncio.get_running_loop().create_connection(
                 lambda: connection,
                 sock=dialled,
-                ssl=self._tls_context() if to.is_tls else None,
-                server_hostname=to.host if to.is_tls else None,
+                ssl=self._tls_context() if to.url.is_tls else None,
+                server_hostname=to.url.host if to.url.is_tls else None,
                 # One that accepts and is silent may not take the time of an answer.
-                ssl_handshake_timeout=self._connect_s if to.is_tls else None,
+                ssl_handshake_timeout=self._connect_s if to.url.is_tls else None,
             )
         except TimeoutError:
             raise ReceiverUnreachable(f"no connection within {self._connect_s:g} s") from None
@@ -188,7 +190,19 @@ class HttpClient:
             raise ReceiverUnreachable(str(error)) from error
         return connection
 
-    async def _dial(self, to: Endpoint, host: VettedHost) -> tuple[str, socket.socket]:
+    async def _reach(self, url: CallbackUrl, host: VettedHost) -> tuple[str, socket.socket]:
+        """A socket on which the receiver is spoken to, and the address that it is connected to."""
+        if self._egress is None:
+            return await self._dial(host, url.port)
+        with contextlib.ExitStack() as held, self._egress.blamed():
+            address, dialled = await self._dial(host, self._egress.port)
+            held.callback(dialled.close)
+            if url.is_tls:
+                await self._egress.open_tunnel(dialled, url, within_s=self._connect_s)
+            held.pop_all()
+            return address, dialled
+
+    async def _dial(self, host: VettedHost, port: int) -> tuple[str, socket.socket]:
         """A connected socket to the first address that takes one; each that is left has an equal part of the time."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._connect_s
@@ -201,7 +215,7 @@ class HttpClient:
                 dialling.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 async with asyncio.timeout((until - loop.time()) / (len(host.addresses) - i)):
                     # The very address that was vetted: nothing is looked up again.
-                    await loop.sock_connect(dialling, (address, to.port))
+                    await loop.sock_connect(dialling, (address, port))
             except OSError as error:
                 failure = error
                 dialling.close()
