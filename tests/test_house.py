@@ -154,6 +154,25 @@ def test_links_between_documents_lead_somewhere():
     assert [f"{_short(page)}: {link}" for page, link in links if not (page.parent / link).exists()] == []
 
 
+def test_files_that_documents_name_exist():
+    """As the end of a path; a page may leave out the folders before it."""
+    files = [f"/{path}" for path in _tree()]
+    named = [(page, name) for page in PAGES for name in re.findall(r"`([\w/-]+\.(?:py|lua|toml))`", page.read_text())]
+
+    lost = [f"{_short(page)}: {name}" for page, name in named if not any(path.endswith(f"/{name}") for path in files)]
+    assert [line for line in lost if not line.endswith("noun_verb.lua")] == []
+
+
+def test_nothing_that_a_merge_leaves_behind_is_in_the_tree():
+    assert [path for path in _tree() if path.endswith((".orig", ".rej", "~"))] == []
+
+
+def _tree() -> list[str]:
+    """The files of the tree, but not what tools leave in the root."""
+    folders = ("src", "tests", "bench", "docs", "examples")
+    return [_short(path) for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+
+
 def test_every_log_line_is_in_the_operations_page():
     page = (ROOT / "docs" / "operations.md").read_text()
     lines = {
