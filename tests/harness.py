@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import aiohttp
@@ -15,6 +15,8 @@ from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store import registry
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.web import listening, server
+from doubledecker.web.server import WebBounds
+from doubledecker.web.stream import StreamRules
 from doubledecker.worker import process
 
 T = TypeVar("T")
@@ -97,13 +99,15 @@ def quick_settings(topology: Topology, **changes: object) -> Settings:
 
 @asynccontextmanager
 async def a_bus(topology: Topology, *, workers: int = 1, **changes: object) -> AsyncIterator[TestBus]:
-    """Run web and workers on an empty store until the block ends."""
+    """Run web and workers on an empty store until the block ends; changes are settings, or bounds of web."""
     await topology.clear()
+    bounds = _taken(WebBounds, changes)
+    bounds = replace(bounds, stream=_taken(StreamRules, changes))
     settings = quick_settings(topology, **changes)
     stop = asyncio.Event()
     with listening.bind("127.0.0.1", 0) as listener:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(server.run(settings, listener, stop))
+            tasks.create_task(server.run(settings, listener, stop, bounds=bounds))
             for _ in range(workers):
                 tasks.create_task(process.run(settings, stop))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -113,6 +117,12 @@ async def a_bus(topology: Topology, *, workers: int = 1, **changes: object) -> A
                     yield TestBus(url, http, bus.partitions, settings)
                 finally:
                     stop.set()
+
+
+def _taken(kind: type[T], changes: dict[str, object]) -> T:
+    """A value with those of the changes that it has fields for, which are removed."""
+    names = {field.name for field in fields(kind)} & changes.keys()  # type: ignore[arg-type]  # a dataclass
+    return kind(**{name: changes.pop(name) for name in names})
 
 
 async def until_ready(http: aiohttp.ClientSession, url: str, *, path: str = "/readyz", within_s: float = 20.0) -> None:

@@ -109,8 +109,6 @@ NOT_IN_THE_TABLE = {
     "store.locate.BATCHES_MAX",
     "store.locate.MESSAGES_MAX",
     "web.protocol.CONNECTIONS_MAX",
-    "web.protocol.HEAD_BYTES_MAX",
-    "web.protocol.HEAD_S_MAX",
 }
 UNITS = {"": 1, "KiB": 1024, "MiB": 1_048_576, "ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 

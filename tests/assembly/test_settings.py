@@ -4,9 +4,10 @@ import pickle
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from doubledecker.assembly import spark_conf
-from doubledecker.assembly.settings import ALIASES, Settings, read
+from doubledecker.assembly.settings import ALIASES, RETIRED, Settings, log_retired, read
 from doubledecker.errors import SettingInvalid
 
 
@@ -31,6 +32,16 @@ def test_each_kind_of_value_is_parsed():
         True,
         "x:",
     )
+
+
+def test_a_setting_that_has_no_effect_any_more_is_taken_and_named_in_the_log():
+    set_ = {f"DOUBLEDECKER_{name.upper()}": "1" for name in RETIRED}
+    with capture_logs() as lines:
+        log_retired({**set_, "DOUBLEDECKER_PORT": "0"})
+
+    assert read(set_) == Settings()
+    assert [(line["event"], line["log_level"]) for line in lines] == [("setting.retired", "warning")] * len(RETIRED)
+    assert {line["name"] for line in lines} == set_.keys()
 
 
 @pytest.mark.parametrize(("name", "alias"), ALIASES.items())

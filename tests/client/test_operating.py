@@ -108,7 +108,7 @@ async def _events(bus: AsyncBus, count: int, *, start: str = "earliest"):
 
 
 async def test_a_stream_moves_on_by_heartbeats_and_says_why_the_bus_ended_it(one: Topology):
-    async with a_bus(one, workers=0, stream_heartbeat_s=0.05) as bus, as_root(bus) as root:
+    async with a_bus(one, workers=0, heartbeat_s=0.05) as bus, as_root(bus) as root:
         token = await root.create_token("listener")
         async with AsyncBus(bus.url, token.token) as listener:
             stream = listener.stream()
@@ -127,7 +127,7 @@ async def _exhaust(stream: AsyncGenerator[Streamed, None]) -> None:
 
 
 async def test_a_stream_that_cannot_be_or_is_silent_says_so(one: Topology):
-    async with a_bus(one, workers=0, stream_heartbeat_s=30.0) as bus, as_root(bus) as root:
+    async with a_bus(one, workers=0, heartbeat_s=30.0) as bus, as_root(bus) as root:
         with pytest.raises(Refused, match="`earliest` or `latest`"):
             await anext(root.stream(start="yesterday"))
         with pytest.raises(BusAway, match="no bus answers at"):

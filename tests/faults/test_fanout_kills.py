@@ -27,7 +27,7 @@ EVENTS = 10
 
 async def test_a_thousand_queues_get_each_event_once_when_workers_are_killed(one: Topology, tmp_path: Path):
     await one.clear()
-    fleet = Fleet(one, tmp_path, workers=2, worker_dead_s=1, scrub_interval_s=0.2)
+    fleet = Fleet(one, tmp_path, workers=2, worker_dead_s=1)
     async with fleet, aiohttp.ClientSession() as http:
         await until_ready(http, fleet.url)
         async with http.post(f"{fleet.url}/api_tokens", json={"name": "ann"}, headers=basic(ROOT_KEY)) as response:

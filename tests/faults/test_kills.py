@@ -240,7 +240,7 @@ async def a_ground(shape: str, directory: Path) -> AsyncIterator[Ground]:
 
 @asynccontextmanager
 async def a_fleet(ground: Ground, directory: Path) -> AsyncIterator[Fleet]:
-    settings = {"worker_dead_s": 1, "scrub_interval_s": 0.3, "backoff_base_ms": 20, "backoff_cap_ms": 200}
+    settings = {"worker_dead_s": 1, "backoff_base_ms": 20, "backoff_cap_ms": 200}
     async with Fleet(
         ground.topology, directory, workers=2, delivery_timeout_s=2, log_level="warning", **settings
     ) as fleet:

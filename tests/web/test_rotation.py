@@ -213,7 +213,7 @@ async def test_another_web_process_takes_the_new_secret_and_soon_refuses_the_rep
 
 
 async def test_a_stream_ends_when_its_secret_does(one: Topology):
-    async with a_bus(one, workers=0, stream_heartbeat_s=0.1) as bus:
+    async with a_bus(one, workers=0, heartbeat_s=0.1) as bus:
         made = await make(bus)
         async with a_stream(bus.url, made["token"]) as stream:
             await rotate(bus, made["id"], overlap_s=0)

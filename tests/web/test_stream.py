@@ -125,7 +125,7 @@ async def test_an_event_on_a_stream_is_the_line_of_the_journal(one: Topology):
 
 
 async def test_a_slow_listener_is_dropped_with_a_reason_and_the_others_and_publishing_go_on(one: Topology):
-    async with a_bus(one, workers=0, stream_buffer_bytes=65_536) as bus:
+    async with a_bus(one, workers=0, buffer_bytes=65_536) as bus:
         secret = await bus.token("client")
         async with a_stream(bus.url, secret, pattern="default:small:*") as quick:
             slow = await connect_and_never_read(bus, secret)
@@ -147,7 +147,7 @@ async def test_a_slow_listener_is_dropped_with_a_reason_and_the_others_and_publi
 
 
 async def test_a_slow_listener_comes_back_and_has_missed_nothing(one: Topology):
-    async with a_bus(one, workers=0, stream_buffer_bytes=4_096) as bus:
+    async with a_bus(one, workers=0, buffer_bytes=4_096) as bus:
         secret = await bus.token("client")
         ids: list[str] = []
         events: list[dict] = []
@@ -167,7 +167,7 @@ async def test_a_slow_listener_comes_back_and_has_missed_nothing(one: Topology):
 
 
 async def test_a_client_that_reads_nothing_at_all_is_cut_off(one: Topology):
-    async with a_bus(one, workers=0, stream_stall_s=0.3, stream_buffer_bytes=1 << 26) as bus:
+    async with a_bus(one, workers=0, stall_s=0.3, buffer_bytes=1 << 26) as bus:
         secret = await bus.token("client")
         slow = await connect_and_never_read(bus, secret)
         for _ in range(20):
@@ -323,7 +323,7 @@ async def test_a_stream_tells_past_and_present_as_they_were_accepted_however_the
 
 async def test_heartbeats_keep_a_quiet_stream_open_and_its_position_moving(one: Topology):
     """Far longer than a request's head may take to arrive, and with nothing that matches."""
-    async with a_bus(one, workers=0, stream_heartbeat_s=0.1, head_s_max=0.2) as bus:
+    async with a_bus(one, workers=0, heartbeat_s=0.1, head_s_max=0.2) as bus:
         secret = await bus.token("client")
         async with a_stream(bus.url, secret, pattern="nobody:*") as stream:
             start = stream.last_id
@@ -341,7 +341,7 @@ async def test_heartbeats_keep_a_quiet_stream_open_and_its_position_moving(one: 
 
 
 async def test_a_stream_ends_when_its_token_is_revoked(one: Topology):
-    async with a_bus(one, workers=0, stream_heartbeat_s=0.1) as bus:
+    async with a_bus(one, workers=0, heartbeat_s=0.1) as bus:
         secret = await bus.token("client")
         async with a_stream(bus.url, secret) as stream:
             assert (await ask(bus, "DELETE", f"/api_tokens/{secret}")).status == 204

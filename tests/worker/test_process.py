@@ -200,7 +200,7 @@ async def test_jobs_of_a_dead_slot_are_done_by_another(topology: Topology):
             await deliveries.turn(partition, [], ["dead"], process="dead", probes_max=1)
         stop = asyncio.Event()
 
-        settings = quick_settings(topology, scrub_interval_s=0.2, worker_dead_s=1)
+        settings = quick_settings(topology, worker_dead_s=1)
         working = asyncio.create_task(process.run(settings, stop))
         await receiver.until_events(1)
 
@@ -212,7 +212,7 @@ async def test_jobs_of_a_dead_slot_are_done_by_another(topology: Topology):
 @pytest.mark.slow
 async def test_after_redis_was_silent_no_living_slot_counts_as_dead(one: Topology):
     """Whoever came first took the jobs of all others, whose last heartbeats were old, and they were delivered twice."""
-    quick = {"worker_dead_s": 1.0, "scrub_interval_s": 0.1, "acquire_timeout_s": 1.0}
+    quick = {"worker_dead_s": 1.0, "acquire_timeout_s": 1.0}
     async with a_bus(one, workers=3, **quick) as bus, Receiver(delay_s=0.3) as receiver:
         await bus.subscribe(await bus.token("s"), receiver.url, "widgets", timeout=0, max=1, concurrency=6)
         ids = await bus.publish(await bus.token("publisher"), [an_event(n) for n in range(60)])

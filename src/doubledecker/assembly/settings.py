@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from urllib.parse import urlsplit
 
+from doubledecker import log
 from doubledecker.assembly import spark_conf
 from doubledecker.assembly.launch import PROCESSES_MAX
 from doubledecker.errors import SettingInvalid
@@ -17,8 +18,10 @@ from doubledecker.model import egress_proxy, subscriber
 from doubledecker.model import token as tokens
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.egress_proxy import EgressProxy
-from doubledecker.model.event import DEPTH_MAX, EventLimits
+from doubledecker.model.event import EventLimits
 from doubledecker.model.quota import Quotas
+
+_log = log.get("settings")
 
 PREFIX = "DOUBLEDECKER_"
 # Routemaster's names, where they differ from ours by more than the prefix.
@@ -46,8 +49,26 @@ ALIASES = {
 _KEPT_HERE = ("root_key", "clients", "spark_conf")
 # The bounds of a web process that are its part of those of its command.
 _DIVIDED = ("connections_max", "address_connections_max", "client_requests_max", "streams_max", "bodies_bytes_max")
-# Settings of version 0.1.0 that have no meaning any more: what they were for is decided in Redis. Ignored.
-RETIRED = frozenset({"breaker_calls", "breaker_threshold", "breaker_open_s"})
+# Settings of version 0.1.0 that have no effect any more; one that is set is logged at start, for one release. What the
+# first three were for is decided in Redis; the others are constants, or follow from another setting.
+RETIRED = frozenset(
+    {
+        "breaker_calls",
+        "breaker_threshold",
+        "breaker_open_s",
+        "event_depth_max",
+        "events_per_request_max",
+        "head_bytes_max",
+        "head_s_max",
+        "land_bytes",
+        "redis_open_s",
+        "scrub_interval_s",
+        "stream_buffer_bytes",
+        "stream_heartbeat_s",
+        "stream_stall_s",
+        "tend_interval_s",
+    }
+)
 # Ruby's names of levels that have another one here.
 _LEVELS = {"warn": "warning", "fatal": "error", "unknown": "error"}
 _SCHEMES = ("redis", "rediss", "unix")
@@ -67,7 +88,6 @@ class Settings:
     namespace: str = "rm:"
     partitions: int = 1
     durable: bool = False
-    redis_open_s: float = 0.25
     host: str = "127.0.0.1"
     port: int = 17890
     web_processes: int = 1
@@ -79,13 +99,9 @@ class Settings:
     metrics_public: bool = False
     # what a request may be
     max_event_data_bytes: int = EventLimits.data_bytes_max
-    event_depth_max: int = EventLimits.depth_max
-    events_per_request_max: int = 10_000
     body_bytes_max: int = 8_388_608
     bodies_bytes_max: int = 268_435_456
     body_s_max: float = 10.0
-    head_s_max: float = 10.0
-    head_bytes_max: int = 32_768
     connections_max: int = 2_000
     address_connections_max: int = 500
     trusted_proxies: str = ""
@@ -126,18 +142,13 @@ class Settings:
     # listening
     notify: str = "heard"
     streams_max: int = 500
-    stream_buffer_bytes: int = 1_048_576
-    stream_heartbeat_s: float = 15.0
-    stream_stall_s: float = 30.0
     # the pipeline
     lake: str = ""
     lake_shared: bool = False
     sources: str = ""
     pipeline_interval_s: float = 2.0
     land_interval_s: float = 10.0
-    land_bytes: int = 4_194_304
     measure_interval_s: float = 30.0
-    tend_interval_s: float = 600.0
     spark_master: str = "local[*]"
     spark_conf: str = ""
     lake_retention_days: int = 0
@@ -149,7 +160,6 @@ class Settings:
     monitor_interval_s: float = 10.0
     autodrop_interval_s: float = 1.0
     autodrop_after_s: float = 300.0
-    scrub_interval_s: float = 5.0
     worker_dead_s: float = 15.0
     metric_adapters: str = "prometheus"
     statsd_address: str = "127.0.0.1:8125"
@@ -270,18 +280,13 @@ def _invalid(name: str, says: str) -> SettingInvalid:
 
 _LEAST = {
     "partitions": 1,
-    "redis_open_s": 0.001,
     "port": 0,
     "web_processes": 0,
     "worker_processes": 0,
     "max_event_data_bytes": 1,
-    "event_depth_max": 1,
-    "events_per_request_max": 1,
     "body_bytes_max": 1_024,
     "bodies_bytes_max": 1_024,
     "body_s_max": 0.1,
-    "head_s_max": 0.1,
-    "head_bytes_max": 1_024,
     "connections_max": 1,
     "address_connections_max": 1,
     "client_topics_max": 0,
@@ -313,14 +318,9 @@ _LEAST = {
     "redis_min_free_bytes": 0,
     "disk_min_free_bytes": 0,
     "streams_max": 0,
-    "stream_buffer_bytes": 1_024,
-    "stream_heartbeat_s": 0.05,
-    "stream_stall_s": 0.1,
     "pipeline_interval_s": 0.1,
     "land_interval_s": 0,
-    "land_bytes": 1,
     "measure_interval_s": 0.1,
-    "tend_interval_s": 1,
     "lake_retention_days": 0,
     "lake_retention_attempts_days": 0,
     "replay_rate_per_s": 1,
@@ -328,7 +328,6 @@ _LEAST = {
     "monitor_interval_s": 0.1,
     "autodrop_interval_s": 0.1,
     "autodrop_after_s": 0,
-    "scrub_interval_s": 0.1,
     "worker_dead_s": 1,
     "scaling_threshold": 0,
     "scaling_deadline_ms": 0,
@@ -338,12 +337,9 @@ _LEAST = {
 _MOST = {
     "web_processes": PROCESSES_MAX,
     "worker_processes": PROCESSES_MAX,
-    "event_depth_max": DEPTH_MAX,
     # Heartbeats of all slots are one command, and a process has one core.
     "worker_threads": 2_000,
-    "events_per_request_max": 100_000,
     "client_subscriptions_max": subscriber.TOPICS_MAX,
-    "redis_open_s": 60,
     # The rest of the machine needs some too, and so does the server while it rewrites its file.
     "redis_memory_share": 0.9,
 }
@@ -361,6 +357,13 @@ def read(environment: Mapping[str, str]) -> Settings:
     except SettingInvalid as error:
         raise SettingInvalid(_as_set(str(error), variables)) from error
     return settings
+
+
+def log_retired(environment: Mapping[str, str]) -> None:
+    """Log the variables that are set and have no effect any more."""
+    for name in sorted(RETIRED):
+        if PREFIX + name.upper() in environment:
+            _log.warning("setting.retired", name=PREFIX + name.upper())
 
 
 def _as_set(text: str, variables: Mapping[str, str]) -> str:

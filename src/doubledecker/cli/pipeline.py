@@ -53,6 +53,7 @@ def run(*, data: Path | None, lake: str | None, master: str | None, is_once: boo
     nodes.check_url(settings.redis_url)
     settings = replace(settings, spark_master=master or settings.spark_master)
     log.configure(level=settings.log_level, as_json=settings.log_json)
+    reading.log_retired(os.environ)
     wanted = _read_sources(settings, data)
     from doubledecker.pipeline import run as running  # noqa: PLC0415 - Spark is slow to import, and may not be there
 

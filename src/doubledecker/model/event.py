@@ -117,7 +117,7 @@ class EventLimits:
     """How large a single event may be."""
 
     data_bytes_max: int = 65_536
-    depth_max: int = 64
+    depth_max: int = 64  # what generated JSON rarely reaches; every receiver has to parse it
 
 
 class EventKind(msgspec.Struct, frozen=True, gc=False):
@@ -181,7 +181,7 @@ _Data = Annotated[
     Raw,
     Meta(
         description="Any JSON value, of at most `max_event_data_bytes` "
-        f"({EventLimits.data_bytes_max} unless set otherwise) and `event_depth_max` levels ({EventLimits.depth_max}); "
+        f"({EventLimits.data_bytes_max} unless set otherwise) and {EventLimits.depth_max} levels; "
         "passed on as it is. Null is the same as absent. A number must be in the range of a double, and have at most "
         f"{LENGTH_MAX} characters: send others as strings."
     ),

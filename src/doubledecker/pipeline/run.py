@@ -43,6 +43,10 @@ from doubledecker.store.partitions import Partition
 # In one pass (`--once`) each phase follows the one before: what is consumed is landed, and what has landed is used.
 
 _CONSUME, _LAND, _USE = range(3)
+# Some thousand events make a Parquet file that is worth its metadata: so many need not wait for `land_interval_s`.
+LAND_BYTES = 4_194_304
+# Landing writes a file every ten seconds at the most; sixty of them are joined while they are still cheap to read.
+_TEND_INTERVAL_S = 600.0
 
 _log = log.get("pipeline")
 
@@ -66,7 +70,7 @@ class PipelineParts:
             *map(self._source, self.sources.all),
             *(PipelineStep(name, partial(self._land, self._lander(name)), often_s, _LAND) for name in landing.TABLES),
             PipelineStep("measure", self._measure, settings.measure_interval_s, _USE),
-            PipelineStep("tend", partial(self._tend, self._tender), settings.tend_interval_s, _USE),
+            PipelineStep("tend", partial(self._tend, self._tender), _TEND_INTERVAL_S, _USE),
             PipelineStep("bulk", in_bulk.act, often_s, _USE, in_bulk.close),
             PipelineStep("replay", Replayer(ground, settings).round, often_s, _USE),
             PipelineStep("erase", Eraser(ground).round, often_s, _USE),
@@ -89,7 +93,7 @@ class PipelineParts:
 
     def _lander(self, name: str) -> Lander:
         ground, kept = self.ground, self.settings
-        pace = Pace(kept.land_interval_s, kept.land_bytes, build.memory_rules(kept))
+        pace = Pace(kept.land_interval_s, LAND_BYTES, build.memory_rules(kept))
         return Lander(ground.spark, ground.access, ground.root, name, self.archive, None if self.is_once else pace)
 
     def _land(self, lander: Lander) -> Round:

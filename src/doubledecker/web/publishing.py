@@ -39,6 +39,7 @@ from doubledecker.web.turns import Turns
 # An answer longer than this is not remembered but made again, from ids that depend on the key alone.
 _ANSWER_BYTES_MAX = 4_096
 KEY_LENGTH_MAX = 255
+EVENTS_MAX = 10_000  # as many small events as fit into the largest body; each is some µs of the loop's time
 KEY = re.compile(rf"[\x21-\x7e]{{1,{KEY_LENGTH_MAX}}}")
 NDJSON = (b"application/x-ndjson", b"application/ndjson", b"application/jsonl")
 # Other requests get their turn after so many events, or bytes of events: half a millisecond, or some ten if all of

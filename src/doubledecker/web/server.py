@@ -5,7 +5,7 @@ import contextlib
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import uvicorn
@@ -39,8 +39,8 @@ from doubledecker.web.feed import Feed
 from doubledecker.web.listening import BACKLOG
 from doubledecker.web.metrics import WebFigures
 from doubledecker.web.pipeline_jobs import ErrandRoutes
-from doubledecker.web.protocol import UNREAD_S_MAX, guarded
-from doubledecker.web.publishing import Publishing, PublishRules
+from doubledecker.web.protocol import HEAD_BYTES_MAX, HEAD_S_MAX, UNREAD_S_MAX, guarded
+from doubledecker.web.publishing import EVENTS_MAX, Publishing, PublishRules
 from doubledecker.web.queue_contents import Letters
 from doubledecker.web.queues import Queues
 from doubledecker.web.receivers import ReceiverFinder, ReceiverRoutes
@@ -75,14 +75,35 @@ SMALL_BYTES_MAX = 1_048_576
 _log = log.get("web")
 
 
-async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event, launched: Launch | None = None) -> None:
+@dataclass(frozen=True)
+class WebBounds:
+    """Bounds of a web process that nobody turns; tests give smaller ones."""
+
+    # How often a call tests whether a Redis that does not answer is back: a few a second cost nothing.
+    redis_open_s: float = 0.25
+    head_s_max: float = HEAD_S_MAX
+    head_bytes_max: int = HEAD_BYTES_MAX
+    event_depth_max: int = EventLimits.depth_max
+    events_per_request_max: int = EVENTS_MAX
+    stream: StreamRules = field(default_factory=StreamRules)
+
+
+async def run(
+    settings: Settings,
+    listener: socket.socket,
+    stop: asyncio.Event,
+    launched: Launch | None = None,
+    *,
+    bounds: WebBounds | None = None,
+) -> None:
     """Serve until `stop` is set; then answer what is under way. Until Redis is reached, only /livez is 200."""
     launched = launched or launch("web")
-    server = _Server(settings)
+    bounds = bounds or WebBounds()
+    server = _Server(settings, bounds)
     serving = asyncio.create_task(server.serve([listener]))
     serving.add_done_callback(lambda _: stop.set())
     try:
-        await _serve_bus(settings, listener, server, stop, serving, launched)
+        await _serve_bus(settings, bounds, listener, server, stop, serving, launched)
     finally:
         server.end()
         await serving
@@ -91,13 +112,14 @@ async def run(settings: Settings, listener: socket.socket, stop: asyncio.Event, 
 
 async def _serve_bus(
     settings: Settings,
+    bounds: WebBounds,
     listener: socket.socket,
     server: "_Server",
     stop: asyncio.Event,
     serving: "asyncio.Task[None]",
     launched: Launch,
 ) -> None:
-    guard = RedisGuard(open_s=settings.redis_open_s)
+    guard = RedisGuard(open_s=bounds.redis_open_s)
     async with build.open_bus(settings, guard=guard, stop=stop, migrate=build.migrating(settings, stop)) as bus:
         _warn_of_public_uuids(bus.registry.snapshot)
         _warn_of_callbacks(bus.registry.snapshot, settings.dial_guard)
@@ -111,7 +133,7 @@ async def _serve_bus(
             background = [tasks.create_task(part) for part in endless]
             background.append(tasks.create_task(_log_queues_beyond_copies(bus)))
             background.append(tasks.create_task(_log_reserved_topics(bus)))
-            server.serve_with(make_app(settings, bus, feed, leases, presence))
+            server.serve_with(make_app(settings, bounds, bus, feed, leases, presence))
             host, port = listener.getsockname()[:2]
             _log.info("web.started", host=host, port=port)
             launched.ready()
@@ -202,12 +224,14 @@ def _warn_of_callbacks(registry: Registry, guard: DialGuard) -> None:
             _log.warning("callback.refused", subscriber=receiver.token, callback=receiver.callback, why=why)
 
 
-def make_app(settings: Settings, bus: BusParts, feed: Feed, leases: StreamLeases, presence: Presence) -> App:
+def make_app(
+    settings: Settings, bounds: WebBounds, bus: BusParts, feed: Feed, leases: StreamLeases, presence: Presence
+) -> App:
     """The application for these settings."""
     body = BodyLimits(settings.body_bytes_max, settings.body_s_max, BodyMemory(settings.bodies_bytes_max))
     small = replace(body, bytes_max=min(body.bytes_max, SMALL_BYTES_MAX))
-    event = EventLimits(settings.max_event_data_bytes, settings.event_depth_max)
-    rules = PublishRules(body, event, settings.events_per_request_max, build.quotas(settings))
+    event = EventLimits(settings.max_event_data_bytes, bounds.event_depth_max)
+    rules = PublishRules(body, event, bounds.events_per_request_max, build.quotas(settings))
     routes = RouteRules(
         body=small,
         scaling_threshold=settings.scaling_threshold,
@@ -216,7 +240,6 @@ def make_app(settings: Settings, bus: BusParts, feed: Feed, leases: StreamLeases
         memory=bus.headroom.rules,
         address_connections_max=settings.address_connections_max,
     )
-    stream = StreamRules(settings.stream_buffer_bytes, settings.stream_heartbeat_s, settings.stream_stall_s)
     large_reads = ClientLocks()
     return App(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
@@ -232,7 +255,7 @@ def make_app(settings: Settings, bus: BusParts, feed: Feed, leases: StreamLeases
         ),
         Letters(bus.partitions, bus.registry, small, large_reads),
         ReceiverRoutes(ReceiverFinder(bus.registry), ReceiverStates(bus.partitions)),
-        Streaming(bus.partitions, bus.registry, feed, leases, stream),
+        Streaming(bus.partitions, bus.registry, feed, leases, bounds.stream),
         ErrandRoutes(Errands(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
         room=body.room,
         quotas=rules.quotas,
@@ -240,16 +263,16 @@ def make_app(settings: Settings, bus: BusParts, feed: Feed, leases: StreamLeases
     )
 
 
-def _config(settings: Settings, addresses: Addresses) -> uvicorn.Config:
+def _config(settings: Settings, bounds: WebBounds, addresses: Addresses) -> uvicorn.Config:
     return uvicorn.Config(
         starting_app,
         http=guarded(
-            head_s_max=settings.head_s_max,
-            head_bytes_max=settings.head_bytes_max,
+            head_s_max=bounds.head_s_max,
+            head_bytes_max=bounds.head_bytes_max,
             connections_max=settings.connections_max,
             addresses=addresses,
             # A stream that is not read has a bound of its own, which comes first and says why it ends.
-            unread_s_max=max(UNREAD_S_MAX, 2 * settings.stream_stall_s),
+            unread_s_max=max(UNREAD_S_MAX, 2 * bounds.stream.stall_s),
         ),
         ws="none",
         lifespan="off",
@@ -268,11 +291,11 @@ def _config(settings: Settings, addresses: Addresses) -> uvicorn.Config:
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers: the command owns the signals."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, bounds: WebBounds) -> None:
         self.addresses = Addresses(settings.address_connections_max, settings.proxies)
         self.app: App | None = None
         self._is_ending = asyncio.Event()
-        super().__init__(_config(settings, self.addresses))
+        super().__init__(_config(settings, bounds, self.addresses))
 
     def serve_with(self, app: App) -> None:
         """Answer from now on with this; connections ask for the application when they are made."""

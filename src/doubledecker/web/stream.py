@@ -101,11 +101,14 @@ _log = log.get("web")
 
 @dataclass(frozen=True)
 class StreamRules:
-    """What streams need to know of the settings."""
+    """When the bus sends on a quiet stream, and when it gives a listener up."""
 
-    buffer_bytes: int
-    heartbeat_s: float
-    stall_s: float
+    # What may wait for a slow listener: some thousand events, and 500 streams take half a gigabyte at the most.
+    buffer_bytes: int = 1_048_576
+    # Proxies close what is silent for 30 s or 60 s.
+    heartbeat_s: float = 15.0
+    # Two heartbeats unread.
+    stall_s: float = 30.0
 
 
 @dataclass(frozen=True)

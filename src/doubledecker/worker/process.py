@@ -153,7 +153,7 @@ class Worker:
         When Redis was away, the heartbeats of all are old: nobody is dead before there was the time to beat again.
         """
         while True:
-            await asyncio.sleep(self._settings.scrub_interval_s)
+            await asyncio.sleep(self._beat_s)
             is_beating = await self._try_beat(partition)
             resumed_at_s = self._pulses[partition.index].resumed_at_s
             if is_beating and asyncio.get_running_loop().time() - resumed_at_s >= self._settings.worker_dead_s:

@@ -185,7 +185,7 @@ async def test_two_web_processes_serve_one_address_and_the_metrics_of_either_sho
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["web", "worker"])
 async def test_a_killed_process_comes_back_and_no_accepted_event_is_lost(one: Topology, tmp_path: Path, kind: str):
-    settings = {"web_processes": 2, "worker_processes": 2, "worker_dead_s": 2, "scrub_interval_s": 0.5}
+    settings = {"web_processes": 2, "worker_processes": 2, "worker_dead_s": 2}
     async with (
         Receiver() as receiver,
         a_fleet(one, tmp_path, **settings) as fleet,

@@ -182,6 +182,7 @@ def load(kind: str, member: Member | None = None) -> Settings:
     settings = reading.read(os.environ)
     process = None if member is None or member.count == 1 else member.name(kind)
     log.configure(level=settings.log_level, as_json=settings.log_json, process=process)
+    reading.log_retired(os.environ)
     return settings
 
 

@@ -135,7 +135,7 @@ def _sort_out(
     bus: BusParts, work: TaskWork, arrow: pa.RecordBatch, refused: dict[int, str], *, first: int
 ) -> dict[int, list[PublishedRow]]:
     """The rows by partition, in order; those that cannot be events join the refused."""
-    limits = EventLimits(work.settings.max_event_data_bytes, work.settings.event_depth_max)
+    limits = EventLimits(work.settings.max_event_data_bytes)
     ids = repeatable_event_ids(work.query, str(work.batch), str(work.task), first=first)
     rows = RowMaker(clock.now_ms(), limits).make_all(arrow, list(islice(ids, arrow.num_rows)), refused)
     if len(bus.partitions.all) == 1:
