@@ -16,7 +16,7 @@ import pytest
 
 from cluster import ClusterOfThree
 from conftest import Topology
-from doubledecker.store import batches, jobs, receivers
+from doubledecker.store import batches, dead_letters, jobs, receivers
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partition, Partitions, wait_for
 from harness import ROOT_KEY, an_event, basic, until_ready
@@ -110,6 +110,58 @@ async def test_with_one_permit_order_holds_though_workers_are_killed(tmp_path: P
     assert list(dict.fromkeys(receiver.ids)) == accepted
     assert receiver.in_flight_max == 1
     assert len(receiver.ids) - len(accepted) <= 8
+
+
+async def test_poison_is_found_and_pauses_hold_though_workers_are_killed(tmp_path: Path):
+    """While batches are split, and events given up: each event is delivered, or is a dead letter."""
+    async with (
+        a_ground("one", tmp_path) as ground,
+        a_fleet(ground, tmp_path) as fleet,
+        aiohttp.ClientSession() as http,
+        Receiver(delay_s=0.002) as receiver,
+    ):
+        await until_ready(http, fleet.url)
+        [publisher, subscriber] = [await _token(http, fleet, name) for name in ("publisher", "poisoned")]
+        poison = {f"id-{n}" for n in range(7, 1_600, 97)}
+        receiver.plan = lambda n: (400 if n % 2 else 500) if poison & {*receiver.attempted[-1]} else 200
+        body = {"topics": ["widgets"], "callback": receiver.url, "timeout": 50, "max": 100, "retry": [50] * 6}
+        async with http.post(f"{fleet.url}/subscription", json=body, headers=basic(subscriber)) as response:
+            assert response.status == 204
+        for kill in range(8):
+            events = [an_event(n, id=f"id-{n}") for n in range(kill * 200, kill * 200 + 200)]
+            async with http.post(f"{fleet.url}/events", json=events, headers=basic(publisher)) as response:
+                assert response.status == 202
+            if kill == 4:
+                await _act(http, fleet, subscriber, "pause")
+                await asyncio.sleep(0.5)  # calls under way have ended
+                seen = receiver.attempts
+            await asyncio.sleep(random.uniform(0.05, 0.3))
+            victim = fleet.workers[kill % 2]
+            await victim.kill()
+            await victim.start()
+            if kill == 6:
+                assert receiver.attempts == seen
+                await _act(http, fleet, subscriber, "resume")
+        partitions = await wait_for(ground.topology.url, namespace="rm:", count=1, patience_s=9)
+        try:
+            await _until_empty(partitions)
+            [row] = await _get(http, fleet, "/subscribers", subscriber)
+            count = (await dead_letters.totals(partitions.home, row["subscriber"])).count
+        finally:
+            await partitions.close()
+
+    assert set(receiver.ids) == {f"id-{n}" for n in range(1_600)} - poison
+    assert count == len(poison)
+
+
+async def _act(http: aiohttp.ClientSession, fleet: Fleet, secret: str, action: str) -> None:
+    async with http.post(f"{fleet.url}/subscriber/{action}", headers=basic(secret)) as response:
+        assert response.status == 200
+
+
+async def _get(http: aiohttp.ClientSession, fleet: Fleet, path: str, secret: str) -> list[dict[str, str]]:
+    async with http.get(fleet.url + path, headers=basic(secret)) as response:
+        return await response.json()
 
 
 async def kill_under_load(ground: Ground, fleet: Fleet, kill: Callable[[], Awaitable[None]]) -> None:

@@ -55,7 +55,7 @@ PLACEHOLDERS = {
     "publisher": r"(?:doubledecker\.root|(?:doubledecker\.)?[a-z0-9_-]+-[0-9a-f]{8})",
     "name": r"[a-z_.]+",
     "q": r"(?:main|aux)",
-    "bid": r"[A-Za-z0-9_-]{20}",
+    "bid": r"[A-Za-z0-9_-]{20}(?:\.[01]+)?",
     "slot": r"(?:aux-)?[A-Za-z0-9_-]{20}",
     "fid": r"[A-Za-z0-9_-]{20}",
     "line": r"(?:own|others|batches):(?:doubledecker\.)?(?:root|[a-z0-9_-]+-[0-9a-f]{8})",
@@ -418,7 +418,7 @@ def _check(key: Found, row: Row) -> None:
         assert all(msgspec.json.decode(line)["id"] for line in lines)
         assert len(lines) == int(key.value[3])
     if row.pattern == "receivers":
-        assert all(len(msgspec.msgpack.decode(packed)) == 14 for packed in key.value.values())
+        assert all(len(msgspec.msgpack.decode(packed)) == 17 for packed in key.value.values())
     if row.pattern == "batches:current:{token}":
         assert len(key.value) == 1
     if row.pattern.startswith("jobs:"):

@@ -66,6 +66,10 @@ class Done:
     # Of a slot; a lease has none.
     given: Given | None = None
 
+    @property
+    def root(self) -> str:
+        return self.given.batch.bid if self.given else ""
+
 
 class Result(NamedTuple):
     is_ours: bool
@@ -98,10 +102,26 @@ class Receiver:
     # Until when the next free permit is left to a lease.
     wish: Moment = BEGINNING
     halt: int = 0
+    # The batch that was refused or failed last, and how many times in a row.
+    root: str = ""
+    parts: int = 0
+    # How many permits it has so soon after it failed; 0 for all.
+    ramp: int = 0
     passed: Counter[str] = field(default_factory=Counter)
 
-    def forgive(self) -> None:
+    def begin_anew(self) -> None:
         self.failures, self.refusals, self.retry, self.failing_since = 0, 0, BEGINNING, None
+        self.root, self.parts, self.ramp = "", 0, 0
+
+    def succeed(self) -> None:
+        """After it failed it has one permit, then twice as many with each success, until it has all."""
+        ramp = 1 if self.failures else 2 * self.ramp if 2 * self.ramp < self.limit else 0
+        self.begin_anew()
+        self.ramp = ramp
+
+    @property
+    def permits(self) -> int:
+        return min(self.ramp or self.limit, max(1, self.limit)) or 1
 
     def end_leases(self, now: Moment) -> None:
         self.leases = {name: lease for name, lease in self.leases.items() if lease.ends.age > now.age}
@@ -110,12 +130,18 @@ class Receiver:
         """What a call says of its receiver."""
         what, raises = done.settlement.what, done.settlement.raises
         if what == "delivered":
-            self.forgive()
+            self.succeed()
         if what not in {"refused", "failed"} or self.failures != done.failures:
             return
+        is_many = False
+        if raises and done.root and done.root == self.root:
+            self.parts += 1
+            raises = is_many = self.parts > done.settlement.parts_max
+        elif raises:
+            self.root, self.parts = done.root, 1
         if what == "refused" and self.failures == 0:
             self.refusals += raises
-            raises = self.refusals >= REFUSALS_MAX
+            raises = is_many or self.refusals >= REFUSALS_MAX
         self.failures = max(what == "failed", self.failures + raises)
         if self.failures:
             self.retry = now.after(done.probe_ages)
@@ -175,13 +201,13 @@ class Model:
         it = self.of(token)
         it.limit, it.halt = limit, halt
         if is_anew:
-            it.forgive()
+            it.begin_anew()
         self.finish()
 
     def retire(self, token: str) -> None:
         it = self.of(token)
         it.line, it.limit, it.halt = [], 0, 0
-        it.forgive()
+        it.begin_anew()
         for batch in self.batches:
             batch.is_gone = batch.is_gone or batch.token == token
         self.finish()
@@ -208,7 +234,7 @@ class Model:
             answer = "paused"
         elif it.failures and it.retry.age > self.now.age:
             answer = "failing"
-        elif len(self.held(token)) + len(it.leases) >= (1 if it.failures else limit):
+        elif len(self.held(token)) + len(it.leases) >= (1 if it.failures else it.permits):
             answer = "failing" if it.failures else "full"
             if not it.failures and len(it.leases) < len(self.held(token)):
                 it.wish = self.now.after(WISH_AGES)
@@ -293,7 +319,7 @@ class Model:
             self.batches.remove(batch)
             self.counts[f"events.removed:subscriber={batch.token}"] += 1
         elif what != "gone" and not batch.is_gone:
-            batch.attempts += what != "returned"
+            batch.attempts += what != "returned" and done.settlement.is_counted
             # Returned with a delay: an error of our own that nobody foresaw.
             batch.was_aside = batch.was_aside or done.ages >= 0
             self.put_back(batch, done.ages)
@@ -379,7 +405,7 @@ class Model:
         own = self.held(it.token)
         if not it.line or it.halt:
             return NOWHERE, BEGINNING
-        free = max(1, it.limit) - len(own) - len(it.leases)
+        free = it.permits - len(own) - len(it.leases)
         if free <= (it.wish.age > self.now.age):
             ends = [lease.ends for lease in it.leases.values()] + [it.wish] * (free > 0)
             return (WAKE, min(ends)) if ends else (NOWHERE, BEGINNING)

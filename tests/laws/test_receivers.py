@@ -17,7 +17,7 @@ from conftest import Topology
 from doubledecker.model.event import EventKind
 from doubledecker.model.job import MAIN
 from doubledecker.model.routing import Route
-from doubledecker.model.settlement import DELIVERED, FIRST, GONE, Settlement
+from doubledecker.model.settlement import DELIVERED, FIRST, GONE, Settlement, What
 from doubledecker.model.subscriber import Halt, Subscriber
 from doubledecker.store import batches, deliveries, events, jobs, receivers, subscribers, write_plan
 from doubledecker.store.deliveries import DeliveryJob, Settled, Turn
@@ -55,7 +55,9 @@ def some_settlement(draw: st.DrawFn) -> Settlement:
     if what == "returned":
         return Settlement("returned", retry_ms=retry_ms)
     probe_ms = draw(some_ages) * AGE_MS
-    return Settlement("refused" if what == "refused" else "failed", draw(st.booleans()), probe_ms, retry_ms)
+    kind: What = "refused" if what == "refused" else "failed"
+    parts_max, is_counted = draw(st.integers(0, 2)), draw(st.booleans())
+    return Settlement(kind, draw(st.booleans()), probe_ms, retry_ms, parts_max=parts_max, is_counted=is_counted)
 
 
 @dataclass
@@ -592,6 +594,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         assert (state.held, state.leased, state.limit) == (len(held), len(it.leases), it.limit)
         assert state.halt == it.halt
         assert (state.failures, state.refusals, state.tag) == (it.failures, it.refusals, it.tag)
+        assert (state.root, state.parts, state.ramp) == (it.root, it.parts, it.ramp)
         assert (self.age_of(state.wish) if state.wish else 0) == it.wish.age
         is_probed = any(call.is_probe for call in (*held, *it.leases.values()))
         assert bool(state.prober) == is_probed

@@ -40,6 +40,7 @@ async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(one: Topol
                 "last_attempted_at": None,
                 "paused": False,
                 "disabled": None,
+                "retry": None,
             }
         ]
 

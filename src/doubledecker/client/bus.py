@@ -103,6 +103,7 @@ class SubscriptionOptions(TypedDict, total=False):
     max_bytes: int
     concurrency: int
     tier: Literal["live", "bulk"]
+    retry: Mapping[str, int] | Sequence[int]
 
 
 class Published(msgspec.Struct, frozen=True):

@@ -84,7 +84,15 @@ class Dialer:
             return Outcome(OutcomeKind.BROKEN, took_ms(), detail=str(error))
         if answer.status in _OK:
             return Outcome(OutcomeKind.DELIVERED, took_ms(), answer.status, answer=answer.body)
-        return Outcome(OutcomeKind.REFUSED, took_ms(), answer.status, _retry_after(answer.retry_after), answer.reason)
+        return Outcome(
+            OutcomeKind.REFUSED,
+            took_ms(),
+            answer.status,
+            _retry_after(answer.retry_after),
+            answer.reason,
+            answer.body,
+            answer.headers,
+        )
 
 
 # As many as a busy process has receivers: they are made of text, and the same for every batch.

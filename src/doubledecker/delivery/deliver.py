@@ -11,9 +11,9 @@ A crash before 3 repeats the attempt; one before 4 loses a line of the log and a
 import contextlib
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import msgspec
 
@@ -24,16 +24,17 @@ from doubledecker.bus.telemetry import counter
 from doubledecker.delivery import verdict
 from doubledecker.delivery.attempt import Dialer
 from doubledecker.delivery.health import Health
-from doubledecker.delivery.verdict import RetrySchedule
+from doubledecker.delivery.verdict import RetrySchedule, Tried
 from doubledecker.errors import BusAway, Conflict, OutOfDescriptors
-from doubledecker.model.outcome import Outcome
+from doubledecker.model.outcome import Outcome, failed_ids
 from doubledecker.model.reserved import is_reserved
-from doubledecker.model.settlement import Settlement
+from doubledecker.model.settlement import DELIVERED, Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import journal
 
 # That there are no descriptors is logged so often, however many calls could not be made.
 _OUT_LOGGED_MS = 60_000
+_NONE: Collection[str] = ()
 # What is kept of a reason, which may quote what a receiver sent.
 _DETAIL_MAX = 200
 
@@ -93,6 +94,8 @@ class Attempted:
     dialled_at: int
     outcome: Outcome
     settlement: Settlement
+    # The ids of those that its receiver named as failed in a 2xx.
+    failed: Collection[str] = ()
 
     @property
     def entry(self) -> bytes:
@@ -175,11 +178,20 @@ class Deliverer:
             raise
         if outcome.is_gone:
             await self._disable(load.receiver, outcome)
+        ids = [each.id for each in _IDENTIFIED.decode(body)]
+        failed = failed_ids(outcome.answer).intersection(ids) if outcome.is_delivered and outcome.answer else _NONE
+        settlement = self._settlement(load, outcome, len(failed))
+        return Attempted(load, ids, dialled_at, outcome, settlement, failed)
+
+    def _settlement(self, load: DeliveryLoad, outcome: Outcome, failed: int) -> Settlement:
+        """What becomes of a load, of which its receiver may have named some events as failed."""
+        if outcome.is_delivered and not failed:
+            return DELIVERED
         chance = random.random()  # noqa: S311 - jitter, not a secret
-        settlement = verdict.decide(
-            outcome, attempts=load.attempts + 1, failures=load.failures, backoff=self.backoff, chance=chance
-        )
-        return Attempted(load, [each.id for each in _IDENTIFIED.decode(body)], dialled_at, outcome, settlement)
+        events, age_ms = failed or load.events, clock.now_ms() - load.accepted_at if load.accepted_at else 0
+        tried = Tried(load.batch, events, load.attempts + 1, load.failures, age_ms)
+        decide = verdict.decide_named if failed else partial(verdict.decide, outcome)
+        return decide(tried, backoff=self.backoff, chance=chance, retry=load.receiver.retry)
 
     async def _disable(self, receiver: Subscriber, outcome: Outcome) -> None:
         """Have nobody call it again. Where that fails its next answer is a 410 too, and does it."""

@@ -41,6 +41,10 @@ _BODY_S_MAX = 1.0
 # Servers allow 8 to 16 KiB of headers in a request, and send less in an answer.
 _HEAD_BYTES_MAX = 65_536
 _OK = range(200, 300)
+# Of an answer that is no 2xx, for whoever wants to know why: with the dead letters that come of it.
+ANSWER_BYTES_KEPT = 2_048
+_HEADERS_KEPT_MAX = 20
+_HEADER_CHARS_MAX = 256
 # Answers before the answer, such as 100 Continue and 103 Early Hints. We ask for none, and a few are harmless.
 _INTERIM = range(100, 200)
 _INTERIM_MAX = 8
@@ -76,12 +80,16 @@ def endpoint(callback: str) -> Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What came back; `body` is that of a 2xx in JSON that was not too long, and otherwise empty."""
+    """What came back; `body` is that of a 2xx in JSON that was not too long, and otherwise empty.
+
+    Of an answer that is no 2xx it is the beginning, and `headers` are some of its headers, a line each.
+    """
 
     status: int
     reason: str
     retry_after: str | None
     body: bytes
+    headers: tuple[str, ...] = ()
 
 
 class HttpClient:
@@ -329,7 +337,7 @@ class _Connection(asyncio.Protocol):
         if self._answered is None or self._answered.done():
             return
         if self._has_head:
-            self._end(self._body if not self._is_framed else [])
+            self._end(self._body if self._is_failure or not self._is_framed else [])
         elif self._is_doubtful and self._head_bytes == 0:
             self._answered.set_exception(_ClosedWhileIdle())
         else:
@@ -349,6 +357,8 @@ class _Connection(asyncio.Protocol):
         if self._has_head:
             # A trailer.
             return
+        if len(self._headers) < _HEADERS_KEPT_MAX:
+            self._headers.append((name, value))
         if lowered == b"content-type":
             self._media = value.partition(b";")[0].strip().lower()
         elif lowered == b"retry-after":
@@ -368,6 +378,7 @@ class _Connection(asyncio.Protocol):
         is_json = self._media == b"application/json" or self._media.endswith(b"+json")
         self._is_kept = self._status in _OK and is_json
         self._bytes_left = _BODY_BYTES_MAX
+        self._is_failure = self._status not in _OK
         if self._is_kept:
             # It names events that were sent, and is no longer than they were: reading it costs less than making them.
             self._bytes_left = max(_BODY_BYTES_MAX, min(ANSWER_BYTES_MAX, self._sent_bytes))
@@ -380,6 +391,9 @@ class _Connection(asyncio.Protocol):
             raise _StopParsing
         if self._is_kept:
             self._body.append(chunk)
+        elif self._is_failure and self._failed_bytes_left > 0:
+            self._body.append(chunk[: self._failed_bytes_left])
+            self._failed_bytes_left -= len(chunk)
 
     def on_message_complete(self) -> None:
         if self._status in _INTERIM:
@@ -393,12 +407,14 @@ class _Connection(asyncio.Protocol):
         self._status = 0
         self._reason = self._media = b""
         self._retry_after = None
-        self._is_framed = self._is_kept = False
+        self._is_framed = self._is_kept = self._is_failure = False
+        self._failed_bytes_left = ANSWER_BYTES_KEPT
+        self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
 
     def _give_up_body(self) -> None:
         """The status is known, which is what counts."""
-        self._end([])
+        self._end(self._body if self._is_failure else [])
 
     def _end(self, body: list[bytes]) -> None:
         self._is_whole = True
@@ -407,7 +423,13 @@ class _Connection(asyncio.Protocol):
         if self._answered is not None and not self._answered.done():
             later = self._retry_after.decode("latin-1") if self._retry_after is not None else None
             reason = self._reason.decode(errors="replace")
-            self._answered.set_result(HttpAnswer(self._status, reason, later, b"".join(body)))
+            headers = self._lines() if self._is_failure else ()
+            self._answered.set_result(HttpAnswer(self._status, reason, later, b"".join(body), headers))
+
+    def _lines(self) -> tuple[str, ...]:
+        """The first headers, for whoever wants to know why this was refused."""
+        pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._headers]
+        return tuple(f"{name}: {value}"[:_HEADER_CHARS_MAX] for name, value in pairs)
 
     def _fail(self, why: str) -> None:
         self._is_whole = True

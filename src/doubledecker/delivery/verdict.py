@@ -2,12 +2,16 @@
 
 Failing is a matter of receivers, refusing a matter of content, and each has a clock of its own.
 
-- A batch that its receiver refuses for its content is tried again on its own schedule, and holds up nothing else.
+- A batch that its receiver refuses for its content is split in halves, and these again, until the events that are to
+  blame stand alone. Such an event is tried again on a schedule that spans hours, holds up nothing else, and then is
+  given up: it becomes a dead letter.
 - Any other failure makes the receiver *failing*: it is left alone for a while that doubles with every batch that fails,
   and then probed with one batch at a time. The batch that failed stays first in line, so that order holds.
 - A batch that has failed twice may be what makes the receiver fail. It is put aside, on its own schedule, and the next
-  probe is another batch. An answer about address or credentials is likely not about the batch: it has five tries. Where
-  nobody was there, or the receiver asks for patience, the batch cannot be to blame, and stays first.
+  probe is another batch; if it fails again once the receiver is well, it is split too. An answer about address or
+  credentials is likely not about the batch: it has five tries. Where nobody was there, or the receiver asks for
+  patience, the batch cannot be to blame, and stays first.
+- A failing receiver is never given up, but by a `retry` of its own, which then holds for each batch.
 
 Delays are a random part of a span that doubles (full jitter), so that a receiver that comes back is not met by everyone
 at once. A receiver that names its own delay gets at least that.
@@ -19,7 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from doubledecker.model.outcome import Outcome, failed_ids
-from doubledecker.model.settlement import DELIVERED, FIRST, Settlement
+from doubledecker.model.retry import RetryPolicy
+from doubledecker.model.settlement import DELIVERED, FIRST, PATH, Settlement, searches_max
 from doubledecker.store.queues import LeasedMessage, QueueMessage
 
 # A receiver that failed once has mostly stumbled: it is probed soon. One that is back is found so within a minute.
@@ -29,7 +34,12 @@ PROBE_CAP_MS = 60_000
 TRIES_MAX = 2
 ADDRESS_TRIES_MAX = 5
 # An answer may ask for more patience than our own cap, but not for ever.
-RETRY_AFTER_MS_MAX = 3_600_000
+RETRY_AFTER_MS_MAX = 86_400_000
+# An event that stands alone is tried so often, unless its receiver has a `retry` of its own.
+ALONE_ATTEMPTS_MAX = 8
+# Each of these tries waits five times as long as the one before, half of it at random: eight span three to five hours.
+_ALONE_GROWTH = 5
+_ALONE_CAPS = 48
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,24 @@ class RetrySchedule:
 
 
 @dataclass(frozen=True)
+class Tried:
+    """What a verdict needs to know of a batch; `attempts` counts this one.
+
+    `failures` are those of its receiver before the attempt; `age_ms` is how long ago the batch was made.
+    """
+
+    batch: str
+    events: int
+    attempts: int
+    failures: int
+    age_ms: int = 0
+
+    @property
+    def is_part(self) -> bool:
+        return PATH in self.batch
+
+
+@dataclass(frozen=True)
 class Fates:
     """Which messages are done, which come back and when, and what a dead letter would say."""
 
@@ -49,30 +77,94 @@ class Fates:
     why: str
 
 
-def decide(outcome: Outcome, *, attempts: int, failures: int, backoff: RetrySchedule, chance: float) -> Settlement:
-    """`attempts` counts this one; `failures` are those of the receiver before it; `chance` is random, from 0 to 1."""
+def decide(
+    outcome: Outcome, tried: Tried, *, backoff: RetrySchedule, chance: float, retry: RetryPolicy | None = None
+) -> Settlement:
+    """`chance` is random, from 0 to 1; `retry` is what the receiver asked for."""
     if outcome.is_delivered:
         return DELIVERED
-    tries_max = ADDRESS_TRIES_MAX if outcome.blames_address else TRIES_MAX
-    is_suspect = not outcome.acquits_content and attempts >= tries_max
-    # A batch that may be to blame itself says nothing new of its receiver.
-    raises = not is_suspect
-    probe_ms = _delay(failures + raises, PROBE_BASE_MS, min(PROBE_CAP_MS, backoff.cap_ms), chance)
+    tries_max = ADDRESS_TRIES_MAX if outcome.blames_address else 1 if tried.is_part else TRIES_MAX
+    is_suspect = not outcome.acquits_content and tried.attempts >= tries_max
+    # A batch that may be to blame itself says nothing new of its receiver; a part of one does once.
+    raises = tried.attempts == 1 or not is_suspect
+    probe_ms = _delay(tried.failures + raises, PROBE_BASE_MS, min(PROBE_CAP_MS, backoff.cap_ms), chance)
     if outcome.patience_ms is not None:
         probe_ms = max(probe_ms, min(outcome.patience_ms, RETRY_AFTER_MS_MAX))
-    retry_ms = delay_after(attempts, backoff=backoff, chance=chance)
-    if outcome.blames_content:
-        return Settlement("refused", raises, probe_ms, retry_ms)
-    return Settlement("failed", raises, probe_ms, retry_ms if is_suspect else FIRST)
+    is_blamed = outcome.blames_content or is_suspect
+    # While the receiver fails it is not known which of them is to blame.
+    is_alone = is_blamed and tried.events == 1 and tried.failures == 0
+    dead = "" if outcome.is_gone else _given_up(tried, retry, is_alone=is_alone)
+    is_content = outcome.blames_content or tried.is_part or tried.failures == 0
+    if dead == "attempts" and is_blamed and tried.events > 1:
+        # Those that are to blame will stand alone, and have attempts of their own; the others may be taken.
+        dead, is_content = "", True
+    is_split = not dead and is_blamed and tried.events > 1 and is_content
+    retry_ms = _retry_ms(tried.attempts, retry, backoff, chance, is_alone=is_alone)
+    if retry and outcome.acquits_content:
+        # The receiver waits, and its batch stays first.
+        probe_ms, retry_ms = max(probe_ms, retry_ms), FIRST
+    elif not is_blamed and not retry:
+        retry_ms = FIRST
+    return Settlement(
+        "refused" if outcome.blames_content else "failed",
+        raises,
+        probe_ms,
+        retry_ms,
+        is_split,
+        dead,
+        searches_max(tried.batch, tried.events),
+        is_counted=bool(retry and retry.attempts_max) or tried.failures == 0 or tried.attempts <= ADDRESS_TRIES_MAX,
+    )
+
+
+def decide_named(tried: Tried, *, backoff: RetrySchedule, chance: float, retry: RetryPolicy | None) -> Settlement:
+    """What becomes of the events that a receiver named as failed in a 2xx: they go on as a batch of their own."""
+    retry_ms = _retry_ms(tried.attempts, retry, backoff, chance, is_alone=True)
+    return Settlement("delivered", retry_ms=retry_ms, dead=_given_up(tried, retry, is_alone=True))
+
+
+def _given_up(tried: Tried, retry: RetryPolicy | None, *, is_alone: bool) -> str:
+    """Why it is given up, if it is. Without a `retry` only what stands alone is, while its receiver takes others."""
+    if retry is None:
+        return "attempts" if is_alone and tried.attempts >= ALONE_ATTEMPTS_MAX else ""
+    most = retry.attempts_max or (ALONE_ATTEMPTS_MAX if is_alone else None)
+    if most is not None and tried.attempts >= most:
+        return "attempts"
+    return "age" if retry.age_max_s and tried.age_ms >= retry.age_max_s * 1000 else ""
+
+
+def _retry_ms(
+    attempts: int, retry: RetryPolicy | None, backoff: RetrySchedule, chance: float, *, is_alone: bool
+) -> int:
+    if retry is not None and retry.delays_ms:
+        return retry.delays_ms[min(attempts, len(retry.delays_ms)) - 1]
+    if is_alone and (retry is None or not (retry.base_ms or retry.cap_ms)):
+        span_ms = min(_ALONE_CAPS * backoff.cap_ms, backoff.base_ms * _ALONE_GROWTH ** min(attempts - 1, 30))
+        return 1 + int((1 + chance) / 2 * span_ms)
+    return delay_after(attempts, backoff=schedule(retry, backoff), chance=chance)
+
+
+def schedule(retry: RetryPolicy | None, backoff: RetrySchedule) -> RetrySchedule:
+    """The schedule of a receiver: what it asked for, and the settings' for the rest."""
+    if retry is None:
+        return backoff
+    return RetrySchedule(retry.base_ms or backoff.base_ms, retry.cap_ms or backoff.cap_ms)
 
 
 def fates(
-    outcome: Outcome, messages: Sequence[QueueMessage], ids: Sequence[str], *, backoff: RetrySchedule, chance: float
+    outcome: Outcome,
+    messages: Sequence[QueueMessage],
+    ids: Sequence[str],
+    *,
+    backoff: RetrySchedule,
+    chance: float,
+    retry: RetryPolicy | None = None,
 ) -> Fates:
     """What happens to each message; pure. One chance serves all, so that those of equal attempts keep their order."""
 
     def later(message: QueueMessage) -> LeasedMessage:
-        return LeasedMessage(message.id, message.attempt, delay_after(message.tries, backoff=backoff, chance=chance))
+        delay_ms = _retry_ms(message.tries, retry, backoff, chance, is_alone=False)
+        return LeasedMessage(message.id, message.attempt, delay_ms)
 
     if outcome.is_delivered:
         failed = failed_ids(outcome.answer)

@@ -8,6 +8,7 @@
 -- uses job_bell
 -- uses receiver_ring
 -- uses receiver_notices
+-- uses dead_letters
 -- key  registry          registry               hash    routing_version
 -- key  pending           jobs:pending:main      hash    slot → `<bid> <token> <number> <1 if a probe>`, newline, its last job
 -- key  scheduled         jobs:scheduled:main    zset    `<bid> <token>` by time
@@ -23,7 +24,11 @@
 -- keys current           batches:current:<token>  set   the batch that still takes events
 -- arg  settled     pack  of each: slot, job as it was held, what came of it, failures then, 1 if it raises them, wait until the
 --                        next probe, until the batch's own next try (-1: first in line), number of events, and what it
---                        counts: index of a name in `counted`, amount, index, …; and why it failed, for a notice
+--                        counts: index of a name in `counted`, amount, index, …; why it failed, for a notice; how many parts of
+--                        a batch in a row are one piece of evidence; 1 if it counts as an attempt at its batch; and what
+--                        that is replaced with, empty for nothing:
+--                        `split`, chunk, offset, events and bytes of the first half, attempts of both; `keep`, events as
+--                        lines, how many, their bytes; `dead`, a table for each letter
 -- arg  counted     pack  names of counters
 -- arg  slots       pack  those that are free
 -- arg  probes_max  int   how many of them may call receivers that are failing
@@ -78,7 +83,7 @@ local function hold(slot, held)
   held_by[slot], pending_changed[slot] = held, true
 end
 
--- Delivered batches of each subscriber, with the number of their events.
+-- Batches of each subscriber that are done, delivered or given up, with the number of their events.
 local delivered, delivered_order = {}, {}
 local function note_delivered(bid, token, events)
   if not delivered[token] then
@@ -120,9 +125,90 @@ local function put_back(it, bid, delay_ms)
   end
 end
 
+-- A batch gives way to parts of it, which are as old.
+local function replace(bid, token, parts, bytes)
+  for _, zset in ipairs({index, token_index(token)}) do
+    local created = redis.call("ZSCORE", zset, bid)
+    redis.call("ZREM", zset, bid)
+    for _, part in ipairs(parts) do
+      redis.call("ZADD", zset, created, part)
+    end
+  end
+  redis.call("HDEL", sizes, bid)
+  for i, part in ipairs(parts) do
+    redis.call("HSET", sizes, part, bytes[i])
+  end
+end
+
+-- The name of a part: the path from the batch that was published, a 0 or 1 for each step.
+local function part_of(bid, step)
+  return bid .. (string.find(bid, ".", 1, true) and step or "." .. step)
+end
+
+-- Cut a batch in two, which come first in line. Copied whole by the server and then trimmed, no event goes through Lua but
+-- those of the chunk that is cut.
+local function split(it, bid, chunk, offset, events, bytes, attempts)
+  local first, second = part_of(bid, "0"), part_of(bid, "1")
+  local token, created, _, total = unpack(redis.call("LRANGE", batch(bid), 0, 3))
+  redis.call("COPY", batch(bid), batch(second))
+  redis.call("RENAME", batch(bid), batch(first))
+  redis.call("LTRIM", batch(second), 4 + chunk, -1)
+  redis.call("LTRIM", batch(first), 0, 3 + chunk + (offset > 0 and 1 or 0))
+  if offset > 0 then
+    local lines = redis.call("LINDEX", batch(second), 0)
+    redis.call("LSET", batch(first), -1, string.sub(lines, 1, offset - 1))
+    redis.call("LSET", batch(second), 0, string.sub(lines, offset + 1))
+  end
+  redis.call("LPUSH", batch(second), total - events, attempts, created, token)
+  redis.call("LSET", batch(first), 2, attempts)
+  redis.call("LSET", batch(first), 3, events)
+  replace(bid, it.token, {first, second}, {bytes, math.max(0, tonumber(redis.call("HGET", sizes, bid) or 0) - bytes)})
+  redis.call("HINCRBY", gauge_batches, it.token, 1)
+  line_up(it, second, "RPUSH")
+  line_up(it, first, "RPUSH")
+end
+
+-- Of a batch only these events are left, as a part; the others are done. Returns the name of what is left.
+local function keep(it, bid, lines, events, bytes)
+  local part = part_of(bid, "0")
+  local token, created, attempts, total = unpack(redis.call("LRANGE", batch(bid), 0, 3))
+  if tonumber(total) == events then
+    redis.call("LSET", batch(bid), 2, attempts + 1)
+    return bid
+  end
+  redis.call("DEL", batch(bid))
+  redis.call("RPUSH", batch(part), token, created, attempts + 1, events, lines)
+  replace(bid, it.token, {part}, {bytes})
+  redis.call("HINCRBY", gauge_events, it.token, events - total)
+  count("events.removed:subscriber=" .. it.token, total - events)
+  return part
+end
+
+-- What becomes of a batch that an attempt was made at, and that is still there.
+local function dispose(it, bid, is_counted, delay_ms, events, change)
+  local kind = change[1]
+  if kind == "split" then
+    split(it, bid, unpack(change, 2))
+  elseif kind == "keep" then
+    put_back(it, keep(it, bid, unpack(change, 2)), delay_ms)
+  elseif kind == "dead" then
+    for _, letter in ipairs(change[2]) do
+      add_dead_letter(it.token, letter)
+    end
+    note_delivered(bid, it.token, events)
+  else
+    if is_counted then
+      redis.call("LSET", batch(bid), 2, redis.call("LINDEX", batch(bid), 2) + 1)
+    end
+    put_back(it, bid, delay_ms)
+  end
+end
+
 -- Whether it counted, and the failures of its receiver before and after.
 local attempts_bytes = 0
-local function settle(attempt, slot, held, what, failures, raises, probe_ms, delay_ms, events, counts, why)
+local function settle(
+  attempt, slot, held, what, failures, raises, probe_ms, delay_ms, events, counts, why, parts_max, is_counted, change
+)
   if held_by[slot] ~= held then
     return last_of[slot] == held and 1 or 0, 0, 0
   end
@@ -132,15 +218,12 @@ local function settle(attempt, slot, held, what, failures, raises, probe_ms, del
   local before = it.failures
   it.held = math.max(0, it.held - 1)
   leave(it, slot)
-  end_call(it, what, failures, raises, probe_ms)
+  end_call(it, what, failures, raises, probe_ms, string.match(bid, "^[^.]+"), parts_max)
   notice_change(it, before, why)
-  if what == "delivered" then
+  if what == "delivered" and #change == 0 then
     note_delivered(bid, token, events)
   elseif what ~= "gone" and is_there(bid, token) then
-    if what ~= "returned" then
-      redis.call("LSET", batch(bid), 2, redis.call("LINDEX", batch(bid), 2) + 1)
-    end
-    put_back(it, bid, delay_ms)
+    dispose(it, bid, is_counted == 1 and what ~= "returned", delay_ms, events, change)
   end
   if #attempt > 0 then
     redis.call("XADD", journal_attempts, "*", "attempt", attempt)
@@ -295,6 +378,7 @@ for i, it in ipairs(settled) do
   local at = 3 * (i - 1)
   results[at + 1], results[at + 2], results[at + 3] = settle(attempts[i], unpack(it))
 end
+write_dead_letters()
 delete_delivered()
 promote()
 seat_receivers()

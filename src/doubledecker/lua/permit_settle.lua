@@ -36,7 +36,7 @@ if is_repeat then
 end
 it.leased = it.leased - redis.call("ZREM", leases(of_token), lease)
 leave(it, lease)
-end_call(it, what, failures, raises, probe_ms)
+end_call(it, what, failures, raises, probe_ms, "", 0)
 notice_change(it, before, why)
 if #attempt > 0 then
   redis.call("XADD", journal_attempts, "*", "attempt", attempt)

@@ -28,7 +28,7 @@ elseif it.halt ~= NONE then
   answer = {"paused", 0}
 elseif it.failures > 0 and it.retry_at > now then
   answer = {"failing", it.retry_at - now}
-elseif it.held + it.leased >= (it.failures > 0 and 1 or it.limit) then
+elseif it.held + it.leased >= (it.failures > 0 and 1 or permits(it)) then
   local first = redis.call("ZRANGE", leases(token), 0, 0, "WITHSCORES")[2]
   answer = {it.failures > 0 and "failing" or "full", first and first - now or lease_ms}
   it.wish = it.failures == 0 and it.leased < it.held and now + wish_ms or it.wish

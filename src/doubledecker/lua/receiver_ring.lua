@@ -61,13 +61,15 @@ end
 -- or lease that probes it, else empty. failing_since: when the first of the failures was. seat: where it is. begun: how many
 -- jobs slots were given for it, which tells one from the same once more. delivered_at: when it last took a batch, 0 if never
 -- since this is kept. wish: until when the next free permit is left to a lease that found none. halt: why nothing is sent
--- to it. One whose number of permits is not known, as it is new or gone, has one. `due` is how many jobs are in its line.
+-- to it. root: the batch that was refused or failed last, as it was published; parts: how many of its parts in a row. ramp:
+-- how many permits it has so soon after it failed, 0 for all of them. One whose number of permits is not known, as it is new or gone, has one. `due` is how many jobs are in its line.
 local function known(token, packed)
   local v = packed and cmsgpack.unpack(packed) or {0, 0, 0, 0, 0, 0, 0, "", 0, NOWHERE, 0, 0, 0}
   local it = {
     token = token, tag = v[1], limit = v[2], held = v[3], leased = v[4], failures = v[5], retry_at = v[6],
     refusals = v[7], prober = v[8], failing_since = v[9], seat = v[10], begun = v[11],
     delivered_at = v[12], wish = v[13], halt = v[14] or NONE,
+    root = v[15] or "", parts = v[16] or 0, ramp = v[17] or 0,
     due = redis.call("LLEN", line(token)),
   }
   it.score = it.seat == RING and it.tag or it.seat == PROBES and probe_score(it)
@@ -119,14 +121,19 @@ local function note_time(zset, at)
   end
 end
 
+-- How many calls it takes at a time: after it failed first one, then twice as many with each success.
+local function permits(it)
+  return it.ramp > 0 and math.min(it.ramp, math.max(1, it.limit)) or math.max(1, it.limit)
+end
+
 local function has_free(it)
-  return it.held + it.leased < math.max(1, it.limit)
+  return it.held + it.leased < permits(it)
 end
 
 -- Whether there is a permit for a slot. Slots settle and take in one call, so that without a wish no lease would ever find
 -- a free one beside a backlog.
 local function has_permit(it)
-  return it.held + it.leased + (it.wish > now and 1 or 0) < math.max(1, it.limit)
+  return it.held + it.leased + (it.wish > now and 1 or 0) < permits(it)
 end
 
 -- Where a receiver belongs, and its score there; in the ring that is its tag.
@@ -212,7 +219,7 @@ local function save_receivers()
       words[#words + 1] = it.token
       words[#words + 1] = cmsgpack.pack({
         it.tag, it.limit, it.held, it.leased, it.failures, it.retry_at, it.refusals, it.prober, it.failing_since, it.seat,
-        it.begun, it.delivered_at, it.wish, it.halt,
+        it.begun, it.delivered_at, it.wish, it.halt, it.root, it.parts, it.ramp,
       })
     else
       redis.call("HDEL", receivers, it.token)
@@ -234,20 +241,50 @@ local function pass_turn(it)
   it.tag = it.tag + 1
 end
 
+-- What is known of its calls is over: it is another's, or was told to begin again.
+local function begin_anew(it)
+  it.failures, it.retry_at, it.refusals, it.failing_since, it.delivered_at = 0, 0, 0, 0, 0
+  it.root, it.parts, it.ramp = "", 0, 0
+end
+
+-- It takes what it is given: all that was held against it is over. One that had failed is not flooded.
+local function note_success(it)
+  if it.failures > 0 then
+    it.ramp = 1
+  elseif it.ramp > 0 then
+    it.ramp = 2 * it.ramp < it.limit and 2 * it.ramp or 0
+  end
+  it.failures, it.retry_at, it.refusals, it.failing_since, it.delivered_at = 0, 0, 0, 0, now
+  it.root, it.parts = "", 0
+end
+
+-- What was refused or failed counts once for all parts of a batch, until there were more of them in a row than it takes to
+-- find an event among them.
+local function is_evidence(it, root, parts_max)
+  if root == "" or it.root ~= root then
+    it.root, it.parts = root, 1
+    return true
+  end
+  it.parts = it.parts + 1
+  return it.parts > parts_max
+end
+
 -- A call has ended with `what`: delivered, refused, failed, or returned or gone when nobody was called. `failures` is how
 -- many there were when it began: what failed together counts once. `raises` is 1 if it is evidence of its own, not the same
--- batch once more.
-local function end_call(it, what, failures, raises, probe_ms)
+-- batch once more. `root` is the batch, as it was published, that this one is a part of, or is; empty for what has none.
+local function end_call(it, what, failures, raises, probe_ms, root, parts_max)
   if what == "delivered" then
-    it.failures, it.retry_at, it.refusals, it.failing_since, it.delivered_at = 0, 0, 0, 0, now
+    note_success(it)
     return
   end
   if (what ~= "refused" and what ~= "failed") or it.failures ~= failures then
     return
   end
+  local is_first = it.root ~= root or root == ""
+  raises = raises == 1 and is_evidence(it, root, parts_max) and 1 or 0
   if what == "refused" and failures == 0 then
     it.refusals = it.refusals + raises
-    raises = it.refusals >= REFUSALS_MAX and 1 or 0
+    raises = (it.refusals >= REFUSALS_MAX or (raises == 1 and not is_first)) and 1 or 0
   end
   it.failures = math.max(what == "failed" and 1 or 0, failures + raises)
   if it.failures > 0 then

@@ -15,7 +15,7 @@ for i = 1, #limits, 4 do
   notice_halt(it, limits[i + 3])
   it.limit, it.halt = limits[i + 1], limits[i + 3]
   if limits[i + 2] == 1 then
-    it.failures, it.retry_at, it.refusals, it.failing_since, it.delivered_at = 0, 0, 0, 0, 0
+    begin_anew(it)
   end
 end
 save_receivers()

@@ -20,7 +20,8 @@ if is_stale() then
 end
 redis.call("DEL", current, line(of_token))
 local it = read_receiver(of_token)
-it.limit, it.failures, it.retry_at, it.refusals, it.failing_since, it.delivered_at, it.halt = 0, 0, 0, 0, 0, 0, NONE
+it.limit, it.halt = 0, NONE
+begin_anew(it)
 save_receivers()
 if redis.call("EXISTS", token_index(of_token)) == 0 then
   return 0

@@ -30,7 +30,8 @@ _PATIENCE_STATUSES = frozenset({_TOO_MANY, _UNAVAILABLE})
 class Outcome:
     """An attempt's end: `status` when there was an answer, `retry_after_ms` when it asked for patience.
 
-    `answer` is the body of a 2xx that was JSON and not too long, for those who may fail single messages with it.
+    `answer` is the body of a 2xx that was JSON and not too long, for those who may fail single events with it; of
+    another answer, its beginning, and `answer_headers` are some of its headers.
     """
 
     kind: OutcomeKind
@@ -39,6 +40,7 @@ class Outcome:
     retry_after_ms: int | None = None
     detail: str = ""
     answer: bytes = b""
+    answer_headers: tuple[str, ...] = ()
 
     @property
     def is_delivered(self) -> bool:

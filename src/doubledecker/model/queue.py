@@ -7,13 +7,24 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from doubledecker.errors import BadRequest
+from doubledecker.model import retry as retries
 from doubledecker.model import schema
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import STEPS
 from doubledecker.model.matching import check_pattern
+from doubledecker.model.retry import RetryPolicy, RetryWanted
 from doubledecker.model.schema import between, matching, one_of, up_to
-from doubledecker.model.subscriber import BytesMax, Callback, Concurrency, EventsMax, Subscriber, TimeoutMs, Uuid
+from doubledecker.model.subscriber import (
+    BytesMax,
+    Callback,
+    Concurrency,
+    EventsMax,
+    ReceiverWanted,
+    Subscriber,
+    TimeoutMs,
+    Uuid,
+)
 from doubledecker.model.token import ROOT_NAME
 
 NAME = re.compile(r"[a-z0-9_.-]{1,64}")
@@ -48,6 +59,7 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
     max_events: int = 100
     max_bytes: int = 1_048_576
     concurrency: int = 4
+    retry: RetryPolicy | None = None
     # What routes and receivers change, and PUT keeps: its callback is paused, or has answered 410.
     paused: bool = False
     disabled_at: int = 0
@@ -87,6 +99,7 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
             max_events=self.max_events,
             max_bytes=self.max_bytes,
             concurrency=self.concurrency,
+            retry=self.retry,
             paused=self.paused,
             disabled_at=self.disabled_at,
             disabled_why=self.disabled_why,
@@ -121,7 +134,7 @@ _Clients = Annotated[
 _Patterns = Annotated[list[_Pattern], Meta(extra_json_schema={"minItems": 1})]
 
 
-class QueueWanted(msgspec.Struct, forbid_unknown_fields=True):
+class QueueWanted(ReceiverWanted, forbid_unknown_fields=True):
     """What is absent has its default. With a callback, workers push what the queue holds."""
 
     pattern: _Pattern | _Patterns
@@ -169,6 +182,9 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard
     if asked.refuse_clients is not None and not is_root:
         raise BadRequest("refuse_clients can be set by root alone; without it the queue may refuse your own events")
     schema.check(asked)
+    subscribing.check_retry(asked)
+    if isinstance(asked.retry, RetryWanted) and (asked.retry.attempts_max or asked.retry.age_max_s):
+        raise BadRequest("retry of a queue has delays alone; its attempts_max says when a message is a dead letter")
     if asked.callback is not None:
         asked.callback, asked.uuid = subscribing.where_to(asked.callback, asked.uuid, guard=guard)
     subscribing.check_uuid(asked.uuid)
@@ -188,6 +204,7 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard
         max_events=asked.max,
         max_bytes=asked.max_bytes,
         concurrency=asked.concurrency,
+        retry=None if asked.retry is None else retries.policy(asked.retry),
         refuse_clients=None if asked.refuse_clients is None else _refuse_clients(asked.refuse_clients),
     )
 

@@ -12,8 +12,10 @@ import msgspec
 from doubledecker.errors import BadRequest
 from doubledecker.model import callback as callbacks
 from doubledecker.model import dial_guard, schema
+from doubledecker.model import retry as retries
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import TopicName, check_topic
+from doubledecker.model.retry import Retry, RetryPolicy
 from doubledecker.model.schema import between, matching, one_of, up_to
 
 TIMEOUT_MS_MAX = 3_600_000
@@ -51,6 +53,7 @@ class Subscriber:
     max_bytes: int = 1_048_576
     concurrency: int = 4
     tier: str = "live"
+    retry: RetryPolicy | None = None
     # The registry's version that it came with, as the store sets it.
     since: int = 0
     # Its owner has paused it; it has answered 410, since when it is disabled, and what it answered.
@@ -98,7 +101,13 @@ Concurrency = Annotated[int, between(1, CONCURRENCY_MAX, "Deliveries at the same
 Tier = Annotated[str, one_of(TIERS, "Who delivers: workers, or the Spark pipeline in bulk")]
 
 
-class Subscription(msgspec.Struct, forbid_unknown_fields=True):
+class ReceiverWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a subscriber and a queue with a callback may both ask for; absent or null keeps the former value."""
+
+    retry: Retry | None = None
+
+
+class Subscription(ReceiverWanted, forbid_unknown_fields=True):
     """What is absent or null keeps its former value. No topics: the subscriber stays, and gets nothing."""
 
     topics: Annotated[list[TopicName], up_to(TOPICS_MAX)]
@@ -124,7 +133,14 @@ def parse(body: bytes, *, guard: DialGuard) -> Subscription:
     asked.callback, asked.uuid = where_to(asked.callback, asked.uuid, guard=guard)
     check_uuid(asked.uuid)
     schema.check(asked)
+    check_retry(asked)
     return asked
+
+
+def check_retry(asked: ReceiverWanted) -> None:
+    """Raise BadRequest unless it is one that can be kept."""
+    if asked.retry is not None:
+        retries.policy(asked.retry)
 
 
 def where_to(callback: str, uuid: str | None, *, guard: DialGuard) -> tuple[str, str | None]:
@@ -168,6 +184,7 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
         max_bytes=asked.max_bytes or start.max_bytes,
         concurrency=asked.concurrency or start.concurrency,
         tier=asked.tier or start.tier,
+        retry=start.retry if asked.retry is None else retries.policy(asked.retry),
         paused=start.paused,
     )
 

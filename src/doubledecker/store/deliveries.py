@@ -11,8 +11,10 @@ from typing import cast
 import msgspec
 from msgspec import structs
 
+from doubledecker.model.batch_part import Halves, Remainder
+from doubledecker.model.dead_letter import DeadLetter
 from doubledecker.model.settlement import Settlement
-from doubledecker.model.uid import UID_LENGTH
+from doubledecker.store import dead_letters
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
 
@@ -76,6 +78,10 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     attempt: bytes = b""
     counts: Mapping[str, int] = {}
     why: str = ""
+    # What the batch is replaced with, unless it is done or tried again as it is.
+    halves: Halves | None = None
+    remainder: Remainder | None = None
+    letters: Sequence[DeadLetter] = ()
 
 
 class SettlementResult(msgspec.Struct, frozen=True, gc=False):
@@ -147,7 +153,21 @@ def _packed(settled: Settled, counted: dict[str, int]) -> Packable:
         job.batch.events if job.batch else 0,
         counts,
         settled.why,
+        what.parts_max,
+        int(what.is_counted),
+        _change(settled),
     ]
+
+
+def _change(settled: Settled) -> Packable:
+    """As lua/delivery_turn.lua takes it."""
+    if settled.letters:
+        return ["dead", [dead_letters.packed(letter) for letter in settled.letters]]
+    if settled.halves:
+        return ["split", *structs.astuple(settled.halves)]
+    if settled.remainder:
+        return ["keep", *structs.astuple(settled.remainder)]
+    return []
 
 
 async def _opened(partition: Partition, jobs: list[DeliveryJob]) -> list[DeliveryJob]:
@@ -158,7 +178,7 @@ async def _opened(partition: Partition, jobs: list[DeliveryJob]) -> list[Deliver
     at = [i for i, job in enumerate(jobs) if job.batch and not job.batch.chunks]
     if not at:
         return jobs
-    keys = [partition.key(f"batch:{jobs[i].held[:UID_LENGTH]}") for i in at]
+    keys = [partition.key(f"batch:{jobs[i].held.partition(' ')[0]}") for i in at]
     found = await partition.commands([["LRANGE", key, _HEAD, -1] for key in keys])
     for i, chunks in zip(at, cast("list[list[bytes]]", found), strict=True):
         batch = jobs[i].batch
@@ -173,5 +193,5 @@ def _job(words: Sequence[bytes]) -> DeliveryJob:
     batch = None
     if parts:
         token, created_at, attempts, events, *chunks = parts
-        batch = OpenedBatch(text[:UID_LENGTH], token.decode(), int(created_at), int(attempts), int(events), chunks)
+        batch = OpenedBatch(text.partition(" ")[0], token.decode(), int(created_at), int(attempts), int(events), chunks)
     return DeliveryJob(slot.decode(), text, failures, batch)

@@ -62,6 +62,9 @@ class ReceiverState(msgspec.Struct, frozen=True, array_like=True):
     delivered_at: float = 0
     wish: float = 0
     halt: int = Halt.NONE
+    root: str = ""
+    parts: int = 0
+    ramp: int = 0
 
     @property
     def calls(self) -> int:

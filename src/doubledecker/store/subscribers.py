@@ -5,6 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import msgspec
+
+from doubledecker.model import retry
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import uid
 from doubledecker.store import receivers, shared_connection
@@ -52,6 +55,7 @@ async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = N
     fields: list[str | int] = ["callback", subscriber.callback, "uuid", subscriber.uuid]
     fields += ["timeout", subscriber.timeout_ms, "max_events", subscriber.max_events]
     fields += ["max_bytes", subscriber.max_bytes, "concurrency", subscriber.concurrency]
+    fields += ["retry", msgspec.json.encode(subscriber.retry).decode() if subscriber.retry else ""]
     # Whoever subscribes anew is enabled again; only `mark` writes whether it is paused.
     fields += ["tier", subscriber.tier, "disabled_at", 0, "disabled_why", ""]
     reply = await home.run(
@@ -142,6 +146,7 @@ def _subscriber(token: str, fields: dict[str, str], topics: list[str]) -> Subscr
         concurrency=int(fields["concurrency"]),
         tier=fields.get("tier", "live"),
         since=int(fields.get("since", 0)),
+        retry=retry.stored(fields.get("retry", "")),
         paused=fields.get("paused") == "1",
         disabled_at=int(fields.get("disabled_at", 0)),
         disabled_why=fields.get("disabled_why", ""),

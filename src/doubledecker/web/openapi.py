@@ -54,6 +54,8 @@ EXAMPLES: dict[str, list[object]] = {
         {"topics": ["orders", "refunds"], "callback": _CALLBACK, "uuid": "s3cret", "timeout": 500},
         {"topics": [], "callback": _CALLBACK, "max": 100, "max_bytes": 65536, "concurrency": 2},
         {"topics": ["orders"], "callback": "https://warehouse.example/events", "max": 10000, "tier": "bulk"},
+        {"topics": ["orders"], "callback": _CALLBACK, "retry": {"attempts_max": 10, "age_max_s": 86400}},
+        {"topics": ["orders"], "callback": _CALLBACK, "retry": [1000, 60000, 3600000]},
     ],
     "Subscriber": [
         {
@@ -74,6 +76,7 @@ EXAMPLES: dict[str, list[object]] = {
             "last_attempted_at": _AT_MS,
             "paused": False,
             "disabled": None,
+            "retry": None,
         }
     ],
     "ReceiverState": [

@@ -18,6 +18,7 @@ from doubledecker.model.queue import (
     QueueName,
     RegisteredQueue,
 )
+from doubledecker.model.retry import Retry
 from doubledecker.model.schema import Count, Shape
 from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, TimeoutMs
 from doubledecker.model.token import ROOT_NAME, Caller
@@ -60,6 +61,7 @@ class QueueDefined(Shape, kw_only=True):
     uuid: OwnUuid | UnsetType = UNSET
     paused: Paused | UnsetType = UNSET
     disabled: DisabledSince | UnsetType = UNSET
+    retry: Retry | UnsetType | None = UNSET
 
 
 class QueueListed(QueueDefined, kw_only=True):
@@ -229,6 +231,7 @@ def _defined(queue: RegisteredQueue, caller: Caller) -> dict[str, Any]:
         "uuid": queue.receiver.uuid if (queue.owner or ROOT_NAME) == caller.id else UNSET,
         "paused": queue.paused,
         "disabled": shapes.disabled(queue.receiver),
+        "retry": queue.retry.shown if queue.retry else None,
     }
 
 

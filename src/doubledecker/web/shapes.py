@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from doubledecker.bus.overview import SubscriberView
 from doubledecker.model.event import TopicName
+from doubledecker.model.retry import Retry
 from doubledecker.model.schema import Count, Shape, one_of
 from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, Subscriber, Tier, TimeoutMs
 from doubledecker.model.token import Caller, Token, TokenName
@@ -126,6 +127,7 @@ class SubscriberAnswer(Shape, kw_only=True):
     last_attempted_at: Count | None
     paused: Paused
     disabled: DisabledSince
+    retry: Retry | None
 
 
 def token(listed: Token) -> TokenListed:
@@ -155,6 +157,7 @@ def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberA
         last_attempted_at=condition.last_attempted_at,
         paused=listed.paused,
         disabled=disabled(listed),
+        retry=listed.retry.shown if listed.retry else None,
     )
 
 

@@ -17,10 +17,15 @@ from enum import Enum, auto
 from functools import partial
 from typing import TypeVar
 
+from msgspec import structs
+
 from doubledecker import log
 from doubledecker.bus.registry import LiveRegistry
+from doubledecker.delivery import parts
 from doubledecker.delivery.deliver import Attempted, Deliverer, DeliveryLoad
 from doubledecker.errors import BusAway, OutOfDescriptors
+from doubledecker.model.batch_part import LETTERS_MAX
+from doubledecker.model.dead_letter import DeadLetter
 from doubledecker.model.settlement import GONE, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import deliveries
@@ -283,7 +288,7 @@ class Deliveries:
                 settled = Settled(job, await self._look_for(job.token))
             else:
                 attempted = await self._deliverer.attempt(_load(lane.partition, job, receiver))
-                settled = Settled(job, attempted.settlement, attempted.entry, attempted.counts, attempted.why)
+                settled = _settled(job, attempted)
         except (BusAway, OutOfDescriptors):
             # Home is away, or nobody can be called: the job goes back to the front of its line after a while, so that
             # no other overtakes it.
@@ -314,6 +319,38 @@ class Deliveries:
             except TimeoutError:
                 lane.state = _State.LOOKING
         lane.wanted.clear()
+
+
+def _settled(job: DeliveryJob, attempted: Attempted) -> Settled:
+    """What a slot has done, with what becomes of a batch that was not taken as a whole."""
+    batch, load, what = job.batch, attempted.load, attempted.settlement
+    assert batch is not None, "looked at before"
+    settled = Settled(job, what, attempted.entry, attempted.counts, attempted.why)
+    if attempted.failed:
+        rest = parts.remainder(batch.chunks, attempted.failed)
+        if not what.dead:
+            return structs.replace(settled, remainder=rest)
+        if rest.events <= LETTERS_MAX:
+            return structs.replace(settled, letters=_letters(load, attempted, [rest.text.encode()]))
+        if rest.events < load.events:
+            return structs.replace(settled, remainder=rest)
+    if what.is_split or (what.dead and load.events > LETTERS_MAX):
+        # Halves of what is given up have had its attempts.
+        halves = parts.halves(batch.chunks, load.events, attempts=batch.attempts if what.dead else 0)
+        return structs.replace(settled, halves=halves)
+    return structs.replace(settled, letters=_letters(load, attempted, batch.chunks)) if what.dead else settled
+
+
+def _letters(load: DeliveryLoad, attempted: Attempted, chunks: Sequence[bytes]) -> list[DeadLetter]:
+    return parts.letters(
+        [line for chunk in chunks for line in chunk.split(b"\n")],
+        attempted.outcome,
+        reason=attempted.settlement.dead,
+        attempts=load.attempts + 1,
+        accepted_at=load.accepted_at,
+        batch=load.batch,
+        partition=load.partition,
+    )
 
 
 def _load(partition: Partition, job: DeliveryJob, receiver: Subscriber) -> DeliveryLoad:

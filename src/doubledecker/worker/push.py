@@ -108,7 +108,14 @@ class Pusher:
         )
         attempted = await self._deliverer.attempt(load)
         chance = random.random()  # noqa: S311 - jitter, not a secret
-        ends = verdict.fates(attempted.outcome, messages, attempted.ids, backoff=self._deliverer.backoff, chance=chance)
+        ends = verdict.fates(
+            attempted.outcome,
+            messages,
+            attempted.ids,
+            backoff=self._deliverer.backoff,
+            chance=chance,
+            retry=queue.retry,
+        )
         await self._persist(queue, attempted, ends, permit)
         return attempted.outcome.is_delivered
 

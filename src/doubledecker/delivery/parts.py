@@ -1,0 +1,84 @@
+"""Parts of a batch that was not taken as a whole: halves, what the receiver named as failed, dead letters. Pure.
+
+A batch is in Redis, so a worker names only where it is cut (lua/delivery_turn.lua).
+"""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from doubledecker.model import dead_letter
+from doubledecker.model.batch_part import Halves, Remainder
+from doubledecker.model.dead_letter import DeadLetter
+from doubledecker.model.event import DEFAULT_TENANT
+from doubledecker.model.outcome import Outcome
+from doubledecker.model.uid import uid
+
+
+class _Origin(msgspec.Struct, gc=False):
+    """What a dead letter is found by."""
+
+    id: str = ""
+    topic: str = ""
+    tenant: str = DEFAULT_TENANT
+
+
+_decode = msgspec.json.Decoder(_Origin).decode
+
+
+def halves(chunks: Sequence[bytes], events: int, *, attempts: int = 0) -> Halves:
+    """The middle of a batch of at least two events; a chunk holds lines, of which there may be many or one."""
+    wanted, size = events // 2, 0
+    left = wanted
+    for index, chunk in enumerate(chunks):
+        lines = chunk.count(b"\n") + 1
+        if lines > left:
+            at = 0
+            for _ in range(left):
+                at = chunk.index(b"\n", at) + 1
+            # Line breaks are not counted as a batch's bytes.
+            return Halves(index, at, wanted, size + at - left, attempts)
+        size += len(chunk) - (lines - 1)
+        left -= lines
+        if left == 0:
+            return Halves(index + 1, 0, wanted, size, attempts)
+    raise ValueError(f"{events} events were expected, and there are fewer")
+
+
+def remainder(chunks: Sequence[bytes], failed: Collection[str]) -> Remainder:
+    """The events with these ids."""
+    lines = [line for chunk in chunks for line in chunk.split(b"\n") if _decode(line).id in failed]
+    return Remainder(b"\n".join(lines).decode(), len(lines), sum(map(len, lines)))
+
+
+def letters(
+    lines: Sequence[bytes],
+    outcome: Outcome,
+    *,
+    reason: str,
+    attempts: int,
+    accepted_at: int,
+    batch: str,
+    partition: int,
+) -> list[DeadLetter]:
+    """A dead letter for each event, with the last answer."""
+    found = []
+    for line in lines:
+        origin = _decode(line)
+        found.append(
+            DeadLetter(
+                id=f"{partition}-{uid()}",
+                topic=origin.topic,
+                tenant=origin.tenant,
+                reason=reason,
+                event=line,
+                attempts=attempts,
+                status=outcome.status or 0,
+                detail=outcome.detail,
+                answer_headers=outcome.answer_headers,
+                answer=dead_letter.text(outcome.answer),
+                accepted_at=accepted_at,
+                batch=batch,
+            )
+        )
+    return found
