@@ -28,5 +28,8 @@ REQUESTS: list[Request] = [
     *_of_each("POST", "pause"),
     *_of_each("POST", "resume"),
     *_of_each("POST", "enable"),
+    *_of_each("GET", "attempts"),
+    ("client", "GET", "/attempts", "", None, {}, 200),
+    ("root", "GET", "/attempts", "", None, {}, 200),
     ("client", "DELETE", "/queues/{name}", "pushed", None, {}, 204),
 ]

@@ -56,19 +56,23 @@ async def _read(ground: ReadContext, query: Query, connection: DuckDBPyConnectio
     for part in whole.between(query.since, query.until).newest_first().parts(_PART_BYTES):
         if len(found) == query.limit and _at_us(found[-1]) > part.end:
             break
+        # The first is read whatever its size: each request comes further.
+        is_too_much = files > 0 and (files + len(part.files) > _FILES_MAX or size + part.bytes > _BYTES_MAX)
         files, size = files + len(part.files), size + part.bytes
-        is_too_much = files > _FILES_MAX or size > _BYTES_MAX
-        try:
-            more = [] if is_too_much else await engine.run(connection, partial(_select, part.paths(), query))
-        except ReadTooLarge:
-            is_too_much = True
         if is_too_much:
-            # Rows before the end of what was not read may have others between them.
-            end = AttemptPlace(part.end // 1000 + 1, 0, 0)
-            return LandedAttempts([_listed(row) for row in found if _place(row) >= end], end)
+            return _cut(found, part.end, query)
+        more = await engine.run(connection, partial(_select, part.paths(), query))
         found = sorted([*found, *more], key=_place, reverse=True)[: query.limit]
     listed = [_listed(row) for row in found]
     return LandedAttempts(listed, listed[-1].place if len(listed) == query.limit else None)
+
+
+def _cut(found: Found, unread_us: int, query: Query) -> LandedAttempts:
+    """What was found after the end of all that was not read: others may stand between those before it."""
+    end = AttemptPlace(unread_us // 1000 + 1, 0, 0)
+    if query.before is not None and end >= query.before:
+        raise ReadTooLarge("too many files have rows of one time; the pipeline compacts them")
+    return LandedAttempts([_listed(row) for row in found if _place(row) >= end], end)
 
 
 def _select(paths: list[str], query: Query, connection: DuckDBPyConnection) -> Found:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from doubledecker.model import condition, moment, uid
-from doubledecker.model.attempt import AttemptFilter, AttemptPlace
-from doubledecker.model.condition import Condition, Junction, SearchRequest
+from doubledecker.model.attempt import FAILED, AttemptFilter, AttemptPlace
+from doubledecker.model.condition import Condition, Junction, Negation, SearchRequest
+from doubledecker.model.outcome import OutcomeKind
 
 Row = dict[str, object]
 Found = list[Row]
@@ -73,7 +74,10 @@ def newest_attempts(wanted: AttemptFilter, *, limit: int, ids_max: int) -> Query
     parts += [condition.compared("at", ">=", since)] if since else []
     parts += [condition.compared("at", "<", until)] if until else []
     parts += [condition.one_of("subscriber", sorted(wanted.receivers))] if wanted.receivers is not None else []
-    parts += [condition.equal("outcome", wanted.outcome)] if wanted.outcome else []
+    if wanted.outcome == FAILED:
+        parts.append(Negation(condition.equal("outcome", OutcomeKind.DELIVERED.value)))
+    elif wanted.outcome:
+        parts.append(condition.equal("outcome", wanted.outcome))
     parts += [condition.numbered("status", wanted.status)] if wanted.status is not None else []
     parts += [condition.contains("events", wanted.event)] if wanted.event else []
     whole = Junction("and", tuple(parts)) if parts else None

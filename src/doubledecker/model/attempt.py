@@ -45,6 +45,10 @@ class AttemptPlace(NamedTuple):
         return f"{self.ms}-{self.seq}"
 
 
+# In a filter, every outcome but `delivered`.
+FAILED = "failed"
+
+
 @dataclass(frozen=True)
 class AttemptFilter:
     """Which attempts are wanted: of these receivers (None: of any), with all that is given, before a place."""

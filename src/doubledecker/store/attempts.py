@@ -6,7 +6,8 @@ from typing import cast
 
 import msgspec
 
-from doubledecker.model.attempt import IDS_MAX, AttemptFilter, AttemptPlace, ListedAttempt
+from doubledecker.model.attempt import FAILED, IDS_MAX, AttemptFilter, AttemptPlace, ListedAttempt
+from doubledecker.model.outcome import OutcomeKind
 from doubledecker.store import journal
 from doubledecker.store.journal import AttemptRecord
 from doubledecker.store.partitions import Partition, Partitions
@@ -19,6 +20,7 @@ _BYTES_MAX = 1_048_576
 # So a request looks at ten thousand entries: of a busy bus a second's worth, of a quiet one days.
 _CALLS_MAX = 20
 
+_DELIVERED = OutcomeKind.DELIVERED.value
 _FIND = load("attempts_find")
 _RECORD = msgspec.json.Decoder(AttemptRecord)
 
@@ -141,6 +143,6 @@ def _fits(listed: ListedAttempt, record: AttemptRecord, wanted: AttemptFilter) -
     return (
         (wanted.receivers is None or listed.receiver in wanted.receivers)
         and (not wanted.event or wanted.event in record.events)
-        and wanted.outcome in {"", listed.outcome}
+        and (wanted.outcome in {"", listed.outcome} or (wanted.outcome == FAILED and listed.outcome != _DELIVERED))
         and wanted.status in {None, listed.status}
     )

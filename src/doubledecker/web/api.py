@@ -11,14 +11,16 @@ from msgspec import Meta, Raw
 
 from doubledecker.bus.registry import TopicView
 from doubledecker.model import glob
+from doubledecker.model.attempt import FAILED
 from doubledecker.model.erasure import ErasureAsked
-from doubledecker.model.event import Offered, Tenant, TopicEvent, TopicName
+from doubledecker.model.event import EVENT_ID, Offered, Tenant, TopicEvent, TopicName
 from doubledecker.model.pipeline_job import ErasureAnswer, ReplayAnswer
 from doubledecker.model.queue import QueueName, QueueWanted, RuleWanted
 from doubledecker.model.replay import ReplayAsked
 from doubledecker.model.schema import matching, one_of
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Rotation, TokenWanted
+from doubledecker.web.attempts import OUTCOMES, AttemptRoutes, AttemptsAnswer
 from doubledecker.web.pipeline_jobs import ErrandRoutes
 from doubledecker.web.publishing import KEY, NDJSON, Publishing
 from doubledecker.web.queue_bodies import LIST_MAX, ChosenBody, HeldBody, PullBody, PurgeBody
@@ -94,6 +96,17 @@ _STREAM = (
 )
 
 
+_OF_EVENT = Parameter("query", "event", "The id of an event; required", Annotated[str, matching(EVENT_ID)], "evt-1")
+_ATTEMPTS = (
+    Parameter("query", "outcome", "Only this outcome", Annotated[str, one_of([*OUTCOMES, FAILED])], "refused"),
+    Parameter("query", "status", "Only this status", Annotated[str, matching(re.compile("[1-5][0-9]{2}"))], "503"),
+    Parameter("query", "from", "Only those written from then on, in ISO 8601", example="2026-11-15T11:00:00Z"),
+    Parameter("query", "to", "Only those written before then", example="2030-11-15T12:00:00Z"),
+    Parameter("query", "before", "Only those older than the one with this id", example="1763200000123-0-0"),
+    _LIMIT,
+)
+
+
 def _ok(type_: object, description: str = "") -> Mapping[int, Reply]:
     return {200: Reply(json(type_), description)}
 
@@ -138,6 +151,15 @@ def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> l
         ApiRoute("POST /api_tokens", routes.create_token, {201: _TOKEN_MADE}, (403, 409, 429), takes=json(TokenWanted)),
         ApiRoute("DELETE /api_tokens/{name}", routes.delete_token, _DONE, (403,), (_TOKEN,)),
         ApiRoute("POST /api_tokens/{name}/rotate", routes.rotate_token, _ROTATED, rotating, (_TOKEN,), json(Rotation)),
+    ]
+
+
+def of_attempts(attempts: AttemptRoutes) -> list[ApiRoute]:
+    """Delivery attempts, of a receiver or of an event."""
+    listed = _ok(AttemptsAnswer, "The newest first")
+    return [
+        *_of_each_receiver("GET", "attempts", attempts.list_, listed, parameters=_ATTEMPTS),
+        ApiRoute("GET /attempts", attempts.list_of_event, listed, parameters=(_OF_EVENT, *_ATTEMPTS)),
     ]
 
 

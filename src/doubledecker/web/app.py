@@ -14,6 +14,7 @@ from doubledecker.model import quota
 from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
 from doubledecker.web import api, openapi, problem
+from doubledecker.web.attempts import AttemptRoutes
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import CLIENT, BodyMemory, check_encoding, header
 from doubledecker.web.pipeline_jobs import ErrandRoutes
@@ -47,6 +48,7 @@ class App:
         queues: Queues,
         letters: Letters,
         receivers: ReceiverRoutes,
+        attempts: AttemptRoutes,
         streaming: Streaming,
         errands: ErrandRoutes,
         *,
@@ -63,6 +65,7 @@ class App:
             [
                 *api.of_events(publishing, streaming, routes),
                 *api.of_receivers(receivers),
+                *api.of_attempts(attempts),
                 *api.of_queues(queues, letters),
                 *api.of_errands(errands),
                 *api.of_process(routes, document=self._show_document, metrics_public=metrics_public),

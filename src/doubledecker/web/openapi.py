@@ -83,6 +83,29 @@ EXAMPLES: dict[str, list[object]] = {
         {"receiver": "mail-1a2b3c4d", "paused": True, "disabled": None},
         {"receiver": "@jobs", "paused": False, "disabled": {"since": _AT_MS, "why": "410 Gone"}},
     ],
+    "Attempts": [
+        {
+            "attempts": [
+                {
+                    "id": "1763200000123-0-0",
+                    "receiver": "mail-1a2b3c4d",
+                    "batch": "mX2kcBzQeRf8TQm1o9Ja",
+                    "attempt": 1,
+                    "outcome": "refused",
+                    "status": 503,
+                    "took_ms": 12,
+                    "at": _AT_MS,
+                    "events": ["evt-1"],
+                    "event_count": 1,
+                    "bytes": 96,
+                    "detail": "Service Unavailable",
+                    "retry_ms": 842,
+                }
+            ],
+            "before": None,
+            "older": "",
+        }
+    ],
     "Topic": [{"name": "orders", "publisher": "shop", "publisher_id": "shop-1a2b3c4d", "events": 12}],
     "TokenWanted": [{"name": "shop"}, {"name": "shop", "token": "shop--5e8b0c"}],
     "TokenMade": [{"name": "shop", "token": "shop--2f1c0d9e8b7a6f5e4d3c2b1a09f8e7d6", "id": "shop-1a2b3c4d"}],

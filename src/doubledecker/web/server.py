@@ -33,6 +33,8 @@ from doubledecker.store.processes import Family
 from doubledecker.web import metrics, problem
 from doubledecker.web.addresses import Addresses
 from doubledecker.web.app import App
+from doubledecker.web.attempt_log import AttemptLog
+from doubledecker.web.attempts import AttemptRoutes
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import BodyLimits, BodyMemory
 from doubledecker.web.feed import Feed
@@ -240,7 +242,7 @@ def make_app(
         memory=bus.headroom.rules,
         address_connections_max=settings.address_connections_max,
     )
-    large_reads = ClientLocks()
+    large_reads, finder = ClientLocks(), ReceiverFinder(bus.registry)
     return App(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
         Publishing(bus.partitions, bus.publisher, Pacer(bus.partitions, bus.registry), rules),
@@ -254,7 +256,8 @@ def make_app(
             guard=settings.dial_guard,
         ),
         Letters(bus.partitions, bus.registry, small, large_reads),
-        ReceiverRoutes(ReceiverFinder(bus.registry), ReceiverStates(bus.partitions)),
+        ReceiverRoutes(finder, ReceiverStates(bus.partitions)),
+        AttemptRoutes(finder, bus.registry, AttemptLog(bus.partitions, lake=settings.lake), large_reads),
         Streaming(bus.partitions, bus.registry, feed, leases, bounds.stream),
         ErrandRoutes(Errands(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
         room=body.room,

@@ -204,6 +204,8 @@ class _Up:
         given = {"redis_url": settings.redis_url, "root_key": settings.root_key, "port": str(settings.port)}
         given["redis_max_mem_bytes"] = str(settings.redis_max_mem_bytes)
         environment |= {PREFIX + name.upper(): value for name, value in given.items()}
+        # Web processes read older attempts there.
+        environment.setdefault(f"{PREFIX}LAKE", str((self._plan.data / folder.LAKE).resolve()))
         if self._plan.with_demo:
             environment.setdefault(f"{PREFIX}PRIVATE_CALLBACKS", "true")
             # Its mailer fails for seconds at a time; waiting minutes for the next try would be no fun to watch.

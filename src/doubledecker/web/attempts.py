@@ -1,0 +1,132 @@
+"""The routes of delivery attempts: those of a receiver, or of an event, newest first; and sending one again."""
+
+import re
+from typing import Annotated
+
+from msgspec import Meta
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import BadRequest
+from doubledecker.model import moment
+from doubledecker.model.attempt import FAILED, IDS_MAX, AttemptFilter, AttemptPlace, ListedAttempt
+from doubledecker.model.event import EVENT_ID
+from doubledecker.model.outcome import OutcomeKind
+from doubledecker.model.schema import Count, Shape, one_of
+from doubledecker.model.token import Caller
+from doubledecker.web import queue_bodies, shapes
+from doubledecker.web.attempt_log import AttemptLog
+from doubledecker.web.receivers import ReceiverFinder
+from doubledecker.web.turns import ClientLocks
+
+OUTCOMES = tuple(kind.value for kind in OutcomeKind)
+_STATUS = re.compile(r"[1-5][0-9]{2}")
+_PARAMETERS = ("before", "limit", "outcome", "status", "from", "to")
+
+
+class AttemptRow(Shape):
+    """One attempt at a receiver."""
+
+    id: Annotated[str, Meta(description="Its place among all; `before` takes it")]
+    receiver: Annotated[str, Meta(description="A subscriber's id, or `@` and a queue")]
+    batch: str
+    attempt: Annotated[Count, Meta(description="Which attempt at this batch it was, from 1")]
+    outcome: Annotated[str, one_of(OUTCOMES)]
+    status: Annotated[Count, Meta(description="Of the answer, if there was one")] | None
+    took_ms: Count
+    at: Annotated[Count, Meta(description="When it began")]
+    events: Annotated[list[str], Meta(description=f"The ids of the events, the first {IDS_MAX}")]
+    event_count: Count
+    bytes: Annotated[Count, Meta(description="Of the body; null for attempts of older versions")] | None
+    detail: Annotated[str, Meta(description="What went wrong; empty when it was delivered")]
+    retry_ms: Annotated[Count, Meta(description="How long until the next attempt, where that is known")] | None
+
+
+class AttemptsAnswer(Shape):
+    attempts: list[AttemptRow]
+    before: Annotated[str, Meta(description="What `before` is for the next page; null when there is none")] | None
+    older: Annotated[str, Meta(description="Why still older ones are not listed; empty when all are")]
+
+
+class AttemptRoutes:
+    """Answers what is asked about attempts; one read a client at a time."""
+
+    def __init__(self, finder: ReceiverFinder, registry: LiveRegistry, kept: AttemptLog, reads: ClientLocks) -> None:
+        self._finder = finder
+        self._registry = registry
+        self._log = kept
+        self._reads = reads
+
+    async def list_(self, request: Request, caller: Caller) -> Response:
+        """The attempts at this receiver, newest first."""
+        chosen = await self._finder.find(request, caller)
+        return await self._list(request, caller, frozenset({chosen.pushed.token}))
+
+    async def list_of_event(self, request: Request, caller: Caller) -> Response:
+        """The attempts that carried an event: a client's at its own receivers, or all for root."""
+        event = request.query_params.get("event")
+        if event is None or not EVENT_ID.fullmatch(event):
+            raise BadRequest(f"event is {(event or '')[:80]!r}; name the id of an event, like ?event=evt-1")
+        receivers = None
+        if not caller.is_root:
+            await self._registry.refresh()
+            queues = self._registry.snapshot.queues.values()
+            receivers = frozenset({caller.id, *(each.receiver.token for each in queues if each.owner == caller.id)})
+        return await self._list(request, caller, receivers, event=event)
+
+    async def _list(
+        self, request: Request, caller: Caller, receivers: frozenset[str] | None, *, event: str = ""
+    ) -> Response:
+        query = request.query_params
+        wanted = parse(query, receivers, event)
+        most = queue_bodies.limit(query.get("limit"))
+        async with self._reads.of(caller.id):
+            page = await self._log.newest(wanted, limit=most)
+        before = None if page.before is None else str(page.before)
+        return shapes.json(AttemptsAnswer([row(each) for each in page.attempts], before, page.older))
+
+
+def row(listed: ListedAttempt) -> AttemptRow:
+    """An attempt as it is shown."""
+    return AttemptRow(
+        id=str(listed.place),
+        receiver=listed.receiver,
+        batch=listed.batch,
+        attempt=listed.attempt,
+        outcome=listed.outcome,
+        status=listed.status,
+        took_ms=listed.took_ms,
+        at=listed.at,
+        events=list(listed.events[:IDS_MAX]),
+        event_count=listed.event_count,
+        bytes=listed.bytes,
+        detail=listed.detail,
+        retry_ms=listed.retry_ms,
+    )
+
+
+def parse(query: QueryParams, receivers: frozenset[str] | None, event: str = "") -> AttemptFilter:
+    """What a query asks for; raises BadRequest with what is allowed."""
+    allowed = (*_PARAMETERS, "event") if event else _PARAMETERS
+    for name in query:
+        if name not in allowed:
+            raise BadRequest(f"the query has {name[:80]!r}; its parameters are {', '.join(allowed)}")
+    outcome = query.get("outcome", "")
+    if outcome and outcome not in (*OUTCOMES, FAILED):
+        words = ", ".join(OUTCOMES)
+        raise BadRequest(f"outcome is {outcome[:80]!r}; it must be {words}, or {FAILED}: all but the first")
+    status = query.get("status")
+    if status is not None and not _STATUS.fullmatch(status):
+        raise BadRequest(f"status is {status[:80]!r}; it must be an HTTP status, like 503")
+    begin, end, before = query.get("from"), query.get("to"), query.get("before")
+    return AttemptFilter(
+        receivers=receivers,
+        event=event,
+        outcome=outcome,
+        status=None if status is None else int(status),
+        from_ms=0 if begin is None else max(0, moment.to_ms(moment.parse(begin, field="from"))),
+        to_ms=None if end is None else max(0, moment.to_ms(moment.parse(end, field="to"))),
+        before=None if before is None else AttemptPlace.parse(before, field="before"),
+    )
