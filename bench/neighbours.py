@@ -1,4 +1,4 @@
-"""Neighbours: how long events take to a healthy subscriber beside one that hangs, fails or refuses.
+"""Neighbours: how long events take to a healthy subscriber beside one that hangs, fails, floods or refuses.
 
 The neighbour has a topic of its own with a backlog of batches of one event, so that the two share nothing but the
 worker and Valkey. Undisturbed means without a neighbour.
@@ -19,7 +19,7 @@ _SEEN_S_MAX = 30.0
 async def measure(scale: Scale) -> dict[str, float]:
     quiet_ms = await _p99_ms(None, scale)
     figures = {"neighbours.none.p99_ms": quiet_ms}
-    for kind in ("hang", "fail", "refuse"):
+    for kind in ("hang", "fail", "flood", "refuse"):
         p99_ms = await _p99_ms(kind, scale)
         figures |= {f"neighbours.{kind}.p99_ms": p99_ms, f"neighbours.{kind}.times": p99_ms / quiet_ms}
     return figures

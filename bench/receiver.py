@@ -1,7 +1,8 @@
 """The receiver: the least an HTTP server can do with a batch, in a process of its own, so that it is never the limit.
 
 `POST /` counts the events and answers 200. `POST /timed` also compares the moments in the events with its own clock,
-which processes of one machine share. `POST /hang` is never answered, `POST /fail` with 500, `POST /refuse` with 400.
+which processes of one machine share. `POST /hang` is never answered, `POST /fail` with 500, `POST /refuse` with 400,
+`POST /flood` with 500 and more of a body than anyone reads.
 While the gate is shut, answers wait; `POST /open` sends them and starts the
 count anew. `GET /tally` says what came since. It expects clients that do not pipeline.
 """
@@ -17,6 +18,7 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 _ANSWERS = {
     b"POST /hang": b"",
     b"POST /fail": b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n",
+    b"POST /flood": b"HTTP/1.1 500 Internal Server Error\r\n\r\n" + b"x" * 4_000_000,
     b"POST /refuse": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
 }
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)

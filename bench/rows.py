@@ -207,11 +207,12 @@ TABLES = (
     Table(
         "Neighbours",
         "100 events a second, one a request, to a healthy subscriber, beside another with 2 000 batches of one event "
-        "waiting, whose receiver never answers, or answers with 500, or with 400.",
+        "waiting, whose receiver never answers, or answers with 500, with 500 and 4 MB, or with 400.",
         (
             Row("undisturbed: 99 % arrive within", "neighbours.none.p99_ms", "ms"),
             *_beside("hang", "hangs"),
             *_beside("fail", "fails"),
+            *_beside("flood", "answers with megabytes"),
             *_beside("refuse", "refuses"),
         ),
     ),
