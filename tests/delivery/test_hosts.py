@@ -5,7 +5,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
 import pytest
 import uvloop
@@ -57,11 +58,25 @@ async def servers(*addresses: str) -> AsyncIterator[tuple[int, list[str]]]:
         writer.close()
 
     async with contextlib.AsyncExitStack() as held:
-        port = 0
+        # A port that is free at one address may be taken at another.
+        while len(listening := _listening(addresses)) < len(addresses):
+            pass
+        for each in listening:
+            await held.enter_async_context(await asyncio.start_server(speak, sock=each))
+        yield listening[0].getsockname()[1], connected
+
+
+def _listening(addresses: Sequence[str]) -> list[socket.socket]:
+    """Sockets on one port of all addresses; none if it is taken at one of them."""
+    bound: list[socket.socket] = []
+    with contextlib.suppress(OSError):
         for address in addresses:
-            server = await held.enter_async_context(await asyncio.start_server(speak, address, port))
-            port = server.sockets[0].getsockname()[1]
-        yield port, connected
+            bound.append(socket.create_server((address, bound[0].getsockname()[1] if bound else 0)))
+    if len(bound) < len(addresses):
+        for each in bound:
+            each.close()
+        return []
+    return bound
 
 
 async def post(client: HttpClient, host: str, port: int, *, by: str = "ann") -> int:
