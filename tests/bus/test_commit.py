@@ -48,6 +48,26 @@ async def test_an_event_waits_for_a_call_or_two_however_many_another_publisher_h
         assert len(await numbers(feed, "many")) == 16_001
 
 
+async def test_what_comes_along_with_a_reply_goes_with_the_next_call(one: Topology):
+    """It went with the one after the next: under load a call carried a third less."""
+    async with a_feed(one) as feed:
+        publish = feed.bus.publisher.publish
+
+        async def publish_twice() -> None:
+            await publish(feed.publisher, drafts("twice", 1))
+            await publish(feed.publisher, drafts("twice", 1))
+
+        await publish(feed.publisher, drafts("twice", 1) + drafts("once", 1))
+        twice = asyncio.create_task(publish_twice())
+        # Then its first call is under way.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await asyncio.gather(twice, publish(feed.publisher, drafts("once", 1)))
+
+        entries = await journal.read(feed.bus.partitions.home, "events", count=1_000)
+        assert [sum(value.count(b"\n") + 1 for _, value in entry.fields) for entry in entries] == [2, 1, 2]
+
+
 async def test_each_publisher_keeps_its_order_and_nothing_is_lost(one: Topology, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(write_plan, "WRITES_MAX", 20)
     async with a_feed(one) as feed:

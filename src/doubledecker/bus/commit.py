@@ -150,6 +150,8 @@ class Committer:
         while True:
             await self._has_work.wait()
             await self._commit_group()
+            # Requests that were read along with the reply come this far in the loop's next turn.
+            await asyncio.sleep(0)
             if not self._lines:
                 self._has_work.clear()
 
