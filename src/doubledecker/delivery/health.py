@@ -1,6 +1,6 @@
 """How receivers fare, as the home partition keeps it: points and the time of the last attempt.
 
-It is shown to people and drives nothing, so it is written off the path of deliveries, a few times a second for all
+It is shown to people and drives nothing, so it is written off the path of deliveries, every other second for all
 attempts since. A process that dies loses what it had not written yet: points, never events.
 """
 
@@ -15,7 +15,8 @@ from doubledecker.store import subscribers
 from doubledecker.store.partitions import Partition
 from doubledecker.store.subscribers import Attempts
 
-_WRITE_S = 0.2
+# As often as people look; five times a second it was a call for every tenth event of a receiver with 50 a second.
+_WRITE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,13 @@ class Health:
 
     home: Partition
     points: Points = field(default_factory=Points)
-    _noted: dict[str, tuple[list[int], int]] = field(default_factory=dict)
+    _noted: dict[str, Attempts] = field(default_factory=dict)
 
     def note(self, token: str, *, is_delivered: bool, at: int) -> None:
         """One more attempt, which began at this time."""
-        points, last_at = self._noted.get(token, ([], 0))
-        points.append(self.points.heal if is_delivered else -self.points.damage)
-        self._noted[token] = (points, max(last_at, at))
+        made = Attempts(self.points.heal if is_delivered else -self.points.damage, at)
+        before = self._noted.get(token)
+        self._noted[token] = before.then(made) if before else made
 
     async def write(self) -> None:
         """Write what has been noted; what cannot be written now is written the next time."""
@@ -46,11 +47,11 @@ class Health:
             return
         noted, self._noted = self._noted, {}
         try:
-            await subscribers.note_attempts(self.home, {t: Attempts(*each) for t, each in noted.items()})
+            await subscribers.note_attempts(self.home, noted)
         except BusAway:
-            for token, (points, at) in noted.items():
-                later, last_at = self._noted.get(token, ([], 0))
-                self._noted[token] = ([*points, *later], max(at, last_at))
+            for token, made in noted.items():
+                later = self._noted.get(token)
+                self._noted[token] = made.then(later) if later else made
 
     @contextlib.asynccontextmanager
     async def written(self) -> AsyncIterator[None]:

@@ -44,10 +44,21 @@ class Condition:
 
 @dataclass(frozen=True)
 class Attempts:
-    """What some attempts say of a subscriber's health: points won and lost, in order, and when the last one began."""
+    """What attempts do to a subscriber's health, and when the last one began.
 
-    points: Sequence[int]
+    Each adds points, and health stays from 0 to 100 in between, so their order matters. Yet whatever it was before, any
+    number of them adds `by` and then keeps it from `least` to `most`.
+    """
+
+    by: int
     last_at: int
+    least: int = 0
+    most: int = 100
+
+    def then(self, later: "Attempts") -> "Attempts":
+        """These, and others after them."""
+        least, most = (max(later.least, min(later.most, bound + later.by)) for bound in (self.least, self.most))
+        return Attempts(self.by + later.by, max(self.last_at, later.last_at), least, most)
 
 
 async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = NOWHERE) -> int:
@@ -94,7 +105,7 @@ async def retire(partition: Partition, token: str, *, version: int) -> bool | No
 
 async def note_attempts(home: Partition, attempts: Mapping[str, Attempts]) -> None:
     """Keep the health of subscribers and when they were last called, of those that still exist."""
-    notes: list[Packable] = [[token, list(each.points), each.last_at] for token, each in attempts.items()]
+    notes: list[Packable] = [[token, each.by, each.least, each.most, each.last_at] for token, each in attempts.items()]
     await home.run(_HEALTH, notes=notes)
 
 
