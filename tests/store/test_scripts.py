@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from doubledecker.errors import ScriptBroken
+from doubledecker.errors import BusAway, ScriptBroken
 from doubledecker.store import jobs, scripts
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partition, Partitions
@@ -270,3 +270,35 @@ def _unsent() -> Partition:
             pytest.fail("something was sent")
 
     return Partition(Nowhere(), index=0, count=1, prefix="rm:")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("key", "script", "file"),
+    [("jobs:scheduled:aux", "job_take", "job_take"), ("queue:state:q", "queue_purge", "queue_facets")],
+    ids=["in the script", "in a part"],
+)
+async def test_an_error_names_the_file_and_its_line(plain: Partitions, key: str, script: str, file: str):
+    await plain.home.command("SET", plain.home.key(key), "no such type")
+    loaded = scripts.load(script)
+    values: dict[str, scripts.Value] = {name: "q" for name in loaded.placeholders}
+    values |= {name: {"text": "q", "int": 1, "pack": ["x"]}[form] for name, form in loaded.header.args}
+
+    with pytest.raises(BusAway) as caught:
+        await plain.home.run(loaded, **values)
+    named = re.search(r"WRONGTYPE.* on (\w+)\.lua:(\d+)", str(caught.value))
+    assert named is not None, caught.value
+    assert named[1] == file
+    assert "redis.call(" in scripts.read(file).splitlines()[int(named[2]) - 1]
+
+
+def test_a_part_declares_every_name_that_it_uses():
+    folder = Path(scripts.__file__).parents[1] / "lua"
+    parts = [path.stem for path in sorted(folder.glob("*.lua")) if path.read_text().startswith("-- part")]
+    undeclared = {}
+    for name in parts:
+        texts = [scripts.read(each) for each in (*scripts.parts_of(scripts.read(name)), name)]
+        declared = {each for text in texts for each in scripts.parse(text).names}
+        bound = {each for text in texts for each in names_bound(tokens_of(text))}
+        undeclared[name] = names_used(tokens_of(texts[-1])) - bound - declared - GLOBALS
+
+    assert {name: names for name, names in undeclared.items() if names} == {}

@@ -1,9 +1,9 @@
--- part: putting events into receivers' current batches, as publishing does; it stands on receiver_ring.
---
--- `plan` and `counters` are those that event_publish declares.
+-- part: putting events into receivers' current batches, as publishing does.
 --
 -- A batch that is full is closed and comes into its receiver's line; a new one has its job scheduled for when it is due.
 --
+-- uses event_plan
+-- uses receiver_ring
 -- key  gauge_events   batches:gauges:event   hash    events waiting, by subscriber
 -- key  gauge_batches  batches:gauges:batch   hash    batches waiting, by subscriber
 -- key  sizes          batches:bytes          hash    payload bytes, by batch

@@ -1,7 +1,11 @@
 -- part: copies that are made later, as publishing leaves them and as the job `fanout` makes them; see store/fanouts.py
 --
--- `plan`, `version`, `aux_index`, `aux_instant` and `aux_hungry` are those that event_publish declares.
---
+-- uses event_plan
+-- uses registry_fence
+-- uses job_bell
+-- key  aux_index      jobs:index:aux         set     aux jobs in any state
+-- key  aux_instant    jobs:instant:aux       list    aux jobs to run now, next one last
+-- key  aux_hungry     jobs:hungry:aux        set     processes that wait for aux jobs
 -- key  fanout_index   fanout:lines           set     lines that have a parcel
 -- keys fanout_line    fanout:line:<line>     list    ids of parcels whose copies are to be made, next one first
 -- keys fanout_parcel  fanout:parcel:<fid>    hash    lines: events; numbers: theirs in the plan; feeds: who gets which; at: copies made; version: of the registry then

@@ -3,6 +3,8 @@
 -- First, which facets are new to a queue that may know no more, and whether the queues that refuse have room for an event;
 -- then pushing it to its facet's line, dropping the oldest where a queue drops, and seating a facet that had nothing.
 --
+-- uses event_plan
+-- uses queue_lines
 -- key  queue_bell     queues:bell            stream  rung with a queue's name when it has something to serve again
 -- key  queue_index    queues:index           set     queues that have held a message here
 -- keys queue_state    queue:state:<queue>    hash    sequence, virtual time, counters

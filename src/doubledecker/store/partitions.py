@@ -58,10 +58,14 @@ class Partition:
         arguments = pack(script.arguments(values, rest, prefix=self.prefix, shift_ms=self.shift_ms))
         front = self._fronts.get(script.name) or self._front(script, values)
         try:
-            [reply] = await self._nodes.call(self._slot, [front + arguments])
-        except NoScriptError:
-            whole = pack(["EVAL", script.text, *script.keys(values, prefix=self.prefix)])
-            [reply] = await self._nodes.call(self._slot, [whole + arguments])
+            try:
+                [reply] = await self._nodes.call(self._slot, [front + arguments])
+            except NoScriptError:
+                whole = pack(["EVAL", script.text, *script.keys(values, prefix=self.prefix)])
+                [reply] = await self._nodes.call(self._slot, [whole + arguments])
+        except BusAway as error:
+            error.args = (script.located(str(error)),)
+            raise
         return reply
 
     def _front(self, script: Script, values: Mapping[str, Value]) -> Packed:

@@ -40,6 +40,10 @@ _DENY_OOM = re.compile(r"^-- deny-oom$", re.MULTILINE)
 _USES = re.compile(r"^-- uses (?P<part>[a-z_]+)$", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"<([a-z_]+)>")
 _READ = {"int": "tonumber(ARGV[{}])", "text": "ARGV[{}]", "pack": "cmsgpack.unpack(ARGV[{}])"}
+# How an error names the line of a script's text: `WRONGTYPE … on @user_script:12.`
+_LINE = re.compile(r"@?user_script:(\d+)")
+# The shebang and the prelude, one line each, stand before the files.
+_OWN_LINES = 2
 _NOW = "local now; do local t = redis.call('TIME'); now = t[1] * 1000 + math.floor(t[2] / 1000) + ARGV[{}] end"
 
 
@@ -71,6 +75,20 @@ class Script:
     sha: str
     placeholders: frozenset[str]
     wanted: frozenset[str]
+    # The files that the text is made of, in order, and how many lines each has.
+    files: tuple[tuple[str, int], ...]
+
+    def located(self, message: str) -> str:
+        """The server's error, with a file and its line in place of the line of the whole text: `queue_pull.lua:12`."""
+        return _LINE.sub(lambda found: self._line(int(found[1])), message)
+
+    def _line(self, number: int) -> str:
+        at = number - _OWN_LINES
+        for name, count in self.files:
+            if 0 < at <= count:
+                return f"{name}.lua:{at}"
+            at -= count
+        return f"the prelude of {self.name}.lua"
 
     def keys(self, values: Mapping[str, Value], *, prefix: str) -> list[Encoded]:
         """What follows the digest in EVALSHA: the number of keys, and their names."""
@@ -96,15 +114,16 @@ class Script:
 def load(name: str) -> Script:
     """Read `lua/<name>.lua` and bind what its header declares, and those of the parts it uses."""
     body = read(name)
-    parts = [read(part) for part in parts_of(body)]
-    header = reduce(_joined, map(parse, (*parts, body)))
+    files = [(part, read(part)) for part in parts_of(body)] + [(name, body)]
+    header = reduce(_joined, map(parse, (text for _, text in files)))
     flags = "" if _DENY_OOM.search(body) else " flags=allow-oom"
-    text = f"#!lua{flags}\n" + _prelude(header) + "".join(parts) + body
+    text = f"#!lua{flags}\n" + _prelude(header) + "".join(text for _, text in files)
     placeholders = frozenset(p for _, template in header.keys for p in _PLACEHOLDER.findall(template))
     # SHA-1 is how EVALSHA names a script; nothing is protected by it.
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     wanted = placeholders.union(name for name, _ in header.args)
-    return Script(name, header, body, text, sha, placeholders, wanted)
+    lines = tuple((file, text.count("\n")) for file, text in files)
+    return Script(name, header, body, text, sha, placeholders, wanted, lines)
 
 
 def read(name: str) -> str:
@@ -161,7 +180,7 @@ def _joined(part: Header, own: Header) -> Header:
 
 
 def _prelude(header: Header) -> str:
-    """One line of locals, so that the server's error messages keep nearly the file's line numbers."""
+    """One line of locals, so that an error's line is found again (`Script.located`)."""
     lines = [f"local {name} = KEYS[{i}]" for i, (name, _) in enumerate(header.keys, 1)]
     at = 1
     if header.families:

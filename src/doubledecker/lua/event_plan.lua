@@ -1,0 +1,6 @@
+-- part: what publishing and those parts of it share that write an event's copies.
+--
+-- key  counters     counters  hash  telemetry
+-- arg  tenants_max  int       how many tenants a client's queue may know; 0 is no bound
+-- arg  plan         pack      ends, publishers, topics, ids, lanes, later, prompt, channels, fanout and uids; see store/write_plan.py
+-- now
