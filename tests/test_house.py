@@ -20,6 +20,12 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TREES = {path: ast.parse(path.read_text()) for path in SOURCES}
 LUA = sorted((ROOT / "src").rglob("*.lua"))
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "core", "manager", "misc"}
+# What users import without the server: their classes may be called as the server's are (STYLE.md).
+STANDALONE = {"client", "stages"}
+# Folders of tests that cross packages.
+ACROSS = {"faults", "flow", "laws", "typed", "upgrade"}
+# Drawn by the commands and simulations that are tested with them.
+UNTESTED = {"plots"}
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
@@ -44,6 +50,28 @@ def test_functions_are_at_most_40_lines():
     ]
 
     assert [f"{_short(path)}: {f.name}" for path, f in functions if (f.end_lineno or 0) - f.lineno + 1 > 40] == []
+
+
+def test_a_public_class_name_is_used_once_but_for_what_the_client_and_stages_export():
+    homes: dict[str, list[str]] = {}
+    for path, tree in TREES.items():
+        package = path.relative_to(ROOT / "src").parts[1]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(package)
+
+    within = {name: found for name, found in homes.items() if len([p for p in found if p not in STANDALONE]) > 1}
+    assert within == {}
+    assert [name for name, found in homes.items() if found.count("client") > 1] == []
+
+
+def test_a_folder_of_tests_is_named_for_the_package_that_it_tests():
+    source, tests = ROOT / "src" / "doubledecker", ROOT / "tests"
+    tested = {str(path.parent.relative_to(tests)) for path in tests.rglob("test_*.py")} - {"."} - ACROSS
+    packages = {str(path.parent.relative_to(source)) for path in source.rglob("__init__.py")} - {"."}
+
+    assert tested - packages == set()
+    assert {name for name in packages if "/" not in name} - {name.partition("/")[0] for name in tested} == UNTESTED
 
 
 def test_no_file_has_a_name_that_fits_any_code():

@@ -14,7 +14,7 @@ from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import deliveries, jobs, receivers, registry, subscribers
 from doubledecker.store.deliveries import Settled
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.receivers import ReceiverState
+from doubledecker.store.receivers import ReceiverRecord
 from harness import TestBus, a_bus, an_event, basic
 
 URL = "http://127.0.0.1:9/"
@@ -139,7 +139,7 @@ async def test_permits_by_an_old_copy_are_not_kept(topology: Topology):
         await unsubscribe(bus, secret)
         for partition in bus.partitions.all:
             assert not await receivers.save(partition, token, old[token], version=version)
-            assert await receivers.states(partition, [token]) == {token: ReceiverState()}
+            assert await receivers.states(partition, [token]) == {token: ReceiverRecord()}
 
 
 async def test_of_two_changes_at_a_time_the_later_one_s_permits_are_kept(

@@ -23,7 +23,7 @@ from doubledecker.store import batches, deliveries, events, jobs, receivers, sub
 from doubledecker.store.deliveries import DeliveryJob, Settled, Turn
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partition
-from doubledecker.store.receivers import Answer, Permit, ReceiverState
+from doubledecker.store.receivers import Answer, Permit, ReceiverRecord
 from doubledecker.store.write_plan import Offer
 from laws.receiver_model import PROBES, RING, WAKE, WISH_AGES, Done, Given, Model, Moment, Receiver, Result, probe_order
 from laws.world import AGE_MS, World, hold_law, law, pairs, strings
@@ -575,7 +575,9 @@ class ReceiversMachine(RuleBasedStateMachine):
             assert (state is not None) == (token in model.receivers)
             assert strings(line) == [batch.bid for batch in it.line]
             assert self.ages(its) == {name: lease.ends.age for name, lease in it.leases.items()}
-            self.check_state(model, it, msgspec.msgpack.decode(state, type=ReceiverState) if state else ReceiverState())
+            self.check_state(
+                model, it, msgspec.msgpack.decode(state, type=ReceiverRecord) if state else ReceiverRecord()
+            )
         self.check_places(ground)
 
     def check_slots(self, model: Model, pending: list[bytes]) -> None:
@@ -589,7 +591,7 @@ class ReceiversMachine(RuleBasedStateMachine):
             for slot in model.pending.keys() | model.last.keys()
         }
 
-    def check_state(self, model: Model, it: Receiver, state: ReceiverState) -> None:
+    def check_state(self, model: Model, it: Receiver, state: ReceiverRecord) -> None:
         held = model.held(it.token)
         assert (state.held, state.leased, state.limit) == (len(held), len(it.leases), it.limit)
         assert state.halt == it.halt

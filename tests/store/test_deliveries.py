@@ -17,7 +17,7 @@ from doubledecker.store import batches, deliveries, events, receivers
 from doubledecker.store.deliveries import Settled, Turn
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.receivers import Answer, Permit, ReceiverState
+from doubledecker.store.receivers import Answer, Permit, ReceiverRecord
 from doubledecker.store.write_plan import Offer
 
 LEASE_MS = 1_000_000
@@ -401,7 +401,7 @@ async def test_one_that_stumbled_is_probed_before_many_that_fail_again_and_again
 async def test_jobs_of_thousands_of_dead_slots_are_all_taken_back(plain: Partitions):
     home, count = plain.home, 4_500
     # As many as a large fleet held when it died; each holds a permit of another receiver.
-    state = msgspec.msgpack.encode(ReceiverState(limit=1, held=1))
+    state = msgspec.msgpack.encode(ReceiverRecord(limit=1, held=1))
     for first in range(0, count, 500):
         numbers = range(first, first + 500)
         held = {f"slot{n}": f"{n:020d} r{n} 1 0\n" for n in numbers}

@@ -280,7 +280,7 @@ def _unsent() -> Partition:
 async def test_an_error_names_the_file_and_its_line(plain: Partitions, key: str, script: str, file: str):
     await plain.home.command("SET", plain.home.key(key), "no such type")
     loaded = scripts.load(script)
-    values: dict[str, scripts.Value] = {name: "q" for name in loaded.placeholders}
+    values: dict[str, scripts.Value] = dict.fromkeys(loaded.placeholders, "q")
     values |= {name: {"text": "q", "int": 1, "pack": ["x"]}[form] for name, form in loaded.header.args}
 
     with pytest.raises(BusAway) as caught:

@@ -14,7 +14,7 @@ from doubledecker.bus.memory_relief import DropMessages, DroppingQueue, MemoryRu
 from doubledecker.errors import SettingInvalid
 from doubledecker.store import batches, counters, journal, memory
 from doubledecker.store.partitions import Partition
-from doubledecker.store.receivers import ReceiverState
+from doubledecker.store.receivers import ReceiverRecord
 from doubledecker.worker import process
 from doubledecker.worker.autodrop import Autodrop, _Run
 from harness import TestBus, a_bus, an_event, quick_settings
@@ -139,9 +139,9 @@ async def test_who_fails_in_one_partition_and_is_served_in_another_loses_nothing
         *_, last = other.partitions.all
         now_ms = await last.time_ms()
         for partition in other.partitions.all:
-            state = ReceiverState(limit=1, failures=3, failing_since=now_ms - 400_000)
+            state = ReceiverRecord(limit=1, failures=3, failing_since=now_ms - 400_000)
             if partition is last:
-                state = ReceiverState(limit=1, delivered_at=now_ms - delivered_ago_ms)
+                state = ReceiverRecord(limit=1, delivered_at=now_ms - delivered_ago_ms)
             await partition.write("HSET", partition.key("receivers"), token, msgspec.msgpack.encode(state))
 
         await Autodrop(other.partitions, other.registry, MemoryRules(bytes_max=1)).run()

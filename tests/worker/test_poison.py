@@ -148,6 +148,6 @@ async def test_a_neighbour_of_poison_is_served_meanwhile(one: Topology):
         assert well.ids == ids
 
 
-async def _states(bus: TestBus) -> list[receivers.ReceiverState]:
+async def _states(bus: TestBus) -> list[receivers.ReceiverRecord]:
     tokens = [row["subscriber"] for row in await bus.get("/subscribers")]
     return list((await receivers.states(bus.partitions.home, tokens)).values())

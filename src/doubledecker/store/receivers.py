@@ -45,7 +45,7 @@ class Permit:
     wait_ms: int = 0
 
 
-class ReceiverState(msgspec.Struct, frozen=True, array_like=True):
+class ReceiverRecord(msgspec.Struct, frozen=True, array_like=True):
     """How a receiver stands in one partition, as the scripts keep it."""
 
     tag: float = 0
@@ -71,7 +71,7 @@ class ReceiverState(msgspec.Struct, frozen=True, array_like=True):
         return self.held + self.leased
 
 
-_STATE = msgspec.msgpack.Decoder(ReceiverState)
+_STATE = msgspec.msgpack.Decoder(ReceiverRecord)
 
 
 def permits(concurrency: int, partition: Partition) -> int:
@@ -105,12 +105,14 @@ async def reconcile(partition: Partition, whom: Mapping[str, Subscriber], *, ver
         await partition.run(_SAVE, limits=limits[first : first + 4 * _PAGE], version=version)
 
 
-async def states(partition: Partition, tokens: Sequence[str]) -> dict[str, ReceiverState]:
+async def states(partition: Partition, tokens: Sequence[str]) -> dict[str, ReceiverRecord]:
     """How receivers stand in a partition; those that it has not heard of stand as at first."""
     if not tokens:
         return {}
     packed = cast("list[bytes | None]", await partition.command("HMGET", partition.key("receivers"), *tokens))
-    return {token: _STATE.decode(each) if each else ReceiverState() for token, each in zip(tokens, packed, strict=True)}
+    return {
+        token: _STATE.decode(each) if each else ReceiverRecord() for token, each in zip(tokens, packed, strict=True)
+    }
 
 
 async def take_permit(

@@ -13,7 +13,7 @@ from doubledecker.model.uid import uid
 from doubledecker.store import receivers, shared_connection
 from doubledecker.store.bulk import NOWHERE, Beginning
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.receivers import ReceiverState
+from doubledecker.store.receivers import ReceiverRecord
 from doubledecker.store.scripts import Packable, load
 
 _SAVE, _DELETE, _LEAVE_TOPIC = load("subscriber_save"), load("subscriber_delete"), load("subscriber_leave_topic")
@@ -164,7 +164,7 @@ def _subscriber(token: str, fields: dict[str, str], topics: list[str]) -> Subscr
     )
 
 
-def _condition(fields: list[bytes | None], states: Sequence[ReceiverState]) -> Condition:
+def _condition(fields: list[bytes | None], states: Sequence[ReceiverRecord]) -> Condition:
     health, last = fields
     failing = [state for state in states if state.failures > 0]
     return Condition(

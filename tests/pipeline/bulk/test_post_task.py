@@ -18,7 +18,7 @@ from doubledecker.pipeline.bulk.batches import Posting
 from doubledecker.pipeline.bulk.post_task import Poster
 from doubledecker.store import bulk, journal, receivers, subscribers
 from doubledecker.store.journal import AttemptRecord, JournalEntry
-from doubledecker.store.receivers import ReceiverState
+from doubledecker.store.receivers import ReceiverRecord
 from harness import TestBus, a_bus
 from receiver import Receiver
 
@@ -55,7 +55,7 @@ class Ground:
             await poster.run(batches)
         return poster
 
-    async def state(self) -> ReceiverState:
+    async def state(self) -> ReceiverRecord:
         home = self.bus.partitions.home
         return (await receivers.states(home, [self.subscriber.token]))[self.subscriber.token]
 
