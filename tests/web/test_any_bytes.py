@@ -38,7 +38,7 @@ BODIES: dict[tuple[str, str], dict[str, object]] = {
     ("POST", "/erasures"): {"tenant": "t", "dry_run": True},
 }
 OPERATIONS = [(method, path) for path, row in an_app(Settings()).table.routes.items() for method in row]
-NAMES = {"name": "q", "tenant": "t", "id": "i"}
+NAMES = {"name": "q", "tenant": "t", "id": "i", "subscriber": "s"}
 ODD_PARTS = ("%00", "%ff", "%c3%28", "%2e%2e", "%0d%0a", "%e2%82%ac", "a" * 9_000, "%F0%9F%98%80", "'", "*", "%25")
 ODD_QUERIES = (
     "limit=99999999999999999999",
