@@ -418,7 +418,7 @@ def _check(key: Found, row: Row) -> None:
         assert all(msgspec.json.decode(line)["id"] for line in lines)
         assert len(lines) == int(key.value[3])
     if row.pattern == "receivers":
-        assert all(len(msgspec.msgpack.decode(packed)) == 17 for packed in key.value.values())
+        assert all(len(msgspec.msgpack.decode(packed)) == 19 for packed in key.value.values())
     if row.pattern == "batches:current:{token}":
         assert len(key.value) == 1
     if row.pattern.startswith("jobs:"):

@@ -107,6 +107,9 @@ class Receiver:
     parts: int = 0
     # How many permits it has so soon after it failed; 0 for all.
     ramp: int = 0
+    # How many ages apart its calls begin, 0 for no bound, and when the next may.
+    every: int = 0
+    next: Moment = BEGINNING
     passed: Counter[str] = field(default_factory=Counter)
 
     def begin_anew(self) -> None:
@@ -122,6 +125,13 @@ class Receiver:
     @property
     def permits(self) -> int:
         return min(self.ramp or self.limit, max(1, self.limit)) or 1
+
+    def pace(self, every: int, now: Moment) -> None:
+        self.every, self.next = every, min(self.next, now.after(every))
+
+    def begin_call(self, now: Moment) -> None:
+        self.calls += 1
+        self.next = now.after(self.every) if self.every else self.next
 
     def end_leases(self, now: Moment) -> None:
         self.leases = {name: lease for name, lease in self.leases.items() if lease.ends.age > now.age}
@@ -189,17 +199,20 @@ class Model:
 
     # What publishing, saving and retiring do.
 
-    def accept(self, bid: str, token: str, permits: int) -> None:
+    def accept(self, bid: str, token: str, permits: int, every: int) -> None:
         it = self.of(token)
-        it.limit = it.limit or permits
+        if not it.limit:
+            it.limit = permits
+            it.pace(every, self.now)
         batch = Batch(bid, token, next(self.accepted))
         it.line.insert(0, batch)
         self.batches.append(batch)
         self.finish()
 
-    def save(self, token: str, limit: int, *, is_anew: bool, halt: int) -> None:
+    def save(self, token: str, limit: int, every: int, *, is_anew: bool, halt: int) -> None:
         it = self.of(token)
         it.limit, it.halt = limit, halt
+        it.pace(every, self.now)
         if is_anew:
             it.begin_anew()
         self.finish()
@@ -207,6 +220,7 @@ class Model:
     def retire(self, token: str) -> None:
         it = self.of(token)
         it.line, it.limit, it.halt = [], 0, 0
+        it.pace(0, self.now)
         it.begin_anew()
         for batch in self.batches:
             batch.is_gone = batch.is_gone or batch.token == token
@@ -223,10 +237,11 @@ class Model:
 
     # What those who hold leases do.
 
-    def take_permit(self, token: str, lease: str, limit: int, ages: int) -> str:
+    def take_permit(self, token: str, lease: str, limit: int, every: int, ages: int) -> str:
         """Give a permit, to one who asks again the same; else say why not."""
         it = self.of(token)
         it.limit = limit
+        it.pace(every, self.now)
         if lease in it.leases:
             it.leases[lease] = replace(it.leases[lease], ends=self.now.after(ages))
             answer = "go"
@@ -238,8 +253,11 @@ class Model:
             answer = "failing" if it.failures else "full"
             if not it.failures and len(it.leases) < len(self.held(token)):
                 it.wish = self.now.after(WISH_AGES)
+        elif it.next.age > self.now.age:
+            answer = "paced"
         else:
             it.wish = BEGINNING
+            it.begin_call(self.now)
             it.leases[lease] = Lease(self.now.after(ages), is_probe=it.failures > 0)
             answer = "go"
         self.finish()
@@ -370,7 +388,7 @@ class Model:
 
     def begin_call(self, it: Receiver, given: Given) -> None:
         self.pending[given.slot] = given
-        it.calls += 1
+        it.begin_call(self.now)
         if not given.is_probe:
             self.present = max(self.present, it.tag)
             it.tag += 1
@@ -410,13 +428,14 @@ class Model:
             ends = [lease.ends for lease in it.leases.values()] + [it.wish] * (free > 0)
             return (WAKE, min(ends)) if ends else (NOWHERE, BEGINNING)
         if not it.failures:
-            return RING, BEGINNING
+            return (WAKE, it.next) if it.next.age > self.now.age else (RING, BEGINNING)
         probing = [lease.ends for lease in it.leases.values() if lease.is_probe]
         if probing:
             return WAKE, min(probing)
         if any(given.is_probe for given in own):
             return NOWHERE, BEGINNING
-        return (WAKE, it.retry) if it.retry.age > self.now.age else (PROBES, BEGINNING)
+        begins = max(it.retry, it.next)
+        return (WAKE, begins) if begins.age > self.now.age else (PROBES, BEGINNING)
 
     def seat(self, it: Receiver) -> None:
         place, until = self.seat_of(it)

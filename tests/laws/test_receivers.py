@@ -108,6 +108,8 @@ class ReceiversMachine(RuleBasedStateMachine):
         self.age = 0
         self.steps = count(1)
         self.concurrency = dict(zip(TOKENS, (1, 2, 6), strict=True))
+        # How many ages apart the calls of each begin; 0 is no bound.
+        self.every = dict.fromkeys(TOKENS, 0)
         # As home has them: paused, or disabled.
         self.halts = dict.fromkeys(TOKENS, Halt.NONE)
         self.grounds = [Ground(partition) for partition in world.partitions.all]
@@ -131,11 +133,11 @@ class ReceiversMachine(RuleBasedStateMachine):
     def publish(self, index: int, token: str, many: int) -> None:
         for _ in range(many):
             ground = self.at(index)
-            who = a_receiver(token, self.concurrency[token])
+            who = self.receiver(token)
             self.world.run(publish(ground.partition, who))
             [bid] = self.world.ask(ground.partition, ["LINDEX", f"jobs:instant:{MAIN}:{token}", 0])
             permits = receivers.permits(who.concurrency, ground.partition)
-            ground.model.accept(bid.decode(), token, permits)
+            ground.model.accept(bid.decode(), token, permits, self.apart(ground, token))
 
     @rule(index=some_partition, many=st.integers(1, 2))
     def publish_to_all(self, index: int, many: int) -> None:
@@ -156,11 +158,26 @@ class ReceiversMachine(RuleBasedStateMachine):
 
     def save_one(self, ground: Ground, token: str, *, is_anew: bool) -> None:
         self.world.tick()
-        concurrency, halt = self.concurrency[token], self.halts[token]
-        who = a_receiver(token, concurrency, halt)
+        who = self.receiver(token)
         assert self.world.run(receivers.save(ground.partition, token, who, version=0, is_anew=is_anew))
         ground.model.now = Moment(self.age, next(self.steps))
-        ground.model.save(token, receivers.permits(concurrency, ground.partition), is_anew=is_anew, halt=halt)
+        limit = receivers.permits(who.concurrency, ground.partition)
+        ground.model.save(token, limit, self.apart(ground, token), is_anew=is_anew, halt=self.halts[token])
+
+    def receiver(self, token: str) -> Subscriber:
+        """As home has it."""
+        return a_receiver(token, self.concurrency[token], self.halts[token], every=self.every[token])
+
+    def apart(self, ground: Ground, token: str) -> int:
+        """Its rate is divided among partitions, so in each its calls begin further apart."""
+        return self.every[token] * ground.partition.count
+
+    @rule(token=some_token, every=some_ages)
+    def pace(self, token: str, every: int) -> None:
+        """Its calls begin so many ages apart from now on."""
+        self.every[token] = every
+        for ground in self.grounds:
+            self.save_one(ground, token, is_anew=False)
 
     @rule(token=some_token, halt=st.sampled_from([Halt.PAUSED, Halt.DISABLED]), reached=st.integers(0, 3))
     def halt(self, token: str, halt: Halt, reached: int) -> None:
@@ -180,20 +197,21 @@ class ReceiversMachine(RuleBasedStateMachine):
     def reconcile(self, index: int) -> None:
         """What nobody told a partition, the sweep does: permits and halts of those that differ."""
         ground = self.at(index)
-        known = {token: a_receiver(token, self.concurrency[token], self.halts[token]) for token in TOKENS}
+        known = {token: self.receiver(token) for token in TOKENS}
         self.world.run(receivers.reconcile(ground.partition, known, version=0))
         for token in TOKENS:
             it = ground.model.receivers.get(token, Receiver(token))
             limit = receivers.permits(self.concurrency[token], ground.partition)
-            if 0 < it.limit != limit or it.halt != self.halts[token]:
-                ground.model.save(token, limit, is_anew=False, halt=self.halts[token])
+            every = self.apart(ground, token)
+            if (it.limit and (it.limit, it.every) != (limit, every)) or it.halt != self.halts[token]:
+                ground.model.save(token, limit, every, is_anew=False, halt=self.halts[token])
 
     @rule(index=some_partition, token=some_token)
     def forget(self, index: int, token: str) -> None:
         """Calls under way still hold their permits, if it comes back."""
         ground = self.at(index)
         self.world.run(receivers.save(ground.partition, token, None, version=0))
-        ground.model.save(token, 0, is_anew=True, halt=Halt.NONE)
+        ground.model.save(token, 0, 0, is_anew=True, halt=Halt.NONE)
 
     @rule(index=some_partition, token=some_token)
     def retire(self, index: int, token: str) -> None:
@@ -430,8 +448,9 @@ class ReceiversMachine(RuleBasedStateMachine):
 
     def take_one_permit(self, ground: Ground, token: str, lease: str) -> bool:
         limit = receivers.permits(self.concurrency[token], ground.partition)
-        permit = self.world.run(permitted(ground.partition, token, lease, limit=limit, version=0))
-        answer = ground.model.take_permit(token, lease, limit, LEASE_AGES)
+        every = self.apart(ground, token)
+        permit = self.world.run(permitted(ground.partition, token, lease, limit=limit, every=every * AGE_MS, version=0))
+        answer = ground.model.take_permit(token, lease, limit, every, LEASE_AGES)
         assert permit.answer.value == answer
         if permit.answer is Answer.GO:
             assert permit.failures == ground.model.receivers[token].failures
@@ -512,6 +531,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         for token in called:
             it = ground.model.receivers[token]
             assert not it.halt, "called while halted"
+            assert not it.every or it.next == ground.model.now.after(it.every), "called before its rate allows"
             calls = ground.model.held(token)
             assert len(calls) + len(it.leases) <= max(1, it.limit)
             if it.failures:
@@ -595,6 +615,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         held = model.held(it.token)
         assert (state.held, state.leased, state.limit) == (len(held), len(it.leases), it.limit)
         assert state.halt == it.halt
+        assert (state.every_ms, self.age_of(state.next_at) if state.next_at else 0) == (it.every * AGE_MS, it.next.age)
         assert (state.failures, state.refusals, state.tag) == (it.failures, it.refusals, it.tag)
         assert (state.root, state.parts, state.ramp) == (it.root, it.parts, it.ramp)
         assert (self.age_of(state.wish) if state.wish else 0) == it.wish.age
@@ -630,7 +651,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         return int(at - self.began_at) // AGE_MS
 
 
-def a_receiver(token: str, concurrency: int, halt: Halt = Halt.NONE) -> Subscriber:
+def a_receiver(token: str, concurrency: int, halt: Halt = Halt.NONE, *, every: int = 0) -> Subscriber:
     """One whose every event is a batch, and due at once."""
     return Subscriber(
         token,
@@ -640,6 +661,7 @@ def a_receiver(token: str, concurrency: int, halt: Halt = Halt.NONE) -> Subscrib
         0,
         max_events=1,
         concurrency=concurrency,
+        rate_per_s=1000 / (every * AGE_MS) if every else 0.0,
         paused=halt is Halt.PAUSED,
         disabled_at=int(halt is Halt.DISABLED),
     )
@@ -657,9 +679,13 @@ async def dropped(partition: Partition, token: str, many: int) -> int:
     return lost.batches
 
 
-async def permitted(partition: Partition, token: str, lease: str, *, limit: int, version: int) -> Permit:
+async def permitted(
+    partition: Partition, token: str, lease: str, *, limit: int, every: float = 0, version: int
+) -> Permit:
     lease_ms = LEASE_AGES * AGE_MS
-    return await receivers.take_permit(partition, token, lease=lease, limit=limit, version=version, lease_ms=lease_ms)
+    return await receivers.take_permit(
+        partition, token, lease=lease, limit=limit, every=every, version=version, lease_ms=lease_ms
+    )
 
 
 def settled(given: Given, job: DeliveryJob, settlement: Settlement) -> tuple[Done, Settled]:

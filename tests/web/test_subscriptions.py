@@ -41,6 +41,7 @@ async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(one: Topol
                 "paused": False,
                 "disabled": None,
                 "retry": None,
+                "rate_per_s": 0,
             }
         ]
 
@@ -207,6 +208,9 @@ async def test_what_is_at_the_bounds_is_taken(one: Topology):
             {"max_bytes": 16_777_216},
             {"concurrency": 1},
             {"concurrency": 100},
+            {"rate_per_s": 0},
+            {"rate_per_s": 0.5},
+            {"rate_per_s": 10_000},
             {"uuid": "x" * 255},
             {"callback": "https://mail.example/" + "x" * (2048 - 21)},
             {"callback": "https://mail.example:8443/events?a=1&b=%20"},
@@ -227,6 +231,8 @@ BAD = [
     ({"max_bytes": 16_777_217}, "from 1 to 16777216"),
     ({"concurrency": 0}, "from 1 to 100"),
     ({"concurrency": 101}, "from 1 to 100"),
+    ({"rate_per_s": -1}, "from 0 to 10000"),
+    ({"rate_per_s": 10_001}, "from 0 to 10000"),
     ({"uuid": ""}, "1 to 255"),
     ({"uuid": "a:b"}, "without a colon"),
     ({"uuid": "a b"}, "printable ASCII"),

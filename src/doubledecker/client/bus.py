@@ -104,6 +104,7 @@ class SubscriptionOptions(TypedDict, total=False):
     concurrency: int
     tier: Literal["live", "bulk"]
     retry: Mapping[str, int] | Sequence[int]
+    rate_per_s: float
 
 
 class Published(msgspec.Struct, frozen=True):

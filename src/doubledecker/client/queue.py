@@ -33,6 +33,7 @@ class QueueOptions(TypedDict, total=False):
     max: int
     max_bytes: int
     concurrency: int
+    rate_per_s: float
 
 
 class _Wire(msgspec.Struct, gc=False):

@@ -127,6 +127,7 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     last_attempted_at: int | None = None
     paused: bool = False
     disabled: "Disabled | None" = None
+    rate_per_s: float = 0.0
 
 
 class Disabled(msgspec.Struct, frozen=True):

@@ -26,13 +26,19 @@ class Permits:
         """How many this process has."""
         return len(self._held)
 
-    async def take(self, partition: Partition, *, limit: int, version: int) -> Permit:
+    async def take(self, partition: Partition, *, limit: int, every_ms: float = 0.0, version: int) -> Permit:
         """Ask for one of the permits that a partition has, for a process that knows the registry by this version."""
         unanswered = self._unanswered.setdefault(partition, [])
         lease = unanswered.pop() if unanswered else uid()
         try:
             permit = await receivers.take_permit(
-                partition, self._token, lease=lease, limit=limit, version=version, lease_ms=self._lease_ms
+                partition,
+                self._token,
+                lease=lease,
+                limit=limit,
+                every=every_ms,
+                version=version,
+                lease_ms=self._lease_ms,
             )
         except BusAway:
             unanswered.append(lease)

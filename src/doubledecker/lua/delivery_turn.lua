@@ -343,6 +343,7 @@ local function take(slot)
     local is_open = #parts > 0
     if is_open then
       it.held, it.begun = it.held + 1, it.begun + 1
+      pace(it)
       local is_probe = it.failures > 0
       if is_probe then
         it.prober, probes_max = slot, probes_max - 1
@@ -355,7 +356,7 @@ local function take(slot)
     else
       skips_left, has_skipped = skips_left - 1, true
     end
-    if it.due > 0 and it.failures == 0 and has_permit(it) then
+    if it.due > 0 and it.failures == 0 and has_permit(it) and may_begin(it) then
       it.score = it.tag
       insert_receiver(standing, it)
     elseif it.due > 0 and not is_open then

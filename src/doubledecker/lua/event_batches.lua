@@ -14,10 +14,13 @@
 
 local uids_used = 0
 
--- A receiver that is new here gets its permits with its first batch.
-local function open(token, timeout_ms, permits)
+-- A receiver that is new here gets its permits and its rate with its first batch.
+local function open(token, timeout_ms, permits, every_ms)
   local it = read_receiver(token)
-  it.limit = it.limit > 0 and it.limit or permits
+  if it.limit == 0 then
+    it.limit = permits
+    set_pace(it, every_ms)
+  end
   local bid = string.sub(plan.uids, uids_used * 20 + 1, uids_used * 20 + 20)
   uids_used = uids_used + 1
   redis.call("RPUSH", batch(bid), token, now, 0, 0)
@@ -43,7 +46,7 @@ local function close(bid, token)
 end
 
 local function append(receiver, texts)
-  local token, events_max, bytes_max, timeout_ms, permits = unpack(receiver)
+  local token, events_max, bytes_max, timeout_ms, permits, every_ms = unpack(receiver)
   local bid = redis.call("SRANDMEMBER", current(token))
   local count, bytes = 0, 0
   if bid then
@@ -57,7 +60,7 @@ local function append(receiver, texts)
       bid = nil
     end
     if not bid then
-      bid, count, bytes = open(token, timeout_ms, permits), 0, 0
+      bid, count, bytes = open(token, timeout_ms, permits, every_ms), 0, 0
     end
     local last, added = first, #texts[first]
     while last < #texts and count + last - first + 1 < events_max and bytes + added + #texts[last + 1] <= bytes_max do

@@ -10,16 +10,17 @@
 -- uses receiver_ring
 -- arg token     text  the receiver
 -- arg lease     text  a name for the permit
--- arg limit     int   how many permits the receiver has here
+-- arg bounds    pack  how many permits the receiver has here, and how far apart its calls begin
 -- arg lease_ms  int   how long the permit lasts
 -- arg wish_ms   int   how long the next free permit is left to one who found none
--- returns       {"go", failures in a row} or {"full" or "failing", ms until that may change} or {"stale" or "paused", 0}
+-- returns       {"go", failures in a row}, {"full", "failing" or "paced", ms until that may change} or {"stale" or "paused", 0}
 
 if is_stale() then
   return {"stale", 0}
 end
 local it = read_receiver(token)
-it.limit = limit
+it.limit = bounds[1]
+set_pace(it, bounds[2])
 local answer
 if it.leased > 0 and redis.call("ZSCORE", leases(token), lease) then
   redis.call("ZADD", leases(token), now + lease_ms, lease)
@@ -32,9 +33,12 @@ elseif it.held + it.leased >= (it.failures > 0 and 1 or permits(it)) then
   local first = redis.call("ZRANGE", leases(token), 0, 0, "WITHSCORES")[2]
   answer = {it.failures > 0 and "failing" or "full", first and first - now or lease_ms}
   it.wish = it.failures == 0 and it.leased < it.held and now + wish_ms or it.wish
+elseif not may_begin(it) then
+  answer = {"paced", math.ceil(it.next_at) - now}
 else
   redis.call("ZADD", leases(token), now + lease_ms, lease)
   it.leased, it.wish = it.leased + 1, 0
+  pace(it)
   it.prober = it.failures > 0 and lease or it.prober
   answer = {"go", it.failures}
 end

@@ -5,6 +5,9 @@
 -- be called only later. One that has no due job or no free permit is in none; whoever adds a job or frees a permit seats it.
 -- One that is halted, paused by its owner or disabled, is in none either, and keeps its line and its failures meanwhile.
 --
+-- One whose calls may only begin so far apart waits in `wake` until the next may. Calls that began late, as processes wake
+-- late, do not delay those after them; one that had nothing to do for a while gets none at once for it.
+--
 -- Each has a tag in virtual time, and the least tag is next in the ring; a call moves the tag on by one. Virtual time is the
 -- greatest tag that was served. A receiver that had nothing due is seated one before it: ahead of all that were served this
 -- round, and no earlier than its own last call allows. Probes and leases are no turns of the ring, and move no tag: else
@@ -33,6 +36,9 @@ local NONE = 0
 local REFUSALS_MAX = 5
 -- How much later a failing receiver is probed for each failure after the first, while too many are due; ten count at most.
 local FAILURE_MS, FAILURES_COUNTED_MAX = 60000, 10
+-- A call that began this much later than it might have counts as begun in time: so late a process may wake. Where calls begin
+-- further apart than so long, it does not matter.
+local LATE_MS_MAX, CLOSE_MS_MAX = 100, 1000
 
 local receiver_of, receivers_read = {}, {}
 local present, is_present_changed
@@ -62,7 +68,8 @@ end
 -- jobs slots were given for it, which tells one from the same once more. delivered_at: when it last took a batch, 0 if never
 -- since this is kept. wish: until when the next free permit is left to a lease that found none. halt: why nothing is sent
 -- to it. root: the batch that was refused or failed last, as it was published; parts: how many of its parts in a row. ramp:
--- how many permits it has so soon after it failed, 0 for all of them. One whose number of permits is not known, as it is new or gone, has one. `due` is how many jobs are in its line.
+-- how many permits it has so soon after it failed, 0 for all of them. every_ms: how far apart its calls begin, 0 for no
+-- bound; next_at: when the next may. One whose number of permits is not known, as it is new or gone, has one. `due` is how many jobs are in its line.
 local function known(token, packed)
   local v = packed and cmsgpack.unpack(packed) or {0, 0, 0, 0, 0, 0, 0, "", 0, NOWHERE, 0, 0, 0}
   local it = {
@@ -70,6 +77,7 @@ local function known(token, packed)
     refusals = v[7], prober = v[8], failing_since = v[9], seat = v[10], begun = v[11],
     delivered_at = v[12], wish = v[13], halt = v[14] or NONE,
     root = v[15] or "", parts = v[16] or 0, ramp = v[17] or 0,
+    every_ms = v[18] or 0, next_at = v[19] or 0,
     due = redis.call("LLEN", line(token)),
   }
   it.score = it.seat == RING and it.tag or it.seat == PROBES and probe_score(it)
@@ -136,6 +144,25 @@ local function has_permit(it)
   return it.held + it.leased + (it.wish > now and 1 or 0) < permits(it)
 end
 
+-- Whether its rate allows a call.
+local function may_begin(it)
+  return it.next_at <= now
+end
+
+-- A call to it begins.
+local function pace(it)
+  if it.every_ms > 0 then
+    local is_in_time = it.every_ms <= CLOSE_MS_MAX and now - it.next_at < LATE_MS_MAX
+    it.next_at = (is_in_time and it.next_at or now) + it.every_ms
+  end
+end
+
+-- Its calls begin so far apart from now on.
+local function set_pace(it, every_ms)
+  it.next_at = math.min(it.next_at, now + every_ms)
+  it.every_ms = every_ms
+end
+
 -- Where a receiver belongs, and its score there; in the ring that is its tag.
 local function seat_of(it)
   if it.due == 0 or it.halt ~= NONE then
@@ -150,15 +177,16 @@ local function seat_of(it)
     return ends_at < math.huge and WAKE or NOWHERE, ends_at
   end
   if it.failures == 0 then
-    return RING
+    return may_begin(it) and RING or WAKE, math.ceil(it.next_at)
   end
   if it.prober ~= "" then
     -- A slot's probe ends with its call. A lease may just end.
     local ends_at = it.leased > 0 and redis.call("ZSCORE", leases(it.token), it.prober)
     return ends_at and WAKE or NOWHERE, ends_at and tonumber(ends_at)
   end
-  if it.retry_at > now then
-    return WAKE, it.retry_at
+  local next_at = math.max(it.retry_at, math.ceil(it.next_at))
+  if next_at > now then
+    return WAKE, next_at
   end
   return PROBES, probe_score(it)
 end
@@ -219,7 +247,7 @@ local function save_receivers()
       words[#words + 1] = it.token
       words[#words + 1] = cmsgpack.pack({
         it.tag, it.limit, it.held, it.leased, it.failures, it.retry_at, it.refusals, it.prober, it.failing_since, it.seat,
-        it.begun, it.delivered_at, it.wish, it.halt, it.root, it.parts, it.ramp,
+        it.begun, it.delivered_at, it.wish, it.halt, it.root, it.parts, it.ramp, it.every_ms, it.next_at,
       })
     else
       redis.call("HDEL", receivers, it.token)

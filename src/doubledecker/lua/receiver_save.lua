@@ -4,16 +4,18 @@
 -- uses job_bell
 -- uses receiver_ring
 -- uses receiver_notices
--- arg limits  pack  receiver, permits, 1 if it begins anew, as one at another address that has not failed yet, its halt, …
+-- arg limits  pack  receiver, permits, 1 if it begins anew, as one at another address that has not failed yet, its halt, how
+--                   far apart its calls begin, …
 -- returns     1, or 0 when the registry has changed since
 
 if is_stale() then
   return 0
 end
-for i = 1, #limits, 4 do
+for i = 1, #limits, 5 do
   local it = read_receiver(limits[i])
   notice_halt(it, limits[i + 3])
   it.limit, it.halt = limits[i + 1], limits[i + 3]
+  set_pace(it, limits[i + 4])
   if limits[i + 2] == 1 then
     begin_anew(it)
   end

@@ -21,6 +21,7 @@ end
 redis.call("DEL", current, line(of_token))
 local it = read_receiver(of_token)
 it.limit, it.halt = 0, NONE
+set_pace(it, 0)
 begin_anew(it)
 save_receivers()
 if redis.call("EXISTS", token_index(of_token)) == 0 then

@@ -60,6 +60,7 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
     max_bytes: int = 1_048_576
     concurrency: int = 4
     retry: RetryPolicy | None = None
+    rate_per_s: float = 0.0
     # What routes and receivers change, and PUT keeps: its callback is paused, or has answered 410.
     paused: bool = False
     disabled_at: int = 0
@@ -100,6 +101,7 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
             max_bytes=self.max_bytes,
             concurrency=self.concurrency,
             retry=self.retry,
+            rate_per_s=self.rate_per_s,
             paused=self.paused,
             disabled_at=self.disabled_at,
             disabled_why=self.disabled_why,
@@ -205,6 +207,7 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard
         max_bytes=asked.max_bytes,
         concurrency=asked.concurrency,
         retry=None if asked.retry is None else retries.policy(asked.retry),
+        rate_per_s=asked.rate_per_s or 0.0,
         refuse_clients=None if asked.refuse_clients is None else _refuse_clients(asked.refuse_clients),
     )
 

@@ -22,6 +22,7 @@ TIMEOUT_MS_MAX = 3_600_000
 EVENTS_MAX = 10_000
 BYTES_MAX = 16_777_216
 CONCURRENCY_MAX = 100
+RATE_MAX = 10_000.0
 # A request's, whatever `client_subscriptions_max` is: some 20 ms of the server's time.
 TOPICS_MAX = 10_000
 # Who delivers: workers, batch by batch as events come; or the pipeline, from the lake.
@@ -54,6 +55,8 @@ class Subscriber:
     concurrency: int = 4
     tier: str = "live"
     retry: RetryPolicy | None = None
+    # Calls, whatever they carry; 0 is no bound.
+    rate_per_s: float = 0.0
     # The registry's version that it came with, as the store sets it.
     since: int = 0
     # Its owner has paused it; it has answered 410, since when it is disabled, and what it answered.
@@ -98,6 +101,7 @@ TimeoutMs = Annotated[int, between(0, TIMEOUT_MS_MAX, "Milliseconds a batch wait
 EventsMax = Annotated[int, between(1, EVENTS_MAX, "Events in a batch")]
 BytesMax = Annotated[int, between(1, BYTES_MAX, "Bytes in a batch")]
 Concurrency = Annotated[int, between(1, CONCURRENCY_MAX, "Deliveries at the same time")]
+RatePerS = Annotated[float, between(0, RATE_MAX, "Deliveries that begin in a second; 0 is no bound")]
 Tier = Annotated[str, one_of(TIERS, "Who delivers: workers, or the Spark pipeline in bulk")]
 
 
@@ -105,6 +109,7 @@ class ReceiverWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What a subscriber and a queue with a callback may both ask for; absent or null keeps the former value."""
 
     retry: Retry | None = None
+    rate_per_s: RatePerS | None = None
 
 
 class Subscription(ReceiverWanted, forbid_unknown_fields=True):
@@ -185,6 +190,7 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
         concurrency=asked.concurrency or start.concurrency,
         tier=asked.tier or start.tier,
         retry=start.retry if asked.retry is None else retries.policy(asked.retry),
+        rate_per_s=start.rate_per_s if asked.rate_per_s is None else asked.rate_per_s,
         paused=start.paused,
     )
 

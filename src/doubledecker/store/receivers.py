@@ -20,6 +20,8 @@ _SAVE, _TAKE = load("receiver_save"), load("permit_take")
 _RENEW, _SETTLE = load("permit_renew"), load("permit_settle")
 # Receivers written in one call.
 _PAGE = 500
+# Words about each of them.
+_BOUNDS = 5
 # Those who wait for a permit ask twenty times a second; two of these may be late.
 WISH_MS = 150
 # A caller whose replies get lost settles again within some seconds.
@@ -33,6 +35,8 @@ class Answer(Enum):
     STALE = "stale"
     # Paused, or disabled.
     PAUSED = "paused"
+    # As many calls began of late as its rate allows.
+    PACED = "paced"
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ class ReceiverRecord(msgspec.Struct, frozen=True, array_like=True):
     root: str = ""
     parts: int = 0
     ramp: int = 0
+    every_ms: float = 0
+    next_at: float = 0
 
     @property
     def calls(self) -> int:
@@ -79,6 +85,13 @@ def permits(concurrency: int, partition: Partition) -> int:
     return max(1, concurrency // partition.count + (partition.index < concurrency % partition.count))
 
 
+def every_ms(receiver: Subscriber, partition: Partition) -> float:
+    """How far apart a partition's calls to a receiver begin, 0 for no bound: each has an equal share of the rate."""
+    # A queue's receiver is called by the permits of one partition.
+    shares = partition.count if receiver.owner is None else 1
+    return 1000 * shares / receiver.rate_per_s if receiver.rate_per_s else 0
+
+
 async def save(
     partition: Partition, token: str, known: Subscriber | None, *, version: int, is_anew: bool = False
 ) -> bool:
@@ -87,9 +100,8 @@ async def save(
     One that begins anew, as at another address, has not failed yet. One that the registry has not is kept until the
     last call to it has ended: it may be back before, with permits anew.
     """
-    limit = permits(known.concurrency, partition) if known else 0
-    halt = known.halt if known else Halt.NONE
-    limits: list[Packable] = [token, limit, int(is_anew or known is None), halt]
+    limit, halt, every = _bounds(known, partition) if known else (0, Halt.NONE, 0)
+    limits: list[Packable] = [token, limit, int(is_anew or known is None), halt, every]
     return await partition.run(_SAVE, limits=limits, version=version) == 1
 
 
@@ -97,12 +109,17 @@ async def reconcile(partition: Partition, whom: Mapping[str, Subscriber], *, ver
     """Keep how many permits receivers have and who is halted, where that differs; unless the registry has changed."""
     limits: list[Packable] = []
     for token, state in (await states(partition, list(whom))).items():
-        limit, halt = permits(whom[token].concurrency, partition), whom[token].halt
+        limit, halt, every = _bounds(whom[token], partition)
         # One that has none here yet gets them with its first batch.
-        if 0 < state.limit != limit or state.halt != halt:
-            limits += [token, limit, 0, halt]
-    for first in range(0, len(limits), 4 * _PAGE):
-        await partition.run(_SAVE, limits=limits[first : first + 4 * _PAGE], version=version)
+        if (state.limit > 0 and (state.limit, state.every_ms) != (limit, every)) or state.halt != halt:
+            limits += [token, limit, 0, halt, every]
+    for first in range(0, len(limits), _BOUNDS * _PAGE):
+        await partition.run(_SAVE, limits=limits[first : first + _BOUNDS * _PAGE], version=version)
+
+
+def _bounds(known: Subscriber, partition: Partition) -> tuple[int, Halt, float]:
+    """How many permits a receiver has in a partition, why it has none, and how far apart calls begin."""
+    return permits(known.concurrency, partition), known.halt, every_ms(known, partition)
 
 
 async def states(partition: Partition, tokens: Sequence[str]) -> dict[str, ReceiverRecord]:
@@ -116,11 +133,17 @@ async def states(partition: Partition, tokens: Sequence[str]) -> dict[str, Recei
 
 
 async def take_permit(
-    partition: Partition, token: str, *, lease: str, limit: int, version: int, lease_ms: int
+    partition: Partition, token: str, *, lease: str, limit: int, every: float = 0, version: int, lease_ms: int
 ) -> Permit:
     """Ask for a permit to call a receiver that is as the registry of this version says."""
     reply = await partition.run(
-        _TAKE, token=token, lease=lease, version=version, limit=limit, lease_ms=lease_ms, wish_ms=WISH_MS
+        _TAKE,
+        token=token,
+        lease=lease,
+        version=version,
+        bounds=[limit, every],
+        lease_ms=lease_ms,
+        wish_ms=WISH_MS,
     )
     word, number = cast("tuple[bytes, int]", reply)
     answer = Answer(word.decode())

@@ -224,4 +224,5 @@ def _receiver(partition: Partition, subscriber: Subscriber) -> Packable:
         subscriber.max_bytes,
         subscriber.timeout_ms,
         receivers.permits(subscriber.concurrency, partition),
+        receivers.every_ms(subscriber, partition),
     ]

@@ -55,7 +55,7 @@ EXAMPLES: dict[str, list[object]] = {
         {"topics": [], "callback": _CALLBACK, "max": 100, "max_bytes": 65536, "concurrency": 2},
         {"topics": ["orders"], "callback": "https://warehouse.example/events", "max": 10000, "tier": "bulk"},
         {"topics": ["orders"], "callback": _CALLBACK, "retry": {"attempts_max": 10, "age_max_s": 86400}},
-        {"topics": ["orders"], "callback": _CALLBACK, "retry": [1000, 60000, 3600000]},
+        {"topics": ["orders"], "callback": _CALLBACK, "retry": [1000, 60000, 3600000], "rate_per_s": 20},
     ],
     "Subscriber": [
         {
@@ -77,6 +77,7 @@ EXAMPLES: dict[str, list[object]] = {
             "paused": False,
             "disabled": None,
             "retry": None,
+            "rate_per_s": 0,
         }
     ],
     "ReceiverState": [

@@ -20,7 +20,7 @@ from doubledecker.model.queue import (
 )
 from doubledecker.model.retry import Retry
 from doubledecker.model.schema import Count, Shape
-from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, TimeoutMs
+from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, RatePerS, TimeoutMs
 from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.queues.call_batching import Pull
 from doubledecker.queues.view import FacetShare, QueueOverview
@@ -62,6 +62,7 @@ class QueueDefined(Shape, kw_only=True):
     paused: Paused | UnsetType = UNSET
     disabled: DisabledSince | UnsetType = UNSET
     retry: Retry | UnsetType | None = UNSET
+    rate_per_s: RatePerS | UnsetType = UNSET
 
 
 class QueueListed(QueueDefined, kw_only=True):
@@ -232,6 +233,7 @@ def _defined(queue: RegisteredQueue, caller: Caller) -> dict[str, Any]:
         "paused": queue.paused,
         "disabled": shapes.disabled(queue.receiver),
         "retry": queue.retry.shown if queue.retry else None,
+        "rate_per_s": queue.rate_per_s,
     }
 
 

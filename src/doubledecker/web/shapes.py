@@ -10,7 +10,7 @@ from doubledecker.bus.overview import SubscriberView
 from doubledecker.model.event import TopicName
 from doubledecker.model.retry import Retry
 from doubledecker.model.schema import Count, Shape, one_of
-from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, Subscriber, Tier, TimeoutMs
+from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, RatePerS, Subscriber, Tier, TimeoutMs
 from doubledecker.model.token import Caller, Token, TokenName
 
 OwnUuid = Annotated[str, Meta(description="The user name that deliveries carry; shown to its owner alone")]
@@ -128,6 +128,7 @@ class SubscriberAnswer(Shape, kw_only=True):
     paused: Paused
     disabled: DisabledSince
     retry: Retry | None
+    rate_per_s: RatePerS
 
 
 def token(listed: Token) -> TokenListed:
@@ -158,6 +159,7 @@ def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberA
         paused=listed.paused,
         disabled=disabled(listed),
         retry=listed.retry.shown if listed.retry else None,
+        rate_per_s=listed.rate_per_s,
     )
 
 

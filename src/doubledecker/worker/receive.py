@@ -27,6 +27,7 @@ from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway, OutOfDescriptors
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.queues.ring import Bell, Rings
+from doubledecker.store import receivers
 from doubledecker.store.queues import LeasedMessage, QueueMessage
 from doubledecker.store.receivers import Answer, Permit
 from doubledecker.worker.push import Pusher, Slot
@@ -37,6 +38,8 @@ _SLEEP_S_MAX = 2.0
 _FAILING_S_MAX = 10.0
 # How often a permit is asked for that another process has; one of our own that becomes free is noticed at once.
 _PERMIT_S = 0.05
+# What was pulled already is kept in hand while the receiver's rate has it wait, but for no longer than this.
+_PACED_MS_MAX = 1_000
 # Messages that trickle in are taken a few at a time rather than one by one.
 _GAP_S = 0.005
 _PAUSE_S = 0.5
@@ -138,13 +141,16 @@ class Receive:
             return Permit(Answer.FAILING, "", wait_ms=round(_PAUSE_S * 1000))
         # Refused if there was a change that this process has not heard of.
         version = self._registry.snapshot.version
-        return await self._permits.take(self._keeper, limit=self._queue.concurrency, version=version)
+        every_ms = receivers.every_ms(self._queue.receiver, self._keeper)
+        return await self._permits.take(self._keeper, limit=self._queue.concurrency, every_ms=every_ms, version=version)
 
     async def _stand_back(self, permit: Permit) -> float:
         if permit.answer is Answer.FULL:
             # Our own calls tell when they end; others' have to be asked for.
             is_ours = self._permits.count >= self._queue.concurrency
             return _SLEEP_S_MAX if is_ours else min(_PERMIT_S, permit.wait_ms / 1000)
+        if permit.answer is Answer.PACED and permit.wait_ms <= _PACED_MS_MAX:
+            return permit.wait_ms / 1000
         self._is_failing = self._is_failing or permit.answer is Answer.FAILING
         await self._release_carried()
         if permit.answer is Answer.PAUSED:

@@ -44,12 +44,13 @@ def queue() -> None:
     multiple=True,
     help="A further client whose events it may refuse, besides its owner; root alone may say so",
 )
-@click.option("--callback", metavar="URL", help="Where its messages are pushed; the next five are for this alone")
+@click.option("--callback", metavar="URL", help="Where its messages are pushed; the next six are for this alone")
 @click.option("--uuid", metavar="TEXT", help="The user name that deliveries carry; a random one if left out")
 @click.option("--max", "max", type=int, help="How many messages are pushed together at most")
 @click.option("--max-bytes", type=int, help="How many bytes of them")
 @click.option("--timeout", type=int, help="How many milliseconds the first of them waits for others")
 @click.option("--concurrency", type=int, help="How many calls to the receiver at a time")
+@click.option("--rate-per-s", type=float, help="How many calls to it begin in a second; 0 for no bound")
 @options.as_caller
 def register(
     name: str,
@@ -57,7 +58,7 @@ def register(
     bus: str | None,
     data: Path | None,
     secret: str | None,
-    **asked: str | int | tuple[str, ...] | None,
+    **asked: str | float | tuple[str, ...] | None,
 ) -> None:
     """Create or replace a queue of the events that match a PATTERN.
 

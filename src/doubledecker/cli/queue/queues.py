@@ -71,7 +71,7 @@ class QueueCalls:
         self._bus = bus
 
     def register(
-        self, name: str, patterns: Sequence[str], asked: Mapping[str, str | int | tuple[str, ...] | None]
+        self, name: str, patterns: Sequence[str], asked: Mapping[str, str | float | tuple[str, ...] | None]
     ) -> None:
         """Create or replace a queue."""
         given = {field: value for field, value in asked.items() if value not in {None, ()}}

@@ -94,6 +94,7 @@ class Poster:
         self._lease_s = posting.settings.watch_lease_s
         self._permits = Permits(posting.subscriber.token, lease_ms=round(self._lease_s * 1000))
         self._limits = [receivers.permits(posting.subscriber.concurrency, partition) for partition in bus.all]
+        self._every_ms = [receivers.every_ms(posting.subscriber, partition) for partition in bus.all]
         # As many lines as have permits ask Redis for one; the others wait here, where it costs nothing.
         self._doors = [asyncio.Semaphore(limit) for limit in self._limits]
         # None until the registry was looked at.
@@ -203,7 +204,8 @@ class Poster:
 
     async def _take_permit(self, partition: Partition) -> Permit | None:
         """Get a permit to call the receiver; None when the round is over before there is one."""
-        take = partial(self._permits.take, partition, limit=self._limits[partition.index])
+        at = partition.index
+        take = partial(self._permits.take, partition, limit=self._limits[at], every_ms=self._every_ms[at])
         while not self._why_over:
             if self._version is None:
                 await self._look()
