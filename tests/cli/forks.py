@@ -6,6 +6,7 @@ from the environment at its start has no effect; a command that needs that is st
 
 import multiprocessing
 import os
+import pkgutil
 import subprocess
 import sys
 import tempfile
@@ -13,12 +14,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from doubledecker import cli
+
 _START = multiprocessing.get_context("forkserver")
-_IMPORTED = [
-    *("board", "clients", "demo", "errands", "live", "pipeline", "processes"),
-    *("queues", "rehearse", "status", "tail", "up"),
-]
-_START.set_forkserver_preload(["__main__", *(f"doubledecker.cli.{name}" for name in _IMPORTED)])
+# The server passes over a module that it cannot find, so they are found rather than named.
+_IMPORTED = [module.name for module in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}.")]
+_START.set_forkserver_preload(["__main__", *_IMPORTED])
 
 
 def run(
