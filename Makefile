@@ -4,6 +4,7 @@ BIN := .venv/bin
 # As pip does, uv trusts the certificates that the system trusts: behind a proxy of one's own there are no others.
 export UV_SYSTEM_CERTS ?= true
 # Tests run side by side; two at least, so that isolation is always put to the test. Who is done takes over from others.
+# More of them than cores, as tests often wait; the slow ones, each of which may run a JVM, half as many more.
 JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); [ $$n -gt 2 ] && echo $$n || echo 2)
 
 .PHONY: help setup demo test test-fast check bench plots format lock clean
@@ -38,8 +39,12 @@ setup: .venv/.dev
 demo: setup
 	$(BIN)/doubledecker up --data .demo
 
-test: check
-	$(BIN)/pytest -n $(JOBS) --dist worksteal
+# Classes that the JVMs of the tests share; without the file, each reads its own.
+.venv/spark-classes.jsa: .venv/.dev tests/spark_classes.py
+	$(BIN)/python tests/spark_classes.py $@
+
+test: check .venv/spark-classes.jsa
+	$(BIN)/pytest -n $$(($(JOBS) * 3 / 2)) --dist worksteal
 
 test-fast: setup
 	$(BIN)/pytest -n $$((2 * $(JOBS))) --dist worksteal -m "not slow"

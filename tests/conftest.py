@@ -33,7 +33,13 @@ if sys.dont_write_bytecode:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # A JVM of a test lives for too short a time to earn back what optimising its code costs: half of its time.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+_CHEAP_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# What `spark_classes.py` makes, or empty; a JVM that it does not fit goes without, and need not say so.
+_CLASSES = Path(sys.prefix) / "spark-classes.jsa"
+_SHARED = f" -XX:SharedArchiveFile={_CLASSES} -Xlog:disable" if _CLASSES.exists() and _CLASSES.stat().st_size else ""
+os.environ.setdefault("SPARK_SUBMIT_OPTS", _CHEAP_JVM + _SHARED)
+for _program in ("SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(_program, _CHEAP_JVM)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -34,7 +34,7 @@ from doubledecker.pipeline.sources.streaming import StreamingSource
 from doubledecker.pipeline.spark_format import connector
 from doubledecker.store import bulk, subscribers
 from errands import ROOT
-from spark_cluster import SparkCluster
+from spark_cluster import EXECUTOR_CONF, SparkCluster
 
 ROWS = 400
 
@@ -141,7 +141,7 @@ def main(master: str, workers: str, url: str, partitions: str, folder: str) -> N
     patient = {
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.cores.max": "4",
-        "spark.executor.memory": "512m",
+        **EXECUTOR_CONF,
     }
     spark = open_session(SessionPlan(master=master, more=patient))
     connector.register(spark)

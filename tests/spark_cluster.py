@@ -26,6 +26,11 @@ from doubledecker.store.embedded import free_port
 HOME = Path(pyspark.__file__).parent
 # Enough for one task at a time, with its Python.
 MEMORY = "1g"
+# As the other JVMs of the tests (conftest.py): executors have their options by Spark's own settings.
+EXECUTOR_CONF = {
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": os.environ.get("SPARK_DAEMON_JAVA_OPTS", ""),
+}
 START_S_MAX = 240.0
 _RUN = re.compile(r"Running task \S+ in stage \S+ \(TID (\d+)\)")
 

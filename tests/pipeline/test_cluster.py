@@ -5,10 +5,12 @@ import json
 import os
 import sys
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import pytest_asyncio
 from deltalake import DeltaTable
 
 from cli.commands import run
@@ -18,11 +20,18 @@ from doubledecker.store import die_with_parent
 from doubledecker.store.scripts import all_names
 from feed import Feed, a_feed
 from receiver import Receiver
-from spark_cluster import HOME, SparkCluster, a_spark_cluster
+from spark_cluster import EXECUTOR_CONF, HOME, SparkCluster, a_spark_cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TESTS = Path(__file__).parent.parent
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SparkCluster]:
+    """One for both tests, which use it one after the other."""
+    async with a_spark_cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
 
 
 async def drive(cluster: SparkCluster, command: list[str], folder: Path, **more: str) -> str:
@@ -38,11 +47,11 @@ async def drive(cluster: SparkCluster, command: list[str], folder: Path, **more:
     return printed.decode()
 
 
-async def test_each_part_of_the_pipeline_runs_on_both_workers(one: Topology, tmp_path: Path):
+async def test_each_part_of_the_pipeline_runs_on_both_workers(one: Topology, cluster: SparkCluster, tmp_path: Path):
     topology = Topology("three", one.url, 3, one.node_urls)
-    async with Receiver() as mail, a_spark_cluster(tmp_path) as cluster, a_feed(topology) as feed:
+    async with Receiver() as mail, a_feed(topology) as feed:
         await feed.bus.registry.subscribe(feed.publisher, Subscription([], mail.url, max=10))
-        words = [cluster.url, str(tmp_path), topology.url, "3", str(tmp_path)]
+        words = [cluster.url, str(cluster.folder), topology.url, "3", str(tmp_path)]
         path = os.pathsep.join([str(TESTS), *(part for part in sys.path if part)])
         printed = await drive(
             cluster, [sys.executable, str(TESTS / "on_cluster.py"), *words], tmp_path, PYTHONPATH=path
@@ -76,16 +85,18 @@ async def submit(cluster: SparkCluster, feed: Feed, folder: Path) -> None:
         "DOUBLEDECKER_LAKE": str(folder / "lake"),
     }
     program = str(HOME / "bin" / words[0])
-    sizes = ["--conf", "spark.executor.memory=512m", "--conf", "spark.ui.enabled=false"]
+    conf = EXECUTOR_CONF | {"spark.ui.enabled": "false"}
+    sizes = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     await drive(cluster, [program, *sizes, *words[1:], "--once"], folder, **settings)
 
 
-async def test_spark_submit_runs_the_pipeline_from_its_package(one: Topology, tmp_path: Path):
+async def test_spark_submit_runs_the_pipeline_from_its_package(one: Topology, cluster: SparkCluster, tmp_path: Path):
     topology = Topology("three", one.url, 3, one.node_urls)
-    async with a_spark_cluster(tmp_path) as cluster, a_feed(topology) as feed:
+    before = cluster.tasks()
+    async with a_feed(topology) as feed:
         await feed.publish(600)
         await submit(cluster, feed, tmp_path)
-        took_part = cluster.took_part(dict.fromkeys(cluster.workers, 0))
+        took_part = cluster.took_part(before)
     rows = pa.table(DeltaTable(tmp_path / "lake" / "events").scan())["id"].to_pylist()
 
     assert sorted(rows) == feed.ids
