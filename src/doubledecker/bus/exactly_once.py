@@ -15,9 +15,9 @@ from itertools import islice
 
 import msgspec
 
-from doubledecker.bus.commit import Group
 from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier
+from doubledecker.bus.publish import Group
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import (

@@ -16,10 +16,10 @@ from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
-from doubledecker.bus.commit import Group
 from doubledecker.bus.exactly_once import persist
 from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier
+from doubledecker.bus.publish import Group
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import JournalFull, NotFound
 from doubledecker.model.event import AcceptedEvent, encode
