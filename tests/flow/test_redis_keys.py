@@ -32,6 +32,7 @@ from doubledecker.store import (
     events,
     jobs,
     journal,
+    losses,
     pipeline,
     pipeline_jobs,
     quotas,
@@ -261,11 +262,19 @@ async def fill(bus: TestBus, good: Receiver, bad: Receiver, stuck: Receiver) -> 
         await partition.write(
             "RPUSH", partition.key(f"fanout:{uid()}"), msgspec.json.encode(an_event()), "gone-01234567"
         )
+    await lose_some(bus)
     await publish_with_key(bus, publisher)
     await ask_with_digest(bus, "publisher", publisher)
     await unsubscribe(bus, gone)
     await use_queues(bus, publisher)
     await quotas.enter(bus.partitions.home, "listener-00000000", "stream", most=0)
+
+
+async def lose_some(bus: TestBus) -> None:
+    """A subscriber for which more waits than it lets wait."""
+    [token] = [row["subscriber"] for row in await bus.get("/subscribers") if row["subscriber"].startswith("stuck-")]
+    for partition in bus.partitions.all:
+        await losses.drop_oldest(partition, token, bytes_enough=1, created_max=None)
 
 
 async def ask_for_errands(bus: TestBus) -> None:

@@ -18,10 +18,11 @@ from doubledecker.model.job import Job as AuxJob
 from doubledecker.model.routing import Route
 from doubledecker.model.settlement import DELIVERED, FIRST, GONE, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, deliveries, events, journal, registry, subscribers, write_plan
+from doubledecker.store import batches, deliveries, events, journal, losses, registry, subscribers, write_plan
 from doubledecker.store.batches import Lost
 from doubledecker.store.deliveries import DeliveryJob, OpenedBatch, Settled
 from doubledecker.store.events import Accepted, PublishLimits
+from doubledecker.store.losses import Dropped
 from doubledecker.store.partitions import Partition
 from doubledecker.store.write_plan import Offer
 from laws.world import AGE_MS, World, a_world, hold_law, law, pairs, strings
@@ -115,6 +116,8 @@ class Model:
     late: list[DeliveryJob] = field(default_factory=list)
     journal: dict[str, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     attempts: int = 0
+    # Calls that dropped something beyond a bound; each is an entry of the attempts' journal.
+    overflows: int = 0
     published: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     added: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     seen: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -368,6 +371,23 @@ class BatchesMachine(RuleBasedStateMachine):
         )
         assert [lost] == (model.drop(gone) or [Lost(token, 0, 0, 0)])
 
+    @rule(index=some_partition, token=st.sampled_from(list(BY_TOKEN)), bytes_enough=st.sampled_from([1, 50, 50, 2**53]))
+    def lose_what_is_beyond_a_bound(self, index: int, token: str, bytes_enough: int) -> None:
+        """The oldest of what waits; a batch that is under way, or still takes events, stays."""
+        model = self.at(index)
+        under_way = {job.held[:20] for job in model.held.values()}
+        gone: list[Kept] = []
+        its_own = [kept for kept in model.batches if kept.token == token and not (kept.is_retired or kept.is_current)]
+        for kept in sorted(its_own, key=lambda kept: (kept.created_at, kept.bid)):
+            if kept.bid not in under_way and sum(each.size for each in gone) < bytes_enough:
+                gone.append(kept)
+        dropped = self.world.run(
+            losses.drop_oldest(model.partition, token, bytes_enough=bytes_enough, created_max=None)
+        )
+        [lost] = model.drop(gone) or [Lost(token, 0, 0, 0)]
+        assert dropped == Dropped(lost.batches, lost.events, lost.bytes)
+        model.overflows += bool(gone)
+
     @rule(index=some_partition, token=st.sampled_from(list(BY_TOKEN)))
     def retire(self, index: int, token: str) -> None:
         """A subscriber goes, and what waits for it is set aside; what comes later is another subscription's."""
@@ -484,7 +504,7 @@ class BatchesMachine(RuleBasedStateMachine):
             ["HGETALL", "journal"],
             ["XRANGE", "journal:events", "-", "+"],
             ["HGETALL", "counters"],
-            ["XLEN", "journal:attempts"],
+            ["XRANGE", "journal:attempts", "-", "+"],
         )
         topics = self.world.ask(model.partition, *(["HGET", f"topic:{name}", "counter"] for name in TOPICS))
         found: dict[str, list[bytes]] = defaultdict(list)
@@ -495,8 +515,9 @@ class BatchesMachine(RuleBasedStateMachine):
                 size += len(publisher) + len(lines)
         assert found == model.journal
         assert pairs(state).get(b"events_bytes", 0) == size
-        assert pairs(state).get(b"attempts_bytes", 0) == model.attempts * len(ATTEMPT)
-        assert attempts == model.attempts
+        assert pairs(state).get(b"attempts_bytes", 0) == sum(len(text) for _, (_, text) in attempts)
+        assert [text for _, (_, text) in attempts].count(ATTEMPT.encode()) == model.attempts
+        assert len(attempts) == model.attempts + model.overflows
         numbers = pairs(counters)
         assert numbers.get(b"delivery.batches", 0) == model.attempts
         for name, counted in zip(TOPICS, topics, strict=True):

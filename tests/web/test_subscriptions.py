@@ -42,6 +42,8 @@ async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(one: Topol
                 "disabled": None,
                 "retry": None,
                 "rate_per_s": 0,
+                "backlog_max_bytes": 0,
+                "dropped": None,
             }
         ]
 

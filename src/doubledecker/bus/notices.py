@@ -13,7 +13,7 @@ import msgspec
 from doubledecker import log
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway
-from doubledecker.model import reserved
+from doubledecker.model import replay, reserved
 from doubledecker.model.event import AcceptedEvent, encode
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscriber
@@ -29,6 +29,7 @@ _COUNT = 50
 # The registry would have to change this often while one call is made.
 _TRIES_MAX = 20
 DISABLED = "receiver.disabled"
+DROPPING = "receiver.dropping"
 
 _log = log.get("notices")
 
@@ -47,6 +48,7 @@ class NoticeData(msgspec.Struct, frozen=True, omit_defaults=True):
     since: int = 0
     reason: str = ""
     status: int = 0
+    remedy: str = ""
 
 
 class NoticeWriter:
@@ -104,6 +106,7 @@ class NoticeWriter:
             since=since,
             reason=reason,
             status=int(status) if status.isdecimal() else 0,
+            remedy=_remedy(notice, found),
         )
         _log.info("receiver.notified", type=notice.type, receiver=notice.receiver, owner=data.owner)
         id_ = repeatable_event_id("notice", mark, notice.receiver)
@@ -116,3 +119,10 @@ class NoticeWriter:
             return self._registry.snapshot.subscribers.get(name), name
         queue = self._registry.snapshot.queues.get(name[1:])
         return queue, queue.owner if queue else ""
+
+
+def _remedy(notice: PendingNotice, found: Subscriber | RegisteredQueue) -> str:
+    """How the owner gets back what is lost, where something is."""
+    if notice.type != DROPPING or not isinstance(found, Subscriber):
+        return ""
+    return f"once it has caught up: {replay.command(notice.receiver, found.topics, from_ms=notice.since)}"

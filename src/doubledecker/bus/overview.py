@@ -10,7 +10,20 @@ from typing import TypeVar
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.telemetry import counter
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, bulk, counters, jobs, journal, memory, pipeline, processes, queues, subscribers
+from doubledecker.store import (
+    batches,
+    bulk,
+    counters,
+    jobs,
+    journal,
+    losses,
+    memory,
+    pipeline,
+    processes,
+    queues,
+    subscribers,
+)
+from doubledecker.store.losses import Loss
 from doubledecker.store.memory import MemoryState, MemoryUsage, State
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.subscribers import Condition
@@ -37,6 +50,7 @@ class SubscriberView:
     batches: int
     sent: int
     oldest_at: int | None
+    lost: Loss | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +153,7 @@ async def look_at(partitions: Partitions, known: list[Subscriber]) -> list[Subsc
     waiting: Sum[str] = Sum()
     sent: Sum[str] = Sum()
     oldest: dict[str, int] = {}
+    lost: dict[str, list[Loss]] = {}
     for partition in partitions.all:
         event_gauges, batch_gauges = await batches.gauges_of(partition, tokens)
         events.update(event_gauges)
@@ -147,6 +162,8 @@ async def look_at(partitions: Partitions, known: list[Subscriber]) -> list[Subsc
         sent.update(await counters.read_some(partition, list(map(_delivered, tokens))))
         for token, at in (await batches.oldest_by_token(partition, tokens)).items():
             oldest[token] = min(at, oldest.get(token, at))
+        for token, found in (await losses.of_subscribers(partition, tokens)).items():
+            lost[token] = [*lost.get(token, ()), *found]
     for token, backlog in (await bulk.backlogs(partitions)).items():
         events[token] += backlog.events
         if backlog.oldest_at is not None:
@@ -159,6 +176,7 @@ async def look_at(partitions: Partitions, known: list[Subscriber]) -> list[Subsc
             batches=waiting[subscriber.token],
             sent=sent[_delivered(subscriber.token)],
             oldest_at=oldest.get(subscriber.token),
+            lost=losses.total(lost.get(subscriber.token, ())),
         )
         for subscriber in known
     ]

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import click
+import msgspec
 
 from doubledecker import clock
 from doubledecker.assembly import build
@@ -21,7 +22,9 @@ from doubledecker.bus.overview import Overview, ServerMemory, SubscriberView
 from doubledecker.bus.usage import QuotaUsage, Use
 from doubledecker.cli import folder, words
 from doubledecker.errors import BusAway
+from doubledecker.model import replay
 from doubledecker.store import partitions, processes
+from doubledecker.store.losses import Loss
 
 # What a series of overviews tells: rates, latency quantiles and sparklines. Pure, so that a test needs no bus.
 
@@ -164,6 +167,9 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     words.show(["client", *_BOUNDS.values()], [_bounds_row(seen), *map(_use_row, _nearest(seen))])
     if not view.subscribers:
         click.echo("There are no subscribers; a client makes one with POST /subscription", err=True)
+    for each in view.subscribers:
+        if each.lost:
+            click.echo(_lost(each, each.lost), err=True)
     if view.memory_state != "ok":
         means = overview.MEMORY_MEANS[view.memory_state]
         click.echo(f"Memory is {view.memory_state}: {means}; docs/operations.md has the order", err=True)
@@ -224,8 +230,8 @@ def _memory(server: ServerMemory) -> str:
 
 
 def _dropped(view: Overview) -> int:
-    """Events that were dropped because memory was short, or a queue full."""
-    return view.total("events.autodropped") + view.total("queue.dropped")
+    """Events that were dropped because memory was short, a queue full, or too much waited for a subscriber."""
+    return sum(view.total(name) for name in ("events.autodropped", "events.dropped", "queue.dropped"))
 
 
 def _row(each: SubscriberView, now_ms: int) -> list[str]:
@@ -240,6 +246,26 @@ def _row(each: SubscriberView, now_ms: int) -> list[str]:
 def _state(each: SubscriberView) -> str:
     condition, halt = each.condition, each.subscriber.halt
     return words.health(condition.health, failures=condition.failures, refusals=condition.refusals, halt=halt)
+
+
+def _lost(each: SubscriberView, lost: Loss) -> str:
+    """What a subscriber lost, and what brings it back from the lake."""
+    what = f"{lost.events:,} events ({words.size(lost.bytes)})"
+    return (
+        f"{each.subscriber.token} lost {what}, as more waited than its backlog_max_bytes. From the lake, this sends "
+        f"again what was accepted in that time: {_replay(each, lost)}"
+    )
+
+
+def _replay(each: SubscriberView, lost: Loss) -> str:
+    subscriber = each.subscriber
+    return replay.command(subscriber.token, subscriber.topics, from_ms=lost.from_ms, upto_ms=lost.upto_ms)
+
+
+def _lost_as_json(each: SubscriberView) -> dict[str, object] | None:
+    if each.lost is None:
+        return None
+    return {**msgspec.structs.asdict(each.lost), "replay": _replay(each, each.lost)}
 
 
 def _as_json(view: Overview) -> dict[str, object]:
@@ -277,6 +303,7 @@ def _subscriber_as_json(each: SubscriberView, now_ms: int) -> dict[str, object]:
         "waiting": each.events,
         "sent": each.sent,
         "oldest_ms": _age_ms(each.oldest_at, now_ms),
+        "dropped": _lost_as_json(each),
     }
 
 

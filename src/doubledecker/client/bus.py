@@ -105,6 +105,7 @@ class SubscriptionOptions(TypedDict, total=False):
     tier: Literal["live", "bulk"]
     retry: Mapping[str, int] | Sequence[int]
     rate_per_s: float
+    backlog_max_bytes: int
 
 
 class Published(msgspec.Struct, frozen=True):

@@ -128,6 +128,8 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     paused: bool = False
     disabled: "Disabled | None" = None
     rate_per_s: float = 0.0
+    backlog_max_bytes: int = 0
+    dropped: "LostEvents | None" = None
 
 
 class Disabled(msgspec.Struct, frozen=True):
@@ -135,6 +137,16 @@ class Disabled(msgspec.Struct, frozen=True):
 
     since: int
     why: str
+
+
+class LostEvents(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
+    """Events that a subscriber lost beyond its `backlog_max_bytes`, and from when to when they were accepted."""
+
+    events: int
+    batches: int
+    bytes: int
+    start: str
+    end: str
 
 
 class ReceiverView(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@
 -- key job_index    jobs:index:aux           set   aux jobs in any state
 -- key instant      jobs:instant:aux         list  aux jobs to run now, next one last
 -- key aux_hungry   jobs:hungry:aux          set   processes that wait for aux jobs
+-- key losses       losses                  hash  what subscribers lost lately
 -- arg of_token     text  the subscriber
 -- arg rid          text  a UID for what is set aside
 -- returns          1 if there was anything, 0 if not, -1 when the registry has changed since
@@ -19,6 +20,7 @@ if is_stale() then
   return -1
 end
 redis.call("DEL", current, line(of_token))
+redis.call("HDEL", losses, of_token)
 local it = read_receiver(of_token)
 it.limit, it.halt = 0, NONE
 set_pace(it, 0)

@@ -45,6 +45,8 @@ class AttemptPlace(NamedTuple):
         return f"{self.ms}-{self.seq}"
 
 
+# What the bus dropped as too much waited for a receiver is listed among attempts, though none was made.
+DROPPED = "dropped"
 # In a filter, every outcome but `delivered`.
 FAILED = "failed"
 

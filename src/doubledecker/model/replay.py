@@ -1,6 +1,7 @@
 """Replays: which past events are sent again, and to whom alone."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -16,6 +17,8 @@ TARGETS = ("subscriber", "queue", "topic")
 RATE_MAX = 1_000_000
 WHERE_LENGTH_MAX = 4_000
 _NAME = re.compile(r"[\x21-\x7e]{1,128}")
+# So that the whole command can be read.
+_TOPICS_SHOWN_MAX = 20
 
 
 class Replay(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -124,3 +127,14 @@ def _target(asked: ReplayAsked) -> tuple[str, str]:
     elif not _NAME.fullmatch(name):
         raise BadRequest(f"to_{kind} is {name[:80]!r}; it must be a name")
     return kind, name
+
+
+def command(subscriber: str, topics: Sequence[str], *, from_ms: int, upto_ms: int | None = None) -> str:
+    """The command that replays what was accepted within a time to a subscriber: of its topics, as a shell takes it."""
+    words = f"doubledecker replay --to-subscriber {subscriber} --from {moment.to_text(moment.from_ms(from_ms))}"
+    if upto_ms is not None:
+        words += f" --to {moment.to_text(moment.from_ms(upto_ms))}"
+    if len(topics) == 1:
+        return f"{words} --topic {topics[0]}"
+    some = ", ".join(f"'{topic}'" for topic in topics[:_TOPICS_SHOWN_MAX])
+    return f'{words} --where "topic in ({some}{", …" if len(topics) > _TOPICS_SHOWN_MAX else ""})"'

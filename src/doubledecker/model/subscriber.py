@@ -23,6 +23,8 @@ EVENTS_MAX = 10_000
 BYTES_MAX = 16_777_216
 CONCURRENCY_MAX = 100
 RATE_MAX = 10_000.0
+# A tebibyte: more than any server holds.
+BACKLOG_BYTES_MAX = 1_099_511_627_776
 # A request's, whatever `client_subscriptions_max` is: some 20 ms of the server's time.
 TOPICS_MAX = 10_000
 # Who delivers: workers, batch by batch as events come; or the pipeline, from the lake.
@@ -57,6 +59,8 @@ class Subscriber:
     retry: RetryPolicy | None = None
     # Calls, whatever they carry; 0 is no bound.
     rate_per_s: float = 0.0
+    # How many bytes may wait for it before it loses the oldest; 0 is no bound.
+    backlog_max_bytes: int = 0
     # The registry's version that it came with, as the store sets it.
     since: int = 0
     # Its owner has paused it; it has answered 410, since when it is disabled, and what it answered.
@@ -102,6 +106,9 @@ EventsMax = Annotated[int, between(1, EVENTS_MAX, "Events in a batch")]
 BytesMax = Annotated[int, between(1, BYTES_MAX, "Bytes in a batch")]
 Concurrency = Annotated[int, between(1, CONCURRENCY_MAX, "Deliveries at the same time")]
 RatePerS = Annotated[float, between(0, RATE_MAX, "Deliveries that begin in a second; 0 is no bound")]
+BacklogBytes = Annotated[
+    int, between(0, BACKLOG_BYTES_MAX, "Bytes that may wait; beyond, its oldest batches are dropped. 0 is no bound")
+]
 Tier = Annotated[str, one_of(TIERS, "Who delivers: workers, or the Spark pipeline in bulk")]
 
 
@@ -123,6 +130,7 @@ class Subscription(ReceiverWanted, forbid_unknown_fields=True):
     max_bytes: BytesMax | None = None
     concurrency: Concurrency | None = None
     tier: Tier | None = None
+    backlog_max_bytes: BacklogBytes | None = None
 
 
 _ASKED = msgspec.json.Decoder(Subscription)
@@ -191,6 +199,7 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
         tier=asked.tier or start.tier,
         retry=start.retry if asked.retry is None else retries.policy(asked.retry),
         rate_per_s=start.rate_per_s if asked.rate_per_s is None else asked.rate_per_s,
+        backlog_max_bytes=start.backlog_max_bytes if asked.backlog_max_bytes is None else asked.backlog_max_bytes,
         paused=start.paused,
     )
 

@@ -68,6 +68,7 @@ async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = N
     fields += ["max_bytes", subscriber.max_bytes, "concurrency", subscriber.concurrency]
     fields += ["retry", msgspec.json.encode(subscriber.retry).decode() if subscriber.retry else ""]
     fields += ["rate_per_s", f"{subscriber.rate_per_s:g}"]
+    fields += ["backlog_max_bytes", subscriber.backlog_max_bytes]
     # Whoever subscribes anew is enabled again; only `mark` writes whether it is paused.
     fields += ["tier", subscriber.tier, "disabled_at", 0, "disabled_why", ""]
     reply = await home.run(
@@ -160,6 +161,7 @@ def _subscriber(token: str, fields: dict[str, str], topics: list[str]) -> Subscr
         since=int(fields.get("since", 0)),
         retry=retry.stored(fields.get("retry", "")),
         rate_per_s=float(fields.get("rate_per_s", 0)),
+        backlog_max_bytes=int(fields.get("backlog_max_bytes", 0)),
         paused=fields.get("paused") == "1",
         disabled_at=int(fields.get("disabled_at", 0)),
         disabled_why=fields.get("disabled_why", ""),

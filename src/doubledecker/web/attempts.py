@@ -11,7 +11,7 @@ from starlette.responses import Response
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BadRequest
 from doubledecker.model import moment
-from doubledecker.model.attempt import FAILED, IDS_MAX, AttemptFilter, AttemptPlace, ListedAttempt
+from doubledecker.model.attempt import DROPPED, FAILED, IDS_MAX, AttemptFilter, AttemptPlace, ListedAttempt
 from doubledecker.model.event import EVENT_ID
 from doubledecker.model.outcome import OutcomeKind
 from doubledecker.model.schema import Count, Shape, one_of
@@ -21,7 +21,7 @@ from doubledecker.web.attempt_log import AttemptLog
 from doubledecker.web.receivers import ReceiverFinder
 from doubledecker.web.turns import ClientLocks
 
-OUTCOMES = tuple(kind.value for kind in OutcomeKind)
+OUTCOMES = (*(kind.value for kind in OutcomeKind), DROPPED)
 _STATUS = re.compile(r"[1-5][0-9]{2}")
 _PARAMETERS = ("before", "limit", "outcome", "status", "from", "to")
 
@@ -32,7 +32,7 @@ class AttemptRow(Shape):
     id: Annotated[str, Meta(description="Its place among all; `before` takes it")]
     receiver: Annotated[str, Meta(description="A subscriber's id, or `@` and a queue")]
     batch: str
-    attempt: Annotated[Count, Meta(description="Which attempt at this batch it was, from 1")]
+    attempt: Annotated[Count, Meta(description="Which attempt at this batch it was, from 1; 0 of what was dropped")]
     outcome: Annotated[str, one_of(OUTCOMES)]
     status: Annotated[Count, Meta(description="Of the answer, if there was one")] | None
     took_ms: Count

@@ -28,6 +28,7 @@ _HELP = {
     "events.added": "Events put in a subscriber's batches",
     "events.removed": "Events that left a subscriber's batches, for whatever reason",
     "events.autodropped": "Events dropped because memory was short",
+    "events.dropped": "Events dropped because more waited for their subscriber than its backlog_max_bytes",
     "events.purged": "Events deleted with their subscriber",
     "delivery.batches": "Delivery attempts",
     "delivery.events": "Events in delivery attempts",

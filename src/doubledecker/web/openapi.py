@@ -56,6 +56,8 @@ EXAMPLES: dict[str, list[object]] = {
         {"topics": ["orders"], "callback": "https://warehouse.example/events", "max": 10000, "tier": "bulk"},
         {"topics": ["orders"], "callback": _CALLBACK, "retry": {"attempts_max": 10, "age_max_s": 86400}},
         {"topics": ["orders"], "callback": _CALLBACK, "retry": [1000, 60000, 3600000], "rate_per_s": 20},
+        {"topics": ["orders"], "callback": _CALLBACK, "backlog_max_bytes": 104857600},
+        {"topics": ["orders"], "callback": _CALLBACK, "retry": [1000, 60000, 3600000]},
     ],
     "Subscriber": [
         {
@@ -78,6 +80,14 @@ EXAMPLES: dict[str, list[object]] = {
             "disabled": None,
             "retry": None,
             "rate_per_s": 0,
+            "backlog_max_bytes": 104857600,
+            "dropped": {
+                "events": 340,
+                "batches": 12,
+                "bytes": 98304,
+                "from": "2026-11-15T11:00:00.000Z",
+                "to": "2026-11-15T11:20:00.000Z",
+            },
         }
     ],
     "ReceiverState": [

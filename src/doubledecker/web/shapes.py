@@ -7,11 +7,15 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
 from doubledecker.bus.overview import SubscriberView
+from doubledecker.model import moment
 from doubledecker.model.event import TopicName
+from doubledecker.model.replay import MOMENT
 from doubledecker.model.retry import Retry
 from doubledecker.model.schema import Count, Shape, one_of
 from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, RatePerS, Subscriber, Tier, TimeoutMs
+from doubledecker.model.subscriber import BacklogBytes, BytesMax, Concurrency, EventsMax, Subscriber, Tier, TimeoutMs
 from doubledecker.model.token import Caller, Token, TokenName
+from doubledecker.store.losses import Loss
 
 OwnUuid = Annotated[str, Meta(description="The user name that deliveries carry; shown to its owner alone")]
 UuidSet = Annotated[
@@ -88,6 +92,16 @@ class SubscriberEvents(Shape):
     oldest: Annotated[Count, Meta(description="Age in milliseconds of the oldest waiting batch, 0 for none")]
 
 
+class LostEvents(Shape, rename={"start": "from", "end": "to"}):
+    """Events that were dropped in the last 30 days; all of them were accepted within the time that is given."""
+
+    events: Count
+    batches: Count
+    bytes: Count
+    start: Annotated[str, Meta(description=MOMENT)]
+    end: Annotated[str, Meta(description=MOMENT)]
+
+
 class Disabled(Shape):
     """Since when a receiver is disabled, and what it answered."""
 
@@ -129,6 +143,8 @@ class SubscriberAnswer(Shape, kw_only=True):
     disabled: DisabledSince
     retry: Retry | None
     rate_per_s: RatePerS
+    backlog_max_bytes: BacklogBytes
+    dropped: Annotated[LostEvents | None, Meta(description="What it lost as more waited than `backlog_max_bytes`")]
 
 
 def token(listed: Token) -> TokenListed:
@@ -160,7 +176,14 @@ def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberA
         disabled=disabled(listed),
         retry=listed.retry.shown if listed.retry else None,
         rate_per_s=listed.rate_per_s,
+        backlog_max_bytes=listed.backlog_max_bytes,
+        dropped=_lost(view.lost) if view.lost else None,
     )
+
+
+def _lost(lost: Loss) -> LostEvents:
+    start, end = (moment.to_text(moment.from_ms(at_ms)) for at_ms in (lost.from_ms, lost.upto_ms))
+    return LostEvents(lost.events, lost.batches, lost.bytes, start, end)
 
 
 def receiver_state(receiver: Subscriber) -> ReceiverState:

@@ -30,6 +30,7 @@ from doubledecker.store.fanouts import Parcel
 from doubledecker.store.jobs import Taken
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.worker.autodrop import Autodrop
+from doubledecker.worker.backlog_bounds import BacklogBounds
 from doubledecker.worker.backlogs import BacklogMeter
 from doubledecker.worker.monitor import Monitor
 
@@ -79,6 +80,7 @@ class Chores:
             "monitor": self.monitor,
             "autodrop": self._autodrop.run,
             "backlogs": meter.run,
+            "bounds": BacklogBounds(partitions, live).run,
             "repair": self.repair,
             "schedule": self.repair,  # its name in 0.1.0, whose data may hold such a job
             "sweep": self.sweep,

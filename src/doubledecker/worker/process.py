@@ -32,6 +32,7 @@ _REPAIR_S = 1.0
 _SWEEP_S = 30.0
 # Between two looks a client may have more than its bound waiting.
 _BACKLOGS_S = 1.0
+_BOUNDS_S = 1.0
 _RETURN_S = 5.0
 # A third of the time after which a silent slot counts as dead, so that two beats may be lost.
 _BEATS_PER_DEATH = 3
@@ -89,6 +90,7 @@ class Worker:
             "monitor": settings.monitor_interval_s,
             "autodrop": settings.autodrop_interval_s,
             "backlogs": _BACKLOGS_S,
+            "bounds": _BOUNDS_S,
             "repair": _REPAIR_S,
             "sweep": _SWEEP_S,
             "return": _RETURN_S,

@@ -78,7 +78,8 @@ def test_attempts_are_counted_by_outcome_and_those_after_the_first_are_retries(s
         ids = [f"id-{n}" for n in range(events)]
         return {"at": NOON, "subscriber": "s", "attempt": number, "outcome": outcome, "took_ms": 7, "events": ids}
 
-    frame = a_frame(spark, "attempts", attempt(1, "refused", 3), attempt(2, "delivered", 3), attempt(1, "delivered", 2))
+    rows = (attempt(1, "refused", 3), attempt(2, "delivered", 3), attempt(1, "delivered", 2), attempt(0, "dropped", 0))
+    frame = a_frame(spark, "attempts", *rows)
     names = ("attempts", "delivered", "refused", "timed_out", "retries", "events", "took_ms")
 
     assert found(rollup.minutes(MEASURES["attempts"], frame), *names) == [(3, 2, 1, 0, 1, 8, 21)]

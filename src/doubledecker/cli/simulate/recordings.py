@@ -18,6 +18,7 @@ import msgspec
 from doubledecker.assembly import settings as reading
 from doubledecker.cli import folder
 from doubledecker.errors import BusAway, SettingInvalid
+from doubledecker.model.attempt import DROPPED
 from doubledecker.model.outcome import OutcomeKind
 from doubledecker.stages.simulation.record import Record, RecordedTry
 from doubledecker.store import journal
@@ -52,7 +53,7 @@ def read(where: str | None, *, subscriber: str | None) -> Record:
         source, rows = where or "the journal", asyncio.run(_from_journal(where))
     else:
         source, rows = where, _from_file(Path(where))
-    kept = [_attempt(row) for row in rows if subscriber in (None, row.subscriber)]
+    kept = [_attempt(row) for row in rows if subscriber in (None, row.subscriber) and row.outcome != DROPPED]
     if not kept:
         of = f" of {subscriber}" if subscriber else ""
         known = ", ".join(sorted({row.subscriber for row in rows if row.subscriber})[:10])

@@ -26,6 +26,7 @@ from pyspark.sql import functions as columns
 
 from doubledecker.lake import arrow, snapshots
 from doubledecker.model import moment
+from doubledecker.model.attempt import DROPPED
 from doubledecker.model.position import EntryId
 from doubledecker.pipeline import session
 from doubledecker.pipeline.lake import files, frames, versions
@@ -84,18 +85,22 @@ def events(rows: DataFrame) -> DataFrame:
 
 def attempts(rows: DataFrame) -> DataFrame:
     """Attempts at each subscriber by outcome, how many of them were not the first, and the events they carried."""
-    return rows.groupBy("at", "subscriber").agg(
-        _count().alias("attempts"),
-        *(columns.count_if(columns.col("outcome") == word).alias(word) for word in measures.OUTCOMES),
-        columns.count_if(columns.col("attempt") > 1).alias("retries"),
-        columns.sum(columns.size("events").cast("long")).alias("events"),
-        columns.sum("took_ms").alias("took_ms"),
+    return (
+        _made(rows)
+        .groupBy("at", "subscriber")
+        .agg(
+            _count().alias("attempts"),
+            *(columns.count_if(columns.col("outcome") == word).alias(word) for word in measures.OUTCOMES),
+            columns.count_if(columns.col("attempt") > 1).alias("retries"),
+            columns.sum(columns.size("events").cast("long")).alias("events"),
+            columns.sum("took_ms").alias("took_ms"),
+        )
     )
 
 
 def durations(rows: DataFrame) -> DataFrame:
     """How long attempts took, and how old events were when they were delivered, as histograms."""
-    took = rows.select("at", "subscriber", columns.lit("took").alias("kind"), columns.col("took_ms").alias("ms"))
+    took = _made(rows).select("at", "subscriber", columns.lit("took").alias("kind"), columns.col("took_ms").alias("ms"))
     return (
         took.unionByName(_ages(rows))
         .withColumn("ms", columns.greatest("ms", columns.lit(0)))
@@ -133,6 +138,11 @@ def _ages(rows: DataFrame) -> DataFrame:
     return each.where(columns.col("id").rlike(_TIMED_ID)).select(
         "at", "subscriber", columns.lit("age").alias("kind"), age
     )
+
+
+def _made(rows: DataFrame) -> DataFrame:
+    """Attempts that were made, without what was dropped unattempted."""
+    return rows.where(columns.col("outcome") != DROPPED)
 
 
 def _count() -> Column:
