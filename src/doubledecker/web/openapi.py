@@ -57,7 +57,6 @@ EXAMPLES: dict[str, list[object]] = {
         {"topics": ["orders"], "callback": _CALLBACK, "retry": {"attempts_max": 10, "age_max_s": 86400}},
         {"topics": ["orders"], "callback": _CALLBACK, "retry": [1000, 60000, 3600000], "rate_per_s": 20},
         {"topics": ["orders"], "callback": _CALLBACK, "backlog_max_bytes": 104857600},
-        {"topics": ["orders"], "callback": _CALLBACK, "retry": [1000, 60000, 3600000]},
     ],
     "Subscriber": [
         {

@@ -12,8 +12,16 @@ from doubledecker.model.event import TopicName
 from doubledecker.model.replay import MOMENT
 from doubledecker.model.retry import Retry
 from doubledecker.model.schema import Count, Shape, one_of
-from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, RatePerS, Subscriber, Tier, TimeoutMs
-from doubledecker.model.subscriber import BacklogBytes, BytesMax, Concurrency, EventsMax, Subscriber, Tier, TimeoutMs
+from doubledecker.model.subscriber import (
+    BacklogBytes,
+    BytesMax,
+    Concurrency,
+    EventsMax,
+    RatePerS,
+    Subscriber,
+    Tier,
+    TimeoutMs,
+)
 from doubledecker.model.token import Caller, Token, TokenName
 from doubledecker.store.losses import Loss
 
