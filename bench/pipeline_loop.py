@@ -30,7 +30,7 @@ from doubledecker import log
 from doubledecker.assembly import build
 from doubledecker.assembly import settings as reading_settings
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.pipeline_jobs import Errands
+from doubledecker.bus.pipeline_jobs import PipelineJobs
 from doubledecker.model.event import AcceptedEvent, draft
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.replay import RATE_MAX, ReplayAsked
@@ -222,7 +222,7 @@ async def _ask(settings: Settings) -> None:
         await bus.registry.register_queue(
             RegisteredQueue("past", "", ("none:none:none",), max_length=_MANY), caller=root
         )
-        desk = Errands(bus.partitions, bus.registry, rate=RATE_MAX)
+        desk = PipelineJobs(bus.partitions, bus.registry, rate=RATE_MAX)
         await desk.ask_replay(ReplayAsked(to_queue="past", where="tenant like 't1%'"), root)
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.pipeline_jobs import Errands
+from doubledecker.bus.pipeline_jobs import PipelineJobs
 from doubledecker.model.erasure import ErasureAsked
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.replay import ReplayAsked
@@ -33,7 +33,7 @@ from doubledecker.pipeline.sources.config import SourceConfig, Sources
 from doubledecker.pipeline.sources.streaming import StreamingSource
 from doubledecker.pipeline.spark_format import connector
 from doubledecker.store import bulk, subscribers
-from errands import ROOT
+from replays import ROOT
 from spark_cluster import EXECUTOR_CONF, SparkCluster
 
 ROWS = 400
@@ -111,7 +111,9 @@ def replay(ground: SparkReadContext, settings: Settings) -> None:
     async def ask() -> None:
         async with build.open_bus(settings) as bus:
             await bus.registry.register_queue(RegisteredQueue("past", "", ("none:none:none",)), caller=ROOT)
-            await Errands(bus.partitions, bus.registry, rate=100_000).ask_replay(ReplayAsked(to_queue="past"), ROOT)
+            await PipelineJobs(bus.partitions, bus.registry, rate=100_000).ask_replay(
+                ReplayAsked(to_queue="past"), ROOT
+            )
 
     asyncio.run(ask())
     replayer = Replayer(ground, settings)
@@ -124,7 +126,7 @@ def erase(ground: SparkReadContext, settings: Settings) -> None:
 
     async def ask() -> None:
         async with build.open_bus(settings) as bus:
-            desk = Errands(bus.partitions, bus.registry, rate=1)
+            desk = PipelineJobs(bus.partitions, bus.registry, rate=1)
             await desk.ask_erasure(ErasureAsked(key="k1"), ROOT)
 
     asyncio.run(ask())

@@ -226,7 +226,7 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
         fence = Fence("0" * 32, batch=0, first=0, last=0, digest="", barred={RowRefusal("topic", "users"): [0]})
         await events.publish(partition, [], version=await version_of(partition), limits=PublishLimits(), fence=fence)
     await write_offsets.complete(bus.partitions.home, Write("0" * 32, batch=0), tasks=1)
-    await ask_for_errands(bus)
+    await ask_for_jobs(bus)
     await pipeline.report_run(bus.partitions.home, RunReport("running", at=0, began_at=0))
     await pipeline.tell_measures(bus.partitions.home, Summary("minute", 0, 0, 0, Moment(0), [], [], [], [], []))
     for partition in bus.partitions.all:
@@ -277,7 +277,7 @@ async def lose_some(bus: TestBus) -> None:
         await losses.drop_oldest(partition, token, bytes_enough=1, created_max=None)
 
 
-async def ask_for_errands(bus: TestBus) -> None:
+async def ask_for_jobs(bus: TestBus) -> None:
     for path, body in (("replays", {"to_queue": "tasks"}), ("erasures", {"tenant": "t0"})):
         async with bus.http.post(f"{bus.url}/{path}", json=body, headers=basic(ROOT_KEY)) as response:
             assert response.status == 202, await response.text()

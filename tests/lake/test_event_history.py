@@ -13,7 +13,7 @@ from doubledecker.lake import engine, event_history, reads, snapshots
 from doubledecker.lake.event_history import EventHistory
 from doubledecker.lake.queries import Found, Query
 from doubledecker.model import moment
-from doubledecker.model.pipeline_job import Errand
+from doubledecker.model.pipeline_job import PipelineJob
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.replay import Replay
 from doubledecker.model.subscriber import Subscription
@@ -195,9 +195,9 @@ async def test_an_id_with_signs_that_json_escapes_is_found_in_the_journal(one: T
     assert [row["name"] for row in fresh.waiting] == ["waits"]
 
 
-def a_replay(id_: str, *, cursor: int = 2_000, **asked: object) -> Errand:
+def a_replay(id_: str, *, cursor: int = 2_000, **asked: object) -> PipelineJob:
     replay = Replay(**{"target": "queue", "name": "again", "from_ms": 1_000, "upto_ms": 2_000, "rate": 1, **asked})
-    return Errand(id_, "", Raw(json.encode(replay)), 0, state="done", done=1, cursor=cursor)
+    return PipelineJob(id_, "", Raw(json.encode(replay)), 0, state="done", done=1, cursor=cursor)
 
 
 async def test_replays_are_told_by_what_they_were_asked_for_and_how_far_they_came():

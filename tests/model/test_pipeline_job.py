@@ -1,10 +1,10 @@
-"""What is shown of an errand that failed."""
+"""What is shown of a job that failed."""
 
 import msgspec
 import pytest
 
 from doubledecker.errors import NotFound
-from doubledecker.model.pipeline_job import Errand
+from doubledecker.model.pipeline_job import PipelineJob
 
 SPARKS = RuntimeError("[PATH_NOT_FOUND] file:/var/lib/bus/lake/events\n  is gone")
 
@@ -18,6 +18,6 @@ SPARKS = RuntimeError("[PATH_NOT_FOUND] file:/var/lib/bus/lake/events\n  is gone
     ],
 )
 def test_root_alone_is_shown_what_spark_reports(owner: str, error: Exception, shown: str):
-    errand = Errand("e", owner, msgspec.Raw(b"{}"), created_at=0)
+    job = PipelineJob("e", owner, msgspec.Raw(b"{}"), created_at=0)
 
-    assert errand.failed(error, now_ms=1, is_final=True).error == shown
+    assert job.failed(error, now_ms=1, is_final=True).error == shown

@@ -22,9 +22,9 @@ from doubledecker.pipeline.erase import tombstones
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.land import landing
 from doubledecker.store.journal import JournalEntry
-from errands import Desk
 from feed import a_feed
 from lakes import a_lake
+from replays import Desk
 from unreadable import FAR, LONG
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -332,7 +332,7 @@ async def test_every_answer_is_documented_and_every_documented_answer_is_given(
         async def look(who: str, method: str, path: str, name: str, body: object, headers: dict[str, str]) -> int:
             if "{subscriber}" in path and name == "client":
                 name = next(row["token"] for row in (await ask(bus, "GET", "/api_tokens")).json if row["name"] == name)
-            # Of errands, whose ids nobody can know before, the last that was asked for is meant.
+            # Of jobs, whose ids nobody can know before, the last that was asked for is meant.
             target = filled(
                 path, name, last_ids.get(name, name) if path.startswith(("/replays", "/erasures")) else "0-1"
             )

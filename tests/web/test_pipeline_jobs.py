@@ -63,9 +63,9 @@ async def test_what_is_asked_for_says_at_once_that_no_pipeline_runs(one: Topolog
         cancelled = (await ask(bus, "DELETE", path)).json
 
     assert [answer.status for answer in asked] == [202, 202]
-    for errand in (*(answer.json for answer in asked), *looked, silent):
-        assert errand["note"].startswith("no pipeline runs on this bus")
-        assert "`doubledecker pipeline run`" in errand["note"]
+    for job in (*(answer.json for answer in asked), *looked, silent):
+        assert job["note"].startswith("no pipeline runs on this bus")
+        assert "`doubledecker pipeline run`" in job["note"]
     assert (running["note"], cancelled["note"]) == ("", "")
 
 

@@ -1,4 +1,4 @@
-"""Asking for errands: who may have what replayed to whom, and what erased; the pipeline carries them out.
+"""Asks for pipeline jobs: who may have what replayed to whom, and what erased; the pipeline carries them out.
 
 A client may have any event replayed, as it may hear any event, but only to what is its own: its subscriber, its
 queues, its topics. A condition in SQL is for root alone: it is run by the pipeline, and SQL can do more than compare.
@@ -15,7 +15,7 @@ from doubledecker.errors import BadRequest, Conflict, Forbidden, NotFound, Topic
 from doubledecker.model import erasure as erasing
 from doubledecker.model import replay as replaying
 from doubledecker.model.erasure import ErasureAsked
-from doubledecker.model.pipeline_job import Errand
+from doubledecker.model.pipeline_job import PipelineJob
 from doubledecker.model.replay import Replay, ReplayAsked
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.token import Caller
@@ -24,19 +24,19 @@ from doubledecker.store import pipeline, pipeline_jobs, registry
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.pipeline_jobs import ERASURES, REPLAYS
 
-# What those are told who ask for an errand that nobody would carry out now.
+# The note of a job that nobody would carry out now.
 NO_PIPELINE = "no pipeline runs on this bus; it waits for one: start it with `doubledecker pipeline run`"
 
 
-class Errands:
-    """Takes errands from callers, and shows each its own; root has them all."""
+class PipelineJobs:
+    """Takes jobs from callers, and shows each its own; root has them all."""
 
     def __init__(self, partitions: Partitions, live: LiveRegistry, *, rate: int) -> None:
         self._partitions = partitions
         self._registry = live
         self._rate = rate
 
-    async def ask_replay(self, asked: ReplayAsked, caller: Caller) -> Errand:
+    async def ask_replay(self, asked: ReplayAsked, caller: Caller) -> PipelineJob:
         """Keep a replay for the pipeline; raises when the caller may not have it, or there is no such target."""
         if asked.where is not None and not caller.is_root:
             raise Forbidden(
@@ -46,16 +46,16 @@ class Errands:
         await self._registry.refresh()
         return await self._keep(REPLAYS, await self._aimed(replay, caller), caller)
 
-    async def ask_erasure(self, asked: ErasureAsked, caller: Caller) -> Errand:
+    async def ask_erasure(self, asked: ErasureAsked, caller: Caller) -> PipelineJob:
         return await self._keep(ERASURES, erasing.plan(asked, now_ms=await self._home.time_ms()), caller)
 
-    async def list_(self, kind: str, caller: Caller) -> list[Errand]:
+    async def list_(self, kind: str, caller: Caller) -> list[PipelineJob]:
         """Those that the caller may see, the newest first."""
         found = await pipeline_jobs.read_all(self._home, kind)
         mine = [each for each in reversed(found) if caller.is_root or each.owner == caller.id]
         return await self._noted(mine)
 
-    async def read(self, kind: str, id_: str, caller: Caller) -> Errand:
+    async def read(self, kind: str, id_: str, caller: Caller) -> PipelineJob:
         """One that the caller may see."""
         found = await pipeline_jobs.read(self._home, kind, id_)
         if not caller.is_root and found.owner != caller.id:
@@ -63,7 +63,7 @@ class Errands:
         [noted] = await self._noted([found])
         return noted
 
-    async def cancel(self, kind: str, id_: str, caller: Caller) -> Errand:
+    async def cancel(self, kind: str, id_: str, caller: Caller) -> PipelineJob:
         """End one that is not over; what is sent stays sent."""
         await self.read(kind, id_, caller)
         now_ms = await self._home.time_ms()
@@ -108,14 +108,14 @@ class Errands:
             )
         return found[0]
 
-    async def _keep(self, kind: str, asked: msgspec.Struct, caller: Caller) -> Errand:
+    async def _keep(self, kind: str, asked: msgspec.Struct, caller: Caller) -> PipelineJob:
         now_ms = await self._home.time_ms()
         owner = "" if caller.is_root else caller.id
-        errand = Errand(uid(), owner, msgspec.Raw(msgspec.json.encode(asked)), now_ms, changed_at=now_ms)
-        [noted] = await self._noted([await pipeline_jobs.create(self._home, kind, errand)])
+        job = PipelineJob(uid(), owner, msgspec.Raw(msgspec.json.encode(asked)), now_ms, changed_at=now_ms)
+        [noted] = await self._noted([await pipeline_jobs.create(self._home, kind, job)])
         return noted
 
-    async def _noted(self, found: Sequence[Errand]) -> list[Errand]:
+    async def _noted(self, found: Sequence[PipelineJob]) -> list[PipelineJob]:
         """Those that are not over say so when there is no pipeline to carry them out."""
         if not any(each.is_active for each in found):
             return list(found)
@@ -125,7 +125,7 @@ class Errands:
         return [structs.replace(each, note=NO_PIPELINE) if each.is_active else each for each in found]
 
 
-def _cancelled(now: Errand, kind: str, now_ms: int) -> Errand:
+def _cancelled(now: PipelineJob, kind: str, now_ms: int) -> PipelineJob:
     if not now.is_active:
         raise Conflict(f"{kind.removesuffix('s')} {now.id!r} is over: {now.state}")
     return structs.replace(now, state="cancelled", note="", changed_at=now_ms)

@@ -12,7 +12,7 @@ from doubledecker.lake import engine, queries, reads, rows
 from doubledecker.lake.queries import Found, Query, Row
 from doubledecker.lake.reads import ReadContext, Reader
 from doubledecker.model import condition, moment
-from doubledecker.model.pipeline_job import Errand
+from doubledecker.model.pipeline_job import PipelineJob
 from doubledecker.model.replay import Replay
 from doubledecker.store import locate, pipeline_jobs
 from doubledecker.store.locate import Sighting
@@ -61,20 +61,20 @@ def _row(sighting: Sighting) -> Row:
     return {name: getattr(sighting, name) for name in ("kind", "name", "id", "attempts", "why", "replay")}
 
 
-async def _replays(accepted: Found, kept: Sequence[Errand]) -> Found:
+async def _replays(accepted: Found, kept: Sequence[PipelineJob]) -> Found:
     """The remembered replays that have sent it: by what was asked for, and how far they have come.
 
     `sent` is null when that cannot be told: a condition in Spark's own SQL is evaluated by Spark alone.
     """
     found = []
-    for errand in kept:
-        asked = msgspec.json.decode(errand.asked, type=Replay)
-        if asked.dry_run or not errand.done:
+    for job in kept:
+        asked = msgspec.json.decode(job.asked, type=Replay)
+        if asked.dry_run or not job.done:
             continue
-        likely = [row for row in accepted if _is_likely(row, asked, upto_ms=min(asked.upto_ms, errand.cursor))]
+        likely = [row for row in accepted if _is_likely(row, asked, upto_ms=min(asked.upto_ms, job.cursor))]
         is_sent = await _fits(likely, asked.where) if likely else False
         if is_sent is not False:
-            told = {"id": errand.id, "at": errand.created_at, "state": errand.state}
+            told = {"id": job.id, "at": job.created_at, "state": job.state}
             found.append({**told, "target": asked.target, "name": asked.name, "sent": is_sent})
     return found
 

@@ -1,7 +1,7 @@
-"""Errands: what the pipeline is asked to do once, and how far it has come: replays and erasures.
+"""Pipeline jobs: what the pipeline is asked to do once, and how far it has come: replays and erasures.
 
-An errand is *waiting* until a pipeline takes it up, then *running*, and at its end *done*, *failed* or *cancelled*.
-Whatever carries it out may die and be replaced: all that is needed to go on is in the errand.
+A job is *waiting* until a pipeline takes it up, then *running*, and at its end *done*, *failed* or *cancelled*.
+Whatever carries it out may die and be replaced: all that is needed to go on is in the job.
 """
 
 from collections import Counter
@@ -30,8 +30,8 @@ Counts = tuple[tuple[str, str, int], ...]
 Moment = Annotated[str, Meta(description=MOMENT)]
 
 
-class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One errand; `asked` is its kind's own JSON, `counts` says what it is about by topic and day.
+class PipelineJob(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One job; `asked` is its kind's own JSON, `counts` says what it is about by topic and day.
 
     `cursor` is the time, in milliseconds, before which everything is done; `note` says what it waits for.
     """
@@ -56,7 +56,7 @@ class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_active(self) -> bool:
         return self.state in ACTIVE
 
-    def failed(self, error: Exception, *, now_ms: int, is_final: bool) -> "Errand":
+    def failed(self, error: Exception, *, now_ms: int, is_final: bool) -> "PipelineJob":
         """After a failure: tried again, or given up. What Spark reports may name paths: root alone is shown that."""
         is_shown = not self.owner or isinstance(error, Refused)
         text = text_of(error) if is_shown else "the pipeline could not carry it out; its log has the reason"
@@ -90,7 +90,7 @@ class DayCount(Shape):
     events: Count
 
 
-class ErrandShape(Shape, kw_only=True):
+class PipelineJobShape(Shape, kw_only=True):
     """What replays and erasures show alike."""
 
     id: str
@@ -104,7 +104,7 @@ class ErrandShape(Shape, kw_only=True):
     error: Annotated[str, Meta(description="What went wrong last")]
 
 
-class ReplayAnswer(ErrandShape, kw_only=True, rename={"start": "from", "end": "to"}):
+class ReplayAnswer(PipelineJobShape, kw_only=True, rename={"start": "from", "end": "to"}):
     """A replay, and how far it has come."""
 
     sent: Count
@@ -124,7 +124,7 @@ class ReplayAnswer(ErrandShape, kw_only=True, rename={"start": "from", "end": "t
     dry_run: bool
 
 
-class ErasureAnswer(ErrandShape, kw_only=True):
+class ErasureAnswer(PipelineJobShape, kw_only=True):
     """An erasure, and how far it has come."""
 
     erased: Count
@@ -135,13 +135,13 @@ class ErasureAnswer(ErrandShape, kw_only=True):
     dry_run: bool
 
 
-def replay(errand: Errand) -> ReplayAnswer:
+def replay(job: PipelineJob) -> ReplayAnswer:
     """A replay as it is shown."""
-    asked = msgspec.json.decode(errand.asked, type=Replay)
+    asked = msgspec.json.decode(job.asked, type=Replay)
     return ReplayAnswer(
-        **_shown(errand),
-        sent=errand.done - errand.refused,
-        refused=errand.refused,
+        **_shown(job),
+        sent=job.done - job.refused,
+        refused=job.refused,
         start=moment.from_ms(asked.from_ms).isoformat(),
         end=moment.from_ms(asked.upto_ms).isoformat(),
         topic=asked.topic or None,
@@ -156,12 +156,12 @@ def replay(errand: Errand) -> ReplayAnswer:
     )
 
 
-def erasure(errand: Errand) -> ErasureAnswer:
+def erasure(job: PipelineJob) -> ErasureAnswer:
     """An erasure as it is shown."""
-    asked = msgspec.json.decode(errand.asked, type=Erasure)
+    asked = msgspec.json.decode(job.asked, type=Erasure)
     return ErasureAnswer(
-        **_shown(errand),
-        erased=errand.done,
+        **_shown(job),
+        erased=job.done,
         before=moment.from_ms(asked.before_ms).isoformat(),
         tenant=asked.tenant or None,
         key=asked.key or None,
@@ -170,16 +170,16 @@ def erasure(errand: Errand) -> ErasureAnswer:
     )
 
 
-def _shown(errand: Errand) -> dict[str, Any]:
+def _shown(job: PipelineJob) -> dict[str, Any]:
     """The fields that both show."""
     return {
-        "id": errand.id,
-        "owner": errand.owner or ROOT_NAME,
-        "state": errand.state,
-        "created_at": errand.created_at,
-        "changed_at": errand.changed_at,
-        "total": errand.total,
-        "counts": [DayCount(*each) for each in errand.counts],
-        "note": errand.note,
-        "error": errand.error,
+        "id": job.id,
+        "owner": job.owner or ROOT_NAME,
+        "state": job.state,
+        "created_at": job.created_at,
+        "changed_at": job.changed_at,
+        "total": job.total,
+        "counts": [DayCount(*each) for each in job.counts],
+        "note": job.note,
+        "error": job.error,
     }

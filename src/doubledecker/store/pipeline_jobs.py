@@ -1,4 +1,4 @@
-"""Errands as they are kept at home: a hash for each kind, an errand a field, changed only by whoever saw it last."""
+"""Pipeline jobs as they are kept at home: a hash for each kind, a job a field, changed only by whoever saw it last."""
 
 from collections.abc import Callable
 from typing import cast
@@ -7,7 +7,7 @@ import msgspec
 from msgspec import structs
 
 from doubledecker.errors import NotFound, TooMany
-from doubledecker.model.pipeline_job import Errand
+from doubledecker.model.pipeline_job import PipelineJob
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import load
 
@@ -16,15 +16,15 @@ REPLAYS, ERASURES = "replays", "erasures"
 KEPT_MAX = 200
 ACTIVE_MAX = 50
 
-Change = Callable[[Errand], Errand]
+Change = Callable[[PipelineJob], PipelineJob]
 
-_REPLACE, _PACE = load("errand_replace"), load("replay_pace")
-_decode = msgspec.json.Decoder(Errand).decode
+_REPLACE, _PACE = load("pipeline_job_replace"), load("replay_pace")
+_decode = msgspec.json.Decoder(PipelineJob).decode
 _SECOND_US = 1_000_000
 
 
-async def create(home: Partition, kind: str, errand: Errand) -> Errand:
-    """Keep a new errand, and return it as kept; raises TooMany while as many wait as may."""
+async def create(home: Partition, kind: str, job: PipelineJob) -> PipelineJob:
+    """Keep a new job, and return it as kept; raises TooMany while as many wait as may."""
     known = await read_all(home, kind)
     active = sum(each.is_active for each in known)
     if active >= ACTIVE_MAX:
@@ -32,26 +32,26 @@ async def create(home: Partition, kind: str, errand: Errand) -> Errand:
     over = [each.id for each in known if not each.is_active]
     if len(known) >= KEPT_MAX and over:
         await home.command("HDEL", home.key(kind), *over[: len(known) - KEPT_MAX + 1])
-    # Two errands of one millisecond would be listed in the order of their random ids.
-    created_at = max([errand.created_at, *(each.created_at + 1 for each in known)])
-    kept = structs.replace(errand, created_at=created_at)
+    # Two jobs of one millisecond would be listed in the order of their random ids.
+    created_at = max([job.created_at, *(each.created_at + 1 for each in known)])
+    kept = structs.replace(job, created_at=created_at)
     await home.run(_REPLACE, kind=kind, id=kept.id, former="", latter=msgspec.json.encode(kept))
     return kept
 
 
-async def read_all(home: Partition, kind: str) -> list[Errand]:
-    """All errands of a kind, the oldest first."""
+async def read_all(home: Partition, kind: str) -> list[PipelineJob]:
+    """All jobs of a kind, the oldest first."""
     values = cast("list[bytes]", await home.command("HVALS", home.key(kind)))
-    return sorted((_decode(value) for value in values), key=lambda errand: (errand.created_at, errand.id))
+    return sorted((_decode(value) for value in values), key=lambda job: (job.created_at, job.id))
 
 
-async def read(home: Partition, kind: str, id_: str) -> Errand:
-    """One errand; raises NotFound."""
+async def read(home: Partition, kind: str, id_: str) -> PipelineJob:
+    """One job; raises NotFound."""
     return _decode(await _packed(home, kind, id_))
 
 
-async def change(home: Partition, kind: str, id_: str, by: Change) -> Errand:
-    """Change an errand as it is now; `by` may be called again when another was faster. Raises NotFound."""
+async def change(home: Partition, kind: str, id_: str, by: Change) -> PipelineJob:
+    """Change a job as it is now; `by` may be called again when another was faster. Raises NotFound."""
     while True:
         former = await _packed(home, kind, id_)
         changed = by(_decode(former))

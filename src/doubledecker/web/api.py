@@ -21,7 +21,7 @@ from doubledecker.model.schema import matching, one_of
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Rotation, TokenWanted
 from doubledecker.web.attempts import OUTCOMES, AttemptRoutes, AttemptsAnswer
-from doubledecker.web.pipeline_jobs import ErrandRoutes
+from doubledecker.web.pipeline_jobs import PipelineJobRoutes
 from doubledecker.web.publishing import KEY, NDJSON, Publishing
 from doubledecker.web.queue_bodies import LIST_MAX, ChosenBody, HeldBody, PullBody, PurgeBody
 from doubledecker.web.queue_contents import Letters
@@ -74,7 +74,7 @@ _SUBSCRIBER = Parameter("path", "subscriber", "The public id of its token", exam
 _QUEUE = Parameter("path", "name", "The queue", QueueName, "jobs")
 _TENANT = Parameter("path", "tenant", "The tenant", Tenant, "acme")
 _LETTER = Parameter("path", "id", "The dead letter's id", example="0-1")
-_ERRAND = Parameter("path", "id", "Its id", example="mX2kcBzQeRf8TQm1o9Ja")
+_PIPELINE_JOB = Parameter("path", "id", "Its id", example="mX2kcBzQeRf8TQm1o9Ja")
 _OF_TENANT = Parameter("query", "tenant", "Of this tenant alone", Tenant)
 _LIMIT = Parameter("query", "limit", f"Rows, at most {LIST_MAX}", _HundredRows)
 _FACETS = Parameter("query", "facets", f"Facets shown, at most {LIST_MAX}", _HundredRows)
@@ -218,18 +218,18 @@ def of_queues(queues: Queues, letters: Letters) -> list[ApiRoute]:
     ]
 
 
-def of_errands(errands: ErrandRoutes) -> list[ApiRoute]:
+def of_jobs(jobs: PipelineJobRoutes) -> list[ApiRoute]:
     """Replays and erasures, which the pipeline carries out."""
     replay, erasure = {202: Reply(json(ReplayAnswer), _ASKED)}, {202: Reply(json(ErasureAnswer), _ASKED)}
-    one = (_ERRAND,)
+    one = (_PIPELINE_JOB,)
     return [
-        ApiRoute("POST /replays", errands.ask_replay, replay, (403, 404, 429), takes=json(ReplayAsked)),
-        ApiRoute("GET /replays", errands.list_replays, _ok(list[ReplayAnswer])),
-        ApiRoute("GET /replays/{id}", errands.show_replay, _ok(ReplayAnswer), (403, 404), one),
-        ApiRoute("DELETE /replays/{id}", errands.cancel_replay, _ok(ReplayAnswer), (403, 404, 409), one),
-        ApiRoute("POST /erasures", errands.ask_erasure, erasure, (403, 429), takes=json(ErasureAsked)),
-        ApiRoute("GET /erasures", errands.list_erasures, _ok(list[ErasureAnswer]), (403,)),
-        ApiRoute("GET /erasures/{id}", errands.show_erasure, _ok(ErasureAnswer), (403, 404), one),
+        ApiRoute("POST /replays", jobs.ask_replay, replay, (403, 404, 429), takes=json(ReplayAsked)),
+        ApiRoute("GET /replays", jobs.list_replays, _ok(list[ReplayAnswer])),
+        ApiRoute("GET /replays/{id}", jobs.show_replay, _ok(ReplayAnswer), (403, 404), one),
+        ApiRoute("DELETE /replays/{id}", jobs.cancel_replay, _ok(ReplayAnswer), (403, 404, 409), one),
+        ApiRoute("POST /erasures", jobs.ask_erasure, erasure, (403, 429), takes=json(ErasureAsked)),
+        ApiRoute("GET /erasures", jobs.list_erasures, _ok(list[ErasureAnswer]), (403,)),
+        ApiRoute("GET /erasures/{id}", jobs.show_erasure, _ok(ErasureAnswer), (403, 404), one),
     ]
 
 

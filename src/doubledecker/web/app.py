@@ -17,7 +17,7 @@ from doubledecker.web import api, openapi, problem
 from doubledecker.web.attempts import AttemptRoutes
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import CLIENT, BodyMemory, check_encoding, header
-from doubledecker.web.pipeline_jobs import ErrandRoutes
+from doubledecker.web.pipeline_jobs import PipelineJobRoutes
 from doubledecker.web.protocol import ANSWER
 from doubledecker.web.publishing import Publishing
 from doubledecker.web.queue_contents import Letters
@@ -50,7 +50,7 @@ class App:
         receivers: ReceiverRoutes,
         attempts: AttemptRoutes,
         streaming: Streaming,
-        errands: ErrandRoutes,
+        jobs: PipelineJobRoutes,
         *,
         room: BodyMemory,
         quotas: Quotas,
@@ -67,7 +67,7 @@ class App:
                 *api.of_receivers(receivers),
                 *api.of_attempts(attempts),
                 *api.of_queues(queues, letters),
-                *api.of_errands(errands),
+                *api.of_jobs(jobs),
                 *api.of_process(routes, document=self._show_document, metrics_public=metrics_public),
             ]
         )

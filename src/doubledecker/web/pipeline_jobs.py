@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from doubledecker.bus.pipeline_jobs import Errands
+from doubledecker.bus.pipeline_jobs import PipelineJobs
 from doubledecker.model import erasure as erasing
 from doubledecker.model import pipeline_job as views
 from doubledecker.model import replay as replaying
@@ -15,45 +15,45 @@ from doubledecker.web.authentication import require_root
 from doubledecker.web.body import BodyLimits
 
 
-class ErrandRoutes:
+class PipelineJobRoutes:
     """Answers everything about replays, which are their owner's and root's, and about erasures, which are root's."""
 
-    def __init__(self, errands: Errands, limits: BodyLimits) -> None:
-        self._errands = errands
+    def __init__(self, jobs: PipelineJobs, limits: BodyLimits) -> None:
+        self._jobs = jobs
         self._limits = limits
 
     async def ask_replay(self, request: Request, caller: Caller) -> Response:
         """Send past events again, to one target alone."""
         asked = replaying.parse(await self._body(request))
-        return shapes.json(views.replay(await self._errands.ask_replay(asked, caller)), status=202)
+        return shapes.json(views.replay(await self._jobs.ask_replay(asked, caller)), status=202)
 
     async def list_replays(self, _request: Request, caller: Caller) -> Response:
         """A client's own replays, or all of them for root; the newest first."""
-        return shapes.json([views.replay(each) for each in await self._errands.list_(REPLAYS, caller)])
+        return shapes.json([views.replay(each) for each in await self._jobs.list_(REPLAYS, caller)])
 
     async def show_replay(self, request: Request, caller: Caller) -> Response:
         """How a replay fares."""
-        return shapes.json(views.replay(await self._errands.read(REPLAYS, request.path_params["id"], caller)))
+        return shapes.json(views.replay(await self._jobs.read(REPLAYS, request.path_params["id"], caller)))
 
     async def cancel_replay(self, request: Request, caller: Caller) -> Response:
         """Cancel a replay; what is sent stays sent."""
-        return shapes.json(views.replay(await self._errands.cancel(REPLAYS, request.path_params["id"], caller)))
+        return shapes.json(views.replay(await self._jobs.cancel(REPLAYS, request.path_params["id"], caller)))
 
     async def ask_erasure(self, request: Request, caller: Caller) -> Response:
         """Remove events from the lake for good, as root."""
         require_root(caller)
         asked = erasing.parse(await self._body(request))
-        return shapes.json(views.erasure(await self._errands.ask_erasure(asked, caller)), status=202)
+        return shapes.json(views.erasure(await self._jobs.ask_erasure(asked, caller)), status=202)
 
     async def list_erasures(self, _request: Request, caller: Caller) -> Response:
         """All erasures, for root; the newest first."""
         require_root(caller)
-        return shapes.json([views.erasure(each) for each in await self._errands.list_(ERASURES, caller)])
+        return shapes.json([views.erasure(each) for each in await self._jobs.list_(ERASURES, caller)])
 
     async def show_erasure(self, request: Request, caller: Caller) -> Response:
         """How an erasure fares, for root."""
         require_root(caller)
-        return shapes.json(views.erasure(await self._errands.read(ERASURES, request.path_params["id"], caller)))
+        return shapes.json(views.erasure(await self._jobs.read(ERASURES, request.path_params["id"], caller)))
 
     async def _body(self, request: Request) -> bytes:
         return await bodies.read(request.scope, request.receive, self._limits)

@@ -19,7 +19,7 @@ from doubledecker.assembly.launch import Launch, launch
 from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
 from doubledecker.background import sleep_until
-from doubledecker.bus.pipeline_jobs import Errands
+from doubledecker.bus.pipeline_jobs import PipelineJobs
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.receiver_states import ReceiverStates
@@ -40,7 +40,7 @@ from doubledecker.web.body import BodyLimits, BodyMemory
 from doubledecker.web.feed import Feed
 from doubledecker.web.listening import BACKLOG
 from doubledecker.web.metrics import WebFigures
-from doubledecker.web.pipeline_jobs import ErrandRoutes
+from doubledecker.web.pipeline_jobs import PipelineJobRoutes
 from doubledecker.web.protocol import HEAD_BYTES_MAX, HEAD_S_MAX, UNREAD_S_MAX, guarded
 from doubledecker.web.publishing import EVENTS_MAX, Publishing, PublishRules
 from doubledecker.web.queue_contents import Letters
@@ -259,7 +259,7 @@ def make_app(
         ReceiverRoutes(finder, ReceiverStates(bus.partitions)),
         AttemptRoutes(finder, bus.registry, AttemptLog(bus.partitions, lake=settings.lake), large_reads),
         Streaming(bus.partitions, bus.registry, feed, leases, bounds.stream),
-        ErrandRoutes(Errands(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
+        PipelineJobRoutes(PipelineJobs(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
         room=body.room,
         quotas=rules.quotas,
         metrics_public=settings.metrics_public,

@@ -15,9 +15,9 @@ from doubledecker.model.event import AcceptedEvent
 from doubledecker.pipeline.erase import eraser, tombstones
 from doubledecker.pipeline.lake import maintenance, versions
 from doubledecker.pipeline.land import landing
-from errands import Desk
 from feed import Feed, a_feed
 from lakes import Lake, a_lake
+from replays import Desk
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -17,9 +17,9 @@ from doubledecker.pipeline.lake import files, frames, versions
 from doubledecker.pipeline.lake.tables import LakeTable
 from doubledecker.pipeline.land import landing
 from doubledecker.store.journal import JournalEntry
-from errands import Desk
 from feed import a_feed
 from lakes import Lake
+from replays import Desk
 
 pytestmark = pytest.mark.slow
 

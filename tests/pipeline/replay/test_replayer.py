@@ -20,11 +20,11 @@ from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.replay.replayer import Replayer
 from doubledecker.pipeline.search import SparkReadContext
 from doubledecker.store import journal, queue_contents
-from errands import ROOT, Desk
 from feed import Feed, a_feed
 from harness import ROOT_KEY, a_bus, an_event, basic
 from lakes import Lake, a_lake
 from receiver import Receiver
+from replays import ROOT, Desk
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -12,10 +12,10 @@ from doubledecker.errors import BadRequest
 from doubledecker.model.event import AcceptedEvent
 from doubledecker.model.subscriber import Subscription
 from doubledecker.store import batches
-from errands import Desk
 from feed import Feed, a_feed
 from lakes import Lake, a_lake
 from receiver import Receiver
+from replays import Desk
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -77,8 +77,8 @@ async def test_one_that_fails_for_a_while_holds_it_up_and_then_gets_the_rest(
         mine = await a_past(spark, feed, tmp_path)
         await subscriber(feed, late)
         desk = Desk(mine, one, backoff_base_ms=1, backoff_cap_ms=2)
-        errand = await desk.ask(to_subscriber="late", direct=True)
-        while (now := await desk.read(errand)).is_active:
+        job = await desk.ask(to_subscriber="late", direct=True)
+        while (now := await desk.read(job)).is_active:
             await desk.run()
 
         assert late.attempts == len(late.batches) + 3
@@ -93,14 +93,14 @@ async def test_one_that_was_cut_short_goes_on_from_its_ledger(spark: SparkSessio
         mine = await a_past(spark, feed, tmp_path)
         await subscriber(feed, late)
         desk = Desk(mine, one)
-        errand = await desk.ask(to_subscriber="late", direct=True)
+        job = await desk.ask(to_subscriber="late", direct=True)
         await desk.run()
         delivered = len(late.events)
         # As if the pipeline had died after the last window was posted, and before that was noted.
-        counted = await desk.read(errand)
-        await desk.set(errand, state="running", cursor=0, done=0)
+        counted = await desk.read(job)
+        await desk.set(job, state="running", cursor=0, done=0)
         await desk.run()
-        again = await desk.read(errand)
+        again = await desk.read(job)
 
         assert delivered == len(feed.events) == counted.total
         assert len(late.events) == delivered

@@ -1,4 +1,4 @@
-"""`doubledecker replay`, `replays` and `erase`: the words of these commands; what they do is in errands.py."""
+"""`doubledecker replay`, `replays` and `erase`: the words of these commands; what they do is in jobs.py."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -46,12 +46,12 @@ def replay(
     **given: str | int | bool | None,
 ) -> None:
     """Send past events again, from lake and journal, to one target. Counts first, and asks."""
-    from doubledecker.cli.replay import errands  # noqa: PLC0415 - the store is slow to import
+    from doubledecker.cli.replay import jobs  # noqa: PLC0415 - the store is slow to import
 
     asked = {name: value for name, value in given.items() if value is not None}
     if not id_:
         _check_one(asked, _TARGETS, "to whom it goes")
-    desk = errands.JobCalls(data, lake, as_json=as_json)
+    desk = jobs.JobCalls(data, lake, as_json=as_json)
     if id_ and asked:
         raise click.UsageError(f"--id is a replay as it was asked for; leave out --{min(asked).replace('_', '-')}")
     if id_:
@@ -66,9 +66,9 @@ def replay(
 @options.as_json
 def replays(cancel: str | None, data: Path | None, *, as_json: bool) -> None:
     """List replays, or cancel one."""
-    from doubledecker.cli.replay import errands  # noqa: PLC0415 - the store is slow to import
+    from doubledecker.cli.replay import jobs  # noqa: PLC0415 - the store is slow to import
 
-    desk = errands.JobCalls(data, None, as_json=as_json)
+    desk = jobs.JobCalls(data, None, as_json=as_json)
     if cancel:
         desk.cancel_replay(cancel)
     else:
@@ -86,11 +86,11 @@ def replays(cancel: str | None, data: Path | None, *, as_json: bool) -> None:
 @options.as_json
 def erase(data: Path | None, lake: str | None, *, dry_run: bool, yes: bool, as_json: bool, **given: str | None) -> None:
     """Remove a tenant's or a key's events from the lake for good. Counts first, and asks."""
-    from doubledecker.cli.replay import errands  # noqa: PLC0415 - the store is slow to import
+    from doubledecker.cli.replay import jobs  # noqa: PLC0415 - the store is slow to import
 
     asked = {name: value for name, value in given.items() if value is not None}
     _check_one(asked, _ERASED, "what to erase")
-    errands.JobCalls(data, lake, as_json=as_json).erase(asked, is_dry=dry_run, is_sure=yes)
+    jobs.JobCalls(data, lake, as_json=as_json).erase(asked, is_dry=dry_run, is_sure=yes)
 
 
 def _check_one(asked: Collection[str], names: Sequence[str], what: str) -> None:

@@ -30,7 +30,7 @@ from doubledecker.lake import snapshots
 from doubledecker.model import moment
 from doubledecker.model import pipeline_job as views
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.pipeline_job import Counts, Errand, text_of
+from doubledecker.model.pipeline_job import Counts, PipelineJob, text_of
 from doubledecker.pipeline import search
 from doubledecker.pipeline.erase import tombstones
 from doubledecker.pipeline.lake import files, frames, versions
@@ -139,23 +139,23 @@ class Eraser:
             _log.error("erasure.failed", erasure=failed.id, error=text_of(error))
             return Round(0, has_more=True)
 
-    def _serve(self, errand: Errand) -> int:
-        erasure = _decode(errand.asked)
-        if errand.state == "waiting":
+    def _serve(self, job: PipelineJob) -> int:
+        erasure = _decode(job.asked)
+        if job.state == "waiting":
             # Before there is a tombstone: it would hide what is to be counted.
             state = "done" if erasure.dry_run else "running"
-            errand = self._change(errand, partial(_counted, counts=self._counts(erasure), state=state))
+            job = self._change(job, partial(_counted, counts=self._counts(erasure), state=state))
             return 0
-        tombstones.write(self.ground.root, errand.id, erasure)
+        tombstones.write(self.ground.root, job.id, erasure)
         # Seen before the rewriting: what has landed by then is rewritten.
         is_whole = self._has_landed(erasure)
         gone = leave_out(self.ground, erasure)
         if gone or is_whole:
             delete_removed(self.ground)
         note = "" if is_whole else "waits until what the journal holds has landed"
-        now = self._change(errand, partial(_advanced, gone=gone, is_whole=is_whole, note=note))
+        now = self._change(job, partial(_advanced, gone=gone, is_whole=is_whole, note=note))
         if is_whole:
-            _log.info("erasure.done", erasure=errand.id, events=now.done)
+            _log.info("erasure.done", erasure=job.id, events=now.done)
         else:
             time.sleep(_PAUSE_S)
         return gone
@@ -176,29 +176,29 @@ class Eraser:
         reached = snapshots.landed(versions.of(table, partitions=partitions), partitions)
         return search.has_landed(self.ground, "events", reached, moment.from_ms(erasure.before_ms))
 
-    async def _all(self) -> list[Errand]:
+    async def _all(self) -> list[PipelineJob]:
         async with journal_reader.connected(self.ground.access) as bus:
             return await pipeline_jobs.read_all(bus.home, ERASURES)
 
-    def _change(self, errand: Errand, by: pipeline_jobs.Change) -> Errand:
-        async def change() -> Errand:
+    def _change(self, job: PipelineJob, by: pipeline_jobs.Change) -> PipelineJob:
+        async def change() -> PipelineJob:
             async with journal_reader.connected(self.ground.access) as bus:
-                return await pipeline_jobs.change(bus.home, ERASURES, errand.id, by)
+                return await pipeline_jobs.change(bus.home, ERASURES, job.id, by)
 
         return asyncio.run(change())
 
 
-def _counted(now: Errand, *, counts: Counts, state: str) -> Errand:
+def _counted(now: PipelineJob, *, counts: Counts, state: str) -> PipelineJob:
     total = sum(count for _, _, count in counts)
     return structs.replace(now, counts=counts, total=total, state=state, changed_at=clock.now_ms())
 
 
-def _advanced(now: Errand, *, gone: int, is_whole: bool, note: str) -> Errand:
+def _advanced(now: PipelineJob, *, gone: int, is_whole: bool, note: str) -> PipelineJob:
     state = "done" if is_whole else now.state
     return structs.replace(
         now, done=now.done + gone, state=state, note=note, failures=0, error="", changed_at=clock.now_ms()
     )
 
 
-def _failed(now: Errand, *, error: Exception) -> Errand:
+def _failed(now: PipelineJob, *, error: Exception) -> PipelineJob:
     return now.failed(error, now_ms=clock.now_ms(), is_final=False)

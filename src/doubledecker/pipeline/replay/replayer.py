@@ -32,7 +32,7 @@ from doubledecker.lake import arrow
 from doubledecker.model import moment
 from doubledecker.model import pipeline_job as views
 from doubledecker.model.event import DEFAULT_TENANT
-from doubledecker.model.pipeline_job import Errand, text_of
+from doubledecker.model.pipeline_job import PipelineJob, text_of
 from doubledecker.model.position import Reach, Strand
 from doubledecker.model.replay import Replay
 from doubledecker.model.subscriber import Subscriber
@@ -240,27 +240,27 @@ class Replayer:
         """The next window of the replay that has waited longest, of those that can go on."""
         active = [each for each in asyncio.run(self._all()) if each.is_active]
         self._windows = {each.id: self._windows[each.id] for each in active if each.id in self._windows}
-        for errand in sorted(active, key=lambda each: each.changed_at):
-            sent = self._serve(errand)
+        for job in sorted(active, key=lambda each: each.changed_at):
+            sent = self._serve(job)
             if sent is not None:
                 return Round(sent, has_more=True)
         return Round(0)
 
-    def _serve(self, errand: Errand) -> int | None:
+    def _serve(self, job: PipelineJob) -> int | None:
         """Count it, or send its next window; None when it has to wait."""
-        replay = _decode(errand.asked)
-        act = self._go_on if errand.lanes else self._begin
+        replay = _decode(job.asked)
+        act = self._go_on if job.lanes else self._begin
         try:
-            return search.again(lambda: act(errand, replay))
+            return search.again(lambda: act(job, replay))
         except (PySparkException, Refused) as error:
-            self._windows.pop(errand.id, None)
-            failed = self._change(errand, partial(_failed, error=error))
+            self._windows.pop(job.id, None)
+            failed = self._change(job, partial(_failed, error=error))
             if failed.is_active:
                 raise
-            _log.error("replay.failed", replay=errand.id, sent=failed.done, error=text_of(error))
+            _log.error("replay.failed", replay=job.id, sent=failed.done, error=text_of(error))
             return 0
 
-    def _begin(self, errand: Errand, replay: Replay) -> int:
+    def _begin(self, job: PipelineJob, replay: Replay) -> int:
         """Count what there is to do."""
         check(self.settings, replay)
         days = self._fitting(replay, replay.from_ms, replay.upto_ms).groupBy(
@@ -277,44 +277,44 @@ class Replayer:
             "cursor": min((row["first"] for row in counted), default=replay.upto_ms),
             "lanes": self._lanes(),
         }
-        self._change(errand, lambda now: structs.replace(now, **changes) if now.is_active else now)
-        _log.info("replay.counted", replay=errand.id, events=total, dry_run=replay.dry_run)
+        self._change(job, lambda now: structs.replace(now, **changes) if now.is_active else now)
+        _log.info("replay.counted", replay=job.id, events=total, dry_run=replay.dry_run)
         return 0
 
-    def _go_on(self, errand: Errand, replay: Replay) -> int | None:
+    def _go_on(self, job: PipelineJob, replay: Replay) -> int | None:
         """Send the next window."""
         room = room_of(self.settings, replay)
         if room.events <= 0:
-            if errand.note != room.note:
-                self._change(errand, lambda now: structs.replace(now, note=room.note))
+            if job.note != room.note:
+                self._change(job, lambda now: structs.replace(now, note=room.note))
             return None
         most = min(replay.rate * _WINDOW_S, _WINDOW_ROWS_MAX, room.events)
-        cursor, windows = self._windows.pop(errand.id, (-1, None))
-        if windows is None or cursor != errand.cursor:
-            stretch = Bin(errand.cursor, replay.upto_ms, max(1, errand.total - errand.done))
+        cursor, windows = self._windows.pop(job.id, (-1, None))
+        if windows is None or cursor != job.cursor:
+            stretch = Bin(job.cursor, replay.upto_ms, max(1, job.total - job.done))
             windows = Windows(stretch, partial(self._count, replay))
         end_ms = windows.next(most)
-        sent = self._send(errand, replay, end_ms)
+        sent = self._send(job, replay, end_ms)
         if sent.why:
             note = f"subscriber {replay.name!r}: {sent.why}"
-            self._change(errand, partial(_held_up, sent=sent, note=note))
+            self._change(job, partial(_held_up, sent=sent, note=note))
             return sent.now or None
-        now = self._change(errand, partial(_advanced, former=errand, end_ms=end_ms, sent=sent))
+        now = self._change(job, partial(_advanced, former=job, end_ms=end_ms, sent=sent))
         if now.state == "done":
-            _log.info("replay.done", replay=errand.id, sent=now.done - now.refused, refused=now.refused)
-        self._windows[errand.id] = (end_ms, windows)
+            _log.info("replay.done", replay=job.id, sent=now.done - now.refused, refused=now.refused)
+        self._windows[job.id] = (end_ms, windows)
         return sent.now
 
-    def _send(self, errand: Errand, replay: Replay, end_ms: int) -> Sent:
+    def _send(self, job: PipelineJob, replay: Replay, end_ms: int) -> Sent:
         # A core is left to landing: a task of ours holds its own for as long as the pace demands.
         tasks = max(1, session.cores(self.ground.spark) - 1)
-        frame = self._fitting(replay, errand.cursor, end_ms)
+        frame = self._fitting(replay, job.cursor, end_ms)
         if replay.direct:
-            done = send(self.settings, errand.id, replay, frame, tasks=tasks)
-            return Sent(done.passed - errand.done, why=done.why)
-        laned = frame.withColumn("lane", _lane(replay, errand.lanes))
+            done = send(self.settings, job.id, replay, frame, tasks=tasks)
+            return Sent(done.passed - job.done, why=done.why)
+        laned = frame.withColumn("lane", _lane(replay, job.lanes))
         dealt = laned.repartitionById(tasks, columns.col("lane") % tasks).sortWithinPartitions(*frames.order())
-        work = Work(self.settings, errand.id, replay)
+        work = Work(self.settings, job.id, replay)
         told = dealt.mapInArrow(partial(resend_task.send, work=work), arrow.ddl(resend_task.SENT)).collect()
         return Sent(*(sum(row[name] for row in told) for name in resend_task.SENT.names))
 
@@ -336,14 +336,14 @@ class Replayer:
         partitions = self.ground.access.partitions
         return partitions * -(-session.cores(self.ground.spark) // partitions)
 
-    async def _all(self) -> list[Errand]:
+    async def _all(self) -> list[PipelineJob]:
         async with journal_reader.connected(self.ground.access) as bus:
             return await pipeline_jobs.read_all(bus.home, REPLAYS)
 
-    def _change(self, errand: Errand, by: pipeline_jobs.Change) -> Errand:
-        async def change() -> Errand:
+    def _change(self, job: PipelineJob, by: pipeline_jobs.Change) -> PipelineJob:
+        async def change() -> PipelineJob:
             async with journal_reader.connected(self.ground.access) as bus:
-                return await pipeline_jobs.change(bus.home, REPLAYS, errand.id, _stamped(by))
+                return await pipeline_jobs.change(bus.home, REPLAYS, job.id, _stamped(by))
 
         return asyncio.run(change())
 
@@ -352,12 +352,12 @@ def _stamped(by: pipeline_jobs.Change) -> pipeline_jobs.Change:
     return lambda now: structs.replace(by(now), changed_at=clock.now_ms())
 
 
-def _failed(now: Errand, *, error: Exception) -> Errand:
+def _failed(now: PipelineJob, *, error: Exception) -> PipelineJob:
     return now.failed(error, now_ms=clock.now_ms(), is_final=isinstance(error, _HOPELESS)) if now.is_active else now
 
 
-def _advanced(now: Errand, *, former: Errand, end_ms: int, sent: Sent) -> Errand:
-    """The errand after a window, unless another has gone through that window too and was faster to say so."""
+def _advanced(now: PipelineJob, *, former: PipelineJob, end_ms: int, sent: Sent) -> PipelineJob:
+    """The job after a window, unless another has gone through that window too and was faster to say so."""
     if now.cursor != former.cursor:
         return now
     is_over = end_ms >= _decode(now.asked).upto_ms and now.state == "running"
@@ -373,8 +373,8 @@ def _advanced(now: Errand, *, former: Errand, end_ms: int, sent: Sent) -> Errand
     )
 
 
-def _held_up(now: Errand, *, sent: Sent, note: str) -> Errand:
-    """The errand after a window that has to go on later."""
+def _held_up(now: PipelineJob, *, sent: Sent, note: str) -> PipelineJob:
+    """The job after a window that has to go on later."""
     return structs.replace(now, done=now.done + sent.now, note=note) if now.is_active else now
 
 

@@ -1,6 +1,6 @@
 """What `doubledecker replay`, `replays` and `erase` do: ask as root, count, confirm, and follow until it is over.
 
-The pipeline carries errands out. When none runs, one is run here until the errand is over: there is one way to do it.
+The pipeline carries jobs out. When none runs, one is run here until the job is over: there is one way to do it.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from doubledecker import clock, log
 from doubledecker.assembly import build
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.pipeline_jobs import Errands
+from doubledecker.bus.pipeline_jobs import PipelineJobs
 from doubledecker.cli import folder, words
 from doubledecker.cli import pipeline as piping
 from doubledecker.cli import status as showing
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
 from doubledecker.model import pipeline_job as views
 from doubledecker.model.erasure import ErasureAsked
-from doubledecker.model.pipeline_job import Errand
+from doubledecker.model.pipeline_job import PipelineJob
 from doubledecker.model.replay import ReplayAsked
 from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.store import pipeline
@@ -42,7 +42,7 @@ _Result = TypeVar("_Result")
 
 
 class JobCalls:
-    """Root's own way to errands, straight to Redis: it works when the web process does not."""
+    """Root's own way to jobs, straight to Redis: it works when the web process does not."""
 
     def __init__(self, data: Path | None, lake: str | None, *, as_json: bool) -> None:
         self._data = data
@@ -101,7 +101,7 @@ class JobCalls:
         """End one where it is."""
         self._tell(REPLAYS, self._ask(lambda desk: desk.cancel(REPLAYS, id_, _ROOT)))
 
-    def _is_wanted(self, kind: str, counted: Errand, *, is_dry: bool, is_sure: bool) -> bool:
+    def _is_wanted(self, kind: str, counted: PipelineJob, *, is_dry: bool, is_sure: bool) -> bool:
         """Show what was counted, and ask whether to go on."""
         if is_dry or counted.state != "done" or not counted.total:
             self._tell(kind, counted)
@@ -113,48 +113,46 @@ class JobCalls:
             click.confirm(f"{word} {counted.total:,} events?{more}", abort=True, err=True)
         return True
 
-    def _ask_first(self, act: Callable[[Errands], Awaitable[_Result]]) -> _Result:
+    def _ask_first(self, act: Callable[[PipelineJobs], Awaitable[_Result]]) -> _Result:
         """Ask before there is a pipeline: what is refused is refused at once, and not after Spark has started."""
         if not _is_alive(self._settings):
             self._find_pipeline()  # without one there would be nobody to carry it out
         return self._ask(act)
 
-    def _ask(self, act: Callable[[Errands], Awaitable[_Result]]) -> _Result:
+    def _ask(self, act: Callable[[PipelineJobs], Awaitable[_Result]]) -> _Result:
         async def ask() -> _Result:
             async with build.open_bus(self._settings, patience_s=0) as bus:
-                return await act(Errands(bus.partitions, bus.registry, rate=self._settings.replay_rate_per_s))
+                return await act(PipelineJobs(bus.partitions, bus.registry, rate=self._settings.replay_rate_per_s))
 
         try:
             return asyncio.run(ask())
         except BusAway as error:
             raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data") from error
 
-    def _follow(self, kind: str, errand: Errand) -> Errand:
+    def _follow(self, kind: str, job: PipelineJob) -> PipelineJob:
         """Until it is over, with a bar when someone watches; raises when there is nobody left to carry it out."""
-        id_ = errand.id
+        id_ = job.id
         with _bar() as show:
-            while errand.is_active:
+            while job.is_active:
                 if self._stop.is_set() or not (self._is_local or _is_alive(self._settings)):
                     go_on = f"`doubledecker replay --id {id_}`" if kind == REPLAYS else "`doubledecker pipeline run`"
-                    raise BusAway(
-                        f"the pipeline stopped at {errand.done:,} of {errand.total:,} events; {go_on} goes on"
-                    )
+                    raise BusAway(f"the pipeline stopped at {job.done:,} of {job.total:,} events; {go_on} goes on")
                 self._stop.wait(_LOOK_S)
-                errand = self._ask(lambda desk: desk.read(kind, id_, _ROOT))
-                show(errand)
-        return errand
+                job = self._ask(lambda desk: desk.read(kind, id_, _ROOT))
+                show(job)
+        return job
 
-    def _tell(self, kind: str, errand: Errand) -> None:
+    def _tell(self, kind: str, job: PipelineJob) -> None:
         """How it ended; a failure is the command's own."""
         if self._as_json:
-            view = views.replay(errand) if kind == REPLAYS else views.erasure(errand)
+            view = views.replay(job) if kind == REPLAYS else views.erasure(job)
             click.echo(json.dumps(msgspec.to_builtins(view)))
         else:
-            words.show(["topic", "day", "events"], [[topic, day, f"{count:,}"] for topic, day, count in errand.counts])
+            words.show(["topic", "day", "events"], [[topic, day, f"{count:,}"] for topic, day, count in job.counts])
             word = "sent" if kind == REPLAYS else "erased"
-            click.echo(f"{errand.id} is {errand.state}: {errand.done:,} of {errand.total:,} events {word}", err=True)
-        if errand.state == "failed":
-            raise Refused(errand.error)
+            click.echo(f"{job.id} is {job.state}: {job.done:,} of {job.total:,} events {word}", err=True)
+        if job.state == "failed":
+            raise Refused(job.error)
 
     def _with_pipeline(self, talk: Callable[[], None]) -> None:
         """Talk while a pipeline runs: the one that does, or one here."""
@@ -214,16 +212,16 @@ def _is_alive(settings: Settings) -> bool:
 
 
 @contextlib.contextmanager
-def _bar() -> Iterator[Callable[[Errand], None]]:
-    """Shows how far an errand is, on a terminal."""
+def _bar() -> Iterator[Callable[[PipelineJob], None]]:
+    """Shows how far a job is, on a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("waiting", total=None)
 
-        def show(errand: Errand) -> None:
-            word = errand.note or errand.state
-            progress.update(task, description=word, completed=errand.done, total=errand.total or None)
+        def show(job: PipelineJob) -> None:
+            word = job.note or job.state
+            progress.update(task, description=word, completed=job.done, total=job.total or None)
 
         yield show
 

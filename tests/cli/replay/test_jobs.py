@@ -36,7 +36,7 @@ def test_a_replay_that_is_followed_is_not_asked_for_anew():
         (["erase", "--tenant", "acme", "--key", "k"], "there is --tenant and --key"),
     ],
 )
-def test_an_errand_without_exactly_one_object_is_wrong_usage(words: list[str], told: str):
+def test_an_job_without_exactly_one_object_is_wrong_usage(words: list[str], told: str):
     answer = run(*words)
 
     assert (answer.returncode, answer.stdout) == (2, "")

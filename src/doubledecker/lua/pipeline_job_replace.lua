@@ -1,6 +1,6 @@
--- Change an errand, unless somebody has changed it meanwhile.
+-- Change a job, unless somebody has changed it meanwhile.
 --
--- key  kept     <kind>  hash  errands of a kind by id, each as JSON
+-- key  kept     <kind>  hash  jobs of a kind by id, each as JSON
 -- arg  id       text  which
 -- arg  former   text  what the caller saw; empty for a new one
 -- arg  latter   text  what it is to be
