@@ -8,6 +8,7 @@ from typing import Self
 
 from redis.asyncio import Redis
 
+from doubledecker.errors import ServerUnfit
 from doubledecker.store import machine
 from doubledecker.store.embedded import EmbeddedServer
 
@@ -15,6 +16,7 @@ NODES = 3
 SLOTS = 16_384
 JOIN_WAIT_S = 20.0
 JOIN_GLANCE_S = 0.02
+PORT_TRIES_MAX = 5
 
 
 class ClusterOfThree:
@@ -29,8 +31,8 @@ class ClusterOfThree:
     async def start(cls, directory: Path) -> Self:
         """Start the nodes, each on its own folder, and return when all three say that the cluster is ok."""
         async with AsyncExitStack() as holdings:
-            bus_ports = [machine.free_port() for _ in range(NODES)]
-            nodes = [await _node(directory / f"node-{i}", bus_ports[i], holdings) for i in range(NODES)]
+            started = [await _node(directory / f"node-{i}", holdings) for i in range(NODES)]
+            nodes, bus_ports = [node for node, _ in started], [bus_port for _, bus_port in started]
             clients = [await holdings.enter_async_context(Redis.from_url(node.url)) for node in nodes]
             await _share_slots(clients)
             await _introduce(clients, nodes, bus_ports)
@@ -42,17 +44,29 @@ class ClusterOfThree:
         await self._holdings.aclose()
 
 
-async def _node(directory: Path, bus_port: int, holdings: AsyncExitStack) -> EmbeddedServer:
+async def _node(directory: Path, holdings: AsyncExitStack) -> tuple[EmbeddedServer, int]:
+    """A node, and the port of its bus; a port that was free may be taken a moment later, so others are tried."""
+    for tries_left in reversed(range(PORT_TRIES_MAX)):
+        bus_port = machine.free_port()
+        try:
+            node = await EmbeddedServer.start(directory, port=0, extra=_clustered(bus_port))
+        except ServerUnfit as error:
+            if tries_left == 0 or "Address already in use" not in str(error):
+                raise
+        else:
+            holdings.push_async_callback(node.stop)
+            return node, bus_port
+    raise AssertionError("the last try returns or raises")
+
+
+def _clustered(bus_port: int) -> list[str]:
     settings = {
         "cluster-enabled": "yes",
         "cluster-port": str(bus_port),
         "cluster-node-timeout": "2000",
         "cluster-require-full-coverage": "no",
     }
-    extra = [part for name, value in settings.items() for part in (f"--{name}", value)]
-    node = await EmbeddedServer.start(directory, port=0, extra=extra)
-    holdings.push_async_callback(node.stop)
-    return node
+    return [part for name, value in settings.items() for part in (f"--{name}", value)]
 
 
 async def _share_slots(clients: Sequence[Redis]) -> None:

@@ -3,20 +3,14 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import Self
 
 from conftest import Topology
 from doubledecker.store import die_with_parent
+from doubledecker.store.machine import free_port
 from harness import ROOT_KEY
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Process:

@@ -12,8 +12,9 @@ import pytest
 
 from conftest import Topology
 from doubledecker.store.embedded import EmbeddedServer
+from doubledecker.store.machine import free_port
 from harness import until_ready
-from processes import Fleet, Process, free_port
+from processes import Fleet, Process
 
 pytestmark = pytest.mark.slow
 

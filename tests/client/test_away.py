@@ -12,7 +12,7 @@ from client.consuming import a_place, is_empty
 from conftest import Topology
 from doubledecker.client import AsyncBus, BusAway, Message, NotABus, Unauthenticated
 from doubledecker.queues import consume
-from processes import free_port
+from doubledecker.store.machine import free_port
 
 
 async def _nothing(_message: Message) -> None:

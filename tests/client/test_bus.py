@@ -16,8 +16,8 @@ from doubledecker.client import (
     Refused,
     Unauthenticated,
 )
+from doubledecker.store.machine import free_port
 from harness import a_bus
-from processes import free_port
 from receiver import Receiver
 
 

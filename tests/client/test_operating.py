@@ -20,8 +20,8 @@ from doubledecker.client import (
     Streamed,
     Unauthenticated,
 )
+from doubledecker.store.machine import free_port
 from harness import ROOT_KEY, TestBus, a_bus, within
-from processes import free_port
 from receiver import Receiver
 
 

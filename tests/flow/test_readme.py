@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from cli.commands import environment
+from doubledecker.store.machine import free_port
 from harness import until_ready
-from processes import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -9,9 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from conftest import Topology
+from doubledecker.store.machine import free_port
 from doubledecker.worker import process
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic, within
-from processes import free_port
 from receiver import Receiver
 from worker.test_deliver import _attempts, _until
 

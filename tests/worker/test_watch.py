@@ -7,9 +7,9 @@ import msgspec
 from conftest import Topology
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store import journal, receivers
+from doubledecker.store.machine import free_port
 from doubledecker.store.partitions import Partitions
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
-from processes import free_port
 from receiver import Receiver
 from watching import a_queue, counters, forget, look, register, until_empty, watching
 

@@ -21,9 +21,10 @@ from doubledecker.assembly.launch import Member
 from doubledecker.cli.serve.keep import ChildLife, Command, Ended, Kept
 from doubledecker.cli.serve.processes import Processes
 from doubledecker.store import machine
+from doubledecker.store.machine import free_port
 from doubledecker.web import listening
 from harness import ROOT_KEY, an_event, basic, until_ready
-from processes import Fleet, Process, free_port
+from processes import Fleet, Process
 from receiver import Receiver
 
 pytestmark = pytest.mark.timeout(300)
