@@ -164,7 +164,7 @@ async def _measured(tree: Tree, name: str, scale: Scale, bench: Path) -> dict[st
     command = [tree.python, "-P", str(_TURN), name, json.dumps(asdict(scale))]
     with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
-            *die_with_parent.tethered(command),
+            *die_with_parent.wrapped(command),
             cwd=bench,
             env={**os.environ, "PYTHONPATH": str(bench)},
             stdin=asyncio.subprocess.DEVNULL,

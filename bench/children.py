@@ -61,7 +61,7 @@ async def started(
     """A running `python -m <words>`, or of another program; its stderr is shown only when the block fails."""
     with tempfile.TemporaryFile() as errors:
         process = await asyncio.create_subprocess_exec(
-            *die_with_parent.tethered([*program, *words]),
+            *die_with_parent.wrapped([*program, *words]),
             env={**_inherited(), **(environment or {})},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

@@ -24,7 +24,7 @@ class Process:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        command = die_with_parent.tethered([sys.executable, "-m", "doubledecker", *self._words])
+        command = die_with_parent.wrapped([sys.executable, "-m", "doubledecker", *self._words])
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *command, env=self._environment, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log

@@ -94,8 +94,8 @@ async def a_spark_cluster(folder: Path, *, workers: int = 2) -> AsyncIterator[Sp
 
 
 async def _start(holdings: AsyncExitStack, folder: Path, name: str, kind: str, *words: str) -> None:
-    # `spark-class` becomes Java, so the tether holds that; executors end when their worker is gone.
-    command = die_with_parent.tethered([str(HOME / "bin" / "spark-class"), kind, *words])
+    # `spark-class` becomes Java, so the launcher ties that to us; executors end when their worker is gone.
+    command = die_with_parent.wrapped([str(HOME / "bin" / "spark-class"), kind, *words])
     with (folder / f"{name}.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(*command, env=environment(), stdout=log, stderr=log)
     holdings.push_async_callback(_end, process)

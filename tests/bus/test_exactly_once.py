@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from conftest import Topology
-from doubledecker.bus.exactly_once import FencedPublisher, PublishedRow
+from doubledecker.bus.exactly_once import ExactlyOnceWriter, PublishedRow
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.errors import OrderChanged, TopicOwned, TopicReserved, WritesLost
 from doubledecker.model.event import AcceptedEvent, EventKind
@@ -31,9 +31,9 @@ def rows(numbers: Sequence[int], *, topic: str = "orders") -> list[PublishedRow]
     ]
 
 
-def a_task(feed: Feed, *, batch: int = 0, is_complete: bool = False) -> FencedPublisher:
+def a_task(feed: Feed, *, batch: int = 0, is_complete: bool = False) -> ExactlyOnceWriter:
     home = feed.bus.partitions.home
-    return FencedPublisher(
+    return ExactlyOnceWriter(
         home,
         feed.bus.registry,
         feed.bus.headroom,
@@ -45,7 +45,7 @@ def a_task(feed: Feed, *, batch: int = 0, is_complete: bool = False) -> FencedPu
     )
 
 
-async def run(task: FencedPublisher, numbers: Sequence[int]) -> FencedPublisher:
+async def run(task: ExactlyOnceWriter, numbers: Sequence[int]) -> ExactlyOnceWriter:
     """All of a task's rows, three at a time."""
     for first in range(0, len(numbers), 3):
         await task.publish(rows(numbers[first : first + 3]))

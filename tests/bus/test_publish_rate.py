@@ -3,7 +3,7 @@
 import asyncio
 
 from conftest import Topology
-from doubledecker.bus.exactly_once import FencedPublisher, PublishedRow
+from doubledecker.bus.exactly_once import ExactlyOnceWriter, PublishedRow
 from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.notify import Notifier, Notify
@@ -91,10 +91,10 @@ async def test_who_waits_goes_on_when_its_time_has_come(plain: Partitions):
     assert await plain.home.command("EXISTS", plain.home.key("pace:ann")) == 1
 
 
-def a_task(plain: Partitions, live: LiveRegistry, client: str, pacer: Pacer) -> FencedPublisher:
+def a_task(plain: Partitions, live: LiveRegistry, client: str, pacer: Pacer) -> ExactlyOnceWriter:
     """The publisher of a Spark task that has published nothing yet."""
     headroom, notifier = Headroom(plain, MemoryRules()), Notifier(plain.home, Notify.NEVER)
-    return FencedPublisher(plain.home, live, headroom, notifier, publisher=client, task="t", batch=0, pacer=pacer)
+    return ExactlyOnceWriter(plain.home, live, headroom, notifier, publisher=client, task="t", batch=0, pacer=pacer)
 
 
 async def test_rows_of_a_spark_task_wait_for_their_turn_instead_of_failing(plain: Partitions):

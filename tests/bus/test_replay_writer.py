@@ -8,7 +8,7 @@ import pytest
 
 from conftest import Topology
 from doubledecker.assembly import build
-from doubledecker.bus.replay_writer import PastEvent, Rank, ReceiverAim, Sender
+from doubledecker.bus.replay_writer import PastEvent, Rank, ReceiverTarget, Sender
 from doubledecker.errors import NotFound
 from doubledecker.model.event import AcceptedEvent
 from doubledecker.model.queue import RegisteredQueue
@@ -32,8 +32,8 @@ def a_past(count: int) -> list[PastEvent]:
 
 def a_sender(feed: Feed, rate: int = 1_000_000) -> Sender:
     home = feed.bus.partitions.home
-    aim = ReceiverAim(home, Replay("queue", "late", 0, 1, rate), "a-replay")
-    return Sender(aim, feed.bus.registry, home=home, partition=home, task="0" * 32, id_="a-replay", rate=rate)
+    target = ReceiverTarget(home, Replay("queue", "late", 0, 1, rate), "a-replay")
+    return Sender(target, feed.bus.registry, home=home, partition=home, task="0" * 32, id_="a-replay", rate=rate)
 
 
 async def numbers(feed: Feed) -> list[int]:

@@ -26,7 +26,7 @@ LINES_MAX = 50
 async def run_and_kill(root: Path, lines: int) -> int:
     """Start the process, kill it after so many lines; returns the last event that it said had landed."""
     child = Path(__file__).parent / "tended_lake.py"
-    command = die_with_parent.tethered([sys.executable, str(child), str(root)])
+    command = die_with_parent.wrapped([sys.executable, str(child), str(root)])
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     landed = -1

@@ -54,7 +54,7 @@ class Ground:
         book.touch()
         words = [sys.executable, str(Path(__file__).with_name("consumer.py")), self.url]
         words += [str(len(self.partitions.all)), str(book)]
-        self.consumers[number] = await asyncio.create_subprocess_exec(*die_with_parent.tethered(words))
+        self.consumers[number] = await asyncio.create_subprocess_exec(*die_with_parent.wrapped(words))
 
     async def kill_consumer(self) -> None:
         number = random.choice(list(self.consumers))

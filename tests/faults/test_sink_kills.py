@@ -50,7 +50,7 @@ async def start(feed: Feed, tmp_path: Path) -> asyncio.subprocess.Process:
         tmp_path / "source",
         tmp_path / "checkpoint",
     ]
-    command = die_with_parent.tethered([sys.executable, "-c", QUERY, *map(str, words)])
+    command = die_with_parent.wrapped([sys.executable, "-c", QUERY, *map(str, words)])
     with (tmp_path / "query.log").open("ab") as log:
         return await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
 

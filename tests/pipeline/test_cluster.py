@@ -39,7 +39,7 @@ async def drive(cluster: SparkCluster, command: list[str], folder: Path, **more:
     environment = {**cluster.environment, "PYSPARK_PYTHON": sys.executable, **more}
     with (folder / "driver.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            *die_with_parent.tethered(command), env=environment, stdout=asyncio.subprocess.PIPE, stderr=log
+            *die_with_parent.wrapped(command), env=environment, stdout=asyncio.subprocess.PIPE, stderr=log
         )
     async with asyncio.timeout(600):
         printed, _ = await process.communicate()

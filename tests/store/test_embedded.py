@@ -34,7 +34,7 @@ signal.signal(signal.SIGTERM, lambda *_: (os.write(1, b"asked\\n"), os._exit(7))
 os.write(1, b"%d\\n" % os.getpid())
 signal.pause()
 """
-# The tether of systems without prctl, and a parent that has no tether, around the command that follows.
+# The launcher of systems without prctl, and a parent without a launcher, around the command that follows.
 WATCH = """
 import os, sys
 from doubledecker.store import die_with_parent
@@ -292,9 +292,9 @@ async def test_a_port_that_a_stranger_has_is_not_taken_for_ours(tmp_path):
             await EmbeddedServer.start(tmp_path / "ours", port=port)
 
 
-@pytest.mark.parametrize("tethering", [die_with_parent.tethered([]), python(WATCH)], ids=["prctl", "no prctl"])
-async def test_signals_and_the_exit_code_pass_through_the_tether(tethering):
-    async with a_process(*tethering, *python(POLITE)) as child:
+@pytest.mark.parametrize("launcher", [die_with_parent.wrapped([]), python(WATCH)], ids=["prctl", "no prctl"])
+async def test_signals_and_the_exit_code_pass_through_the_launcher(launcher):
+    async with a_process(*launcher, *python(POLITE)) as child:
         await words(child)
         child.terminate()
 
@@ -303,7 +303,7 @@ async def test_signals_and_the_exit_code_pass_through_the_tether(tethering):
 
 
 async def test_a_child_whose_parent_is_already_gone_never_begins():
-    of_another = [part.replace(str(os.getpid()), "1") for part in die_with_parent.tethered(python(POLITE))]
+    of_another = [part.replace(str(os.getpid()), "1") for part in die_with_parent.wrapped(python(POLITE))]
     async with a_process(*of_another) as child:
         assert await words(child) == []
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.assembly.build import BusParts
-from doubledecker.bus.exactly_once import FencedPublisher, PublishedRow
+from doubledecker.bus.exactly_once import ExactlyOnceWriter, PublishedRow
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.publish_rate import Pacer
@@ -210,7 +210,7 @@ class TestTooMuch:
             client = (await ids(bus))["ann"]
             async with build.open_bus(bus.settings) as task:
                 assert client in task.registry.overfull
-                publisher = FencedPublisher(
+                publisher = ExactlyOnceWriter(
                     task.partitions.home,
                     task.registry,
                     task.headroom,

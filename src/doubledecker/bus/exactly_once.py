@@ -55,15 +55,15 @@ class PublishedRow(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass
-class WriteTally:
-    """What became of a task's rows: how many were written now, how many before, and why which were refused."""
+class WriteCounts:
+    """How many of a task's rows were written now and how many before, and why which were refused."""
 
     published: int = 0
     repeated: int = 0
     refused: dict[int, str] = field(default_factory=dict)
 
 
-class FencedPublisher:
+class ExactlyOnceWriter:
     """Publishes one task's rows to one partition."""
 
     def __init__(
@@ -92,7 +92,7 @@ class FencedPublisher:
         self._digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         self._reached: WriteOffset | None = None
         self._waiting: deque[PublishedRow] = deque()
-        self.tally = WriteTally()
+        self.tally = WriteCounts()
 
     async def publish(self, rows: Sequence[PublishedRow]) -> None:
         """Wait until the rows are written, now or by an earlier attempt."""

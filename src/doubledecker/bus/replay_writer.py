@@ -4,7 +4,7 @@ The rows of a task's lane come in the order in which the bus accepted them, and 
 fence, written in one atom with what is sent, keeps the last rank and how many rows that were. A task that is run
 again, or twice at once, passes over all rows up to that rank; other rows may have come or gone meanwhile.
 
-To whom is an *aim*: it says what is offered for a past event, and writes it. A new way to replay is a new aim.
+A *target* makes what is written of a past event, and writes it. A new way to replay is a new target.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class PastEvent(NamedTuple):
     event: AcceptedEvent
 
 
-class Aim(Protocol):
+class ReplayTarget(Protocol):
     """To whom past events are sent."""
 
     def offer(self, event: AcceptedEvent, snapshot: Registry) -> Offer:
@@ -71,7 +71,7 @@ class Aim(Protocol):
 
 
 @dataclass(frozen=True)
-class ReceiverAim:
+class ReceiverTarget:
     """One subscriber's batches, or one queue; nothing is journaled, and nobody else gets anything."""
 
     partition: Partition
@@ -97,7 +97,7 @@ class ReceiverAim:
 
 
 @dataclass(frozen=True)
-class TopicAim:
+class TopicTarget:
     """A topic: new events, published by its owner to all who listen there."""
 
     partition: Partition
@@ -130,9 +130,17 @@ class Sender:
     """Sends the rows of one lane, all of which belong to one partition."""
 
     def __init__(
-        self, aim: Aim, registry: LiveRegistry, *, home: Partition, partition: Partition, task: str, id_: str, rate: int
+        self,
+        target: ReplayTarget,
+        registry: LiveRegistry,
+        *,
+        home: Partition,
+        partition: Partition,
+        task: str,
+        id_: str,
+        rate: int,
     ) -> None:
-        self._aim = aim
+        self._target = target
         self._registry = registry
         self._home = home
         self._partition = partition
@@ -178,7 +186,7 @@ class Sender:
         await asyncio.sleep(wait_ms / 1000)
         rank = str(self._waiting[count - 1].rank)
         fence = Fence(self._task, 0, reached.rows, reached.rows + count, rank)
-        reply = await self._aim.write(group.offers, version=version, fence=fence)
+        reply = await self._target.write(group.offers, version=version, fence=fence)
         match reply.outcome:
             case Accepted.OK:
                 self._registry.note_skipped(group.offers, reply)
@@ -198,6 +206,6 @@ class Sender:
         group = Group()
         most = max(1, min(_CALL_MAX, self._rate // _CALLS_PER_S))
         for past in islice(self._waiting, most):
-            if not group.take(self._aim.offer(past.event, self._registry.snapshot)):
+            if not group.take(self._target.offer(past.event, self._registry.snapshot)):
                 break
         return group

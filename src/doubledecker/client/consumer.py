@@ -14,8 +14,8 @@ from doubledecker.client.backoff import Backoff
 from doubledecker.client.blocking import BlockingMessage
 from doubledecker.client.errors import ClientError
 from doubledecker.client.message import Back, Message, MessageSource, Terms, encodable
-from doubledecker.client.session import Holding, Rules, asked, holding
-from doubledecker.client.slots import Net, Slots, TaskSlots, ThreadSlots, Verdicts
+from doubledecker.client.session import ConsumerSession, Rules, asked, open_session
+from doubledecker.client.slots import CrashWatch, Slots, TaskSlots, ThreadSlots, Verdicts
 
 # A loop over a queue's messages, from its first to whoever leaves it.
 #
@@ -33,7 +33,7 @@ class Loop:
         self._rules = rules
         self._stack = contextlib.AsyncExitStack()
         self._lock = asyncio.Lock()
-        self._held: Holding | None = None
+        self._held: ConsumerSession | None = None
         self._message: Message | None = None
         self._is_left = False
 
@@ -41,7 +41,7 @@ class Loop:
         """The next message; None when the loop was left. Raises what ended the pulling, if something did."""
         if self._held is None and not self._is_left:
             terms = await asked(self._source)
-            self._held = await self._stack.enter_async_context(holding(self._source, self._rules, terms))
+            self._held = await self._stack.enter_async_context(open_session(self._source, self._rules, terms))
         held = self._held
         if held is None or self._is_left:
             return None
@@ -65,7 +65,7 @@ class Loop:
             finally:
                 await self._stack.aclose()
 
-    def _end(self, held: Holding) -> None:
+    def _end(self, held: ConsumerSession) -> None:
         """Settle the message that the loop had, unless it did so itself."""
         message, self._message = self._message, None
         if message is None:
@@ -80,7 +80,7 @@ class Loop:
             held.ack_buffer.ack(message)
 
 
-async def _has_ready(held: Holding) -> bool:
+async def _has_ready(held: ConsumerSession) -> bool:
     """Wait for a message; raises what ended the pulling, if something did."""
     while not held.prefetch.ready:
         arrived = asyncio.Event()
@@ -246,13 +246,13 @@ class Consumer:
         terms = await self._terms(stop)
         if terms is None:
             return
-        async with holding(self._source, rules, terms) as held:
-            net = Net(self.name)
-            slots = self._slots(handler, held, net)
+        async with open_session(self._source, rules, terms) as held:
+            crash_watch = CrashWatch(self.name)
+            slots = self._slots(handler, held, crash_watch)
             held.prefetch.on_arrival = slots.wake
             slots.start()
             slots.wake()
-            stopping, tearing = asyncio.create_task(stop.wait()), asyncio.create_task(net.torn())
+            stopping, tearing = asyncio.create_task(stop.wait()), asyncio.create_task(crash_watch.torn())
             try:
                 await held.until_over(stopping, tearing)
                 held.stop()
@@ -264,7 +264,7 @@ class Consumer:
                 held.stop()
                 await slots.end()
         held.check()
-        net.check()
+        crash_watch.check()
 
     async def _terms(self, stop: asyncio.Event) -> Terms | None:
         """What the bus says of the queue; None when we are stopped before it does."""
@@ -277,7 +277,7 @@ class Consumer:
             stopping.cancel()
             await asyncio.gather(asking, stopping, return_exceptions=True)
 
-    async def _finish(self, held: Holding, rules: Rules) -> None:
+    async def _finish(self, held: ConsumerSession, rules: Rules) -> None:
         """Let what is in hand be worked off, for as long as the grace lasts."""
         deadline_s = asyncio.get_running_loop().time() + rules.grace_s
         # First of all the pull: it might bring back at once what is given back while it waits.
@@ -288,14 +288,14 @@ class Consumer:
                 return
             await asyncio.sleep(min(left_s, 0.01))
 
-    def _slots(self, handler: _Handler, held: Holding, net: Net) -> Slots:
+    def _slots(self, handler: _Handler, held: ConsumerSession, crash_watch: CrashWatch) -> Slots:
         verdicts = Verdicts(self.name, held.ack_buffer, handler.rules.backoff)
         concurrency = handler.rules.concurrency
         if handler.is_async:
             work = cast("Callable[[Message], Awaitable[object]]", handler.work)
-            return TaskSlots(held.prefetch, held.ack_buffer, verdicts, work, net, concurrency=concurrency)
+            return TaskSlots(held.prefetch, held.ack_buffer, verdicts, work, crash_watch, concurrency=concurrency)
         plain = cast("Callable[[BlockingMessage], object]", handler.work)
-        return ThreadSlots(held.prefetch, held.ack_buffer, verdicts, plain, net, concurrency=concurrency)
+        return ThreadSlots(held.prefetch, held.ack_buffer, verdicts, plain, crash_watch, concurrency=concurrency)
 
 
 async def run_together(runs: Sequence[Coroutine[object, object, None]], stop: asyncio.Event) -> None:

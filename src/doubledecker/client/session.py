@@ -47,7 +47,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Holding:
+class ConsumerSession:
     """What a running consumer works with; `pulling` ends when no more messages come."""
 
     prefetch: Prefetch
@@ -77,7 +77,7 @@ class Holding:
 
 
 @contextlib.asynccontextmanager
-async def holding(source: MessageSource, rules: Rules, terms: Terms) -> AsyncIterator[Holding]:
+async def open_session(source: MessageSource, rules: Rules, terms: Terms) -> AsyncIterator[ConsumerSession]:
     """Pull and settle while the block runs. Then what was not started is given back, and the rest settled."""
     lease_ms = rules.lease_ms or terms.lease_ms
     heartbeat = Heartbeat(source.pulse(), lease_ms=lease_ms, work_s_max=rules.work_s_max)
@@ -95,7 +95,7 @@ async def holding(source: MessageSource, rules: Rules, terms: Terms) -> AsyncIte
     # No TaskGroup: `messages()` is a generator, and may be closed by another task than the one that began it.
     settling = asyncio.create_task(ack_buffer.run())
     pulling = asyncio.create_task(prefetch.run())
-    held = Holding(prefetch, ack_buffer, pulling, settling)
+    held = ConsumerSession(prefetch, ack_buffer, pulling, settling)
     try:
         yield held
     finally:

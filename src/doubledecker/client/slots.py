@@ -21,11 +21,11 @@ from doubledecker.client.lease_keeper_process import WHY_UNBEGUN
 from doubledecker.client.message import Message
 from doubledecker.client.prefetch import Prefetch
 
-# The net under the slots: no handler can end a slot, but should one end all the same, no consumer lingers.
+# No handler can end a slot; should one end all the same, the crash watch ends the consumer.
 
 
-class Net:
-    """Under the slots: hears of one that died, which would hold its messages and handle no more."""
+class CrashWatch:
+    """Learns of a slot that died, which would hold its messages and handle no more."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -134,7 +134,7 @@ class TaskSlots:
         ack_buffer: AckBuffer,
         verdicts: Verdicts,
         work: Callable[[Message], Awaitable[object]],
-        net: Net,
+        crash_watch: CrashWatch,
         *,
         concurrency: int,
     ) -> None:
@@ -142,7 +142,7 @@ class TaskSlots:
         self._ack_buffer = ack_buffer
         self._verdicts = verdicts
         self._work = work
-        self._net = net
+        self._crash_watch = crash_watch
         self._is_ending = False
         self._concurrency = concurrency
         self._idle: deque[asyncio.Future[None]] = deque()
@@ -173,7 +173,7 @@ class TaskSlots:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if not self._is_ending:
             error = asyncio.CancelledError("somebody cancelled its task") if task.cancelled() else task.exception()
-            self._net.tear(error or RuntimeError("it returned"))
+            self._crash_watch.tear(error or RuntimeError("it returned"))
 
     async def _slot(self) -> None:
         prefetch, ready, begin = self._prefetch, self._prefetch.ready, self._ack_buffer.begin
@@ -229,7 +229,7 @@ class ThreadSlots:
         ack_buffer: AckBuffer,
         verdicts: Verdicts,
         work: Callable[[BlockingMessage], object],
-        net: Net,
+        crash_watch: CrashWatch,
         *,
         concurrency: int,
     ) -> None:
@@ -237,7 +237,7 @@ class ThreadSlots:
         self._ack_buffer = ack_buffer
         self._verdicts = verdicts
         self._work = work
-        self._net = net
+        self._crash_watch = crash_watch
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[Message | None] = SimpleQueue()
         self._done: deque[tuple[Message, BaseException | None]] = deque()
@@ -286,8 +286,8 @@ class ThreadSlots:
     def _slot(self) -> None:
         try:
             self._serve()
-        except BaseException as error:  # noqa: BLE001 - the net's
-            self._loop.call_soon_threadsafe(self._net.tear, error)
+        except BaseException as error:  # noqa: BLE001 - the crash watch raises it
+            self._loop.call_soon_threadsafe(self._crash_watch.tear, error)
 
     def _serve(self) -> None:
         while (message := self._inbox.get()) is not None:

@@ -22,7 +22,7 @@ from doubledecker.pipeline import session, steps
 from doubledecker.pipeline.bulk.delivery import Bulk
 from doubledecker.pipeline.erase.eraser import Eraser
 from doubledecker.pipeline.lake import tables, versions
-from doubledecker.pipeline.lake.maintenance import Retention, Tender
+from doubledecker.pipeline.lake.maintenance import Maintainer, Retention
 from doubledecker.pipeline.land import journal_reader, landing
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.land.landing import Lander, Pace
@@ -86,10 +86,10 @@ class PipelineParts:
         return PipelineStep(name, partial(consumer.consume, is_once=self.is_once), interval_s, _CONSUME, consumer.close)
 
     @property
-    def _tender(self) -> Tender:
+    def _tender(self) -> Maintainer:
         kept = self.settings
         rules = Retention(kept.lake_retention_days, kept.topics_kept_days, kept.lake_retention_attempts_days)
-        return Tender(self.ground.spark, self.ground.root, rules)
+        return Maintainer(self.ground.spark, self.ground.root, rules)
 
     def _lander(self, name: str) -> Lander:
         ground, kept = self.ground, self.settings
@@ -113,7 +113,7 @@ class PipelineParts:
         rows, has_more = sum(each.rows for each in done), any(each.has_more for each in done)
         return Round(rows, has_more, 0, size.rows, size.bytes, size.files)
 
-    def _tend(self, tender: Tender) -> Round:
+    def _tend(self, tender: Maintainer) -> Round:
         done = tender.round()
         if done.joined or done.removed or done.dropped:
             _log.info("lake.tended", joined=done.joined, removed=done.removed, dropped=done.dropped)
@@ -137,9 +137,9 @@ def run(
     """Run all steps, until a signal or `stop` ends it; says whether every one did what it had to."""
     access = Access.by(settings)
     began_at = clock.now_ms()
-    teller = Teller(access, RunReport("starting", began_at, began_at, settings.spark_master, root))
+    reporter = StatusReporter(access, RunReport("starting", began_at, began_at, settings.spark_master, root))
     stop = stop or threading.Event()
-    with teller.telling():
+    with reporter.reporting():
         if not settings.lake_shared:
             _close(root)
         archive = _prepare(access, root, sources, takes_over=takes_over)
@@ -147,13 +147,13 @@ def run(
         with _closing(spark, stop) as death, _stopped_by_signals(stop):
             _check(spark, sources)
             master = str(spark.sparkContext.master)
-            teller.report = structs.replace(teller.report, master=master)
-            teller.tell("running")
+            reporter.report = structs.replace(reporter.report, master=master)
+            reporter.report_run("running")
             _log.info("pipeline.started", master=master, lake=root)
             wanted = PipelineParts(
                 settings, SparkReadContext(spark, access, root), archive, sources, is_once=is_once
             ).steps()
-            keepers = [Keeper(step, teller.tell_step) for step in wanted]
+            keepers = [Keeper(step, reporter.report_step) for step in wanted]
             is_done = steps.pass_all(keepers, stop) if is_once else steps.keep_all(keepers, stop)
     if death.is_set():
         _log.error("spark.died", master=master)
@@ -162,24 +162,24 @@ def run(
 
 
 @dataclass
-class Teller:
-    """Says in Redis how the process and its steps fare; a bus that is away is told the next time."""
+class StatusReporter:
+    """Writes to Redis how the process and its steps are; to a bus that is away, the next time."""
 
     access: Access
     report: RunReport
 
-    def tell(self, state: str) -> None:
-        """Say how the process fares."""
+    def report_run(self, state: str) -> None:
+        """Report how the process is."""
         self.report = structs.replace(self.report, state=state, at=clock.now_ms())
         self._send(lambda home: pipeline.report_run(home, self.report))
 
-    def tell_step(self, name: str, report: StepReport) -> None:
-        """Say how a step fares."""
+    def report_step(self, name: str, report: StepReport) -> None:
+        """Report how a step is."""
         self._send(lambda home: pipeline.report_step(home, name, report))
 
     @contextlib.contextmanager
-    def telling(self) -> Iterator[None]:
-        """Say it again and again while the block runs, and at its end that it is over."""
+    def reporting(self) -> Iterator[None]:
+        """Report again and again while the block runs, and at its end that the run is over."""
         over = threading.Event()
         beating = threading.Thread(target=self._beat, args=(over,), name="beat", daemon=True)
         beating.start()
@@ -188,11 +188,11 @@ class Teller:
         finally:
             over.set()
             beating.join()
-            self.tell("stopped")
+            self.report_run("stopped")
 
     def _beat(self, over: threading.Event) -> None:
         while not over.is_set():
-            self.tell(self.report.state)
+            self.report_run(self.report.state)
             over.wait(BEAT_S)
 
     def _send(self, act: Callable[[Partition], Awaitable[None]]) -> None:

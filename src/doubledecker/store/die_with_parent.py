@@ -1,12 +1,12 @@
 """A launcher that makes any child process of ours die when we do, even when we die of SIGKILL.
 
-A parent starts `tethered(command)` in place of `command`. This file is then run as a script: it ties itself
+A parent starts `wrapped(command)` in place of `command`. This file is then run as a script: it ties itself
 to the parent and becomes the command. It is run with `-I -S`, so it imports only the standard library.
 
-On Linux the kernel holds the tether: the process keeps its id through `exec`, so signals and the exit code
+On Linux the kernel does the rest: the process keeps its id through `exec`, so signals and the exit code
 need no help. Two laws of prctl(2) to know: the "parent" is the thread that started the child, so start
 children from a thread that lives as long as the process, the main one; and the child's own children are not
-tethered. On systems without prctl this process stays, watches its parent, and passes signals and the exit
+included. On systems without prctl this process stays, watches its parent, and passes signals and the exit
 code on. SIGKILL cannot be passed on: who means to send it starts the child in a session, and kills the group.
 """
 
@@ -22,14 +22,14 @@ from types import FrameType
 PR_SET_PDEATHSIG = 1  # from <linux/prctl.h>
 GLANCE_S = 0.2  # without prctl: a child outlives its parent by this much, at five system calls a second
 PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-PARENT_GONE = "tether: the parent died before its child began"
+PARENT_GONE = "the parent died before its child began"
 NOT_FOUND_STATUS = 127  # what a shell answers for a command it cannot start
 
 
-def tethered(command: Sequence[str], *, on_parent_death: int = signal.SIGTERM) -> list[str]:
-    """The argv that starts `command` tethered to this process, which must start it itself."""
-    tether = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(int(on_parent_death))]
-    return [*tether, "--", *command]
+def wrapped(command: Sequence[str], *, on_parent_death: int = signal.SIGTERM) -> list[str]:
+    """The argv that starts `command` so that it ends when this process, which must start it itself, dies."""
+    watched = [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(int(on_parent_death))]
+    return [*watched, "--", *command]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -45,14 +45,14 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def watch(command: Sequence[str], *, parent_pid: int, on_parent_death: int) -> None:
-    """Run the command as a child and end as it ends: the tether of systems without prctl; does not return."""
+    """Run the command as a child and end as it ends, for systems without prctl; does not return."""
     # Blocked until there is a child to pass them on to: a signal in between would kill us and spare it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
     child_pid = os.fork()
     if child_pid == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _become(command)
-    # A terminal signals the whole group: the child hears it directly, and must not hear it again through us.
+    # A terminal signals the whole group: the child gets it directly, and must not get it again from us.
     # A session's leader may not leave its group; it has no terminal either.
     with contextlib.suppress(PermissionError):
         os.setpgid(0, 0)
@@ -73,7 +73,7 @@ def _become(command: Sequence[str]) -> None:
     try:
         os.execvp(command[0], list(command))  # noqa: S606  no shell is what we want
     except OSError as error:
-        sys.stderr.write(f"tether: cannot start {command[0]}: {error.strerror}\n")
+        sys.stderr.write(f"cannot start {command[0]}: {error.strerror}\n")
         sys.stderr.flush()
         os._exit(NOT_FOUND_STATUS)
 

@@ -179,7 +179,7 @@ def flush(directory: Path) -> None:
 SOCKET_PATH_BYTES_MAX = 103  # macOS has 104 with the closing zero, Linux 108
 OWNER_WAIT_S = 5.0  # a server that lost its owner needs well under a second to close its files
 OWNER_GLANCE_S = 0.05
-PING_GLANCE_S = 0.01  # a fresh server answers within 100 ms, most of it the tether's Python
+PING_GLANCE_S = 0.01  # a fresh server answers within 100 ms, most of it the launcher's Python
 PING_WAIT_S = 1.0
 ANSWER_WAIT_S = 10.0  # it has just answered a ping; one that is silent for so long hangs
 SILENCE_S_MAX = 60.0  # while loading it answers between chunks of 2 MiB; a silent minute is a server that hangs
@@ -206,7 +206,7 @@ class _Answer(enum.Enum):
 class EmbeddedServer:
     """One valkey-server and the right to its data; made by `start`, ended by `stop`.
 
-    Start it from a thread that lives as long as the process (see `tether`). It has a session of its own, so a
+    Start it from a thread that lives as long as the process (see `die_with_parent`). It has a session of its own, so a
     Ctrl-C in the terminal does not stop it before those who use it.
     """
 
@@ -215,7 +215,7 @@ class EmbeddedServer:
         self.maxmemory_bytes = 0
         self._memory = memory
         self._place = place
-        self._command = die_with_parent.tethered(command)
+        self._command = die_with_parent.wrapped(command)
         self._lock_fd = lock_fd
         self._process: asyncio.subprocess.Process | None = None
         self._holdings = contextlib.AsyncExitStack()
@@ -262,7 +262,7 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int:
-        """The process to signal: the server itself or, where there is no prctl, its tether."""
+        """The process to signal: the server itself or, where there is no prctl, its launcher."""
         return self._started().pid
 
     async def wait(self) -> int:

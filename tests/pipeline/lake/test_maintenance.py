@@ -60,7 +60,7 @@ def test_small_files_are_joined_and_nothing_else_changes(spark: SparkSession, tm
     assert ids(root) == before
     assert snapshots.landed(after, 1) == reached
     assert versions.of(landing.table_of(root, "events")).size.rows == 205
-    assert maintenance.tend(spark, root) == maintenance.Tended(0, 0)
+    assert maintenance.tend(spark, root) == maintenance.Maintained(0, 0)
 
 
 def test_what_is_joined_keeps_its_order_and_the_log_names_nobody(spark: SparkSession, tmp_path: Path):

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from doubledecker.pipeline.metrics import sketches
-from doubledecker.pipeline.metrics.sketches import Least, Tally
+from doubledecker.pipeline.metrics.sketches import Least, Totals
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 def test_sums_are_those_of_all_rows(waiting_max: int):
     chance = Random(1)
     rows = [{"a": chance.choice("xyz"), "b": chance.randrange(3), "n": chance.randrange(100)} for _ in range(200)]
-    tally = Tally(["a", "b"], ["n"], waiting_max=waiting_max)
+    tally = Totals(["a", "b"], ["n"], waiting_max=waiting_max)
     for first in range(0, 200, 13):
         tally.add(pa.Table.from_pylist(rows[first : first + 13]))
 
@@ -47,5 +47,5 @@ def test_nothing_adds_up_to_nothing():
     least.add(schema.empty_table())
     least.add(pa.Table.from_pylist([{"topic": "x", "keys": []}], schema=schema))
 
-    assert Tally(["topic"]).rows() == []
+    assert Totals(["topic"]).rows() == []
     assert (least.counts(), least.count()) == ({}, 0)

@@ -187,12 +187,12 @@ class ChildLife:
         self._ready: BinaryIO | None = None
 
     async def start(self) -> None:
-        """Start it from this thread, which must be the main one (see `tether`)."""
+        """Start it from this thread, which must be the main one (see `die_with_parent`)."""
         with _opened(self._command.log) as output, self._readiness() as pipe:
             words = [*self._command.arguments, *(["--ready-fd", str(pipe)] if pipe is not None else [])]
             self._process = await asyncio.create_subprocess_exec(
                 # -P: what lies in the current folder must not be taken for a module of ours.
-                *die_with_parent.tethered([sys.executable, "-P", "-m", "doubledecker", *words]),
+                *die_with_parent.wrapped([sys.executable, "-P", "-m", "doubledecker", *words]),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -53,7 +53,7 @@ class Retention:
 
 
 @dataclass(frozen=True)
-class Tended:
+class Maintained:
     """What was done to the tables: files joined, files removed from the disk, rows dropped for their age."""
 
     joined: int
@@ -62,15 +62,15 @@ class Tended:
 
 
 @dataclass
-class Tender:
-    """Tends the tables of a lake, again and again; looks for files that no version has at first and every six hours."""
+class Maintainer:
+    """Maintains the tables of a lake again and again; looks for files of no version at first and every six hours."""
 
     spark: SparkSession
     root: str
     rules: Retention
     _cleaned_s: float | None = None
 
-    def round(self) -> Tended:
+    def round(self) -> Maintained:
         now_s = time.monotonic()
         is_due = self._cleaned_s is None or now_s - self._cleaned_s >= _CLEAN_S
         done = tend(self.spark, self.root, self.rules, cleans=is_due)
@@ -86,7 +86,7 @@ def tend(
     *,
     now: datetime | None = None,
     cleans: bool = True,
-) -> Tended:
+) -> Maintained:
     """Drop, join and remove, in every table; safe beside a landing and an erasure, and to be cut short."""
     rules = retention or Retention()
     joined = removed = dropped = 0
@@ -99,7 +99,7 @@ def tend(
         joined += _join(spark, table, crowded(small))
     if cleans:
         removed = sum(map(_clean, _all(root)))
-    return Tended(joined, removed, dropped)
+    return Maintained(joined, removed, dropped)
 
 
 def _tables(root: str) -> Iterator[tuple[str, LakeTable]]:

@@ -13,7 +13,7 @@ from datetime import datetime
 from doubledecker.model import moment
 from doubledecker.model.summary import Serving
 from doubledecker.pipeline.metrics import measures, sketches
-from doubledecker.pipeline.metrics.sketches import Row, Tally
+from doubledecker.pipeline.metrics.sketches import Row, Totals
 
 # Fairness of a queue against demand. Pure.
 #
@@ -59,17 +59,17 @@ _ENDS = ("acked", "nacked", "expired")
 _SERVED = ("pulled", *_ENDS, "took_ms")
 
 
-class QueueTallies:
+class QueueTotals:
     """All that is added up about queues."""
 
     def __init__(self) -> None:
-        self.by_queue = Tally(["queue"], measures.SETTLEMENTS)
-        self.served = Tally(["queue", "tenant"], _SERVED)
-        self.moments_served = Tally(["queue", "at", "tenant"], _SERVED)
-        self.waited = Tally(["queue", "tenant"], measures.WAITING.sums)
-        self.moments_waited = Tally(["queue", "at", "tenant"], measures.WAITING.sums)
+        self.by_queue = Totals(["queue"], measures.SETTLEMENTS)
+        self.served = Totals(["queue", "tenant"], _SERVED)
+        self.moments_served = Totals(["queue", "at", "tenant"], _SERVED)
+        self.waited = Totals(["queue", "tenant"], measures.WAITING.sums)
+        self.moments_waited = Totals(["queue", "at", "tenant"], measures.WAITING.sums)
 
-    def by_measure(self) -> dict[str, list[Tally]]:
+    def by_measure(self) -> dict[str, list[Totals]]:
         """What each table's rows are added to."""
         return {
             "settlements": [self.by_queue, self.served, self.moments_served],
@@ -103,13 +103,13 @@ _Tenants = Mapping[str, _Tenant]
 _Key = Callable[[Row], object]
 
 
-def servings(tallies: QueueTallies, ats: Sequence[int]) -> list[Serving]:
+def servings(totals: QueueTotals, ats: Sequence[int]) -> list[Serving]:
     """The queues that handed out or kept waiting the most; `ats` are the moments that fairness is told for."""
-    wholes = _grouped(tallies.served.rows(), tallies.waited.rows(), lambda row: row["queue"])
+    wholes = _grouped(totals.served.rows(), totals.waited.rows(), lambda row: row["queue"])
     parts = _grouped(
-        tallies.moments_served.rows(), tallies.moments_waited.rows(), lambda row: (row["queue"], _ms(row["at"]))
+        totals.moments_served.rows(), totals.moments_waited.rows(), lambda row: (row["queue"], _ms(row["at"]))
     )
-    settled = {row["queue"]: row for row in tallies.by_queue.rows()}
+    settled = {row["queue"]: row for row in totals.by_queue.rows()}
     largest = sorted(wholes, key=lambda queue: (-_asked_in_all(wholes[queue]), str(queue)))[:LARGEST_MAX]
     return [
         _serving(str(queue), settled.get(queue, {}), wholes[queue], [parts.get((queue, at), {}) for at in ats])

@@ -77,7 +77,7 @@ Row = dict[str, object]
 _WAITING_MAX = 1_000_000
 
 
-class Tally:
+class Totals:
     """The sums of columns, a row for each combination of others."""
 
     def __init__(self, by: Sequence[str], names: Sequence[str] = (), *, waiting_max: int = _WAITING_MAX) -> None:

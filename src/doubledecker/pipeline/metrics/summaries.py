@@ -1,7 +1,7 @@
 """Sum: what the tables of measures say of a stretch of time, as one bounded value; without Spark, so without its start.
 
 Parts about the same are added where they are read, so it does not matter whether they have been folded yet. Rows are
-read once, some at a time, and added to all tallies that want them.
+read once, some at a time, and added to all totals that want them.
 """
 
 from collections import Counter
@@ -20,38 +20,38 @@ from doubledecker.model.summary import FlowSummary, Moment, Receiving, Spread, S
 from doubledecker.pipeline.lake import tables
 from doubledecker.pipeline.metrics import measures, queue_service, sketches
 from doubledecker.pipeline.metrics.measures import Measure
-from doubledecker.pipeline.metrics.queue_service import LARGEST_MAX, QueueTallies
-from doubledecker.pipeline.metrics.sketches import Least, Row, Tally
+from doubledecker.pipeline.metrics.queue_service import LARGEST_MAX, QueueTotals
+from doubledecker.pipeline.metrics.sketches import Least, Row, Totals
 
 
 def summarize(root: str, *, span: str, since: datetime, until: datetime, complete_until: int = 0) -> Summary:
     """All measures of a stretch of time."""
-    tallies = _Tallies()
-    for name, wanted in tallies.by_measure().items():
+    totals = _Totals()
+    for name, wanted in totals.by_measure().items():
         for rows in batches(root, name, span=span, since=since, until=until):
-            for tally in wanted:
-                tally.add(rows)
-    moments = _moments(tallies)
+            for some in wanted:
+                some.add(rows)
+    moments = _moments(totals)
     return Summary(
         span,
         moment.to_ms(since),
         moment.to_ms(until),
         complete_until,
-        _total(tallies, moments, moment.to_ms(since)),
+        _total(totals, moments, moment.to_ms(since)),
         moments,
-        _flows(tallies.by_topic, tallies.topic_keys, "topic"),
-        _flows(tallies.by_tenant, tallies.tenant_keys, "tenant"),
-        _receivings(tallies),
-        queue_service.servings(tallies.queues, [moment.at for moment in moments]),
+        _flows(totals.by_topic, totals.topic_keys, "topic"),
+        _flows(totals.by_tenant, totals.tenant_keys, "tenant"),
+        _receivings(totals),
+        queue_service.servings(totals.queues, [moment.at for moment in moments]),
     )
 
 
 def by_hour(root: str, *, since: datetime, until: datetime) -> dict[int, int]:
     """How many events there were in each hour, by when it begins."""
-    tally = Tally(["at"], ["events"])
+    totals = Totals(["at"], ["events"])
     for rows in batches(root, "events", span="hour", since=since, until=until):
-        tally.add(rows)
-    return {moment.to_ms(_datetime(row["at"])): _whole(row["events"]) for row in tally.rows()}
+        totals.add(rows)
+    return {moment.to_ms(_datetime(row["at"])): _whole(row["events"]) for row in totals.rows()}
 
 
 def reach(root: str) -> tuple[datetime, datetime] | None:
@@ -99,23 +99,23 @@ def _readable(uri: str) -> Iterator[DeltaTable | None]:
         raise LakeUnfit(f"cannot read the measures {uri}: {snapshots.said(error)}") from error
 
 
-class _Tallies:
+class _Totals:
     """All that is added up for a summary."""
 
     def __init__(self) -> None:
         flows = ("events", "bytes")
-        self.events, self.tenants = Tally(["at"], flows), Tally(["at", "tenant"])
-        self.by_topic, self.by_tenant = Tally(["topic"], flows), Tally(["tenant"], flows)
+        self.events, self.tenants = Totals(["at"], flows), Totals(["at", "tenant"])
+        self.by_topic, self.by_tenant = Totals(["topic"], flows), Totals(["tenant"], flows)
         self.keys, self.topic_keys, self.tenant_keys = Least("at"), Least("topic"), Least("tenant")
-        self.attempts = Tally(["at"], ["attempts", "delivered", "retries"])
-        self.by_subscriber = Tally(["subscriber"], measures.MEASURES["attempts"].sums)
-        self.durations = Tally(["at", "kind", "bucket"], ["count"])
-        self.subscriber_durations = Tally(["subscriber", "kind", "bucket"], ["count"])
-        self.queues = QueueTallies()
+        self.attempts = Totals(["at"], ["attempts", "delivered", "retries"])
+        self.by_subscriber = Totals(["subscriber"], measures.MEASURES["attempts"].sums)
+        self.durations = Totals(["at", "kind", "bucket"], ["count"])
+        self.subscriber_durations = Totals(["subscriber", "kind", "bucket"], ["count"])
+        self.queues = QueueTotals()
 
-    def by_measure(self) -> dict[str, Sequence[Tally | Least]]:
+    def by_measure(self) -> dict[str, Sequence[Totals | Least]]:
         """What each table's rows are added to."""
-        flows: list[Tally | Least] = [self.events, self.tenants, self.by_topic, self.by_tenant]
+        flows: list[Totals | Least] = [self.events, self.tenants, self.by_topic, self.by_tenant]
         return {
             "events": [*flows, self.keys, self.topic_keys, self.tenant_keys],
             "attempts": [self.attempts, self.by_subscriber],
@@ -124,12 +124,12 @@ class _Tallies:
         }
 
 
-def _moments(tallies: _Tallies) -> list[Moment]:
-    rows: dict[object, Row] = {row["at"]: {} for row in tallies.queues.moments_served.rows()}
-    for row in (*tallies.events.rows(), *tallies.attempts.rows()):
+def _moments(totals: _Totals) -> list[Moment]:
+    rows: dict[object, Row] = {row["at"]: {} for row in totals.queues.moments_served.rows()}
+    for row in (*totals.events.rows(), *totals.attempts.rows()):
         rows.setdefault(row["at"], {}).update(row)
-    tenants = Counter(row["at"] for row in tallies.tenants.rows())
-    keys, spreads = tallies.keys.counts(), _spreads(tallies.durations, "at")
+    tenants = Counter(row["at"] for row in totals.tenants.rows())
+    keys, spreads = totals.keys.counts(), _spreads(totals.durations, "at")
 
     def number(at: object, name: str) -> int:
         return _whole(rows[at].get(name, 0))
@@ -151,17 +151,17 @@ def _moments(tallies: _Tallies) -> list[Moment]:
     ]
 
 
-def _total(tallies: _Tallies, moments: Sequence[Moment], since_ms: int) -> Moment:
+def _total(totals: _Totals, moments: Sequence[Moment], since_ms: int) -> Moment:
     """The whole stretch as if it were one moment."""
     merged: dict[str, Counter[int]] = {"took": Counter(), "age": Counter()}
-    for row in tallies.durations.rows():
+    for row in totals.durations.rows():
         merged[str(row["kind"])][_whole(row["bucket"])] += _whole(row["count"])
     return Moment(
         since_ms,
         sum(moment.events for moment in moments),
         sum(moment.bytes for moment in moments),
-        len(tallies.by_tenant.rows()),
-        tallies.tenant_keys.count(),
+        len(totals.by_tenant.rows()),
+        totals.tenant_keys.count(),
         sum(moment.attempts for moment in moments),
         sum(moment.delivered for moment in moments),
         sum(moment.retries for moment in moments),
@@ -170,7 +170,7 @@ def _total(tallies: _Tallies, moments: Sequence[Moment], since_ms: int) -> Momen
     )
 
 
-def _flows(sums: Tally, keys: Least, by: str) -> list[FlowSummary]:
+def _flows(sums: Totals, keys: Least, by: str) -> list[FlowSummary]:
     counts = keys.counts()
     return [
         FlowSummary(str(row[by]), _whole(row["events"]), _whole(row["bytes"]), counts.get(row[by], 0))
@@ -178,8 +178,8 @@ def _flows(sums: Tally, keys: Least, by: str) -> list[FlowSummary]:
     ]
 
 
-def _receivings(tallies: _Tallies) -> list[Receiving]:
-    spreads = _spreads(tallies.subscriber_durations, "subscriber")
+def _receivings(totals: _Totals) -> list[Receiving]:
+    spreads = _spreads(totals.subscriber_durations, "subscriber")
     return [
         Receiving(
             str(row["subscriber"]),
@@ -190,11 +190,11 @@ def _receivings(tallies: _Tallies) -> list[Receiving]:
             spreads.get((row["subscriber"], "took")),
             spreads.get((row["subscriber"], "age")),
         )
-        for row in _largest(tallies.by_subscriber.rows(), "attempts", "subscriber")
+        for row in _largest(totals.by_subscriber.rows(), "attempts", "subscriber")
     ]
 
 
-def _spreads(durations: Tally, by: str) -> dict[tuple[object, str], Spread | None]:
+def _spreads(durations: Totals, by: str) -> dict[tuple[object, str], Spread | None]:
     """Percentiles by the values of a column and by kind."""
     counts: dict[tuple[object, str], dict[int, int]] = {}
     for row in durations.rows():

@@ -11,7 +11,7 @@ import pyarrow as pa
 from doubledecker.assembly import build
 from doubledecker.assembly.build import BusParts
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.replay_writer import Aim, PastEvent, Rank, ReceiverAim, Sender, TopicAim
+from doubledecker.bus.replay_writer import PastEvent, Rank, ReceiverTarget, ReplayTarget, Sender, TopicTarget
 from doubledecker.model.position import EntryId
 from doubledecker.model.replay import Replay
 from doubledecker.pipeline.lake import stored_events
@@ -20,7 +20,7 @@ from doubledecker.store.partitions import Partition
 
 SENT = pa.schema([("sent", pa.int64()), ("passed", pa.int64()), ("refused", pa.int64())])
 
-Aims = Callable[[Partition], Aim]
+Targets = Callable[[Partition], ReplayTarget]
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,19 @@ def send(batches: Iterable[pa.RecordBatch], *, work: Work) -> Iterator[pa.Record
 
 async def _send_all(work: Work, batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
     senders: dict[int, Sender] = {}
-    async with build.open_bus(work.settings) as bus, _aiming(bus, work) as aims:
+    async with build.open_bus(work.settings) as bus, _open_targets(bus, work) as targets:
         for batch in batches:
             for lane, pasts in _by_lane(batch).items():
                 if lane not in senders:
-                    senders[lane] = _sender(bus, work, aims, lane)
+                    senders[lane] = _sender(bus, work, targets, lane)
                 await senders[lane].send(pasts)
     return {name: sum(getattr(each, name) for each in senders.values()) for name in SENT.names}
 
 
-def _sender(bus: BusParts, work: Work, aims: Aims, lane: int) -> Sender:
+def _sender(bus: BusParts, work: Work, targets: Targets, lane: int) -> Sender:
     partition = bus.partitions.all[lane % len(bus.partitions.all)]
     return Sender(
-        aims(partition),
+        targets(partition),
         bus.registry,
         home=bus.partitions.home,
         partition=partition,
@@ -66,13 +66,13 @@ def _sender(bus: BusParts, work: Work, aims: Aims, lane: int) -> Sender:
 
 
 @asynccontextmanager
-async def _aiming(bus: BusParts, work: Work) -> AsyncIterator[Aims]:
-    """The aims at the replay's target, by partition; at the end all who listen are told, or a moment has passed."""
+async def _open_targets(bus: BusParts, work: Work) -> AsyncIterator[Targets]:
+    """The targets by partition; at the end listeners have been notified, or a moment has passed."""
     if work.replay.target != "topic":
-        yield lambda partition: ReceiverAim(partition, work.replay, work.id)
+        yield lambda partition: ReceiverTarget(partition, work.replay, work.id)
         return
     async with publish_task.notifying(bus, work.settings) as notifiers:
-        yield lambda partition: TopicAim(partition, work.replay, work.id, bus.headroom, notifiers[partition.index])
+        yield lambda partition: TopicTarget(partition, work.replay, work.id, bus.headroom, notifiers[partition.index])
 
 
 def _by_lane(batch: pa.RecordBatch) -> dict[int, list[PastEvent]]:

@@ -13,7 +13,7 @@ from doubledecker import clock
 from doubledecker.assembly import build
 from doubledecker.assembly.build import BusParts
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus.exactly_once import FencedPublisher, PublishedRow
+from doubledecker.bus.exactly_once import ExactlyOnceWriter, PublishedRow
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.model.event import EventLimits
@@ -113,10 +113,10 @@ async def notifying(bus: BusParts, settings: Settings) -> AsyncIterator[list[Not
 
 def _publishers(
     bus: BusParts, work: TaskWork, notifiers: Sequence[Notifier], *, is_complete: bool = False
-) -> list[FencedPublisher]:
+) -> list[ExactlyOnceWriter]:
     pacer = Pacer(bus.partitions, bus.registry)
     return [
-        FencedPublisher(
+        ExactlyOnceWriter(
             partition,
             bus.registry,
             bus.headroom,

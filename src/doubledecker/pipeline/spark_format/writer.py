@@ -54,8 +54,8 @@ class SinkPlan:
 
 
 @dataclass(frozen=True)
-class Told(WriterCommitMessage):
-    """What a task tells the driver."""
+class TaskReport(WriterCommitMessage):
+    """What a task reports to the driver."""
 
     published: int = 0
     repeated: int = 0
@@ -70,7 +70,7 @@ class BusWriter(DataSourceArrowWriter):
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Told:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         with _advised(self._advice):
             return _write(self._plan, iterator, query=self._plan.write_id, batch=self._plan.write_version)
 
@@ -94,7 +94,7 @@ class BusStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Told:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         context = TaskContext.get()
         assert context is not None, "called in a task"
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
@@ -104,7 +104,7 @@ class BusStreamWriter(DataSourceStreamArrowWriter):
             return _write(self._plan, iterator, query=query, batch=int(batch))
 
     def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803 - Spark's name
-        told = next((each for each in messages if isinstance(each, Told)), None)
+        told = next((each for each in messages if isinstance(each, TaskReport)), None)
         if told is not None:
             with _advised(self._advice):
                 _settle(self._plan, messages, query=told.query, batch=batchId)
@@ -175,17 +175,17 @@ async def _publisher(settings: Settings, named: str) -> str:
     return found[0]
 
 
-def _write(plan: SinkPlan, batches: Iterator[pa.RecordBatch], *, query: str, batch: int) -> Told:
+def _write(plan: SinkPlan, batches: Iterator[pa.RecordBatch], *, query: str, batch: int) -> TaskReport:
     context = TaskContext.get()
     work = TaskWork(plan.settings, plan.publisher, query, batch, context.partitionId() if context else 0)
     refused = RefusedRows(plan.refused_table, query=query, batch=batch, source=plan.source)
     counts = asyncio.run(publish_task.publish_all(work, batches, refused))
-    return Told(counts.published, counts.repeated, dict(refused.reasons), refused.close(), query)
+    return TaskReport(counts.published, counts.repeated, dict(refused.reasons), refused.close(), query)
 
 
 def _settle(plan: SinkPlan, messages: "Sequence[WriterCommitMessage | None]", *, query: str, batch: int) -> None:
     """On the driver, when all tasks are done: what was refused goes to the side table, or fails the write."""
-    told = [each for each in messages if isinstance(each, Told)]
+    told = [each for each in messages if isinstance(each, TaskReport)]
     reasons: Counter[str] = Counter()
     for each in told:
         reasons.update(each.reasons)
