@@ -124,7 +124,7 @@ class RequestTimedOut(Refused):
 
 
 class Conflict(Refused):
-    """It contradicts something said before."""
+    """It contradicts an earlier request."""
 
     status = 409
     title = "Conflict"
@@ -228,7 +228,7 @@ class OutOfDescriptors(DoubledeckerError):
 
 
 class JournalFull(DoubledeckerError):
-    """The journal is at its bound, and the settings say to refuse rather than to trim."""
+    """The journal is at its bound, and by the settings it refuses rather than trims."""
 
     def __init__(self) -> None:
         super().__init__("the journal is full, and its archive has yet to read what it holds")
@@ -283,7 +283,7 @@ class JournalTrimmed(DoubledeckerError):
 
 
 class ArchiveTaken(DoubledeckerError):
-    """Another archive than ours keeps this bus, and only one may say what can be trimmed."""
+    """Another archive than ours keeps this bus, and only one may allow trimming."""
 
 
 class LakeUnfit(DoubledeckerError):

@@ -142,7 +142,7 @@ def test_every_setting_of_a_technique_can_be_declared_but_how_a_router_chooses(n
         try:
             _load(f"[[chain]]\nstage = '{name}'\n{setting} = 1979-05-27")
         except ScenarioInvalid as error:
-            cannot += [setting] if "cannot be said in TOML" in str(error) else []
+            cannot += [setting] if "cannot be written in TOML" in str(error) else []
 
     assert cannot == (["by"] if name == "router" else [])
 
@@ -167,7 +167,7 @@ WRONG = {
     "[[chain]]\nstage = 'bulkhead'\nqueue = { kind = 'ring' }": r"no kind is called 'ring'; there are codel, fifo",
     "[[chain]]\nstage = 'breaker'\nwindow = { size = 5 }": r"\.window needs a kind: one of count, time",
     "[[chain]]\nstage = 'fallback'\nfunction = 'x'": r"\.function is 'x'; it must be a table",
-    "[[chain]]\nstage = 'router'\nby = 'key'": r"\.by cannot be said in TOML; describe this chain in a \.py file",
+    "[[chain]]\nstage = 'router'\nby = 'key'": r"\.by cannot be written in TOML; describe this chain in a \.py file",
     "chain = 'retry'": r"chain is 'retry'; it must be a list",
     "chains = 1": r"chains is 1; it must be a table",
     "duration = 5": r"it has no chain; define `chain`",

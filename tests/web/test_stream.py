@@ -266,7 +266,7 @@ async def test_a_live_listener_is_told_of_a_gap_too(one: Topology):
         ("pattern=page", "tenant:topic:type"),
         ("pattern=a:b:c:d", "tenant:topic:type"),
         ("pattern=" + "*" * 300, "300 characters"),
-        ("pattern=*&pattern=*", "the query has 'pattern' 2 times; say it once"),
+        ("pattern=*&pattern=*", "the query has 'pattern' 2 times; give it once"),
         ("patern=*", "the query has 'patern'; its parameters are pattern, from, strict"),
         ("from=yesterday", "`earliest` or `latest`"),
         ("from=1-1,2-2", "`earliest` or `latest`"),

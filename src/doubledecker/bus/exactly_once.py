@@ -114,7 +114,7 @@ class ExactlyOnceWriter:
         return False
 
     async def _publish_some(self) -> bool:
-        """One call, if any is needed; says whether there is more."""
+        """One call, if any is needed; returns whether there is more."""
         self._pass_over(await self._look())
         if self._waiting:
             await self._write_some()

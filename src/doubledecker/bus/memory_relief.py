@@ -28,7 +28,7 @@ SAME_AGE_MS = 1_000
 
 @dataclass(frozen=True)
 class MemoryRules:
-    """What the settings say of memory; 0 leaves the limit to the server's `maxmemory`."""
+    """The settings of memory; 0 leaves the limit to the server's `maxmemory`."""
 
     bytes_max: int = 0
     reserve_bytes: int = 0

@@ -2,7 +2,7 @@
 
 The publish script says whether anyone listens; when nobody does, nothing more happens. Otherwise the events are sent
 to their channels by calls of their own, a bounded number at a time, while requests are answered and the next group is
-written. A listener is told of each accepted event at most once: what cannot be told in time is counted and left out;
+written. A listener gets each accepted event at most once: what cannot be sent in time is counted and left out;
 the journal has it. In a cluster the script sees the listeners of one node only, so all nodes are asked.
 """
 
@@ -18,12 +18,12 @@ from doubledecker.store.events import PublishReply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.write_plan import Offer
 
-# Events in one call, and times that one is heard: beyond these it holds the server for more than two milliseconds.
+# Events in one call, and copies that listeners get: beyond these it holds the server for more than two milliseconds.
 _CALL_MAX = 1_000
 _HEARD_MAX = 4_000
 # The first call's, when the number of listeners is not yet known.
 _CALL_FIRST = 100
-# What may wait to be told; more means that the server cannot keep up with its listeners.
+# What may wait to be sent; more means that the server cannot keep up with its listeners.
 WAITING_BYTES_MAX = 16_777_216
 # How long a stopping process goes on telling.
 _FINISH_S = 1.0
@@ -55,7 +55,7 @@ class Notifier:
         self._is_idle.set()
 
     def channels(self, offers: Sequence[Offer]) -> list[str]:
-        """The channels of which the publish script is to say whether anyone listens; none when that does not matter."""
+        """The channels that the publish script is to look at for listeners; none when that does not matter."""
         if self._notify is not Notify.HEARD or self._partition.is_clustered:
             return []
         return [route.kind.routing_key for route in {offer.route for offer in offers}]
@@ -77,7 +77,7 @@ class Notifier:
         self._has_work.set()
 
     async def run(self) -> None:
-        """Tell for as long as the process lives."""
+        """Notify for as long as the process lives."""
         while True:
             await self._has_work.wait()
             while self._waiting:
@@ -89,7 +89,7 @@ class Notifier:
                 self._is_idle.set()
 
     async def finish(self) -> None:
-        """Wait until everything is told, for a moment at most."""
+        """Wait until everything is sent, for a moment at most."""
         try:
             async with asyncio.timeout(_FINISH_S):
                 await self._is_idle.wait()

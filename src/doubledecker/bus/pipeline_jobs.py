@@ -1,6 +1,6 @@
 """Asks for pipeline jobs: who may have what replayed to whom, and what erased; the pipeline carries them out.
 
-A client may have any event replayed, as it may hear any event, but only to what is its own: its subscriber, its
+A client may have any event replayed, as it may see any event, but only to what is its own: its subscriber, its
 queues, its topics. A condition in SQL is for root alone: it is run by the pipeline, and SQL can do more than compare.
 """
 
@@ -116,7 +116,7 @@ class PipelineJobs:
         return noted
 
     async def _noted(self, found: Sequence[PipelineJob]) -> list[PipelineJob]:
-        """Those that are not over say so when there is no pipeline to carry them out."""
+        """The jobs; those that are not over get a note when no pipeline runs that could carry them out."""
         if not any(each.is_active for each in found):
             return list(found)
         run = (await pipeline.read(self._home)).run

@@ -322,7 +322,7 @@ class Committer:
         self._settle(group)
         self._registry.note_skipped(group.offers, reply)
         self._notifier.add(group.offers, reply)
-        # The events are written. If Redis is away now, the next call fails, and its callers hear of it.
+        # The events are written. If Redis is away now, the next call fails, and its callers get the error.
         with contextlib.suppress(BusAway):
             await self._headroom.tidy(self._partition, reply.journal_bytes)
         return None
@@ -356,7 +356,7 @@ class Committer:
         return group
 
     def _add(self, group: Group, unit: _Unit) -> bool:
-        """Add what fits of a unit; says whether all of it did."""
+        """Add what fits of a unit; returns whether all of it did."""
         if unit.is_whole and not group.parts:
             # It fits no share, perhaps; where it comes first it has all the room there is.
             group.share_all()
@@ -403,7 +403,7 @@ def _offer(publisher: str, draft: Draft, snapshot: Registry) -> Offer:
 
 
 def _note_refused(group: Group, refused: Mapping[int, str]) -> None:
-    """Tell each unit which of its events were refused, and why."""
+    """Note with each unit which of its events were refused, and why."""
     if not refused:
         return
     at = 0

@@ -244,7 +244,7 @@ class LiveRegistry:
         return subscriber
 
     async def retire(self, partition: Partition, token: str) -> bool:
-        """Set aside what waits in a partition for a subscriber that is gone; says whether a purge was needed.
+        """Set aside what waits in a partition for a subscriber that is gone; returns whether a purge was needed.
 
         One that is back keeps what it has. Where the registry changes all the time, the sweep tries again.
         """
@@ -294,7 +294,7 @@ class LiveRegistry:
         await self._spread(version)
 
     async def register_queue(self, queue: RegisteredQueue, *, caller: Caller) -> bool:
-        """Create or replace a queue; says whether it is new. Root may name its owner, or leave it as it was."""
+        """Create or replace a queue; returns whether it is new. Root may name its owner, or leave it as it was."""
         async with self._registering:
             return await self._register_queue(queue, caller)
 
@@ -334,7 +334,7 @@ class LiveRegistry:
     async def queues_beyond_copies(self) -> dict[str, RegisteredQueue]:
         """The queues that some event of another client does not enter, as its owner has too many that match; by name.
 
-        Registration refuses such queues where it can tell, so they are from before the bound, or before it was lowered.
+        Registration refuses such queues where it can, so they are from before the bound, or before it was lowered.
         """
         most = self.quotas.client_copies_max
         found: dict[str, RegisteredQueue] = {}
@@ -399,7 +399,7 @@ class LiveRegistry:
         """Raise QuotaExceeded when some event of another client would be on more queues of this one than is allowed.
 
         Future events are not known, so it is tried on recent kinds of events, and on two that only a catch-all matches.
-        What cannot be told yet is bounded when it is routed.
+        What is not known yet is bounded when it is routed.
         """
         most = self.quotas.client_copies_max
         own = {other.name for other in self.snapshot.queues.values() if other.owner == queue.owner} - {queue.name}
@@ -476,7 +476,7 @@ class LiveRegistry:
             await self._tell_permits(receiver.token, is_anew=has_moved or is_enabled)
 
     async def _tell_permits(self, token: str, *, is_anew: bool = False) -> None:
-        """Tell all partitions how many permits a receiver has by the registry as it is now."""
+        """Write to all partitions how many permits a receiver has by the registry as it is now."""
         for partition in self._partitions.all:
             for _ in range(_TRIES_MAX):
                 receiver, version = self.snapshot.receiver(token), self.snapshot.version

@@ -160,7 +160,7 @@ class Sender:
             await persist(self._go_on, self._forget)
 
     async def _go_on(self) -> bool:
-        """One call, if any is needed; says whether there is more."""
+        """One call, if any is needed; returns whether there is more."""
         reached = self._reached = self._reached or await write_offsets.read(self._partition, self._task)
         self._pass_over(reached)
         if self._waiting:

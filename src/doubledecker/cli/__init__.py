@@ -98,7 +98,7 @@ def _status(url: str | None, data: Path | None, *, as_json: bool) -> None:
     from doubledecker.cli import status  # noqa: PLC0415 - the store is slow to import
 
     if url and data:
-        raise click.UsageError("--url and --data both say where to look; pass one")
+        raise click.UsageError("--url and --data both name a place to look; pass one")
     status.status(url=url, data=data, as_json=as_json)
 
 
@@ -192,7 +192,7 @@ def _pipeline_status(url: str | None, data: Path | None, *, as_json: bool) -> No
     from doubledecker.cli import pipeline  # noqa: PLC0415 - the store is slow to import
 
     if url and data:
-        raise click.UsageError("--url and --data both say where to look; pass one")
+        raise click.UsageError("--url and --data both name a place to look; pass one")
     pipeline.status(url=url, data=data, as_json=as_json)
 
 

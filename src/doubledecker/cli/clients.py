@@ -79,7 +79,7 @@ def give_topic(bus: str | None, data: Path | None, name: str, id_: str) -> None:
 
 
 def delete_topic(bus: str | None, data: Path | None, name: str, *, is_sure: bool) -> None:
-    """Forget a topic, having said what ends with it."""
+    """Forget a topic, having shown what ends with it."""
     with folder.connected(bus, data) as remote:
         if all(row.name != name for row in remote.topics()):
             raise NotFound(f"no topic named {name!r}; `doubledecker topic list` shows them")

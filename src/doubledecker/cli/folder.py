@@ -6,7 +6,7 @@
     demo         there since a demo ran on this data
     sources.toml what the pipeline consumes; the user's, like spark.conf
     lake/        the pipeline's tables
-    logs/        what the processes said while the live view was shown
+    logs/        what the processes printed while the live view was shown
 
 Besides these it holds what store/embedded.py names.
 """
@@ -140,7 +140,7 @@ def has_lake(root: str) -> bool:
 
 
 def _announced(folder: Path | None, name: str) -> str | None:
-    """What a running `up` says in a folder; raises BusAway when none runs on one that was named."""
+    """What a running `up` has written to a folder; raises BusAway when none runs on one that was named."""
     try:
         return ((folder or DEFAULT) / name).read_text().strip()
     except OSError as error:
@@ -149,7 +149,7 @@ def _announced(folder: Path | None, name: str) -> str | None:
         raise BusAway(f"no bus runs on {folder}; start one with `doubledecker up --data {folder}`") from error
 
 
-# A command's way to a running bus: the client as whoever asks, and its errors as lines that say what to do next.
+# A command's way to a running bus: the client as whoever asks, and its errors as lines with what to do next.
 
 DEFAULT_URL = "http://127.0.0.1:17890"
 
@@ -170,7 +170,7 @@ def address_of(bus: str | None, data: Path | None, secret: str | None = None) ->
 
 @contextlib.contextmanager
 def connected(bus: str | None, data: Path | None, secret: str | None = None) -> Iterator["client.Bus"]:
-    """The client at that bus. It asks once: whoever typed a command is told at once that no bus is there."""
+    """The client at that bus. It asks once: whoever typed a command learns at once that no bus is there."""
     address = address_of(bus, data, secret)
     with explained(address.url), client.Bus(address.url, address.secret, patience_s=0) as remote:
         yield remote

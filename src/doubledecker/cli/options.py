@@ -38,7 +38,7 @@ def _member(_context: click.Context, _parameter: click.Parameter, text: str | No
 
 
 def processes(setting: str) -> Callable[[_F], _F]:
-    """How many processes of a command to run; a supervisor tells each of them which one it is."""
+    """How many processes of a command to run; a supervisor passes to each of them which one it is."""
     text = f"How many processes share the work, 0 for one a core  [default: {setting} or 1]"
     asked = click.option("--processes", type=click.IntRange(0, PROCESSES_MAX), help=text)
     member = click.option("--member", callback=_member, hidden=True)

@@ -76,7 +76,7 @@ def write_package(folder: Path) -> None:
 
 
 def show_sources(*, data: Path | None, as_json: bool) -> None:
-    """Print what the pipeline consumes, if the file says it well."""
+    """Print what the pipeline consumes, if the file is well formed."""
     if not is_installed():
         raise SparkUnfit(MISSING)
     wanted = _read_sources(reading.read(os.environ), data)
@@ -86,7 +86,7 @@ def show_sources(*, data: Path | None, as_json: bool) -> None:
     titles = ["source", "format", "from", "mode", "publisher", "topic", "type"]
     words.show(titles, [_source_row(source) for source in wanted.all])
     if not wanted.all:
-        click.echo(f"There are no sources; docs/pipeline.md tells how to write {folder.SOURCES}", err=True)
+        click.echo(f"There are no sources; docs/pipeline.md describes how to write {folder.SOURCES}", err=True)
 
 
 def _source_row(source: "SourceConfig") -> list[str]:

@@ -44,8 +44,8 @@ def search(
         raise BadRequest(f"the id is {id_[:80]!r}; ids are 1 to {ID_LENGTH_MAX} printable ASCII characters")
     found = _look(data, lake, id_=id_, wanted=asked)
     if as_json:
-        told = found if isinstance(found, list) else asdict(found)
-        click.echo(json.dumps(told, default=_as_text, ensure_ascii=False))
+        shown = found if isinstance(found, list) else asdict(found)
+        click.echo(json.dumps(shown, default=_as_text, ensure_ascii=False))
     elif isinstance(found, list):
         _show_events(found, limit)
     else:

@@ -26,7 +26,7 @@ from doubledecker.model import replay
 from doubledecker.store import partitions, processes
 from doubledecker.store.losses import Loss
 
-# What a series of overviews tells: rates, latency quantiles and sparklines. Pure, so that a test needs no bus.
+# What a series of overviews shows: rates, latency quantiles and sparklines. Pure, so that a test needs no bus.
 
 KEPT_S = 60
 # Long enough that a number does not flicker, short enough that a change shows.
@@ -133,7 +133,7 @@ def _is_delivered(field: str) -> bool:
 _START = "start one with `doubledecker pipeline run`"
 _NAMED_MAX = 5  # what fits a line
 _CLIENTS_MAX = 20  # what fits a screen
-# What a client may have, in words that are short enough for a terminal; docs/operations.md tells what they count.
+# What a client may have, in words that are short enough for a terminal; docs/operations.md has what they count.
 _BOUNDS = {
     "client_topics_max": "topics",
     "client_queues_max": "queues",
@@ -187,7 +187,7 @@ def find(url: str | None, data: Path | None) -> Settings:
         settings = replace(settings, redis_url=url)
     else:
         settings = folder.find(settings, data, is_url_set=settings.redis_url != Settings.redis_url)
-    with contextlib.suppress(BusAway):  # whoever connects next says so
+    with contextlib.suppress(BusAway):  # whoever connects next reports it
         count = asyncio.run(partitions.kept_count(settings.redis_url, namespace=settings.namespace))
         settings = replace(settings, partitions=count or settings.partitions)
     return settings

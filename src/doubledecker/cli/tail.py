@@ -19,7 +19,7 @@ from doubledecker.cli.folder import Address
 from doubledecker.errors import Refused
 
 _RETRY_S = 1.0
-# As a shell says it of a command that was interrupted.
+# As a shell reports a command that was interrupted.
 _INTERRUPTED = 130
 _WIDTHS = {"tenant": 12, "topic": 14, "type": 12}
 
@@ -76,7 +76,7 @@ class _Follower:
                     await asyncio.sleep(_RETRY_S)
 
     async def _read(self, bus: "client.AsyncBus", show: Callable[[str], None]) -> bool:
-        """Show what comes over one connection; says whether that is all that was wanted."""
+        """Show what comes over one connection; returns whether that is all that was wanted."""
         start = self.last_id or self._wanted.start
         try:
             async with contextlib.aclosing(bus.stream(self._wanted.pattern, start=start)) as stream:
@@ -89,14 +89,14 @@ class _Follower:
             _say(f"dropped by the bus: {error.detail}")
             self._lose("the stream ended")
         except client.BusAway as error:
-            # One that was never there is a mistake to tell at once; one that was will be back.
+            # One that was never there is a mistake to report at once; one that was will be back.
             if not self.last_id:
                 raise
             self._lose(str(error))
         return False
 
     def _take(self, each: "client.Streamed", show: Callable[[str], None]) -> bool:
-        """Show what came; says whether that was the last."""
+        """Show what came; returns whether that was the last."""
         if self._is_lost:
             self._is_lost = False
             _say(f"connected again; going on after {self.last_id}")

@@ -267,7 +267,7 @@ class Consumer:
         crash_watch.check()
 
     async def _terms(self, stop: asyncio.Event) -> Terms | None:
-        """What the bus says of the queue; None when we are stopped before it does."""
+        """What the bus answers of the queue; None when we are stopped before it does."""
         asking, stopping = asyncio.create_task(asked(self._source)), asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([asking, stopping], return_when=asyncio.FIRST_COMPLETED)

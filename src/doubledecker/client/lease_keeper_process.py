@@ -69,7 +69,7 @@ class KeptLease:
         self._extended: dict[Pair, float] = {}
 
     def hear(self, line: bytes, now_s: float) -> None:
-        """Take in what the consumer says."""
+        """Take in what the consumer writes."""
         words = json.loads(line[1:])
         with self._lock:
             if line[:1] == b"+":
@@ -171,7 +171,7 @@ def _give_back(held: list[Pair], lease: LeaseExtender, *, attempted: bool) -> No
 
 
 def _extend(due: list[Pair], held: KeptLease, lease: LeaseExtender) -> bool:
-    """Extend what is due; says whether the bus answered."""
+    """Extend what is due; returns whether the bus answered."""
     for start in range(0, len(due), _CALL_MAX):
         part = due[start : start + _CALL_MAX]
         asked_s = time.monotonic()

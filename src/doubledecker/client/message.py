@@ -221,7 +221,7 @@ async def readable(source: MessageSource, take: Callable[[], Awaitable[Sequence[
 
 
 async def _reject(source: MessageSource, messages: Sequence[Message]) -> bool:
-    """Send each to the dead letters with its reason; says whether the bus took them.
+    """Send each to the dead letters with its reason; returns whether the bus took them.
 
     Those that it did not take come again when their leases end.
     """

@@ -301,7 +301,7 @@ class ThreadSlots:
                     return  # the loop has ended; what we had was given back
 
     def _attempt(self, message: Message) -> BaseException | None:
-        """Call the function; says how it failed. Whatever it raises ends its message, not the thread."""
+        """Call the function; returns how it failed. Whatever it raises ends its message, not the thread."""
         with self._begin_lock:
             self._ack_buffer.begin(message)
         try:

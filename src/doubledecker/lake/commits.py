@@ -65,10 +65,10 @@ def stamp(uri: str, version: int) -> Stamp | None:
     """
     if is_local(uri):
         try:
-            told = (Path(uri) / _path(version)).stat()
+            found = (Path(uri) / _path(version)).stat()
         except FileNotFoundError:
             return None
-        return told.st_ino, told.st_mtime_ns, told.st_size
+        return found.st_ino, found.st_mtime_ns, found.st_size
     [info] = system_of(uri).get_file_info([_path(version)])
     return (0, info.mtime_ns, info.size) if info.type == fs.FileType.File else None
 

@@ -31,7 +31,7 @@ _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }
-# How often a query that was told to end is told so again: it may have been between two steps.
+# How often a query that is to end is interrupted again: it may have been between two steps.
 _INSIST_S = 0.05
 _NUMBER = "-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?"
 _ERASED = {"named": STRING, "topic": STRING, "before": TIMESTAMP}
@@ -128,7 +128,7 @@ def do(connection: DuckDBPyConnection, work: Callable[[DuckDBPyConnection], _Res
 
 
 def _said(error: duckdb.Error) -> str:
-    """What DuckDB said, on one line, and without the part of our SQL that follows."""
+    """DuckDB's error, on one line, and without the part of our SQL that follows."""
     return " ".join(str(error).partition("\nLINE ")[0].split())[:300]
 
 

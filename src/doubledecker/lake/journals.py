@@ -32,7 +32,7 @@ async def walk(
 ) -> AsyncIterator[Sequence[JournalEntry]]:
     """The entries after one id, up to and with another, a bounded number of bytes at a time.
 
-    Raises JournalTrimmed when entries that were not read yet are gone, unless told to go on with what is left.
+    Raises JournalTrimmed when entries that were not read yet are gone, unless the caller goes on with what is left.
     """
     count = _COUNT_FIRST
     while after < upto:

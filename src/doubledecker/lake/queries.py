@@ -1,4 +1,4 @@
-"""What is asked of a table: the conditions that rows must fit, and what the log alone can tell of their files."""
+"""What is asked of a table: the conditions that rows must fit, and what the log alone knows of their files."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,7 +22,7 @@ _ROWS_MAX = 1_000
 class Query:
     """Rows of a table that fit a condition, the oldest `limit` of them, or the newest.
 
-    `since`, `until`, `topic` and `id` say once more what narrows down files: the condition has them too. `before` is an
+    `since`, `until`, `topic` and `id` repeat what narrows down files: the condition has them too. `before` is an
     entry's milliseconds and number, and a partition: of those that were written at once, the first in this order are
     wanted. Of the ids that an attempt carried `ids_max` are shown.
     """
@@ -40,7 +40,7 @@ class Query:
 
     @property
     def near(self) -> tuple[datetime, datetime] | None:
-        """When an event whose id tells its time was accepted, about; None when the id does not tell."""
+        """When an event was accepted, about, if its id contains that; None when it does not."""
         made_at = uid.made_at(self.id) if self.name == "events" else None
         if made_at is None:
             return None

@@ -134,7 +134,7 @@ class _Look:
     async def read_few(self, snapshot: TableSnapshot, erased: Sequence[Erasure]) -> Looked:
         """Read the files of a version, if they are few enough.
 
-        An id that tells its time is looked for in the files of that time first. The bus makes such an id once; a
+        An id that contains its time is looked for in the files of that time first. The bus makes such an id once; a
         publisher may bring one of any time, so the other files are read as well, as long as they are few enough.
         """
         chosen = self._choose(snapshot)

@@ -41,7 +41,7 @@ def landed(table: Marked, partitions: int) -> dict[int, EntryId]:
 
 
 def reaches(ends: Mapping[int, EntryId]) -> dict[str, int]:
-    """The marks that say how far a table has come."""
+    """The marks of how far a table has come."""
     return {name: value for index, end in ends.items() for name, value in zip(_names(index), end, strict=True)}
 
 
@@ -61,7 +61,7 @@ _MOMENT = DataType.timestamp("us", tz="UTC")
 
 
 class File(NamedTuple):
-    """A file of a table, as its log tells of it; None where it does not tell. Times are microseconds since 1970."""
+    """A file of a table, as its log has it; None where the log has nothing. Times are microseconds since 1970."""
 
     path: str
     size: int
@@ -170,7 +170,7 @@ def _files(table: DeltaTable) -> list[File]:
 
 
 def _told(added: Table, name: str) -> Iterable[Any]:
-    """What the log tells of each file."""
+    """What the log knows of each file."""
     if name not in added.column_names:
         return repeat(None, added.num_rows)
     return _values(added[name])
@@ -190,9 +190,9 @@ def _open(uri: str) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise LakeUnfit(f"cannot open the lake's table {uri}: {said(error)}; set DOUBLEDECKER_LAKE") from error
+        raise LakeUnfit(f"cannot open the lake's table {uri}: {reason(error)}; set DOUBLEDECKER_LAKE") from error
 
 
-def said(error: Exception) -> str:
+def reason(error: Exception) -> str:
     """What delta-rs said, on one line and without colours."""
     return " ".join(_COLOUR.sub("", str(error)).split())

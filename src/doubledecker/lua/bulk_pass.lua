@@ -2,7 +2,7 @@
 --
 -- key ledger   <ledger>  hash  how far each strand has come
 -- arg steps    pack  strand, where it stood, where it stands now, …
--- returns      how many were where they were said to be
+-- returns      how many were where the caller expected them
 
 local moved = 0
 for i = 1, #steps, 3 do

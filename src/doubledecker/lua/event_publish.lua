@@ -16,7 +16,7 @@
 -- key  journal        journal                hash    events_bytes: what the event journal holds; archive
 -- key  journal_events journal:events         stream  accepted events, lines of JSON by publisher, compressed or not
 -- keys topic          topic:<name>           hash    counter, last_event
--- keys seen           ids:<publisher>        zset    publishers' own event ids by arrival, to tell repeats
+-- keys seen           ids:<publisher>        zset    publishers' own event ids by arrival, to find repeats
 -- arg  journal_bytes_max  int  refuse when the journal holds more and an archive is behind; 0 never refuses
 -- arg  id_window_ms   int   how long a publisher's id is remembered
 -- arg  ids_max        int   how many are remembered, by publisher
@@ -254,7 +254,7 @@ for i, why in pairs(refused_by) do
   refused[#refused + 1] = why
 end
 
--- Only looked up here: the caller notifies afterwards, so that no listener hears of what is not yet written.
+-- Only looked up here: the caller notifies afterwards, so that no listener gets what is not yet written.
 local is_heard = 0
 if #plan.channels > 0 then
   if redis.call("PUBSUB", "NUMPAT") > 0 then

@@ -1,4 +1,4 @@
--- Remember a request by its idempotency key, or say what is remembered of it.
+-- Remember a request by its idempotency key, or return what is remembered of it.
 --
 -- deny-oom
 -- key kept       idempotency:<token>       hash  what is remembered, by key

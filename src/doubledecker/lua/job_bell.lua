@@ -2,7 +2,7 @@
 --
 -- keys bell  bell:<process>  channel  where a process listens; a message is the queue that has something
 
--- Tell one of those that wait. Nobody listens to one that has died: then the next is told.
+-- Notify one of those that wait. Nobody listens to one that has died: then notify the next.
 local function ring_bell(hungry)
   local queue = string.match(hungry, "[^:]+$")
   local process = redis.call("SPOP", hungry)

@@ -1,4 +1,4 @@
--- Promote what is due, then give free slots a job each; say how long to wait when there are fewer jobs than slots.
+-- Promote what is due, then give free slots a job each; return how long to wait when there are fewer jobs than slots.
 --
 -- A slot that already holds a job gets that one again: the reply that brought it may have been lost.
 --

@@ -17,7 +17,7 @@ let_go("acked", records)
 redis.call("ZREM", pending, unpack(done))
 redis.call("HDEL", tried, unpack(done))
 redis.call("HDEL", data, unpack(done))
--- Autodrop tells by it whether somebody consumes this queue.
+-- Autodrop knows by it whether somebody consumes this queue.
 redis.call("HSET", state, "acked_at", now)
 conclude()
 return done

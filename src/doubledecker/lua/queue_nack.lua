@@ -7,7 +7,7 @@
 -- arg  delays        pack  milliseconds to wait, of each
 -- arg  spared        pack  1 if the attempt does not count, of each
 -- arg  attempts_max  int   how many times a message is tried
--- arg  why           text  what a dead letter will say
+-- arg  why           text  the reason that a dead letter gives
 -- returns            the ids that were still the consumer's; nothing changed for the others
 
 local given = {}

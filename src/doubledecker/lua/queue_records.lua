@@ -19,7 +19,7 @@ local RECORD_AND_NAME, NAME_AT = RECORD .. "c0", struct.size(RECORD) + 1
 -- Below this many it costs less to ask for each than to find out whether all are alike.
 local ASKED_TOGETHER_MIN = 8
 
--- The clock tells milliseconds; what took less than one took something.
+-- The clock counts milliseconds; what took less than one took something.
 local TOOK_MS_MIN = 0.5
 
 local notes = {}

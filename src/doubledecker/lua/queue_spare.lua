@@ -1,4 +1,4 @@
--- Take attempts off the count that never began: their consumers heard of the messages when the leases had ended.
+-- Take attempts off the count that never began: their consumers got the messages when the leases had ended.
 --
 -- A message that died of that lease alone lives again, with the one attempt that it was denied. A repeated call changes
 -- nothing, unless the message was pulled in between.

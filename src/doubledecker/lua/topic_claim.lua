@@ -1,4 +1,4 @@
--- Make a client the owner of topics that have none, and say whose each one is.
+-- Make a client the owner of topics that have none, and return the owner of each.
 --
 -- deny-oom
 -- key  topics     topics         set   all topic names

@@ -113,9 +113,9 @@ def check_pattern(pattern: str) -> None:
     try:
         size = steps_of(pattern)
     except re2.error as error:
-        said = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
+        reason = error.args[0].decode() if error.args and isinstance(error.args[0], bytes) else str(error)
         raise BadRequest(
-            f"pattern {pattern!r} is not a regular expression as RE2 takes them: {said}; "
+            f"pattern {pattern!r} is not a regular expression as RE2 takes them: {reason}; "
             "look-around and back-references are not possible"
         ) from error
     if size > PROGRAM_MAX:
@@ -229,7 +229,7 @@ class _Shelf:
         self._set = None
 
     def discard(self, owner: str, pattern: str, name: str) -> bool:
-        """Take a name off; says whether it was the last that had this pattern."""
+        """Take a name off; returns whether it was the last that had this pattern."""
         names = self.names[owner, pattern]
         names.discard(name)
         self._set = None

@@ -1,4 +1,4 @@
-"""Moments as people write them: ISO 8601, in UTC unless they say otherwise."""
+"""Moments as people write them: ISO 8601, in UTC unless they name an offset."""
 
 from datetime import UTC, datetime, timedelta
 

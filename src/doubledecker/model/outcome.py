@@ -83,7 +83,7 @@ def is_own_failure(error: OSError) -> bool:
 
 
 class _Answer(msgspec.Struct, gc=False):
-    """What a receiver may say of single events in a 2xx."""
+    """What a receiver may answer of single events in a 2xx."""
 
     failed: list[str] = []
 

@@ -1,6 +1,6 @@
 """Whether a pattern can match any routing key at all.
 
-A routing key is `tenant:topic:type`. An automaton reads it from left to right; its states say how far it has come. A
+A routing key is `tenant:topic:type`. An automaton reads it from left to right; its states are how far it has come. A
 pattern is read once, as RE2 reads it, and each part of it becomes a relation: from which state to which the texts that
 it matches lead. Parts one after another are composed, alternatives are joined, repetitions are powers; so the answer
 takes time linear in the pattern, whatever the pattern is.

@@ -41,7 +41,7 @@ class Replay(msgspec.Struct, frozen=True, omit_defaults=True):
     dry_run: bool = False
 
 
-MOMENT = "ISO 8601, like 2026-11-15T11:00:00Z; UTC unless it says otherwise"
+MOMENT = "ISO 8601, like 2026-11-15T11:00:00Z; UTC unless it names an offset"
 _Where = Annotated[
     str,
     Meta(

@@ -37,7 +37,7 @@ Retry = Annotated[RetryWanted | RetryDelays, msgspec.Meta(description="When to t
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a receiver asked for; 0 is no bound, or what the settings say. `delays_ms` go before other delays."""
+    """What a receiver asked for; 0 is no bound, or the settings' own. `delays_ms` go before other delays."""
 
     attempts_max: int = 0
     age_max_s: int = 0

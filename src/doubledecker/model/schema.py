@@ -1,6 +1,6 @@
-"""What the types of bodies and answers say beside their shape, for the API's document: patterns, bounds and choices.
+"""What the types of bodies and answers declare beside their shape, for the API's document: patterns, bounds, choices.
 
-msgspec could check them while it decodes, but its errors do not say what was seen. So they are noted with the type
+msgspec could check them while it decodes, but its errors do not name what was seen. So they are noted with the type
 only: bounds and choices are checked by `check`, and what has an error of its own by the code beside the type.
 """
 

@@ -1,4 +1,4 @@
-"""How the pipeline fares: what its process and each of its steps last said, as kept in Redis."""
+"""How the pipeline is: what its process and each of its steps reported last, as kept in Redis."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ SILENT_MS_MAX = 10_000
 
 
 class StepReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a step said last; `state` is starting, working, waiting, failing or stopped.
+    """What a step reported last; `state` is starting, working, waiting, failing or stopped.
 
     `from_ms` is the time that it had reached when its process began, so that catching up can be shown as a share.
     """
@@ -33,7 +33,7 @@ class StepReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the process said last; `state` is starting, running or stopped."""
+    """What the process reported last; `state` is starting, running or stopped."""
 
     state: str
     at: int

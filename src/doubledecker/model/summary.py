@@ -1,4 +1,4 @@
-"""A summary: what the measures say of a stretch of time, as the report and the dashboard show it.
+"""A summary: the measures of a stretch of time, as the report and the dashboard show it.
 
 It is bounded: a moment for each minute or hour, and of topics, tenants, subscribers and queues only the largest.
 """

@@ -134,7 +134,7 @@ def run(
     takes_over: bool,
     stop: threading.Event | None = None,
 ) -> bool:
-    """Run all steps, until a signal or `stop` ends it; says whether every one did what it had to."""
+    """Run all steps, until a signal or `stop` ends it; returns whether every one did what it had to."""
     access = Access.by(settings)
     began_at = clock.now_ms()
     reporter = StatusReporter(access, RunReport("starting", began_at, began_at, settings.spark_master, root))
@@ -208,7 +208,7 @@ def _close(root: str) -> None:
     """Keep the lake for our user alone, where it is a folder."""
     if not commits.is_local(root):
         return
-    # A path that cannot be a lake is told of by the table that is not opened there.
+    # A path that cannot be a lake is reported by the table that is not opened there.
     with contextlib.suppress(OSError):
         if not machine.keep_private(Path(root), marks=landing.TABLES):
             _log.warning("lake.exposed", lake=root)
@@ -218,11 +218,11 @@ def _prepare(access: Access, root: str, sources: Sources, *, takes_over: bool) -
     """What can go wrong goes wrong here, before Spark takes its seconds to start."""
     if sources.all and not sources.checkpoints and not commits.is_local(root):
         raise SettingInvalid(
-            f"{sources.file}: there is no checkpoints; the lake {root} is no folder, so say where Spark keeps how far "
-            f"each source has come: a folder or URL that it reaches"
+            f"{sources.file}: there is no checkpoints; the lake {root} is no folder, so configure where Spark keeps "
+            f"how far each source has come: a folder or URL that it reaches"
         )
     if commits.is_local(root):
-        # A path that cannot be a lake is told of by the table that is not opened there.
+        # A path that cannot be a lake is reported by the table that is not opened there.
         with contextlib.suppress(OSError):
             commits.check_links(root)
     for name in landing.TABLES:
@@ -233,7 +233,7 @@ def _prepare(access: Access, root: str, sources: Sources, *, takes_over: bool) -
 
 
 def _check(spark: SparkSession, sources: Sources) -> None:
-    """What only Spark can say of them."""
+    """What only Spark knows of them."""
     for source in sources.all:
         try:
             mapping.check(spark, source)

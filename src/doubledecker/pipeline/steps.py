@@ -57,15 +57,15 @@ class PipelineStep:
     close: Callable[[], None] = lambda: None
 
 
-Tell = Callable[[str, StepReport], None]
+Reporter = Callable[[str, StepReport], None]
 
 
 class Keeper:
     """Keeps one step going."""
 
-    def __init__(self, step: PipelineStep, tell: Tell) -> None:
+    def __init__(self, step: PipelineStep, report: Reporter) -> None:
         self._step = step
-        self._tell = tell
+        self._report = report
         self.report = StepReport("starting", at=clock.now_ms())
 
     @property
@@ -81,7 +81,7 @@ class Keeper:
         self._say(state="stopped", retry_at=0)
 
     def pass_once(self, stop: threading.Event) -> bool:
-        """Until there is no more; says whether it got there."""
+        """Until there is no more; returns whether it got there."""
         while not stop.is_set():
             done = self._round(stop)
             if done is not None and not done.has_more:
@@ -97,7 +97,7 @@ class Keeper:
         began_s = time.monotonic()
         try:
             done = self._step.act()
-        except Exception as error:  # noqa: BLE001 - the edge of a step: whatever it raises, it is told and tried again
+        except Exception as error:  # noqa: BLE001 - the edge of a step: whatever it raises, it is reported and tried again
             if not stop.is_set():
                 self._fail(error)
             return None
@@ -121,7 +121,7 @@ class Keeper:
     def _fail(self, error: Exception) -> None:
         failures = self.report.failures + 1
         retry_at = clock.now_ms() + int(pause_s(failures) * 1000)
-        text = told(error)
+        text = text_of(error)
         self._say(state="failing", failures=failures, retry_at=retry_at, error=text)
         _log.error("step.failed", step=self._step.name, failures=failures, error=text)
 
@@ -132,10 +132,10 @@ class Keeper:
 
     def _say(self, **changes: str | int) -> None:
         self.report = structs.replace(self.report, at=clock.now_ms(), **changes)
-        self._tell(self._step.name, self.report)
+        self._report(self._step.name, self.report)
 
 
-def told(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """What went wrong, in a line; a Spark error goes on for pages: the error of ours in it, or else its first lines."""
     text = str(error)
     ours = _OURS.findall(text)
@@ -148,7 +148,7 @@ def pause_s(failures: int) -> float:
 
 
 def keep_all(keepers: Sequence[Keeper], stop: threading.Event) -> bool:
-    """Keep all steps going until stopped; says whether none was failing then."""
+    """Keep all steps going until stopped; returns whether none was failing then."""
     with ThreadPoolExecutor(len(keepers), thread_name_prefix="step") as threads:
         for keeper in keepers:
             threads.submit(keeper.keep, stop)
@@ -156,7 +156,7 @@ def keep_all(keepers: Sequence[Keeper], stop: threading.Event) -> bool:
 
 
 def pass_all(keepers: Sequence[Keeper], stop: threading.Event) -> bool:
-    """Run every step until it has no more, phase by phase; says whether all got there."""
+    """Run every step until it has no more, phase by phase; returns whether all got there."""
     passing = []
     for phase in sorted({keeper.phase for keeper in keepers}):
         with ThreadPoolExecutor(len(keepers), thread_name_prefix="step") as threads:

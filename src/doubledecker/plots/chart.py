@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 Y = float | None
-# Chosen to be told apart by eyes that see no red or green (Okabe and Ito).
+# Chosen to be distinguished by eyes that see no red or green (Okabe and Ito).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 
 

@@ -12,7 +12,7 @@ _PANELS = (
     ("latency p99", "latency p99, s", None),
     ("calls per event", "calls of the dependency per event", None),
 )
-_LINES_MAX, _MARKS_MAX = 12, 12  # more cannot be told apart
+_LINES_MAX, _MARKS_MAX = 12, 12  # more cannot be distinguished
 
 
 def chart(axes: Sequence[Axis], points: Sequence[Settings], reports: Sequence[Report], *, title: str) -> Chart:

@@ -121,7 +121,7 @@ class RedisSource:
                     self._queue, most=most, wait_ms=wait_ms, lease_ms=lease_ms, patience=patience
                 )
                 if not pull.messages:
-                    # An idle moment is a good one to hear that the queue was changed or deleted.
+                    # An idle moment is a good one to learn that the queue was changed or deleted.
                     self._queue = await _registered(self._partitions, self.name)
         finally:
             self._patiences.discard(patience)

@@ -135,7 +135,7 @@ async def name_letters(
 
 
 def _of(partition: Partition, ids: Sequence[str] | None) -> list[str] | None:
-    """Those of the ids that say they are of this partition."""
+    """Those of the ids that name this partition."""
     return None if ids is None else [id_ for id_ in ids if id_.partition("-")[0] == str(partition.index)]
 
 

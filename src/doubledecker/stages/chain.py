@@ -93,13 +93,13 @@ def _inside(stages: Sequence[Stage], depth: int) -> Iterator[DrawnRow]:
 
 def _settings(stage: Stage) -> str:
     """What differs from the defaults."""
-    said = {
+    shown = {
         field.name: getattr(stage, field.name)
         for field in fields(stage)
         if field.init and field.name != "name" and getattr(stage, field.name) != _default(field)
     }
     hidden = set(stage.branches) | {"chain", "routes", "otherwise"}
-    return ", ".join(f"{name}={_short(value)}" for name, value in said.items() if name not in hidden)
+    return ", ".join(f"{name}={_short(value)}" for name, value in shown.items() if name not in hidden)
 
 
 def _default(field: "Field[object]") -> object:
@@ -281,9 +281,9 @@ class Chain:
         listener: Callable[[Notice], None] | None = None,
         hook: Callable[[Notice], None] | None = None,
     ) -> Bound:
-        """Make the state: counters, queues, circuits; `listener` hears of rejections and changes of state.
+        """Make the state: counters, queues, circuits; `listener` is called with rejections and changes of state.
 
-        `hook` hears of every step of every event, for tracing; without one that costs nothing.
+        `hook` is called with every step of every event, for tracing; without one that costs nothing.
 
         Bind in the loop that will use it, or name the clock: outside of one it cannot be known whether time is virtual.
         """

@@ -89,7 +89,7 @@ def may_be_awaited(function: object) -> bool:
 
 
 def _levels(function: object) -> Iterator[object]:
-    """The function, and what its decorators and partials lead to; a proxy may say that it wraps one for ever."""
+    """The function, and what its decorators and partials lead to; a proxy may claim that it wraps one for ever."""
     for _ in range(_LEVELS_MAX):
         if function is None:
             return
@@ -123,14 +123,14 @@ def _named(function: object) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))
 
 
-# What a binding gives to its stages: time, chance, a place for tasks, and whom to tell.
+# What a binding gives to its stages: time, chance, a place for tasks, and whom to notify.
 
 
 @dataclass(frozen=True)
 class Notice:
     """Something that happened: `stage` did `what` at `at` on the binding's clock; `event` is whose step it was, if any.
 
-    A listener hears what is worth a log line: a rejection, a retry, a change of state. A hook hears every step too:
+    A listener gets what is worth a log line: a rejection, a retry, a change of state. A hook gets every step too:
     arrived, rejected, started, succeeded, failed, cancelled.
     """
 
@@ -213,7 +213,7 @@ def _virtual_loop() -> VirtualLoop | None:
     return loop if isinstance(loop, VirtualLoop) else None
 
 
-# A listener for logs: it hears when a breaker opens and when it has closed, and is silent of the probes between.
+# A listener for logs: it logs when a breaker opens and when it has closed, and is silent of the probes between.
 
 
 class Transitions:

@@ -142,11 +142,11 @@ class Stage:
             self._hook_up()
 
     def _hook_up(self) -> None:
-        """Tell the hook of the steps that run takes often; of the others it is told where they happen."""
+        """Call the hook with the steps that run takes often; with the others it is called where they happen."""
         does = self._does
 
         def ask(event: Event) -> Event:
-            # Told of the event that goes on, so that all steps of a passage name the same one.
+            # Called with the event that goes on, so that all steps of a passage name the same one.
             passage = event
             try:
                 passage = self.admit(event) or event
@@ -257,14 +257,14 @@ class Stage:
         return await self.inner(event)
 
     def notify(self, what: str, event: Event | None = None) -> None:
-        """Tell the binding's listener, if it has one."""
+        """Call the binding's listener, if it has one."""
         listener = self.context.listener
         if listener is not None:
             listener(self._notice(what, event))
         self.tell_step(what, event)
 
     def tell_step(self, what: str, event: Event | None = None) -> None:
-        """Tell the binding's hook, if it has one."""
+        """Call the binding's hook, if it has one."""
         if self.context.hook is not None:
             self.context.hook(self._notice(what, event))
 

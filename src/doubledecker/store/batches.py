@@ -34,7 +34,7 @@ async def drop_oldest(
 
 
 async def purge(partition: Partition, rid: str, *, batches_max: int, counter: str) -> int:
-    """Delete some of what was set aside when a subscriber went; says how many batches are left."""
+    """Delete some of what was set aside when a subscriber went; returns how many batches are left."""
     retired = f"batches:retired:{rid}"
     await _drop(partition, retired, batches_max, _EVER, _EVER, counter)
     return cast("int", await partition.command("ZCARD", partition.key(retired)))

@@ -98,7 +98,7 @@ async def beginning(partitions: Partitions, topics: Sequence[str]) -> Beginning:
 
 
 async def end(partitions: Partitions, token: str) -> bool:
-    """Bulk delivery goes no further than the journals do now; says whether there is any.
+    """Bulk delivery goes no further than the journals do now; returns whether there is any.
 
     To be said after every partition has the version of the change. Nothing happens if the subscriber is bulk again.
     """
@@ -144,7 +144,7 @@ async def course(home: Partition, ledger: str) -> Course:
 
 
 async def settle(home: Partition, ledger: str, settled: BulkStep) -> bool:
-    """Write an attempt down; says whether the strand was where it was thought to be.
+    """Write an attempt down; returns whether the strand was where it was thought to be.
 
     The same again changes nothing, and says the same.
     """
@@ -162,7 +162,7 @@ async def settle(home: Partition, ledger: str, settled: BulkStep) -> bool:
 
 
 async def pass_(home: Partition, ledger: str, steps: Mapping[Strand, tuple[Reach, Reach]]) -> int:
-    """Move strands, each from where it stood, over what holds nothing for them; says how many were there."""
+    """Move strands, each from where it stood, over what holds nothing for them; returns how many were there."""
     words = [word for strand, (former, reach) in steps.items() for word in (strand.field, former.text, reach.text)]
     return cast("int", await home.run(_PASS, ledger=ledger, steps=words)) if words else 0
 

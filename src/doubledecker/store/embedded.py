@@ -143,7 +143,7 @@ class DiskReserve:
 
 
 async def _say(url: str, replicas_min: int) -> bool:
-    """Tell the server; says whether it heard."""
+    """Signal the server; returns whether it was there."""
     try:
         async with asyncio.timeout(_ANSWER_S_MAX), Redis.from_url(url) as client:
             await client.config_set("min-replicas-to-write", replicas_min)

@@ -1,4 +1,4 @@
-"""What the pipeline says: of itself and of what it has measured.
+"""What the pipeline reports: of itself and of what it has measured.
 
 The hash `pipeline` at home has a field a step and one for the process. The hash `measures` has the latest measures, a
 field a span: who shows them needs neither Spark nor the lake.
@@ -37,15 +37,15 @@ async def report_step(home: Partition, name: str, report: StepReport) -> None:
 
 async def read(home: Partition) -> PipelineState:
     """All that was said last."""
-    said = shared_connection.fields(await home.command("HGETALL", home.key("pipeline")))
-    run = said.pop(_RUN, None)
+    fields = shared_connection.fields(await home.command("HGETALL", home.key("pipeline")))
+    run = fields.pop(_RUN, None)
     return PipelineState(
-        _decode_run(run) if run else None, {name: _decode_step(value) for name, value in sorted(said.items())}
+        _decode_run(run) if run else None, {name: _decode_step(value) for name, value in sorted(fields.items())}
     )
 
 
 async def tell_measures(home: Partition, *summaries: Summary) -> None:
-    """Replace what was said of each summary's span."""
+    """Replace what was kept of each summary's span."""
     fields = [word for each in summaries for word in (each.span, msgspec.json.encode(each))]
     await home.write("HSET", home.key("measures"), *fields)
 

@@ -45,10 +45,10 @@ class ProcessReport(msgspec.Struct, frozen=True, array_like=True):
 _DECODER = msgspec.msgpack.Decoder(ProcessReport)
 
 
-async def report(home: Partition, said: ProcessReport) -> None:
+async def report(home: Partition, found: ProcessReport) -> None:
     """Replace what a process reported before."""
-    packed = msgspec.msgpack.encode(said)
-    await home.run(_REPORT, process=said.process, report=packed, dead_ms=DEAD_MS, most=_FORGOTTEN_MAX)
+    packed = msgspec.msgpack.encode(found)
+    await home.run(_REPORT, process=found.process, report=packed, dead_ms=DEAD_MS, most=_FORGOTTEN_MAX)
 
 
 async def reports(home: Partition, *, silent_ms_max: int) -> list[ProcessReport]:

@@ -123,7 +123,7 @@ def _bounds(known: Subscriber, partition: Partition) -> tuple[int, Halt, float]:
 
 
 async def states(partition: Partition, tokens: Sequence[str]) -> dict[str, ReceiverRecord]:
-    """How receivers stand in a partition; those that it has not heard of stand as at first."""
+    """How receivers stand in a partition; those that it does not know stand as at first."""
     if not tokens:
         return {}
     packed = cast("list[bytes | None]", await partition.command("HMGET", partition.key("receivers"), *tokens))

@@ -71,7 +71,7 @@ class _News:
 
 
 async def refresh(home: Partition, registry: Registry) -> bool:
-    """Bring a process's copy up to date, reading only what changed; says whether anything did.
+    """Bring a process's copy up to date, reading only what changed; returns whether anything did.
 
     It is taken over in one step, once nothing changed while it was read. Else a process could publish to a subscriber
     that its version does not have, and one who goes by that version would purge what was accepted.

@@ -1,6 +1,6 @@
 """Lua scripts: one file an atomic step, whose header names its keys and arguments.
 
-A header line becomes a local of the script, so a body never says KEYS or ARGV:
+A header line becomes a local of the script, so a body never uses KEYS or ARGV:
 
     -- key  instant   jobs:instant:<queue>  list  a key of this partition; <queue> is filled in by the caller
     -- keys batch     batch:<bid>           list  a family: the body calls batch(bid) for a key's full name

@@ -86,7 +86,7 @@ class _Call:
     failure: RedisError | None = None
 
     def add(self, reply: Reply, failure: RedisError | None) -> bool:
-        """Take one reply; says whether it was the last."""
+        """Take one reply; returns whether it was the last."""
         self.replies.append(reply)
         self.failure = self.failure or failure
         if len(self.replies) < self.count:

@@ -99,7 +99,7 @@ async def delete(home: Partition, token: str) -> int:
 async def retire(partition: Partition, token: str, *, version: int) -> bool | None:
     """Set aside what waits in a partition for a subscriber that the registry of this version has not.
 
-    Says whether a purge was needed; None when the registry has changed since, and the subscriber may be back.
+    Returns whether a purge was needed; None when the registry has changed since, and the subscriber may be back.
     """
     reply = await partition.run(_RETIRE, of_token=token, rid=uid(), version=version)
     return None if reply == -1 else reply == 1

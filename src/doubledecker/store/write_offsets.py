@@ -37,7 +37,7 @@ class RowRefusal(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def parse(cls, text: str) -> "RowRefusal":
-        """One that was kept, or is told; older ones are words with spaces between, such as `topic <name> <owner>`."""
+        """One as it is kept or passed; older ones are words with spaces between, such as `topic <name> <owner>`."""
         if text.startswith("["):
             return msgspec.json.decode(text, type=cls)
         kind, name, owner, *_ = [*text.split(" "), ""]
@@ -65,9 +65,9 @@ class Fence:
         words: list[Packable] = [self.task, self.batch, self.first, self.last, self.digest, KEPT_MS]
         if self.barred is None:
             return words
-        told = [f"{msgspec.json.encode(by).decode()}\n{','.join(map(str, at))}" for by, at in self.barred.items()]
+        reasons = [f"{msgspec.json.encode(by).decode()}\n{','.join(map(str, at))}" for by, at in self.barred.items()]
         # If none was refused before, the events are consecutive rows.
-        return [*words, told, list(self.numbers) if told else []]
+        return [*words, reasons, list(self.numbers) if reasons else []]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Write:
 
 
 async def read(partition: Partition, task: str) -> WriteOffset:
-    kept, told = await partition.commands(
+    kept, reasons = await partition.commands(
         [
             ["HMGET", partition.key(f"fence:{task}"), "batch", "rows", "digest"],
             ["LRANGE", partition.key(f"refused:{task}"), 0, -1],
@@ -97,14 +97,14 @@ async def read(partition: Partition, task: str) -> WriteOffset:
     if batch is None:
         return WriteOffset()
     refused: dict[int, RowRefusal] = {}
-    for each in cast("list[bytes]", told):
+    for each in cast("list[bytes]", reasons):
         by, _, numbers = each.decode().partition("\n")
         refused |= dict.fromkeys(map(int, numbers.split(",")), RowRefusal.parse(by))
     return WriteOffset(int(batch), int(rows or 0), (digest or b"").decode(), refused)
 
 
 async def enter(home: Partition, write: Write, *, task: int) -> bool:
-    """Note that a task publishes; says whether the write is complete already.
+    """Note that a task publishes; returns whether the write is complete already.
 
     Raises OrderChanged for a task that a complete write did not have, and for a batch before the last one.
     """

@@ -29,7 +29,7 @@ from doubledecker.web.stream import Streaming
 
 # A Redis that refuses everything must not fill the log.
 _LOG_S = 1.0
-_REDIRECTS = 300  # answers below are good news, which say nothing of closing the connection
+_REDIRECTS = 300  # answers below are good news, which have no header that closes the connection
 _NOBODY = Caller(id="", name="")
 # In the scope of a request that counts as one of its client's.
 _COUNTED = "doubledecker.is_counted"
@@ -113,7 +113,7 @@ class App:
             self._room.release(scope)
 
     def _log_refusal_of_redis(self, error: DoubledeckerError) -> None:
-        """Log why Redis refused a command: the client is not told. A silent Redis has lines of its own."""
+        """Log why Redis refused a command: the client does not learn why. A silent Redis has lines of its own."""
         now_s = asyncio.get_running_loop().time()
         if isinstance(error, BusAway) and not isinstance(error, BusSilent) and now_s >= self._log_from_s:
             self._log_from_s = now_s + _LOG_S

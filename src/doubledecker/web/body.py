@@ -91,7 +91,7 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 def check_encoding(scope: Scope) -> None:
-    """Raise UnknownMedia when the body is said to be encoded, whether or not anyone will read it."""
+    """Raise UnknownMedia when the body is declared as encoded, whether or not anyone will read it."""
     value = header(scope, b"content-encoding")
     if value is not None and value.strip().lower() not in (b"", b"identity"):
         seen = value.decode("latin-1")[:80]

@@ -1,7 +1,7 @@
 """HTTP Digest (RFC 7616), the server's side: challenges, signed nonces and the check of an answer.
 
 Only SHA-256 with qop=auth is spoken. A nonce is stateless: its time and some chance, signed, so that any
-process with the key can tell its own from a forged one. What needs memory is left to the caller: after
+process with the key can distinguish its own from a forged one. What needs memory is left to the caller: after
 `Verdict.OK` it marks (nonce, count) as used for `COUNTS_KEPT_MS`, and refuses what was already marked.
 """
 
@@ -21,7 +21,7 @@ COUNT_MAX = 999  # bounds the caller's bitmap of used counts to 125 bytes a nonc
 HEADER_CHARS_MAX = 4_096  # our request targets are under 1 KiB and the other fields take about 400 characters
 
 _TIME_CHARS = 12  # hex milliseconds, enough until the year 10889
-_CHANCE_BYTES = 8  # tells apart the nonces of one millisecond
+_CHANCE_BYTES = 8  # distinguishes the nonces of one millisecond
 _MAC_CHARS = 32  # 128 bits of HMAC-SHA256: beyond guessing, and the nonce stays a short Redis key
 _NONCE = re.compile(rf"[0-9a-f]{{{_TIME_CHARS + 2 * _CHANCE_BYTES + _MAC_CHARS}}}")
 
@@ -95,7 +95,7 @@ def make_nonce(key: bytes, *, now_ms: int) -> str:
 
 
 def check_nonce(nonce: str, *, key: bytes, now_ms: int) -> NonceState:
-    """Tell our own nonces from forged ones, and fresh from old; each nonce has exactly one spelling."""
+    """Distinguish our own nonces from forged ones, and fresh from old; each nonce has exactly one spelling."""
     if not _NONCE.fullmatch(nonce):
         return NonceState.FORGED
     body, mac = nonce[:-_MAC_CHARS], nonce[-_MAC_CHARS:]

@@ -2,7 +2,7 @@
 
 One follower a partition waits for the journal's next entries, while anyone listens. An event is looked at once, its
 frame is made once, and put into the buffer of each listener whose pattern matches: so what an event costs grows with
-those who hear it, and Redis is read no more often for many listeners than for one. A listener whose buffer is full is
+its listeners, and Redis is read no more often for many listeners than for one. A listener whose buffer is full is
 dropped: the feed waits for nobody.
 
 A listener joins at the feed's own position. One that wants what is older reads that by itself first (web/catch_up.py).
@@ -118,7 +118,7 @@ class Feed:
 
     @contextmanager
     def registered(self, listener: Listener) -> Iterator[None]:
-        """Count a listener while the block runs; it hears nothing before it is attached."""
+        """Count a listener while the block runs; it gets nothing before it is attached."""
         self.listeners.add(listener)
         if self.is_stopping:
             listener.stop()
@@ -131,7 +131,7 @@ class Feed:
             self._by_key.clear()
 
     def attach(self, listener: Listener) -> None:
-        """From here on it hears what is published, starting right after the feed's places."""
+        """From here on it gets what is published, starting right after the feed's places."""
         self._attached.add(listener)
         self._by_key.clear()
 

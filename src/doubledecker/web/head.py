@@ -1,4 +1,4 @@
-"""What a request's head must say before the app sees it: the version, the host, and where the body ends.
+"""What a request's head must have before the app sees it: the version, the host, and where the body ends.
 
 A proxy in front of the bus may read an ambiguous head in another way than the bus does, and then one client's bytes
 become another client's request. So a head that can be read in two ways is refused.
@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 Headers = Sequence[tuple[bytes, bytes]]
 Fields = Mapping[bytes, bytes]
 
-# Which of two counts is not said anywhere, and a proxy that checks one may pass both.
+# Which of two counts is specified nowhere, and a proxy that checks one may pass both.
 _SINGLE = (b"host", b"authorization", b"content-type", b"content-encoding", b"idempotency-key", b"last-event-id")
 _VERSIONS = ("1.1", "1.0")
 # RFC 3986's host and port, or nothing; whether the name exists is not our business.

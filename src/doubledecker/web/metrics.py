@@ -35,7 +35,7 @@ _HELP = {
     "delivery.time": "Milliseconds spent in delivery attempts",
     "queue.dropped": "Messages that a full queue dropped",
     "queue.skipped": "Events that did not enter a queue: it was full, or its owner had reached a bound",
-    "notifications.missed": "Events that listeners on Redis channels were not told of",
+    "notifications.missed": "Events that listeners on Redis channels did not get",
     "streams.dropped": "Streams that the bus ended, by reason",
     "latency.batches.first_attempt": "From a batch's first event accepted to its first attempt",
     "latency.batches.last_attempt": "From a batch's first event accepted to its delivery",

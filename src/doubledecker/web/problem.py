@@ -1,4 +1,4 @@
-"""Answers that say what went wrong: `application/problem+json` (RFC 9457), one shape for every error."""
+"""Answers that report what went wrong: `application/problem+json` (RFC 9457), one shape for every error."""
 
 from collections.abc import Sequence
 from typing import Annotated

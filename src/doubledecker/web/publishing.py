@@ -1,6 +1,6 @@
 """The publish routes: `POST /topics/:name` and `POST /events`, the busiest of all.
 
-A request is read, parsed, handed to the publisher, and answered when Redis has said yes.
+A request is read, parsed, handed to the publisher, and answered when Redis has written it.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ _LINES_AN_EVENT_MAX = 2
 _COMMA_BYTES_MIN = 16
 _NO_ITEM = Raw(b"")
 _NO_CONTENT = Response(status_code=204)
-# curl -d sends forms unless told otherwise; what it holds is JSON all the same.
+# curl -d sends forms by default; what it holds is JSON all the same.
 _JSON = (b"", b"application/json", b"text/json", b"application/x-www-form-urlencoded")
 
 

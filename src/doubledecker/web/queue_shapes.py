@@ -117,7 +117,7 @@ class PulledMessage(Shape):
 
 class PulledAnswer(Shape):
     messages: list[PulledMessage]
-    wait_ms: Annotated[Count, Meta(description="When more may be due; null when only a new event can tell")] | None
+    wait_ms: Annotated[Count, Meta(description="When more may be due; null if only a new event can change that")] | None
 
 
 class SettledAnswer(Shape):

@@ -1,6 +1,6 @@
 """The table of routes: paths whose variable parts are written in braces, found without trying them one by one.
 
-A route says all that the API's document tells of it: what it takes, and how it answers. Types are those of msgspec.
+A route declares all that the API's document shows of it: what it takes, and how it answers. Types are those of msgspec.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ class ApiRoute:
 
     @property
     def summary(self) -> str:
-        """The first line of what the handler's docstring says."""
+        """The first line of the handler's docstring."""
         return (self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
 
 

@@ -29,7 +29,7 @@ class Why(Enum):
 
 @dataclass(frozen=True)
 class Gap:
-    """What a listener cannot be told any more, of one partition: the events after one place up to another."""
+    """What a listener cannot get any more, of one partition: the events after one place up to another."""
 
     partition: int
     after: Place
@@ -70,19 +70,19 @@ def heartbeat(position: str) -> bytes:
 
 
 def gap(position: str, missing: Gap) -> bytes:
-    told = {
+    data = {
         "partition": missing.partition,
         "after": missing.after.text,
         "to": missing.to.text,
         "why": missing.why.value,
     }
-    return b"event: gap\nid: %b\ndata: %b\n\n" % (position.encode(), msgspec.json.encode(told))
+    return b"event: gap\nid: %b\ndata: %b\n\n" % (position.encode(), msgspec.json.encode(data))
 
 
 def dropped(reason: Reason) -> bytes:
     """The last words; without an id, so that the last event's stays."""
-    told = {"reason": reason.value, "detail": _DETAIL[reason]}
-    return b"event: dropped\ndata: %b\n\n" % msgspec.json.encode(told)
+    data = {"reason": reason.value, "detail": _DETAIL[reason]}
+    return b"event: dropped\ndata: %b\n\n" % msgspec.json.encode(data)
 
 
 # One who listens to a stream, as the feed sees it.
@@ -124,7 +124,7 @@ class Listener:
         self._has_news.set()
 
     def stop(self) -> None:
-        """End it because the process ends; also one that was dropped already, and has not heard of it."""
+        """End it because the process ends; also one that was dropped already, and does not know it yet."""
         self.drop(Reason.STOPPING)
         self._must_go.set()
 

@@ -1,7 +1,7 @@
 """`GET /stream`: events as they are published, live, from wherever a listener left off.
 
 A stream ends when its client goes away, or when the bus drops it: it reads too slowly or not at all, its token was
-revoked, the process stops. A client that is dropped is told why in a last event, if it still reads.
+revoked, the process stops. A client that is dropped gets the reason in a last event, if it still reads.
 """
 
 import asyncio
@@ -311,7 +311,7 @@ def parse(parameters: Sequence[tuple[str, str]], headers: Mapping[str, str]) -> 
         if name not in _PARAMETERS:
             raise BadRequest(f"the query has {name[:80]!r}; its parameters are {', '.join(_PARAMETERS)}")
         if names.count(name) > 1:
-            raise BadRequest(f"the query has {name!r} {names.count(name)} times; say it once")
+            raise BadRequest(f"the query has {name!r} {names.count(name)} times; give it once")
     asked = dict(parameters)
     if asked.get("strict", "0") not in {"0", "1"}:
         raise BadRequest(f"strict is {asked['strict'][:80]!r}; it must be 0 or 1")

@@ -332,7 +332,7 @@ async def test_what_keeps_all_from_starting_is_said_once_and_ends_the_command(on
 async def test_a_crash_loop_is_told_as_one():
     deaths: asyncio.Queue[Ended] = asyncio.Queue()
     command = Command(["no-such-command"], os.environ, reports_readiness=True)
-    kept = Kept("web-1", ChildLife(command), told=deaths.put_nowait, grace_s=1)
+    kept = Kept("web-1", ChildLife(command), on_end=deaths.put_nowait, grace_s=1)
     kept.keep()
     async with asyncio.timeout(120):
         told = [await deaths.get() for _ in range(5)]

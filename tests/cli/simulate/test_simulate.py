@@ -197,7 +197,7 @@ def test_piped_it_draws_only_when_told(guard: str):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ([], 2, "say which FILE.py or FILE.toml to rehearse"),
+        ([], 2, "give the FILE.py or FILE.toml to rehearse"),
         (["nowhere.toml"], 1, "cannot read nowhere.toml: No such file or directory"),
         (["guard.json"], 1, "guard.json is neither a .py nor a .toml file"),
         (["GUARD", "GUARD"], 2, "one FILE at a time"),

@@ -53,7 +53,7 @@ def a_view(name: str, sent: int = 0, *, health: int = 100) -> SubscriberView:
 def a_board(view: Overview | None = None) -> Board:
     life = ChildLife(Command([], {}, None))
     board = Board("http://127.0.0.1:17890", began_at=0)
-    board.kept += [Kept(name, life, told=print, grace_s=1) for name in ("valkey", "worker", "web", "demo")]
+    board.kept += [Kept(name, life, on_end=print, grace_s=1) for name in ("valkey", "worker", "web", "demo")]
     board.hint = "Try: curl -u x http://127.0.0.1:17890/subscribers"
     board.messages.extend(f"message {number}" for number in range(5))
     if view is not None:

@@ -42,7 +42,7 @@ def queue() -> None:
     "refuse_clients",
     metavar="ID",
     multiple=True,
-    help="A further client whose events it may refuse, besides its owner; root alone may say so",
+    help="A further client whose events it may refuse, besides its owner; root alone may name one",
 )
 @click.option("--callback", metavar="URL", help="Where its messages are pushed; the next six are for this alone")
 @click.option("--uuid", metavar="TEXT", help="The user name that deliveries carry; a random one if left out")
@@ -64,7 +64,7 @@ def register(
 
     It must match the whole of an event's tenant:topic:type, as in '.*:orders:paid'.
 
-    What is not said gets its default, also when the queue was there before.
+    What is not given gets its default, also when the queue was there before.
     """
     with _desk(bus, data, secret) as desk:
         desk.register(name, patterns, asked)

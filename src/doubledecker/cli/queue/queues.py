@@ -244,7 +244,7 @@ def _rules(rule: Rule | FacetView) -> str:
 def _bound(
     name: str, text: str | None, kind: type[_Number], least: float, most: float
 ) -> _Number | msgspec.UnsetType | None:
-    """A number, None for no bound, or UNSET when nothing was said; raises a usage error otherwise."""
+    """A number, None for no bound, or UNSET when nothing was given; raises a usage error otherwise."""
     if text is None:
         return msgspec.UNSET
     if text == _NO_BOUND:

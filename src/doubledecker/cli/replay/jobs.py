@@ -34,7 +34,7 @@ from doubledecker.store.pipeline_jobs import ERASURES, REPLAYS
 
 _ROOT = Caller("", ROOT_NAME, is_root=True)
 _LOOK_S = 0.3
-# What is still to be said when the pipeline has ended.
+# What is still to be printed when the pipeline has ended.
 _END_S = 5.0
 _CELL_MAX = 80
 
@@ -183,7 +183,7 @@ class JobCalls:
 
 
 class _Talk(threading.Thread):
-    """What is said to the user while the pipeline has the main thread, which alone may be signalled."""
+    """What is shown to the user while the pipeline has the main thread, which alone may be signalled."""
 
     def __init__(self, talk: Callable[[], None], stop: threading.Event) -> None:
         super().__init__(name="talk", daemon=True)

@@ -1,1 +1,1 @@
-"""`doubledecker report`: what the measures say, in the terminal and as a page."""
+"""`doubledecker report`: the measures, in the terminal and as a page."""

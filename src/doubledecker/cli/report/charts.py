@@ -31,11 +31,11 @@ class ReportCharts:
 
 @dataclass(frozen=True)
 class Bar:
-    """One of several, to be compared by length; `told` is its value in words."""
+    """One of several, to be compared by length; `label` is its value in words."""
 
     name: str
     value: float
-    told: str
+    label: str
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Heat:
-    """A value for each hour of the day, in rows by day; None where there is nothing to say."""
+    """A value for each hour of the day, in rows by day; None where nothing was measured."""
 
     title: str
     rows: tuple[str, ...]
@@ -91,8 +91,8 @@ def bars(summary: Summary) -> Iterator[Bars]:
             yield Bars(title, tuple(Bar(flow.name, flow.events, f"{flow.events:,}") for flow in flows))
     failing = [(each, failures(each)) for each in summary.subscribers]
     if failing:
-        told = [Bar(each.name, count, _failed(each, count)) for each, count in failing]
-        yield Bars("Failed attempts by subscriber", tuple(sorted(told, key=lambda bar: -bar.value)))
+        found = [Bar(each.name, count, _failed(each, count)) for each, count in failing]
+        yield Bars("Failed attempts by subscriber", tuple(sorted(found, key=lambda bar: -bar.value)))
     for queue in summary.queues:
         shares = tuple(Bar(name, share, _served(queue, name, share)) for name, share in queue.shares.items())
         if shares:
@@ -170,11 +170,11 @@ def _fairness(summary: Summary, ats: Sequence[int]) -> Iterator[Panel]:
     places = {moment.at: index for index, moment in enumerate(summary.moments)}
     shown = [queue for queue in summary.queues if queue.jain is not None][: len(COLOURS)]
     if shown:
-        told = [
+        found = [
             _line(queue.name, [queue.jains[places[at]] if at in places else None for at in ats], index)
             for index, queue in enumerate(shown)
         ]
-        yield Panel("fairness by queue (Jain index against demand)", tuple(told), top=1.0)
+        yield Panel("fairness by queue (Jain index against demand)", tuple(found), top=1.0)
 
 
 def _line(name: str, ys: Sequence[float | None], colour: int) -> Curve:
@@ -238,7 +238,7 @@ def spread(found: Spread | None) -> str:
 
 def _show_bars(shown: Bars) -> None:
     most = max(bar.value for bar in shown.bars) or 1.0
-    rows = [[bar.name, bar.told, "█" * round(bar.value / most * _BAR)] for bar in shown.bars]
+    rows = [[bar.name, bar.label, "█" * round(bar.value / most * _BAR)] for bar in shown.bars]
     words.show([shown.title, "", ""], rows)
 
 

@@ -1,4 +1,4 @@
-"""`doubledecker report`: what the measures say of a stretch of time, in the terminal and as a page.
+"""`doubledecker report`: the measures of a stretch of time, in the terminal and as a page.
 
 Only the tables of measures are read, without Spark: a report is there in a second or two, and needs no running bus.
 """
@@ -88,10 +88,10 @@ def _bars(shown: Bars) -> str:
     for index, bar in enumerate(shown.bars):
         y, wide = index * _ROW + 4, bar.value / most * room
         parts += [
-            f"<g><title>{escape(bar.name)}: {escape(bar.told)}</title>",
+            f"<g><title>{escape(bar.name)}: {escape(bar.label)}</title>",
             f'<text x="{_NAME - 8}" y="{y + 13}" text-anchor="end">{escape(_short(bar.name))}</text>',
             f'<rect fill="{COLOURS[0]}" x="{_NAME}" y="{y}" width="{wide:.1f}" height="{_ROW - 5}" rx="2"/>',
-            f'<text class="faint" x="{_NAME + wide + 6:.1f}" y="{y + 13}">{escape(_short(bar.told, 30))}</text></g>',
+            f'<text class="faint" x="{_NAME + wide + 6:.1f}" y="{y + 13}">{escape(_short(bar.label, 30))}</text></g>',
         ]
     return "\n".join([*parts, "</svg>", ""])
 
@@ -109,10 +109,10 @@ def _heat(heat: Heat) -> str:
         parts.append(f'<text x="{_LABEL - 8}" y="{y + 17}" text-anchor="end">{escape(name)}</text>')
         for hour, cell in enumerate(cells):
             shade = 0.06 if not cell else 0.15 + 0.85 * cell / most
-            told = f"{name} {hour}:00, " + ("nothing measured" if cell is None else f"{cell:,} events")
+            title = f"{name} {hour}:00, " + ("nothing measured" if cell is None else f"{cell:,} events")
             parts.append(
                 f'<rect fill="{COLOURS[0]}" fill-opacity="{shade:.2f}" x="{_LABEL + hour * _CELL}" y="{y}" '
-                f'width="{_CELL - 2}" height="{_CELL - 2}" rx="3"><title>{escape(told)}</title></rect>'
+                f'width="{_CELL - 2}" height="{_CELL - 2}" rx="3"><title>{escape(title)}</title></rect>'
             )
     return "\n".join([*parts, "</svg>", ""])
 
@@ -205,7 +205,7 @@ def report(
 
 
 def stretch(start: str | None, end: str | None, *, now: datetime) -> ReportRange:
-    """The time that is meant, the last day unless told otherwise, widened to whole minutes or hours."""
+    """The time that is meant, by default the last day, widened to whole minutes or hours."""
     until = moment.parse(end) if end else now
     since = moment.parse(start) if start else until - _DAY
     if since >= until:

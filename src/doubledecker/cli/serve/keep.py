@@ -50,7 +50,7 @@ class Ended:
         return f"{self.name} {self.how}{loop}; it is started again in {self.again_s:.1f} s"
 
 
-Told = Callable[[Ended], None]
+OnEnd = Callable[[Ended], None]
 
 
 class KeptState(enum.Enum):
@@ -80,14 +80,14 @@ class ProcessKind(Protocol):
 class Kept:
     """A process that is started again whenever it dies, until it is stopped."""
 
-    def __init__(self, name: str, life: ProcessKind, *, told: Told, grace_s: float, kind: str = "") -> None:
+    def __init__(self, name: str, life: ProcessKind, *, on_end: OnEnd, grace_s: float, kind: str = "") -> None:
         self.name = name
         self.kind = kind or name
         self.state = KeptState.STARTING
         self.restarts = 0
         self.was_ready = asyncio.Event()
         self._life = life
-        self._told = told
+        self._on_end = on_end
         self._grace_s = grace_s
         self._task: asyncio.Task[None] | None = None
 
@@ -121,7 +121,7 @@ class Kept:
             pause_s = next_pause_s(pause_s, ran_s=ran_s)
             deaths = 1 if ran_s >= WELL_S else deaths + 1
             self.state = KeptState.RESTARTING
-            self._told(Ended(self.name, how, exit_code, deaths, pause_s))
+            self._on_end(Ended(self.name, how, exit_code, deaths, pause_s))
             await asyncio.sleep(pause_s)
             self.restarts += 1
 
@@ -229,7 +229,7 @@ class ChildLife:
             transport.close()
 
     async def wait(self) -> int:
-        """Wait for its end; what it had started and left behind, such as Spark's JVM, is then told to end too."""
+        """Wait for its end; what it had started and left behind, such as Spark's JVM, is then ended too."""
         exit_code = await self._started().wait()
         self._signal_group(signal.SIGTERM)
         return exit_code
@@ -258,7 +258,7 @@ class ChildLife:
                 (os.killpg if number == signal.SIGKILL else os.kill)(self._process.pid, number)
 
     def _signal_group(self, number: int) -> bool:
-        """Signal all that is left of its group; says whether there was any. No other gets its id before that."""
+        """Signal all that is left of its group; returns whether there was any. No other gets its id before that."""
         try:
             os.killpg(self._started().pid, number)
         except (ProcessLookupError, PermissionError):

@@ -15,7 +15,7 @@ from doubledecker import log
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.launch import Member, launch
 from doubledecker.assembly.settings import Settings
-from doubledecker.cli.serve.keep import ChildLife, Command, Ended, Kept, Told
+from doubledecker.cli.serve.keep import ChildLife, Command, Ended, Kept, OnEnd
 from doubledecker.errors import SettingInvalid
 from doubledecker.store import machine
 from doubledecker.web import listening, server
@@ -25,14 +25,19 @@ from doubledecker.worker import watch as watching
 # Several processes of one command, supervised in the foreground: `doubledecker web --processes 4`.
 #
 # The first process is started alone, and the others once it is ready. What keeps every process from starting, such as a
-# server that does not fit, is then said once, and ends the command with the exit code that one process would have.
+# server that does not fit, is then reported once, and ends the command with the exit code that one process would have.
 # Later, a process that dies is started again (cli/serve/keep.py), whatever the reason.
 
 _log = log.get("supervisor")
 
 
 def members(
-    command: Command, count: int, *, told: Told, grace_s: float, log_of: Callable[[str], Path | None] = lambda _: None
+    command: Command,
+    count: int,
+    *,
+    on_end: OnEnd,
+    grace_s: float,
+    log_of: Callable[[str], Path | None] = lambda _: None,
 ) -> list[Kept]:
     """That many processes of one command, each with a name of its own."""
     kind = command.arguments[0]
@@ -41,7 +46,7 @@ def members(
         member = Member(number, count)
         name, words = member.name(kind), [*command.arguments, "--member", str(member)]
         life = ChildLife(replace(command, arguments=words, log=log_of(name), reports_readiness=True))
-        kept.append(Kept(name, life, told=told, grace_s=grace_s, kind=kind))
+        kept.append(Kept(name, life, on_end=on_end, grace_s=grace_s, kind=kind))
     return kept
 
 
@@ -61,12 +66,12 @@ class _Supervisor:
 
     def __init__(self, command: Command, count: int, *, grace_s: float) -> None:
         self._command = command.arguments[0]
-        self._kept = members(command, count, told=self._note_end, grace_s=grace_s)
+        self._kept = members(command, count, on_end=self._note_end, grace_s=grace_s)
         self._stop = asyncio.Event()
         self._exit_code = 0
 
     async def run(self) -> int:
-        """Start all, keep them running until told to stop, then stop all; returns the exit code."""
+        """Start all, keep them running until a signal, then stop all; returns the exit code."""
         for number in stop_signals():
             asyncio.get_running_loop().add_signal_handler(number, self._stop_or_kill)
         _log.info("processes.started", command=self._command, processes=len(self._kept))
@@ -82,7 +87,7 @@ class _Supervisor:
         return self._exit_code
 
     async def _start(self, some: Iterable[Kept]) -> None:
-        """Start these and wait until they are ready, or until told to stop."""
+        """Start these and wait until they are ready, or until a signal."""
         if self._stop.is_set():
             return
         ready = []
@@ -99,7 +104,7 @@ class _Supervisor:
     def _note_end(self, ended: Ended) -> None:
         is_up = any(each.was_ready.is_set() for each in self._kept)
         if not is_up and ended.exit_code is not None and ended.exit_code > 0:
-            # It has said why on stderr; the others would say the same.
+            # It has printed why on stderr; the others would print the same.
             self._exit_code = ended.exit_code
             self._stop.set()
         elif ended.is_crash_loop:
@@ -125,7 +130,7 @@ _YOUNG_MAX = 2_000
 
 @dataclass(frozen=True)
 class Processes:
-    """How many processes a command is asked to run, None for what the settings say; or which of them this is."""
+    """How many processes a command is asked to run, None for what is set; or which of them this is."""
 
     asked: int | None = None
     member: Member | None = None

@@ -26,7 +26,7 @@ from doubledecker.stages.simulation.scenario import read_file
 
 
 def rehearse(request: Request) -> None:
-    """Do what was asked; every error of the stages is told in one line."""
+    """Do what was asked; every error of the stages is one line."""
     try:
         _check(request)
         if request.sweep:
@@ -40,7 +40,7 @@ def rehearse(request: Request) -> None:
 
 
 def _check(request: Request) -> None:
-    """What contradicts itself is told before anything is simulated."""
+    """Report what contradicts itself before anything is simulated."""
     if request.plot is not None and request.plot.suffix not in {".svg", ".png"}:
         raise click.UsageError(f"--plot {request.plot}: draw into a .svg or a .png file")
     if request.plot is not None and not request.plot.absolute().parent.is_dir():
@@ -87,7 +87,7 @@ def _sweep(request: Request) -> None:
     points = runs.points(axes)
     swept = [replace(plan, settings=plan.settings + point, sample_every=None) for point in points]
     for one in swept:
-        runs.scenario(one)  # a setting that cannot be is told now, not after an hour of the others
+        runs.scenario(one)  # a setting that cannot be is reported now, not after an hour of the others
     reports = _carry_out(request, swept)
     title = f"{runs.scenario(plan).title}: {', '.join(axis.path for axis in axes)}"
     with _drawing(request, lambda: over_grid.chart(axes, points, reports, title=title)):

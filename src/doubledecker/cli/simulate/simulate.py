@@ -11,7 +11,7 @@ doubledecker simulate guard.py --compare bare guarded
 doubledecker simulate guard.toml --sweep retry.attempts=1..5 timeout=0.5,1,2
 doubledecker simulate guard.toml --traffic recorded --journal redis://127.0.0.1:6379/0
 
-FILE says chain, dependency and traffic; docs/simulations.md tells how.
+FILE says chain, dependency and traffic; docs/simulations.md describes them.
 """
 
 
@@ -72,7 +72,7 @@ def simulate(
     if len(files) > 1:
         raise click.UsageError(f"one FILE at a time, not {', '.join(files)}; to compare two, use --compare A B")
     if not files and compare is None:
-        raise click.UsageError("say which FILE.py or FILE.toml to rehearse")
+        raise click.UsageError("give the FILE.py or FILE.toml to rehearse")
     file = Path(files[0]) if files else None
     rehearse.rehearse(
         Request(file=file, compare=compare, sweep=sweep + more, is_recorded=traffic == "recorded", **rest)  # type: ignore[arg-type]  # click has checked them

@@ -55,7 +55,7 @@ def url_of(settings: Settings) -> str:
 
 
 async def follow(board: Board, settings: Settings) -> None:
-    """Look at the bus once a second, for ever; a server that is away is said to be, and tried again."""
+    """Look at the bus once a second, for ever; a server that is away is shown as such, and tried again."""
     while True:
         try:
             async with build.open_bus(settings, patience_s=0) as bus:
@@ -75,18 +75,18 @@ async def _follow(board: Board, bus: build.BusParts) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-def _note_pipeline(board: Board, said: PipelineState) -> None:
+def _note_pipeline(board: Board, state: PipelineState) -> None:
     """Its process runs long before its Spark does; until that runs too it is starting."""
-    is_up = said.run is not None and said.run.state == "running" and said.run.is_alive(clock.now_ms())
+    is_up = state.run is not None and state.run.state == "running" and state.run.is_alive(clock.now_ms())
     for kept in board.kept:
         if kept.name == PIPELINE and kept.state in {KeptState.STARTING, KeptState.RUNNING}:
             kept.state = KeptState.RUNNING if is_up else KeptState.STARTING
 
 
 async def follow_readiness(board: Board, on_first: Callable[[], None]) -> None:
-    """Ask the bus whether it is ready, for ever; the first yes is told.
+    """Ask the bus whether it is ready, for ever; shows the first yes.
 
-    Its web processes share an address, and only one of them answers: the others tell their supervisor.
+    Its web processes share an address, and only one of them answers: the others report to their supervisor.
     """
     was_ready = False
     # Anyone may ask that.

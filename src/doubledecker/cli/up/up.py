@@ -36,7 +36,7 @@ from doubledecker.web import listening
 
 # Together with the worker's own shutdown time, five seconds unless set, a stop ends within ten.
 _DEMO_GRACE_S, _WEB_GRACE_S, _WORKER_MARGIN_S, _VALKEY_GRACE_S = 1.0, 2.0, 0.5, 1.5
-# Killed after that it loses nothing: it begins again from what its tables say.
+# Killed after that it loses nothing: it begins again where its tables end.
 _PIPELINE_GRACE_S = 6.0
 # A server of someone else's that does not answer within this is rather not there.
 _PATIENCE_S = 5.0
@@ -121,7 +121,7 @@ class _Up:
         plan, settings = self._plan, self._plan.settings
         if plan.is_embedded:
             server = await self._start_server()
-            kept = Kept("valkey", ValkeyLife(server), told=self._note_end, grace_s=_VALKEY_GRACE_S)
+            kept = Kept("valkey", ValkeyLife(server), on_end=self._note_end, grace_s=_VALKEY_GRACE_S)
             held.push_async_callback(kept.stop)
             self._board.kept.append(kept)
             kept.keep()
@@ -131,7 +131,7 @@ class _Up:
         held.enter_context(folder.announced(plan.data, folder.BUS_URL, self._board.url))
         if not plan.is_key_set:
             settings = replace(settings, root_key=folder.make_root_key(plan.data))
-        # A server that does not fit is told here, once, not by each child again and again.
+        # A server that does not fit is reported here, once, not by each child again and again.
         try:
             migrate = build.migrating(settings, say=self._say)
             async with build.open_bus(settings, patience_s=_PATIENCE_S, migrate=migrate) as bus:
@@ -225,12 +225,12 @@ class _Up:
 
     def _members(self, kind: str, count: int, environment: Mapping[str, str], *, grace_s: float) -> list[Kept]:
         command = Command([kind], _environment_of(kind, environment))
-        return members(command, count or machine.cores(), told=self._note_end, grace_s=grace_s, log_of=self._log)
+        return members(command, count or machine.cores(), on_end=self._note_end, grace_s=grace_s, log_of=self._log)
 
     def _child(self, *words: str, environment: Mapping[str, str], grace_s: float) -> Kept:
         name = words[0]
         command = Command(words, _environment_of(name, environment), self._log(name))
-        return Kept(name, ChildLife(command), told=self._note_end, grace_s=grace_s)
+        return Kept(name, ChildLife(command), on_end=self._note_end, grace_s=grace_s)
 
     def _note_end(self, ended: Ended) -> None:
         self._say(str(ended))

@@ -138,7 +138,7 @@ class Bulk:
             await bulk.forget(bus.home, token)
 
     def _start(self, found: list[BulkState], seen: Version) -> bool:
-        """Serve those who are due, who waited longest first; says whether someone has to wait for a core."""
+        """Serve those who are due, who waited longest first; returns whether someone has to wait for a core."""
         landed = snapshots.landed(seen, self.settings.partitions)
         is_left = False
         for whose in sorted(found, key=lambda each: self._served_at.get(each.subscriber.token, 0.0)):
@@ -226,7 +226,7 @@ class Bulk:
             trouble = self._troubles.setdefault(token, _Trouble())
             trouble.failures += 1
             trouble.again_s = time.monotonic() + steps.pause_s(trouble.failures)
-            trouble.error = steps.told(error)
+            trouble.error = steps.text_of(error)
             _log.error("bulk.failed", subscriber=token, failures=trouble.failures, error=trouble.error)
         return served
 

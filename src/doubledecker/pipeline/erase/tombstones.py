@@ -1,7 +1,7 @@
 """Tombstones: what has been erased, written down in the lake itself, so that it never comes back.
 
-A row says: events of this tenant, or of this key on this topic or any, that were accepted before `before`. Search and
-replay leave out what a tombstone names, wherever it still is.
+A row stands for: events of this tenant, or of this key on this topic or any, that were accepted before `before`. Search
+and replay leave out what a tombstone names, wherever it still is.
 """
 
 from collections.abc import Sequence

@@ -30,7 +30,7 @@ _CHUNK_ROWS = 131_072
 _CHUNK_BYTES = 67_108_864
 # Rows that are read at a time; a chunk gathers several.
 _BATCH_ROWS = 16_384
-# What a task tells the driver of a file; its rows stay where they are.
+# What a task returns to the driver of a file; its rows stay where they are.
 TOLD = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("more", pa.string())])
 # Of the row groups without an id, the share that is read in vain: then a filter takes a byte a row.
 _FALSE_SHARE = 0.03
@@ -101,19 +101,19 @@ def in_tasks(
     def act(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["id"].to_pylist():
-                yield tell(work(jobs[number]))
+                yield to_rows(work(jobs[number]))
 
-    told = spark.range(0, len(jobs), 1, len(jobs)).mapInArrow(act, arrow.ddl(TOLD))
-    return [hear(*row) for row in told.collect()]
+    rows = spark.range(0, len(jobs), 1, len(jobs)).mapInArrow(act, arrow.ddl(TOLD))
+    return [from_row(*row) for row in rows.collect()]
 
 
-def tell(written: Iterable[WrittenFile]) -> pa.RecordBatch:
+def to_rows(written: Iterable[WrittenFile]) -> pa.RecordBatch:
     """In a task: what the driver needs to know of files."""
     return pa.RecordBatch.from_pylist([_told(file) for file in written], schema=TOLD)
 
 
-def hear(path: str, size: int, rows: int, more: str) -> WrittenFile:
-    """On the driver: a file as a task told of it."""
+def from_row(path: str, size: int, rows: int, more: str) -> WrittenFile:
+    """On the driver: a file as a task reported it."""
     return WrittenFile(path, size, rows, **json.loads(more))
 
 
@@ -198,9 +198,9 @@ def _close(table: LakeTable, system: fs.FileSystem, file: _OpenFile) -> WrittenF
     if is_local(table.uri):
         # The bus forgets what is confirmed, so it must be on the disk and not only on its way there.
         commits.sync(Path(table.uri) / file.path)
-    [told] = system.get_file_info([file.path])
+    [rows] = system.get_file_info([file.path])
     # In Delta's log a path is a URL: what was escaped in a folder's name is escaped once more.
-    return WrittenFile(quote(file.path, safe="/="), told.size, file.rows, file.values, file.at_min, file.at_max)
+    return WrittenFile(quote(file.path, safe="/="), rows.size, file.rows, file.values, file.at_min, file.at_max)
 
 
 def discard(table: LakeTable, written: Iterable[WrittenFile]) -> None:

@@ -161,7 +161,7 @@ class LakeTable:
                 self._create()
             return self._upgraded()
         except (DeltaError, OSError) as error:
-            seen = f"cannot open the lake's table {self.uri}: {snapshots.said(error)}"
+            seen = f"cannot open the lake's table {self.uri}: {snapshots.reason(error)}"
             raise LakeUnfit(f"{seen}; set DOUBLEDECKER_LAKE") from error
 
     def _create(self) -> None:

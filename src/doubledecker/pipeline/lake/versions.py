@@ -169,7 +169,7 @@ def of(table: LakeTable, *, partitions: int = 0) -> Version:
 
 
 def swap(table: LakeTable, former: Collection[Part], latter: Iterable[WrittenFile], *, is_new: bool = True) -> bool:
-    """Put files in the place of others; says no, and changes nothing, if somebody else has replaced one of them.
+    """Put files in the place of others; returns no, and changes nothing, if somebody else has replaced one of them.
 
     Delta itself would let this pass beside a compaction of the same files, and their rows would be there twice: so it
     is tried on the table as it is, and again when somebody was faster with something else. The files are not new when
@@ -212,12 +212,14 @@ def _load(table: LakeTable, names: Iterable[str]) -> Version:
 
 
 def _files(opened: DeltaTable, schema: pa.Schema) -> pa.Table:
-    told = pa.table(opened.get_add_actions(flatten=True))
+    actions = pa.table(opened.get_add_actions(flatten=True))
     named = {"size": "size_bytes", "rows": "num_records", "at_min": "min.at", "at_max": "max.at"}
     columns = {column.name: named.get(column.name, column.name) for column in schema}
     # A table that has no file yet has no bounds either.
     arrays = {
-        name: told[source].cast(schema.field(name).type) if source in told.column_names else pa.nulls(told.num_rows)
+        name: actions[source].cast(schema.field(name).type)
+        if source in actions.column_names
+        else pa.nulls(actions.num_rows)
         for name, source in columns.items()
     }
     return pa.table(arrays).cast(schema).combine_chunks()

@@ -39,7 +39,7 @@ class Access:
 
     @classmethod
     def by(cls, settings: Settings) -> "Access":
-        """As the settings say."""
+        """By the settings."""
         return cls(settings.redis_url, settings.namespace, settings.partitions)
 
 

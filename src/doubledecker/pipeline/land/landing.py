@@ -9,7 +9,7 @@ A commit is made when enough waits or has waited long enough (Pace), so that a q
 commit out of every event.
 
 Whatever dies in between, the next round begins at 1 with what the table says: files without a commit are never seen,
-and a commit without the bus knowing is told to it again.
+and a commit that the bus does not know of is reported to it again.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ class Lander:
     _before: int = 0
 
     def round(self) -> Landed:
-        """Land, if it is time; else say how things are."""
+        """Land, if it is time; else return how things are."""
         if not self._is_due():
             return Landed(0, 0, has_more=False, from_ms=0, size=versions.of(table_of(self.root, self.name)).size)
         done = land(self.spark, self.access, self.root, self.name, archive=self.archive)

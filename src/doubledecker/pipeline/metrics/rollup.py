@@ -231,7 +231,7 @@ def only(landed: DataFrame, wanted: RollupRange) -> DataFrame:
 
 
 def fold(spark: SparkSession, table: LakeTable, seen: Version, wanted: Measure, *, files_min: int = _FILES_MIN) -> int:
-    """Make one row of the parts about the same where small files have become many; says how many files are gone."""
+    """Make one row of the parts about the same where small files have become many; returns how many files are gone."""
     crowded: dict[tuple[str, ...], list[Part]] = defaultdict(list)
     for part in seen.crowded(size_below=_LARGE_BYTES, files_min=files_min):
         crowded[tuple(part.values.values())].append(part)
@@ -245,8 +245,8 @@ def fold(spark: SparkSession, table: LakeTable, seen: Version, wanted: Measure, 
 
 def write(spark: SparkSession, table: LakeTable, parts: DataFrame) -> list[WrittenFile]:
     """Write parts to files of the table, in tasks; they belong to it once they are committed."""
-    told = parts.coalesce(session.cores(spark)).mapInArrow(partial(_write_parts, table=table), arrow.ddl(files.TOLD))
-    return [files.hear(*row) for row in told.collect()]
+    rows = parts.coalesce(session.cores(spark)).mapInArrow(partial(_write_parts, table=table), arrow.ddl(files.TOLD))
+    return [files.from_row(*row) for row in rows.collect()]
 
 
 def _write_spans(spark: SparkSession, table: LakeTable, wanted: Measure, fresh: DataFrame) -> list[WrittenFile]:
@@ -260,7 +260,7 @@ def _write_spans(spark: SparkSession, table: LakeTable, wanted: Measure, fresh: 
 
 def _write_parts(batches: Iterable[pa.RecordBatch], *, table: LakeTable) -> Iterator[pa.RecordBatch]:
     """In a task: its rows to files, and a line about each."""
-    yield files.tell(files.write(table, (_cast(batch, table.given) for batch in batches if batch.num_rows)))
+    yield files.to_rows(files.write(table, (_cast(batch, table.given) for batch in batches if batch.num_rows)))
 
 
 def _cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

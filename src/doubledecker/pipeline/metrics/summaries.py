@@ -96,7 +96,7 @@ def _readable(uri: str) -> Iterator[DeltaTable | None]:
     try:
         yield DeltaTable(uri) if DeltaTable.is_deltatable(uri) else None
     except (DeltaError, pa.ArrowException, OSError) as error:
-        raise LakeUnfit(f"cannot read the measures {uri}: {snapshots.said(error)}") from error
+        raise LakeUnfit(f"cannot read the measures {uri}: {snapshots.reason(error)}") from error
 
 
 class _Totals:

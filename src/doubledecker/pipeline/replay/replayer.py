@@ -199,7 +199,7 @@ async def _begin(settings: Settings, replay: Replay, ledger: str) -> tuple[Subsc
 
 
 async def _end(settings: Settings, id_: str, replay: Replay, ledger: str, events: int) -> int:
-    """Wait until the next window may go, and say what is delivered."""
+    """Wait until the next window may go, and return what is delivered."""
     async with build.open_bus(settings, patience_s=_PATIENCE_S) as bus:
         home = bus.partitions.home
         wait_ms = await pipeline_jobs.keep_turn(home, id_, count=events, rate=replay.rate) if events else 0
@@ -315,8 +315,8 @@ class Replayer:
         laned = frame.withColumn("lane", _lane(replay, job.lanes))
         dealt = laned.repartitionById(tasks, columns.col("lane") % tasks).sortWithinPartitions(*frames.order())
         work = Work(self.settings, job.id, replay)
-        told = dealt.mapInArrow(partial(resend_task.send, work=work), arrow.ddl(resend_task.SENT)).collect()
-        return Sent(*(sum(row[name] for row in told) for name in resend_task.SENT.names))
+        rows = dealt.mapInArrow(partial(resend_task.send, work=work), arrow.ddl(resend_task.SENT)).collect()
+        return Sent(*(sum(row[name] for row in rows) for name in resend_task.SENT.names))
 
     def _count(self, replay: Replay, from_ms: int, upto_ms: int, width: int) -> Mapping[int, int]:
         number = columns.floor((columns.unix_millis("at") - from_ms) / width).alias("number")
@@ -357,7 +357,7 @@ def _failed(now: PipelineJob, *, error: Exception) -> PipelineJob:
 
 
 def _advanced(now: PipelineJob, *, former: PipelineJob, end_ms: int, sent: Sent) -> PipelineJob:
-    """The job after a window, unless another has gone through that window too and was faster to say so."""
+    """The job after a window, unless another has gone through that window too and was faster to note it."""
     if now.cursor != former.cursor:
         return now
     is_over = end_ms >= _decode(now.asked).upto_ms and now.state == "running"

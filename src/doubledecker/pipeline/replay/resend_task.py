@@ -37,7 +37,7 @@ class Work:
 
 
 def send(batches: Iterable[pa.RecordBatch], *, work: Work) -> Iterator[pa.RecordBatch]:
-    """In a task: send all rows; tells how many were sent now, how many before, and how many full queues refused."""
+    """In a task: send all rows; returns how many were sent now, how many before, and how many full queues refused."""
     yield pa.RecordBatch.from_pylist([asyncio.run(_send_all(work, batches))], schema=SENT)
 
 

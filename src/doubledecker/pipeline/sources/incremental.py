@@ -36,9 +36,9 @@ _log = log.get("pipeline")
 class RoundRecord:
     """The range of the last round, whether it is published, and how many rows were refused until then.
 
-    Bookmarks are kept as Spark writes them as text. `id` tells this beginning from one whose file was deleted. Since
-    rounds are numbered, all are versions of one write; 0.1.0 gave each a write of its own, and the bus keeps what it
-    knows of a write for a week. `refused_before` counts the rows that were refused before rounds were numbered.
+    Bookmarks are kept as Spark writes them as text. `id` distinguishes this beginning from one whose file was deleted.
+    Since rounds are numbered, all are versions of one write; 0.1.0 gave each a write of its own, and the bus keeps what
+    it knows of a write for a week. `refused_before` counts the rows that were refused before rounds were numbered.
     """
 
     id: str = field(default_factory=lambda: str(uuid4()))

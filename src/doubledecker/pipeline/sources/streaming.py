@@ -25,9 +25,9 @@ from doubledecker.pipeline.steps import Round
 QUARANTINE = "quarantine"
 # How files are cut into tasks. Spark would also look at how many cores there are just now.
 _CUTTING = {"spark.sql.files.minPartitionNum": "1", "spark.sql.files.maxPartitionBytes": "33554432"}
-# What one batch takes at most, unless the source's options say otherwise: a batch that died is repeated whole.
+# What one batch takes at most, unless the source's options differ: a batch that died is repeated whole.
 _FILES_A_BATCH = {"maxFilesPerTrigger": "200"}
-# Their files say themselves what is in them.
+# Their files describe themselves.
 _SELF_TOLD = frozenset({"parquet", "orc"})
 
 _log = log.get("pipeline")
@@ -66,7 +66,7 @@ def quarantine_of(root: str) -> str:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What has been told of a query so far."""
+    """What a query has reported so far."""
 
     batch: int = -1
     refused: int = 0
@@ -112,14 +112,14 @@ class StreamingSource:
         return query
 
     def _gather(self, query: StreamingQuery, *, is_once: bool) -> Round:
-        """Add up what the query tells of its batches; raises what ended it."""
+        """Add up what the query reports of its batches; raises what ended it."""
         read = took_ms = 0
         while True:
             is_over = query.awaitTermination(1) if is_once else not query.isActive
-            for told in query.recentProgress:
-                if told["batchId"] > self._seen.batch and told["numInputRows"]:
-                    self._seen = replace(self._seen, batch=told["batchId"])
-                    read, took_ms = read + told["numInputRows"], took_ms + told["batchDuration"]
+            for progress in query.recentProgress:
+                if progress["batchId"] > self._seen.batch and progress["numInputRows"]:
+                    self._seen = replace(self._seen, batch=progress["batchId"])
+                    read, took_ms = read + progress["numInputRows"], took_ms + progress["batchDuration"]
             if is_over or not is_once:
                 break
         if is_over and not is_once:
@@ -153,7 +153,7 @@ def own_session(spark: SparkSession) -> SparkSession:
 
 
 def rows(spark: SparkSession, source: SourceConfig) -> DataFrame | None:
-    """A source's rows as a stream; None when there is nothing yet to tell its columns from."""
+    """A source's rows as a stream; None when there is nothing yet to learn its columns from."""
     defaults = _FILES_A_BATCH if source.format in FILES else {}
     reader = spark.readStream.format(source.format).options(**{**defaults, **source.options})
     if source.is_parsed:

@@ -104,10 +104,10 @@ class BusStreamWriter(DataSourceStreamArrowWriter):
             return _write(self._plan, iterator, query=query, batch=int(batch))
 
     def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:  # noqa: N803 - Spark's name
-        told = next((each for each in messages if isinstance(each, TaskReport)), None)
-        if told is not None:
+        first = next((each for each in messages if isinstance(each, TaskReport)), None)
+        if first is not None:
             with _advised(self._advice):
-                _settle(self._plan, messages, query=told.query, batch=batchId)
+                _settle(self._plan, messages, query=first.query, batch=batchId)
 
     @property
     def _advice(self) -> str:
@@ -185,12 +185,12 @@ def _write(plan: SinkPlan, batches: Iterator[pa.RecordBatch], *, query: str, bat
 
 def _settle(plan: SinkPlan, messages: "Sequence[WriterCommitMessage | None]", *, query: str, batch: int) -> None:
     """On the driver, when all tasks are done: what was refused goes to the side table, or fails the write."""
-    told = [each for each in messages if isinstance(each, TaskReport)]
+    reports = [each for each in messages if isinstance(each, TaskReport)]
     reasons: Counter[str] = Counter()
-    for each in told:
+    for each in reports:
         reasons.update(each.reasons)
     if reasons and not plan.refused_table:
-        published = sum(each.published + each.repeated for each in told)
+        published = sum(each.published + each.repeated for each in reports)
         raise RowsRefused(
             f"{reasons.total()} rows were refused, and {published} published: "
             f"{'; '.join(f'{count} times {why}' for why, count in reasons.most_common(5))}. "
@@ -199,7 +199,7 @@ def _settle(plan: SinkPlan, messages: "Sequence[WriterCommitMessage | None]", *,
     asyncio.run(_complete(plan, query, batch, tasks=len(messages)))
     if reasons:
         refused_rows.commit(
-            plan.refused_table, [file for each in told for file in each.files], query=query, batch=batch
+            plan.refused_table, [file for each in reports for file in each.files], query=query, batch=batch
         )
 
 

@@ -1,6 +1,6 @@
 """From plain tables, as TOML has them, to stages, traffic and dependencies.
 
-What may be said is read from the classes themselves: a table's keys are their settings, and `kind` (for a stage,
+What may be written is read from the classes themselves: a table's keys are their settings, and `kind` (for a stage,
 `stage`) chooses the class where there are several. So every technique can be declared, and a new setting needs nothing
 here. What cannot be is refused with the place, what was seen, and what is allowed.
 """
@@ -88,7 +88,7 @@ def one_of(kinds: Kinds, given: object, where: str, *, word: str = "kind") -> ob
 
 
 def unknown(word: str, seen: str, known: Collection[str]) -> str:
-    """What to say of a name that is none of those known."""
+    """The error for a name that is none of those known."""
     close = get_close_matches(seen, list(known), n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
     return f"no {word} is called {seen!r}{hint}; there are {', '.join(sorted(known))}"
@@ -122,7 +122,7 @@ def _reader(name: str, hint: object, where: str) -> Reader:
     kinds = [kind for kind in get_args(hint) if kind is not NoneType] if isinstance(hint, UnionType) else [hint]
     read = _READERS.get(frozenset(kinds))
     if read is None:
-        raise ScenarioInvalid(f"{where}.{name} cannot be said in TOML; describe this chain in a .py file")
+        raise ScenarioInvalid(f"{where}.{name} cannot be written in TOML; describe this chain in a .py file")
     return read
 
 

@@ -19,7 +19,7 @@ from doubledecker.stages.techniques.simulated import Outage, Simulated
 class RecordedTry:
     """One try: when it began, how long it took, how it ended.
 
-    `event` names what was tried, so that its tries can be told to belong together; `number` counts them from 1. `key`
+    `event` names what was tried, so that its tries can be found together; `number` counts them from 1. `key`
     is whom or what it asked. `is_cut` says that a timeout ended it: the answer would have come later, or never.
     `arrived_s` is when what was tried arrived, where that is known; it may have waited before it was tried.
     """
@@ -139,13 +139,13 @@ class _Tally:
 # succeeded. Where failures follow one another for longer than chance explains, the dependency was out; an outage is no
 # part of the availability.
 #
-# What a record cannot tell: how slow an answer would have been that a timeout cut off, and how the dependency would
-# have borne another load.
+# What a record does not contain: how slow an answer would have been that a timeout cut off, and how the dependency
+# would have borne another load.
 
 _Z = 1.96  # 95 % of a normal distribution lie within so many deviations
 # Failures in a row are an outage when chance would bring such a row less than once in a thousand records.
 _CHANCE_MAX, _ROW_MIN = 0.001, 5
-# Durations to draw from; so many evenly spaced quantiles tell as much as all of a million.
+# Durations to draw from; so many evenly spaced quantiles show as much as all of a million.
 _DRAWN_MAX = 10_000
 
 
@@ -227,8 +227,8 @@ def quantile_of(values: Sequence[float], share: float) -> Bounded:
 def _outage_rows(attempts: Sequence[RecordedTry]) -> list[list[RecordedTry]]:
     """Failures in a row that chance does not explain.
 
-    How often chance fails is judged without the outages, and they are told by how often chance fails: so it begins with
-    counting every failure as chance's, and counts again without the outages found, until no more are.
+    How often chance fails is judged without the outages, and they are found by how often chance fails: so it begins
+    with counting every failure as chance's, and counts again without the outages found, until no more are.
     """
     rows = [list(row) for is_success, row in groupby(attempts, key=lambda one: one.is_success) if not is_success]
     failures = sum(map(len, rows))

@@ -54,7 +54,7 @@ class Axis:
 
 
 def parse(text: str) -> Axis:
-    """`path=values`, as the top of this file tells."""
+    """`path=values`, as the top of this file explains."""
     path, equals, right = text.partition("=")
     if not equals or not path or not right:
         raise ScenarioInvalid(f"{text!r} is no setting; write it as retry.attempts=1..5 or timeout=0.5,1,2")
@@ -235,7 +235,7 @@ def in_processes(count: int | None = None) -> Runner:
 
 
 def _cores() -> int:
-    """Those that this process may use, where the system tells."""
+    """Those that this process may use, where the system reports it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

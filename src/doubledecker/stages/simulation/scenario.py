@@ -88,7 +88,7 @@ class Scenario:
 def of(given: Mapping[str, object], *, stem: str, needs_dependency: bool = True) -> Scenario:
     """A scenario from what a file says; without a dependency only where traffic and dependency come from a record."""
     if {"chain", "chains"} <= set(given):
-        raise ScenarioInvalid("it has both `chain` and `chains`; say one of them")
+        raise ScenarioInvalid("it has both `chain` and `chains`; give one of them")
     chains = _chains(given, stem)
     dependency = given.get("dependency")
     if dependency is not None and not (isinstance(dependency, Stage) and dependency.is_end):
@@ -191,7 +191,7 @@ def load_file(source: ScenarioFile, *, needs_dependency: bool = True) -> Scenari
             f"{Path(source.path).name}: it ends the program, instead of describing a chain"
         ) from error
     except Exception as error:
-        # Whatever a user's file raises is told as a fault of the file.
+        # Whatever a user's file raises is reported as a fault of the file.
         place = f", line {line}" if (line := _line(source, error)) else ""
         words = str(error) if isinstance(error, _OURS) else f"{type(error).__name__}: {error}"
         raise ScenarioInvalid(f"{Path(source.path).name}{place}: {words}") from error

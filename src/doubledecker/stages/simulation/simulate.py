@@ -32,7 +32,7 @@ Work = Coroutine["asyncio.Future[object] | None", None, object]
 
 
 class SimulatedCaller:
-    """Leads a coroutine to its end, and tells which: `succeeded`, `cancelled`, or the class of what it raised."""
+    """Leads a coroutine to its end, and reports which: `succeeded`, `cancelled`, or the class of what it raised."""
 
     __slots__ = ("_context", "_loop", "_must_cancel", "_requests", "_tell", "_waits_for", "_work", "begun_at")
 

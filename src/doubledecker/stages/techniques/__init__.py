@@ -1,1 +1,1 @@
-"""The techniques: one file each, with its idea told on top."""
+"""The techniques: one file each, with its idea explained on top."""

@@ -135,7 +135,7 @@ class Batch(Stage):
             self.counters.fold()
 
     def _settle(self, waiter: Waiter, i: int, task: "asyncio.Future[object]", took_s: float, size: int) -> None:
-        """Tell one caller what the batch has brought."""
+        """Give one caller its result of the batch."""
         self.counters.work_time.note(took_s)
         if waiter.future.cancelled() or not task.done() or task.cancelled():
             self.counters.cancelled += 1

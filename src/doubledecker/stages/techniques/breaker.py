@@ -5,7 +5,7 @@
                                              └────────a probe fails────┘
 
 Open, it fails at once: callers do not wait for what will fail, and the dependency gets room to recover. Half-open, it
-lets in at most `probes` events and judges by them alone; calls that began before the circuit opened tell of the past,
+lets in at most `probes` events and judges by them alone; calls that began before the circuit opened belong to the past,
 and no longer count. A probe that is cancelled says nothing, and gives its place back. A rejection from a stage inside
 (a full bulkhead, a rate limit) says nothing of the dependency either, and is not counted.
 
