@@ -137,6 +137,31 @@ async def test_a_stream_that_cannot_be_or_is_silent_says_so(one: Topology):
                 await anext(stranger.stream())
 
 
+async def test_attempts_are_listed_and_what_they_carried_is_sent_again(one: Topology):
+    async with (
+        a_bus(one) as bus,
+        Receiver(plan=lambda n: 503 if n == 1 else 200) as receiver,
+        AsyncBus(bus.url, await bus.token("shop")) as shop,
+        as_root(bus) as root,
+    ):
+        await shop.subscribe(["orders"], receiver.url, timeout=0)
+        id_ = await shop.publish("orders", "paid")
+        await receiver.until_events(1)
+        async with asyncio.timeout(10):
+            while len((page := await shop.attempts()).attempts) < 2:
+                await asyncio.sleep(0.02)
+        newest, oldest = page.attempts
+        older = await shop.attempts(before=newest.id, limit=1)
+        of_event = await root.attempts(event=id_, status=503, start="2026-01-01")
+        sent = await shop.resend(id_)
+        again = await root.resend(attempt=newest.id, receiver=newest.receiver)
+        await receiver.until_events(3)
+
+    assert (newest.outcome, newest.events, oldest.status) == ("delivered", (id_,), 503)
+    assert older.attempts == of_event.attempts == (oldest,)
+    assert (sent.events, sent.missing, again) == ((id_,), (), sent)
+
+
 async def test_a_plain_program_listens_too(one: Topology):
     async with a_bus(one, workers=0) as bus:
         secret = await bus.token("shop")

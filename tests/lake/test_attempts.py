@@ -13,9 +13,9 @@ from doubledecker.model.attempt import FAILED, AttemptFilter, AttemptPlace, List
 from doubledecker.store import journal
 from doubledecker.store.journal import AttemptRecord, JournalEntry
 from feed import a_feed
-from harness import ROOT_KEY, a_bus
+from harness import ROOT_KEY, a_bus, an_event
 from lakes import PlainLake, land_entry
-from web.asking import ask
+from web.asking import ask, waiting
 
 pytestmark = pytest.mark.slow
 
@@ -121,6 +121,35 @@ async def test_web_lists_journal_and_lake_as_one_each_attempt_once(one: Topology
 
     assert [row["took_ms"] for row in found] == [*range(11, -1, -1)]
     assert answer.json["older"] == ""
+
+
+async def test_an_event_is_sent_again_from_the_lake_once_the_journal_has_it_no_more(one: Topology, tmp_path: Path):
+    """By an id that tells when it was made, by an attempt, and not if it was erased."""
+    async with a_bus(one, workers=0, lake=str(tmp_path / "lake")) as bus:
+        home = bus.partitions.home
+        mine = await PlainLake(_Client(one), tmp_path).register()
+        ann = await bus.token("ann")
+        await bus.subscribe(ann, "http://127.0.0.1:9/", "widgets")
+        fields = {"tenant": "acme", "key": "k", "data": {"n": [1, "ü"]}, "traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
+        ids = await bus.publish(ann, [an_event(0, **fields), an_event(1, id="own", timestamp=5)])
+        [token] = [row["subscriber"] for row in await bus.get("/subscribers")]
+        now = await home.time_ms()
+        record = AttemptRecord("b", token, 1, "refused", 1, now, ids, accepted_at=now)
+        await home.write("XADD", home.key("journal:attempts"), "*", "attempt", json.encode(record))
+        for name in ("events", "attempts"):
+            await mine.land(name)
+            await journal.trim(home, name, bytes_max=1 << 30)
+        before = {event["id"]: event for event in await waiting(bus)}
+        single = await ask(bus, "POST", "/subscriber/resend", ann, json={"event": ids[0]})
+        [attempt] = (await ask(bus, "GET", "/subscriber/attempts", ann)).json["attempts"]
+        both = await ask(bus, "POST", "/subscriber/resend", ann, json={"attempt": attempt["id"]})
+
+        assert await journal.read(home, "events") == []
+        assert (single.status, single.json["events"]) == (202, ids[:1])
+        assert (both.status, sorted(both.json["events"])) == (202, sorted(ids))
+        again = [event for event in await waiting(bus) if "replay" in event]
+        assert len(again) == 3
+        assert all(event == {**before[event["id"]], "replay": "resend"} for event in again)
 
 
 class _Client:

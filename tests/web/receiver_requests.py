@@ -2,6 +2,7 @@
 
 Request = tuple[str, str, str, str, object, dict[str, str], int]
 
+_LARGE = "x" * 3000
 _QUEUE = {"pattern": ".*:pushed:.*", "callback": "https://mail.example/"}
 
 
@@ -29,6 +30,19 @@ REQUESTS: list[Request] = [
     *_of_each("POST", "resume"),
     *_of_each("POST", "enable"),
     *_of_each("GET", "attempts"),
+    ("client", "POST", "/events", "", {"topic": "mine", "type": "paid", "id": "again"}, {}, 202),
+    ("client", "POST", "/queues/{name}/pause", "pushed", None, {}, 200),
+    *_of_each("POST", "resend", {"event": "again"}, status=202),
+    *(
+        ("client", "POST", path, name, body, {}, status)
+        for path, name in (
+            ("/subscriber/resend", ""),
+            ("/subscribers/{subscriber}/resend", "client"),
+            ("/queues/{name}/resend", "pushed"),
+        )
+        for body, status in (({"event": _LARGE}, 413), ({}, 400), ({"event": "nowhere"}, 404))
+    ),
+    ("client", "POST", "/queues/{name}/purge", "pushed", {}, {}, 200),
     ("client", "GET", "/attempts", "", None, {}, 200),
     ("root", "GET", "/attempts", "", None, {}, 200),
     ("client", "DELETE", "/queues/{name}", "pushed", None, {}, 204),

@@ -21,7 +21,7 @@ from doubledecker.cli.simulate.simulate import simulate
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
 
 if TYPE_CHECKING:
-    from doubledecker.client.bus import Publication
+    from doubledecker.client.bus import AttemptOptions, Publication
 
 # Exit codes: 0 ok, 1 failed, 2 usage (click's own), 3 unreachable, 4 refused.
 _UNREACHABLE, _REFUSED = 3, 4
@@ -305,6 +305,52 @@ def publish(bus: str | None, secret: str | None, data: str | None, **fields: str
     if data is not None:
         event["data"] = clients.parse_data(data)
     clients.publish(bus, secret, cast("Publication", event))
+
+
+@cli.command("attempts")
+@click.option("--receiver", help="A subscriber's id, or @ and a queue  [default: the caller's own subscriber]")
+@click.option("--event", metavar="ID", help="Those that carried this event")
+@click.option("--outcome", help="delivered, refused, timed_out, unreachable, broken, dropped; or failed: not delivered")
+@click.option("--status", type=click.IntRange(100, 599), help="Answered with this HTTP status")
+@click.option("--from", "start", metavar="TIME", help="From then on, e.g. 2026-11-15T11:00:00Z")
+@click.option("--to", "end", metavar="TIME", help="Before then")
+@click.option("--before", metavar="ID", help="Older than this attempt")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="How many, newest first")
+@_as_caller
+@_json
+def _attempts(
+    receiver: str | None,
+    event: str | None,
+    secret: str | None,
+    bus: str | None,
+    data: Path | None,
+    *,
+    as_json: bool,
+    **given: str | int | None,
+) -> None:
+    """List what was tried to deliver to a receiver, or an event."""
+    from doubledecker.cli import attempts  # noqa: PLC0415 - only what the command needs
+
+    if receiver and event:
+        raise click.UsageError("--receiver and --event both say which attempts; pass one")
+    options = cast("AttemptOptions", {name: value for name, value in given.items() if value is not None})
+    attempts.show(bus, data, secret, receiver=receiver, event=event, as_json=as_json, options=options)
+
+
+@cli.command()
+@click.argument("event", required=False)
+@click.option("--attempt", metavar="ID", help="The events of this attempt, instead of one by its id")
+@click.option("--to", metavar="RECEIVER", help="A subscriber's id, or @ and a queue  [default: the caller's own]")
+@_as_caller
+def resend(
+    event: str | None, attempt: str | None, to: str | None, secret: str | None, bus: str | None, data: Path | None
+) -> None:
+    """Send EVENT to one receiver again and print its id."""
+    from doubledecker.cli import attempts  # noqa: PLC0415 - only what the command needs
+
+    if (event is None) == (attempt is None):
+        raise click.UsageError("name an event by its id, or an attempt with --attempt")
+    attempts.resend(bus, data, secret, event=event, attempt=attempt, to=to)
 
 
 cli.add_command(queue)

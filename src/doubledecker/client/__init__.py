@@ -31,11 +31,14 @@ if TYPE_CHECKING:
     from doubledecker.client.queue import AsyncQueue, Facet
     from doubledecker.client.sync import Bus
     from doubledecker.client.views import (
+        AttemptsPage,
+        AttemptView,
         DeadLetter,
         FacetView,
         IssuedToken,
         QueueView,
         ReceiverView,
+        ResentEvents,
         Rule,
         SubscriptionView,
         TokenView,
@@ -46,6 +49,8 @@ __all__ = [
     "AddressInvalid",
     "AsyncBus",
     "AsyncQueue",
+    "AttemptView",
+    "AttemptsPage",
     "Backoff",
     "BlockingMessage",
     "Bus",
@@ -69,6 +74,7 @@ __all__ = [
     "Refusal",
     "Refused",
     "Reject",
+    "ResentEvents",
     "RetryLater",
     "Rule",
     "StreamDropped",
@@ -101,6 +107,7 @@ _HOMES = {
         "Refusal",
         "Refused",
         "Reject",
+        "ResentEvents",
         "RetryLater",
         "StreamDropped",
         "Unauthenticated",
@@ -112,6 +119,8 @@ _HOMES = {
     ),
     "queue": (
         "AsyncQueue",
+        "AttemptView",
+        "AttemptsPage",
         "Facet",
     ),
     "sync": ("Bus",),

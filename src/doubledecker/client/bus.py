@@ -13,7 +13,16 @@ from doubledecker.client.consumer import run_together, stopped_by_signals
 from doubledecker.client.errors import BusAway, ClientError, Refusal, Refused, StreamDropped
 from doubledecker.client.message import Event, read_event
 from doubledecker.client.queue import AsyncQueue
-from doubledecker.client.views import IssuedToken, QueueView, ReceiverView, SubscriptionView, TokenView, Topic
+from doubledecker.client.views import (
+    AttemptsPage,
+    IssuedToken,
+    QueueView,
+    ReceiverView,
+    ResentEvents,
+    SubscriptionView,
+    TokenView,
+    Topic,
+)
 
 # What passes over a bus, as it passes: the frames of `GET /stream`, for as long as one connection lasts.
 
@@ -108,6 +117,17 @@ class SubscriptionOptions(TypedDict, total=False):
     backlog_max_bytes: int
 
 
+class AttemptOptions(TypedDict, total=False):
+    """Which attempts are listed; docs/http-api.md describes them. Times are ISO 8601."""
+
+    outcome: str
+    status: int
+    start: str
+    end: str
+    before: str
+    limit: int
+
+
 class Published(msgspec.Struct, frozen=True):
     """The ids of the events that the bus accepted, in order, and the refused ones with their reasons."""
 
@@ -186,6 +206,24 @@ class AsyncBus:
     async def enable(self, receiver: str | None = None) -> ReceiverView:
         """Have the bus send to a receiver again that answered 410, named as in `pause`."""
         return await self._change(receiver, "enable")
+
+    async def attempts(
+        self, receiver: str | None = None, *, event: str | None = None, **options: Unpack[AttemptOptions]
+    ) -> AttemptsPage:
+        """The attempts at a receiver, named as in `pause`, the newest first; or those that carried an event."""
+        query: dict[str, Any] = {**options, "event": event}
+        query |= {"from": query.pop("start", None), "to": query.pop("end", None)}
+        at = path("attempts", **query) if event and receiver is None else of_receiver(receiver, "attempts", **query)
+        return await self._calls.ask("GET", at, kind=AttemptsPage)
+
+    async def resend(
+        self, event: str | None = None, *, attempt: str | None = None, receiver: str | None = None
+    ) -> ResentEvents:
+        """Have the bus send one event, or those of one attempt, to a receiver again, named as in `pause`."""
+        body = given({"event": event, "attempt": attempt})
+        headers = {"Idempotency-Key": uuid.uuid4().hex} if self._calls.are_repeated else None
+        at = of_receiver(receiver, "resend")
+        return await self._calls.ask("POST", at, body, kind=ResentEvents, headers=headers)
 
     async def stream(
         self, pattern: str = "*", *, start: str = "latest", silence_s_max: float = SILENCE_S_MAX

@@ -145,13 +145,13 @@ def path(*words: str, **query: object) -> str:
     return "/" + "/".join(quote(word, safe="") for word in words) + (f"?{asked}" if asked else "")
 
 
-def of_receiver(receiver: str | None, *words: str) -> str:
+def of_receiver(receiver: str | None, *words: str, **query: object) -> str:
     """A path about a receiver: the client's own subscriber, the one with this id, or `@` and the name of a queue."""
     if receiver is None:
-        return path("subscriber", *words)
+        return path("subscriber", *words, **query)
     if receiver.startswith("@"):
-        return path("queues", receiver.removeprefix("@"), *words)
-    return path("subscribers", receiver, *words)
+        return path("queues", receiver.removeprefix("@"), *words, **query)
+    return path("subscribers", receiver, *words, **query)
 
 
 def decode(answer: bytes, kind: type[T]) -> T:

@@ -201,6 +201,8 @@ class Bus(_Plain[AsyncBus]):
     pause = _waits(AsyncBus.pause)
     resume = _waits(AsyncBus.resume)
     enable = _waits(AsyncBus.enable)
+    attempts = _waits(AsyncBus.attempts)
+    resend = _waits(AsyncBus.resend)
     stream = _iterates(AsyncBus.stream)
     topics = _waits(AsyncBus.topics)
     give_topic = _waits(AsyncBus.give_topic)

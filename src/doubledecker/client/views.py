@@ -139,6 +139,40 @@ class Disabled(msgspec.Struct, frozen=True):
     why: str
 
 
+class AttemptView(msgspec.Struct, frozen=True):
+    """One attempt at a receiver: of the events that it carried the first hundred ids; `at` is when it began, in ms."""
+
+    id: str
+    receiver: str
+    batch: str
+    attempt: int
+    outcome: str
+    status: int | None
+    took_ms: int
+    at: int
+    events: tuple[str, ...]
+    event_count: int
+    bytes: int | None
+    detail: str
+    retry_ms: int | None
+
+
+class AttemptsPage(msgspec.Struct, frozen=True):
+    """Attempts, newest first; `before` is where older ones continue, and `older` says why some are not there."""
+
+    attempts: tuple[AttemptView, ...]
+    before: str | None
+    older: str
+
+
+class ResentEvents(msgspec.Struct, frozen=True):
+    """The ids of events that wait for a receiver again, and of those that are not to be found any more."""
+
+    receiver: str
+    events: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
 class LostEvents(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):
     """Events that a subscriber lost beyond its `backlog_max_bytes`, and from when to when they were accepted."""
 

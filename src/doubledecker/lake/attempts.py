@@ -107,4 +107,5 @@ def _listed(row: Mapping[str, object]) -> ListedAttempt:
         bytes=number("bytes"),
         detail=str(row["detail"] or ""),
         retry_ms=number("retry_ms"),
+        accepted_at=moment.to_ms(moment.parse(str(row["accepted_at"]))) if row["accepted_at"] else 0,
     )

@@ -1,5 +1,6 @@
 """What is asked of a table: the conditions that rows must fit, and what the log alone knows of their files."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -63,6 +64,13 @@ def search(wanted: SearchRequest) -> Query:
 def event(id_: str) -> Query:
     """All rows of one event."""
     return Query("events", condition.equal("id", id_), _ROWS_MAX, id=id_)
+
+
+def events(ids: Sequence[str], *, since: datetime, until: datetime) -> Query:
+    """Events with these ids, accepted about then."""
+    named = condition.one_of("id", ids)
+    parts = (condition.compared("at", ">=", since), condition.compared("at", "<", until), named)
+    return Query("events", Junction("and", parts), _ROWS_MAX, since, until, id=ids[0] if len(ids) == 1 else "")
 
 
 def newest_attempts(wanted: AttemptFilter, *, limit: int, ids_max: int) -> Query:

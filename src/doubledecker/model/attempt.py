@@ -81,3 +81,5 @@ class ListedAttempt:
     bytes: int | None
     detail: str
     retry_ms: int | None
+    # When the first of its events was accepted; 0 where that was not looked at.
+    accepted_at: int = 0

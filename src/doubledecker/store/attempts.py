@@ -134,6 +134,7 @@ def _listed(
         bytes=record.bytes or None,
         detail=record.detail,
         retry_ms=record.retry_ms,
+        accepted_at=record.accepted_at,
     )
     return listed, record
 

@@ -104,6 +104,13 @@ async def resend(partition: Partition, offers: Sequence[Offer], *, version: int,
     return await _call(partition, [offer.message for offer in offers], plan, version, PublishLimits())
 
 
+async def send_again(partition: Partition, offers: Sequence[Offer], *, version: int) -> PublishReply:
+    """The same for a request: an offer with an id that was sent before is a repeat, as when it is published."""
+    whole = write_plan.plan(partition, offers)
+    plan = {**whole, **_PAST, "ids": whole["ids"], "given": whole["given"]}
+    return await _call(partition, [offer.message for offer in offers], plan, version, PublishLimits())
+
+
 async def fan_out(
     partition: Partition, parcel: Parcel, share: CopySlice, snapshot: Registry, *, limits: PublishLimits
 ) -> PublishReply:

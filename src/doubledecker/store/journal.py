@@ -7,13 +7,15 @@ one call settled. An event's place is (partition, entry id, line).
 A registered archive confirms what it has copied; that much is trimmed at once, the rest only when the bound forces it.
 """
 
+import asyncio
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar, cast
 
 import msgspec
 
+from doubledecker.model.event import AcceptedEvent
 from doubledecker.model.position import EntryId
 from doubledecker.store import shared_connection
 from doubledecker.store.partitions import Partition
@@ -40,6 +42,11 @@ _GROWTH = 10
 # How every text begins that this level compressed. No value of any journal begins so: they have no control characters.
 _HEADER = b"x\x01"
 _encode = msgspec.json.Encoder().encode
+_decode_event = msgspec.json.Decoder(AcceptedEvent).decode
+# Looking for one event: pages of a millisecond or two of the server's time, and so many of them.
+_FIND_COUNT, _FIND_BYTES, _FIND_PAGES_MAX = 200, 262_144, 32
+# The greatest number within a millisecond.
+_LAST = 2**64 - 1
 
 _TRIM, _CONFIRM, _AGE = load("journal_trim"), load("journal_confirm"), load("journal_age")
 _PAGE, _ENDS = load("journal_page"), load("journal_ends")
@@ -100,6 +107,15 @@ class KeptEntry:
     def inflated(self) -> JournalEntry:
         """The entry as it was accepted."""
         return _entry(self.id, self.flat)
+
+
+@dataclass(frozen=True)
+class FoundEvent:
+    """An accepted event, the entry that it is in, and who published it."""
+
+    entry: EntryId
+    publisher: str
+    event: AcceptedEvent
 
 
 _AnyEntry = TypeVar("_AnyEntry", JournalEntry, KeptEntry)
@@ -171,6 +187,35 @@ async def next_page(partition: Partition, *, after: str, count: int) -> Page[Kep
     [[_, found]] = cast("list[list[Reply]]", reply) if reply else [[None, ()]]
     trimmed = await partition.command("HGET", partition.key("journal"), "events_trimmed")
     return Page(_kept(found), _id(trimmed))
+
+
+async def find_events(partition: Partition, ids: Collection[str], *, from_ms: int, upto_ms: int) -> list[FoundEvent]:
+    """Events with these ids that were accepted in that time, in order, as far as a bounded look comes."""
+    first, last = f"{from_ms}-0", f"{upto_ms}-{_LAST}"
+    left = set(ids)
+    found: list[FoundEvent] = []
+    for _ in range(_FIND_PAGES_MAX):
+        some = await page(partition, first=first, last=last, count=_FIND_COUNT, bytes_max=_FIND_BYTES)
+        # In a thread: inflating a megabyte takes some milliseconds.
+        found += await asyncio.to_thread(_among, some.entries, left)
+        left -= {each.event.id for each in found}
+        if not left or not some.entries:
+            break
+        first = f"({some.entries[-1].id}"
+    return found
+
+
+def _among(entries: Sequence[KeptEntry], ids: Collection[str]) -> list[FoundEvent]:
+    signs = [_encode(id_)[1:-1] for id_ in ids]
+    lines = (
+        (kept.id, publisher, line)
+        for kept in entries
+        for publisher, text in kept.inflated().fields
+        for line in (text.split(b"\n") if any(sign in text for sign in signs) else ())
+        if any(sign in line for sign in signs)
+    )
+    found = (FoundEvent(EntryId.parse(entry), publisher, _decode_event(line)) for entry, publisher, line in lines)
+    return [each for each in found if each.event.id in ids]
 
 
 async def ends(partition: Partition) -> tuple[str, str]:

@@ -40,6 +40,7 @@ from doubledecker.web.queue_shapes import (
 )
 from doubledecker.web.queues import Queues
 from doubledecker.web.receivers import ReceiverRoutes
+from doubledecker.web.resending import ResendBody, ResendRoutes, Resent
 from doubledecker.web.route_table import ApiRoute, Content, Handler, Parameter, Reply, json
 from doubledecker.web.routes import Gift, Routes
 from doubledecker.web.shapes import (
@@ -154,12 +155,14 @@ def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> l
     ]
 
 
-def of_attempts(attempts: AttemptRoutes) -> list[ApiRoute]:
-    """Delivery attempts, of a receiver or of an event."""
+def of_attempts(attempts: AttemptRoutes, resending: ResendRoutes) -> list[ApiRoute]:
+    """Delivery attempts, of a receiver or of an event; and sending an event again."""
+    resent = {202: Reply(json(Resent), "It waits for the receiver again")}
     listed = _ok(AttemptsAnswer, "The newest first")
     return [
         *_of_each_receiver("GET", "attempts", attempts.list_, listed, parameters=_ATTEMPTS),
         ApiRoute("GET /attempts", attempts.list_of_event, listed, parameters=(_OF_EVENT, *_ATTEMPTS)),
+        *_of_each_receiver("POST", "resend", resending.resend, resent, parameters=(_KEY,), takes=json(ResendBody)),
     ]
 
 

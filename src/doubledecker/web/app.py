@@ -23,6 +23,7 @@ from doubledecker.web.publishing import Publishing
 from doubledecker.web.queue_contents import Letters
 from doubledecker.web.queues import Queues
 from doubledecker.web.receivers import ReceiverRoutes
+from doubledecker.web.resending import ResendRoutes
 from doubledecker.web.route_table import ByMethod, RouteTable
 from doubledecker.web.routes import Routes
 from doubledecker.web.stream import Streaming
@@ -49,6 +50,7 @@ class App:
         letters: Letters,
         receivers: ReceiverRoutes,
         attempts: AttemptRoutes,
+        resending: ResendRoutes,
         streaming: Streaming,
         jobs: PipelineJobRoutes,
         *,
@@ -65,7 +67,7 @@ class App:
             [
                 *api.of_events(publishing, streaming, routes),
                 *api.of_receivers(receivers),
-                *api.of_attempts(attempts),
+                *api.of_attempts(attempts, resending),
                 *api.of_queues(queues, letters),
                 *api.of_jobs(jobs),
                 *api.of_process(routes, document=self._show_document, metrics_public=metrics_public),

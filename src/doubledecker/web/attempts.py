@@ -1,4 +1,4 @@
-"""The routes of delivery attempts: those of a receiver, or of an event, newest first; and sending one again."""
+"""The routes of delivery attempts: those of a receiver, or of an event, newest first."""
 
 import re
 from typing import Annotated

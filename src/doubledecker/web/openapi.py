@@ -116,6 +116,11 @@ EXAMPLES: dict[str, list[object]] = {
             "older": "",
         }
     ],
+    "Resend": [{"event": "0190a5c8-6f3e-7c1a-9d2b-3f4e5a6b7c8d"}, {"attempt": "1763200000123-0-0"}],
+    "Resent": [
+        {"receiver": "mail-1a2b3c4d", "events": ["0190a5c8-6f3e-7c1a-9d2b-3f4e5a6b7c8d"], "missing": []},
+        {"receiver": "@jobs", "events": ["evt-1"], "missing": ["evt-2"]},
+    ],
     "Topic": [{"name": "orders", "publisher": "shop", "publisher_id": "shop-1a2b3c4d", "events": 12}],
     "TokenWanted": [{"name": "shop"}, {"name": "shop", "token": "shop--5e8b0c"}],
     "TokenMade": [{"name": "shop", "token": "shop--2f1c0d9e8b7a6f5e4d3c2b1a09f8e7d6", "id": "shop-1a2b3c4d"}],

@@ -115,7 +115,7 @@ class Publishing:
         topic = request.path_params["name"]
         body = await bodies.read(request.scope, request.receive, self._rules.body)
         schema.check_text(body)
-        key = _idempotency_key(request.scope)
+        key = idempotency_key(request.scope)
         now_ms = clock.now_ms()
         id_ = repeatable_event_id(caller.id, key, "0") if key else event_id(now_ms)
         event = parsing.parse_posted(body, topic=topic, id_=id_, now_ms=now_ms, limits=self._rules.event)
@@ -133,7 +133,7 @@ class Publishing:
         scope = request.scope
         is_whole = _is_whole(scope)
         body = await bodies.read(scope, request.receive, self._rules.body)
-        key = _idempotency_key(scope)
+        key = idempotency_key(scope)
         content_type = bodies.header(scope, b"content-type") or b""
         if len(body) <= _PARSED_BYTES_AT_ONCE:
             items, is_single = self._items(content_type, body)
@@ -309,7 +309,8 @@ def _is_whole(scope: Scope) -> bool:
     return value == "1"
 
 
-def _idempotency_key(scope: Scope) -> str:
+def idempotency_key(scope: Scope) -> str:
+    """The key that makes a request repeatable, or empty; raises BadRequest."""
     value = bodies.header(scope, b"idempotency-key")
     if value is None:
         return ""

@@ -46,6 +46,7 @@ from doubledecker.web.publishing import EVENTS_MAX, Publishing, PublishRules
 from doubledecker.web.queue_contents import Letters
 from doubledecker.web.queues import Queues
 from doubledecker.web.receivers import ReceiverFinder, ReceiverRoutes
+from doubledecker.web.resending import ResendRoutes
 from doubledecker.web.routes import RouteRules, Routes
 from doubledecker.web.stream import Streaming, StreamLeases, StreamRules
 from doubledecker.web.turns import ClientLocks
@@ -243,6 +244,7 @@ def make_app(
         address_connections_max=settings.address_connections_max,
     )
     large_reads, finder = ClientLocks(), ReceiverFinder(bus.registry)
+    attempt_log = AttemptLog(bus.partitions, lake=settings.lake)
     return App(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
         Publishing(bus.partitions, bus.publisher, Pacer(bus.partitions, bus.registry), rules),
@@ -257,7 +259,8 @@ def make_app(
         ),
         Letters(bus.partitions, bus.registry, small, large_reads),
         ReceiverRoutes(finder, ReceiverStates(bus.partitions)),
-        AttemptRoutes(finder, bus.registry, AttemptLog(bus.partitions, lake=settings.lake), large_reads),
+        AttemptRoutes(finder, bus.registry, attempt_log, large_reads),
+        ResendRoutes(finder, bus.partitions, bus.registry, attempt_log, large_reads, small),
         Streaming(bus.partitions, bus.registry, feed, leases, bounds.stream),
         PipelineJobRoutes(PipelineJobs(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
         room=body.room,

@@ -1,0 +1,61 @@
+"""`doubledecker attempts` and `resend`: what was tried to deliver, and sending one of it again."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from doubledecker.cli import folder, words
+
+if TYPE_CHECKING:
+    from doubledecker.client import AttemptView
+    from doubledecker.client.bus import AttemptOptions
+
+_IDS_SHOWN = 3
+
+
+def show(
+    bus: str | None,
+    data: Path | None,
+    secret: str | None,
+    *,
+    receiver: str | None,
+    event: str | None,
+    as_json: bool,
+    options: "AttemptOptions",
+) -> None:
+    """Print the attempts at a receiver, or those that carried an event, the newest first."""
+    with folder.connected(bus, data, secret) as remote:
+        page = remote.attempts(receiver, event=event, **options)
+    if as_json:
+        click.echo(msgspec.json.encode(page))
+        return
+    titles = ["id", "began", "receiver", "outcome", "status", "attempt", "took", "events", "detail"]
+    words.show(titles, [_row(each) for each in page.attempts])
+    if not page.attempts:
+        click.echo("There are no such attempts", err=True)
+    if page.before:
+        click.echo(f"There may be older ones: --before {page.before}", err=True)
+    if page.older:
+        click.echo(page.older, err=True)
+
+
+def resend(
+    bus: str | None, data: Path | None, secret: str | None, *, event: str | None, attempt: str | None, to: str | None
+) -> None:
+    """Have one event, or those of an attempt, sent to a receiver again; print their ids."""
+    with folder.connected(bus, data, secret) as remote:
+        sent = remote.resend(event, attempt=attempt, receiver=to)
+    for id_ in sent.events:
+        click.echo(id_)
+    if sent.missing:
+        click.echo(f"Not found any more: {', '.join(sent.missing)}", err=True)
+
+
+def _row(each: "AttemptView") -> list[str]:
+    ids = ", ".join(each.events[:_IDS_SHOWN])
+    events = f"{ids} and {each.event_count - _IDS_SHOWN} more" if each.event_count > _IDS_SHOWN else ids
+    status = "" if each.status is None else str(each.status)
+    began, took = words.moment(each.at), words.age(each.took_ms)
+    return [each.id, began, each.receiver, each.outcome, status, str(each.attempt), took, events, each.detail]

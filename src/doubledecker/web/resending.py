@@ -1,0 +1,278 @@
+"""Sending past events to one receiver again: found in the journal, else in the lake, and put into its batches."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, structs
+from starlette.requests import Request
+from starlette.responses import Response
+
+from doubledecker import clock, log
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import BadRequest, BusAway, LakeUnfit, NotFound, ReadTooLarge
+from doubledecker.model import moment, reserved, schema, uid
+from doubledecker.model.attempt import IDS_MAX, AttemptFilter, AttemptPlace, ListedAttempt
+from doubledecker.model.erasure import Erasure
+from doubledecker.model.event import DEFAULT_TENANT, EVENT_ID, ID_LENGTH_MAX, AcceptedEvent, encode
+from doubledecker.model.routing import Registry, Route
+from doubledecker.model.schema import Shape, matching
+from doubledecker.model.token import ROOT_NAME, Caller
+from doubledecker.store import attempts, events, journal, pipeline_jobs
+from doubledecker.store.events import Accepted
+from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.pipeline_jobs import ERASURES
+from doubledecker.store.write_plan import Offer
+from doubledecker.web import body as bodies
+from doubledecker.web import publishing, shapes
+from doubledecker.web.attempt_log import AttemptLog
+from doubledecker.web.body import BodyLimits
+from doubledecker.web.receivers import ChosenReceiver, ReceiverFinder
+from doubledecker.web.turns import ClientLocks
+
+# What `replay` says in an event that was sent again by request; a replay's id has 20 characters.
+RESENT = "resend"
+# Erasures that came to nothing.
+_ENDED = frozenset({"cancelled", "failed"})
+# An id that tells its time was made before the event was written, by the clock of another machine.
+_BEFORE_MS, _AFTER_MS = 5_000, 60_000
+# Where no time is known, what was accepted lately is looked through.
+_LATELY_MS = 600_000
+# The registry would have to change this often while one call is made.
+_TRIES_MAX = 20
+
+_log = log.get("web")
+
+
+class ResendBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What is sent again: one event, or those that an attempt at this receiver carried."""
+
+    event: Annotated[str, matching(EVENT_ID, "Its id")] | None = None
+    attempt: Annotated[str, Meta(description=f"The id of an attempt with at most {IDS_MAX} events")] | None = None
+
+
+class Resent(Shape):
+    """Events that wait for a receiver again."""
+
+    receiver: Annotated[str, Meta(description="A subscriber's id, or `@` and a queue")]
+    events: Annotated[list[str], Meta(description="Their ids", min_length=1)]
+    missing: Annotated[list[str], Meta(description="Those that are not to be found any more")]
+
+
+_BODY = msgspec.json.Decoder(ResendBody)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Events by their ids, and when they were accepted, about."""
+
+    ids: Sequence[str]
+    from_ms: int
+    upto_ms: int
+
+
+@dataclass(frozen=True)
+class _Past:
+    """An event as it was accepted; `publisher` is also whose event it is, on a reserved topic."""
+
+    event: AcceptedEvent
+    publisher: str
+
+
+class ResendRoutes:
+    """Sends past events again; one look a client at a time."""
+
+    def __init__(
+        self,
+        finder: ReceiverFinder,
+        partitions: Partitions,
+        registry: LiveRegistry,
+        kept: AttemptLog,
+        reads: ClientLocks,
+        limits: BodyLimits,
+    ) -> None:
+        self._finder = finder
+        self._partitions = partitions
+        self._registry = registry
+        self._log = kept
+        self._reads = reads
+        self._limits = limits
+
+    async def resend(self, request: Request, caller: Caller) -> Response:
+        """Send one event, or those of an attempt, to this receiver again; `replay` in each says so."""
+        asked = schema.decode(_BODY, await bodies.read(request.scope, request.receive, self._limits), what="a resend")
+        chosen = await self._finder.find(request, caller)
+        client = chosen.pushed.client
+        key = publishing.idempotency_key(request.scope)
+        async with self._reads.of(caller.id):
+            found: list[_Past] = []
+            ids: Sequence[str] = ()
+            async for wanted in self._wanted(asked, chosen):
+                ids = wanted.ids
+                found = [past for past in await self._find(wanted) if _may_see(past, client)]
+                if found:
+                    break
+            if not found:
+                raise NotFound(await self._why_not(ids[0], chosen))
+            await self._write([past.event for past in found], chosen, caller, key)
+        sent = [past.event.id for past in found]
+        _log.info("events.resent", receiver=chosen.token, events=len(sent))
+        return shapes.json(Resent(chosen.token, sent, [id_ for id_ in ids if id_ not in sent]), status=202)
+
+    async def _wanted(self, asked: ResendBody, chosen: ChosenReceiver) -> AsyncIterator[_Wanted]:
+        """What is asked for, with a guess of the time after another.
+
+        Raises BadRequest, and NotFound for an attempt that is not this receiver's.
+        """
+        if (asked.event is None) == (asked.attempt is None):
+            seen = "neither" if asked.event is None else "both"
+            raise BadRequest(f"a resend is of an event or of an attempt; there is {seen}")
+        if asked.attempt is None:
+            id_ = asked.event or ""
+            if not EVENT_ID.fullmatch(id_):
+                raise BadRequest(f"event is {id_[:80]!r}; it must be 1 to {ID_LENGTH_MAX} printable ASCII characters")
+            async for span in self._times(id_):
+                yield _Wanted([id_], *span)
+            return
+        place = AttemptPlace.parse(asked.attempt, field="attempt")
+        attempt = await self._log.one(place, ids_max=IDS_MAX)
+        if attempt.receiver != chosen.token:
+            raise NotFound(f"no attempt {asked.attempt!r}; those that are kept are listed by GET on attempts")
+        if not 0 < attempt.event_count <= IDS_MAX:
+            raise BadRequest(
+                f"the attempt has {attempt.event_count} events; those of one with 1 to {IDS_MAX} are sent again, "
+                "more by a replay"
+            )
+        yield _Wanted(list(attempt.events), *_span(attempt))
+
+    async def _times(self, id_: str) -> AsyncIterator[tuple[int, int]]:
+        """When an event may have been accepted: as its id tells, or the newest attempt that carried it; or lately."""
+        made_at = uid.made_at(id_)
+        if made_at is not None:
+            yield max(0, made_at - _BEFORE_MS), made_at + _AFTER_MS
+        carried = (await attempts.newest(self._partitions, AttemptFilter(event=id_), limit=1)).attempts
+        if carried:
+            yield _span(carried[0])
+        now_ms = clock.now_ms()
+        yield now_ms - _LATELY_MS, now_ms + _AFTER_MS
+
+    async def _find(self, wanted: _Wanted) -> list[_Past]:
+        """What is found in the journal, and the rest in the lake if this process can read that."""
+        found: list[_Past] = []
+        left = list(wanted.ids)
+        for partition in self._partitions.all:
+            for each in await journal.find_events(partition, left, from_ms=wanted.from_ms, upto_ms=wanted.upto_ms):
+                left = [id_ for id_ in left if id_ != each.event.id]
+                if not await self._is_erased(each.event, each.entry.ms):
+                    found.append(_Past(each.event, each.publisher))
+        return found + (await self._landed(left, wanted) if left else [])
+
+    async def _is_erased(self, event: AcceptedEvent, at_ms: int) -> bool:
+        """Whether an erasure is about it: what has not landed yet is still in the journal."""
+        kept = await pipeline_jobs.read_all(self._partitions.home, ERASURES)
+        erasures = [msgspec.json.decode(each.asked, type=Erasure) for each in kept if each.state not in _ENDED]
+        return any(
+            not each.dry_run
+            and at_ms < each.before_ms
+            and each.topic in {"", event.topic}
+            and (each.tenant == event.tenant if each.tenant else each.key == event.key)
+            for each in erasures
+        )
+
+    async def _landed(self, ids: Sequence[str], wanted: _Wanted) -> list[_Past]:
+        ground = await self._log.ground()
+        if ground is None:
+            return []
+        from doubledecker.lake import queries, reads  # noqa: PLC0415 - not there without the extra
+
+        since, until = moment.from_ms(wanted.from_ms), moment.from_ms(wanted.upto_ms)
+        try:
+            rows = await reads.find(ground, queries.events(ids, since=since, until=until))
+        except (LakeUnfit, ReadTooLarge) as error:
+            _log.warning("lake.unreadable", error=str(error))
+            return []
+        by_id = {str(row["id"]): row for row in rows}
+        return [_Past(_event(row), str(row["publisher"])) for row in by_id.values()]
+
+    async def _why_not(self, id_: str, chosen: ChosenReceiver) -> str:
+        """Where it was looked for, and what else can send it."""
+        is_read = await self._log.ground() is not None
+        where = "the journal or the lake" if is_read else "the journal, and this process reads no lake"
+        target = "queue" if chosen.queue else "subscriber"
+        return (
+            f"event {id_[:80]!r} was not found in {where}, by the time that its id tells, or an attempt that carried "
+            f"it, nor in the last ten minutes. If a pipeline has landed it, a replay sends it: doubledecker replay "
+            f"--to-{target} {chosen.token.removeprefix('@')} --where \"id = '…'\""
+        )
+
+    async def _write(self, some: Sequence[AcceptedEvent], chosen: ChosenReceiver, caller: Caller, key: str) -> None:
+        """Put them into the receiver's batch, or on its queue, and nowhere else; once for each key, within a day."""
+        by_partition: dict[Partition, list[AcceptedEvent]] = {}
+        for event in some:
+            by_partition.setdefault(self._partitions.of(event.kind, event.key), []).append(event)
+        for partition, part in by_partition.items():
+            for _ in range(_TRIES_MAX):
+                snapshot = self._registry.snapshot
+                offers = [_offer(event, chosen, snapshot, publisher=caller.id or ROOT_NAME, key=key) for event in part]
+                reply = await events.send_again(partition, offers, version=snapshot.version)
+                if reply.outcome is not Accepted.STALE:
+                    break
+                await self._registry.refresh()
+            else:
+                why = "the registry changes faster than the events can be written"
+                raise BusAway(why, detail=why)
+
+
+def _span(attempt: ListedAttempt) -> tuple[int, int]:
+    """From when to when its events were accepted."""
+    begin = attempt.accepted_at or attempt.at - _LATELY_MS
+    return max(0, begin - _BEFORE_MS), attempt.at + _BEFORE_MS
+
+
+def _offer(event: AcceptedEvent, chosen: ChosenReceiver, snapshot: Registry, *, publisher: str, key: str) -> Offer:
+    # No event's own id has spaces.
+    once = f"{RESENT} {chosen.token} {event.id} {key}" if key else ""
+    message = encode(structs.replace(event, replay=RESENT))
+    return Offer(_route(event, chosen, snapshot), message, publisher, once)
+
+
+def _route(event: AcceptedEvent, chosen: ChosenReceiver, snapshot: Registry) -> Route:
+    """To one receiver alone; raises NotFound when it is gone."""
+    if chosen.queue is None:
+        subscriber = snapshot.subscribers.get(chosen.token)
+        if subscriber is not None:
+            return Route(event.kind, (subscriber,))
+    elif (queue := snapshot.queues.get(chosen.queue.name)) is not None:
+        # These are few, so that they drop no others they do not ask for the bound.
+        return Route(event.kind, (), (structs.replace(queue, overflow="refuse"),))
+    raise NotFound(f"there is no receiver {chosen.token!r} any more")
+
+
+def _may_see(past: _Past, client: str) -> bool:
+    """Whether it may go to a receiver of this client; empty for root."""
+    if not reserved.is_reserved(past.event.topic) or not client:
+        return True
+    return reserved.audience(past.publisher) == client
+
+
+def _event(row: Mapping[str, object]) -> AcceptedEvent:
+    """The event of a row of the lake."""
+
+    def text(name: str) -> str:
+        return "" if row[name] is None else str(row[name])
+
+    tenant = text("tenant")
+    return AcceptedEvent(
+        topic=text("topic"),
+        type=text("type"),
+        url=text("url") or UNSET,
+        t=int(text("timestamp")),
+        data=Raw(text("data").encode()) if row["data"] is not None else UNSET,
+        id=text("id"),
+        # The constant itself, not an equal string: the encoder leaves out what is identical to the default.
+        tenant=DEFAULT_TENANT if tenant == DEFAULT_TENANT else tenant,
+        key=text("key"),
+        traceparent=text("traceparent") or UNSET,
+        replay_of=text("replay_of"),
+    )

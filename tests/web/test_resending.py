@@ -1,0 +1,132 @@
+"""Sending past events to one receiver again: to it alone, marked, and once for each idempotency key."""
+
+from typing import Any
+
+from conftest import Topology
+from harness import ROOT_KEY, TestBus, a_bus, an_event
+from receiver import Receiver
+from web.asking import Answer, ask, waiting
+from web.test_attempts import attempts
+from worker.test_deliver import _until
+
+NOBODY = "http://127.0.0.1:9/"
+
+
+async def resend(bus: TestBus, secret: str, body: object, at: str = "/subscriber", key: str = "") -> Answer:
+    headers = {"Idempotency-Key": key} if key else {}
+    return await ask(bus, "POST", f"{at}/resend", secret, json=body, headers=headers)
+
+
+async def test_an_event_is_sent_to_one_receiver_again_and_says_so(topology: Topology):
+    async with a_bus(topology) as bus, Receiver() as hook, Receiver() as other:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        await bus.subscribe(ann, hook.url, "widgets", timeout=0)
+        await bus.subscribe(bob, other.url, "widgets", timeout=0)
+        event = an_event(1, tenant="acme", key="k", data={"n": 1.50})
+        [id_] = await bus.publish(bob, [event])
+        await hook.until_events(1)
+        await other.until_events(1)
+
+        answer = await resend(bus, ann, {"event": id_})
+        await hook.until_events(2)
+
+        first, again = hook.events
+        token = answer.json["receiver"]
+        assert (answer.status, answer.json) == (202, {"receiver": token, "events": [id_], "missing": []})
+        assert token.startswith("ann-")
+        assert again == {**first, "replay": "resend"}
+        assert b'"data":{"n": 1.5}' in hook.batches[1].body
+        assert len(other.events) == 1
+        assert (await resend(bus, ROOT_KEY, {"event": id_}, f"/subscribers/{token}")).status == 202
+        assert (await resend(bus, bob, {"event": id_}, f"/subscribers/{token}")).status == 404
+        await hook.until_events(3)
+
+
+async def test_the_events_of_an_attempt_are_sent_again_in_order(one: Topology):
+    """Ids that publishers gave tell no time; the attempt does."""
+    async with a_bus(one) as bus, Receiver() as hook:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        queue = {"pattern": ".*", "callback": hook.url, "timeout": 0, "max": 10}
+        assert (await ask(bus, "PUT", "/queues/hooks", ann, json=queue)).status == 201
+        await bus.publish(bob, [an_event(n, id=f"mine-{n}", tenant="t") for n in range(3)])
+        await hook.until_events(3)
+        found = await _until(lambda: attempts(bus, "/queues/hooks/attempts", ann), bool)
+        last = found[-1]
+
+        answer = await resend(bus, ann, {"attempt": last["id"]}, "/queues/hooks")
+        await hook.until_events(3 + last["event_count"])
+        single = await resend(bus, ann, {"event": "mine-2"}, "/queues/hooks")
+
+        assert answer.json == {"receiver": "@hooks", "events": last["events"], "missing": []}
+        assert hook.ids[3 : 3 + last["event_count"]] == last["events"]
+        assert single.status == 202
+        await hook.until_events(4 + last["event_count"])
+        assert await _ids_waiting(bus) == []
+        await bus.subscribe(bob, hook.url, "other")
+        assert (await resend(bus, bob, {"attempt": last["id"]})).status == 404
+        assert (await resend(bus, bob, {"attempt": last["id"]}, "/queues/hooks")).status == 404
+
+
+async def test_a_request_that_is_repeated_under_its_key_sends_once(topology: Topology):
+    """Whatever process answers it, and wherever the first one died."""
+    async with a_bus(topology, workers=0) as bus:
+        ann = await bus.token("ann")
+        await bus.subscribe(ann, NOBODY, "widgets")
+        ids = await bus.publish(ann, [an_event(n, tenant=f"t{n}") for n in range(4)])
+        for _ in range(3):
+            assert (await resend(bus, ann, {"event": ids[0]}, key="once")).status == 202
+        for key in ("", "", "another"):
+            assert (await resend(bus, ann, {"event": ids[1]}, key=key)).status == 202
+        assert (await resend(bus, ann, {"event": ids[1]}, key="once")).status == 202
+
+        again = [event["id"] for event in await waiting(bus) if "replay" in event]
+        assert sorted(again) == sorted([ids[0], *[ids[1]] * 4])
+        [row] = await bus.get("/subscribers", ann)
+        assert row["events"]["queued"] == 9
+
+
+async def test_what_is_not_found_says_where_it_was_looked_for(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        ann = await bus.token("ann")
+        await bus.subscribe(ann, NOBODY, "widgets")
+        unknown = await resend(bus, ann, {"event": "nowhere"})
+        old = await resend(bus, ann, {"event": "0190a5c8-6f3e-7c1a-9d2b-3f4e5a6b7c8d"})
+        both = await resend(bus, ann, {"event": "a", "attempt": "1-0-0"})
+        gone = await resend(bus, ann, {"attempt": "1-0-0"})
+
+        for answer in (unknown, old):
+            assert answer.status == 404
+            assert "journal" in answer.detail
+            assert "doubledecker replay --to-subscriber ann-" in answer.detail
+        assert (both.status, gone.status) == (400, 404)
+
+
+async def test_what_an_erasure_is_about_is_not_sent_again(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        ann = await bus.token("ann")
+        await bus.subscribe(ann, NOBODY, "widgets")
+        erased, kept = await bus.publish(ann, [an_event(1, tenant="acme"), an_event(2, tenant="other")])
+        await ask(bus, "POST", "/erasures", json={"tenant": "other", "dry_run": True})
+        assert (await ask(bus, "POST", "/erasures", json={"tenant": "acme"})).status == 202
+
+        assert (await resend(bus, ann, {"event": erased})).status == 404
+        assert (await resend(bus, ann, {"event": kept})).status == 202
+
+
+async def test_a_notification_is_sent_to_receivers_of_its_audience_alone(one: Topology):
+    async with a_bus(one) as bus, Receiver(plan=lambda _: 500) as bad:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        await bus.subscribe(ann, bad.url, "widgets", timeout=0)
+        await bus.subscribe(bob, NOBODY, "gadgets")
+        queue = {"pattern": ".*:doubledecker.receivers:.*"}
+        assert (await ask(bus, "PUT", "/queues/told", ann, json=queue)).status == 201
+        await bus.publish(ann, [an_event()])
+        shown: Any = await _until(lambda: bus.get("/queues/told/messages", ann), lambda found: found["messages"])
+        id_ = shown["messages"][0]["event"]["id"]
+
+        assert (await resend(bus, bob, {"event": id_})).status == 404
+        assert (await resend(bus, ann, {"event": id_})).status == 202
+
+
+async def _ids_waiting(bus: TestBus) -> list[object]:
+    return [event["id"] for event in await waiting(bus)]
