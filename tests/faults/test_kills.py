@@ -6,6 +6,7 @@ What must hold in any order: accepted ⊆ delivered, and all gauges end at zero.
 import asyncio
 import itertools
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import pytest
 
 from cluster import ClusterOfThree
 from conftest import Topology
-from doubledecker.store import batches, dead_letters, jobs, receivers
+from doubledecker.store import batches, counters, dead_letters, jobs, receivers
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partition, Partitions, wait_for
 from harness import ROOT_KEY, an_event, basic, until_ready
@@ -152,6 +153,53 @@ async def test_poison_is_found_and_pauses_hold_though_workers_are_killed(tmp_pat
 
     assert set(receiver.ids) == {f"id-{n}" for n in range(1_600)} - poison
     assert count == len(poison)
+
+
+async def test_what_was_accepted_is_delivered_or_dropped_though_workers_are_killed(tmp_path: Path):
+    """A receiver that is too slow for its load, and has a bound; in mid-drop too, each event leaves its batch once."""
+    ledger = Ledger()
+    async with (
+        a_ground("three", tmp_path) as ground,
+        a_fleet(ground, tmp_path) as fleet,
+        aiohttp.ClientSession() as http,
+        Receiver(delay_s=0.1) as slow,
+    ):
+        await until_ready(http, fleet.url)
+        [publisher, subscriber] = [await _token(http, fleet, name) for name in ("publisher", "bounded")]
+        body = {"topics": ["widgets"], "callback": slow.url, "timeout": 0, "max": 5, "concurrency": 3}
+        body["backlog_max_bytes"] = 10_000
+        async with http.post(f"{fleet.url}/subscription", json=body, headers=basic(subscriber)) as response:
+            assert response.status == 204
+        publishing = [
+            asyncio.create_task(_publish_for_ever(http, fleet.url, publisher, ledger, str(n)))
+            for n in range(PUBLISHERS)
+        ]
+        for kill in range(8):
+            await _until_flowing(ledger)
+            await asyncio.sleep(random.uniform(0.3, 1.2))
+            victim = fleet.workers[kill % 2]
+            await victim.kill()
+            await victim.start()
+        for task in publishing:
+            task.cancel()
+        await asyncio.gather(*publishing, return_exceptions=True)
+        partitions = await wait_for(ground.topology.url, namespace="rm:", count=3, patience_s=9)
+        try:
+            await _until_empty(partitions)
+            [row] = await _get(http, fleet, "/subscribers", subscriber)
+            found = Counter[str]()
+            for partition in partitions.all:
+                found.update(await counters.read(partition))
+        finally:
+            await partitions.close()
+
+    token = row["subscriber"]
+    added, dropped = found[f"events.added:subscriber={token}"], found[f"events.dropped:subscriber={token}"]
+    delivered = found[f"delivery.events:subscriber={token},outcome=delivered"]
+    assert added >= len(ledger.accepted)
+    assert added == delivered + dropped
+    assert row["dropped"]["events"] == dropped > 100
+    assert len(ledger.accepted - set(slow.ids)) <= dropped
 
 
 async def _act(http: aiohttp.ClientSession, fleet: Fleet, secret: str, action: str) -> None:

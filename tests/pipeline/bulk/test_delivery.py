@@ -18,6 +18,7 @@ from doubledecker.pipeline.land import journal_reader, landing
 from doubledecker.store import bulk, subscribers
 from harness import ROOT_KEY, an_event
 from receiver import Receiver
+from web.asking import ask
 
 pytestmark = pytest.mark.slow
 
@@ -92,6 +93,27 @@ async def test_what_is_posted_is_what_a_worker_posts_byte_by_byte(spark: SparkSe
     assert {n: v for n, v in in_bulk.headers.items() if n not in hosts} == {
         n: v for n, v in by_worker.headers.items() if n not in hosts
     }
+
+
+async def test_its_attempts_are_listed_like_those_of_workers(spark: SparkSession, topology: Topology, tmp_path: Path):
+    """Recent ones from the journal, with all that is known; those that failed too."""
+    async with Receiver(plan=lambda n: 500 if n == 1 else 200) as mail, a_ground(spark, topology, tmp_path) as ground:
+        await ground.subscribe("mail", mail.url, "orders", max=10)
+        ids = await ground.publish(some_events(60))
+        async with asyncio.timeout(120):
+            while len(mail.ids) < len(ids):
+                await ground.deliver()
+        secret, token = await ground.client("mail"), await ground.id("mail")
+        listed = (await ask(ground.bus, "GET", "/subscriber/attempts?limit=1000", secret)).json["attempts"]
+        of_event = (await ask(ground.bus, "GET", f"/attempts?event={ids[0]}", secret)).json["attempts"]
+        resent = await ask(ground.bus, "POST", "/subscriber/resend", secret, json={"event": ids[0]})
+
+    assert {row["receiver"] for row in listed} == {token}
+    assert sorted(id_ for row in listed if row["outcome"] == "delivered" for id_ in row["events"]) == sorted(ids)
+    assert [row["status"] for row in listed if row["outcome"] != "delivered"] == [500]
+    assert [ids[0] in row["events"] for row in of_event] == [True] * len(of_event) != []
+    assert all(row["bytes"] > 0 for row in listed)
+    assert resent.status == 202
 
 
 async def test_a_batch_keeps_within_its_bytes_and_a_larger_event_goes_alone(
