@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from conftest import Topology
-from doubledecker.bus import lag, overview
+from doubledecker.bus import overview
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.store import journal
 from doubledecker.store.partitions import Partition
@@ -19,12 +19,12 @@ async def entries(partition: Partition) -> Sequence[str]:
 async def test_an_event_that_has_not_landed_is_a_lag_that_grows_while_nothing_lands(topology: Topology):
     async with a_feed(topology) as feed:
         parts = feed.bus.partitions
-        assert (await lag.read(parts, "events", from_ms=0)).age_ms == 0
+        assert (await journal.read_lag(parts, "events", from_ms=0)).age_ms == 0
         await feed.publish(30, call=1)
-        young = await lag.read(parts, "events", from_ms=0)
+        young = await journal.read_lag(parts, "events", from_ms=0)
         for part in parts.all:
             part.shift_ms = HOUR_MS
-        old = await lag.read(parts, "events", from_ms=0)
+        old = await journal.read_lag(parts, "events", from_ms=0)
 
     assert 0 < young.age_ms < HOUR_MS <= old.age_ms
 
@@ -37,10 +37,10 @@ async def test_the_oldest_event_that_has_not_landed_tells_the_lag_and_none_is_no
         await journal.register_archive(home, "lake")
         await journal.confirm(home, "events", archive="lake", last_id=ids[0])
         home.shift_ms = HOUR_MS
-        some = await lag.read(feed.bus.partitions, "events", from_ms=0)
+        some = await journal.read_lag(feed.bus.partitions, "events", from_ms=0)
         now_ms = await home.time_ms()
         await journal.confirm(home, "events", archive="lake", last_id=ids[2])
-        none = await lag.read(feed.bus.partitions, "events", from_ms=0)
+        none = await journal.read_lag(feed.bus.partitions, "events", from_ms=0)
 
     second_ms = int(ids[1].split("-")[0])
     assert HOUR_MS <= some.age_ms <= now_ms - second_ms

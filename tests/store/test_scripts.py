@@ -302,3 +302,19 @@ def test_a_part_declares_every_name_that_it_uses():
         undeclared[name] = names_used(tokens_of(texts[-1])) - bound - declared - GLOBALS
 
     assert {name: names for name, names in undeclared.items() if names} == {}
+
+
+def test_a_header_names_every_field_of_a_packed_argument_that_is_used():
+    folder = Path(scripts.__file__).parents[1] / "lua"
+    unnamed = {}
+    for path in sorted(folder.glob("*.lua")):
+        text = path.read_text()
+        declared = {each: scripts.read(each) for each in (*scripts.parts_of(text), path.stem)}
+        code = re.sub(r"--.*", "", text)
+        arguments = [(home, *arg) for home in declared.values() for arg in scripts.parse(home).args]
+        for home, name, form in arguments:
+            fields = set(re.findall(rf"(?<![.\w]){name}\.([a-z_]+)", code)) if form == "pack" else set()
+            headers = text.partition("\n\n")[0] + home.partition("\n\n")[0]
+            unnamed[path.stem] = unnamed.get(path.stem, set()) | (fields - set(re.findall(r"\w+", headers)))
+
+    assert {name: fields for name, fields in unnamed.items() if fields} == {}

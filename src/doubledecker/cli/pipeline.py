@@ -16,13 +16,12 @@ from doubledecker import clock, log
 from doubledecker.assembly import build
 from doubledecker.assembly import settings as reading
 from doubledecker.assembly.settings import Settings
-from doubledecker.bus import lag
-from doubledecker.bus.lag import Lag
 from doubledecker.cli import folder, words
 from doubledecker.cli import status as showing
 from doubledecker.errors import BusAway, SettingInvalid, SparkUnfit
 from doubledecker.model.step import StepReport
-from doubledecker.store import nodes, pipeline
+from doubledecker.store import journal, nodes, pipeline
+from doubledecker.store.journal import Lag
 from doubledecker.store.pipeline import PipelineState
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ async def _look(settings: Settings) -> tuple[PipelineState, dict[str, Lag]]:
     async with build.open_bus(settings, patience_s=0) as bus:
         state = await pipeline.read(bus.partitions.home)
         began = {name: state.steps[name].from_ms if name in state.steps else 0 for name in _JOURNALS}
-        return state, {name: await lag.read(bus.partitions, name, from_ms=began[name]) for name in _JOURNALS}
+        return state, {name: await journal.read_lag(bus.partitions, name, from_ms=began[name]) for name in _JOURNALS}
 
 
 def _headline(state: PipelineState) -> str:

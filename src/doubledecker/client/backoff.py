@@ -4,18 +4,11 @@ import math
 import random
 from dataclasses import dataclass, field
 
-_FIRST_S, _LONGEST_S = 0.1, 5.0
 
-
-@dataclass
-class Pauses:
-    """Pauses between tries to reach a bus that is away: doubling up to a few seconds, each with a share of chance."""
-
-    _span_s: float = field(default=_FIRST_S)
-
-    def next_s(self) -> float:
-        span_s, self._span_s = self._span_s, min(_LONGEST_S, self._span_s * 2)
-        return span_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+def check_seconds(name: str, seen: object) -> None:
+    """Raise ValueError unless it is a span of time; asked when it is given, because its use is far from there."""
+    if not isinstance(seen, int | float) or isinstance(seen, bool) or not math.isfinite(seen) or seen < 0:
+        raise ValueError(f"{name} is {seen!r}; it must be a number of seconds, 0 or more")
 
 
 @dataclass(frozen=True)
@@ -36,7 +29,13 @@ class Backoff:
         return span_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
 
 
-def check_seconds(name: str, seen: object) -> None:
-    """Raise ValueError unless it is a span of time; asked when it is given, because its use is far from there."""
-    if not isinstance(seen, int | float) or isinstance(seen, bool) or not math.isfinite(seen) or seen < 0:
-        raise ValueError(f"{name} is {seen!r}; it must be a number of seconds, 0 or more")
+@dataclass
+class Pauses:
+    """Pauses between tries to reach a bus that is away: they double up to a few seconds."""
+
+    _backoff: Backoff = field(default=Backoff(0.1, 5.0))
+    _tries: int = 0
+
+    def next_s(self) -> float:
+        self._tries += 1
+        return self._backoff.delay_s(self._tries)
