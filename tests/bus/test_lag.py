@@ -45,7 +45,7 @@ async def test_the_oldest_event_that_has_not_landed_tells_the_lag_and_none_is_no
     second_ms = int(ids[1].split("-")[0])
     assert HOUR_MS <= some.age_ms <= now_ms - second_ms
     assert some.age_ms > 0
-    assert none == lag.Lag(0, 1.0)
+    assert none == journal.Lag(0, 1.0)
 
 
 async def test_the_journal_that_is_furthest_behind_tells_its_age(topology: Topology):
