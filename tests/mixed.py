@@ -10,9 +10,8 @@ from msgspec import Raw, json
 from doubledecker.model.event import AcceptedEvent, encode
 from doubledecker.model.routing import Route
 from doubledecker.store import events
-from doubledecker.store.events import Accepted, PublishLimits
+from doubledecker.store.events import Accepted, Offer, PublishLimits
 from doubledecker.store.partitions import Partition
-from doubledecker.store.write_plan import Offer
 
 # From this size on, lines of one publisher are compressed; written here once more, so that a test has it in sight.
 COMPRESSED_BYTES_MIN = 2_048

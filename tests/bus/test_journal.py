@@ -9,10 +9,9 @@ from conftest import Topology
 from doubledecker.model.event import AcceptedEvent, EventKind, encode
 from doubledecker.model.routing import Route
 from doubledecker.store import events, journal
-from doubledecker.store.events import PublishLimits
+from doubledecker.store.events import Offer, PublishLimits
 from doubledecker.store.journal import Extent
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.write_plan import Offer
 from harness import TestBus, a_bus, an_event, basic
 
 LIMITS = PublishLimits()

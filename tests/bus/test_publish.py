@@ -11,7 +11,7 @@ from doubledecker.assembly.build import BusParts
 from doubledecker.model import event as parsing
 from doubledecker.model.event import AcceptedEvent
 from doubledecker.model.uid import event_id
-from doubledecker.store import journal, write_plan
+from doubledecker.store import events, journal
 from feed import Feed, a_feed
 
 
@@ -69,7 +69,7 @@ async def test_what_comes_along_with_a_reply_goes_with_the_next_call(one: Topolo
 
 
 async def test_each_publisher_keeps_its_order_and_nothing_is_lost(one: Topology, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(write_plan, "WRITES_MAX", 20)
+    monkeypatch.setattr(events, "WRITES_MAX", 20)
     async with a_feed(one) as feed:
         names = ["ann", "bob", "cid"]
         ids = [await another(feed.bus, name) for name in names]
@@ -86,7 +86,7 @@ async def test_each_publisher_keeps_its_order_and_nothing_is_lost(one: Topology,
 async def test_a_whole_request_that_fills_a_call_is_written_beside_busy_publishers(
     one: Topology, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(write_plan, "WRITES_MAX", 20)
+    monkeypatch.setattr(events, "WRITES_MAX", 20)
     async with a_feed(one) as feed:
         careful, publish = await another(feed.bus, "careful"), feed.bus.publisher.publish
         busy = [asyncio.create_task(publish(feed.publisher, drafts("many", 200))) for _ in range(3)]

@@ -24,9 +24,8 @@ from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.routing import Route
 from doubledecker.store import die_with_parent, events, facets, journal, queues
 from doubledecker.store.embedded import EmbeddedServer
-from doubledecker.store.events import Accepted, PublishLimits
+from doubledecker.store.events import Accepted, Offer, PublishLimits
 from doubledecker.store.partitions import Partition, Partitions, wait_for
-from doubledecker.store.write_plan import Offer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

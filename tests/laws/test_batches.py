@@ -18,13 +18,12 @@ from doubledecker.model.job import Job as AuxJob
 from doubledecker.model.routing import Route
 from doubledecker.model.settlement import DELIVERED, FIRST, GONE, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, deliveries, events, journal, losses, registry, subscribers, write_plan
+from doubledecker.store import batches, deliveries, events, journal, losses, registry, subscribers
 from doubledecker.store.batches import Lost
 from doubledecker.store.deliveries import DeliveryJob, OpenedBatch, Settled
-from doubledecker.store.events import Accepted, PublishLimits
+from doubledecker.store.events import Accepted, Offer, PublishLimits
 from doubledecker.store.losses import Dropped
 from doubledecker.store.partitions import Partition
-from doubledecker.store.write_plan import Offer
 from laws.world import AGE_MS, World, a_world, hold_law, law, pairs, strings
 
 TOPICS = ("widgets", "gadgets")
@@ -577,7 +576,7 @@ def test_every_accepted_event_is_in_exactly_one_place_until_it_is_delivered(
 ):
     numbers = count()
     # Batches of one millisecond are ordered by their names: with random ones an example is not repeatable.
-    monkeypatch.setattr(write_plan, "uids", lambda many: "".join(f"{next(numbers):020}" for _ in range(many)))
+    monkeypatch.setattr(events, "uids", lambda many: "".join(f"{next(numbers):020}" for _ in range(many)))
     hold_law(topology, BatchesMachine, law(examples=100, steps=30))
 
 

@@ -24,9 +24,8 @@ from doubledecker.model.settlement import DELIVERED, Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import batches, dead_letters, deliveries, events
 from doubledecker.store.deliveries import DeliveryJob, Settled
-from doubledecker.store.events import PublishLimits
+from doubledecker.store.events import Offer, PublishLimits
 from doubledecker.store.partitions import Partition
-from doubledecker.store.write_plan import Offer
 from laws.world import World, hold_law, law, pairs, strings
 
 ANN = Subscriber("ann", "https://ann", "ann", ("widgets",), 3_600_000, max_events=12, concurrency=1)

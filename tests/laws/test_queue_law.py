@@ -17,12 +17,11 @@ from doubledecker.model.event import AcceptedEvent, encode
 from doubledecker.model.queue import FacetRule, RegisteredQueue
 from doubledecker.model.routing import Route
 from doubledecker.store import events, facets, queue_contents, queues
-from doubledecker.store.events import Accepted, PublishLimits
+from doubledecker.store.events import Accepted, Offer, PublishLimits
 from doubledecker.store.facets import FACET
 from doubledecker.store.queues import RECORD, LeasedMessage, QueueMessage
 from doubledecker.store.scripts import load
 from doubledecker.store.shared_connection import words
-from doubledecker.store.write_plan import Offer
 from laws.queue_model import Facet, QueueModel, Ruled, Tried
 from laws.world import AGE_MS, World, hold_law, law
 

@@ -19,12 +19,11 @@ from doubledecker.model.job import MAIN
 from doubledecker.model.routing import Route
 from doubledecker.model.settlement import DELIVERED, FIRST, GONE, Settlement, What
 from doubledecker.model.subscriber import Halt, Subscriber
-from doubledecker.store import batches, deliveries, events, jobs, receivers, subscribers, write_plan
+from doubledecker.store import batches, deliveries, events, jobs, receivers, subscribers
 from doubledecker.store.deliveries import DeliveryJob, Settled, Turn
-from doubledecker.store.events import PublishLimits
+from doubledecker.store.events import Offer, PublishLimits
 from doubledecker.store.partitions import Partition
 from doubledecker.store.receivers import Answer, Permit, ReceiverRecord
-from doubledecker.store.write_plan import Offer
 from laws.receiver_model import PROBES, RING, WAKE, WISH_AGES, Done, Given, Model, Moment, Receiver, Result, probe_order
 from laws.world import AGE_MS, World, hold_law, law, pairs, strings
 
@@ -708,7 +707,7 @@ def batches_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs of one millisecond are ordered by their names: with random ones an example is not repeatable."""
     numbers = count()
     monkeypatch.setattr(receivers, "WISH_MS", WISH_AGES * AGE_MS)
-    monkeypatch.setattr(write_plan, "uids", lambda many: "".join(f"{next(numbers):020}" for _ in range(many)))
+    monkeypatch.setattr(events, "uids", lambda many: "".join(f"{next(numbers):020}" for _ in range(many)))
 
 
 def test_who_may_be_called_and_has_a_due_job_is_in_the_ring_and_nobody_else(topology: Topology):

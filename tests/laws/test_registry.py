@@ -19,8 +19,7 @@ from doubledecker.model.routing import Route
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
 from doubledecker.store import events, registry, subscribers
-from doubledecker.store.events import Accepted, PublishLimits
-from doubledecker.store.write_plan import Offer
+from doubledecker.store.events import Accepted, Offer, PublishLimits
 from laws.world import World, hold_law, law
 
 NAMES = ("ann", "bob", "cy")

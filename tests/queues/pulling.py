@@ -14,10 +14,9 @@ from doubledecker.model.routing import Route
 from doubledecker.model.token import Caller
 from doubledecker.queues.ring import Bell, Rings
 from doubledecker.store import events
-from doubledecker.store.events import PublishLimits
+from doubledecker.store.events import Offer, PublishLimits
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.queues import LeasedMessage, QueueMessage
-from doubledecker.store.write_plan import Offer
 
 ROOT = Caller(id="", name="root", is_root=True)
 

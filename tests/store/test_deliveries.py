@@ -15,10 +15,9 @@ from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import batches, deliveries, events, receivers
 from doubledecker.store.deliveries import Settled, Turn
-from doubledecker.store.events import PublishLimits
+from doubledecker.store.events import Offer, PublishLimits
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.receivers import Answer, Permit, ReceiverRecord
-from doubledecker.store.write_plan import Offer
 
 LEASE_MS = 1_000_000
 FAILED = Settlement("failed", raises=True, probe_ms=1)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from doubledecker.model.event import EventKind
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.routing import Registry
+from doubledecker.store.events import Offer, write_plan
 from doubledecker.store.nodes import Nodes
 from doubledecker.store.partitions import Partition
-from doubledecker.store.write_plan import Offer, plan
 
 # Planning asks no server.
 PARTITION = Partition(cast("Nodes", None), index=0, count=1, prefix="rm:")
@@ -28,7 +28,7 @@ KINDS = st.builds(
 def planned(kinds: list[EventKind], publisher: str = "ann") -> dict:
     registry = Registry()
     registry.put_queues(QUEUES)
-    return plan(PARTITION, [Offer(registry.route(kind), b"{}", publisher) for kind in kinds])
+    return write_plan(PARTITION, [Offer(registry.route(kind), b"{}", publisher) for kind in kinds])
 
 
 def matches(queue: str, kind: EventKind) -> bool:

@@ -19,9 +19,8 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model.event import EventKind
 from doubledecker.store import events, jobs, registry
 from doubledecker.store.embedded import EmbeddedServer
-from doubledecker.store.events import PublishLimits
+from doubledecker.store.events import Offer, PublishLimits
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.write_plan import Offer
 
 EVENT = b'{"topic":"orders","type":"paid","t":1794830026000,"data":"of an old process","id":"of-an-old-process"}'
 

@@ -215,7 +215,7 @@ async def test_when_all_are_refused_the_answer_is_an_error_with_the_reasons(one:
 async def test_an_event_with_more_receivers_than_one_call_may_write_reaches_all(
     topology: Topology, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("doubledecker.store.write_plan.WRITES_MAX", 4)
+    monkeypatch.setattr("doubledecker.store.events.WRITES_MAX", 4)
     async with a_bus(topology) as bus, Receiver() as receiver:
         for n in range(11):
             await bus.subscribe(await bus.token(f"s{n}"), receiver.url, "widgets", timeout=0, uuid=f"u{n}")

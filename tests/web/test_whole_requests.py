@@ -38,7 +38,7 @@ async def test_with_all_good_events_are_published(topology: Topology):
 async def test_with_all_what_does_not_fit_one_write_is_413_and_nothing_is_written(
     topology: Topology, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("doubledecker.store.write_plan.WRITES_MAX", 10)
+    monkeypatch.setattr("doubledecker.store.events.WRITES_MAX", 10)
     async with a_bus(topology, workers=0) as bus:
         shop = await bus.token("shop")
         for name in ("a", "b"):
@@ -59,7 +59,7 @@ async def test_with_all_what_does_not_fit_one_write_is_413_and_nothing_is_writte
 async def test_without_all_what_does_not_fit_one_write_takes_several(
     topology: Topology, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("doubledecker.store.write_plan.WRITES_MAX", 10)
+    monkeypatch.setattr("doubledecker.store.events.WRITES_MAX", 10)
     async with a_bus(topology, workers=0) as bus:
         for name in ("a", "b"):
             await bus.subscribe(await bus.token(name), "https://mail.example/", "widgets")

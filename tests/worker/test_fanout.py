@@ -136,7 +136,7 @@ class TestOwn:
             assert at_once == await lengths(bus.partitions.home, "ann", MANY) == [1] * MANY
 
     async def test_those_that_refuse_decide_on_a_wide_event_too(self, one: Topology, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr("doubledecker.store.write_plan.WRITES_MAX", 2)
+        monkeypatch.setattr("doubledecker.store.events.WRITES_MAX", 2)
         async with a_workshop(one) as (bus, other):
             ann = await an_owner(bus, "ann", 3)
             owner = await id_of(bus, "ann")
@@ -311,7 +311,7 @@ class TestJob:
     async def test_a_subscriber_that_left_and_is_back_gets_what_was_accepted_since(
         self, one: Topology, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr("doubledecker.store.write_plan.WRITES_MAX", 2)
+        monkeypatch.setattr("doubledecker.store.events.WRITES_MAX", 2)
         async with a_workshop(one) as (bus, other):
             ann, bob, eve = [await bus.token(name) for name in ("ann", "bob", "eve")]
             for secret in (bob, eve):

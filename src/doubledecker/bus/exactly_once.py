@@ -31,11 +31,10 @@ from doubledecker.errors import (
 )
 from doubledecker.model.event import EventKind
 from doubledecker.model.reserved import is_reserved
-from doubledecker.store import events, write_offsets, write_plan
-from doubledecker.store.events import Accepted, PublishReply
+from doubledecker.store import events, write_offsets
+from doubledecker.store.events import Accepted, Offer, PublishReply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.write_offsets import Fence, RowRefusal, WriteOffset
-from doubledecker.store.write_plan import Offer
 
 # A server that restarts is back within seconds; a full journal has room when its archive has caught up.
 _PATIENCE_S = 30.0
@@ -158,7 +157,7 @@ class ExactlyOnceWriter:
 
     async def _write_some(self) -> None:
         """One call with as many rows as it may carry."""
-        some = list(islice(self._waiting, write_plan.WRITES_MAX))
+        some = list(islice(self._waiting, events.WRITES_MAX))
         topics = list(dict.fromkeys(row.kind.topic for row in some))
         owners = await self._registry.owners(topics, publisher=self._publisher)
         await self._registry.learn({row.kind for row in some})

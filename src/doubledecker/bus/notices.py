@@ -19,10 +19,9 @@ from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import repeatable_event_id
 from doubledecker.store import events, notices
-from doubledecker.store.events import Accepted, PublishLimits
+from doubledecker.store.events import Accepted, Offer, PublishLimits
 from doubledecker.store.notices import PendingNotice
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.write_plan import Offer
 
 # Published by one call: few, as each may be for another owner and has receivers of its own.
 _COUNT = 50

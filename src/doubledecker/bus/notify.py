@@ -14,9 +14,8 @@ from enum import Enum
 from doubledecker import log
 from doubledecker.errors import BusAway
 from doubledecker.store import channels, counters
-from doubledecker.store.events import PublishReply
+from doubledecker.store.events import Offer, PublishReply
 from doubledecker.store.partitions import Partition
-from doubledecker.store.write_plan import Offer
 
 # Events in one call, and copies that listeners get: beyond these it holds the server for more than two milliseconds.
 _CALL_MAX = 1_000

@@ -40,18 +40,17 @@ from doubledecker.model import quota
 from doubledecker.model.event import Draft, EventKind
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.routing import Registry
-from doubledecker.store import deferred_copies, events, write_plan
-from doubledecker.store.events import Accepted
+from doubledecker.store import deferred_copies, events
+from doubledecker.store.events import Accepted, Offer
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.write_plan import Offer
 
 # The registry would have to change this often within one commit; then something else is wrong.
 _STALE_MAX = 20
 # A copy into a queue takes the server some 4 µs among others, one into a batch about 1.
 _QUEUE_COST = 4
 _TOO_LARGE = (
-    f"with ?all=1 the events must fit one write, and these do not: at most {write_plan.WRITES_MAX} copies, "
-    f"the journal's included, and {write_plan.BYTES_MAX} bytes over all receivers; send fewer, or without it"
+    f"with ?all=1 the events must fit one write, and these do not: at most {events.WRITES_MAX} copies, "
+    f"the journal's included, and {events.BYTES_MAX} bytes over all receivers; send fewer, or without it"
 )
 
 
@@ -205,17 +204,17 @@ class Group:
     writes: int = 0
     size: int = 0
     cost: int = 0
-    writes_max: int = field(default_factory=lambda: write_plan.WRITES_MAX)
-    size_max: int = field(default_factory=lambda: write_plan.BYTES_MAX)
+    writes_max: int = field(default_factory=lambda: events.WRITES_MAX)
+    size_max: int = field(default_factory=lambda: events.BYTES_MAX)
     cost_max: float = math.inf
     # Copies of an event into queues that are made at once, by the identity of these and publisher: most share them.
     prompt: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def share(self, left: int) -> None:
         """Leave the next publisher its part of the room that is left for so many."""
-        self.writes_max = self.writes + max(1, (write_plan.WRITES_MAX - self.writes) // left)
-        self.size_max = self.size + max(1, (write_plan.BYTES_MAX - self.size) // left)
-        self.cost_max = self.cost + max(1, (write_plan.WRITES_MAX - self.cost) // left)
+        self.writes_max = self.writes + max(1, (events.WRITES_MAX - self.writes) // left)
+        self.size_max = self.size + max(1, (events.BYTES_MAX - self.size) // left)
+        self.cost_max = self.cost + max(1, (events.WRITES_MAX - self.cost) // left)
 
     def share_all(self) -> None:
         """Leave the next publisher all there is: what is written whole may take as long as its writes do."""
@@ -332,9 +331,9 @@ class Committer:
         version = self._registry.snapshot.version
         kinds = set[EventKind]()
         for line in self._lines.values():
-            waiting = (unit for unit in islice(line, write_plan.WRITES_MAX) if unit.version != version)
+            waiting = (unit for unit in islice(line, events.WRITES_MAX) if unit.version != version)
             left = chain.from_iterable(islice(unit.drafts, unit.written, None) for unit in waiting)
-            kinds.update(draft.kind for draft in islice(left, write_plan.WRITES_MAX))
+            kinds.update(draft.kind for draft in islice(left, events.WRITES_MAX))
         if kinds:
             await self._registry.learn(kinds)
 

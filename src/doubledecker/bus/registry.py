@@ -31,9 +31,8 @@ from doubledecker.model.schema import Count, Shape
 from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.model.token import ROOT_NAME, Caller, Token, TokenName
 from doubledecker.store import backlogs, batches, bulk, receivers, registry, subscribers
-from doubledecker.store.events import PublishReply
+from doubledecker.store.events import Offer, PublishReply
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.write_plan import Offer
 
 FOLLOW_S = 0.5
 # Concurrent changes of one thing are tried again with a newer copy of the registry, so many times at most.

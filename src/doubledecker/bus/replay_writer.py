@@ -27,10 +27,9 @@ from doubledecker.model.replay import Replay
 from doubledecker.model.routing import Registry, Route
 from doubledecker.model.uid import repeatable_event_id
 from doubledecker.store import events, pipeline_jobs, write_offsets
-from doubledecker.store.events import Accepted, PublishReply
+from doubledecker.store.events import Accepted, Offer, PublishReply
 from doubledecker.store.partitions import Partition
 from doubledecker.store.write_offsets import Fence, WriteOffset
-from doubledecker.store.write_plan import Offer
 
 # Events sent at once: a tenth of a second's worth, so that a slow replay does not come in bursts.
 _CALL_MAX = 500

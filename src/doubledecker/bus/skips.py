@@ -12,9 +12,8 @@ from itertools import islice
 from doubledecker import log
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store import queues
-from doubledecker.store.events import PublishReply
+from doubledecker.store.events import Offer, PublishReply
 from doubledecker.store.partitions import Partition
-from doubledecker.store.write_plan import Offer
 
 # Queues counted by one call: less than a millisecond of the server's time.
 _QUEUES_MAX = 300

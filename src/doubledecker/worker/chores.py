@@ -23,7 +23,6 @@ from doubledecker.store import (
     queues,
     receivers,
     registry,
-    write_plan,
 )
 from doubledecker.store.events import Accepted, PublishLimits
 from doubledecker.store.fanouts import Parcel
@@ -182,7 +181,7 @@ class Chores:
             parcel = parcel or await fanouts.first(partition, line)
             if parcel is None:
                 return
-            share = fanouts.cut(parcel, bytes_max=write_plan.BYTES_MAX)
+            share = fanouts.cut(parcel, bytes_max=events.BYTES_MAX)
             began_s = time()
             try:
                 reply = await events.fan_out(partition, parcel, share, self._live.snapshot, limits=limits)
