@@ -10,7 +10,7 @@ from msgspec import Raw, json
 from doubledecker.model.event import AcceptedEvent, encode
 from doubledecker.model.routing import Route
 from doubledecker.store import events
-from doubledecker.store.events import Accepted, Offer, PublishLimits
+from doubledecker.store.events import Accepted, PublishLimits, RoutedEvent
 from doubledecker.store.partitions import Partition
 
 # From this size on, lines of one publisher are compressed; written here once more, so that a test has it in sight.
@@ -77,7 +77,8 @@ async def _write_with_repeats(partition: Partition, numbers: "count[int]") -> li
 async def _publish(partition: Partition, call: Sequence[Written], given: Sequence[str] = ()) -> None:
     ids = given or [""] * len(call)
     offers = [
-        Offer(Route(each.event.kind), each.message, each.publisher, id_) for each, id_ in zip(call, ids, strict=True)
+        RoutedEvent(Route(each.event.kind), each.message, each.publisher, id_)
+        for each, id_ in zip(call, ids, strict=True)
     ]
     reply = await events.publish(partition, offers, version=10**9, limits=PublishLimits())
     assert reply.outcome is Accepted.OK

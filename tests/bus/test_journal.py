@@ -9,7 +9,7 @@ from conftest import Topology
 from doubledecker.model.event import AcceptedEvent, EventKind, encode
 from doubledecker.model.routing import Route
 from doubledecker.store import events, journal
-from doubledecker.store.events import Offer, PublishLimits
+from doubledecker.store.events import PublishLimits, RoutedEvent
 from doubledecker.store.journal import Extent
 from doubledecker.store.partitions import Partition, Partitions
 from harness import TestBus, a_bus, an_event, basic
@@ -19,7 +19,7 @@ LIMITS = PublishLimits()
 
 async def _publish(partition: Partition, number: int) -> None:
     event = AcceptedEvent("widgets", "update", t=number, id=str(number))
-    offer = Offer(Route(event.kind), encode(event), "p-1")
+    offer = RoutedEvent(Route(event.kind), encode(event), "p-1")
     await events.publish(partition, [offer], version=10**9, limits=LIMITS)
 
 
@@ -73,7 +73,7 @@ async def test_an_extent_tells_how_much_is_new_and_not_how_much_is_kept(plain: P
 async def test_an_extent_tells_how_much_there_is_to_read_and_not_how_much_is_kept(plain: Partitions):
     """By what is kept, landing waited for nine times as many events, and gave them all to one task."""
     lines = [encode(AcceptedEvent("widgets", "update", t=number, id=str(number))) for number in range(500)]
-    offers = [Offer(Route(EventKind("widgets", "update", "default")), line, "p-1") for line in lines]
+    offers = [RoutedEvent(Route(EventKind("widgets", "update", "default")), line, "p-1") for line in lines]
     for _ in range(3):
         await events.publish(plain.home, offers, version=10**9, limits=LIMITS)
 
@@ -85,7 +85,9 @@ async def test_an_extent_tells_how_much_there_is_to_read_and_not_how_much_is_kep
 
 async def test_an_entry_that_is_nothing_once_compressed_does_not_make_an_extent_endless(plain: Partitions):
     event = AcceptedEvent("widgets", "update", data=Raw(b'"%s"' % (b"x" * 500_000)), id="long")
-    await events.publish(plain.home, [Offer(Route(event.kind), encode(event), "p-1")], version=10**9, limits=LIMITS)
+    await events.publish(
+        plain.home, [RoutedEvent(Route(event.kind), encode(event), "p-1")], version=10**9, limits=LIMITS
+    )
 
     extent = await journal.read_extent(plain.home, "events")
 

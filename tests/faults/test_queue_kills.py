@@ -24,7 +24,7 @@ from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.routing import Route
 from doubledecker.store import die_with_parent, events, facets, journal, queues
 from doubledecker.store.embedded import EmbeddedServer
-from doubledecker.store.events import Accepted, Offer, PublishLimits
+from doubledecker.store.events import Accepted, PublishLimits, RoutedEvent
 from doubledecker.store.partitions import Partition, Partitions, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -157,7 +157,7 @@ async def publish_for_ever(ground: Ground, over: asyncio.Event) -> None:
         tenant = f"tenant-{number % 23}"
         made = [AcceptedEvent("widgets", "update", t=number + n, id=str(number + n), tenant=tenant) for n in range(10)]
         number += 10
-        offers = [Offer(Route(event.kind, (), (QUEUE,)), encode(event), "ann", event.id) for event in made]
+        offers = [RoutedEvent(Route(event.kind, (), (QUEUE,)), encode(event), "ann", event.id) for event in made]
         partition = ground.partitions.of(made[0].kind)
         while True:
             try:

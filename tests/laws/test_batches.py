@@ -21,7 +21,7 @@ from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import batches, deliveries, events, journal, losses, registry, subscribers
 from doubledecker.store.batches import Lost
 from doubledecker.store.deliveries import DeliveryJob, OpenedBatch, Settled
-from doubledecker.store.events import Accepted, Offer, PublishLimits
+from doubledecker.store.events import Accepted, PublishLimits, RoutedEvent
 from doubledecker.store.losses import Dropped
 from doubledecker.store.partitions import Partition
 from laws.world import AGE_MS, World, a_world, hold_law, law, pairs, strings
@@ -529,13 +529,13 @@ class BatchesMachine(RuleBasedStateMachine):
             assert added == model.added[token]
             assert added - removed == waiting
 
-    def an_offer(self, topic: str, publisher: str, id_: str | None, length: int) -> Offer:
+    def an_offer(self, topic: str, publisher: str, id_: str | None, length: int) -> RoutedEvent:
         number = next(self.numbers)
         message = (b"%06d" % number).ljust(length, b".")
         receivers = tuple(subscriber for subscriber in SUBSCRIBERS if topic in subscriber.topics)
-        return Offer(Route(EventKind(topic, "update", "default"), receivers), message, publisher, id_ or "")
+        return RoutedEvent(Route(EventKind(topic, "update", "default"), receivers), message, publisher, id_ or "")
 
-    def expected_repeats(self, model: Model, offers: list[Offer]) -> frozenset[int]:
+    def expected_repeats(self, model: Model, offers: list[RoutedEvent]) -> frozenset[int]:
         now = self.world.run(model.partition.time_ms())
         repeats = set()
         known = {key for key, at in model.seen.items() if at + LIMITS.id_window_ms > now}
@@ -585,7 +585,7 @@ def test_gauges_of_a_subscriber_that_came_back_survive_the_purge_of_its_former_s
     with a_world(topology) as world:
         world.empty()
         home = world.partitions.home
-        offer = Offer(Route(EventKind("widgets", "update", "default"), (SUBSCRIBERS[0],)), b"m", "pam")
+        offer = RoutedEvent(Route(EventKind("widgets", "update", "default"), (SUBSCRIBERS[0],)), b"m", "pam")
         world.run(events.publish(home, [offer], version=0, limits=LIMITS))
 
         is_forgotten = world.run(batches.forget_gauges(home, "count"))
@@ -598,7 +598,7 @@ def test_the_ids_of_a_publisher_that_fell_silent_are_forgotten_with_its_window(t
     with a_world(topology) as world:
         world.empty()
         home = world.partitions.home
-        offer = Offer(Route(EventKind("widgets", "update", "default")), b"m", "pam", "mine")
+        offer = RoutedEvent(Route(EventKind("widgets", "update", "default")), b"m", "pam", "mine")
         world.run(events.publish(home, [offer], version=0, limits=LIMITS))
 
         [lifetime_ms] = world.ask(home, ["PTTL", "ids:pam"])

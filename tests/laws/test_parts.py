@@ -24,7 +24,7 @@ from doubledecker.model.settlement import DELIVERED, Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import batches, dead_letters, deliveries, events
 from doubledecker.store.deliveries import DeliveryJob, Settled
-from doubledecker.store.events import Offer, PublishLimits
+from doubledecker.store.events import PublishLimits, RoutedEvent
 from doubledecker.store.partitions import Partition
 from laws.world import World, hold_law, law, pairs, strings
 
@@ -193,7 +193,7 @@ async def publish(partition: Partition, ids: list[str]) -> None:
     route = Route(EventKind("widgets", "update", "default"), (ANN,))
     # Of different lengths, one of them with letters of several bytes.
     offers = [
-        Offer(route, f'{{"id":"{id_}","topic":"widgets","d":"{"é" * (n % 3)}"}}'.encode(), "pam")
+        RoutedEvent(route, f'{{"id":"{id_}","topic":"widgets","d":"{"é" * (n % 3)}"}}'.encode(), "pam")
         for n, id_ in enumerate(ids)
     ]
     await events.publish(partition, offers, version=0, limits=PublishLimits(id_window_ms=1, ids_max=1))

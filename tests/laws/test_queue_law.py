@@ -17,7 +17,7 @@ from doubledecker.model.event import AcceptedEvent, encode
 from doubledecker.model.queue import FacetRule, RegisteredQueue
 from doubledecker.model.routing import Route
 from doubledecker.store import events, facets, queue_contents, queues
-from doubledecker.store.events import Accepted, Offer, PublishLimits
+from doubledecker.store.events import Accepted, PublishLimits, RoutedEvent
 from doubledecker.store.facets import FACET
 from doubledecker.store.queues import RECORD, LeasedMessage, QueueMessage
 from doubledecker.store.scripts import load
@@ -118,7 +118,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def publish(self, tenants: list[str], wholes: list[tuple[int, int]]) -> events.PublishReply:
         made = [AcceptedEvent(id=str(n), topic="widgets", type="update", tenant=t, t=n) for n, t in enumerate(tenants)]
-        offers = [Offer(Route(event.kind, (), (self.queue,)), encode(event), "ann") for event in made]
+        offers = [RoutedEvent(Route(event.kind, (), (self.queue,)), encode(event), "ann") for event in made]
         return self.world.run(events.publish(self.at, offers, version=0, limits=PublishLimits(), wholes=wholes))
 
     @rule(

@@ -21,7 +21,7 @@ from doubledecker.model.settlement import DELIVERED, FIRST, GONE, Settlement, Wh
 from doubledecker.model.subscriber import Halt, Subscriber
 from doubledecker.store import batches, deliveries, events, jobs, receivers, subscribers
 from doubledecker.store.deliveries import DeliveryJob, Settled, Turn
-from doubledecker.store.events import Offer, PublishLimits
+from doubledecker.store.events import PublishLimits, RoutedEvent
 from doubledecker.store.partitions import Partition
 from doubledecker.store.receivers import Answer, Permit, ReceiverRecord
 from laws.receiver_model import PROBES, RING, WAKE, WISH_AGES, Done, Given, Model, Moment, Receiver, Result, probe_order
@@ -667,7 +667,7 @@ def a_receiver(token: str, concurrency: int, halt: Halt = Halt.NONE, *, every: i
 
 
 async def publish(partition: Partition, *whom: Subscriber) -> None:
-    offer = Offer(Route(EventKind("widgets", "update", "default"), whom), b"{}", "pam")
+    offer = RoutedEvent(Route(EventKind("widgets", "update", "default"), whom), b"{}", "pam")
     await events.publish(partition, [offer], version=0, limits=PublishLimits(id_window_ms=1, ids_max=1))
 
 

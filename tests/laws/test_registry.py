@@ -19,7 +19,7 @@ from doubledecker.model.routing import Route
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Token
 from doubledecker.store import events, registry, subscribers
-from doubledecker.store.events import Accepted, Offer, PublishLimits
+from doubledecker.store.events import Accepted, PublishLimits, RoutedEvent
 from laws.world import World, hold_law, law
 
 NAMES = ("ann", "bob", "cy")
@@ -163,7 +163,7 @@ class RegistryMachine(RuleBasedStateMachine):
     def publish(self, which: int, index: int) -> None:
         partition = self.world.partitions.all[index % len(self.versions)]
         version = self.copies[which].snapshot.version
-        offer = Offer(Route(EventKind("widgets", "update", "default")), b"m", "ann")
+        offer = RoutedEvent(Route(EventKind("widgets", "update", "default")), b"m", "ann")
         reply = self.world.run(events.publish(partition, [offer], version=version, limits=PublishLimits()))
         if version < self.answered:
             assert reply.outcome is Accepted.STALE, "an answered change was not felt"

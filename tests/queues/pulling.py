@@ -14,7 +14,7 @@ from doubledecker.model.routing import Route
 from doubledecker.model.token import Caller
 from doubledecker.queues.ring import Bell, Rings
 from doubledecker.store import events
-from doubledecker.store.events import Offer, PublishLimits
+from doubledecker.store.events import PublishLimits, RoutedEvent
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.queues import LeasedMessage, QueueMessage
 
@@ -28,15 +28,15 @@ def a_queue(name: str = "work", *patterns: str, **fields: object) -> RegisteredQ
     return msgspec.structs.replace(queue, **fields)
 
 
-def an_offer(tenant: str, *queues: RegisteredQueue, topic: str = "widgets", id_: str = "") -> Offer:
+def an_offer(tenant: str, *queues: RegisteredQueue, topic: str = "widgets", id_: str = "") -> RoutedEvent:
     number = next(_numbers)
     event = AcceptedEvent(topic=topic, type="update", t=number, id=id_ or str(number), tenant=tenant)
-    return Offer(Route(event.kind, (), queues), encode(event), "ann", id_)
+    return RoutedEvent(Route(event.kind, (), queues), encode(event), "ann", id_)
 
 
 async def push(partitions: Partitions, queue: RegisteredQueue, tenants: Sequence[str]) -> None:
     """Put a message on the queue for each of these tenants, in order."""
-    by_partition: dict[int, list[Offer]] = {}
+    by_partition: dict[int, list[RoutedEvent]] = {}
     for tenant in tenants:
         offer = an_offer(tenant, queue)
         by_partition.setdefault(partitions.of(offer.route.kind).index, []).append(offer)

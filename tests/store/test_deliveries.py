@@ -15,7 +15,7 @@ from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import batches, deliveries, events, receivers
 from doubledecker.store.deliveries import Settled, Turn
-from doubledecker.store.events import Offer, PublishLimits
+from doubledecker.store.events import PublishLimits, RoutedEvent
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.receivers import Answer, Permit, ReceiverRecord
 
@@ -30,7 +30,7 @@ def a_receiver(token: str, concurrency: int = 1, timeout_ms: int = 0) -> Subscri
 
 
 async def publish(home: Partition, receiver: Subscriber, batches: int = 1, *, version: int = 0) -> None:
-    offer = Offer(Route(EventKind("widgets", "update", "default"), (receiver,)), b"{}", "pam")
+    offer = RoutedEvent(Route(EventKind("widgets", "update", "default"), (receiver,)), b"{}", "pam")
     for _ in range(batches):
         await events.publish(home, [offer], version=version, limits=PublishLimits(id_window_ms=1, ids_max=1))
 
@@ -131,7 +131,7 @@ async def test_a_turn_gives_no_further_job_when_those_given_hold_enough(
 async def test_a_batch_is_given_whole_in_however_many_pieces_it_came(plain: Partitions, pieces: int):
     ann = a_receiver("ann", timeout_ms=1)
     for number in range(pieces):
-        offer = Offer(Route(EventKind("widgets", "update", "default"), (ann,)), b'{"n":%d}' % number, "pam")
+        offer = RoutedEvent(Route(EventKind("widgets", "update", "default"), (ann,)), b'{"n":%d}' % number, "pam")
         await events.publish(plain.home, [offer, offer], version=0, limits=PublishLimits(id_window_ms=1, ids_max=1))
     plain.home.shift_ms += 10
 

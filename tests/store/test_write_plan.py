@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from doubledecker.model.event import EventKind
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.routing import Registry
-from doubledecker.store.events import Offer, write_plan
+from doubledecker.store.events import RoutedEvent, write_plan
 from doubledecker.store.nodes import Nodes
 from doubledecker.store.partitions import Partition
 
@@ -28,7 +28,7 @@ KINDS = st.builds(
 def planned(kinds: list[EventKind], publisher: str = "ann") -> dict:
     registry = Registry()
     registry.put_queues(QUEUES)
-    return write_plan(PARTITION, [Offer(registry.route(kind), b"{}", publisher) for kind in kinds])
+    return write_plan(PARTITION, [RoutedEvent(registry.route(kind), b"{}", publisher) for kind in kinds])
 
 
 def matches(queue: str, kind: EventKind) -> bool:

@@ -19,7 +19,7 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.model.event import EventKind
 from doubledecker.store import events, jobs, registry
 from doubledecker.store.embedded import EmbeddedServer
-from doubledecker.store.events import Offer, PublishLimits
+from doubledecker.store.events import PublishLimits, RoutedEvent
 from doubledecker.store.partitions import Partition, Partitions
 
 EVENT = b'{"topic":"orders","type":"paid","t":1794830026000,"data":"of an old process","id":"of-an-old-process"}'
@@ -48,7 +48,7 @@ async def record(data: Path) -> dict[str, object]:
         return await run(self, script, *rest, **values)
 
     Partition.run = recorded
-    offer = Offer(live.snapshot.route(kind), EVENT, owner)
+    offer = RoutedEvent(live.snapshot.route(kind), EVENT, owner)
     await events.publish(partitions.home, [offer], version=live.snapshot.version, limits=PublishLimits())
     await jobs.take(partitions.home, {"retry": slots[:2], "main": slots[:8]}, process="old")
     await registry.refresh(partitions.home, live.snapshot)

@@ -32,7 +32,7 @@ from doubledecker.errors import (
 from doubledecker.model.event import EventKind
 from doubledecker.model.reserved import is_reserved
 from doubledecker.store import events, write_offsets
-from doubledecker.store.events import Accepted, Offer, PublishReply
+from doubledecker.store.events import Accepted, PublishReply, RoutedEvent
 from doubledecker.store.partitions import Partition
 from doubledecker.store.write_offsets import Fence, RowRefusal, WriteOffset
 
@@ -166,15 +166,15 @@ class ExactlyOnceWriter:
         call = self._gather(some, owners)
         if self._pacer is not None:
             # To fail would not do: the Spark task would only begin anew.
-            await self._pacer.wait(self._publisher, len(call.group.offers))
+            await self._pacer.wait(self._publisher, len(call.group.routed))
         last, digest = self._rows + call.rows, call.digest.hexdigest()
         fence = Fence(self._task, self._batch, self._rows, last, digest, call.barred, call.numbers)
         reply = await events.publish(
             self._partition,
-            call.group.offers,
+            call.group.routed,
             version=version,
             limits=await self._headroom.admit(self._partition),
-            channels=self._notifier.channels(call.group.offers),
+            channels=self._notifier.channels(call.group.routed),
             fence=fence,
         )
         match reply.outcome:
@@ -196,7 +196,7 @@ class ExactlyOnceWriter:
             if owners[row.kind.topic] != publisher:
                 owner = owners[row.kind.topic]
                 call.bar(row, RowRefusal("topic", row.kind.topic, owner), number=self._rows + call.rows)
-            elif call.group.take(Offer(snapshot.route(row.kind, publisher), row.message, publisher, row.id)):
+            elif call.group.take(RoutedEvent(snapshot.route(row.kind, publisher), row.message, publisher, row.id)):
                 call.indexes.append(row.index)
                 call.numbers.append(self._rows + call.rows)
             else:
@@ -214,8 +214,8 @@ class ExactlyOnceWriter:
         self._digest = call.digest
         self.tally.published += call.rows - len(call.refused)
         self.tally.refused |= call.refused
-        self._registry.note_skipped(call.group.offers, reply)
-        self._notifier.add(call.group.offers, reply)
+        self._registry.note_skipped(call.group.routed, reply)
+        self._notifier.add(call.group.routed, reply)
         await self._headroom.tidy(self._partition, reply.journal_bytes)
 
 

@@ -19,7 +19,7 @@ from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import repeatable_event_id
 from doubledecker.store import events, notices
-from doubledecker.store.events import Accepted, Offer, PublishLimits
+from doubledecker.store.events import Accepted, PublishLimits, RoutedEvent
 from doubledecker.store.notices import PendingNotice
 from doubledecker.store.partitions import Partition, Partitions
 
@@ -76,8 +76,10 @@ class NoticeWriter:
             await self._registry.learn({event.kind for _, event in made})
             snapshot = self._registry.snapshot
             version = snapshot.version
-            offers = [Offer(snapshot.route(event.kind, whose), encode(event), whose, event.id) for whose, event in made]
-            reply = await events.publish(target, offers, version=version, limits=limits)
+            routed = [
+                RoutedEvent(snapshot.route(event.kind, whose), encode(event), whose, event.id) for whose, event in made
+            ]
+            reply = await events.publish(target, routed, version=version, limits=limits)
             if reply.outcome is not Accepted.STALE:
                 return
             await self._registry.refresh()

@@ -14,7 +14,7 @@ from enum import Enum
 from doubledecker import log
 from doubledecker.errors import BusAway
 from doubledecker.store import channels, counters
-from doubledecker.store.events import Offer, PublishReply
+from doubledecker.store.events import PublishReply, RoutedEvent
 from doubledecker.store.partitions import Partition
 
 # Events in one call, and copies that listeners get: beyond these it holds the server for more than two milliseconds.
@@ -53,25 +53,25 @@ class Notifier:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
-    def channels(self, offers: Sequence[Offer]) -> list[str]:
+    def channels(self, routed: Sequence[RoutedEvent]) -> list[str]:
         """The channels that the publish script is to look at for listeners; none when that does not matter."""
         if self._notify is not Notify.HEARD or self._partition.is_clustered:
             return []
-        return [route.kind.routing_key for route in {offer.route for offer in offers}]
+        return [route.kind.routing_key for route in {routed_event.route for routed_event in routed}]
 
-    def add(self, offers: Sequence[Offer], reply: PublishReply) -> None:
+    def add(self, routed: Sequence[RoutedEvent], reply: PublishReply) -> None:
         """Take the events of a publish call that was carried out, but repeats and those that a full queue refused."""
         is_heard = reply.is_heard or self._partition.is_clustered or self._notify is Notify.ALWAYS
         if not is_heard or self._notify is Notify.NEVER:
             return
-        for i, offer in enumerate(offers):
+        for i, routed_event in enumerate(routed):
             if i in reply.repeats or i in reply.refused:
                 continue
-            if self._bytes + len(offer.message) > WAITING_BYTES_MAX:
+            if self._bytes + len(routed_event.message) > WAITING_BYTES_MAX:
                 self._missed += 1
                 continue
-            self._bytes += len(offer.message)
-            self._waiting.append((offer.route.kind.routing_key, offer.message))
+            self._bytes += len(routed_event.message)
+            self._waiting.append((routed_event.route.kind.routing_key, routed_event.message))
         self._is_idle.clear()
         self._has_work.set()
 

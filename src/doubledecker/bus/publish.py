@@ -41,7 +41,7 @@ from doubledecker.model.event import Draft, EventKind
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.routing import Registry
 from doubledecker.store import deferred_copies, events
-from doubledecker.store.events import Accepted, Offer
+from doubledecker.store.events import Accepted, RoutedEvent
 from doubledecker.store.partitions import Partition, Partitions
 
 # The registry would have to change this often within one commit; then something else is wrong.
@@ -198,7 +198,7 @@ class _Unit:
 class Group:
     """What one call carries: events, and how far each unit gets with it."""
 
-    offers: list[Offer] = field(default_factory=list)
+    routed: list[RoutedEvent] = field(default_factory=list)
     parts: list[tuple[_Unit, int]] = field(default_factory=list)
     wholes: list[tuple[int, int]] = field(default_factory=list)
     writes: int = 0
@@ -221,25 +221,25 @@ class Group:
         self.share(1)
         self.cost_max = math.inf
 
-    def take(self, offer: Offer) -> bool:
-        """Take the offer along if there is room for it; for one there always is."""
-        queued = self._queued(offer) if offer.route.queues else 0
-        places = 1 + queued + (0 if offer.is_wide else len(offer.route.receivers))
-        writes, size = self.writes + places, self.size + len(offer.message) * places
+    def take(self, routed_event: RoutedEvent) -> bool:
+        """Take the event along if there is room for it; for one there always is."""
+        queued = self._queued(routed_event) if routed_event.route.queues else 0
+        places = 1 + queued + (0 if routed_event.is_wide else len(routed_event.route.receivers))
+        writes, size = self.writes + places, self.size + len(routed_event.message) * places
         cost = self.cost + places + (_QUEUE_COST - 1) * queued
-        if self.offers and (writes > self.writes_max or size > self.size_max or cost > self.cost_max):
+        if self.routed and (writes > self.writes_max or size > self.size_max or cost > self.cost_max):
             return False
-        self.offers.append(offer)
+        self.routed.append(routed_event)
         self.writes, self.size, self.cost = writes, size, cost
         return True
 
-    def _queued(self, offer: Offer) -> int:
-        if offer.is_wide:
-            return deferred_copies.refusing_copies(offer.route.queues, offer.publisher)
-        key = id(offer.route.queues), offer.publisher
+    def _queued(self, routed_event: RoutedEvent) -> int:
+        if routed_event.is_wide:
+            return deferred_copies.refusing_copies(routed_event.route.queues, routed_event.publisher)
+        key = id(routed_event.route.queues), routed_event.publisher
         count = self.prompt.get(key)
         if count is None:
-            count = self.prompt[key] = deferred_copies.prompt_copies(offer.route.queues, offer.publisher)
+            count = self.prompt[key] = deferred_copies.prompt_copies(routed_event.route.queues, routed_event.publisher)
         return count
 
 
@@ -247,7 +247,7 @@ def check_whole(publisher: str, drafts: Sequence[Draft], snapshot: Registry) -> 
     """Raise TooLarge unless one call can write all of these."""
     group = Group()
     for draft in drafts:
-        if not group.take(_offer(publisher, draft, snapshot)):
+        if not group.take(_routed(publisher, draft, snapshot)):
             raise TooLarge(_TOO_LARGE)
 
 
@@ -297,15 +297,15 @@ class Committer:
                 # That of the routes, read before anything is waited for: others refresh the registry too.
                 version = self._registry.snapshot.version
                 group = self._gather()
-                if not group.offers:
+                if not group.routed:
                     return self._settle(group)
                 reply = await events.publish(
                     self._partition,
-                    group.offers,
+                    group.routed,
                     version=version,
                     limits=await self._headroom.admit(self._partition),
                     wholes=group.wholes,
-                    channels=self._notifier.channels(group.offers),
+                    channels=self._notifier.channels(group.routed),
                 )
                 if reply.outcome is not Accepted.STALE:
                     break
@@ -319,8 +319,8 @@ class Committer:
             return self._fail(group, error)
         _note_refused(group, reply.refused)
         self._settle(group)
-        self._registry.note_skipped(group.offers, reply)
-        self._notifier.add(group.offers, reply)
+        self._registry.note_skipped(group.routed, reply)
+        self._notifier.add(group.routed, reply)
         # The events are written. If Redis is away now, the next call fails, and its callers get the error.
         with contextlib.suppress(BusAway):
             await self._headroom.tidy(self._partition, reply.journal_bytes)
@@ -359,18 +359,18 @@ class Committer:
         if unit.is_whole and not group.parts:
             # It fits no share, perhaps; where it comes first it has all the room there is.
             group.share_all()
-        before = replace(group, offers=list(group.offers)) if unit.is_whole else group
+        before = replace(group, routed=list(group.routed)) if unit.is_whole else group
         upto = unit.written
         for draft in islice(unit.drafts, unit.written, None):
-            if not group.take(_offer(unit.publisher, draft, self._registry.snapshot)):
+            if not group.take(_routed(unit.publisher, draft, self._registry.snapshot)):
                 break
             upto += 1
         is_complete = upto == len(unit.drafts)
         if unit.is_whole and not is_complete:
-            group.offers, group.writes, group.size, group.cost = before.offers, before.writes, before.size, before.cost
+            group.routed, group.writes, group.size, group.cost = before.routed, before.writes, before.size, before.cost
             return False
         if unit.is_whole:
-            group.wholes.append((len(before.offers), len(group.offers) - 1))
+            group.wholes.append((len(before.routed), len(group.routed) - 1))
         if is_complete or upto > unit.written:
             group.parts.append((unit, upto))
         return is_complete
@@ -396,9 +396,9 @@ class Committer:
         self._lines = {publisher: self._lines[publisher] for publisher in (*others, first) if self._lines[publisher]}
 
 
-def _offer(publisher: str, draft: Draft, snapshot: Registry) -> Offer:
+def _routed(publisher: str, draft: Draft, snapshot: Registry) -> RoutedEvent:
     id_ = draft.id if draft.is_id_given else ""
-    return Offer(snapshot.route(draft.kind, publisher), draft.message, publisher, id_)
+    return RoutedEvent(snapshot.route(draft.kind, publisher), draft.message, publisher, id_)
 
 
 def _note_refused(group: Group, refused: Mapping[int, str]) -> None:

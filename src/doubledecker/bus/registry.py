@@ -31,7 +31,7 @@ from doubledecker.model.schema import Count, Shape
 from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.model.token import ROOT_NAME, Caller, Token, TokenName
 from doubledecker.store import backlogs, batches, bulk, receivers, registry, subscribers
-from doubledecker.store.events import Offer, PublishReply
+from doubledecker.store.events import PublishReply, RoutedEvent
 from doubledecker.store.partitions import Partition, Partitions
 
 FOLLOW_S = 0.5
@@ -124,10 +124,10 @@ class LiveRegistry:
             await self._searcher.run(search)
             self.snapshot.take(search)
 
-    def note_skipped(self, offers: Sequence[Offer], reply: PublishReply) -> None:
+    def note_skipped(self, routed: Sequence[RoutedEvent], reply: PublishReply) -> None:
         """Count the queues that written events did not enter; what follows the registry writes the counts."""
         if self.snapshot.is_skipping:
-            self.skips.note(offers, reply)
+            self.skips.note(routed, reply)
 
     def close(self) -> None:
         """End what runs beside the event loop."""

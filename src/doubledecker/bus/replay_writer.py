@@ -27,7 +27,7 @@ from doubledecker.model.replay import Replay
 from doubledecker.model.routing import Registry, Route
 from doubledecker.model.uid import repeatable_event_id
 from doubledecker.store import events, pipeline_jobs, write_offsets
-from doubledecker.store.events import Accepted, Offer, PublishReply
+from doubledecker.store.events import Accepted, PublishReply, RoutedEvent
 from doubledecker.store.partitions import Partition
 from doubledecker.store.write_offsets import Fence, WriteOffset
 
@@ -62,11 +62,11 @@ class PastEvent(NamedTuple):
 class ReplayTarget(Protocol):
     """To whom past events are sent."""
 
-    def offer(self, event: AcceptedEvent, snapshot: Registry) -> Offer:
+    def routed_event(self, event: AcceptedEvent, snapshot: Registry) -> RoutedEvent:
         """What is written for an event; raises NotFound when the target is gone."""
 
-    async def write(self, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
-        """Write offers and fence in one atom, or nothing at all."""
+    async def write(self, routed: Sequence[RoutedEvent], *, version: int, fence: Fence) -> PublishReply:
+        """Write events and fence in one atom, or nothing at all."""
 
 
 @dataclass(frozen=True)
@@ -77,22 +77,22 @@ class ReceiverTarget:
     replay: Replay
     id: str
 
-    def offer(self, event: AcceptedEvent, snapshot: Registry) -> Offer:
+    def routed_event(self, event: AcceptedEvent, snapshot: Registry) -> RoutedEvent:
         message = encode(structs.replace(event, replay=self.id))
         if self.replay.target == "subscriber":
             subscriber = snapshot.subscribers.get(self.replay.name)
             if subscriber is None:
                 raise NotFound(f"there is no subscriber {self.replay.name!r} any more")
-            return Offer(Route(event.kind, (subscriber,)), message, "")
+            return RoutedEvent(Route(event.kind, (subscriber,)), message, "")
         queue = snapshot.queues.get(self.replay.name)
         if queue is None:
             raise NotFound(f"there is no queue {self.replay.name!r} any more")
         # A replay goes on only while there is room; so that it drops nothing, it does not ask for the bound here.
         unbounded = structs.replace(queue, overflow="refuse")
-        return Offer(Route(event.kind, (), (unbounded,)), message, "")
+        return RoutedEvent(Route(event.kind, (), (unbounded,)), message, "")
 
-    async def write(self, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
-        return await events.resend(self.partition, offers, version=version, fence=fence)
+    async def write(self, routed: Sequence[RoutedEvent], *, version: int, fence: Fence) -> PublishReply:
+        return await events.resend(self.partition, routed, version=version, fence=fence)
 
 
 @dataclass(frozen=True)
@@ -105,22 +105,22 @@ class TopicTarget:
     headroom: Headroom
     notifier: Notifier
 
-    def offer(self, event: AcceptedEvent, snapshot: Registry) -> Offer:
+    def routed_event(self, event: AcceptedEvent, snapshot: Registry) -> RoutedEvent:
         publisher = self.replay.publisher
         if publisher not in snapshot.tokens:
             raise NotFound(f"the client {publisher!r}, whose topic it was, is gone")
         id_ = repeatable_event_id(self.id, event.id)
         new = structs.replace(event, topic=self.replay.name, id=id_, replay=self.id, replay_of=event.id)
-        return Offer(snapshot.route(new.kind, publisher), encode(new), publisher)
+        return RoutedEvent(snapshot.route(new.kind, publisher), encode(new), publisher)
 
-    async def write(self, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
+    async def write(self, routed: Sequence[RoutedEvent], *, version: int, fence: Fence) -> PublishReply:
         limits = await self.headroom.admit(self.partition)
-        channels = self.notifier.channels(offers)
+        channels = self.notifier.channels(routed)
         reply = await events.publish(
-            self.partition, offers, version=version, limits=limits, channels=channels, fence=fence
+            self.partition, routed, version=version, limits=limits, channels=channels, fence=fence
         )
         if reply.outcome is Accepted.OK:
-            self.notifier.add(offers, reply)
+            self.notifier.add(routed, reply)
             await self.headroom.tidy(self.partition, reply.journal_bytes)
         return reply
 
@@ -180,15 +180,15 @@ class Sender:
         # That of the routes: another sender of the task may refresh the registry while this one waits.
         version = self._registry.snapshot.version
         group = self._gather()
-        count = len(group.offers)
+        count = len(group.routed)
         wait_ms = await pipeline_jobs.keep_turn(self._home, self._id, count=count, rate=self._rate)
         await asyncio.sleep(wait_ms / 1000)
         rank = str(self._waiting[count - 1].rank)
         fence = Fence(self._task, 0, reached.rows, reached.rows + count, rank)
-        reply = await self._target.write(group.offers, version=version, fence=fence)
+        reply = await self._target.write(group.routed, version=version, fence=fence)
         match reply.outcome:
             case Accepted.OK:
-                self._registry.note_skipped(group.offers, reply)
+                self._registry.note_skipped(group.routed, reply)
                 for _ in range(count):
                     self._waiting.popleft()
                 self.sent += count
@@ -205,6 +205,6 @@ class Sender:
         group = Group()
         most = max(1, min(_CALL_MAX, self._rate // _CALLS_PER_S))
         for past in islice(self._waiting, most):
-            if not group.take(self._target.offer(past.event, self._registry.snapshot)):
+            if not group.take(self._target.routed_event(past.event, self._registry.snapshot)):
                 break
         return group

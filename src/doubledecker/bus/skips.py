@@ -12,7 +12,7 @@ from itertools import islice
 from doubledecker import log
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store import queues
-from doubledecker.store.events import Offer, PublishReply
+from doubledecker.store.events import PublishReply, RoutedEvent
 from doubledecker.store.partitions import Partition
 
 # Queues counted by one call: less than a millisecond of the server's time.
@@ -32,9 +32,9 @@ class Skips:
         self._counts: dict[int, tuple[tuple[RegisteredQueue, ...], int]] = {}
         self._logged: set[str] = set()
 
-    def note(self, offers: Sequence[Offer], reply: PublishReply) -> None:
-        for at, offer in enumerate(offers):
-            skipped = offer.route.skipped
+    def note(self, routed: Sequence[RoutedEvent], reply: PublishReply) -> None:
+        for at, routed_event in enumerate(routed):
+            skipped = routed_event.route.skipped
             if skipped and at not in reply.repeats and at not in reply.refused:
                 _, count = self._counts.get(id(skipped), (skipped, 0))
                 self._counts[id(skipped)] = skipped, count + 1

@@ -44,7 +44,7 @@ BYTES_MAX = 1_048_576
 _Bounded = tuple[int, str, list[int], list[int]]
 
 
-class Offer(msgspec.Struct, frozen=True, gc=False):
+class RoutedEvent(msgspec.Struct, frozen=True, gc=False):
     """One event as the publish call takes it, with its id if the publisher gave it one.
 
     A struct, because there is one for every event.
@@ -103,7 +103,7 @@ class PublishLimits:
 
 async def publish(
     partition: Partition,
-    offers: Sequence[Offer],
+    routed: Sequence[RoutedEvent],
     *,
     version: int,
     limits: PublishLimits,
@@ -118,20 +118,20 @@ async def publish(
     }
     if fence is not None:
         rest["fence"] = fence.packed
-    messages = [offer.message for offer in offers]
+    messages = [routed_event.message for routed_event in routed]
     behind = frozenset[str]()
     while True:
-        plan = {**write_plan(partition, offers, behind), **rest}
+        plan = {**write_plan(partition, routed, behind), **rest}
         reply = await _call(partition, messages, plan, version, limits)
         if reply.outcome is not Accepted.BEHIND:
             return reply
         behind |= reply.behind
 
 
-async def resend(partition: Partition, offers: Sequence[Offer], *, version: int, fence: Fence) -> PublishReply:
-    """Put past events into the batches and queues that the offers name, and nowhere else; they were accepted before."""
-    plan = {**write_plan(partition, offers), **_PAST, "fence": fence.packed}
-    return await _call(partition, [offer.message for offer in offers], plan, version, PublishLimits())
+async def resend(partition: Partition, routed: Sequence[RoutedEvent], *, version: int, fence: Fence) -> PublishReply:
+    """Put past events into the batches and queues of their routes, and nowhere else; they were accepted before."""
+    plan = {**write_plan(partition, routed), **_PAST, "fence": fence.packed}
+    return await _call(partition, [routed_event.message for routed_event in routed], plan, version, PublishLimits())
 
 
 async def send_again(partition: Partition, offers: Sequence[Offer], *, version: int) -> PublishReply:
@@ -150,17 +150,17 @@ async def fan_out(
     named = [snapshot.queues.get(name[1:]) for name in share.names if name.startswith("@")]
     queues = tuple(each for each in named if each and each.since <= parcel.version)
     routes = {tenant: Route(EventKind("", "", tenant), receivers, queues) for tenant, _ in share.events}
-    offers = [
-        Offer(routes[tenant], parcel.messages[i], parcel.publisher)
+    routed = [
+        RoutedEvent(routes[tenant], parcel.messages[i], parcel.publisher)
         for tenant, i in share.events
         if i in parcel.messages
     ]
     plan: dict[str, Packable] = {
         **_NOTHING,
-        **plan_part(partition, offers),
+        **plan_part(partition, routed),
         "fanout": [parcel.line, parcel.fid, parcel.at, -1 if share.at is None else share.at],
     }
-    return await _call(partition, [offer.message for offer in offers], plan, snapshot.version, limits)
+    return await _call(partition, [routed_event.message for routed_event in routed], plan, snapshot.version, limits)
 
 
 async def adopt(partition: Partition, fid: str, *, publisher: str, version: int) -> PublishReply:
@@ -254,68 +254,71 @@ async def _call(
     )
 
 
-def write_plan(partition: Partition, offers: Sequence[Offer], behind: Container[str] = ()) -> dict[str, Packable]:
+def write_plan(partition: Partition, routed: Sequence[RoutedEvent], behind: Container[str] = ()) -> dict[str, Packable]:
     """What becomes of these events in a partition, for the script; copies for the lines `behind` are made later."""
     routes: dict[Route, list[int]] = defaultdict(list)
     wide: dict[Route, list[int]] = defaultdict(list)
     ids: list[Packable] = []
-    for i, offer in enumerate(offers, 1):
-        if offer.id:
-            ids.append([i, offer.publisher, offer.id])
-        (wide if offer.route.copies > 1 and offer.is_wide else routes)[offer.route].append(i)
+    for i, routed_event in enumerate(routed, 1):
+        if routed_event.id:
+            ids.append([i, routed_event.publisher, routed_event.id])
+        (wide if routed_event.route.copies > 1 and routed_event.is_wide else routes)[routed_event.route].append(i)
     topics: dict[str, list[int]] = defaultdict(list)
     for route, at in chain(routes.items(), wide.items()):
         topics[route.kind.topic] += at
-    publishers = _publishers(offers)
-    division = _divide(routes, wide, offers, behind)
+    publishers = _publishers(routed)
+    division = _divide(routes, wide, routed, behind)
     return {
         "publishers": _parts(publishers),
         "topics": _parts(topics),
         "ids": ids,
         "given": list(publishers) if ids else [],
-        **_batched(partition, routes, offers),
-        **_queued(division.prompt, [offer.publisher for offer in offers]),
-        "later": [_left(line, feeds, len(offers)) for line, feeds in division.later.items()],
+        **_batched(partition, routes, routed),
+        **_queued(division.prompt, [routed_event.publisher for routed_event in routed]),
+        "later": [_left(line, feeds, len(routed)) for line, feeds in division.later.items()],
         "prompt": list(division.lines),
     }
 
 
-def plan_part(partition: Partition, offers: Sequence[Offer]) -> dict[str, Packable]:
+def plan_part(partition: Partition, routed: Sequence[RoutedEvent]) -> dict[str, Packable]:
     """Events, accepted before, for some of their receivers: each for the same ones.
 
     Nothing refuses them any more, but a full queue that could not have refused one does not take it.
     """
     routes: dict[Route, list[int]] = defaultdict(list)
-    for i, offer in enumerate(offers, 1):
-        routes[offer.route].append(i)
-    parts = chain.from_iterable(_by_publisher(routes, offers).values())
-    queued = _queued(list(parts), [offer.publisher for offer in offers])
+    for i, routed_event in enumerate(routed, 1):
+        routes[routed_event.route].append(i)
+    parts = chain.from_iterable(_by_publisher(routes, routed).values())
+    queued = _queued(list(parts), [routed_event.publisher for routed_event in routed])
     bounded: list[Packable] = [
         [i, tenant, [], skipping] for i, tenant, _, skipping in cast("list[_Bounded]", queued["bounded"])
     ]
-    return {**_batched(partition, routes, offers), **queued, "bounded": bounded}
+    return {**_batched(partition, routes, routed), **queued, "bounded": bounded}
 
 
 def _divide(
-    routes: Mapping[Route, list[int]], wide: Mapping[Route, list[int]], offers: Sequence[Offer], behind: Container[str]
+    routes: Mapping[Route, list[int]],
+    wide: Mapping[Route, list[int]],
+    routed: Sequence[RoutedEvent],
+    behind: Container[str],
 ) -> Division:
     if not wide and not any(route.queues for route in routes):
         return Division()
-    division = divide(_by_publisher(routes, offers), _by_publisher(wide, offers), behind)
+    division = divide(_by_publisher(routes, routed), _by_publisher(wide, routed), behind)
     for route, at in wide.items():
         if route.receivers:
             feed = Copies([receiver.token for receiver in route.receivers], [route.kind.tenant], [at])
-            division.later.setdefault(batches_line(offers[at[0] - 1].publisher), []).append(feed)
+            division.later.setdefault(batches_line(routed[at[0] - 1].publisher), []).append(feed)
     return division
 
 
-def _by_publisher(routes: Mapping[Route, list[int]], offers: Sequence[Offer]) -> dict[str, list[Part]]:
+def _by_publisher(routes: Mapping[Route, list[int]], routed: Sequence[RoutedEvent]) -> dict[str, list[Part]]:
     """What goes into queues; a topic has one owner, so all events of a route are one publisher's."""
     # By identity, as kinds with the same queues share them, and a queue's hash would be made of all its fields.
     parts: dict[tuple[str, int], Part] = {}
     for route, at in routes.items():
         if route.queues:
-            key = offers[at[0] - 1].publisher, id(route.queues)
+            key = routed[at[0] - 1].publisher, id(route.queues)
             parts.setdefault(key, (route.queues, []))[1].append((route.kind.tenant, at))
     found: dict[str, list[Part]] = defaultdict(list)
     for (publisher, _), part in parts.items():
@@ -329,11 +332,11 @@ def _left(line: str, feeds: Sequence[Copies], count: int) -> Packable:
     return [line, uid(), fanouts.encode(feeds), numbers if len(numbers) < count else []]
 
 
-def _publishers(offers: Sequence[Offer]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {offer.publisher: [] for offer in offers}
+def _publishers(routed: Sequence[RoutedEvent]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {routed_event.publisher: [] for routed_event in routed}
     if len(found) > 1:
-        for i, offer in enumerate(offers, 1):
-            found[offer.publisher].append(i)
+        for i, routed_event in enumerate(routed, 1):
+            found[routed_event.publisher].append(i)
     return found
 
 
@@ -342,7 +345,9 @@ def _parts(named: Mapping[str, list[int]]) -> list[Packable]:
     return [[name, sorted(at)] for name, at in named.items()] if len(named) > 1 else [[name] for name in named]
 
 
-def _batched(partition: Partition, routes: Mapping[Route, list[int]], offers: Sequence[Offer]) -> dict[str, Packable]:
+def _batched(
+    partition: Partition, routes: Mapping[Route, list[int]], routed: Sequence[RoutedEvent]
+) -> dict[str, Packable]:
     """What goes into the batches of receivers, and ids enough for those that it opens."""
     found: dict[tuple[Subscriber, ...], list[int]] = defaultdict(list)
     for route, at in routes.items():
@@ -351,7 +356,7 @@ def _batched(partition: Partition, routes: Mapping[Route, list[int]], offers: Se
     if not found:
         return {"lanes": [], "uids": ""}
     lanes = _lanes(found)
-    sizes = [len(offer.message) for offer in offers]
+    sizes = [len(routed_event.message) for routed_event in routed]
     batches = sum(_batches_max(to, len(at), sum(sizes[i - 1] for i in at)) for at, to in lanes)
     return {"lanes": [[at, [_receiver(partition, each) for each in to]] for at, to in lanes], "uids": uids(batches)}
 
