@@ -134,11 +134,11 @@ async def resend(partition: Partition, routed: Sequence[RoutedEvent], *, version
     return await _call(partition, [routed_event.message for routed_event in routed], plan, version, PublishLimits())
 
 
-async def send_again(partition: Partition, offers: Sequence[Offer], *, version: int) -> PublishReply:
-    """The same for a request: an offer with an id that was sent before is a repeat, as when it is published."""
-    whole = write_plan.plan(partition, offers)
+async def send_again(partition: Partition, routed: Sequence[RoutedEvent], *, version: int) -> PublishReply:
+    """The same for a request: an event with an id that was sent before is a repeat, as when it is published."""
+    whole = write_plan(partition, routed)
     plan = {**whole, **_PAST, "ids": whole["ids"], "given": whole["given"]}
-    return await _call(partition, [offer.message for offer in offers], plan, version, PublishLimits())
+    return await _call(partition, [event.message for event in routed], plan, version, PublishLimits())
 
 
 async def fan_out(

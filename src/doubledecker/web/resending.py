@@ -20,10 +20,9 @@ from doubledecker.model.routing import Registry, Route
 from doubledecker.model.schema import Shape, matching
 from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.store import attempts, events, journal, pipeline_jobs
-from doubledecker.store.events import Accepted
+from doubledecker.store.events import Accepted, RoutedEvent
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.pipeline_jobs import ERASURES
-from doubledecker.store.write_plan import Offer
 from doubledecker.web import body as bodies
 from doubledecker.web import publishing, shapes
 from doubledecker.web.attempt_log import AttemptLog
@@ -214,8 +213,8 @@ class ResendRoutes:
         for partition, part in by_partition.items():
             for _ in range(_TRIES_MAX):
                 snapshot = self._registry.snapshot
-                offers = [_offer(event, chosen, snapshot, publisher=caller.id or ROOT_NAME, key=key) for event in part]
-                reply = await events.send_again(partition, offers, version=snapshot.version)
+                routed = [_routed(event, chosen, snapshot, publisher=caller.id or ROOT_NAME, key=key) for event in part]
+                reply = await events.send_again(partition, routed, version=snapshot.version)
                 if reply.outcome is not Accepted.STALE:
                     break
                 await self._registry.refresh()
@@ -230,11 +229,13 @@ def _span(attempt: ListedAttempt) -> tuple[int, int]:
     return max(0, begin - _BEFORE_MS), attempt.at + _BEFORE_MS
 
 
-def _offer(event: AcceptedEvent, chosen: ChosenReceiver, snapshot: Registry, *, publisher: str, key: str) -> Offer:
+def _routed(
+    event: AcceptedEvent, chosen: ChosenReceiver, snapshot: Registry, *, publisher: str, key: str
+) -> RoutedEvent:
     # No event's own id has spaces.
     once = f"{RESENT} {chosen.token} {event.id} {key}" if key else ""
     message = encode(structs.replace(event, replay=RESENT))
-    return Offer(_route(event, chosen, snapshot), message, publisher, once)
+    return RoutedEvent(_route(event, chosen, snapshot), message, publisher, once)
 
 
 def _route(event: AcceptedEvent, chosen: ChosenReceiver, snapshot: Registry) -> Route:
