@@ -83,7 +83,6 @@ TIMED = (
     "queue:pending:{queue}",
     "queue:scheduled:{queue}",
     "queue:wake:{queue}",
-    "queue:dead:index:{queue}",
     "permits:@{queue}",
     "permits:settled:{token}",
     "permits:settled:@{queue}",
@@ -308,10 +307,20 @@ async def use_queues(bus: TestBus, secret: str) -> None:
         for tenant, messages in in_hand.items()
     }
     await send(bus, "POST", "/nack", {"messages": named["dead"]})
+    await redrive(bus)
     await send(bus, "POST", "/ack", {"messages": [pulled["idle"], *named["idle"]]})
     await use_permits(bus, RegisteredQueue("tasks", "", (), callback="http://127.0.0.1:9/").receiver.token)
     # More than the head of a line holds.
     await bus.publish(secret, [an_event(n, "jobs", tenant="served") for n in range(20)])
+
+
+async def redrive(bus: TestBus) -> None:
+    """A job of which a first letter is done, in each partition, and which is yet to go on."""
+    asked = await send(bus, "POST", "/dead/redrive", {"rate_per_s": 0.01, "topic": "none"})
+    for partition in bus.partitions.all:
+        letter = a_letter(7, id=f"{partition.index}-7")
+        await dead_letters.add(partition, "lazy-01234567", [letter])
+        await dead_letters.purge(partition, "lazy-01234567", [letter.id], job=asked["id"])
 
 
 async def version_of(partition: Partition) -> int:

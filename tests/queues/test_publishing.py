@@ -16,10 +16,9 @@ from doubledecker.errors import Conflict, Forbidden, QueueFull
 from doubledecker.model.event import AcceptedEvent, draft
 from doubledecker.model.queue import FacetRule
 from doubledecker.model.token import Caller
-from doubledecker.store import events, facets, queues
+from doubledecker.store import dead_letters, events, facets, queues
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.scripts import load
 from harness import a_bus, basic, save_queues
 from queues.pulling import ROOT, a_queue, an_offer, drain, held, push, quiet_rings
 
@@ -249,7 +248,7 @@ class TestFences:
         rings = quiet_rings(plain)
         [first] = (await rings.pull(queue, most=1)).messages
         await rings.nack(queue, held([first]))
-        await plain.home.run(load("queue_redrive"), queue="work", charge="time", ids=[first.id])
+        await dead_letters.revive(plain.home, queue, [first.id])
         [second] = (await rings.pull(queue, most=1)).messages
 
         assert second.id == first.id

@@ -23,7 +23,7 @@ KEYWORDS = frozenset(
 GLOBALS = frozenset(
     (
         *("redis", "cjson", "cmsgpack", "struct", "table", "string", "math"),
-        *("type", "tonumber", "tostring", "ipairs", "pairs", "unpack"),
+        *("type", "tonumber", "tostring", "ipairs", "pairs", "unpack", "pcall"),
     )
 )
 # These are one atom each, and longer than any other (STYLE.md).

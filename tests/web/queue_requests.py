@@ -26,7 +26,7 @@ def _posted(what: str, good: object, bad: object) -> list[Request]:
     ]
 
 
-_QUEUE, _FACET, _DEAD = "/queues/{name}", "/queues/{name}/facets/{tenant}", "/queues/{name}/dead/{id}"
+_QUEUE, _FACET = "/queues/{name}", "/queues/{name}/facets/{tenant}"
 
 REQUESTS: list[Request] = [
     ("client", "PUT", _QUEUE, "jobs", {"pattern": ".*:tasks:made"}, {}, 201),
@@ -57,12 +57,6 @@ REQUESTS: list[Request] = [
     ("client", "PATCH", _FACET, "jobs", {"weight": LARGE}, {}, 413),
     *_denied("PATCH", _FACET, {"weight": 2}),
     *_posted("purge", {"dry_run": True}, {"ids": 1}),
-    ("client", "GET", _DEAD, "jobs", None, {}, 200),
-    *_denied("GET", _DEAD),
-    ("client", "GET", "/queues/{name}/dead", "jobs", None, {}, 200),
-    *_denied("GET", "/queues/{name}/dead"),
-    *_posted("dead/redrive", {"dry_run": True}, {"ids": 1}),
-    *_posted("dead/purge", {}, {"ids": 1}),
     *_denied("DELETE", _QUEUE),
     ("client", "PUT", _QUEUE, "empty", {"pattern": ".*:nothing:.*"}, {}, 201),
     ("client", "DELETE", _QUEUE, "empty", None, {}, 204),

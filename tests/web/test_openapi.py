@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -15,12 +16,14 @@ from conftest import Topology
 from doubledecker.assembly.settings import Settings
 from doubledecker.model.schema import Shape, between
 from doubledecker.model.token import Caller
+from doubledecker.store import dead_letters
 from doubledecker.web import openapi
 from doubledecker.web.openapi import EXAMPLES
 from doubledecker.web.route_table import ApiRoute, Reply, RouteTable
 from doubledecker.web.route_table import json as json_of
-from harness import ROOT_KEY, a_bus, an_event
-from web import queue_requests, receiver_requests
+from harness import ROOT_KEY, TestBus, a_bus, an_event
+from letters import a_letter
+from web import letter_requests, queue_requests, receiver_requests
 from web.asking import Answer, an_app, ask
 
 DOCUMENT = json.loads(an_app(Settings()).document)
@@ -107,6 +110,7 @@ REQUESTS = [
         )
     ),
     *receiver_requests.REQUESTS,
+    *letter_requests.REQUESTS,
     ("root", "GET", "/subscriptions", "", None, {}, 200),
     ("client", "GET", "/subscribers", "", None, {}, 200),
     ("client", "DELETE", "/subscriber/topics/{name}", "mine", None, {}, 204),
@@ -241,6 +245,9 @@ async def test_the_server_takes_every_example_of_a_request(one: Topology):
                     headers = {"Content-Type": kind}
                     target = filled(path, "orders")
                     answer = await ask(bus, method, target, secret, body=body, headers=headers)
+                    # Those of a subscriber and of a queue are alike, and one job runs at a time.
+                    if ("{" in path and "/dead/" in path) or "rate_per_s" in example:
+                        continue
                     # Which events there are nobody can know before.
                     is_taken = answer.status < 300 or (path.endswith("/resend") and answer.status in {404, 409})
                     assert is_taken, (path, example, answer.body)
@@ -334,14 +341,15 @@ async def test_every_answer_is_documented_and_every_documented_answer_is_given(
         async def look(who: str, method: str, path: str, name: str, body: object, headers: dict[str, str]) -> int:
             if "{subscriber}" in path and name == "client":
                 name = next(row["token"] for row in (await ask(bus, "GET", "/api_tokens")).json if row["name"] == name)
-            # Of jobs, whose ids nobody can know before, the last that was asked for is meant.
-            target = filled(
-                path, name, last_ids.get(name, name) if path.startswith(("/replays", "/erasures")) else "0-1"
-            )
+            # Of errands, whose ids nobody can know before, the last that was asked for is meant.
+            id_ = last_ids.get(name, name) if path.startswith(("/replays", "/erasures")) else "0-9"
+            target = filled(path, name, last_ids.get("job", "none") if "/dead/jobs/" in path else id_)
             target += "?event=evt-1" if path == "/attempts" else ""
             answer = await ask(bus, method, target, secrets[who], json=body, headers=headers)
             if answer.status == 202 and path in {"/replays", "/erasures"}:
                 last_ids[path] = answer.json["id"]
+            if answer.status == 202 and "/dead/" in path:
+                last_ids["job"] = answer.json["id"]
             given.add((method, path, str(answer.status)))
             check(method, path, answer)
             return answer.status
@@ -354,6 +362,7 @@ async def test_every_answer_is_documented_and_every_documented_answer_is_given(
         assert await look("root", "POST", "/topics/{name}/give", "given", {"to": given_away}, {}) == 204
         for who, method, path, name, body, headers, status in REQUESTS:
             as_whom = "client" if path == "/metrics" else who
+            await add_letters(bus, who, path)
             assert await look(as_whom, method, path, name, body, headers) == status, (who, method, path, body)
         for (method, path), operation in OPERATIONS.items():
             if operation["security"]:
@@ -383,6 +392,15 @@ async def test_every_answer_is_documented_and_every_documented_answer_is_given(
     # Without a body to be wrong, a 400 is for what is not HTTP.
     bodiless = {(*key, "400") for key, operation in OPERATIONS.items() if "requestBody" not in operation}
     assert missing - bodiless == set()
+
+
+async def add_letters(bus: TestBus, who: str, path: str) -> None:
+    """Before the first request about them: whoever subscribes begins without."""
+    if (who, path) == ("client", "/subscriber/dead"):
+        [token] = [row["token"] for row in (await ask(bus, "GET", "/api_tokens")).json if row["name"] == who]
+        some = [replace(a_letter(n), id=f"0-{n}") for n in range(1, letter_requests.LETTERS + 1)]
+        for receiver in (token, "@jobs"):
+            await dead_letters.add(bus.partitions.home, receiver, some)
 
 
 async def test_an_answer_of_not_ready_is_documented(one: Topology):

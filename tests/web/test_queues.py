@@ -148,9 +148,9 @@ class TestRegistering:
                 ("POST", "/queues/jobs/pull"),
                 ("PATCH", "/queues/jobs/facets/a"),
                 ("POST", "/queues/jobs/purge"),
-                ("GET", "/queues/jobs/dead"),
             ]:
                 await ask(bus, other, method, path, {"pattern": ".*"} if method == "PUT" else {}, status=403)
+            await ask(bus, other, "GET", "/queues/jobs/dead", status=404)
             assert await ask(bus, other, "GET", "/queues") == []
             changed = await ask(bus, ROOT_KEY, "PUT", "/queues/jobs", {"pattern": "b:.*"})
             assert changed["owner"].startswith("mine-")
@@ -405,7 +405,7 @@ class TestWhatItHolds:
     async def test_dead_letters_are_listed_looked_at_redriven_and_purged(self, topology: Topology):
         async with a_bus(topology) as bus:
             secret = await bus.token("consumer")
-            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*", "attempts_max": 1}, status=201)
+            await ask(bus, secret, "PUT", "/queues/jobs", {"pattern": ".*:widgets:.*", "attempts_max": 1}, status=201)
             await bus.publish(secret, [an_event(n, tenant=f"t{n}") for n in range(4)])
             messages = await pull(bus, secret, max=10)
             await ask(bus, secret, "POST", "/queues/jobs/nack", {**named(messages), "why": "no such customer"})
@@ -420,8 +420,9 @@ class TestWhatItHolds:
             assert await ask(bus, secret, "GET", f"/queues/jobs/dead/{letter['id']}") == letter
             [found] = (await ask(bus, secret, "GET", "/queues/jobs/dead?tenant=t2"))["messages"]
             counted = await ask(bus, secret, "POST", "/queues/jobs/dead/redrive", {"tenant": "t2", "dry_run": True})
-            assert counted == {"messages": 1, "dry_run": True}
+            assert counted == {"count": 1, "messages": 1, "dry_run": True}
             assert await ask(bus, secret, "POST", "/queues/jobs/dead/redrive", {"ids": [found["id"]]}) == {
+                "count": 1,
                 "messages": 1,
                 "dry_run": False,
             }

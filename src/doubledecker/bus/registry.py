@@ -30,7 +30,7 @@ from doubledecker.model.routing import Registry
 from doubledecker.model.schema import Count, Shape
 from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.model.token import ROOT_NAME, Caller, Token, TokenName
-from doubledecker.store import backlogs, batches, bulk, receivers, registry, subscribers
+from doubledecker.store import backlogs, batches, bulk, dead_letters, receivers, registry, subscribers
 from doubledecker.store.events import PublishReply, RoutedEvent
 from doubledecker.store.partitions import Partition, Partitions
 
@@ -254,6 +254,7 @@ class LiveRegistry:
             if was_needed is False:
                 # A purge forgets them when it is done; here there is nothing to purge.
                 await batches.forget_gauges(partition, token)
+                await dead_letters.destroy(partition, token)
             if was_needed is not None:
                 return was_needed
             await self.refresh()

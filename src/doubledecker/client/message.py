@@ -10,7 +10,10 @@ from doubledecker.client.errors import BusAway, NotABus, Refused
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
-    """A published event. `id` is the same in every delivery; `t` is its time in milliseconds since 1970."""
+    """A published event. `id` is the same in every delivery; `t` is its time in milliseconds since 1970.
+
+    `redriven` is how often it was brought back from the dead letters: then it is out of order.
+    """
 
     topic: str
     type: str
@@ -21,6 +24,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     tenant: str = "default"
     key: str = ""
     traceparent: str | None = None
+    redriven: int = 0
 
     @property
     def routing_key(self) -> str:

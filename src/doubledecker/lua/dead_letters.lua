@@ -13,18 +13,22 @@
 -- keys letters_by     dead:by:<receiver>:<field>:<value>  zset  ids of those with this value
 -- keys letter_counts  dead:counts:<receiver>:<field>      zset  how many letters have each value
 -- key  letter_bytes   dead:bytes                          zset  receivers by the bytes that their letters take
+-- key  letters_done   dead:done                           hash  how many letters each job has redriven or purged
 -- now
 
 -- The values that letters are found by; a record begins with them.
 local LETTER_FIELDS = {"topic", "tenant", "reason", "status"}
 -- What a letter takes beside its record: 518 bytes of each of 20,000, whose ids have 22 characters.
 local LETTER_EXTRA_BYTES = 520
+-- Records that are read by one command: each may have 70 KiB.
+local LETTERS_READ = 25
 
 local letters_added = {}
 
 -- Keep what is given up for a receiver. Of a letter: `id`, which is new; `topic`, `tenant`; `reason`, a word; `status`, of
 -- the last answer, or 0; `attempts`; `accepted_at`, in milliseconds, or 0; `detail`, a line; `answer_headers`, a header a
--- line; `answer`, the answer's beginning; `batch`; `event`, as it is delivered. All texts are UTF-8.
+-- line; `answer`, the answer's beginning; `batch`; `event`, as it is delivered; `died_at`, if that was before. All texts are
+-- UTF-8.
 local function add_dead_letter(receiver, letter)
   letters_added[receiver] = letters_added[receiver] or {}
   table.insert(letters_added[receiver], letter)
@@ -45,18 +49,21 @@ end
 local function write_dead_letters()
   for receiver, letters in pairs(letters_added) do
     local last = tonumber(redis.call("ZRANGE", letters_index(receiver), -1, -1, "WITHSCORES")[2] or 0)
-    local stamp, records, index, by, bytes = math.max(now * 1000, last + 1), {}, {}, {}, 0
+    local stamp, records, index, by, bytes = last, {}, {}, {}, 0
     for i, it in ipairs(letters) do
+      local died_at = it.died_at or now
+      stamp = math.max(died_at * 1000, stamp + 1)
       local record = {
-        it.topic, it.tenant, it.reason, it.status, it.attempts, it.accepted_at, now, it.detail, it.answer_headers,
+        it.topic, it.tenant, it.reason, it.status, it.attempts, it.accepted_at, died_at, it.detail, it.answer_headers,
         it.answer, it.batch, it.event,
       }
       records[2 * i - 1], records[2 * i] = it.id, cmsgpack.pack(record)
       index[2 * i - 1], index[2 * i] = stamp, it.id
       note_values(by, record, stamp, it.id)
-      bytes, stamp = bytes + #records[2 * i] + LETTER_EXTRA_BYTES, stamp + 1
+      bytes = bytes + #records[2 * i] + LETTER_EXTRA_BYTES
     end
-    if last == 0 then
+    -- What died before and was kept elsewhere is no news.
+    if last == 0 and not letters[1].died_at then
       notice_first_letter(receiver, letters)
     end
     redis.call("HSET", letters_of(receiver), unpack(records))
@@ -72,23 +79,35 @@ local function write_dead_letters()
   letters_added = {}
 end
 
--- Take letters away, of those with these ids the ones that are there; returns them, named as `add_dead_letter` takes them.
-local function take_dead_letters(receiver, ids)
-  local found, seen, gone, by, bytes = {}, {}, {}, {}, 0
-  for i, packed in ipairs(#ids > 0 and redis.call("HMGET", letters_of(receiver), unpack(ids)) or {}) do
-    if packed and not seen[ids[i]] then
-      local v = cmsgpack.unpack(packed)
-      found[#found + 1] = {
-        id = ids[i], topic = v[1], tenant = v[2], reason = v[3], status = v[4], attempts = v[5], accepted_at = v[6],
-        died_at = v[7], detail = v[8], answer_headers = v[9], answer = v[10], batch = v[11], event = v[12],
-      }
-      seen[ids[i]], gone[#gone + 1] = true, ids[i]
-      note_values(by, v, ids[i])
-      bytes = bytes + #packed + LETTER_EXTRA_BYTES
+-- The letter of a record, named as `add_dead_letter` takes it.
+local function read_letter(id, packed)
+  local v = cmsgpack.unpack(packed)
+  return {
+    id = id, topic = v[1], tenant = v[2], reason = v[3], status = v[4], attempts = v[5], accepted_at = v[6],
+    died_at = v[7], detail = v[8], answer_headers = v[9], answer = v[10], batch = v[11], event = v[12],
+  }
+end
+
+-- Take letters away, of those with these ids the ones that are there, until they have had so many bytes; returns them, how
+-- many ids were gone through, and the bytes.
+local function take_dead_letters(receiver, ids, bytes_enough)
+  local found, seen, gone, by, bytes, at = {}, {}, {}, {}, 0, 0
+  while at < #ids and bytes < bytes_enough do
+    local first, last = at + 1, math.min(#ids, at + LETTERS_READ)
+    local page = redis.call("HMGET", letters_of(receiver), unpack(ids, first, last))
+    while at < last and bytes < bytes_enough do
+      at = at + 1
+      local id, packed = ids[at], page[at - first + 1]
+      if packed and not seen[id] then
+        local letter = read_letter(id, packed)
+        found[#found + 1], seen[id], gone[#gone + 1] = letter, true, id
+        note_values(by, {letter.topic, letter.tenant, letter.reason, letter.status}, id)
+        bytes = bytes + #packed + LETTER_EXTRA_BYTES
+      end
     end
   end
   if #gone == 0 then
-    return found
+    return found, at, 0
   end
   redis.call("HDEL", letters_of(receiver), unpack(gone))
   redis.call("ZREM", letters_index(receiver), unpack(gone))
@@ -101,5 +120,18 @@ local function take_dead_letters(receiver, ids)
   end
   redis.call("ZINCRBY", letter_bytes, -bytes, receiver)
   redis.call("ZREMRANGEBYSCORE", letter_bytes, "-inf", 0)
-  return found
+  return found, at, bytes
+end
+
+-- An event that is delivered once more because somebody asked for it: out of order, and it says so. Its last field is ours.
+local function mark_redriven(event)
+  local rest, times = string.match(event, '^(.*),"redriven":(%d+)}$')
+  return (rest or string.sub(event, 1, -2)) .. ',"redriven":' .. (times or 0) + 1 .. "}"
+end
+
+-- So many letters have left as a job wanted; those of no job are not counted.
+local function count_for(job, amount)
+  if job ~= "" and amount > 0 then
+    redis.call("HINCRBY", letters_done, job, amount)
+  end
 end

@@ -1,25 +1,41 @@
--- Drop the oldest dead letters of a queue, because memory is short.
+-- Drop the oldest dead letters of a receiver: it has more than it may, or memory is short. The journal has what they were.
 --
--- key state       queue:state:<queue>       hash  dropped: how many messages the queue has dropped
--- key dead        queue:dead:<queue>        hash  dead letters by id
--- key dead_index  queue:dead:index:<queue>  zset  their ids by time of death
--- key counters    counters                  hash  telemetry
--- arg queue         text  the queue's name
--- arg messages_max  int   how many to drop at most
--- arg bytes_enough  int   stop when so many bytes of them are gone
--- returns           {dead letters dropped, their bytes}
+-- uses dead_letters
+-- key  counters          counters              hash    telemetry
+-- key  journal           journal               hash    attempts_bytes: what the attempt journal holds
+-- key  journal_attempts  journal:attempts      stream  one entry a delivery attempt; here, what was dropped by reason and status
+-- keys queue_state       queue:state:<queue>   hash    dropped: how many messages a queue has dropped
+-- arg  receiver      text  whose they are
+-- arg  letters_max   int   how many to drop at most
+-- arg  bytes_enough  int   stop when so many bytes of them are gone
+-- returns            {dead letters dropped, their bytes}
 
-local gone, bytes = {}, 0
-for i, id in ipairs(redis.call("ZRANGE", dead_index, 0, messages_max - 1)) do
-  if bytes >= bytes_enough then
-    break
-  end
-  gone[i], bytes = id, bytes + redis.call("HSTRLEN", dead, id)
+local ids = redis.call("ZRANGE", letters_index(receiver), 0, letters_max - 1)
+local letters, _, bytes = take_dead_letters(receiver, ids, bytes_enough)
+if #letters == 0 then
+  return {0, 0}
 end
-if #gone > 0 then
-  redis.call("HDEL", dead, unpack(gone))
-  redis.call("ZREM", dead_index, unpack(gone))
-  redis.call("HINCRBY", state, "dropped", #gone)
-  redis.call("HINCRBY", counters, "queue.dropped:queue=" .. queue, #gone)
+
+local records, journaled = {}, 0
+for _, it in ipairs(letters) do
+  local why = "dead letter: " .. it.reason .. " " .. it.status
+  records[why] = records[why] or {
+    batch = "", subscriber = receiver, attempt = 0, outcome = "dropped", took_ms = 0, at = now, events = {},
+    status = it.status > 0 and it.status or nil, detail = why,
+  }
+  local is_read, event = pcall(cjson.decode, it.event)
+  table.insert(records[why].events, is_read and event.id or it.id)
 end
-return {#gone, bytes}
+for _, record in pairs(records) do
+  local text = cjson.encode(record)
+  redis.call("XADD", journal_attempts, "*", "attempt", text)
+  journaled = journaled + #text
+end
+redis.call("HINCRBY", journal, "attempts_bytes", journaled)
+redis.call("HINCRBY", counters, "letters.dropped:receiver=" .. receiver, #letters)
+local queue = string.match(receiver, "^@(.*)$")
+if queue then
+  redis.call("HINCRBY", queue_state(queue), "dropped", #letters)
+  redis.call("HINCRBY", counters, "queue.dropped:queue=" .. queue, #letters)
+end
+return {#letters, bytes}

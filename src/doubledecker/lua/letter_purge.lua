@@ -1,8 +1,12 @@
 -- Destroy dead letters.
 --
 -- uses dead_letters
--- arg receiver  text  whose they are
--- arg ids       pack  which
--- returns       how many of them were there
+-- arg receiver      text  whose they are
+-- arg ids           pack  which
+-- arg bytes_enough  int   stop when so many bytes of them are gone
+-- arg job           text  the job that wants it, empty for none
+-- returns           {how many ids were gone through, how many of them were there}
 
-return #take_dead_letters(receiver, ids)
+local gone, through = take_dead_letters(receiver, ids, bytes_enough)
+count_for(job, #gone)
+return {through, #gone}

@@ -1,6 +1,7 @@
 -- End messages for good: their consumer is done with them.
 --
 -- uses queue_records
+-- key  data  queue:data:<queue>  hash  messages by id
 -- arg  ids       pack  the messages
 -- arg  attempts  pack  the attempt that is acked, of each
 -- returns        the ids that were still the consumer's; nothing changed for the others

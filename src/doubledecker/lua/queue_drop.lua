@@ -4,6 +4,7 @@
 -- hands or given back for later stay.
 --
 -- uses queue_records
+-- key  data  queue:data:<queue>  hash  messages by id
 -- key  counters      counters  hash  telemetry
 -- arg  facets_max    int   how many facets of each place are looked at
 -- arg  messages_max  int   how many messages to drop at most

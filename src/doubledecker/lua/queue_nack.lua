@@ -1,6 +1,6 @@
 -- Give messages back: to their place in their own line, or later, or to the dead letters after too many attempts.
 --
--- uses queue_records
+-- uses queue_dead
 -- key  scheduled     queue:scheduled:<queue>  zset  ids of messages that come back later, by when
 -- arg  ids           pack  the messages
 -- arg  attempts      pack  the attempt that is given up, of each
@@ -8,6 +8,8 @@
 -- arg  spared        pack  1 if the attempt does not count, of each
 -- arg  attempts_max  int   how many times a message is tried
 -- arg  why           text  the reason that a dead letter gives
+-- arg  reason        text  the same in a word
+-- arg  answer        pack  what their receiver answered last: status, headers as lines, its beginning; empty if it has none
 -- returns            the ids that were still the consumer's; nothing changed for the others
 
 local given = {}
@@ -21,7 +23,7 @@ for i, record in ipairs(records) do
     redis.call("HSET", tried, id, pack_record(record))
   end
   if is_spent(record, attempts_max) then
-    bury(record, why)
+    bury(record, reason, why, unpack(answer))
   elseif delay_ms > 0 then
     redis.call("ZADD", scheduled, now + delay_ms, id)
   else
@@ -32,6 +34,7 @@ if #given == 0 then
   return given
 end
 redis.call("ZREM", pending, unpack(given))
+write_dead_letters()
 return_all()
 conclude()
 return given

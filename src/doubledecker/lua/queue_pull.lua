@@ -4,6 +4,7 @@
 -- given back with a delay, facets that had to wait for their rate. Then, as often as asked: the facet with the least tag.
 --
 -- uses queue_turns
+-- uses queue_dead
 -- key  scheduled     queue:scheduled:<queue>  zset  ids of messages that come back later, by when
 -- arg  lease_ms      int   how long they are the consumer's
 -- arg  attempts_max  int   how many times a message is tried
@@ -30,11 +31,12 @@ local function bring_back_expired()
   let_go("expired", records)
   for _, record in ipairs(records) do
     if is_spent(record, attempts_max) then
-      bury(record, lease_ended(record.attempt))
+      bury(record, "lease", lease_ended(record.attempt))
     else
       give_back(record.id, record.name)
     end
   end
+  write_dead_letters()
 end
 
 local function bring_back_delayed()

@@ -1,6 +1,7 @@
 -- Destroy waiting messages of one facet, the oldest first; those in consumers' hands are left to them.
 --
 -- uses queue_records
+-- key  data  queue:data:<queue>  hash  messages by id
 -- key  scheduled     queue:scheduled:<queue>  zset  ids of messages that come back later, by when
 -- arg  facet    text  the facet
 -- arg  most     int   how many of its line in one call

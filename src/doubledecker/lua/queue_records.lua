@@ -3,11 +3,8 @@
 -- A line is always sorted by the numbers of its ids, so a message that comes back finds its old place.
 --
 -- uses queue_facets
--- key  data       queue:data:<queue>        hash    messages by id
 -- key  pending    queue:pending:<queue>     zset    ids of messages in consumers' hands, by the end of the lease
 -- key  tried      queue:tried:<queue>       hash    records of messages once pulled, by id
--- key  dead       queue:dead:<queue>        hash    dead letters by id: facet, attempts, why, when, message
--- key  dead_index queue:dead:index:<queue>  zset    their ids by time of death
 -- key  journal    journal                   hash    settlements_bytes
 -- key  settled    journal:settlements       stream  what became of messages, for the measures of fairness
 -- key  bell       queues:bell               stream  rung with a queue's name when it has something to serve again
@@ -142,15 +139,6 @@ local function lease_ended(attempt)
   return "the lease of attempt " .. attempt .. " ended"
 end
 
-local function bury(record, why)
-  local id, text = record.id, redis.call("HGET", data, record.id)
-  note("dead", id, record.name, record.attempt, 0)
-  redis.call("HSET", dead, id, cmsgpack.pack({record.name, record.attempt, why, now, text}))
-  redis.call("ZADD", dead_index, now, id)
-  redis.call("HDEL", data, id)
-  redis.call("HDEL", tried, id)
-end
-
 -- Read the facets of records.
 local function read_facets_of(records)
   local names, count = {}, 0
@@ -234,17 +222,6 @@ local function still_held(ids, attempts)
     end
   end
   return mine, at
-end
-
--- A dead letter lives again as a message that was tried so often; its attempts are counted on, so that whoever held it
--- in its former life cannot settle it in this one.
-local function revive(id, name, attempt, together, forgiven, message)
-  redis.call("HDEL", dead, id)
-  redis.call("ZREM", dead_index, id)
-  redis.call("HSET", data, id, message)
-  redis.call("HSET", tried, id, pack(RECORD_AND_NAME, attempt, together, forgiven, 0, 0, 0, name))
-  give_back(id, name)
-  note("redriven", id, name, 0, 0)
 end
 
 -- Write down what happened, and wake whoever waits if there is something to serve that was not there before.

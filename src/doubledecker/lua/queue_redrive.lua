@@ -1,18 +1,17 @@
 -- Bring dead letters back to life, each to its old place in its own line, with all its attempts before it.
 --
--- uses queue_records
--- arg  ids  pack  the dead letters
--- returns   the ids that came back
+-- uses queue_dead
+-- arg  ids           pack  the dead letters
+-- arg  bytes_enough  int   stop when so many bytes of them came back
+-- arg  job           text  the job that wants it, empty for none
+-- returns            {how many ids were gone through, how many of them were there}
 
-local came = {}
-for _, id in ipairs(ids) do
-  local packed = redis.call("HGET", dead, id)
-  if packed then
-    local name, attempts, _, _, message = unpack(cmsgpack.unpack(packed))
-    revive(id, name, attempts, 1, attempts, message)
-    came[#came + 1] = id
-  end
+local letters, through = take_dead_letters(as_receiver, ids, bytes_enough)
+for _, letter in ipairs(letters) do
+  letter.event = mark_redriven(letter.event)
+  revive(letter, 1, letter.attempts)
 end
+count_for(job, #letters)
 return_all()
 conclude()
-return came
+return {through, #letters}

@@ -3,7 +3,7 @@
 -- A message that died of that lease alone lives again, with the one attempt that it was denied. A repeated call changes
 -- nothing, unless the message was pulled in between.
 --
--- uses queue_records
+-- uses queue_dead
 -- arg  ids           pack  the messages
 -- arg  attempts      pack  the attempt that never began, of each
 -- arg  attempts_max  int   how many times a message is tried
@@ -24,20 +24,20 @@ local function forgive(id, attempt, record)
   changed[#changed + 1] = id
 end
 
-local function bring_back(id, attempt, packed)
-  local name, attempts, why, _, message = unpack(cmsgpack.unpack(packed))
-  if attempts == attempt and why == lease_ended(attempt) then
-    revive(id, name, attempt, 0, math.min(math.max(attempt - attempts_max + 1, 1), attempt), message)
-    changed[#changed + 1] = id
+local function bring_back(letter, attempt)
+  if letter.attempts == attempt and letter.detail == lease_ended(attempt) then
+    take_dead_letters(as_receiver, {letter.id}, 1)
+    revive(letter, 0, math.min(math.max(attempt - attempts_max + 1, 1), attempt))
+    changed[#changed + 1] = letter.id
   end
 end
 
 for i, id in ipairs(ids) do
-  local record, letter = redis.call("HGET", tried, id), redis.call("HGET", dead, id)
+  local record, packed = redis.call("HGET", tried, id), redis.call("HGET", letters_of(as_receiver), id)
   if record then
     forgive(id, attempts[i], unpack_record(id, record))
-  elseif letter then
-    bring_back(id, attempts[i], letter)
+  elseif packed then
+    bring_back(read_letter(id, packed), attempts[i])
   end
 end
 return_all()

@@ -1,13 +1,32 @@
 """Dead letters: events that a receiver was given up for, and how they are chosen by what is known of them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+import msgspec
+
+from doubledecker.errors import BadRequest
 
 # What is kept of an answer; longer ones are cut.
 ANSWER_BYTES_MAX = 2_048
 
 # By which values letters are indexed.
 FIELDS = ("topic", "tenant", "reason", "status")
+
+
+# A page ends where a letter stands: its stamp and its partition.
+_PLACE = re.compile(r"([0-9]{1,16})-([0-9]{1,4})")
+
+
+class _Origin(msgspec.Struct, gc=False):
+    """What a letter's event says of itself."""
+
+    id: str = ""
+    redriven: int = 0
+
+
+_decode = msgspec.json.Decoder(_Origin).decode
 
 
 @dataclass(frozen=True)
@@ -32,6 +51,11 @@ class DeadLetter:
     died_at: int = 0
     batch: str = ""
 
+    @property
+    def redriven(self) -> int:
+        """How often it had been redriven when it died."""
+        return _decode(self.event).redriven
+
 
 @dataclass(frozen=True)
 class LetterFilter:
@@ -44,11 +68,40 @@ class LetterFilter:
     from_ms: int | None = None
     to_ms: int | None = None
 
+    def means(self, letter: DeadLetter) -> bool:
+        """Whether a letter is one of those."""
+        if any(str(getattr(letter, name)) != value for name, value in self.values.items()):
+            return False
+        return (self.from_ms or 0) <= letter.died_at and (self.to_ms is None or letter.died_at < self.to_ms)
+
     @property
     def values(self) -> dict[str, str]:
         """The fields that are asked for, with the value that each must have."""
         asked = {name: getattr(self, name) for name in FIELDS}
         return {name: str(value) for name, value in asked.items() if value is not None}
+
+
+@dataclass(frozen=True, order=True)
+class LetterPlace:
+    """Where a letter stands among all of its receiver: by its stamp, and of the same stamp by its partition."""
+
+    stamp: int
+    partition: int
+
+    @classmethod
+    def parse(cls, text: str) -> "LetterPlace":
+        """From what a page told; raises BadRequest."""
+        found = _PLACE.fullmatch(text)
+        if found is None:
+            raise BadRequest(f"after is {text[:80]!r}; it must be the `after` of the page before")
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.stamp}-{self.partition}"
+
+    def before(self, partition: int) -> int:
+        """Beyond which stamp the letters of a partition follow this one."""
+        return self.stamp if partition <= self.partition else self.stamp - 1
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,8 @@ class AcceptedEvent(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     # Of a replayed event: the replay, and, where it got a new id, the id of the event that it repeats.
     replay: str = ""
     replay_of: str = ""
+    # How often it was brought back from the dead letters, as lua/dead_letters.lua writes it.
+    redriven: int = 0
 
     @property
     def kind(self) -> EventKind:

@@ -141,6 +141,10 @@ class Registry:
         queue = self.queues.get(token[1:]) if token.startswith("@") else None
         return queue.receiver if queue and queue.callback else self.subscribers.get(token)
 
+    def is_receiver(self, token: str) -> bool:
+        """Whether there is such a subscriber, or such a queue, with or without a callback, as `@` and its name."""
+        return token[1:] in self.queues if token.startswith("@") else token in self.subscribers
+
     def put_queue(self, name: str, queue: RegisteredQueue | None) -> None:
         """Take over a changed queue, or forget a deleted one."""
         self._forget_routes()

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from doubledecker import log
@@ -21,7 +22,7 @@ from doubledecker.model.queue import RegisteredQueue
 from doubledecker.queues.call_batching import Acks, Pull, Pulls
 from doubledecker.store import queues
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, LeasedMessage, Named, QueueMessage, Returned
+from doubledecker.store.queues import PULL_MAX, SETTLE_MAX, LastAnswer, LeasedMessage, Named, QueueMessage, Returned
 
 # How many messages of a pull come from which partition, so that the partitions' rings turn as one.
 #
@@ -206,10 +207,17 @@ class Rings:
         return await self._settle(held, lambda at, part: queues.ack(at, queue, part))
 
     async def nack(
-        self, queue: RegisteredQueue, held: Sequence[Returned], *, why: str = "given back", is_rejected: bool = False
+        self,
+        queue: RegisteredQueue,
+        held: Sequence[Returned],
+        *,
+        why: str = "given back",
+        is_rejected: bool = False,
+        answer: LastAnswer | None = None,
     ) -> list[str]:
         """Give messages back, or to the dead letters when rejected; returns the ids that were still the caller's."""
-        return await self._settle(held, lambda at, part: queues.nack(at, queue, part, why=why, is_rejected=is_rejected))
+        nack = partial(queues.nack, why=why, is_rejected=is_rejected, answer=answer)
+        return await self._settle(held, lambda at, part: nack(at, queue, part))
 
     async def extend(
         self, queue: RegisteredQueue, held: Sequence[Named], *, lease_ms: int | None = None

@@ -1,7 +1,6 @@
 """How a queue stands over all partitions: for its page, for metrics, and before anything is destroyed."""
 
 import asyncio
-import math
 from collections import Counter as Sum
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from doubledecker.model.queue import FacetRule, RegisteredQueue
 from doubledecker.store import facets, queue_contents
 from doubledecker.store.facets import FacetRecord
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.queue_contents import Letter
 
 
 @dataclass(frozen=True)
@@ -96,58 +94,6 @@ async def look_at_facet(partitions: Partitions, queue: RegisteredQueue, tenant: 
     """One tenant, whatever it has."""
     found = await asyncio.gather(*(_with_age(partition, queue, [tenant]) for partition in partitions.all))
     return _joined([row for part in found for row in part])[0]
-
-
-async def find_letters(
-    partitions: Partitions,
-    queue: RegisteredQueue,
-    *,
-    tenant: str | None,
-    ids: Sequence[str] | None = None,
-    most: int,
-    bytes_max: float = math.inf,
-) -> list[Letter]:
-    """Dead letters: of all, or of a tenant, or those named; ends early after so many bytes."""
-    found: list[Letter] = []
-    size = 0
-    for partition in partitions.all:
-        async for letter in queue_contents.each(partition, queue, _of(partition, ids)):
-            if tenant is None or letter.tenant == tenant:
-                size += len(letter.event)
-                if len(found) >= most or (size > bytes_max and found):
-                    return found
-                found.append(letter)
-    return found
-
-
-async def name_letters(
-    partitions: Partitions, queue: RegisteredQueue, *, tenant: str | None, ids: Sequence[str] | None
-) -> dict[Partition, list[str]]:
-    """The ids of dead letters by partition: of all, or of a tenant, or those named that are there."""
-    return {
-        partition: [
-            letter.id
-            async for letter in queue_contents.each(partition, queue, _of(partition, ids))
-            if tenant is None or letter.tenant == tenant
-        ]
-        for partition in partitions.all
-    }
-
-
-def _of(partition: Partition, ids: Sequence[str] | None) -> list[str] | None:
-    """Those of the ids that name this partition."""
-    return None if ids is None else [id_ for id_ in ids if id_.partition("-")[0] == str(partition.index)]
-
-
-async def count_letters(partitions: Partitions, queue: RegisteredQueue, *, tenant: str | None) -> int:
-    """How many dead letters there are, of all or of one tenant."""
-    if tenant is None:
-        return (await look(partitions, queue)).dead
-    count = 0
-    for partition in partitions.all:
-        async for letter in queue_contents.each(partition, queue, None):
-            count += letter.tenant == tenant
-    return count
 
 
 async def _facets(partition: Partition, queue: RegisteredQueue, most: int) -> list[tuple[FacetRecord, int | None]]:

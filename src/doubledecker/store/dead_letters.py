@@ -8,15 +8,17 @@ A receiver is a subscriber, by its token, or a queue, as `@<queue>`. A letter's 
 receiver in a partition: the time of death in microseconds, or the next that is free.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import msgspec
 
 from doubledecker.model.dead_letter import FIELDS, DeadLetter, LetterFilter, LetterTotals
+from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import uid
-from doubledecker.store import shared_connection
+from doubledecker.store import queues, shared_connection
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Encoded, Packable, load
 from doubledecker.store.shared_connection import Reply, words
@@ -31,7 +33,11 @@ _RECORDS = 100
 _VALUES_MAX = 20
 _US = 1_000
 
-_ADD, _PURGE = load("letter_add"), load("letter_purge")
+# A call takes no more letters once it has taken so many bytes of them: they go through Lua.
+_BYTES_ENOUGH = 1_048_576
+
+_ADD, _PURGE, _REDRIVE = load("letter_add"), load("letter_purge"), load("letter_redrive")
+_REVIVE, _DROP = load("queue_redrive"), load("letter_drop")
 
 # As lua/dead_letters.lua packs it.
 _Record = tuple[str, str, str, int, int, int, int, str, str, str, str, str]
@@ -44,6 +50,14 @@ class Stamped:
 
     id: str
     stamp: int
+
+
+@dataclass(frozen=True)
+class DroppedLetters:
+    """How many letters a call dropped, and their bytes."""
+
+    letters: int
+    bytes: int
 
 
 def new_id(partition: Partition) -> str:
@@ -74,12 +88,62 @@ async def add(partition: Partition, receiver: str, letters: Sequence[DeadLetter]
     await partition.run(_ADD, receiver=receiver, letters=[packed(letter) for letter in letters])
 
 
-async def purge(partition: Partition, receiver: str, ids: Sequence[str]) -> int:
-    """Destroy letters; returns how many of them were there."""
-    total = 0
-    for start in range(0, len(ids), SETTLED_MAX):
-        total += cast("int", await partition.run(_PURGE, receiver=receiver, ids=ids[start : start + SETTLED_MAX]))
-    return total
+async def purge(partition: Partition, receiver: str, ids: Sequence[str], *, job: str = "") -> int:
+    """Destroy letters; returns how many of them were there. What a job wants is counted for it."""
+
+    def run(some: Sequence[str]) -> Awaitable[Reply]:
+        return partition.run(_PURGE, receiver=receiver, ids=some, bytes_enough=_BYTES_ENOUGH, job=job)
+
+    return await _in_pieces(ids, run)
+
+
+async def redrive(partition: Partition, receiver: Subscriber, ids: Sequence[str], *, job: str = "") -> int:
+    """Have a subscriber sent the events of its letters once more; returns how many of them were there."""
+
+    def run(some: Sequence[str]) -> Awaitable[Reply]:
+        return partition.run(
+            _REDRIVE,
+            receiver=receiver.token,
+            ids=some,
+            bytes_enough=_BYTES_ENOUGH,
+            job=job,
+            events_max=receiver.max_events,
+            bytes_max=receiver.max_bytes,
+            uids="".join([uid() for _ in some]),
+        )
+
+    return await _in_pieces(ids, run)
+
+
+async def revive(partition: Partition, queue: RegisteredQueue, ids: Sequence[str], *, job: str = "") -> int:
+    """Bring letters back to their queue, each to its place; returns how many of them were there."""
+
+    def run(some: Sequence[str]) -> Awaitable[Reply]:
+        return queues.run(partition, _REVIVE, queue, ids=some, bytes_enough=_BYTES_ENOUGH, job=job)
+
+    return await _in_pieces(ids, run)
+
+
+async def drop_oldest(
+    partition: Partition, receiver: str, *, letters_max: int = SETTLED_MAX, bytes_enough: int = _BYTES_ENOUGH
+) -> DroppedLetters:
+    """Drop the oldest letters, until one of the bounds is met; the journal has what they were."""
+    bounds = {"letters_max": min(letters_max, SETTLED_MAX), "bytes_enough": min(bytes_enough, _BYTES_ENOUGH)}
+    dropped, size = cast("tuple[int, int]", await partition.run(_DROP, receiver=receiver, **bounds))
+    return DroppedLetters(dropped, size)
+
+
+async def done(partition: Partition, jobs: Sequence[str]) -> dict[str, int]:
+    """How many letters each job has redriven or purged here."""
+    if not jobs:
+        return {}
+    kept = await partition.command("HMGET", partition.key("dead:done"), *jobs)
+    return {job: int(count or 0) for job, count in zip(jobs, cast("list[bytes | None]", kept), strict=True)}
+
+
+async def forget_done(partition: Partition, jobs: Sequence[str]) -> None:
+    if jobs:
+        await partition.command("HDEL", partition.key("dead:done"), *jobs)
 
 
 async def read(partition: Partition, receiver: str, ids: Sequence[str]) -> list[DeadLetter]:
@@ -91,6 +155,17 @@ async def read(partition: Partition, receiver: str, ids: Sequence[str]) -> list[
         pairs = zip(page, cast("list[bytes | None]", records), strict=True)
         found += [_letter(id_, record) for id_, record in pairs if record is not None]
     return found
+
+
+async def each(partition: Partition, receiver: str, *, most: int) -> AsyncIterator[DeadLetter]:
+    """The oldest letters, one by one."""
+    seen = 0
+    async for page in _pages(partition, receiver, LetterFilter(), after=0, upto=None, most=_RECORDS):
+        for letter in await read(partition, receiver, [stamped.id for stamped in page]):
+            yield letter
+        seen += len(page)
+        if seen >= most:
+            return
 
 
 async def those_there(partition: Partition, receiver: str, ids: Sequence[str]) -> list[Stamped]:
@@ -159,6 +234,15 @@ async def destroy(partition: Partition, receiver: str) -> None:
             await partition.command("ZREM", at, *values)
     await partition.command("UNLINK", *(partition.key(f"dead:{kind}:{receiver}") for kind in ("letters", "index")))
     await partition.command("ZREM", partition.key("dead:bytes"), receiver)
+
+
+async def _in_pieces(ids: Sequence[str], run: Callable[[Sequence[str]], Awaitable[Reply]]) -> int:
+    """Have a script go through ids, as many at a time as it will; returns how many letters were there."""
+    start, total = 0, 0
+    while start < len(ids):
+        through, count = cast("tuple[int, int]", await run(ids[start : start + SETTLED_MAX]))
+        start, total = start + through, total + count
+    return total
 
 
 async def _pages(

@@ -19,8 +19,8 @@ from doubledecker.store.shared_connection import Reply
 # lua/queue_lines.lua.
 FACET = struct.Struct("<dd?")
 _PAGE = 1_000
-# What tells how a queue stands: the messages it holds, those in consumers' hands, delayed and dead ones, and counters.
-_LOOKED_AT = (("HLEN", "data"), ("ZCARD", "pending"), ("ZCARD", "scheduled"), ("HLEN", "dead"), ("HGETALL", "state"))
+# What tells how a queue stands: the messages it holds, those in consumers' hands, delayed ones, and counters.
+_LOOKED_AT = (("HLEN", "data"), ("ZCARD", "pending"), ("ZCARD", "scheduled"), ("HGETALL", "state"))
 # Weight, messages in flight at most, milliseconds between messages, 1 when paused; then messages in flight, next time.
 _KeptRule = tuple[float, int, float, int, int, float]
 _RULE = load("queue_rule")
@@ -81,15 +81,16 @@ async def count_tenants(partition: Partition, names: Sequence[str]) -> list[int]
 
 async def look(partition: Partition, some: Sequence[RegisteredQueue]) -> list[QueueRecord]:
     """How queues stand, up to a hundred in one round trip."""
-    commands: list[list[Encoded]] = [
-        [verb, partition.key(f"queue:{kind}:{queue.name}")] for queue in some for verb, kind in _LOOKED_AT
-    ]
+    commands: list[list[Encoded]] = []
+    for queue in some:
+        commands += [[verb, partition.key(f"queue:{kind}:{queue.name}")] for verb, kind in _LOOKED_AT]
+        commands.append(["ZCARD", partition.key(f"dead:index:@{queue.name}")])
     replies = await partition.commands(commands)
-    size = len(_LOOKED_AT)
+    size = len(_LOOKED_AT) + 1
     return [_view(*replies[first : first + size]) for first in range(0, len(replies), size)]
 
 
-def _view(length: Reply, in_flight: Reply, delayed: Reply, dead: Reply, state: Reply) -> QueueRecord:
+def _view(length: Reply, in_flight: Reply, delayed: Reply, state: Reply, dead: Reply) -> QueueRecord:
     kept = shared_connection.fields(state).items()
     counters = {name: int(value) for name, value in kept if name not in {"v", "mean", "acked_at"}}
     return QueueRecord(*cast("tuple[int, int, int, int]", (length, in_flight, delayed, dead)), counters)

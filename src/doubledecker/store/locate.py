@@ -10,8 +10,7 @@ from typing import cast
 import msgspec
 
 from doubledecker.model.event import AcceptedEvent
-from doubledecker.model.queue import RegisteredQueue
-from doubledecker.store import queue_contents
+from doubledecker.store import dead_letters, queue_contents
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import RECORD
 from doubledecker.store.shared_connection import words
@@ -26,7 +25,7 @@ _decode = msgspec.json.Decoder(AcceptedEvent).decode
 
 @dataclass(frozen=True)
 class Sighting:
-    """One place: a `batch` of a subscriber, a `queue`, or the `dead` letters of one; `id` is the batch or message."""
+    """One place: a `batch` of a subscriber, a `queue`, the `dead` letters of either; `id` is the batch or message."""
 
     kind: str
     name: str
@@ -41,10 +40,16 @@ async def find(partition: Partition, id_: str) -> list[Sighting]:
     found = [each async for each in _in_batches(partition, id_)]
     for name in sorted(await queue_contents.names_held(partition)):
         found += [each async for each in _in_queue(partition, name, id_)]
-        async for letter in queue_contents.each(partition, RegisteredQueue(name, "", ()), None):
-            if (event := _meant([letter.event], id_)) is not None:
-                found.append(Sighting("dead", name, letter.id, letter.attempts, event.replay, letter.why))
+    for receiver in sorted(await dead_letters.sizes(partition)):
+        found += [each async for each in _in_letters(partition, receiver, id_)]
     return found
+
+
+async def _in_letters(partition: Partition, receiver: str, id_: str) -> AsyncIterator[Sighting]:
+    name = receiver.removeprefix("@")
+    async for letter in dead_letters.each(partition, receiver, most=MESSAGES_MAX):
+        if (event := _meant([letter.event], id_)) is not None:
+            yield Sighting("dead", name, letter.id, letter.attempts, event.replay, letter.detail)
 
 
 async def _in_batches(partition: Partition, id_: str) -> AsyncIterator[Sighting]:

@@ -69,14 +69,14 @@ async def of_queues(partition: Partition, names: Sequence[str]) -> dict[str, Que
     """What queues take in a partition; an estimate from a few of their messages."""
     commands: list[list[str | int]] = []
     for name in names:
-        held = [partition.key(f"queue:{kind}:{name}") for kind in ("data", "dead")]
-        commands += [["MEMORY", "USAGE", key, "SAMPLES", _SAMPLES] for key in held]
+        commands.append(["MEMORY", "USAGE", partition.key(f"queue:data:{name}"), "SAMPLES", _SAMPLES])
+        commands.append(["ZSCORE", partition.key("dead:bytes"), f"@{name}"])
         commands.append(["HMGET", partition.key(f"queue:state:{name}"), "acked", "acked_at"])
     replies = await partition.commands(commands)
     found = {}
     for name, data, dead, state in zip(names, replies[0::3], replies[1::3], replies[2::3], strict=True):
         acked, acked_at = cast("tuple[bytes | None, bytes | None]", state)
-        taken = cast("int", data or 0) + cast("int", dead or 0)
+        taken = cast("int", data or 0) + int(float(cast("bytes", dead or 0)))
         found[name] = QueueUsage(taken, int(acked or 0), int(acked_at) if acked_at else None)
     return found
 

@@ -2,7 +2,8 @@
 
 Format 2 keeps the events of a batch as chunks of lines after their number. A batch's job waits by its time, or in its
 receiver's line; format 1 had lists for all subscribers together, others for retries, and jobs that were parked or
-called. A receiver's failures are kept where its batches are; format 1 had them at home.
+called. A receiver's failures are kept where its batches are; format 1 had them at home. Dead letters of queues are kept
+like those of subscribers; format 1 had them with the queue.
 
 1. One process at a time migrates; it holds a lock, which ends by itself when the process dies. The others wait.
 2. It makes sure that no process of format 1 is at work (store/older_processes.py), and closes the data to them: none
@@ -33,7 +34,7 @@ from doubledecker.errors import BusAway
 from doubledecker.model.job import Job
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.uid import uid
-from doubledecker.store import layout, older_processes, receivers, subscribers
+from doubledecker.store import layout, older_processes, receivers, shared_connection, subscribers
 from doubledecker.store.layout import DONE, FORMAT, UNDER_WAY
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.scripts import Encoded, Packable, Script, Value, load
@@ -74,6 +75,7 @@ _FAILURES = ("failures", "retry_at", "failing_since")
 
 _LOCK, _BEGIN, _CONVERT = load("migration_lock"), load("migration_begin"), load("migration_convert")
 _SEAT, _WRITE, _END = load("migration_seat"), load("migration_write"), load("migration_end")
+_LETTERS = load("migration_letters")
 
 Say = Callable[[str], None]
 
@@ -197,12 +199,19 @@ class Migration:
         return phases
 
     async def _move(self, partition: Partition, known: Sequence[FormerReceiver]) -> None:
-        """Write what the partition has in format 2, beside what it had."""
+        """Write what the partition has in format 2, beside what it had; dead letters move at once."""
+        async for key in _keys(partition, "queue:dead:index:*"):
+            await self._move_letters(partition, key.removeprefix("queue:dead:index:"))
         waiting = await self._convert(partition)
         former = await _former(partition)
         await self._schedule(partition, waiting, former.times)
         await self._seat(partition, known, {token: former.line(batches) for token, batches in waiting.items()})
         await self._write(partition, "HSET", "migration", "phase", _WRITTEN)
+
+    async def _move_letters(self, partition: Partition, queue: str) -> None:
+        index = partition.key(f"queue:dead:index:{queue}")
+        while ids := shared_connection.words(await partition.command("ZRANGE", index, 0, _PIECE_BATCHES - 1)):
+            await self._call(partition, _LETTERS, queue=queue, ids=ids)
 
     async def _convert(self, partition: Partition) -> dict[str, list[tuple[float, str]]]:
         """Write all batches anew; returns those that wait for each subscriber, with the time of their creation."""

@@ -1,14 +1,11 @@
-"""What a queue holds, looked at, brought back or destroyed: waiting messages and dead letters, in each partition."""
+"""What a queue holds, looked at or destroyed: waiting messages, in each partition."""
 
 import math
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import cast
 
-import msgspec
-
 from doubledecker.model.queue import RegisteredQueue
-from doubledecker.store import facets, queues
+from doubledecker.store import dead_letters, facets, queues
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Encoded, load
 from doubledecker.store.shared_connection import words
@@ -17,19 +14,8 @@ _PAGE = 500
 # Events are read in smaller pages: each may have 64 KiB, and a reply is held whole.
 _EVENTS_PAGE = 100
 _KEYS = ("state", "facets", "rules", "ring", "parked", "wake", "idle", "data", "pending", "tried", "scheduled")
-_KEYS_DEAD = ("dead", "dead:index")
 
-_REDRIVE, _PURGE, _DROP = load("queue_redrive"), load("queue_purge"), load("letter_drop")
-
-
-@dataclass(frozen=True)
-class Letter:
-    id: str
-    tenant: str
-    attempts: int
-    why: str
-    died_at: int
-    event: bytes
+_PURGE = load("queue_purge")
 
 
 async def peek(
@@ -93,7 +79,8 @@ async def destroy(partition: Partition, name: str) -> None:
     for start in range(0, len(names), _PAGE):
         lines = [partition.key(f"queue:new:{name}:{tenant}") for tenant in names[start : start + _PAGE]]
         await partition.command("UNLINK", *lines)
-    await partition.command("UNLINK", *(partition.key(f"queue:{key}:{name}") for key in (*_KEYS, *_KEYS_DEAD)))
+    await partition.command("UNLINK", *(partition.key(f"queue:{key}:{name}") for key in _KEYS))
+    await dead_letters.destroy(partition, f"@{name}")
     await partition.command("SREM", partition.key("queues:index"), name)
 
 
@@ -114,60 +101,6 @@ async def names_held(partition: Partition) -> set[str]:
     return set(words(await partition.command("SMEMBERS", partition.key("queues:index"))))
 
 
-async def each(partition: Partition, queue: RegisteredQueue, ids: Sequence[str] | None) -> AsyncIterator[Letter]:
-    """The dead letters with these ids, or all of them, oldest first; those that go meanwhile may hide others."""
-    if ids is not None:
-        for letter in await letters(partition, queue, ids):
-            yield letter
-        return
-    at, start = partition.key(f"queue:dead:index:{queue.name}"), 0
-    while page := words(await partition.command("ZRANGE", at, start, start + _EVENTS_PAGE - 1)):
-        for letter in await letters(partition, queue, page):
-            yield letter
-        start += _EVENTS_PAGE
-
-
-async def letters(partition: Partition, queue: RegisteredQueue, ids: Sequence[str]) -> list[Letter]:
-    """Those of the dead letters that are there."""
-    if not ids:
-        return []
-    packed = await partition.command("HMGET", partition.key(f"queue:dead:{queue.name}"), *ids)
-    pairs = zip(ids, cast("list[bytes | None]", packed), strict=True)
-    return [_letter(id_, record) for id_, record in pairs if record is not None]
-
-
-async def drop_oldest(
-    partition: Partition, queue: RegisteredQueue, *, messages_max: int, bytes_enough: int
-) -> tuple[int, int]:
-    """Drop the oldest dead letters, until one of the bounds is met; returns how many, and their bytes."""
-    reply = await partition.run(_DROP, queue=queue.name, messages_max=messages_max, bytes_enough=bytes_enough)
-    dropped, size = cast("tuple[int, int]", reply)
-    return dropped, size
-
-
-async def settle(partition: Partition, queue: RegisteredQueue, ids: Sequence[str], *, is_redriven: bool) -> int:
-    """Bring dead letters back to their lines, or destroy them; returns how many were there."""
-    total = 0
-    for start in range(0, len(ids), _PAGE):
-        page = list(ids[start : start + _PAGE])
-        if is_redriven:
-            total += len(words(await queues.run(partition, _REDRIVE, queue, ids=page)))
-            continue
-        gone, _ = await partition.commands(
-            [
-                ["HDEL", partition.key(f"queue:dead:{queue.name}"), *page],
-                ["ZREM", partition.key(f"queue:dead:index:{queue.name}"), *page],
-            ]
-        )
-        total += cast("int", gone)
-    return total
-
-
 async def _purge(partition: Partition, queue: RegisteredQueue, tenant: str, later: Sequence[str]) -> int:
     most = 0 if later else _PAGE
     return cast("int", await queues.run(partition, _PURGE, queue, facet=tenant, most=most, delayed=later))
-
-
-def _letter(id_: str, record: bytes) -> Letter:
-    tenant, attempts, why, died_at, event = msgspec.msgpack.decode(record)
-    return Letter(id_, tenant, attempts, why, died_at, event if isinstance(event, bytes) else event.encode())

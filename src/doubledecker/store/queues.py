@@ -88,6 +88,15 @@ class LeasedMessage:
     is_spared: bool = False
 
 
+@dataclass(frozen=True)
+class LastAnswer:
+    """What a queue's receiver answered last, as a dead letter keeps it; the status is 0 when there was none."""
+
+    status: int
+    headers: Sequence[str]
+    text: str
+
+
 async def pull(
     partition: Partition,
     queue: RegisteredQueue,
@@ -141,7 +150,13 @@ async def ack(partition: Partition, queue: RegisteredQueue, held: Sequence[Named
 
 
 async def nack(
-    partition: Partition, queue: RegisteredQueue, held: Sequence[Returned], *, why: str, is_rejected: bool = False
+    partition: Partition,
+    queue: RegisteredQueue,
+    held: Sequence[Returned],
+    *,
+    why: str,
+    is_rejected: bool = False,
+    answer: LastAnswer | None = None,
 ) -> list[str]:
     """Give messages back, each after its delay, or to the dead letters; returns those that were still the caller's.
 
@@ -157,6 +172,8 @@ async def nack(
         # With none left every attempt was the last.
         attempts_max=0 if is_rejected else queue.attempts_max,
         why=why,
+        reason="rejected" if is_rejected else "attempts",
+        answer=[answer.status, "\n".join(answer.headers), answer.text] if answer else [],
     )
     kept = words(reply)
     if len(kept) < len(held) and not is_rejected:

@@ -21,14 +21,20 @@ from doubledecker.model.schema import matching, one_of
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Rotation, TokenWanted
 from doubledecker.web.attempts import OUTCOMES, AttemptRoutes, AttemptsAnswer
+from doubledecker.web.dead_letters import (
+    ChosenBody,
+    DeadLetterAnswer,
+    DeadLetterRoutes,
+    DeadLetters,
+    LetterJobAnswer,
+    SettledLetters,
+)
 from doubledecker.web.pipeline_jobs import PipelineJobRoutes
 from doubledecker.web.publishing import KEY, NDJSON, Publishing
-from doubledecker.web.queue_bodies import LIST_MAX, ChosenBody, HeldBody, PullBody, PurgeBody
-from doubledecker.web.queue_contents import Letters
+from doubledecker.web.queue_bodies import LIST_MAX, HeldBody, PullBody, PurgeBody
+from doubledecker.web.queue_contents import QueueContents
 from doubledecker.web.queue_shapes import (
     Counted,
-    DeadLetterAnswer,
-    DeadLetters,
     FacetAnswer,
     Peeked,
     PulledAnswer,
@@ -75,6 +81,7 @@ _SUBSCRIBER = Parameter("path", "subscriber", "The public id of its token", exam
 _QUEUE = Parameter("path", "name", "The queue", QueueName, "jobs")
 _TENANT = Parameter("path", "tenant", "The tenant", Tenant, "acme")
 _LETTER = Parameter("path", "id", "The dead letter's id", example="0-1")
+_LETTER_JOB = Parameter("path", "id", "The job's id", example="mX2kcBzQeRf8TQm1o9Ja")
 _PIPELINE_JOB = Parameter("path", "id", "Its id", example="mX2kcBzQeRf8TQm1o9Ja")
 _OF_TENANT = Parameter("query", "tenant", "Of this tenant alone", Tenant)
 _LIMIT = Parameter("query", "limit", f"Rows, at most {LIST_MAX}", _HundredRows)
@@ -104,6 +111,16 @@ _ATTEMPTS = (
     Parameter("query", "from", "Only those written from then on, in ISO 8601", example="2026-11-15T11:00:00Z"),
     Parameter("query", "to", "Only those written before then", example="2030-11-15T12:00:00Z"),
     Parameter("query", "before", "Only those older than the one with this id", example="1763200000123-0-0"),
+    _LIMIT,
+)
+_LETTERS = (
+    Parameter("query", "topic", "Only of this topic", TopicName),
+    _OF_TENANT,
+    Parameter("query", "reason", "Only those that died of this", example="attempts"),
+    Parameter("query", "status", "Only those whose last answer had it; 0 for none", example="500"),
+    Parameter("query", "from", "Only those that died from then on, in ISO 8601", example="2026-11-15T11:00:00Z"),
+    Parameter("query", "to", "Only those that died before then", example="2030-11-15T12:00:00Z"),
+    Parameter("query", "after", "The `after` of the page before", example="1763200000123000-0"),
     _LIMIT,
 )
 
@@ -176,6 +193,23 @@ def of_receivers(receivers: ReceiverRoutes) -> list[ApiRoute]:
     ]
 
 
+def of_dead_letters(letters: DeadLetterRoutes) -> list[ApiRoute]:
+    """What a receiver was given up for."""
+    named, job, chosen = (_LETTER,), (_LETTER_JOB,), json(ChosenBody)
+    settled = {200: Reply(json(SettledLetters)), 202: Reply(json(LetterJobAnswer), "A job will do it")}
+    listed, shown = _ok(DeadLetters, "The oldest first"), _ok(LetterJobAnswer)
+    jobs = _ok(list[LetterJobAnswer], "The newest first")
+    return [
+        *_of_each_receiver("GET", "dead", letters.list_, listed, parameters=_LETTERS),
+        *_of_each_receiver("GET", "dead/jobs", letters.list_jobs, jobs),
+        *_of_each_receiver("GET", "dead/jobs/{id}", letters.show_job, shown, parameters=job),
+        *_of_each_receiver("DELETE", "dead/jobs/{id}", letters.cancel_job, shown, problems=(409,), parameters=job),
+        *_of_each_receiver("POST", "dead/redrive", letters.redrive, settled, problems=(409,), takes=chosen),
+        *_of_each_receiver("POST", "dead/purge", letters.purge, settled, problems=(409,), takes=chosen),
+        *_of_each_receiver("GET", "dead/{id}", letters.show, _ok(DeadLetterAnswer), parameters=named),
+    ]
+
+
 def _of_each_receiver(
     method: str,
     action: str,
@@ -186,21 +220,23 @@ def _of_each_receiver(
     parameters: Sequence[Parameter] = (),
     takes: Content | None = None,
 ) -> Iterator[ApiRoute]:
-    """An action of a client's own subscriber, of one that is named, and of a queue with a callback."""
+    """An action of a client's own subscriber, of one that is named, and of a queue, mostly of one with a callback."""
+    # Nothing is sent of a queue without a callback; dead letters it may have.
+    of_queue = (404,) if action.startswith("dead") else (404, 409)
     for prefix, named, denied in (
         ("/subscriber", (), (403, 404)),
         ("/subscribers/{subscriber}", (_SUBSCRIBER,), (404,)),
-        ("/queues/{name}", (_QUEUE,), (404, 409)),
+        ("/queues/{name}", (_QUEUE,), of_queue),
     ):
         at, known = f"{method} {prefix}/{action}", (*named, *parameters)
         yield ApiRoute(at, handler, replies, (*denied, *problems), known, takes or {})
 
 
-def of_queues(queues: Queues, letters: Letters) -> list[ApiRoute]:
+def of_queues(queues: Queues, contents: QueueContents) -> list[ApiRoute]:
     """Queues, the rules of their facets, and what they hold."""
     mine, held, settled = (403, 404), json(HeldBody), _ok(SettledAnswer)
-    one, facet, letter, some = (_QUEUE,), (_QUEUE, _TENANT), (_QUEUE, _LETTER), (_QUEUE, _OF_TENANT, _LIMIT)
-    chosen, counted, ruled = json(ChosenBody), _ok(Counted), _ok(RuleAnswer, "What holds now")
+    one, facet, some = (_QUEUE,), (_QUEUE, _TENANT), (_QUEUE, _OF_TENANT, _LIMIT)
+    counted, ruled = _ok(Counted), _ok(RuleAnswer, "What holds now")
     return [
         ApiRoute("GET /queues", queues.list_, _ok(list[QueueListed]), parameters=_PAGE),
         ApiRoute("PUT /queues/{name}", queues.register, _DEFINED, (403, 429), one, json(QueueWanted)),
@@ -212,12 +248,8 @@ def of_queues(queues: Queues, letters: Letters) -> list[ApiRoute]:
         ApiRoute("POST /queues/{name}/extend", queues.extend, settled, mine, one, held),
         ApiRoute("GET /queues/{name}/facets/{tenant}", queues.show_facet, _ok(FacetAnswer), mine, facet),
         ApiRoute("PATCH /queues/{name}/facets/{tenant}", queues.change_facet, ruled, mine, facet, json(RuleWanted)),
-        ApiRoute("GET /queues/{name}/messages", letters.peek, _ok(Peeked), mine, some),
-        ApiRoute("POST /queues/{name}/purge", letters.purge, counted, mine, one, json(PurgeBody)),
-        ApiRoute("GET /queues/{name}/dead", letters.list_dead, _ok(DeadLetters), mine, some),
-        ApiRoute("GET /queues/{name}/dead/{id}", letters.show_dead, _ok(DeadLetterAnswer), mine, letter),
-        ApiRoute("POST /queues/{name}/dead/redrive", letters.redrive_dead, counted, mine, one, chosen),
-        ApiRoute("POST /queues/{name}/dead/purge", letters.purge_dead, counted, mine, one, chosen),
+        ApiRoute("GET /queues/{name}/messages", contents.peek, _ok(Peeked), mine, some),
+        ApiRoute("POST /queues/{name}/purge", contents.purge, counted, mine, one, json(PurgeBody)),
     ]
 
 

@@ -17,10 +17,11 @@ from doubledecker.web import api, openapi, problem
 from doubledecker.web.attempts import AttemptRoutes
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import CLIENT, BodyMemory, check_encoding, header
+from doubledecker.web.dead_letters import DeadLetterRoutes
 from doubledecker.web.pipeline_jobs import PipelineJobRoutes
 from doubledecker.web.protocol import ANSWER
 from doubledecker.web.publishing import Publishing
-from doubledecker.web.queue_contents import Letters
+from doubledecker.web.queue_contents import QueueContents
 from doubledecker.web.queues import Queues
 from doubledecker.web.receivers import ReceiverRoutes
 from doubledecker.web.resending import ResendRoutes
@@ -47,7 +48,8 @@ class App:
         publishing: Publishing,
         routes: Routes,
         queues: Queues,
-        letters: Letters,
+        contents: QueueContents,
+        letters: DeadLetterRoutes,
         receivers: ReceiverRoutes,
         attempts: AttemptRoutes,
         resending: ResendRoutes,
@@ -68,7 +70,8 @@ class App:
                 *api.of_events(publishing, streaming, routes),
                 *api.of_receivers(receivers),
                 *api.of_attempts(attempts, resending),
-                *api.of_queues(queues, letters),
+                *api.of_dead_letters(letters),
+                *api.of_queues(queues, contents),
                 *api.of_jobs(jobs),
                 *api.of_process(routes, document=self._show_document, metrics_public=metrics_public),
             ]

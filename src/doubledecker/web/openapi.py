@@ -121,6 +121,37 @@ EXAMPLES: dict[str, list[object]] = {
         {"receiver": "mail-1a2b3c4d", "events": ["0190a5c8-6f3e-7c1a-9d2b-3f4e5a6b7c8d"], "missing": []},
         {"receiver": "@jobs", "events": ["evt-1"], "missing": ["evt-2"]},
     ],
+    "DeadLetter": [
+        {
+            "id": "0-mX2kcBzQeRf8TQm1o9Ja",
+            "topic": "orders",
+            "tenant": "acme",
+            "attempts": 8,
+            "reason": "attempts",
+            "status": 422,
+            "why": "Unprocessable Entity",
+            "answer_headers": ["Content-Type: text/plain"],
+            "answer": "no such customer",
+            "accepted_at": _AT_MS - 14_400_000,
+            "died_at": _AT_MS,
+            "batch": "mX2kcBzQeRf8TQm1o9Jb.01",
+            "redriven": 0,
+            "event": {"topic": "orders", "type": "paid", "t": _AT_MS - 14_400_000, "id": "evt-1", "tenant": "acme"},
+        }
+    ],
+    "LetterJob": [
+        {
+            "id": "mX2kcBzQeRf8TQm1o9Ja",
+            "receiver": "mail-1a2b3c4d",
+            "action": "redrive",
+            "state": "running",
+            "count": 1200,
+            "done": 350,
+            "rate_per_s": 50.0,
+            "asked_at": _AT_MS,
+            "ended_at": None,
+        }
+    ],
     "Topic": [{"name": "orders", "publisher": "shop", "publisher_id": "shop-1a2b3c4d", "events": 12}],
     "TokenWanted": [{"name": "shop"}, {"name": "shop", "token": "shop--5e8b0c"}],
     "TokenMade": [{"name": "shop", "token": "shop--2f1c0d9e8b7a6f5e4d3c2b1a09f8e7d6", "id": "shop-1a2b3c4d"}],
@@ -153,7 +184,7 @@ EXAMPLES: dict[str, list[object]] = {
     "Pull": [{}, {"max": 100, "wait_ms": 50}],
     "Held": [{"messages": [{"id": "0-1", "attempt": 1}]}],
     "Purge": [{"dry_run": True}, {"tenant": "acme"}],
-    "Chosen": [{"dry_run": True}, {"tenant": "acme"}, {"ids": ["0-1"]}],
+    "Chosen": [{"dry_run": True}, {"tenant": "acme", "status": 500}, {"ids": ["0-1"]}, {"rate_per_s": 50}],
     "ReplayWanted": [
         {"from": "2024-01-01T00:00:00Z", "topic": "orders", "to_topic": "orders_again", "rate": 100},
         {"tenant": "acme", "to_topic": "orders_again", "dry_run": True},

@@ -77,16 +77,9 @@ class PurgeBody(msgspec.Struct, forbid_unknown_fields=True):
         return event.tenant_text(self.tenant)
 
 
-class ChosenBody(PurgeBody, forbid_unknown_fields=True):
-    """All dead letters, or one tenant's, or some by id."""
-
-    ids: Annotated[list[str], up_to(LIST_MAX)] | None = None
-
-
 _PULL = msgspec.json.Decoder(PullBody)
 _HELD = msgspec.json.Decoder(HeldBody)
 _PURGE = msgspec.json.Decoder(PurgeBody)
-_CHOSEN = msgspec.json.Decoder(ChosenBody)
 
 
 def pull(body: bytes) -> PullBody:
@@ -111,16 +104,6 @@ def settle(body: bytes) -> HeldBody:
 def purge(body: bytes) -> PurgeBody:
     """What a purge of waiting messages is about; an empty body is about everything."""
     return schema.decode(_PURGE, body or b"{}", what="a purge")
-
-
-def choose(body: bytes) -> ChosenBody:
-    """Which dead letters are meant, each once; an empty body means all."""
-    asked = schema.decode(_CHOSEN, body or b"{}", what="a choice of dead letters")
-    if asked.ids is not None and len(asked.ids) > LIST_MAX:
-        raise BadRequest(f"{len(asked.ids)} ids; at most {LIST_MAX} in one request")
-    if asked.ids is not None:
-        asked.ids = list(dict.fromkeys(asked.ids))
-    return asked
 
 
 def limit(value: str | None, *, name: str = "limit", default: int = 100) -> int:

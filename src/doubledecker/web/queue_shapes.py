@@ -24,7 +24,6 @@ from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, Rate
 from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.queues.call_batching import Pull
 from doubledecker.queues.view import FacetShare, QueueOverview
-from doubledecker.store.queue_contents import Letter
 from doubledecker.store.queues import LeasedMessage
 from doubledecker.store.subscribers import Condition
 from doubledecker.web import shapes
@@ -141,20 +140,6 @@ class Peeked(Shape):
 class Counted(Shape):
     messages: Count
     dry_run: bool
-
-
-class DeadLetterAnswer(Shape):
-    id: str
-    tenant: Tenant
-    attempts: Count
-    why: str
-    died_at: Count
-    event: _Event
-
-
-class DeadLetters(Shape):
-    count: Count
-    messages: list[DeadLetterAnswer]
 
 
 class EncodedQueue(msgspec.Struct, frozen=True, gc=False):
@@ -279,8 +264,3 @@ def settled(asked: Sequence[LeasedMessage], kept: Sequence[str], lease_until: in
     mine = set(kept)
     lost = [id_ for id_ in dict.fromkeys(each.id for each in asked) if id_ not in mine]
     return SettledAnswer(list(kept), lost, lease_until)
-
-
-def letter(seen: Letter) -> DeadLetterAnswer:
-    """A dead letter."""
-    return DeadLetterAnswer(seen.id, seen.tenant, seen.attempts, seen.why, seen.died_at, Raw(seen.event))

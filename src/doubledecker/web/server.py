@@ -19,6 +19,7 @@ from doubledecker.assembly.launch import Launch, launch
 from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
 from doubledecker.background import sleep_until
+from doubledecker.bus.letter_jobs import LetterJobs
 from doubledecker.bus.pipeline_jobs import PipelineJobs
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.publish_rate import Pacer
@@ -37,13 +38,14 @@ from doubledecker.web.attempt_log import AttemptLog
 from doubledecker.web.attempts import AttemptRoutes
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import BodyLimits, BodyMemory
+from doubledecker.web.dead_letters import DeadLetterRoutes
 from doubledecker.web.feed import Feed
 from doubledecker.web.listening import BACKLOG
 from doubledecker.web.metrics import WebFigures
 from doubledecker.web.pipeline_jobs import PipelineJobRoutes
 from doubledecker.web.protocol import HEAD_BYTES_MAX, HEAD_S_MAX, UNREAD_S_MAX, guarded
 from doubledecker.web.publishing import EVENTS_MAX, Publishing, PublishRules
-from doubledecker.web.queue_contents import Letters
+from doubledecker.web.queue_contents import QueueContents
 from doubledecker.web.queues import Queues
 from doubledecker.web.receivers import ReceiverFinder, ReceiverRoutes
 from doubledecker.web.resending import ResendRoutes
@@ -249,15 +251,9 @@ def make_app(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
         Publishing(bus.partitions, bus.publisher, Pacer(bus.partitions, bus.registry), rules),
         Routes(bus.partitions, bus.registry, routes, presence),
-        Queues(
-            bus.partitions,
-            bus.registry,
-            bus.rings,
-            small,
-            large_reads,
-            guard=settings.dial_guard,
-        ),
-        Letters(bus.partitions, bus.registry, small, large_reads),
+        Queues(bus.partitions, bus.registry, bus.rings, small, large_reads, guard=settings.dial_guard),
+        QueueContents(bus.partitions, bus.registry, small, large_reads),
+        DeadLetterRoutes(finder, bus.partitions, LetterJobs(bus.partitions, bus.registry), small, large_reads),
         ReceiverRoutes(finder, ReceiverStates(bus.partitions)),
         AttemptRoutes(finder, bus.registry, attempt_log, large_reads),
         ResendRoutes(finder, bus.partitions, bus.registry, attempt_log, large_reads, small),

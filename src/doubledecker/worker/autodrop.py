@@ -22,7 +22,7 @@ from doubledecker.bus.memory_relief import (
     StalledReceiver,
 )
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.store import batches, journal, memory, queue_contents, queues, receivers
+from doubledecker.store import batches, dead_letters, journal, memory, queue_contents, queues, receivers
 from doubledecker.store.memory import MemoryState, QueueUsage
 from doubledecker.store.partitions import Partition, Partitions
 
@@ -140,14 +140,18 @@ class Autodrop:
         messages, size = 0, 0
         if queue is None:
             return 0  # it was deleted since it was looked at
-        for drop_oldest in (queue_contents.drop_oldest, queues.drop_oldest):
-            while size < wanted and run.spend():
-                dropped, gone = await drop_oldest(
-                    partition, queue, messages_max=_MESSAGES_MAX, bytes_enough=wanted - size
-                )
-                if dropped == 0:
-                    break
-                messages, size = messages + dropped, size + gone
+        while size < wanted and run.spend():
+            lost = await dead_letters.drop_oldest(partition, queue.receiver.token, bytes_enough=wanted - size)
+            if lost.letters == 0:
+                break
+            messages, size = messages + lost.letters, size + lost.bytes
+        while size < wanted and run.spend():
+            dropped, gone = await queues.drop_oldest(
+                partition, queue, messages_max=_MESSAGES_MAX, bytes_enough=wanted - size
+            )
+            if dropped == 0:
+                break
+            messages, size = messages + dropped, size + gone
         if messages:
             _log.warning("messages.autodropped", queue=held.name, partition=held.partition, messages=messages)
         return size

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from doubledecker import clock, log
 from doubledecker.bus import overview
+from doubledecker.bus.letter_jobs import NAME as LETTER_JOB
+from doubledecker.bus.letter_jobs import LetterJobs
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.notices import NoticeWriter
 from doubledecker.bus.registry import LiveRegistry
@@ -15,6 +17,7 @@ from doubledecker.model.job import AUX, MAIN
 from doubledecker.store import (
     batches,
     counters,
+    dead_letters,
     deliveries,
     events,
     fanouts,
@@ -75,6 +78,7 @@ class Chores:
         self._autodrop = autodrop
         self._rules = rules
         self._notices = NoticeWriter(partitions, live)
+        self._letter_jobs = LetterJobs(partitions, live)
         self._by_name: dict[str, Callable[..., Awaitable[None]]] = {
             "monitor": self.monitor,
             "autodrop": self._autodrop.run,
@@ -93,6 +97,8 @@ class Chores:
             await self._by_name[name]()
         elif name == "purge":
             await self.purge(taken.partition, *args)
+        elif name == LETTER_JOB:
+            await self._letter_jobs.step(args[0])
         elif name == "fanout":
             await (self.fan_out if len(args) > 1 else self.adopt)(taken.partition, args[0])
         else:
@@ -142,6 +148,8 @@ class Chores:
                 if await self._live.retire(partition, token):
                     _log.warning("subscriber.swept", partition=partition.index, subscriber=token)
             await self._sweep_queues(partition)
+            await self._sweep_letters(partition)
+        await self._letter_jobs.sweep()
 
     async def bring_back(self) -> None:
         """Bring back what is due in queues that nobody pulls from: it shows as waiting, or as dead, and not as held."""
@@ -162,6 +170,16 @@ class Chores:
             await queue_contents.destroy(partition, name)
             _log.warning("queue.swept", partition=partition.index, queue=name)
 
+    async def _sweep_letters(self, partition: Partition) -> None:
+        """Remove the dead letters of receivers that are gone."""
+        held = await dead_letters.sizes(partition)
+        if all(self._live.snapshot.is_receiver(receiver) for receiver in held):
+            return
+        await self._live.refresh()
+        for receiver in held:
+            if not self._live.snapshot.is_receiver(receiver):
+                await dead_letters.destroy(partition, receiver)
+
     async def purge(self, partition: Partition, token: str, rid: str) -> None:
         """Delete what waited for a subscriber when it went."""
         for _ in range(_PASSES_MAX):
@@ -171,6 +189,7 @@ class Chores:
             raise RetryLater(1)
         if token not in self._live.snapshot.subscribers:
             await batches.forget_gauges(partition, token)
+            await dead_letters.destroy(partition, token)
 
     async def fan_out(self, partition: Partition, line: str) -> None:
         """Make copies that were left for later, a slice at a time, until none is left in the line."""

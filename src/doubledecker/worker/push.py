@@ -20,12 +20,14 @@ from doubledecker.delivery import verdict
 from doubledecker.delivery.deliver import Attempted, Deliverer, DeliveryLoad
 from doubledecker.delivery.verdict import Fates
 from doubledecker.errors import BusAway
+from doubledecker.model import dead_letter
+from doubledecker.model.outcome import Outcome
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.uid import made_at, uid
 from doubledecker.queues.ring import Rings
 from doubledecker.store import receivers
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.queues import QueueMessage
+from doubledecker.store.queues import LastAnswer, QueueMessage
 from doubledecker.store.receivers import Permit
 from doubledecker.worker.deliver import PROBE_SHARE
 
@@ -71,6 +73,7 @@ class _Origin(msgspec.Struct, gc=False):
 
     id: str = ""
     replay: str = ""
+    redriven: int = 0
 
 
 _decode = msgspec.json.Decoder(_Origin).decode
@@ -130,7 +133,7 @@ class Pusher:
                     await self._write(queue, attempted, ends, permit)
                     is_written = True
                 await self._rings.ack(queue, ends.acked)
-                await self._rings.nack(queue, ends.given_back, why=ends.why)
+                await self._rings.nack(queue, ends.given_back, why=ends.why, answer=_last(attempted.outcome))
             except BusAway as error:
                 if loop.time() > deadline:
                     # The leases have ended or soon will, and the messages are delivered again.
@@ -154,10 +157,15 @@ class Pusher:
         self._deliverer.conclude(attempted, before=before, after=after, failed=len(ends.given_back))
 
 
+def _last(outcome: Outcome) -> LastAnswer:
+    """What a message that dies of this attempt keeps of it."""
+    return LastAnswer(outcome.status or 0, outcome.answer_headers, dead_letter.text(outcome.answer))
+
+
 def accepted_at(events: Sequence[bytes], *, now_ms: int) -> int:
     """When the oldest of some events was accepted, as far as ids of the bus's own tell; 0 if none does.
 
-    An event that is replayed has its old id, and came only now. An id from later than now is none of ours.
+    An event that is replayed or redriven has its old id, and came only now. An id from later than now is none of ours.
     """
-    made = [made_at(each.id) for each in map(_decode, events) if not each.replay]
+    made = [made_at(each.id) for each in map(_decode, events) if not (each.replay or each.redriven)]
     return min((at for at in made if at is not None and at <= now_ms), default=0)

@@ -1,0 +1,152 @@
+"""Dead letters of a receiver over all partitions: listed, counted, redriven and purged, a bounded piece at a time.
+
+A receiver is a subscriber or a queue; all that differs is where a redriven event goes. One of a subscriber goes into a
+new batch, for it alone; one of a queue to its old place in its tenant's line.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from doubledecker.model.dead_letter import DeadLetter, LetterFilter, LetterPlace
+from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.subscriber import Subscriber
+from doubledecker.store import dead_letters
+from doubledecker.store.partitions import Partition, Partitions
+
+Action = Literal["redrive", "purge"]
+# Letters that one request redrives or purges: some tens of milliseconds, or seconds where each has 64 KiB.
+SETTLED_MAX = 10_000
+# Letters that are named to Redis at once: so many another may have taken meanwhile.
+_PAGE = 500
+# Letters that are read at once: each may have 70 KiB.
+_READ = 100
+
+
+@dataclass(frozen=True)
+class LetterOwner:
+    """Whose letters: a queue's, or a subscriber's."""
+
+    receiver: Subscriber
+    queue: RegisteredQueue | None = None
+
+    @property
+    def token(self) -> str:
+        return self.receiver.token
+
+    async def settle(self, action: Action, partition: Partition, ids: Sequence[str], *, job: str = "") -> int:
+        """Redrive or purge letters by their ids; returns how many were there."""
+        if action == "purge":
+            return await dead_letters.purge(partition, self.token, ids, job=job)
+        if self.queue is not None:
+            return await dead_letters.revive(partition, self.queue, ids, job=job)
+        return await dead_letters.redrive(partition, self.receiver, ids, job=job)
+
+
+@dataclass(frozen=True)
+class LetterPage:
+    """The oldest letters, and where the next page begins; None when there are no more."""
+
+    letters: Sequence[DeadLetter]
+    after: LetterPlace | None
+
+
+async def count(partitions: Partitions, owner: LetterOwner, chosen: LetterFilter) -> int:
+    """How many letters a filter means."""
+    counts = await asyncio.gather(*(dead_letters.count(each, owner.token, chosen) for each in partitions.all))
+    return sum(counts)
+
+
+async def page(
+    partitions: Partitions,
+    owner: LetterOwner,
+    chosen: LetterFilter,
+    *,
+    most: int,
+    bytes_max: int,
+    after: LetterPlace | None = None,
+) -> LetterPage:
+    """The oldest letters that a filter means, beyond a place; the page ends early after so many bytes.
+
+    A place stays where it is when letters go or come, so that pages miss none that stays.
+    """
+    places: list[tuple[LetterPlace, str]] = []
+    for partition in partitions.all:
+        beyond = after.before(partition.index) if after else 0
+        found = await dead_letters.choose(partition, owner.token, chosen, most=most + 1, after=beyond)
+        places += [(LetterPlace(each.stamp, partition.index), each.id) for each in found]
+    places.sort()
+    letters: list[DeadLetter] = []
+    size = 0
+    for first in range(0, min(most, len(places)), _READ):
+        some = places[first : min(most, first + _READ)]
+        # Some may have gone meanwhile.
+        there = {letter.id: letter for letter in await find(partitions, owner, [id_ for _, id_ in some])}
+        for at, (_, id_) in enumerate(some, first):
+            letter = there.get(id_)
+            size += len(letter.event) + len(letter.answer) if letter else 0
+            if size > bytes_max and letters:
+                return LetterPage(letters, places[at - 1][0])
+            letters += [letter] if letter else []
+    return LetterPage(letters, places[most - 1][0] if len(places) > most else None)
+
+
+async def find(
+    partitions: Partitions, owner: LetterOwner, ids: Sequence[str], chosen: LetterFilter | None = None
+) -> list[DeadLetter]:
+    """Those of the letters with these ids that are there, and that a filter means."""
+    found: list[DeadLetter] = []
+    for partition, some in _by_partition(partitions, ids).items():
+        found += await dead_letters.read(partition, owner.token, some)
+    return [letter for letter in found if chosen is None or chosen.means(letter)]
+
+
+async def settle_named(
+    partitions: Partitions, owner: LetterOwner, action: Action, letters: Sequence[DeadLetter]
+) -> int:
+    """Redrive or purge these letters; returns how many were still there."""
+    ids = _by_partition(partitions, [letter.id for letter in letters])
+    return sum([await owner.settle(action, partition, some) for partition, some in ids.items()])
+
+
+async def settle(
+    partitions: Partitions,
+    owner: LetterOwner,
+    action: Action,
+    chosen: LetterFilter,
+    *,
+    most: int,
+    until_ms: int,
+    job: str = "",
+) -> int:
+    """Redrive or purge the oldest letters that a filter means and that died until then; returns how many.
+
+    Those that die of it again come later, and are left.
+    """
+    done = 0
+    for partition in partitions.all:
+        while done < most:
+            upto = (until_ms + 1) * 1_000 - 1
+            size = min(most - done, _PAGE)
+            found = await dead_letters.choose(partition, owner.token, chosen, most=size, upto=upto)
+            done += await owner.settle(action, partition, [each.id for each in found], job=job)
+            if len(found) < size:
+                break
+    return done
+
+
+async def latest_ms(partitions: Partitions) -> int:
+    """The time by the server whose clock is ahead of the others: no letter has died after it."""
+    return max(await asyncio.gather(*(partition.time_ms() for partition in partitions.all)))
+
+
+def _by_partition(partitions: Partitions, ids: Sequence[str]) -> dict[Partition, list[str]]:
+    """Ids are anyone's text; those that name no partition are no letter's."""
+    known = {str(partition.index): partition for partition in partitions.all}
+    found: dict[Partition, list[str]] = {}
+    for id_ in dict.fromkeys(ids):
+        partition = known.get(id_.partition("-")[0])
+        if partition is not None:
+            found.setdefault(partition, []).append(id_)
+    return found

@@ -1,0 +1,272 @@
+"""The routes of dead letters, of subscribers and of queues: found, looked at, redriven, purged. Counts come first."""
+
+import re
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from doubledecker.bus import dead_letters
+from doubledecker.bus.dead_letters import Action, LetterOwner
+from doubledecker.bus.letter_jobs import LetterJobs
+from doubledecker.errors import BadRequest, NotFound
+from doubledecker.model import event, moment, schema
+from doubledecker.model.dead_letter import DeadLetter, LetterFilter, LetterPlace
+from doubledecker.model.event import Tenant, TopicName
+from doubledecker.model.schema import Count, DryRun, Shape, between, one_of, up_to
+from doubledecker.model.token import Caller
+from doubledecker.store.letter_jobs import LetterJob
+from doubledecker.store.partitions import Partitions
+from doubledecker.web import body as bodies
+from doubledecker.web import queue_bodies, shapes
+from doubledecker.web.body import BodyLimits
+from doubledecker.web.queue_contents import LIST_BYTES_MAX
+from doubledecker.web.receivers import ReceiverFinder
+from doubledecker.web.turns import ClientLocks
+
+RATE_MIN, RATE_MAX = 0.01, 10_000
+_STATUS = re.compile(r"0|[1-5][0-9]{2}")
+_PARAMETERS = ("topic", "tenant", "reason", "status", "from", "to", "limit", "after")
+_AT = Annotated[Count, Meta(description="In milliseconds since 1970")]
+
+
+class DeadLetterAnswer(Shape):
+    """An event that its receiver was given up for."""
+
+    id: str
+    topic: str
+    tenant: Tenant
+    attempts: Count
+    reason: Annotated[str, Meta(description="`attempts`, `age`, `rejected` or `lease`")]
+    status: Annotated[Count, Meta(description="Of the last answer; 0 when there was none")]
+    why: Annotated[str, Meta(description="The reason in a line")]
+    answer_headers: Annotated[list[str], Meta(description="Of the last answer")]
+    answer: Annotated[str, Meta(description="The beginning of the last answer")]
+    accepted_at: Annotated[Count, Meta(description="When its batch was made; 0 for a message of a queue")]
+    died_at: _AT
+    batch: Annotated[str, Meta(description="Empty for a message of a queue")]
+    redriven: Annotated[Count, Meta(description="How often it was redriven before")]
+    event: Annotated[Raw, Meta(description="The event, as it is delivered", extra_json_schema={"type": "object"})]
+
+
+class DeadLetters(Shape):
+    count: Annotated[Count, Meta(description="How many there are that the request means")]
+    messages: list[DeadLetterAnswer]
+    after: Annotated[str, Meta(description="What `after` is for the next page; null when there is none")] | None
+
+
+class SettledLetters(Shape):
+    count: Annotated[Count, Meta(description="How many there were that the request meant")]
+    messages: Annotated[Count, Meta(description="How many were redriven or purged, or with dry_run would be")]
+    dry_run: bool
+
+
+class LetterJobAnswer(Shape):
+    """A job in the background, and how far it has come."""
+
+    id: str
+    receiver: Annotated[str, Meta(description="A subscriber's id, or `@` and a queue")]
+    action: Annotated[str, one_of(["redrive", "purge"])]
+    state: Annotated[str, one_of(["running", "done", "cancelled", "gone"])]
+    count: Annotated[Count, Meta(description="How many letters it meant when it was asked for")]
+    done: Annotated[Count, Meta(description="How many of them it has redriven or purged")]
+    rate_per_s: float
+    asked_at: _AT
+    ended_at: Annotated[Count, Meta(description="null while it runs")] | None
+
+
+class ChosenBody(msgspec.Struct, forbid_unknown_fields=True):
+    """All dead letters, or those with all of these values, or of some by id those; with a rate by a job."""
+
+    ids: Annotated[list[str], up_to(queue_bodies.LIST_MAX)] | None = None
+    topic: TopicName | None = None
+    tenant: str | int | None = None
+    reason: str | None = None
+    status: Annotated[int, between(0, 599)] | None = None
+    begin: Annotated[str, Meta(description="Only those that died from then on, in ISO 8601")] | None = msgspec.field(
+        default=None, name="from"
+    )
+    to: Annotated[str, Meta(description="Only those that died before then")] | None = None
+    rate_per_s: Annotated[float, between(RATE_MIN, RATE_MAX, "So many a second, by a job in the background")] | None = (
+        None
+    )
+    dry_run: DryRun = False
+
+    @property
+    def filter(self) -> LetterFilter:
+        """Which letters are meant."""
+        return LetterFilter(
+            self.topic,
+            event.tenant_text(self.tenant),
+            self.reason,
+            self.status,
+            _ms("from", self.begin),
+            _ms("to", self.to),
+        )
+
+
+_CHOSEN = msgspec.json.Decoder(ChosenBody)
+
+
+class DeadLetterRoutes:
+    """Answers what is asked about the dead letters of a receiver; one read a client at a time."""
+
+    def __init__(
+        self, finder: ReceiverFinder, partitions: Partitions, jobs: LetterJobs, limits: BodyLimits, reads: ClientLocks
+    ) -> None:
+        self._finder = finder
+        self._partitions = partitions
+        self._jobs = jobs
+        self._limits = limits
+        self._reads = reads
+
+    async def list_(self, request: Request, caller: Caller) -> Response:
+        """Dead letters, the oldest first."""
+        owner = await self._owner(request, caller)
+        query = request.query_params
+        chosen, most, after = parse(query), queue_bodies.limit(query.get("limit")), query.get("after")
+        place = None if after is None else LetterPlace.parse(after)
+        async with self._reads.of(caller.id):
+            page = await dead_letters.page(
+                self._partitions, owner, chosen, most=most, bytes_max=LIST_BYTES_MAX, after=place
+            )
+            count = await dead_letters.count(self._partitions, owner, chosen)
+        rows = [_shown(letter) for letter in page.letters]
+        return shapes.json(DeadLetters(count, rows, None if page.after is None else str(page.after)))
+
+    async def show(self, request: Request, caller: Caller) -> Response:
+        """One dead letter."""
+        owner, id_ = await self._owner(request, caller), request.path_params["id"]
+        for letter in await dead_letters.find(self._partitions, owner, [id_]):
+            return shapes.json(_shown(letter))
+        raise NotFound(f"there is no dead letter {id_[:80]!r}")
+
+    async def redrive(self, request: Request, caller: Caller) -> Response:
+        """Have dead letters delivered again with new attempts, or count them."""
+        return await self._settle(request, caller, "redrive")
+
+    async def purge(self, request: Request, caller: Caller) -> Response:
+        """Destroy dead letters, or count them."""
+        return await self._settle(request, caller, "purge")
+
+    async def list_jobs(self, request: Request, caller: Caller) -> Response:
+        """The jobs that redrive or purge these dead letters, or did, the newest first."""
+        known = await self._jobs.of(await self._owner(request, caller))
+        done = await self._jobs.done([job.id for job in known])
+        return shapes.json([_job(job, done[job.id]) for job in known])
+
+    async def show_job(self, request: Request, caller: Caller) -> Response:
+        """How far a job has come."""
+        return await self._shown_job(
+            await self._jobs.find(await self._owner(request, caller), request.path_params["id"])
+        )
+
+    async def cancel_job(self, request: Request, caller: Caller) -> Response:
+        """End a job; what it has done stays done."""
+        owner = await self._owner(request, caller)
+        return await self._shown_job(await self._jobs.cancel(owner, request.path_params["id"]))
+
+    async def _settle(self, request: Request, caller: Caller, action: Action) -> Response:
+        asked = choose(await bodies.read(request.scope, request.receive, self._limits))
+        owner = await self._owner(request, caller)
+        async with self._reads.of(caller.id):
+            if asked.ids is not None:
+                return await self._settle_named(owner, action, asked.ids, asked)
+            if asked.rate_per_s is not None and not asked.dry_run:
+                job = await self._jobs.begin(owner, action, asked.filter, rate_per_s=asked.rate_per_s)
+                return await self._shown_job(job, status=202)
+            count = await dead_letters.count(self._partitions, owner, asked.filter)
+            if asked.dry_run:
+                return shapes.json(SettledLetters(count, count, dry_run=True))
+            now_ms = await dead_letters.latest_ms(self._partitions)
+            done = await dead_letters.settle(
+                self._partitions, owner, action, asked.filter, most=dead_letters.SETTLED_MAX, until_ms=now_ms
+            )
+        return shapes.json(SettledLetters(count, done, dry_run=False))
+
+    async def _settle_named(self, owner: LetterOwner, action: Action, ids: list[str], asked: ChosenBody) -> Response:
+        found = await dead_letters.find(self._partitions, owner, ids, asked.filter)
+        if asked.dry_run:
+            return shapes.json(SettledLetters(len(found), len(found), dry_run=True))
+        done = await dead_letters.settle_named(self._partitions, owner, action, found)
+        return shapes.json(SettledLetters(len(found), done, dry_run=False))
+
+    async def _shown_job(self, job: LetterJob, *, status: int = 200) -> Response:
+        done = await self._jobs.done([job.id])
+        return shapes.json(_job(job, done[job.id]), status=status)
+
+    async def _owner(self, request: Request, caller: Caller) -> LetterOwner:
+        chosen = await self._finder.find(request, caller)
+        # A queue has dead letters with or without a callback.
+        if chosen.queue is not None:
+            return LetterOwner(chosen.queue.receiver, chosen.queue)
+        return LetterOwner(chosen.pushed)
+
+
+def parse(query: QueryParams) -> LetterFilter:
+    """What a query asks for; raises BadRequest with what is allowed."""
+    for name in query:
+        if name not in _PARAMETERS:
+            raise BadRequest(f"the query has {name[:80]!r}; its parameters are {', '.join(_PARAMETERS)}")
+    status = query.get("status")
+    if status is not None and not _STATUS.fullmatch(status):
+        raise BadRequest(f"status is {status[:80]!r}; it must be an HTTP status, like 503, or 0 for no answer")
+    return LetterFilter(
+        query.get("topic"),
+        query.get("tenant"),
+        query.get("reason"),
+        None if status is None else int(status),
+        _ms("from", query.get("from")),
+        _ms("to", query.get("to")),
+    )
+
+
+def choose(body: bytes) -> ChosenBody:
+    """Which dead letters are meant; an empty body means all."""
+    asked = schema.decode(_CHOSEN, body or b"{}", what="a choice of dead letters")
+    schema.check(asked)
+    if asked.ids is not None and len(asked.ids) > queue_bodies.LIST_MAX:
+        raise BadRequest(f"{len(asked.ids)} ids; at most {queue_bodies.LIST_MAX} in one request")
+    if asked.ids is not None and asked.rate_per_s is not None:
+        raise BadRequest("ids and rate_per_s are given; a rate is for letters that are chosen by their values")
+    return asked
+
+
+def _ms(field: str, text: str | None) -> int | None:
+    return None if text is None else max(0, moment.to_ms(moment.parse(text, field=field)))
+
+
+def _shown(letter: DeadLetter) -> DeadLetterAnswer:
+    return DeadLetterAnswer(
+        id=letter.id,
+        topic=letter.topic,
+        tenant=letter.tenant,
+        attempts=letter.attempts,
+        reason=letter.reason,
+        status=letter.status,
+        why=letter.detail,
+        answer_headers=list(letter.answer_headers),
+        answer=letter.answer,
+        accepted_at=letter.accepted_at,
+        died_at=letter.died_at,
+        batch=letter.batch,
+        redriven=letter.redriven,
+        event=Raw(letter.event),
+    )
+
+
+def _job(job: LetterJob, done: int) -> LetterJobAnswer:
+    return LetterJobAnswer(
+        id=job.id,
+        receiver=job.receiver,
+        action=job.action,
+        state=job.state,
+        count=job.count,
+        done=done,
+        rate_per_s=job.rate_per_s,
+        asked_at=job.asked_at,
+        ended_at=job.ended_at or None,
+    )
