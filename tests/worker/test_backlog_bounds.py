@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.model import moment
@@ -169,13 +171,28 @@ async def test_a_paused_one_is_bound_too_and_its_owner_is_notified_once(one: Top
         assert types(await published(bus)) == ["receiver.dropping"]
         [event] = told.events
         assert (event["data"]["receiver"], event["data"]["reason"]) == (token, "backlog")
-        assert f"doubledecker replay --to-subscriber {token} --from 20" in event["data"]["remedy"]
+        assert f"doubledecker replay --direct --to-subscriber {token} --from 20" in event["data"]["remedy"]
         assert event["data"]["remedy"].endswith(" --topic widgets")
         records = listed.json["attempts"]
         assert {(each["outcome"], each["attempt"], each["receiver"]) for each in records} == {("dropped", 0, token)}
         assert sum(int(each["detail"].split(" ")[0]) for each in records) == found["dropped"]["events"]
         assert (await ask(bus, "GET", f"/subscribers/{token}/attempts", other)).status == 404
         assert await bus.get("/subscribers", other) == []
+
+
+async def test_each_subscriber_has_its_turn_though_looks_are_short(one: Topology, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("doubledecker.worker.backlog_bounds._LOOK_S", 0.0)
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as other:
+        for name in ("ann", "bob", "cid"):
+            await bus.subscribe(await bus.token(name), NOBODY, "widgets", timeout=0, max=1, backlog_max_bytes=1)
+        await bus.publish(await bus.token("shop"), some_events(0))
+        bounds = BacklogBounds(other.partitions, other.registry)
+        seen = []
+        for _ in range(3):
+            await bounds.enforce()
+            seen.append([row["subscriber"][:3] for row in await bus.get("/subscribers") if row["dropped"]])
+
+        assert seen == [["ann"], ["ann", "bob"], ["ann", "bob", "cid"]]
 
 
 async def test_a_bound_stays_until_it_is_changed_and_0_ends_it(one: Topology):

@@ -130,8 +130,13 @@ def _target(asked: ReplayAsked) -> tuple[str, str]:
 
 
 def command(subscriber: str, topics: Sequence[str], *, from_ms: int, upto_ms: int | None = None) -> str:
-    """The command that replays what was accepted within a time to a subscriber: of its topics, as a shell takes it."""
-    words = f"doubledecker replay --to-subscriber {subscriber} --from {moment.to_text(moment.from_ms(from_ms))}"
+    """The command that replays what was accepted within a time to a subscriber: of its topics, as a shell takes it.
+
+    Past Redis, where a bound on what waits for it would drop some again.
+    """
+    words = (
+        f"doubledecker replay --direct --to-subscriber {subscriber} --from {moment.to_text(moment.from_ms(from_ms))}"
+    )
     if upto_ms is not None:
         words += f" --to {moment.to_text(moment.from_ms(upto_ms))}"
     if len(topics) == 1:

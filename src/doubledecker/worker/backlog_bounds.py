@@ -17,8 +17,9 @@ from doubledecker.store.partitions import Partition, Partitions
 
 # For so many times as long as a look took, others use the server and the slot.
 _PAUSE_TIMES = 4
-# Calls for one subscriber and look; the next goes on.
+# Calls for one subscriber and look, and how long a look goes on to others; the next goes on where it ended.
 _CALLS_MAX = 200
+_LOOK_S = 1.0
 # Over several partitions the oldest batch of all is dropped first, to about so long.
 _ORDER_MS = 1_000
 
@@ -32,6 +33,8 @@ class BacklogBounds:
         self._partitions = partitions
         self._live = live
         self._not_before_s = 0.0
+        # The subscriber that was looked at last.
+        self._last = ""
 
     async def run(self) -> None:
         """Look, unless the last look took long and was not long ago."""
@@ -42,14 +45,19 @@ class BacklogBounds:
             self._not_before_s = time() + _PAUSE_TIMES * (time() - started_s)
 
     async def enforce(self) -> None:
-        """Look at all that have a bound, and drop what is beyond it."""
+        """Look at those that have a bound, each in its turn, and drop what is beyond it."""
+        time = asyncio.get_running_loop().time
+        until_s = time() + _LOOK_S
         await self._live.refresh()
         bounded = {each.token: each for each in self._live.snapshot.subscribers.values() if each.backlog_max_bytes}
-        tokens = list(bounded)
+        tokens = sorted(bounded, key=lambda token: (token <= self._last, token))
         counts = [(await batches.gauges_of(partition, tokens))[1] for partition in self._partitions.all]
         for token in tokens:
             pairs = zip(self._partitions.all, counts, strict=True)
             await self._bound(bounded[token], [partition for partition, count in pairs if count.get(token, 0) > 0])
+            self._last = token
+            if time() >= until_s:
+                break
 
     async def _bound(self, subscriber: Subscriber, where: Sequence[Partition]) -> None:
         sizes = [await losses.measure(partition, subscriber.token) for partition in where]

@@ -1,7 +1,7 @@
 """Direct replay: from the lake to a subscriber's callback, past Redis, in order by key, and nothing is left out."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,13 +9,16 @@ from pyspark.sql import SparkSession
 
 from conftest import Topology
 from doubledecker.errors import BadRequest
+from doubledecker.model import moment
 from doubledecker.model.event import AcceptedEvent
 from doubledecker.model.subscriber import Subscription
-from doubledecker.store import batches
+from doubledecker.store import batches, losses
+from doubledecker.worker.backlog_bounds import BacklogBounds
 from feed import Feed, a_feed
 from lakes import Lake, a_lake
 from receiver import Receiver
 from replays import Desk
+from web.asking import waiting as held
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -29,9 +32,11 @@ async def a_past(spark: SparkSession, feed: Feed, folder: Path) -> Lake:
     return mine
 
 
-async def subscriber(feed: Feed, receiver: Receiver, *, max_: int = 10) -> str:
+async def subscriber(
+    feed: Feed, receiver: Receiver, *, max_: int = 10, topics: Sequence[str] = (), **fields: int
+) -> str:
     token = await feed.bus.registry.create_token("late", "secret-of-late", now_ms=0)
-    await feed.bus.registry.subscribe(token.id, Subscription([], receiver.url, max=max_))
+    await feed.bus.registry.subscribe(token.id, Subscription(list(topics), receiver.url, max=max_, **fields))
     return token.id
 
 
@@ -68,6 +73,32 @@ async def test_all_that_fits_arrives_in_order_and_marked_and_nothing_waits_in_re
         assert {event["replay"] for event in late.events} == {done.id}
         assert max(len(batch.events) for batch in late.batches) <= 10
         assert await waiting(feed) == 0
+
+
+async def test_what_a_bound_has_dropped_comes_back_by_the_time_that_is_kept(
+    spark: SparkSession, topology: Topology, tmp_path: Path
+):
+    """From the lake and from the journal; what still waited is sent too, and marked."""
+    async with a_feed(topology) as feed, Receiver() as late:
+        mine, bus = await a_lake(spark, feed, tmp_path), feed.bus
+        token = await subscriber(feed, late, topics=["orders"], backlog_max_bytes=3_000, timeout=0)
+        await feed.publish(250, call=7)
+        await BacklogBounds(bus.partitions, bus.registry).enforce()
+        await mine.land()
+        await feed.publish(30, call=7)
+        kept = [await losses.of_subscribers(partition, [token]) for partition in bus.partitions.all]
+        lost = losses.total([each for found in kept for each in found.get(token, ())])
+        assert lost is not None
+        left = {event["id"] for event in await held(bus)}
+        start, end = (moment.to_text(moment.from_ms(at_ms)) for at_ms in (lost.from_ms, lost.upto_ms))
+        done = await Desk(mine, topology).replay(
+            to_subscriber="late", topic="orders", direct=True, start=start, end=end
+        )
+
+    orders = {event.id for event in feed.events if event.topic == "orders"}
+    assert lost.events == len(orders - left) > 20
+    assert done.state == "done"
+    assert orders - left <= set(late.ids)
 
 
 async def test_one_that_fails_for_a_while_holds_it_up_and_then_gets_the_rest(
