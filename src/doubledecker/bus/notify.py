@@ -13,7 +13,7 @@ from enum import Enum
 
 from doubledecker import log
 from doubledecker.errors import BusAway
-from doubledecker.store import channels, counters
+from doubledecker.store import counters, events
 from doubledecker.store.events import PublishReply, RoutedEvent
 from doubledecker.store.partitions import Partition
 
@@ -80,7 +80,7 @@ class Notifier:
         while True:
             await self._has_work.wait()
             while self._waiting:
-                await self._tell()
+                await self._send()
             if self._missed:
                 await self._report()
             if not self._waiting:
@@ -95,12 +95,12 @@ class Notifier:
         except TimeoutError:
             _log.warning("notifications.missed", partition=self._partition.index, events=len(self._waiting))
 
-    async def _tell(self) -> None:
+    async def _send(self) -> None:
         part = [self._waiting.popleft() for _ in range(min(self._call_max, len(self._waiting)))]
         self._bytes -= sum(len(message) for _, message in part)
         try:
             if await self._is_worth(part):
-                heard = await channels.publish(self._partition, part)
+                heard = await events.notify(self._partition, part)
                 self._call_max = min(_CALL_MAX, max(1, _HEARD_MAX * len(part) // max(1, heard)))
         except BusAway:
             self._missed += len(part)
@@ -108,7 +108,7 @@ class Notifier:
     async def _is_worth(self, part: Sequence[tuple[str, bytes]]) -> bool:
         if self._notify is Notify.ALWAYS or not self._partition.is_clustered:
             return True
-        return await channels.is_heard(self._partition, sorted({channel for channel, _ in part}))
+        return await events.is_listened_to(self._partition, sorted({channel for channel, _ in part}))
 
     async def _report(self) -> None:
         missed, self._missed = self._missed, 0

@@ -29,13 +29,14 @@ from doubledecker.store.deferred_copies import Division, Fed, Part, batches_line
 from doubledecker.store.fanouts import Copies, CopySlice, Parcel
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
+from doubledecker.store.shared_connection import Reply
 from doubledecker.store.write_offsets import Fence
 
 # Ids that a client gave are remembered for so long, and so many of them in each partition: some 10 MB.
 ID_WINDOW_MS = 86_400_000
 IDS_MAX = 100_000
 
-_PUBLISH = load("event_publish")
+_PUBLISH, _NOTIFY = load("event_publish"), load("event_notify")
 # Measured: beyond these one call holds the server for more than a few milliseconds.
 WRITES_MAX = 2000
 BYTES_MAX = 1_048_576
@@ -435,3 +436,22 @@ def _receiver(partition: Partition, subscriber: Subscriber) -> Packable:
         receivers.permits(subscriber.concurrency, partition),
         receivers.every_ms(subscriber, partition),
     ]
+
+
+# Redis channels: a channel is an event's routing key, without the namespace.
+
+
+async def is_listened_to(partition: Partition, channels: Sequence[str]) -> bool:
+    """Whether anyone listens on one of these, on any server: in a cluster a listener may sit on any node."""
+    replies = await partition.everywhere([["PUBSUB", "NUMPAT"], ["PUBSUB", "NUMSUB", *channels]])
+    return any(patterns or any(_counts(counted)) for patterns, counted in replies)
+
+
+async def notify(partition: Partition, messages: Sequence[tuple[str, bytes]]) -> int:
+    """Send each message to its channel, in order; returns how often one was heard on the server that was asked."""
+    pairs = [word for pair in messages for word in pair]
+    return cast("int", await partition.run(_NOTIFY, *pairs))
+
+
+def _counts(reply: Reply) -> Sequence[int]:
+    return cast("Sequence[int]", cast("Sequence[Reply]", reply)[1::2])
