@@ -44,7 +44,7 @@ demo: setup
 	$(BIN)/python tests/spark_classes.py $@
 
 test: check .venv/spark-classes.jsa
-	$(BIN)/pytest -n $$(($(JOBS) * 3 / 2)) --dist worksteal
+	$(BIN)/pytest -n $$(($(JOBS) * 3 / 2)) --dist worksteal --durations=50
 
 test-fast: setup
 	$(BIN)/pytest -n $$((2 * $(JOBS))) --dist worksteal -m "not slow"

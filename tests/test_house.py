@@ -14,6 +14,7 @@ import pytest
 
 from doubledecker import __version__
 from doubledecker.assembly.settings import ALIASES, Settings
+from doubledecker.model.quota import Quotas
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -26,6 +27,8 @@ STANDALONE = {"client", "stages"}
 ACROSS = {"faults", "flow", "laws", "typed", "upgrade"}
 # Drawn by the commands and simulations that are tested with them.
 UNTESTED = {"plots"}
+# Tiny and imported once, but from a layer above, where what they do may not be done.
+BELOW_THEIR_IMPORTER = {"store/notices.py"}
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
@@ -116,6 +119,44 @@ def test_every_setting_is_in_the_operations_page_with_its_default_and_alias():
         expected[field.name] = (f"`{default}`" if default else "", f"`{alias}`" if alias else "")
 
     assert {name: (default.strip(), alias.strip()) for name, (default, alias) in rows.items()} == expected
+
+
+def test_settings_stay_few():
+    """Beside quotas, which are one table, and Routemaster's: a new one takes the place of one that nobody turns."""
+    quotas = {field.name for field in fields(Quotas)}
+
+    assert len([field for field in fields(Settings) if field.name not in quotas | ALIASES.keys()]) <= 45
+
+
+def test_the_glossary_has_at_most_sixty_rows():
+    rows = re.findall(r"^\| .+ \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+
+    assert len(rows) - 1 <= 60
+
+
+def test_every_package_has_a_row_in_the_table_of_packages():
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| package |")[2].partition("\n\n")[0]
+    source = ROOT / "src" / "doubledecker"
+
+    assert {path.parent.name for path in source.glob("*/__init__.py")} - set(re.findall(r"`(\w+)`", table)) == set()
+
+
+def test_a_module_with_one_importer_is_not_tiny():
+    """It belongs to its importer; `pyspark_doubledecker` and files that are run as programs have none."""
+    tiny = {path for path in SOURCES if path.name != "__init__.py" and path.read_text().count("\n") < 50}
+    importers: dict[str, set[Path]] = {}
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                    importers.setdefault(name, set()).add(path)
+
+    lonely = {path for path in tiny if len(importers.get(_module(path), ())) == 1}
+    assert {_short(path) for path in lonely} == {f"src/doubledecker/{path}" for path in BELOW_THEIR_IMPORTER}
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
 
 
 # Reached by nobody, or bounds and defaults of settings, which have a table of their own. Those of deliveries and jobs
