@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -11,6 +11,7 @@ from aiohttp import web
 
 Plan = Callable[[int], int | str]
 Answer = Callable[[list[dict[str, object]]], object]
+Noted = Callable[[Mapping[str, str], list[str]], object]
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,12 @@ class Receiver:
     """`plan` says, by the number of the request, which status to answer, or `hang`, `endless` or `cut`.
 
     `answer` gives the body of a 2xx, as JSON, by the events; `attempted` has the ids of every request, in its order.
+    `noted` is told of every request too, by its headers and ids.
     """
 
     plan: Plan = lambda _: 200
     answer: Answer | None = None
+    noted: Noted = lambda _headers, _ids: None
     port: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     batches: list[Batch] = field(default_factory=list)
@@ -92,6 +95,7 @@ class Receiver:
         try:
             events = json.loads(await request.read())
             self.attempted.append([str(event["id"]) for event in events])
+            self.noted(request.headers, self.attempted[-1])
             what = self.plan(number)
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)

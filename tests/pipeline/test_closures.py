@@ -5,6 +5,7 @@ from pyspark import cloudpickle
 
 from doubledecker.assembly.settings import Settings
 from doubledecker.model.replay import Replay
+from doubledecker.model.signing import FormerSecret, SigningKeys
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline.bulk.batches import Posting
 from doubledecker.pipeline.replay.resend_task import Work
@@ -32,3 +33,15 @@ def test_the_root_key_does_not_travel_in_closures(sent: object):
     assert b"redis://127.0.0.1" in packed
     assert b"the-root-key" not in packed
     assert b"the-secret" not in packed
+
+
+def test_what_a_receiver_is_called_with_does_not_travel_either():
+    keys = SigningKeys("whsec_hidden", 1, (FormerSecret("whsec_former", 2),))
+    receiver = Subscriber("shop", "https://example.org/", "the-uuid", headers=(("X-Key", "the-value"),), signing=keys)
+    sent = Posting(SETTINGS, receiver, "ledger")
+    packed = cloudpickle.dumps(lambda: sent)
+
+    assert b"https://example.org/" in packed
+    for secret in (b"whsec_", b"the-uuid", b"the-value"):
+        assert secret not in packed
+    assert cloudpickle.loads(packed)().subscriber == receiver.bare

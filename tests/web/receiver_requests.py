@@ -1,9 +1,12 @@
 """One request for every documented answer about receivers, in an order in which each comes true."""
 
+from doubledecker.model.signing import FORMER_MAX
+
 Request = tuple[str, str, str, str, object, dict[str, str], int]
 
 _LARGE = "x" * 3000
 _QUEUE = {"pattern": ".*:pushed:.*", "callback": "https://mail.example/"}
+_LARGE = "x" * 3000
 
 
 def _of_each(method: str, action: str, body: object = None, status: int = 200) -> list[Request]:
@@ -23,12 +26,30 @@ def _of_each(method: str, action: str, body: object = None, status: int = 200) -
     ]
 
 
+def _rotations() -> list[Request]:
+    """Beyond what `_of_each` asks: a body that is wrong or too large, and one secret too many."""
+    paths = (("/subscriber", ""), ("/subscribers/{subscriber}", "client"), ("/queues/{name}", "pushed"))
+    return [
+        ("client", "POST", f"{path}/rotate-secret", named, body, {}, status)
+        for path, named in paths
+        for body, status in (
+            ({"overlap_s": -1}, 400),
+            ({"overlap_s": _LARGE}, 413),
+            *(({"overlap_s": 60}, 200) for _ in range(FORMER_MAX)),
+            ({"overlap_s": 60}, 429),
+            ({"overlap_s": 0}, 200),
+        )
+    ]
+
+
 REQUESTS: list[Request] = [
     ("client", "PUT", "/queues/{name}", "pushed", _QUEUE, {}, 201),
     ("client", "PUT", "/queues/{name}", "jobs", {"pattern": ".*:tasks:made"}, {}, 200),
     *_of_each("POST", "pause"),
     *_of_each("POST", "resume"),
     *_of_each("POST", "enable"),
+    *_of_each("POST", "rotate-secret", {"overlap_s": 0}),
+    *_rotations(),
     *_of_each("GET", "attempts"),
     ("client", "POST", "/events", "", {"topic": "mine", "type": "paid", "id": "again"}, {}, 202),
     ("client", "POST", "/queues/{name}/pause", "pushed", None, {}, 200),

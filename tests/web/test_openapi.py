@@ -236,6 +236,9 @@ async def test_the_server_takes_every_example_of_a_request(one: Topology):
         # The example of a gift names a client by an id, which cannot be chosen.
         home = bus.partitions.home
         await home.command("HSET", home.key("api_tokens"), "shop-1a2b3c4d", "{}")
+        pushed = {"pattern": ".*:orders:.*", "callback": "https://mail.example/"}
+        assert (await ask(bus, "PUT", "/queues/orders", client, json=pushed)).status == 201
+        [id_] = [row["token"] for row in (await ask(bus, "GET", "/api_tokens")).json if row["name"] == "client"]
         tried = 0
         for (method, path), operation in OPERATIONS.items():
             for kind, media in operation.get("requestBody", {}).get("content", {}).items():
@@ -243,7 +246,7 @@ async def test_the_server_takes_every_example_of_a_request(one: Topology):
                     body = example.encode() if isinstance(example, str) else json.dumps(example).encode()
                     secret = ROOT_KEY if path in FOR_ROOT else client
                     headers = {"Content-Type": kind}
-                    target = filled(path, "orders")
+                    target = filled(path, id_ if "{subscriber}" in path else "orders")
                     answer = await ask(bus, method, target, secret, body=body, headers=headers)
                     # Those of a subscriber and of a queue are alike, and one job runs at a time.
                     if ("{" in path and "/dead/" in path) or "rate_per_s" in example:

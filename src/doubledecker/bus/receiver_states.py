@@ -1,5 +1,7 @@
 """Whether a receiver is paused or disabled: kept with its registration at home, obeyed by each partition's ring.
 
+So are the secrets by which it is signed, which no ring needs to know: whoever calls it reads them at home.
+
 Home is written first, then each partition has the registry's new version and takes the receiver out of its ring, or
 seats it again. Once a change has returned, no further call begins; calls under way end as they would have. A process
 that dies in between leaves partitions that obey later: the sweep brings them in line with home.
@@ -9,7 +11,9 @@ from msgspec import structs
 
 from doubledecker import log
 from doubledecker.errors import Conflict, NotFound
+from doubledecker.model import signing
 from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.signing import SigningKeys
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import receivers, registry, subscribers
 from doubledecker.store.partitions import Partitions
@@ -51,6 +55,25 @@ class ReceiverStates:
         except NotFound:
             return  # it left meanwhile
 
+    async def rotate_secret(self, token: str, *, overlap_s: int, now_ms: int) -> SigningKeys:
+        """Give it a new signing secret, its first or another; calls that begin once this has returned are signed by it.
+
+        Raises TooMany when too many former secrets would sign as well.
+        """
+        home = self._partitions.home
+        for _ in range(_TRIES_MAX):
+            known, queue = await self._read(token)
+            keys = signing.rotate(known.signing, overlap_s=overlap_s, now_ms=now_ms)
+            if queue is None:
+                seen = {"signing": signing.encode(known.signing)}
+                version = await subscribers.mark(home, token, {"signing": signing.encode(keys)}, seen=seen)
+            else:
+                version = await registry.save_queue(home, structs.replace(queue, signing=keys), former=queue)
+            if version:
+                await registry.copy_version(self._partitions, version)
+                return keys
+        raise _contended(token)
+
     async def _change(self, token: str, fields: dict[str, int | str], former: Subscriber | None = None) -> bool:
         """Change some fields of its registration; returns whether that changed anything.
 
@@ -61,8 +84,8 @@ class ReceiverStates:
             if former and (known.callback != former.callback or known.disabled_at):
                 return False
             if queue is None:
-                callback = former.callback if former else ""
-                version = await subscribers.mark(self._partitions.home, token, fields, callback=callback)
+                seen = {"callback": former.callback} if former else {}
+                version = await subscribers.mark(self._partitions.home, token, fields, seen=seen)
             else:
                 values = {name: bool(value) if name == "paused" else value for name, value in fields.items()}
                 wanted = structs.replace(queue, **values)
@@ -73,7 +96,7 @@ class ReceiverStates:
                 await registry.copy_version(self._partitions, version)
             if version or queue is None:
                 return version > 0
-        raise Conflict(f"{token!r} is being changed by others at the same time; try again")
+        raise _contended(token)
 
     async def _obey(self, token: str, *, is_anew: bool = False) -> Subscriber:
         """Have each partition's ring know it as the registry has it now."""
@@ -98,3 +121,7 @@ class ReceiverStates:
             if found is not None:
                 return found, None
         raise NotFound(f"no receiver named {token[:80]!r}; it is gone")
+
+
+def _contended(token: str) -> Conflict:
+    return Conflict(f"{token!r} is being changed by others at the same time; try again")

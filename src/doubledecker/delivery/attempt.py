@@ -4,17 +4,16 @@ When this process cannot open a connection at all, that is no receiver's fault: 
 
 An attempt goes through a chain of stages, which bounds how long it takes: `Deadline | Timeout`. Whether a receiver
 may be called at all is decided in Redis, for all processes (lua/receiver_ring.lua). An answer counts by its status; a
-2xx in JSON is kept, as the receiver of a queue may fail single events with it (delivery/http.py).
+2xx in JSON is kept, as a receiver may fail single events with it (delivery/http.py).
 """
 
-import base64
 import email.utils
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from doubledecker import clock
+from doubledecker.delivery import headers as request_headers
 from doubledecker.delivery import http
 from doubledecker.delivery.egress import Egress
 from doubledecker.delivery.hosts import Hosts
@@ -23,6 +22,7 @@ from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.egress_proxy import EgressProxy
 from doubledecker.model.outcome import Outcome, OutcomeKind
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.uid import uid
 from doubledecker.stages import Deadline, Timeout
 from doubledecker.stages.errors import TimedOut
 
@@ -53,10 +53,19 @@ class Dialer:
         way = Hosts(limits.guard) if limits.proxy is None else Egress(limits.proxy, limits.guard)
         self._http = http.HttpClient(way, connect_s=limits.connect_s, ssl_verify=limits.ssl_verify)
 
-    async def attempt(self, receiver: Subscriber, body: bytes, headers: Mapping[str, str] = _PLAIN) -> Outcome:
-        """Post a body to a receiver; `headers` go along."""
+    async def attempt(
+        self,
+        receiver: Subscriber,
+        body: bytes,
+        headers: Mapping[str, str] = _PLAIN,
+        message: str = "",
+    ) -> Outcome:
+        """Post a body to a receiver; `headers` go along.
+
+        `message` is the id that a signed one is known by, a new one if empty.
+        """
         try:
-            return await self._chain.call(self._post, receiver, body, headers)
+            return await self._chain.call(self._post, receiver, body, headers, message)
         except TimedOut as late:
             return Outcome(
                 OutcomeKind.TIMED_OUT, round(late.after_s * 1000), detail=f"no answer within {late.after_s:g} s"
@@ -66,14 +75,19 @@ class Dialer:
         await self._chain.close()
         await self._http.close()
 
-    async def _post(self, receiver: Subscriber, body: bytes, headers: Mapping[str, str]) -> Outcome:
+    async def _post(self, receiver: Subscriber, body: bytes, headers: Mapping[str, str], message: str) -> Outcome:
         started_s = time.monotonic()
 
         def took_ms() -> int:
             return round((time.monotonic() - started_s) * 1000)
 
         try:
-            lines = _credential(receiver.uuid) + _lines(headers)
+            lines = request_headers.own(receiver.uuid, receiver.headers) + request_headers.lines(headers)
+            if receiver.signing is not None:
+                # Here, so that each attempt has a time of its own.
+                lines += await request_headers.signature(
+                    receiver.signing, message=message or uid(), body=body, now_ms=clock.now_ms()
+                )
             to = http.endpoint(receiver.callback)
             answer = await self._http.post(to, lines, body, client=receiver.client)
         except BadRequest as error:
@@ -93,21 +107,6 @@ class Dialer:
             answer.body,
             answer.headers,
         )
-
-
-# As many as a busy process has receivers: they are made of text, and the same for every batch.
-@lru_cache(maxsize=10_000)
-def _credential(uuid: str) -> bytes:
-    credential = base64.b64encode(f"{uuid}:x".encode())
-    return b"Authorization: Basic %b\r\nContent-Type: application/json\r\n" % credential
-
-
-def _lines(headers: Mapping[str, str]) -> bytes:
-    """Headers as lines; raises ValueError for one that would begin another line."""
-    text = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-    if text.count("\r") + text.count("\n") > 2 * len(headers):
-        raise ValueError("a header holds a line break")
-    return text.encode()
 
 
 def _retry_after(value: str | None) -> int | None:

@@ -21,14 +21,14 @@ from doubledecker import clock, log
 from doubledecker.bus import telemetry
 from doubledecker.bus.receiver_states import ReceiverStates
 from doubledecker.bus.telemetry import counter
-from doubledecker.delivery import verdict
+from doubledecker.delivery import headers, verdict
 from doubledecker.delivery.attempt import Dialer
 from doubledecker.delivery.health import Health
 from doubledecker.delivery.verdict import RetrySchedule, Tried
 from doubledecker.errors import BusAway, Conflict, OutOfDescriptors
 from doubledecker.model.outcome import Outcome, failed_ids
 from doubledecker.model.reserved import is_reserved
-from doubledecker.model.settlement import DELIVERED, Settlement
+from doubledecker.model.settlement import DELIVERED, PATH, Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import journal
 
@@ -60,7 +60,8 @@ class DeliveryLoad:
     """What one call carries: events as lines, or each by itself, of a batch that was tried `attempts` times before.
 
     `failures` are those of the receiver when the permit was given. `accepted_at` is when the first of its events was
-    accepted, 0 if that is not known; what waits by the rules of a queue is not `timed` by it.
+    accepted, 0 if that is not known; what waits by the rules of a queue is not `timed` by it. `message` names these
+    very events, as often as they are sent; where it is empty, the batch does.
     """
 
     receiver: Subscriber
@@ -73,6 +74,12 @@ class DeliveryLoad:
     partition: int
     headers: Mapping[str, str] = field(default_factory=dict)
     is_timed: bool = True
+    message: str = ""
+
+    @property
+    def message_id(self) -> str:
+        """By which a signed request is known; a dot would end it there."""
+        return self.message or self.batch.replace(PATH, "-")
 
     @property
     def body(self) -> bytes:
@@ -170,7 +177,9 @@ class Deliverer:
         """Post a load, and decide what becomes of it; raises OutOfDescriptors when nobody could be called."""
         body, dialled_at = load.body, clock.now_ms()
         try:
-            outcome = await self._dialer.attempt(load.receiver, body, load.headers)
+            message = load.message_id if load.receiver.signing else ""
+            more = headers.traced(load.headers, load.parts[0], body)
+            outcome = await self._dialer.attempt(load.receiver, body, more, message)
         except OutOfDescriptors as error:
             if dialled_at - self._out_at >= _OUT_LOGGED_MS:
                 self._out_at = dialled_at

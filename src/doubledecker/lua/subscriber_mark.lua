@@ -4,12 +4,16 @@
 -- key subscriber  subscriber:<token>  hash  what it asked for, and its health
 -- arg token       text  the subscriber
 -- arg fields      pack  field, value, field, value, …
--- arg callback    text  only while it is at this address; empty for any
+-- arg seen        pack  field, value, … : only while it has these; empty for what it never had
 -- returns         the registry's new version, or 0 when nothing was changed
 
-local kept = redis.call("HGET", subscriber, "callback")
-if not kept or (callback ~= "" and callback ~= kept) then
+if redis.call("EXISTS", subscriber) == 0 then
   return 0
+end
+for i = 1, #seen, 2 do
+  if (redis.call("HGET", subscriber, seen[i]) or "") ~= seen[i + 1] then
+    return 0
+  end
 end
 local is_changed = false
 for i = 1, #fields, 2 do

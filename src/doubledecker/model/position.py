@@ -1,13 +1,12 @@
 """Positions in the journal: an entry, an event in it, and how far each shard of a receiver has come."""
 
-import base64
-import hashlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from doubledecker.errors import BadRequest
+from doubledecker.model.uid import repeatable_uid
 
 # The id of a journal's entry: milliseconds by the server's clock, and a number within the millisecond.
 
@@ -123,7 +122,6 @@ def parse(text: str, *, partitions: int) -> list[Place]:
 # More would make smaller requests when little comes in, fewer would allow fewer calls at a time. It must never change:
 # how far each has come is kept by its number.
 STRANDS = 16
-_UID_BYTES = 15
 
 
 @dataclass(frozen=True, order=True)
@@ -175,5 +173,4 @@ def strands(partition: int) -> list[Strand]:
 
 def batch_id(ledger: str, strand: Strand, first: Place) -> str:
     """What a batch of bulk delivery is called: the same each time it is tried, as of a worker's batch."""
-    digest = hashlib.blake2b(f"{ledger} {strand.field} {first.text}".encode(), digest_size=_UID_BYTES).digest()
-    return base64.urlsafe_b64encode(digest).decode()
+    return repeatable_uid(ledger, strand.field, first.text)

@@ -7,14 +7,15 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from doubledecker.errors import BadRequest
+from doubledecker.model import own_headers, schema
 from doubledecker.model import retry as retries
-from doubledecker.model import schema
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import STEPS
 from doubledecker.model.matching import check_pattern
 from doubledecker.model.retry import RetryPolicy, RetryWanted
 from doubledecker.model.schema import between, matching, one_of, up_to
+from doubledecker.model.signing import SigningKeys
 from doubledecker.model.subscriber import (
     BytesMax,
     Callback,
@@ -61,10 +62,12 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
     concurrency: int = 4
     retry: RetryPolicy | None = None
     rate_per_s: float = 0.0
+    headers: tuple[tuple[str, str], ...] = ()
     # What routes and receivers change, and PUT keeps: its callback is paused, or has answered 410.
     paused: bool = False
     disabled_at: int = 0
     disabled_why: str = ""
+    signing: SigningKeys | None = None
     # Further clients whose events the queue may refuse; None in a record of version 0.1.0, which had no such list.
     refuse_clients: tuple[str, ...] | None = None
     # The registry's version that it came with, as the store sets it, at the end of the record (lua/queue_save.lua).
@@ -106,6 +109,8 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
             disabled_at=self.disabled_at,
             disabled_why=self.disabled_why,
             owner="" if self.is_roots else self.owner,
+            headers=self.headers,
+            signing=self.signing,
         )
 
 
@@ -184,7 +189,7 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard
     if asked.refuse_clients is not None and not is_root:
         raise BadRequest("refuse_clients can be set by root alone; without it the queue may refuse your own events")
     schema.check(asked)
-    subscribing.check_retry(asked)
+    subscribing.check_receiver(asked)
     if isinstance(asked.retry, RetryWanted) and (asked.retry.attempts_max or asked.retry.age_max_s):
         raise BadRequest("retry of a queue has delays alone; its attempts_max says when a message is a dead letter")
     if asked.callback is not None:
@@ -208,6 +213,7 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard
         concurrency=asked.concurrency,
         retry=None if asked.retry is None else retries.policy(asked.retry),
         rate_per_s=asked.rate_per_s or 0.0,
+        headers=own_headers.checked(asked.headers or {}),
         refuse_clients=None if asked.refuse_clients is None else _refuse_clients(asked.refuse_clients),
     )
 
@@ -215,13 +221,15 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard
 def succeeding(queue: RegisteredQueue, former: RegisteredQueue | None) -> RegisteredQueue:
     """The queue with what it keeps of the former one: its age, its pause, and the uuid unless it was given another.
 
-    One with a callback gets a random uuid if it has none.
+    One with a callback gets a random uuid if it has none. Its signing secret, which is for one that had no callback
+    before, gives way to what there was.
     """
     since, paused, uuid = (former.since, former.paused, former.uuid) if former else (0, False, "")
+    signing = former.signing if former and (former.signing or former.callback) else queue.signing
     has_uuid = bool(former and (former.uuid or former.callback))
     if not queue.uuid and not has_uuid and queue.callback:
         uuid = subscribing.make_uuid()
-    return msgspec.structs.replace(queue, since=since, paused=paused, uuid=queue.uuid or uuid)
+    return msgspec.structs.replace(queue, since=since, paused=paused, uuid=queue.uuid or uuid, signing=signing)
 
 
 def parse_rule(body: bytes, former: FacetRule) -> FacetRule:

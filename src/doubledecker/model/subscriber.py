@@ -2,7 +2,7 @@
 
 import re
 import uuid as uuids
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Annotated
 from urllib.parse import unquote
@@ -11,12 +11,14 @@ import msgspec
 
 from doubledecker.errors import BadRequest
 from doubledecker.model import callback as callbacks
-from doubledecker.model import dial_guard, schema
+from doubledecker.model import dial_guard, own_headers, schema
 from doubledecker.model import retry as retries
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import TopicName, check_topic
+from doubledecker.model.own_headers import OwnHeaders
 from doubledecker.model.retry import Retry, RetryPolicy
 from doubledecker.model.schema import between, matching, one_of, up_to
+from doubledecker.model.signing import SigningKeys
 
 TIMEOUT_MS_MAX = 3_600_000
 EVENTS_MAX = 10_000
@@ -69,6 +71,15 @@ class Subscriber:
     disabled_why: str = ""
     # Of a queue's receiver: the client that has the queue; empty for root.
     owner: str | None = None
+    # Sent with each request, by its owner's wish; their values may be secrets.
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    # By which requests are signed; None for one that never asked for a secret.
+    signing: SigningKeys | None = None
+
+    @property
+    def bare(self) -> "Subscriber":
+        """It without its credentials, for places that do not call it."""
+        return replace(self, uuid="", headers=(), signing=None)
 
     @property
     def halt(self) -> Halt:
@@ -117,6 +128,7 @@ class ReceiverWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     retry: Retry | None = None
     rate_per_s: RatePerS | None = None
+    headers: OwnHeaders | None = None
 
 
 class Subscription(ReceiverWanted, forbid_unknown_fields=True):
@@ -146,14 +158,16 @@ def parse(body: bytes, *, guard: DialGuard) -> Subscription:
     asked.callback, asked.uuid = where_to(asked.callback, asked.uuid, guard=guard)
     check_uuid(asked.uuid)
     schema.check(asked)
-    check_retry(asked)
+    check_receiver(asked)
     return asked
 
 
-def check_retry(asked: ReceiverWanted) -> None:
-    """Raise BadRequest unless it is one that can be kept."""
+def check_receiver(asked: ReceiverWanted) -> None:
+    """Raise BadRequest unless it can be kept."""
     if asked.retry is not None:
         retries.policy(asked.retry)
+    if asked.headers is not None:
+        own_headers.checked(asked.headers)
 
 
 def where_to(callback: str, uuid: str | None, *, guard: DialGuard) -> tuple[str, str | None]:
@@ -201,6 +215,8 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
         rate_per_s=start.rate_per_s if asked.rate_per_s is None else asked.rate_per_s,
         backlog_max_bytes=start.backlog_max_bytes if asked.backlog_max_bytes is None else asked.backlog_max_bytes,
         paused=start.paused,
+        headers=start.headers if asked.headers is None else own_headers.checked(asked.headers),
+        signing=start.signing,
     )
 
 

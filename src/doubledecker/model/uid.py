@@ -31,6 +31,12 @@ def uids(count: int) -> str:
     return base64.urlsafe_b64encode(os.urandom(_UID_BYTES * count)).decode()
 
 
+def repeatable_uid(*words: str) -> str:
+    """Like a UID, and it depends on nothing but the words, none of which may hold a blank."""
+    digest = hashlib.blake2b(" ".join(words).encode(), digest_size=_UID_BYTES).digest()
+    return base64.urlsafe_b64encode(digest).decode()
+
+
 def event_id(now_ms: int) -> str:
     """A UUIDv7: sorts by time, and needs no coordination."""
     tail = _chance.getrandbits(74)

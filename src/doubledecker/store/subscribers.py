@@ -7,7 +7,7 @@ from typing import cast
 
 import msgspec
 
-from doubledecker.model import retry
+from doubledecker.model import own_headers, retry, signing
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import uid
 from doubledecker.store import receivers, shared_connection
@@ -69,7 +69,8 @@ async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = N
     fields += ["retry", msgspec.json.encode(subscriber.retry).decode() if subscriber.retry else ""]
     fields += ["rate_per_s", f"{subscriber.rate_per_s:g}"]
     fields += ["backlog_max_bytes", subscriber.backlog_max_bytes]
-    # Whoever subscribes anew is enabled again; only `mark` writes whether it is paused.
+    fields += ["headers", own_headers.encode(subscriber.headers)]
+    # Whoever subscribes anew is enabled again; only `mark` writes whether it is paused, and what it is signed by.
     fields += ["tier", subscriber.tier, "disabled_at", 0, "disabled_why", ""]
     reply = await home.run(
         _SAVE,
@@ -82,13 +83,15 @@ async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = N
     return cast("int", reply)
 
 
-async def mark(home: Partition, token: str, fields: Mapping[str, int | str], *, callback: str = "") -> int:
+async def mark(
+    home: Partition, token: str, fields: Mapping[str, int | str], *, seen: Mapping[str, str] | None = None
+) -> int:
     """Change some fields of a subscriber; returns the registry's new version.
 
-    0 when there is no such subscriber, when it has them already, or when it is at another address than `callback`.
+    0 when there is no such subscriber, when it has them already, or when others of its fields are not as `seen`.
     """
-    flat = [word for pair in fields.items() for word in pair]
-    return cast("int", await home.run(_MARK, token=token, fields=flat, callback=callback))
+    flat, held = ([word for pair in each.items() for word in pair] for each in (fields, seen or {}))
+    return cast("int", await home.run(_MARK, token=token, fields=flat, seen=held))
 
 
 async def delete(home: Partition, token: str) -> int:
@@ -165,6 +168,8 @@ def _subscriber(token: str, fields: dict[str, str], topics: list[str]) -> Subscr
         paused=fields.get("paused") == "1",
         disabled_at=int(fields.get("disabled_at", 0)),
         disabled_why=fields.get("disabled_why", ""),
+        headers=own_headers.stored(fields.get("headers", "")),
+        signing=signing.stored(fields.get("signing", "")),
     )
 
 

@@ -18,6 +18,7 @@ from doubledecker.model.pipeline_job import ErasureAnswer, ReplayAnswer
 from doubledecker.model.queue import QueueName, QueueWanted, RuleWanted
 from doubledecker.model.replay import ReplayAsked
 from doubledecker.model.schema import matching, one_of
+from doubledecker.model.signing import SecretRotation
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Rotation, TokenWanted
 from doubledecker.web.attempts import OUTCOMES, AttemptRoutes, AttemptsAnswer
@@ -39,8 +40,8 @@ from doubledecker.web.queue_shapes import (
     Peeked,
     PulledAnswer,
     QueueAnswer,
-    QueueDefined,
     QueueListed,
+    QueueMade,
     RuleAnswer,
     SettledAnswer,
 )
@@ -54,6 +55,7 @@ from doubledecker.web.shapes import (
     PublishedAnswer,
     Ready,
     ReceiverState,
+    SecretRotated,
     Status,
     SubscriberAnswer,
     TokenListed,
@@ -140,8 +142,8 @@ _TOKENS = {200: Reply(json(list[TokenListed])), 204: Reply(description="There is
 _TOKEN_MADE = Reply(json(TokenMade), "The token with its secret, shown this once")
 _ROTATED = _ok(TokenRotated, "The token with its new secret, shown this once")
 _DEFINED = {
-    201: Reply(json(QueueDefined), "The queue is new"),
-    200: Reply(json(QueueDefined), "The queue was replaced, or is as it was"),
+    201: Reply(json(QueueMade), "The queue is new"),
+    200: Reply(json(QueueMade), "The queue was replaced, or is as it was"),
 }
 _ASKED = "The pipeline will carry it out"
 
@@ -185,11 +187,12 @@ def of_attempts(attempts: AttemptRoutes, resending: ResendRoutes) -> list[ApiRou
 
 def of_receivers(receivers: ReceiverRoutes) -> list[ApiRoute]:
     """What can be done to a receiver, whichever it is."""
-    state = _ok(ReceiverState)
+    state, rotated = _ok(ReceiverState), _ok(SecretRotated, "The receiver with its new secret, shown this once")
     return [
         *_of_each_receiver("POST", "pause", receivers.pause, state),
         *_of_each_receiver("POST", "resume", receivers.resume, state),
         *_of_each_receiver("POST", "enable", receivers.enable, state),
+        *_of_each_receiver("POST", "rotate-secret", receivers.rotate_secret, rotated, takes=json(SecretRotation)),
     ]
 
 

@@ -57,6 +57,7 @@ EXAMPLES: dict[str, list[object]] = {
         {"topics": ["orders"], "callback": _CALLBACK, "retry": {"attempts_max": 10, "age_max_s": 86400}},
         {"topics": ["orders"], "callback": _CALLBACK, "retry": [1000, 60000, 3600000], "rate_per_s": 20},
         {"topics": ["orders"], "callback": _CALLBACK, "backlog_max_bytes": 104857600},
+        {"topics": ["orders"], "callback": _CALLBACK, "headers": {"X-Key": "s3cret"}},
     ],
     "Subscriber": [
         {
@@ -87,11 +88,23 @@ EXAMPLES: dict[str, list[object]] = {
                 "from": "2026-11-15T11:00:00.000Z",
                 "to": "2026-11-15T11:20:00.000Z",
             },
+            "headers": {"X-Key": "s3cret"},
+            "secret_set": True,
+            "secret_rotated_at": _AT_MS,
         }
     ],
     "ReceiverState": [
         {"receiver": "mail-1a2b3c4d", "paused": True, "disabled": None},
         {"receiver": "@jobs", "paused": False, "disabled": {"since": _AT_MS, "why": "410 Gone"}},
+    ],
+    "SecretRotation": [{}, {"overlap_s": 3600}],
+    "SecretRotated": [
+        {
+            "receiver": "mail-1a2b3c4d",
+            "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo=",
+            "rotated_at": _AT_MS,
+            "former_until": _AT_MS + 86_400_000,
+        }
     ],
     "Attempts": [
         {

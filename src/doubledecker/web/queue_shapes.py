@@ -27,7 +27,17 @@ from doubledecker.queues.view import FacetShare, QueueOverview
 from doubledecker.store.queues import LeasedMessage
 from doubledecker.store.subscribers import Condition
 from doubledecker.web import shapes
-from doubledecker.web.shapes import DisabledSince, Health, OwnUuid, Paused, UuidSet
+from doubledecker.web.shapes import (
+    DisabledSince,
+    Health,
+    NewSecret,
+    OwnHeadersShown,
+    OwnUuid,
+    Paused,
+    SecretRotatedAt,
+    SecretSet,
+    UuidSet,
+)
 
 _COUNTED = ("pulled", "acked", "nacked", "expired", "dead", "dropped", "skipped", "purged", "redriven")
 
@@ -62,6 +72,15 @@ class QueueDefined(Shape, kw_only=True):
     disabled: DisabledSince | UnsetType = UNSET
     retry: Retry | UnsetType | None = UNSET
     rate_per_s: RatePerS | UnsetType = UNSET
+    headers: OwnHeadersShown | UnsetType = UNSET
+    secret_set: SecretSet | UnsetType = UNSET
+    secret_rotated_at: SecretRotatedAt | UnsetType = UNSET
+
+
+class QueueMade(QueueDefined, kw_only=True):
+    """A queue as it was just registered; its callback is new if there is a secret."""
+
+    secret: NewSecret | UnsetType = UNSET
 
 
 class QueueListed(QueueDefined, kw_only=True):
@@ -164,9 +183,9 @@ def encoded(seen: QueueOverview) -> EncodedQueue:
     return EncodedQueue(queue.name, queue.owner, for_owner, for_others)
 
 
-def definition(queue: RegisteredQueue, caller: Caller) -> QueueDefined:
-    """A queue as it was registered."""
-    return QueueDefined(**_defined(queue, caller))
+def made(queue: RegisteredQueue, caller: Caller, secret: str | None) -> QueueMade:
+    """A queue as it was just registered, with the secret that was made for it if one was."""
+    return QueueMade(**_defined(queue, caller), secret=secret or UNSET)
 
 
 def listed(seen: QueueOverview, caller: Caller) -> QueueListed:
@@ -192,7 +211,8 @@ def shown(
 
 
 def _defined(queue: RegisteredQueue, caller: Caller) -> dict[str, Any]:
-    """The fields of a queue as it was registered; its uuid is shown to its owner alone."""
+    """The fields of a queue as it was registered; its uuid and headers are shown to its owner alone."""
+    is_own = (queue.owner or ROOT_NAME) == caller.id
     fields: dict[str, Any] = {
         "name": queue.name,
         "owner": queue.owner or ROOT_NAME,
@@ -214,11 +234,14 @@ def _defined(queue: RegisteredQueue, caller: Caller) -> dict[str, Any]:
         "max": queue.max_events,
         "max_bytes": queue.max_bytes,
         "concurrency": queue.concurrency,
-        "uuid": queue.receiver.uuid if (queue.owner or ROOT_NAME) == caller.id else UNSET,
+        "uuid": queue.receiver.uuid if is_own else UNSET,
         "paused": queue.paused,
         "disabled": shapes.disabled(queue.receiver),
         "retry": queue.retry.shown if queue.retry else None,
         "rate_per_s": queue.rate_per_s,
+        "headers": dict(queue.headers) if is_own else UNSET,
+        "secret_set": queue.signing is not None,
+        "secret_rotated_at": queue.signing.rotated_at if queue.signing else None,
     }
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable
 from functools import partial
 
+from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,7 +13,7 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.bus.snapshots import ROWS_MAX, SnapshotCache
 from doubledecker.errors import Conflict
 from doubledecker.model import queue as queueing
-from doubledecker.model import quota
+from doubledecker.model import quota, signing
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import check_tenant
 from doubledecker.model.queue import FacetRule, RegisteredQueue
@@ -56,7 +57,10 @@ class Queues:
         self._all = SnapshotCache(self._look_at_all)
 
     async def register(self, request: Request, caller: Caller) -> Response:
-        """Register a queue: from the answer on, every matching event is put on it."""
+        """Register a queue: from the answer on, every matching event is put on it.
+
+        A secret is made for whatever callback it may have, and shown if that is what is kept: others have theirs.
+        """
         queue = queueing.parse(
             await self._body(request),
             name=request.path_params["name"],
@@ -64,9 +68,11 @@ class Queues:
             is_root=caller.is_root,
             guard=self._guard,
         )
-        is_new = await self._registry.register_queue(queue, caller=caller)
+        offered = signing.make(clock.now_ms()) if queue.callback else None
+        is_new = await self._registry.register_queue(structs.replace(queue, signing=offered), caller=caller)
         kept = await self._registry.queue(queue.name, caller=caller)
-        return shapes.json(queue_shapes.definition(kept, caller), status=201 if is_new else 200)
+        secret = offered.secret if offered and offered == kept.signing else None
+        return shapes.json(queue_shapes.made(kept, caller, secret), status=201 if is_new else 200)
 
     async def list_(self, request: Request, caller: Caller) -> Response:
         """A client's own queues, or all of them for root; whole, or a page when `limit` is given.

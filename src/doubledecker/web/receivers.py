@@ -10,14 +10,19 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
+from doubledecker import clock
 from doubledecker.bus.receiver_states import ReceiverStates
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import Conflict, Forbidden, NotFound
+from doubledecker.model import signing
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Caller
+from doubledecker.web import body as bodies
 from doubledecker.web import shapes
 from doubledecker.web.authentication import require_client
+from doubledecker.web.body import BodyLimits
+from doubledecker.web.shapes import SecretRotated
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,12 @@ class ReceiverFinder:
 
 
 class ReceiverRoutes:
-    """Pauses, resumes and enables receivers."""
+    """Pauses, resumes and enables receivers, and replaces their secrets."""
 
-    def __init__(self, finder: ReceiverFinder, states: ReceiverStates) -> None:
+    def __init__(self, finder: ReceiverFinder, states: ReceiverStates, limits: BodyLimits) -> None:
         self._finder = finder
         self._states = states
+        self._limits = limits
 
     async def pause(self, request: Request, caller: Caller) -> Response:
         """Send this receiver nothing, and keep all that waits for it, until it is resumed."""
@@ -90,6 +96,14 @@ class ReceiverRoutes:
     async def enable(self, request: Request, caller: Caller) -> Response:
         """Send to a receiver again that answered 410."""
         return await self._change(request, caller, self._states.enable)
+
+    async def rotate_secret(self, request: Request, caller: Caller) -> Response:
+        """Give this receiver a new signing secret; former ones sign too until the overlap ends."""
+        body = await bodies.read(request.scope, request.receive, self._limits)
+        chosen = (await self._finder.find(request, caller)).pushed
+        asked = signing.parse_rotation(body)
+        keys = await self._states.rotate_secret(chosen.token, overlap_s=asked.overlap_s, now_ms=clock.now_ms())
+        return shapes.json(SecretRotated(chosen.token, keys.secret, keys.rotated_at, keys.former_until))
 
     async def _change(
         self, request: Request, caller: Caller, change: Callable[[str], Awaitable[Subscriber]]

@@ -254,7 +254,7 @@ def make_app(
         Queues(bus.partitions, bus.registry, bus.rings, small, large_reads, guard=settings.dial_guard),
         QueueContents(bus.partitions, bus.registry, small, large_reads),
         DeadLetterRoutes(finder, bus.partitions, LetterJobs(bus.partitions, bus.registry), small, large_reads),
-        ReceiverRoutes(finder, ReceiverStates(bus.partitions)),
+        ReceiverRoutes(finder, ReceiverStates(bus.partitions), small),
         AttemptRoutes(finder, bus.registry, attempt_log, large_reads),
         ResendRoutes(finder, bus.partitions, bus.registry, attempt_log, large_reads, small),
         Streaming(bus.partitions, bus.registry, feed, leases, bounds.stream),

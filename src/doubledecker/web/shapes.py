@@ -9,6 +9,7 @@ from starlette.responses import Response
 from doubledecker.bus.overview import SubscriberView
 from doubledecker.model import moment
 from doubledecker.model.event import TopicName
+from doubledecker.model.own_headers import OwnHeaders
 from doubledecker.model.replay import MOMENT
 from doubledecker.model.retry import Retry
 from doubledecker.model.schema import Count, Shape, one_of
@@ -29,6 +30,10 @@ OwnUuid = Annotated[str, Meta(description="The user name that deliveries carry; 
 UuidSet = Annotated[
     bool, Meta(description="Whether it is one that others cannot know; false where version 0.1.0 took the public id")
 ]
+OwnHeadersShown = Annotated[OwnHeaders, Meta(description="Sent with each request; shown to its owner alone")]
+SecretSet = Annotated[bool, Meta(description="Whether requests are signed")]
+SecretRotatedAt = Annotated[Count | None, Meta(description="Since when by the current secret; null for none")]
+NewSecret = Annotated[str, Meta(description="The signing secret, shown this once")]
 Health = Annotated[int, Meta(ge=0, le=100)]
 Memory = Annotated[
     str, Meta(description="Whether it is short", extra_json_schema={"pattern": "^(ok|short|full|unknown)"})
@@ -131,6 +136,15 @@ class ReceiverState(Shape):
     disabled: DisabledSince
 
 
+class SecretRotated(Shape):
+    """A receiver with its new signing secret."""
+
+    receiver: Annotated[str, Meta(description="The public id of a subscriber's token, or `@` and a queue's name")]
+    secret: NewSecret
+    rotated_at: Count
+    former_until: Annotated[Count, Meta(description="When the last former secret ends; null for none")] | None
+
+
 class SubscriberAnswer(Shape, kw_only=True):
     subscriber: Annotated[str, Meta(description="The public id of its token")]
     callback: str
@@ -153,6 +167,9 @@ class SubscriberAnswer(Shape, kw_only=True):
     rate_per_s: RatePerS
     backlog_max_bytes: BacklogBytes
     dropped: Annotated[LostEvents | None, Meta(description="What it lost as more waited than `backlog_max_bytes`")]
+    headers: OwnHeadersShown | UnsetType = UNSET
+    secret_set: SecretSet
+    secret_rotated_at: SecretRotatedAt
 
 
 def token(listed: Token) -> TokenListed:
@@ -186,6 +203,9 @@ def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberA
         rate_per_s=listed.rate_per_s,
         backlog_max_bytes=listed.backlog_max_bytes,
         dropped=_lost(view.lost) if view.lost else None,
+        headers=dict(listed.headers) if listed.token == caller.id else UNSET,
+        secret_set=listed.signing is not None,
+        secret_rotated_at=listed.signing.rotated_at if listed.signing else None,
     )
 
 

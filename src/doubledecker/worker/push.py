@@ -23,7 +23,7 @@ from doubledecker.errors import BusAway
 from doubledecker.model import dead_letter
 from doubledecker.model.outcome import Outcome
 from doubledecker.model.queue import RegisteredQueue
-from doubledecker.model.uid import made_at, uid
+from doubledecker.model.uid import made_at, repeatable_uid, uid
 from doubledecker.queues.ring import Rings
 from doubledecker.store import receivers
 from doubledecker.store.partitions import Partition, Partitions
@@ -108,6 +108,7 @@ class Pusher:
             accepted_at=accepted_at([message.event for message in messages], now_ms=clock.now_ms()),
             partition=self.keeper(queue).index,
             is_timed=False,
+            message=_message_id(queue, messages) if queue.signing else "",
         )
         attempted = await self._deliverer.attempt(load)
         chance = random.random()  # noqa: S311 - jitter, not a secret
@@ -160,6 +161,11 @@ class Pusher:
 def _last(outcome: Outcome) -> LastAnswer:
     """What a message that dies of this attempt keeps of it."""
     return LastAnswer(outcome.status or 0, outcome.answer_headers, dead_letter.text(outcome.answer))
+
+
+def _message_id(queue: RegisteredQueue, messages: Sequence[QueueMessage]) -> str:
+    """What names these very messages: a batch is made anew for each attempt, and others may be in it then."""
+    return repeatable_uid(queue.receiver.token, str(queue.since), *(message.id for message in messages))
 
 
 def accepted_at(events: Sequence[bytes], *, now_ms: int) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pytest
+import standardwebhooks
+import svix
 from msgspec import json
 
 from conftest import Topology
@@ -21,6 +23,7 @@ from doubledecker.store.journal import AttemptRecord, JournalEntry
 from doubledecker.store.receivers import ReceiverRecord
 from harness import TestBus, a_bus
 from receiver import Receiver
+from web.asking import ask
 
 pytestmark = pytest.mark.slow
 
@@ -183,6 +186,42 @@ async def test_nobody_is_called_at_an_address_that_has_changed(one: Topology):
 
     assert before.attempts == now.attempts == 0
     assert whys(poster) == {0: "changed"}
+
+
+async def test_each_attempt_is_signed_by_the_secrets_that_are_in_force_then(one: Topology):
+    """A task knows none when it begins. A batch that is tried again has its id; with more in it, another."""
+    seen: list[tuple[str, tuple[str, ...]]] = []
+    async with (
+        Receiver(plan=lambda number: 503 if number < 3 else 200) as mail,
+        a_ground(one, mail.url, max=3) as ground,
+    ):
+        mail.noted = lambda headers, ids: seen.append((headers["webhook-id"], tuple(ids)))
+        first = await _rotated(ground)
+        # As it comes out of Spark's closure.
+        ground.subscriber = ground.subscriber.bare
+        batches = [some_rows("a", "b"), some_rows("a", "b"), some_rows("a", "b", "c")]
+        await ground.post(batches[:1])
+        async with asyncio.timeout(10):
+            while mail.attempts < 2:
+                await ground.post(batches[1:2])
+        second = await _rotated(ground)
+        async with asyncio.timeout(10):
+            while mail.attempts < 3:
+                await ground.post(batches[2:])
+
+    [batch] = mail.batches
+    for secret in (first, second):
+        standardwebhooks.Webhook(secret).verify(batch.body, batch.headers)
+        svix.Webhook(secret).verify(batch.body, batch.headers)
+    assert [events for _, events in seen] == [("a", "b"), ("a", "b"), ("a", "b", "c")]
+    assert seen[0] == seen[1]
+    assert seen[2][0] != seen[1][0]
+    assert batch.uuid
+
+
+async def _rotated(ground: Ground) -> str:
+    answer = await ask(ground.bus, "POST", "/subscriber/rotate-secret", ground.secret, json={"overlap_s": 60})
+    return str(answer.json["secret"])
 
 
 async def test_a_change_of_somebody_else_does_not_end_the_round(one: Topology):

@@ -13,6 +13,7 @@ from doubledecker.delivery.deliver import DeliveryLoad
 from doubledecker.model.event import encode
 from doubledecker.model.position import EntryId, Place, Reach, Strand, batch_id
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.uid import repeatable_uid
 from doubledecker.pipeline.lake import stored_events
 
 # After this a task begins no further batch, so that others get its core; the next round goes on from the ledger.
@@ -25,7 +26,8 @@ class Posting:
     """Whom a job posts to, by which settings, and in which ledger it is written down.
 
     `headers` go with every request, to tell a replay from the first time. How long ago what `is_replayed` was accepted
-    says nothing of its delivery, and is not written down.
+    says nothing of its delivery, and is not written down. The subscriber's credentials do not travel: its tasks read
+    them where it is registered.
     """
 
     settings: Settings
@@ -34,6 +36,9 @@ class Posting:
     headers: Mapping[str, str] = field(default_factory=dict)
     is_replayed: bool = False
     round_s: float = ROUND_S
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "subscriber": self.subscriber.bare}
 
 
 class LakeRow(NamedTuple):
@@ -76,6 +81,11 @@ class ShardBatch:
     @property
     def last(self) -> Place:
         return self.rows[-1].place
+
+    @property
+    def message_id(self) -> str:
+        """What names these very rows: when the batch is tried again there may be more in it."""
+        return repeatable_uid(self.load.batch, *(row.place.text for row in self.rows))
 
     @property
     def topics(self) -> Counter[str]:

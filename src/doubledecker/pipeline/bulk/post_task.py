@@ -21,7 +21,7 @@ import pyarrow as pa
 from doubledecker import clock, log
 from doubledecker.assembly import build
 from doubledecker.background import beside
-from doubledecker.delivery.deliver import Attempted, Deliverer
+from doubledecker.delivery.deliver import Attempted, Deliverer, DeliveryLoad
 from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway, OutOfDescriptors
 from doubledecker.model.position import Reach, Strand
@@ -87,7 +87,7 @@ class Poster:
     ) -> None:
         self.lines: dict[Strand, ShardLine] = {}
         self._posting = posting
-        self._subscriber = posting.subscriber
+        self._subscriber = self._receiver = posting.subscriber
         self._bus = bus
         self._deliverer = deliverer
         self._reaches = reaches
@@ -179,7 +179,7 @@ class Poster:
         if permit is None:
             return
         try:
-            attempted = await self._deliverer.attempt(replace(parcel.load, failures=permit.failures))
+            attempted = await self._deliverer.attempt(self._load(parcel, permit))
             is_ours = await self._write(line, parcel, attempted)
         except OutOfDescriptors:
             await journal_reader.patiently(partial(self._permits.settle, partition, permit))
@@ -201,6 +201,11 @@ class Poster:
             line.stop(attempted.settlement.what)
         if after > 0:
             self._end("failing")
+
+    def _load(self, parcel: ShardBatch, permit: Permit) -> DeliveryLoad:
+        """What is posted, to the receiver as it is registered now."""
+        message = parcel.message_id if self._receiver.signing else ""
+        return replace(parcel.load, receiver=self._receiver, failures=permit.failures, message=message)
 
     async def _take_permit(self, partition: Partition) -> Permit | None:
         """Get a permit to call the receiver; None when the round is over before there is one."""
@@ -224,12 +229,18 @@ class Poster:
         return None
 
     async def _look(self) -> None:
-        """See which version the registry has; the round is over when the receiver is not what it was."""
+        """See which version the registry has; the round is over when the receiver is not what it was.
+
+        Its credentials may have changed, and are read here alone: it goes on with those of now.
+        """
         home, token = self._bus.home, self._subscriber.token
         version = await journal_reader.patiently(partial(registry.version, home))
         known = await journal_reader.patiently(partial(subscribers.load_many, home, [token]))
-        if known.get(token) != self._subscriber:
+        receiver = known.get(token)
+        if receiver is None or receiver.bare != self._subscriber.bare:
             self._end("changed")
+        else:
+            self._receiver = receiver
         self._version = version
 
     async def _write(self, line: ShardLine, parcel: ShardBatch, attempted: Attempted) -> bool:
