@@ -52,7 +52,7 @@ class NoBus:
 
 def an_app(settings: Settings) -> server.App:
     """An app to look at its routes, with nothing behind them."""
-    return server.make_app(settings, server.WebBounds(), NoBus(), NoBus(), NoBus(), NoBus())  # type: ignore[arg-type]
+    return server.make_app(settings, server.WebBounds(), NoBus(), NoBus(), NoBus(), NoBus(), NoBus())  # type: ignore[arg-type]
 
 
 def bearer(secret: str) -> dict[str, str]:

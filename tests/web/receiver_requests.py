@@ -42,6 +42,14 @@ def _rotations() -> list[Request]:
     ]
 
 
+def _trials() -> list[Request]:
+    """More test events than a client may begin at once, for each path."""
+    return [
+        ("client", "POST", f"{path}/test", named, None, {}, 429)
+        for path, named in (("/subscriber", ""), ("/subscribers/{subscriber}", "client"), ("/queues/{name}", "pushed"))
+    ]
+
+
 REQUESTS: list[Request] = [
     ("client", "PUT", "/queues/{name}", "pushed", _QUEUE, {}, 201),
     ("client", "PUT", "/queues/{name}", "jobs", {"pattern": ".*:tasks:made"}, {}, 200),
@@ -50,6 +58,8 @@ REQUESTS: list[Request] = [
     *_of_each("POST", "enable"),
     *_of_each("POST", "rotate-secret", {"overlap_s": 0}),
     *_rotations(),
+    *_of_each("POST", "test"),
+    *_trials(),
     *_of_each("GET", "attempts"),
     ("client", "POST", "/events", "", {"topic": "mine", "type": "paid", "id": "again"}, {}, 202),
     ("client", "POST", "/queues/{name}/pause", "pushed", None, {}, 200),

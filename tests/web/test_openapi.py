@@ -337,6 +337,8 @@ async def test_every_answer_is_documented_and_every_documented_answer_is_given(
     one: Topology, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("doubledecker.web.body._CLIENT_SHARE", 0.1)
+    # As many test events as are asked for with success: one for each path.
+    monkeypatch.setattr("doubledecker.web.trials.MINUTE_TRIALS_MAX", 3)
     async with a_bus(one, body_bytes_max=2000, bodies_bytes_max=4000) as bus:
         given: set[tuple[str, str, str]] = set()
         last_ids: dict[str, str] = {}

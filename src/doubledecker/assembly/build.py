@@ -107,8 +107,8 @@ def memory_rules(settings: Settings) -> MemoryRules:
 
 
 @asynccontextmanager
-async def open_deliverer(settings: Settings, partitions: Partitions, *, part: str) -> AsyncIterator[Deliverer]:
-    """What makes attempts at receivers, for one part of the product; connections are closed on the way out."""
+async def open_dialer(settings: Settings) -> AsyncIterator[Dialer]:
+    """What calls receivers; its connections are closed on the way out."""
     limits = DialLimits(
         settings.connect_timeout_s,
         settings.delivery_timeout_s,
@@ -116,11 +116,17 @@ async def open_deliverer(settings: Settings, partitions: Partitions, *, part: st
         settings.dial_guard,
         settings.proxy,
     )
-    health = Health(partitions.home, Points(settings.hp_heal_rate, settings.hp_damage_rate))
-    backoff = RetrySchedule(settings.backoff_base_ms, settings.backoff_cap_ms)
     dialer = Dialer(limits)
     try:
-        async with health.written():
-            yield Deliverer(dialer, health, ReceiverStates(partitions), backoff, part=part)
+        yield dialer
     finally:
         await dialer.close()
+
+
+@asynccontextmanager
+async def open_deliverer(settings: Settings, partitions: Partitions, *, part: str) -> AsyncIterator[Deliverer]:
+    """What makes attempts at receivers, for one part of the product; connections are closed on the way out."""
+    health = Health(partitions.home, Points(settings.hp_heal_rate, settings.hp_damage_rate))
+    backoff = RetrySchedule(settings.backoff_base_ms, settings.backoff_cap_ms)
+    async with open_dialer(settings) as dialer, health.written():
+        yield Deliverer(dialer, health, ReceiverStates(partitions), backoff, part=part)

@@ -59,13 +59,15 @@ class Dialer:
         body: bytes,
         headers: Mapping[str, str] = _PLAIN,
         message: str = "",
+        kept_bytes: int = 0,
     ) -> Outcome:
         """Post a body to a receiver; `headers` go along.
 
-        `message` is the id that a signed one is known by, a new one if empty.
+        `message` is the id that a signed one is known by, a new one if empty. `kept_bytes` keeps so much of a 2xx,
+        whatever it is.
         """
         try:
-            return await self._chain.call(self._post, receiver, body, headers, message)
+            return await self._chain.call(self._post, receiver, body, headers, message, kept_bytes)
         except TimedOut as late:
             return Outcome(
                 OutcomeKind.TIMED_OUT, round(late.after_s * 1000), detail=f"no answer within {late.after_s:g} s"
@@ -75,7 +77,9 @@ class Dialer:
         await self._chain.close()
         await self._http.close()
 
-    async def _post(self, receiver: Subscriber, body: bytes, headers: Mapping[str, str], message: str) -> Outcome:
+    async def _post(
+        self, receiver: Subscriber, body: bytes, headers: Mapping[str, str], message: str, kept_bytes: int
+    ) -> Outcome:
         started_s = time.monotonic()
 
         def took_ms() -> int:
@@ -89,7 +93,7 @@ class Dialer:
                     receiver.signing, message=message or uid(), body=body, now_ms=clock.now_ms()
                 )
             to = http.endpoint(receiver.callback)
-            answer = await self._http.post(to, lines, body, client=receiver.client)
+            answer = await self._http.post(to, lines, body, kept_bytes, client=receiver.client)
         except BadRequest as error:
             return Outcome(OutcomeKind.UNREACHABLE, took_ms(), detail=f"refused by the bus: {error}")
         except ReceiverUnreachable as error:
@@ -97,7 +101,9 @@ class Dialer:
         except (AnswerBroken, ValueError) as error:
             return Outcome(OutcomeKind.BROKEN, took_ms(), detail=str(error))
         if answer.status in _OK:
-            return Outcome(OutcomeKind.DELIVERED, took_ms(), answer.status, answer=answer.body)
+            return Outcome(
+                OutcomeKind.DELIVERED, took_ms(), answer.status, answer=answer.body, answer_headers=answer.headers
+            )
         return Outcome(
             OutcomeKind.REFUSED,
             took_ms(),

@@ -82,7 +82,8 @@ def endpoint(callback: str) -> Endpoint:
 class HttpAnswer:
     """What came back; `body` is that of a 2xx in JSON that was not too long, and otherwise empty.
 
-    Of an answer that is no 2xx it is the beginning, and `headers` are some of its headers, a line each.
+    Of an answer that is no 2xx, or that was to be kept, it is the beginning, and `headers` are some of its headers, a
+    line each.
     """
 
     status: int
@@ -105,8 +106,8 @@ class HttpClient:
         self._connected: set[_Connection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
 
-    async def post(self, to: Endpoint, headers: bytes, body: bytes, *, client: str) -> HttpAnswer:
-        """Send a body for a client; `headers` are whole lines.
+    async def post(self, to: Endpoint, headers: bytes, body: bytes, kept_bytes: int = 0, *, client: str) -> HttpAnswer:
+        """Send a body for a client; `headers` are whole lines. Of a 2xx so many bytes are kept, where that is not 0.
 
         Raises ReceiverUnreachable; AnswerBroken when no answer came; OutOfDescriptors when nobody could be called.
         """
@@ -120,10 +121,10 @@ class HttpClient:
         connection = self._take_idle(to.origin, host)
         if connection is not None:
             try:
-                return await self._exchange(to.origin, connection, request, body)
+                return await self._exchange(to.origin, connection, request, body, kept_bytes)
             except _ClosedWhileIdle:
                 host = await self._vetted(name, client)
-        return await self._exchange(to.origin, await self._connect(to, host), request, body)
+        return await self._exchange(to.origin, await self._connect(to, host), request, body, kept_bytes)
 
     async def close(self) -> None:
         """Cut all connections, and wait until they are gone."""
@@ -134,8 +135,10 @@ class HttpClient:
             connection.cut()
         await asyncio.gather(*[connection.lost for connection in connected])
 
-    async def _exchange(self, origin: _Origin, connection: "_Connection", request: bytes, body: bytes) -> HttpAnswer:
-        answer = await connection.exchange(request, body)
+    async def _exchange(
+        self, origin: _Origin, connection: "_Connection", request: bytes, body: bytes, kept_bytes: int
+    ) -> HttpAnswer:
+        answer = await connection.exchange(request, body, kept_bytes)
         if connection.is_usable:
             self._keep(origin, connection)
         else:
@@ -270,10 +273,11 @@ class _Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self.is_usable and not self._transport.is_closing()
 
-    async def exchange(self, request: bytes, body: bytes) -> HttpAnswer:
+    async def exchange(self, request: bytes, body: bytes, kept_bytes: int) -> HttpAnswer:
         loop = asyncio.get_running_loop()
         self._is_doubtful = self.idle_since > 0 and loop.time() - self.idle_since > _IDLE_DOUBT_S
         self._sent_bytes = len(body)
+        self._kept_bytes = kept_bytes
         self._head_bytes = self._interims = 0
         self._has_head = self._is_whole = False
         self._timer = None
@@ -337,7 +341,7 @@ class _Connection(asyncio.Protocol):
         if self._answered is None or self._answered.done():
             return
         if self._has_head:
-            self._end(self._body if self._is_failure or not self._is_framed else [])
+            self._end(self._body if self._is_begun or not self._is_framed else [])
         elif self._is_doubtful and self._head_bytes == 0:
             self._answered.set_exception(_ClosedWhileIdle())
         else:
@@ -376,9 +380,9 @@ class _Connection(asyncio.Protocol):
             return
         self._has_head = True
         is_json = self._media == b"application/json" or self._media.endswith(b"+json")
-        self._is_kept = self._status in _OK and is_json
+        self._is_begun = self._kept_bytes > 0 or self._status not in _OK
+        self._is_kept = is_json and not self._is_begun
         self._bytes_left = _BODY_BYTES_MAX
-        self._is_failure = self._status not in _OK
         if self._is_kept:
             # It names events that were sent, and is no longer than they were: reading it costs less than making them.
             self._bytes_left = max(_BODY_BYTES_MAX, min(ANSWER_BYTES_MAX, self._sent_bytes))
@@ -391,9 +395,9 @@ class _Connection(asyncio.Protocol):
             raise _StopParsing
         if self._is_kept:
             self._body.append(chunk)
-        elif self._is_failure and self._failed_bytes_left > 0:
-            self._body.append(chunk[: self._failed_bytes_left])
-            self._failed_bytes_left -= len(chunk)
+        elif self._is_begun and self._begun_bytes_left > 0:
+            self._body.append(chunk[: self._begun_bytes_left])
+            self._begun_bytes_left -= len(chunk)
 
     def on_message_complete(self) -> None:
         if self._status in _INTERIM:
@@ -407,14 +411,15 @@ class _Connection(asyncio.Protocol):
         self._status = 0
         self._reason = self._media = b""
         self._retry_after = None
-        self._is_framed = self._is_kept = self._is_failure = False
-        self._failed_bytes_left = ANSWER_BYTES_KEPT
+        # Of a body that is kept, all of it; of one that is begun, the beginning.
+        self._is_framed = self._is_kept = self._is_begun = False
+        self._begun_bytes_left = self._kept_bytes or ANSWER_BYTES_KEPT
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
 
     def _give_up_body(self) -> None:
         """The status is known, which is what counts."""
-        self._end(self._body if self._is_failure else [])
+        self._end(self._body if self._is_begun else [])
 
     def _end(self, body: list[bytes]) -> None:
         self._is_whole = True
@@ -423,7 +428,7 @@ class _Connection(asyncio.Protocol):
         if self._answered is not None and not self._answered.done():
             later = self._retry_after.decode("latin-1") if self._retry_after is not None else None
             reason = self._reason.decode(errors="replace")
-            headers = self._lines() if self._is_failure else ()
+            headers = self._lines() if self._is_begun else ()
             self._answered.set_result(HttpAnswer(self._status, reason, later, b"".join(body), headers))
 
     def _lines(self) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ from doubledecker.model.token import ROOT_NAME
 PREFIX = "doubledecker."
 # Where the bus notifies of receivers that fail, recover, are disabled, or get a first dead letter.
 RECEIVERS = "doubledecker.receivers"
+# Of the event that is sent to test a receiver, and nowhere else.
+TEST = "doubledecker.test"
 
 
 def is_reserved(topic: str) -> bool:

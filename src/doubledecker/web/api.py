@@ -64,6 +64,7 @@ from doubledecker.web.shapes import (
     VersionAnswer,
 )
 from doubledecker.web.stream import Streaming
+from doubledecker.web.trials import TrialAnswer
 
 _DIGITS = re.compile("[0-9]+")
 _Flag = Annotated[str, one_of(["0", "1"]), Meta(extra_json_schema={"default": "0"})]
@@ -188,11 +189,13 @@ def of_attempts(attempts: AttemptRoutes, resending: ResendRoutes) -> list[ApiRou
 def of_receivers(receivers: ReceiverRoutes) -> list[ApiRoute]:
     """What can be done to a receiver, whichever it is."""
     state, rotated = _ok(ReceiverState), _ok(SecretRotated, "The receiver with its new secret, shown this once")
+    tried = _ok(TrialAnswer, "What came of it, whatever that is")
     return [
         *_of_each_receiver("POST", "pause", receivers.pause, state),
         *_of_each_receiver("POST", "resume", receivers.resume, state),
         *_of_each_receiver("POST", "enable", receivers.enable, state),
         *_of_each_receiver("POST", "rotate-secret", receivers.rotate_secret, rotated, takes=json(SecretRotation)),
+        *_of_each_receiver("POST", "test", receivers.test, tried, problems=(429,)),
     ]
 
 

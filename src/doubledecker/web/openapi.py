@@ -106,6 +106,20 @@ EXAMPLES: dict[str, list[object]] = {
             "former_until": _AT_MS + 86_400_000,
         }
     ],
+    "Trial": [
+        {
+            "receiver": "mail-1a2b3c4d",
+            "event": "0190a5c8-6f3e-7c1a-9d2b-3f4e5a6b7c8d",
+            "signed": True,
+            "outcome": "refused",
+            "status": 401,
+            "took_ms": 12,
+            "detail": "Unauthorized",
+            "retry_after_ms": None,
+            "headers": ["Content-Type: text/plain"],
+            "answer": "no such signature",
+        }
+    ],
     "Attempts": [
         {
             "attempts": [

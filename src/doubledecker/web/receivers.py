@@ -23,6 +23,7 @@ from doubledecker.web import shapes
 from doubledecker.web.authentication import require_client
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.shapes import SecretRotated
+from doubledecker.web.trials import Trials
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class ReceiverFinder:
     def __init__(self, registry: LiveRegistry) -> None:
         self._registry = registry
 
+    async def find_anew(self, request: Request, caller: Caller) -> ChosenReceiver:
+        """The same as it is registered now, also if another process has just changed it."""
+        await self._registry.refresh()
+        return await self.find(request, caller)
+
     async def find(self, request: Request, caller: Caller) -> ChosenReceiver:
         """The receiver that a request is about; raises NotFound."""
         prefix = request.scope["path"].split("/")[1]
@@ -78,11 +84,12 @@ class ReceiverFinder:
 
 
 class ReceiverRoutes:
-    """Pauses, resumes and enables receivers, and replaces their secrets."""
+    """Pauses, resumes, enables and tests receivers, and replaces their secrets."""
 
-    def __init__(self, finder: ReceiverFinder, states: ReceiverStates, limits: BodyLimits) -> None:
+    def __init__(self, finder: ReceiverFinder, states: ReceiverStates, trials: Trials, limits: BodyLimits) -> None:
         self._finder = finder
         self._states = states
+        self._trials = trials
         self._limits = limits
 
     async def pause(self, request: Request, caller: Caller) -> Response:
@@ -104,6 +111,11 @@ class ReceiverRoutes:
         asked = signing.parse_rotation(body)
         keys = await self._states.rotate_secret(chosen.token, overlap_s=asked.overlap_s, now_ms=clock.now_ms())
         return shapes.json(SecretRotated(chosen.token, keys.secret, keys.rotated_at, keys.former_until))
+
+    async def test(self, request: Request, caller: Caller) -> Response:
+        """Send this receiver a test event now, and show what it answers."""
+        chosen = (await self._finder.find_anew(request, caller)).pushed
+        return shapes.json(await self._trials.send(chosen, client=caller.id))
 
     async def _change(
         self, request: Request, caller: Caller, change: Callable[[str], Awaitable[Subscriber]]

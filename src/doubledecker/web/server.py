@@ -24,6 +24,7 @@ from doubledecker.bus.pipeline_jobs import PipelineJobs
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.receiver_states import ReceiverStates
+from doubledecker.delivery.attempt import Dialer
 from doubledecker.errors import BusAway
 from doubledecker.model import callback, reserved
 from doubledecker.model.dial_guard import DialGuard
@@ -51,6 +52,7 @@ from doubledecker.web.receivers import ReceiverFinder, ReceiverRoutes
 from doubledecker.web.resending import ResendRoutes
 from doubledecker.web.routes import RouteRules, Routes
 from doubledecker.web.stream import Streaming, StreamLeases, StreamRules
+from doubledecker.web.trials import Trials
 from doubledecker.web.turns import ClientLocks
 
 # What the web process answers before it has reached Redis: it is alive, and everything else is 503.
@@ -133,12 +135,12 @@ async def _serve_bus(
         feed = Feed(bus.partitions, listeners_max=settings.streams_max)
         leases = StreamLeases(bus.partitions.home, bus.registry.quotas)
         presence = _presence(bus, launched, feed, guard, server)
-        async with presence.kept(), asyncio.TaskGroup() as tasks:
+        async with build.open_dialer(settings) as dialer, presence.kept(), asyncio.TaskGroup() as tasks:
             endless = (bus.registry.follow(), bus.publisher.run(), bus.bell.run(), feed.run(), leases.run())
             background = [tasks.create_task(part) for part in endless]
             background.append(tasks.create_task(_log_queues_beyond_copies(bus)))
             background.append(tasks.create_task(_log_reserved_topics(bus)))
-            server.serve_with(make_app(settings, bounds, bus, feed, leases, presence))
+            server.serve_with(make_app(settings, bounds, bus, feed, leases, presence, dialer))
             host, port = listener.getsockname()[:2]
             _log.info("web.started", host=host, port=port)
             launched.ready()
@@ -230,7 +232,13 @@ def _warn_of_callbacks(registry: Registry, guard: DialGuard) -> None:
 
 
 def make_app(
-    settings: Settings, bounds: WebBounds, bus: BusParts, feed: Feed, leases: StreamLeases, presence: Presence
+    settings: Settings,
+    bounds: WebBounds,
+    bus: BusParts,
+    feed: Feed,
+    leases: StreamLeases,
+    presence: Presence,
+    dialer: Dialer,
 ) -> App:
     """The application for these settings."""
     body = BodyLimits(settings.body_bytes_max, settings.body_s_max, BodyMemory(settings.bodies_bytes_max))
@@ -254,7 +262,7 @@ def make_app(
         Queues(bus.partitions, bus.registry, bus.rings, small, large_reads, guard=settings.dial_guard),
         QueueContents(bus.partitions, bus.registry, small, large_reads),
         DeadLetterRoutes(finder, bus.partitions, LetterJobs(bus.partitions, bus.registry), small, large_reads),
-        ReceiverRoutes(finder, ReceiverStates(bus.partitions), small),
+        ReceiverRoutes(finder, ReceiverStates(bus.partitions), Trials(dialer), small),
         AttemptRoutes(finder, bus.registry, attempt_log, large_reads),
         ResendRoutes(finder, bus.partitions, bus.registry, attempt_log, large_reads, small),
         Streaming(bus.partitions, bus.registry, feed, leases, bounds.stream),

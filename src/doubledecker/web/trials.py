@@ -1,0 +1,124 @@
+"""Test events: sent to a receiver at once, by the code of any attempt, and what it answers is shown.
+
+A test leaves nothing behind: it is in no journal and no counter, is not tried again, and says nothing of the receiver's
+health; one that is paused, failing or disabled can be tested too. Web sends it itself, so that it needs no worker and
+waits for nothing. Whoever tests a receiver that hangs holds a request of its own until the attempt times out; how many
+may do so at a time is bounded, and so is how often.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from doubledecker import clock
+from doubledecker.delivery.attempt import Dialer
+from doubledecker.delivery.http import ANSWER_BYTES_KEPT
+from doubledecker.errors import OutOfDescriptors, Overloaded, TooManyAtOnce
+from doubledecker.model import dead_letter, event, uid
+from doubledecker.model.event import AcceptedEvent
+from doubledecker.model.outcome import OutcomeKind
+from doubledecker.model.reserved import TEST
+from doubledecker.model.schema import Count, Shape, one_of
+from doubledecker.model.subscriber import Subscriber
+
+# Under way in a process: of one client, and of all together.
+CLIENT_TRIALS_MAX = 4
+TRIALS_MAX = 64
+# After so many at once a client may begin one more every other second, in a process.
+MINUTE_TRIALS_MAX = 30
+_MINUTE_S = 60.0
+# Clients whose pace is kept; beyond, those that may begin as many as ever are forgotten.
+_CLIENTS_MAX = 1_000
+
+
+class TrialAnswer(Shape):
+    """What came of a test event."""
+
+    receiver: Annotated[str, Meta(description="The public id of a subscriber's token, or `@` and a queue's name")]
+    event: Annotated[str, Meta(description="The id of the test event, and of the message if it was signed")]
+    signed: bool
+    outcome: Annotated[str, one_of([kind.value for kind in OutcomeKind])]
+    status: Annotated[Count, Meta(description="Of the answer, if there was one")] | None
+    took_ms: Count
+    detail: Annotated[str, Meta(description="What went wrong; empty when it was delivered")]
+    retry_after_ms: Annotated[Count, Meta(description="The patience that it asked for, if it did")] | None
+    headers: Annotated[list[str], Meta(description="The first headers of the answer")]
+    answer: Annotated[
+        str,
+        Meta(description=f"Its first {ANSWER_BYTES_KEPT} bytes; what is no UTF-8 is shown by escapes"),
+    ]
+
+
+class Trials:
+    """Sends test events, for one web process."""
+
+    def __init__(self, dialer: Dialer) -> None:
+        self._dialer = dialer
+        self._under_way: Counter[str] = Counter()
+        # Until when what a client began is paid for, at its rate.
+        self._paid_until: dict[str, float] = {}
+
+    async def send(self, receiver: Subscriber, *, client: str) -> TrialAnswer:
+        """Send one event now; raises TooManyAtOnce or Overloaded when there is no room for that."""
+        now_ms = clock.now_ms()
+        made = AcceptedEvent(
+            topic=TEST,
+            type="test",
+            t=now_ms,
+            data=msgspec.Raw(msgspec.json.encode({"receiver": receiver.token})),
+            id=uid.event_id(now_ms),
+        )
+        with self._place(client):
+            try:
+                outcome = await self._dialer.attempt(
+                    receiver, b"[%b]" % event.encode(made), message=made.id, kept_bytes=ANSWER_BYTES_KEPT
+                )
+            except OutOfDescriptors as error:
+                raise Overloaded("the process may open no further connection now") from error
+        return TrialAnswer(
+            receiver=receiver.token,
+            event=made.id,
+            signed=receiver.signing is not None,
+            outcome=outcome.kind.value,
+            status=outcome.status,
+            took_ms=outcome.took_ms,
+            detail=outcome.detail,
+            retry_after_ms=outcome.retry_after_ms,
+            headers=list(outcome.answer_headers),
+            answer=dead_letter.text(outcome.answer),
+        )
+
+    @contextlib.contextmanager
+    def _place(self, client: str) -> Iterator[None]:
+        """A place among the tests under way, for a client that may begin one now."""
+        if self._under_way[client] >= CLIENT_TRIALS_MAX:
+            raise TooManyAtOnce(f"{CLIENT_TRIALS_MAX} test events of this client are under way; wait for one to end")
+        if self._under_way.total() >= TRIALS_MAX:
+            raise Overloaded(f"{TRIALS_MAX} test events are under way; try again soon")
+        self._pay(client)
+        self._under_way[client] += 1
+        try:
+            yield
+        finally:
+            self._under_way[client] -= 1
+            if not self._under_way[client]:
+                del self._under_way[client]
+
+    def _pay(self, client: str) -> None:
+        """Count one more of a client's; raises TooManyAtOnce when it began too many in the last minute."""
+        now_s = asyncio.get_running_loop().time()
+        paid_until = max(now_s, self._paid_until.get(client, 0.0)) + _MINUTE_S / MINUTE_TRIALS_MAX
+        wait_s = paid_until - now_s - _MINUTE_S
+        if wait_s > 0:
+            raise TooManyAtOnce(
+                f"this client has begun {MINUTE_TRIALS_MAX} test events in a minute; try again in {math.ceil(wait_s)} s"
+            )
+        if len(self._paid_until) >= _CLIENTS_MAX:
+            self._paid_until = {each: until for each, until in self._paid_until.items() if until > now_s}
+        self._paid_until[client] = paid_until
