@@ -220,3 +220,34 @@ async def test_a_bus_that_does_not_answer_is_told_by_the_systems_own_word():
 def test_an_address_with_a_port_that_is_none_is_refused_at_once(url: str):
     with pytest.raises(ValueError, match="it must be a URL like"):
         AsyncBus(url, "x")
+
+
+@pytest.mark.parametrize("queue", [True, False], ids=["queue", "subscriber"])
+async def test_a_receiver_is_signed_and_tested(one: Topology, queue: bool):
+    async with Receiver() as mail, a_bus(one, workers=0) as bus, AsyncBus(bus.url, await bus.token("shop")) as shop:
+        headers = {"X-Key": "k"}
+        if queue:
+            made = await shop.queue("hooks").register(".*", callback=mail.url, headers=headers)
+            again = await shop.queue("hooks").register(".*", callback=mail.url, headers=headers)
+            known = await shop.queue("hooks").get()
+        else:
+            await shop.subscribe(["orders"], mail.url, headers=headers)
+            [before] = await shop.subscriptions()
+        receiver = "@hooks" if queue else None
+        issued = await shop.rotate_secret(receiver, overlap_s=60)
+        seen = await shop.test(receiver)
+
+        if queue:
+            assert made.secret.startswith("whsec_")
+            assert (again.secret, known.secret, known.secret_set, known.headers) == ("", "", True, headers)
+            assert issued.former_until == issued.rotated_at + 60_000
+        else:
+            assert (before.secret_set, before.headers, issued.former_until) == (False, headers, None)
+            [after] = await shop.subscriptions()
+            assert (after.secret_set, after.secret_rotated_at) == (True, issued.rotated_at)
+        assert issued.secret not in repr(issued)
+        assert (seen.signed, seen.outcome, seen.status) == (True, "delivered", 200)
+        assert mail.ids == [seen.event]
+        assert mail.batches[0].headers["X-Key"] == "k"
+        with pytest.raises(NotFound):
+            await shop.test("@unknown")

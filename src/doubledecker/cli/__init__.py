@@ -14,6 +14,7 @@ from doubledecker.cli.options import as_json as _json
 from doubledecker.cli.options import as_root as _as_root
 from doubledecker.cli.options import at_bus as _bus
 from doubledecker.cli.options import is_sure as _is_sure
+from doubledecker.cli.options import overlap as _overlap
 from doubledecker.cli.options import processes as _processes
 from doubledecker.cli.queue.commands import queue
 from doubledecker.cli.replay.commands import erase, replay, replays
@@ -223,13 +224,7 @@ def list_(bus: str | None, data: Path | None, *, as_json: bool) -> None:
 
 @token.command()
 @click.argument("id")
-@click.option(
-    "--overlap-s",
-    type=click.IntRange(0, 30 * 86_400),
-    default=86_400,
-    show_default=True,
-    help="How long the former secret works too; 0 ends it at once",
-)
+@_overlap("How long the former secret works too; 0 ends it at once")
 @_as_root
 def rotate(id: str, overlap_s: int, bus: str | None, data: Path | None) -> None:  # noqa: A002 - click shows its name
     """Replace a client's secret and print the new one, this once. The client keeps its id and all that it owns."""
@@ -351,6 +346,43 @@ def resend(
     if (event is None) == (attempt is None):
         raise click.UsageError("name an event by its id, or an attempt with --attempt")
     attempts.resend(bus, data, secret, event=event, attempt=attempt, to=to)
+
+
+@cli.group()
+def receiver() -> None:
+    """Test receivers, and replace their signing secrets."""
+
+
+_RECEIVER = click.argument("receiver", required=False)
+
+
+@receiver.command("test")
+@_RECEIVER
+@_as_caller
+def _test_receiver(receiver: str | None, secret: str | None, bus: str | None, data: Path | None) -> None:
+    """Send a test event now and show the answer.
+
+    RECEIVER is a subscriber's id, or @ and a queue's name; without it, it is the caller's own subscriber.
+    """
+    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+
+    clients.test_receiver(bus, data, secret, receiver)
+
+
+@receiver.command("rotate-secret")
+@_RECEIVER
+@_overlap("How long former secrets sign too; 0 ends them at once")
+@_as_caller
+def _rotate_secret(
+    receiver: str | None, overlap_s: int, secret: str | None, bus: str | None, data: Path | None
+) -> None:
+    """Replace the signing secret and print the new one.
+
+    It is shown this once. RECEIVER is as for `test`.
+    """
+    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
+
+    clients.rotate_secret(bus, data, secret, receiver, overlap_s=overlap_s)
 
 
 cli.add_command(queue)

@@ -46,6 +46,13 @@ def processes(setting: str) -> Callable[[_F], _F]:
     return lambda command: asked(member(ready_fd(command)))
 
 
+def overlap(text: str) -> Callable[[_F], _F]:
+    """For how long a secret that is replaced is good."""
+    return click.option(
+        "--overlap-s", type=click.IntRange(0, 30 * 86_400), default=86_400, show_default=True, help=text
+    )
+
+
 def as_root(command: _F) -> _F:
     """Where to ask as root: by address, or by the folder that has the key."""
     return _at_any_bus(_in_any_folder(command))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         AttemptView,
         DeadLetter,
         FacetView,
+        IssuedSecret,
         IssuedToken,
         QueueView,
         ReceiverView,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         SubscriptionView,
         TokenView,
         Topic,
+        TrialView,
     )
 
 __all__ = [
@@ -64,6 +66,7 @@ __all__ = [
     "FacetView",
     "Forbidden",
     "HeartbeatFailed",
+    "IssuedSecret",
     "IssuedToken",
     "Message",
     "NotABus",
@@ -82,6 +85,7 @@ __all__ = [
     "SubscriptionView",
     "TokenView",
     "Topic",
+    "TrialView",
     "Unauthenticated",
     "Undecoded",
 ]
@@ -127,11 +131,13 @@ _HOMES = {
     "views": (
         "DeadLetter",
         "FacetView",
+        "IssuedSecret",
         "IssuedToken",
         "QueueView",
         "ReceiverView",
         "Rule",
         "SubscriptionView",
+        "TrialView",
         "TokenView",
         "Topic",
     ),

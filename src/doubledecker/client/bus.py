@@ -15,6 +15,7 @@ from doubledecker.client.message import Event, read_event
 from doubledecker.client.queue import AsyncQueue
 from doubledecker.client.views import (
     AttemptsPage,
+    IssuedSecret,
     IssuedToken,
     QueueView,
     ReceiverView,
@@ -22,6 +23,7 @@ from doubledecker.client.views import (
     SubscriptionView,
     TokenView,
     Topic,
+    TrialView,
 )
 
 # What passes over a bus, as it passes: the frames of `GET /stream`, for as long as one connection lasts.
@@ -80,6 +82,8 @@ async def _frames(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 
 PATIENCE_S = 10.0
+# An attempt at a receiver may take so long, unless the bus is set otherwise.
+_ATTEMPT_S_MAX = 20.0
 # A bus that takes longer to say that it is ready is not.
 _READY_S_MAX = 2.0
 
@@ -115,6 +119,7 @@ class SubscriptionOptions(TypedDict, total=False):
     retry: Mapping[str, int] | Sequence[int]
     rate_per_s: float
     backlog_max_bytes: int
+    headers: Mapping[str, str]
 
 
 class AttemptOptions(TypedDict, total=False):
@@ -140,7 +145,7 @@ class AsyncBus:
 
     While the bus is unreachable, the client retries a call for up to `patience_s`. That is safe: a publish carries an
     idempotency key, and the other calls that are retried are idempotent. Calls that are not are made once: a pull,
-    creating or rotating a token, and `request`.
+    creating or rotating a token or a secret, testing a receiver, and `request`.
     """
 
     def __init__(self, url: str, token: str, *, patience_s: float = PATIENCE_S) -> None:
@@ -224,6 +229,19 @@ class AsyncBus:
         headers = {"Idempotency-Key": uuid.uuid4().hex} if self._calls.are_repeated else None
         at = of_receiver(receiver, "resend")
         return await self._calls.ask("POST", at, body, kind=ResentEvents, headers=headers)
+
+    async def rotate_secret(self, receiver: str | None = None, *, overlap_s: int | None = None) -> IssuedSecret:
+        """Have a receiver, named as in `pause`, signed by a new secret, its first or another. Asked once.
+
+        Former ones sign too for `overlap_s`, a day if None.
+        """
+        at, body = of_receiver(receiver, "rotate-secret"), given({"overlap_s": overlap_s})
+        return decode(await self._calls.once("POST", at, body), IssuedSecret)
+
+    async def test(self, receiver: str | None = None) -> TrialView:
+        """Have the bus send a test event to a receiver, named as in `pause`, and show what it answers. Asked once."""
+        at = of_receiver(receiver, "test")
+        return decode(await self._calls.once("POST", at, wait_s=_ATTEMPT_S_MAX), TrialView)
 
     async def stream(
         self, pattern: str = "*", *, start: str = "latest", silence_s_max: float = SILENCE_S_MAX

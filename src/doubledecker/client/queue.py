@@ -1,7 +1,7 @@
 """A queue over HTTP: register and consume it, set rules of its tenants, manage its dead letters."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -34,6 +34,7 @@ class QueueOptions(TypedDict, total=False):
     max_bytes: int
     concurrency: int
     rate_per_s: float
+    headers: Mapping[str, str]
 
 
 class _Wire(msgspec.Struct, gc=False):

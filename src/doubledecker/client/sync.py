@@ -203,6 +203,8 @@ class Bus(_Plain[AsyncBus]):
     enable = _waits(AsyncBus.enable)
     attempts = _waits(AsyncBus.attempts)
     resend = _waits(AsyncBus.resend)
+    rotate_secret = _waits(AsyncBus.rotate_secret)
+    test = _waits(AsyncBus.test)
     stream = _iterates(AsyncBus.stream)
     topics = _waits(AsyncBus.topics)
     give_topic = _waits(AsyncBus.give_topic)

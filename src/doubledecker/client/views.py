@@ -20,7 +20,10 @@ class FacetView(msgspec.Struct, frozen=True):
 
 
 class QueueView(msgspec.Struct, frozen=True):
-    """A queue; only `get` of one queue returns its facets and the health of its callback."""
+    """A queue; only `get` of one queue returns its facets and the health of its callback.
+
+    Only `register` returns the signing `secret` of a callback, when the callback is new.
+    """
 
     name: str
     owner: str
@@ -46,6 +49,10 @@ class QueueView(msgspec.Struct, frozen=True):
     refusals: int = 0
     paused: bool = False
     disabled: "Disabled | None" = None
+    headers: dict[str, str] = {}
+    secret_set: bool = False
+    secret_rotated_at: int | None = None
+    secret: str = ""
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -130,6 +137,9 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     rate_per_s: float = 0.0
     backlog_max_bytes: int = 0
     dropped: "LostEvents | None" = None
+    headers: dict[str, str] = {}
+    secret_set: bool = False
+    secret_rotated_at: int | None = None
 
 
 class Disabled(msgspec.Struct, frozen=True):
@@ -189,6 +199,33 @@ class ReceiverView(msgspec.Struct, frozen=True):
     receiver: str
     paused: bool
     disabled: Disabled | None = None
+
+
+class IssuedSecret(msgspec.Struct, frozen=True):
+    """A receiver's signing secret, which the bus shows this once; `former_until` is how long those before it sign."""
+
+    receiver: str
+    secret: str
+    rotated_at: int
+    former_until: int | None = None
+
+    def __repr__(self) -> str:
+        return f"<IssuedSecret of {self.receiver}>"
+
+
+class TrialView(msgspec.Struct, frozen=True):
+    """What came of a test event: the outcome, and the beginning of what the receiver answered."""
+
+    receiver: str
+    event: str
+    signed: bool
+    outcome: str
+    status: int | None
+    took_ms: int
+    detail: str
+    headers: tuple[str, ...]
+    answer: str
+    retry_after_ms: int | None = None
 
 
 class SubscriptionEvents(msgspec.Struct, frozen=True):

@@ -87,7 +87,8 @@ def test_a_queue_with_a_callback_is_registered_in_full(bus: Up):
     made = queue(bus, "register", "pushed", "none:none:none", *words)
 
     assert made.returncode == 0, made.stderr
-    assert made.stderr.endswith("; pushed to https://mail.example/\n")
+    assert made.stderr.endswith("; pushed to https://mail.example/\nIts signing secret is shown this once:\n")
+    assert made.stdout.startswith("whsec_")
     assert shown(bus, "pushed").items() >= asked.items()
     page = queue(bus, "show", "pushed").stdout
     assert "pushed to\thttps://mail.example/\nits health\thealthy 100, 0 failures in a row\n" in page

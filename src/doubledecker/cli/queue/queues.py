@@ -83,6 +83,9 @@ class QueueCalls:
             + (f" with the user name {kept.uuid}" if kept.uuid and not asked.get("uuid") else ""),
             err=True,
         )
+        if kept.secret:
+            click.echo("Its signing secret is shown this once:", err=True)
+            click.echo(kept.secret)
 
     def list_(self, *, as_json: bool) -> None:
         """Print all queues that the caller may see."""
