@@ -39,7 +39,7 @@ class Bus:
     def pids(self) -> dict[str, int]:
         return {"web": self.web.pid, "valkey": self.server.pid}
 
-    async def subscribe(self, count: int, callback: str, *, topic: str = events.TOPIC, **fields: int | str) -> None:
+    async def subscribe(self, count: int, callback: str, *, topic: str = events.TOPIC, **fields: object) -> None:
         """That many subscribers to a topic."""
         for number in range(count):
             body = {"topics": [topic], "callback": callback, **fields}

@@ -130,6 +130,8 @@ def _grouped(count: int) -> str:
 
 
 _FLAT = Aim(most=1.3)
+# What may be asked for beside a plain delivery is to leave at least so much of its rate.
+_EXTRAS = Aim(least=0.75)
 # What one subscriber's batches of one event are to cost, beside a loop that does nothing but POST.
 _SINGLES = {
     "events": Aim(least=2.5, of="peer"),
@@ -196,6 +198,16 @@ TABLES = (
             *_drained(1000, {"events": Aim(least=100_000), "batches": Aim(least=0.3, of="floor")}),
             *_drained(100, {"batches": Aim(least=0.3, of="floor")}),
             *_drained(1, _SINGLES, peers=("dramatiq.post.done_per_s", "celery.post.done_per_s")),
+        ),
+    ),
+    Table(
+        "Extras of a delivery",
+        "A backlog drained in batches of 100, as above, to one subscriber whose deliveries carry more than plain ones: "
+        "a signature, and two headers of its own.",
+        (
+            Row("plain: events", "extras.plain.events_per_s", "/s"),
+            Row("signed, with own headers: events", "extras.signed.events_per_s", "/s"),
+            Row("times the plain one", "extras.signed.times", "times", aim=_EXTRAS, is_gain=True),
         ),
     ),
     Table(
