@@ -83,6 +83,12 @@ async def test_a_request_that_is_repeated_under_its_key_sends_once(topology: Top
         assert sorted(again) == sorted([ids[0], *[ids[1]] * 4])
         [row] = await bus.get("/subscribers", ann)
         assert row["events"]["queued"] == 9
+        queue = {"pattern": ".*:none:.*", "callback": NOBODY, "max_length": 1}
+        assert (await ask(bus, "PUT", "/queues/hooks", ann, json=queue)).status == 201
+        for key in ("once", "once", "more", "more"):
+            assert (await resend(bus, ann, {"event": ids[2]}, "/queues/hooks", key)).status == 202
+        found = await bus.get("/queues/hooks", ann)
+        assert (found["waiting"], found["counters"]["dropped"]) == (2, 0)
 
 
 async def test_what_is_not_found_says_where_it_was_looked_for(one: Topology):
