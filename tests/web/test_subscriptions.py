@@ -46,6 +46,7 @@ async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(one: Topol
                 "secret_rotated_at": None,
                 "rate_per_s": 0,
                 "backlog_max_bytes": 0,
+                "dead": 0,
                 "dropped": None,
             }
         ]

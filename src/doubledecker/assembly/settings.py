@@ -135,6 +135,8 @@ class Settings:
     # keeping
     journal_bytes_max: int = 805_306_368
     journal_full: str = "trim"
+    dead_letters_max: int = 100_000
+    dead_letters_bytes_max: int = 268_435_456
     redis_max_mem_bytes: int = 0
     redis_memory_share: float = 0.4
     redis_min_free_bytes: int = 16_777_216
@@ -313,6 +315,8 @@ _LEAST = {
     "shutdown_s": 0,
     "watch_lease_s": 0.3,
     "journal_bytes_max": 1_024,
+    "dead_letters_max": 0,
+    "dead_letters_bytes_max": 0,
     "redis_max_mem_bytes": 0,
     "redis_memory_share": 0.01,
     "redis_min_free_bytes": 0,

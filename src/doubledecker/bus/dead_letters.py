@@ -5,6 +5,8 @@ new batch, for it alone; one of a queue to its old place in its tenant's line.
 """
 
 import asyncio
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +15,7 @@ from doubledecker.model.dead_letter import DeadLetter, LetterFilter, LetterPlace
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import dead_letters
+from doubledecker.store.dead_letters import LETTER_BYTES_MIN, DroppedLetters
 from doubledecker.store.partitions import Partition, Partitions
 
 Action = Literal["redrive", "purge"]
@@ -22,6 +25,16 @@ SETTLED_MAX = 10_000
 _PAGE = 500
 # Letters that are read at once: each may have 70 KiB.
 _READ = 100
+# Letters of one partition that are dropped before another may have older ones, and calls for one receiver at a time.
+_DROPPED_TOGETHER, _DROP_CALLS_MAX = 200, 100
+
+
+@dataclass(frozen=True)
+class LetterBounds:
+    """How many letters a receiver may have, and what they may take; beyond either the oldest go."""
+
+    letters_max: int = 100_000
+    bytes_max: int = 268_435_456
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,44 @@ async def settle(
             if len(found) < size:
                 break
     return done
+
+
+async def drop_beyond(partitions: Partitions, bounds: LetterBounds) -> dict[str, DroppedLetters]:
+    """Drop the oldest letters of receivers that have more than they may; returns what each lost.
+
+    Over several partitions those of the one with the oldest go first, some at a time.
+    """
+    taken = [await dead_letters.sizes(partition) for partition in partitions.all]
+    total: Counter[str] = sum(map(Counter, taken), Counter())
+    large = [
+        name for name, size in total.items() if size > min(bounds.bytes_max, bounds.letters_max * LETTER_BYTES_MIN)
+    ]
+    counts = [await dead_letters.counts(partition, large) for partition in partitions.all if large]
+    found = {}
+    for receiver in large:
+        letters = sum(part[receiver] for part in counts) - bounds.letters_max
+        found[receiver] = await _drop(partitions, receiver, letters, total[receiver] - bounds.bytes_max)
+    return {receiver: lost for receiver, lost in found.items() if lost.letters}
+
+
+async def _drop(partitions: Partitions, receiver: str, letters: int, size: int) -> DroppedLetters:
+    """Drop at least so many letters, and so many bytes of them."""
+    lost = DroppedLetters(0, 0)
+    for _ in range(_DROP_CALLS_MAX):
+        if lost.letters >= letters and lost.bytes >= size:
+            break
+        oldest = [await dead_letters.oldest(partition, receiver) for partition in partitions.all]
+        partition = min(zip(oldest, partitions.all, strict=True), key=lambda pair: pair[0] or math.inf)[1]
+        # Either bound may be the one that is passed.
+        more = letters - lost.letters if lost.letters < letters else _DROPPED_TOGETHER
+        enough = size - lost.bytes if lost.letters >= letters else 2**53
+        gone = await dead_letters.drop_oldest(
+            partition, receiver, letters_max=min(more, _DROPPED_TOGETHER), bytes_enough=enough
+        )
+        lost = DroppedLetters(lost.letters + gone.letters, lost.bytes + gone.bytes)
+        if gone.letters == 0:
+            break
+    return lost
 
 
 async def latest_ms(partitions: Partitions) -> int:

@@ -4,7 +4,8 @@ Memory is short when less than a reserve of the limit is left. Then, until it is
 
 1. journals are cut that no archive reads; what an archive has confirmed is cut at any time;
 2. journals are cut that the archive has yet to read, and the gap is recorded; not events if `journal_full` is `refuse`;
-3. queues that drop their oldest do so if nobody has acked a message of theirs for some minutes;
+3. queues that drop their oldest do so if nobody has acked a message of theirs for some minutes, and so do subscribers'
+   dead letters;
 4. autodrop: the oldest batches of receivers that have been failing for some minutes are deleted;
 5. the other queues that drop their oldest do so.
 
@@ -69,7 +70,10 @@ class Journal:
 
 @dataclass(frozen=True)
 class DroppingQueue:
-    """A queue that drops its oldest, in one partition, and whether a message of it was acked lately."""
+    """A queue that drops its oldest, in one partition, and whether a message of it was acked lately.
+
+    A subscriber's dead letters count as one, by its token; nobody acks these.
+    """
 
     partition: int
     name: str

@@ -14,6 +14,7 @@ from doubledecker.store import (
     batches,
     bulk,
     counters,
+    dead_letters,
     jobs,
     journal,
     losses,
@@ -51,6 +52,7 @@ class SubscriberView:
     sent: int
     oldest_at: int | None
     lost: Loss | None = None
+    dead: int = 0
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,7 @@ async def look_at(partitions: Partitions, known: list[Subscriber]) -> list[Subsc
     sent: Sum[str] = Sum()
     oldest: dict[str, int] = {}
     lost: dict[str, list[Loss]] = {}
+    dead: Sum[str] = Sum()
     for partition in partitions.all:
         event_gauges, batch_gauges = await batches.gauges_of(partition, tokens)
         events.update(event_gauges)
@@ -162,6 +165,7 @@ async def look_at(partitions: Partitions, known: list[Subscriber]) -> list[Subsc
         sent.update(await counters.read_some(partition, list(map(_delivered, tokens))))
         for token, at in (await batches.oldest_by_token(partition, tokens)).items():
             oldest[token] = min(at, oldest.get(token, at))
+        dead.update(await dead_letters.counts(partition, tokens))
         for token, found in (await losses.of_subscribers(partition, tokens)).items():
             lost[token] = [*lost.get(token, ()), *found]
     for token, backlog in (await bulk.backlogs(partitions)).items():
@@ -177,6 +181,7 @@ async def look_at(partitions: Partitions, known: list[Subscriber]) -> list[Subsc
             sent=sent[_delivered(subscriber.token)],
             oldest_at=oldest.get(subscriber.token),
             lost=losses.total(lost.get(subscriber.token, ())),
+            dead=dead[subscriber.token],
         )
         for subscriber in known
     ]

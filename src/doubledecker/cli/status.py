@@ -218,6 +218,7 @@ def _totals(view: Overview) -> list[list[str]]:
         ["worker slots", str(view.slots_alive)],
         ["processes that push queues", str(view.watches_alive)],
         ["memory", ", ".join(map(_memory, view.memory))],
+        ["dead letters", f"{sum(each.dead for each in view.subscribers):,}"],
         ["dropped", f"{_dropped(view):,}"],
         ["skipped", f"{view.total('queue.skipped'):,}"],
         ["journal", words.size(sum(view.journal_bytes.values()))],
@@ -229,9 +230,16 @@ def _memory(server: ServerMemory) -> str:
     return f"{used} of {words.size(limit)}" if limit else f"{used}, no limit"
 
 
+# Those of a queue are among what the queue has dropped.
+_LETTERS_DROPPED = "letters.dropped:"
+
+
 def _dropped(view: Overview) -> int:
     """Events that were dropped because memory was short, a queue full, or too much waited for a subscriber."""
-    return sum(view.total(name) for name in ("events.autodropped", "events.dropped", "queue.dropped"))
+    names = ("events.autodropped", "events.dropped", "queue.dropped")
+    return sum(view.total(name) for name in names) + sum(
+        count for name, count in view.counters.items() if name.startswith(_LETTERS_DROPPED) and "@" not in name
+    )
 
 
 def _row(each: SubscriberView, now_ms: int) -> list[str]:
@@ -302,6 +310,7 @@ def _subscriber_as_json(each: SubscriberView, now_ms: int) -> dict[str, object]:
         "in_flight": condition.calls,
         "waiting": each.events,
         "sent": each.sent,
+        "dead": each.dead,
         "oldest_ms": _age_ms(each.oldest_at, now_ms),
         "dropped": _lost_as_json(each),
     }

@@ -140,6 +140,7 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     secret_set: bool = False
     secret_rotated_at: int | None = None
+    dead: int = 0
 
 
 class Disabled(msgspec.Struct, frozen=True):

@@ -23,6 +23,8 @@ from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Encoded, Packable, load
 from doubledecker.store.shared_connection import Reply, words
 
+# What a letter takes at least, as lua/dead_letters.lua counts it.
+LETTER_BYTES_MIN = 520
 # Letters that one call takes or adds: a few milliseconds of the server's time.
 SETTLED_MAX = 500
 # Ids of a page that is looked through.
@@ -216,6 +218,12 @@ async def counts(partition: Partition, receivers: Sequence[str]) -> dict[str, in
     """How many letters each receiver has."""
     replies = await partition.commands([["ZCARD", partition.key(f"dead:index:{name}")] for name in receivers])
     return dict(zip(receivers, cast("list[int]", replies), strict=True))
+
+
+async def oldest(partition: Partition, receiver: str) -> int | None:
+    """The stamp of the oldest letter, if there is one."""
+    found = await partition.command("ZRANGE", partition.key(f"dead:index:{receiver}"), 0, 0, "WITHSCORES")
+    return next(iter(_scores(found).values()), None)
 
 
 async def sizes(partition: Partition, *, bytes_min: int = 1) -> dict[str, int]:

@@ -34,6 +34,8 @@ _HELP = {
     "delivery.events": "Events in delivery attempts",
     "delivery.time": "Milliseconds spent in delivery attempts",
     "queue.dropped": "Messages that a full queue dropped",
+    "letters.redriven": "Dead letters of subscribers that were redriven",
+    "letters.dropped": "Dead letters that left for want of room",
     "queue.skipped": "Events that did not enter a queue: it was full, or its owner had reached a bound",
     "notifications.missed": "Events that listeners on Redis channels did not get",
     "streams.dropped": "Streams that the bus ended, by reason",
@@ -284,6 +286,7 @@ def _of_subscribers(view: Overview) -> Iterator[_Rows]:
         ),
         "refusals": ("Batches refused in a row for their content, by subscriber", [e.refusals for e in conditions]),
         "calls": ("Deliveries under way, by subscriber", [each.calls for each in conditions]),
+        "dead_letters": ("Dead letters, by subscriber", [each.dead for each in view.subscribers]),
         "paused": ("1 while a subscriber is paused", [int(each.subscriber.paused) for each in view.subscribers]),
         "disabled": (
             "1 while a subscriber is disabled, as it answered 410",

@@ -79,6 +79,7 @@ EXAMPLES: dict[str, list[object]] = {
             "paused": False,
             "disabled": None,
             "retry": None,
+            "dead": 0,
             "rate_per_s": 0,
             "backlog_max_bytes": 104857600,
             "dropped": {

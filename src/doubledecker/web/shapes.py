@@ -166,6 +166,7 @@ class SubscriberAnswer(Shape, kw_only=True):
     retry: Retry | None
     rate_per_s: RatePerS
     backlog_max_bytes: BacklogBytes
+    dead: Annotated[Count, Meta(description="Dead letters")]
     dropped: Annotated[LostEvents | None, Meta(description="What it lost as more waited than `backlog_max_bytes`")]
     headers: OwnHeadersShown | UnsetType = UNSET
     secret_set: SecretSet
@@ -202,6 +203,7 @@ def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberA
         retry=listed.retry.shown if listed.retry else None,
         rate_per_s=listed.rate_per_s,
         backlog_max_bytes=listed.backlog_max_bytes,
+        dead=view.dead,
         dropped=_lost(view.lost) if view.lost else None,
         headers=dict(listed.headers) if listed.token == caller.id else UNSET,
         secret_set=listed.signing is not None,

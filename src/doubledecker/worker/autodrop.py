@@ -138,14 +138,13 @@ class Autodrop:
         """Drop dead letters, then what waits."""
         queue, partition = self._live.snapshot.queues.get(held.name), run.partition(held.partition)
         messages, size = 0, 0
-        if queue is None:
-            return 0  # it was deleted since it was looked at
+        receiver = queue.receiver.token if queue else held.name
         while size < wanted and run.spend():
-            lost = await dead_letters.drop_oldest(partition, queue.receiver.token, bytes_enough=wanted - size)
+            lost = await dead_letters.drop_oldest(partition, receiver, bytes_enough=wanted - size)
             if lost.letters == 0:
                 break
             messages, size = messages + lost.letters, size + lost.bytes
-        while size < wanted and run.spend():
+        while queue is not None and size < wanted and run.spend():
             dropped, gone = await queues.drop_oldest(
                 partition, queue, messages_max=_MESSAGES_MAX, bytes_enough=wanted - size
             )
@@ -194,10 +193,15 @@ class Autodrop:
         held = await queue_contents.names_held(partition)
         names = [name for name in sorted(held & known.keys()) if not known[name].refuses and not known[name].paused]
         served_since = await partition.time_ms() - self._rules.stalled_ms
-        return [
+        found = [
             DroppingQueue(partition.index, name, usage.bytes, is_served=_is_served(usage, since=served_since))
             for name, usage in (await memory.of_queues(partition, names)).items()
         ]
+        subscribers = self._live.snapshot.subscribers
+        for token, size in (await dead_letters.sizes(partition)).items():
+            if token in subscribers and not subscribers[token].paused:
+                found.append(DroppingQueue(partition.index, token, size, is_served=False))
+        return found
 
     async def _stalled(self, partition: Partition, tokens: Sequence[str]) -> list[StalledReceiver]:
         """Those that failed for long, in all partitions, or were disabled so long ago, and have something waiting here.

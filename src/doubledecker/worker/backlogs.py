@@ -11,7 +11,7 @@ from collections import Counter
 from doubledecker import log
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.store import backlogs, batches, fanouts, memory, queue_contents
+from doubledecker.store import backlogs, batches, dead_letters, fanouts, memory, queue_contents
 from doubledecker.store.partitions import Partition, Partitions
 
 _PAUSE_TIMES = 10
@@ -58,12 +58,14 @@ class BacklogMeter:
             _log.info("backlog.relieved", client=client, bytes=waiting[client], bytes_max=most)
 
     async def _in_queues(self, partition: Partition) -> Counter[str]:
-        """What messages and dead letters of queues take, by owner; root has no bound."""
+        """What messages and dead letters take, by owner; root has no bound."""
         known = self._live.snapshot.queues
         names = [
             name for name in await queue_contents.names_held(partition) if name in known and not known[name].is_roots
         ]
-        found: Counter[str] = Counter()
+        # A subscriber's letters are its client's, and so is its id.
+        sizes = (await dead_letters.sizes(partition)).items()
+        found = Counter({token: size for token, size in sizes if not token.startswith("@")})
         for name, usage in (await memory.of_queues(partition, names)).items():
             found[known[name].owner] += usage.bytes
         return found

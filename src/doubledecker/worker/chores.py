@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from doubledecker import clock, log
+from doubledecker.bus import dead_letters as bus_letters
 from doubledecker.bus import overview
+from doubledecker.bus.dead_letters import LetterBounds
 from doubledecker.bus.letter_jobs import NAME as LETTER_JOB
 from doubledecker.bus.letter_jobs import LetterJobs
 from doubledecker.bus.memory_relief import MemoryRules
@@ -58,6 +60,7 @@ class ChoreRules:
 
     dead_ms: int
     memory: MemoryRules
+    letters: LetterBounds = field(default_factory=LetterBounds)
 
 
 class Chores:
@@ -79,11 +82,12 @@ class Chores:
         self._rules = rules
         self._notices = NoticeWriter(partitions, live)
         self._letter_jobs = LetterJobs(partitions, live)
+        self._backlogs = BacklogBounds(partitions, live)
         self._by_name: dict[str, Callable[..., Awaitable[None]]] = {
             "monitor": self.monitor,
             "autodrop": self._autodrop.run,
             "backlogs": meter.run,
-            "bounds": BacklogBounds(partitions, live).run,
+            "bounds": self.keep_bounds,
             "repair": self.repair,
             "schedule": self.repair,  # its name in 0.1.0, whose data may hold such a job
             "sweep": self.sweep,
@@ -112,8 +116,8 @@ class Chores:
         view = await overview.look(self._partitions, known, now_ms=clock.now_ms(), rules=self._rules.memory)
         growth: dict[str, int] = {}
         for partition in self._partitions.all:
-            for field, by in (await counters.take_growth(partition)).items():
-                growth[field] = growth.get(field, 0) + by
+            for name, by in (await counters.take_growth(partition)).items():
+                growth[name] = growth.get(name, 0) + by
         self._monitor.send(view, growth)
 
     async def scrub(self, partition: Partition) -> None:
@@ -136,6 +140,12 @@ class Chores:
         await self._autodrop.trim_journals()
         with contextlib.suppress(MemoryFull):  # they wait on
             await self._notices.run()
+
+    async def keep_bounds(self) -> None:
+        """Drop what is beyond bounds: batches that wait for subscribers, dead letters of receivers."""
+        await self._backlogs.run()
+        for receiver, lost in (await bus_letters.drop_beyond(self._partitions, self._rules.letters)).items():
+            _log.warning("letters.dropped", receiver=receiver, letters=lost.letters, bytes=lost.bytes)
 
     async def sweep(self) -> None:
         """Mend what a process that died left undone: what waits for nobody, permits that changed."""

@@ -12,6 +12,7 @@ from doubledecker.assembly.build import BusParts
 from doubledecker.assembly.launch import Launch, launch
 from doubledecker.assembly.settings import Settings
 from doubledecker.background import sleep_until
+from doubledecker.bus.dead_letters import LetterBounds
 from doubledecker.bus.presence import Presence
 from doubledecker.delivery.deliver import Deliverer
 from doubledecker.errors import BusAway
@@ -83,7 +84,8 @@ class Worker:
         self._registry = registry = bus.registry
         memory = bus.headroom.rules
         autodrop, meter = Autodrop(partitions, registry, memory), BacklogMeter(partitions, registry, memory)
-        rules = ChoreRules(dead_ms=round(settings.worker_dead_s * 1000), memory=memory)
+        letters = LetterBounds(settings.dead_letters_max, settings.dead_letters_bytes_max)
+        rules = ChoreRules(dead_ms=round(settings.worker_dead_s * 1000), memory=memory, letters=letters)
         self._chores = Chores(partitions, registry, monitor, autodrop, meter, rules)
         self._watch = make_watch(settings, bus, deliverer)
         self._tickers = {
