@@ -146,9 +146,14 @@ async def test_a_trace_is_sent_as_a_header_too(one: Topology):
 
 
 @pytest.mark.parametrize("path", ["/subscriber", "/queues/hooks"])
-async def test_a_secret_is_kept_at_home_alone_and_no_journal_counter_or_metric_has_it(one: Topology, path: str):
+async def test_a_secret_is_kept_at_home_alone_and_no_journal_counter_metric_or_log_has_it(
+    one: Topology, path: str, capfd: pytest.CaptureFixture[str]
+):
     topology = Topology("own", one.url, 2, one.node_urls)
-    async with Receiver(plan=lambda number: 500 if number == 1 else 200) as mail, a_bus(topology) as bus:
+    async with (
+        Receiver(plan=lambda number: 500 if number == 1 else 200) as mail,
+        a_bus(topology, log_level="debug") as bus,
+    ):
         client = await bus.token("s")
         await bus.subscribe(client, mail.url, "widgets", timeout=0, headers={"X-Key": "hidden-value"})
         asked = {"pattern": ".*:widgets:.*", "callback": mail.url, "headers": {"X-Key": "hidden-value"}}
@@ -156,6 +161,7 @@ async def test_a_secret_is_kept_at_home_alone_and_no_journal_counter_or_metric_h
         secret = await rotated(bus, path, client)
         await bus.publish(await bus.token("publisher"), [an_event(1)])
         await mail.until_events(2)
+        await ask(bus, "POST", f"{path}/test", client)
         # In what DUMP compresses it would not be seen.
         await bus.partitions.home.command("CONFIG", "SET", "rdbcompression", "no")
         kept = [key for key, (dump, _) in (await everything(bus)).items() if secret.encode() in dump]
@@ -166,6 +172,9 @@ async def test_a_secret_is_kept_at_home_alone_and_no_journal_counter_or_metric_h
 
     assert len(kept) == 1
     assert b"{0" in kept[0]
-    for text in (str(attempts), shown, metrics):
+    printed = capfd.readouterr()
+    logged = printed.out + printed.err
+    assert "subscriber.tested" in logged
+    for text in (str(attempts), shown, metrics, logged):
         assert secret not in text
         assert "hidden-value" not in text

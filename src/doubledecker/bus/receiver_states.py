@@ -71,6 +71,7 @@ class ReceiverStates:
                 version = await registry.save_queue(home, structs.replace(queue, signing=keys), former=queue)
             if version:
                 await registry.copy_version(self._partitions, version)
+                _log.info("subscriber.secret_rotated", subscriber=token, former_until=keys.former_until)
                 return keys
         raise _contended(token)
 

@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from doubledecker import clock
+from doubledecker import clock, log
 from doubledecker.delivery.attempt import Dialer
 from doubledecker.delivery.http import ANSWER_BYTES_KEPT
 from doubledecker.errors import OutOfDescriptors, Overloaded, TooManyAtOnce
@@ -35,6 +35,8 @@ MINUTE_TRIALS_MAX = 30
 _MINUTE_S = 60.0
 # Clients whose pace is kept; beyond, those that may begin as many as ever are forgotten.
 _CLIENTS_MAX = 1_000
+
+_log = log.get("web")
 
 
 class TrialAnswer(Shape):
@@ -81,6 +83,14 @@ class Trials:
                 )
             except OutOfDescriptors as error:
                 raise Overloaded("the process may open no further connection now") from error
+        _log.info(
+            "subscriber.tested",
+            subscriber=receiver.token,
+            client=client,
+            outcome=outcome.kind.value,
+            status=outcome.status,
+            took_ms=outcome.took_ms,
+        )
         return TrialAnswer(
             receiver=receiver.token,
             event=made.id,
