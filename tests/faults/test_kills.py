@@ -23,6 +23,7 @@ from doubledecker.store.partitions import Partition, Partitions, wait_for
 from harness import ROOT_KEY, an_event, basic, until_ready
 from processes import Fleet
 from receiver import Receiver
+from worker.test_ordered import check_order, some_events
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -111,6 +112,39 @@ async def test_with_one_permit_order_holds_though_workers_are_killed(tmp_path: P
     assert list(dict.fromkeys(receiver.ids)) == accepted
     assert receiver.in_flight_max == 1
     assert len(receiver.ids) - len(accepted) <= 8
+
+
+@pytest.mark.parametrize("status", [400, 500])
+async def test_order_holds_by_key_beside_poison_though_workers_are_killed(status: int, tmp_path: Path):
+    """One event in a hundred is never taken: what is behind it waits, until it is a dead letter; all else goes on."""
+    async with (
+        a_ground("three", tmp_path) as ground,
+        a_fleet(ground, tmp_path) as fleet,
+        aiohttp.ClientSession() as http,
+        Receiver(delay_s=0.002) as receiver,
+    ):
+        await until_ready(http, fleet.url)
+        [publisher, subscriber] = [await _token(http, fleet, name) for name in ("publisher", "ordered")]
+        poison = {f"id-{n}" for n in range(7, 1_600, 100)}
+        receiver.plan = lambda _: status if poison & {*receiver.attempted[-1]} else 200
+        body = {"topics": ["widgets", "gadgets"], "callback": receiver.url, "timeout": 20, "max": 50}
+        body |= {"ordered": True, "retry": [200] * 4}
+        async with http.post(f"{fleet.url}/subscription", json=body, headers=basic(subscriber)) as response:
+            assert response.status == 204
+        events = some_events(1_600)
+        for kill in range(8):
+            some = events[kill * 200 : kill * 200 + 200]
+            async with http.post(f"{fleet.url}/events", json=some, headers=basic(publisher)) as response:
+                assert response.status == 202
+            await asyncio.sleep(random.uniform(0.05, 0.4))
+            victim = fleet.workers[kill % 2]
+            await victim.kill()
+            await victim.start()
+        good = {str(event["id"]) for event in events} - poison
+        await receiver.until(lambda: good <= {*receiver.ids}, within_s=120)
+
+    assert not poison & {*receiver.ids}
+    check_order(events, receiver.ids, poison)
 
 
 async def test_poison_is_found_and_pauses_hold_though_workers_are_killed(tmp_path: Path):

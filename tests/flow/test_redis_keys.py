@@ -17,6 +17,7 @@ import redis.asyncio as redis
 
 from conftest import Topology
 from doubledecker.bus.headroom import ROOM_BYTES_MIN
+from doubledecker.delivery import parts
 from doubledecker.model import token as tokens
 from doubledecker.model.event import EventKind
 from doubledecker.model.job import Job
@@ -42,6 +43,7 @@ from doubledecker.store import (
 from doubledecker.store.deliveries import Settled
 from doubledecker.store.events import PublishLimits
 from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store.shared_connection import words
 from doubledecker.store.write_offsets import Fence, RowRefusal, Write
 from doubledecker.worker import process
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic
@@ -66,6 +68,7 @@ PLACEHOLDERS = {
     "facet": r"[A-Za-z0-9_.-]+",
     "task": r"[0-9a-f]{32}",
     "write": r"[0-9a-f]{32}",
+    "lane": r"[A-Za-z0-9_.-]+[/:][A-Za-z0-9_.-]+",
     "receiver": r"(?:[a-z0-9_-]+-[0-9a-f]{8}|@[a-z0-9_.-]+)",
     "field": r"(?:topic|tenant|reason|status)",
     "value": r"[A-Za-z0-9_.-]+",
@@ -109,6 +112,10 @@ LATER = frozenset(
         "receivers:probes",
         "receivers:wake",
         "notices",
+        "order:held:{token}",
+        "order:holders:{token}",
+        "order:let_go:{token}",
+        "order:waiting:{token}:{lane}",
     )
 )
 # Receivers of an event of this size are more than one publish call may write to.
@@ -218,6 +225,7 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
     await jobs.take(bus.partitions.home, [uid()], process="none")
     await jobs.push(bus.partitions.home, Job("repair", ("later",)), delay_ms=AN_HOUR_MS)
     await make_failing(bus)
+    await hold_keys(bus)
     seen += await keys_of(topology, bus.partitions)
     await have_probes_due(bus.partitions.home)
     seen += await keys_of(topology, bus.partitions)
@@ -355,6 +363,49 @@ async def make_failing(bus: TestBus) -> None:
     await deliveries.turn(home, ended, [], process="none", probes_max=0)
 
 
+async def hold_keys(bus: TestBus) -> None:
+    """An ordered subscriber that holds three keys, of which one was let go and is served, and another was let go."""
+    home = bus.partitions.home
+    await bus.subscribe(await bus.token("ordered"), "http://127.0.0.1:9/", "axles", timeout=0, max=1, ordered=True)
+    maker = await bus.token("axle-maker")
+    while bus.partitions.of(EventKind("axles", "update", tenant := uuid.uuid4().hex)) is not home:
+        pass
+
+    async def publish(*keys: str) -> None:
+        for key in keys:
+            await bus.publish(maker, [an_event(0, "axles", tenant=tenant, key=key)])
+
+    async def work(what: Settlement, lane: str = "") -> None:
+        """Settle what comes next for it; of others, what they have is given back."""
+        turn = await deliveries.turn(home, [], [uid() for _ in range(50)], process="none", probes_max=0)
+        ended = []
+        for job in turn.jobs:
+            division = parts.division(job.batch.chunks, job.lanes) if job.batch else None
+            is_meant = "ordered-" in job.held and division is None
+            ended.append(Settled(job, what, lane=lane) if is_meant else Settled(job, RETURNED, division=division))
+        await deliveries.turn(home, ended, [], process="none", probes_max=0)
+
+    async def be_due(key: str) -> None:
+        """What holds its lane is tried again now."""
+        [holder] = words([await home.command("HGET", home.key(f"order:held:{token}"), f"{tenant}/{key}")])
+        await home.command("ZADD", home.key("jobs:scheduled:main"), 0, f"{holder} {token}")
+
+    [token] = [row["subscriber"] for row in await bus.get("/subscribers") if row["subscriber"].startswith("ordered-")]
+    for key in ("a", "b", "c"):
+        await publish(key)
+        await work(Settlement("refused", retry_ms=AN_HOUR_MS), lane=f"{tenant}/{key}")
+    await publish("a", "a", "b")
+    for _ in range(3):
+        await work(RETURNED)
+    await be_due("a")
+    await work(DELIVERED)
+    # In slots' hands.
+    await deliveries.turn(home, [], [uid() for _ in range(50)], process="none", probes_max=0)
+    await losses.drop_oldest(home, token, bytes_enough=1, created_max=None)
+    await be_due("b")
+    await deliveries.turn(home, [], [], process="none", probes_max=0)
+
+
 async def have_probes_due(home: Partition) -> None:
     """The while is over, but no slot may probe."""
     home.shift_ms = 61_000
@@ -436,7 +487,7 @@ def _check(key: Found, row: Row) -> None:
         assert all(msgspec.json.decode(line)["id"] for line in lines)
         assert len(lines) == int(key.value[3])
     if row.pattern == "receivers":
-        assert all(len(msgspec.msgpack.decode(packed)) == 19 for packed in key.value.values())
+        assert all(len(msgspec.msgpack.decode(packed)) == 21 for packed in key.value.values())
     if row.pattern == "batches:current:{token}":
         assert len(key.value) == 1
     if row.pattern.startswith("jobs:"):

@@ -361,8 +361,8 @@ class Model:
         due = sorted((at, job) for job, (at, _) in self.scheduled.items() if at.age <= self.now.age)
         for _, job in due:
             _, batch = self.scheduled.pop(job)
+            it = self.of(batch.token)
             if not batch.is_gone:
-                it = self.of(batch.token)
                 it.line.insert(len(it.line) if batch.attempts and not it.failures else 0, batch)
         for it in sorted(self.at(WAKE), key=lambda it: it.until):
             if it.until.age <= self.now.age:

@@ -168,6 +168,8 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     if not view.subscribers:
         click.echo("There are no subscribers; a client makes one with POST /subscription", err=True)
     for each in view.subscribers:
+        if each.condition.held_key_count:
+            click.echo(_held(each), err=True)
         if each.lost:
             click.echo(_lost(each, each.lost), err=True)
     if view.memory_state != "ok":
@@ -256,6 +258,13 @@ def _state(each: SubscriberView) -> str:
     return words.health(condition.health, failures=condition.failures, refusals=condition.refusals, halt=halt)
 
 
+def _held(each: SubscriberView) -> str:
+    """Which keys of an ordered subscriber wait for an event that it did not take."""
+    count, some = each.condition.held_key_count, ", ".join(each.condition.held_keys)
+    more = ", …" if count > len(each.condition.held_keys) else ""
+    return f"{each.subscriber.token} is ordered; {count:,} keys wait for an event that it did not take: {some}{more}"
+
+
 def _lost(each: SubscriberView, lost: Loss) -> str:
     """What a subscriber lost, and what brings it back from the lake."""
     what = f"{lost.events:,} events ({words.size(lost.bytes)})"
@@ -313,6 +322,8 @@ def _subscriber_as_json(each: SubscriberView, now_ms: int) -> dict[str, object]:
         "dead": each.dead,
         "oldest_ms": _age_ms(each.oldest_at, now_ms),
         "dropped": _lost_as_json(each),
+        "held_key_count": condition.held_key_count,
+        "held_keys": condition.held_keys,
     }
 
 

@@ -120,6 +120,7 @@ class SubscriptionOptions(TypedDict, total=False):
     rate_per_s: float
     backlog_max_bytes: int
     headers: Mapping[str, str]
+    ordered: bool
 
 
 class AttemptOptions(TypedDict, total=False):

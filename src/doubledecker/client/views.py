@@ -141,6 +141,9 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     secret_set: bool = False
     secret_rotated_at: int | None = None
     dead: int = 0
+    ordered: bool = False
+    held_key_count: int = 0
+    held_keys: tuple[str, ...] = ()
 
 
 class Disabled(msgspec.Struct, frozen=True):

@@ -198,8 +198,9 @@ class Deliverer:
             return DELIVERED
         chance = random.random()  # noqa: S311 - jitter, not a secret
         events, age_ms = failed or load.events, clock.now_ms() - load.accepted_at if load.accepted_at else 0
-        tried = Tried(load.batch, events, load.attempts + 1, load.failures, age_ms)
-        decide = verdict.decide_named if failed else partial(verdict.decide, outcome)
+        tried = Tried(load.batch, events, load.attempts + 1, load.failures, age_ms, load.receiver.ordered)
+        named = partial(verdict.decide_named, is_all=failed == load.events)
+        decide = named if failed else partial(verdict.decide, outcome)
         return decide(tried, backoff=self.backoff, chance=chance, retry=load.receiver.retry)
 
     async def _disable(self, receiver: Subscriber, outcome: Outcome) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from doubledecker.model import dead_letter
-from doubledecker.model.batch_part import Halves, Remainder
+from doubledecker.model.batch_part import BatchDivision, Halves, LanePart, Remainder
 from doubledecker.model.dead_letter import DeadLetter
 from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.model.outcome import Outcome
@@ -16,11 +16,12 @@ from doubledecker.model.uid import uid
 
 
 class _Origin(msgspec.Struct, gc=False):
-    """What a dead letter is found by."""
+    """What a dead letter is found by, and in which lane it was."""
 
     id: str = ""
     topic: str = ""
     tenant: str = DEFAULT_TENANT
+    key: str = ""
 
 
 _decode = msgspec.json.Decoder(_Origin).decode
@@ -49,6 +50,35 @@ def remainder(chunks: Sequence[bytes], failed: Collection[str]) -> Remainder:
     """The events with these ids."""
     lines = [line for chunk in chunks for line in chunk.split(b"\n") if _decode(line).id in failed]
     return Remainder(b"\n".join(lines).decode(), len(lines), sum(map(len, lines)))
+
+
+def lane(line: bytes) -> str:
+    """What an event is in order with: those of its tenant with its key or, without one, of its topic."""
+    event = _decode(line)
+    return f"{event.tenant}/{event.key}" if event.key else f"{event.tenant}:{event.topic}"
+
+
+def division(chunks: Sequence[bytes], held: Collection[str]) -> BatchDivision | None:
+    """A batch without the events of lanes that are held; None when it has none of these."""
+    changed: list[tuple[int, str]] = []
+    waiting: dict[str, list[bytes]] = {}
+    left: list[bytes] = []
+    for index, chunk in enumerate(chunks):
+        kept: list[bytes] = []
+        for line in chunk.split(b"\n"):
+            whose = lane(line)
+            (waiting.setdefault(whose, []) if whose in held else kept).append(line)
+        left += kept
+        if len(kept) <= chunk.count(b"\n"):
+            changed.append((index, b"\n".join(kept).decode()))
+    if not waiting:
+        return None
+    parts = [LanePart(whose, uid(), b"\n".join(lines).decode(), *_size(lines)) for whose, lines in waiting.items()]
+    return BatchDivision(changed, *_size(left), parts)
+
+
+def _size(lines: Sequence[bytes]) -> tuple[int, int]:
+    return len(lines), sum(map(len, lines))
 
 
 def letters(

@@ -16,6 +16,9 @@ Failing is a matter of receivers, refusing a matter of content, and each has a c
 Delays are a random part of a span that doubles (full jitter), so that a receiver that comes back is not met by everyone
 at once. A receiver that names its own delay gets at least that.
 
+Of an *ordered* receiver only events that stand alone are put aside, each of which then holds its key: a batch of
+several stays first in line until it is taken, split, or given up.
+
 Messages of a queue are settled one by one (`fates`): a receiver may take some of a batch and name those that failed.
 """
 
@@ -35,6 +38,8 @@ TRIES_MAX = 2
 ADDRESS_TRIES_MAX = 5
 # An answer may ask for more patience than our own cap, but not for ever.
 RETRY_AFTER_MS_MAX = 86_400_000
+# Events of an ordered receiver that it named as failed stay first in line, so all others wait for them.
+NAMED_MS_MAX = 10_000
 # An event that stands alone is tried so often, unless its receiver has a `retry` of its own.
 ALONE_ATTEMPTS_MAX = 8
 # Each of these tries waits five times as long as the one before, half of it at random: eight span three to five hours.
@@ -54,7 +59,8 @@ class RetrySchedule:
 class Tried:
     """What a verdict needs to know of a batch; `attempts` counts this one.
 
-    `failures` are those of its receiver before the attempt; `age_ms` is how long ago the batch was made.
+    `failures` are those of its receiver before the attempt; `age_ms` is how long ago the batch was made; `is_ordered`
+    is what the receiver asked to be.
     """
 
     batch: str
@@ -62,6 +68,7 @@ class Tried:
     attempts: int
     failures: int
     age_ms: int = 0
+    is_ordered: bool = False
 
     @property
     def is_part(self) -> bool:
@@ -83,27 +90,25 @@ def decide(
     """`chance` is random, from 0 to 1; `retry` is what the receiver asked for."""
     if outcome.is_delivered:
         return DELIVERED
-    tries_max = ADDRESS_TRIES_MAX if outcome.blames_address else 1 if tried.is_part else TRIES_MAX
-    is_suspect = not outcome.acquits_content and tried.attempts >= tries_max
+    is_suspect = _is_suspect(outcome, tried)
     # A batch that may be to blame itself says nothing new of its receiver; a part of one does once.
     raises = tried.attempts == 1 or not is_suspect
-    probe_ms = _delay(tried.failures + raises, PROBE_BASE_MS, min(PROBE_CAP_MS, backoff.cap_ms), chance)
-    if outcome.patience_ms is not None:
-        probe_ms = max(probe_ms, min(outcome.patience_ms, RETRY_AFTER_MS_MAX))
-    is_blamed = outcome.blames_content or is_suspect
+    probe_ms = _probe_ms(outcome, tried.failures + raises, backoff, chance)
+    is_blamed, is_one = outcome.blames_content or is_suspect, tried.events == 1
     # While the receiver fails it is not known which of them is to blame.
-    is_alone = is_blamed and tried.events == 1 and tried.failures == 0
+    is_alone = is_blamed and is_one and tried.failures == 0
     dead = "" if outcome.is_gone else _given_up(tried, retry, is_alone=is_alone)
-    is_content = outcome.blames_content or tried.is_part or tried.failures == 0
-    if dead == "attempts" and is_blamed and tried.events > 1:
+    is_content = outcome.blames_content or tried.is_part or tried.failures == 0 or tried.is_ordered
+    if dead == "attempts" and is_blamed and not is_one:
         # Those that are to blame will stand alone, and have attempts of their own; the others may be taken.
         dead, is_content = "", True
-    is_split = not dead and is_blamed and tried.events > 1 and is_content
+    is_split = not dead and is_blamed and not is_one and is_content
     retry_ms = _retry_ms(tried.attempts, retry, backoff, chance, is_alone=is_alone)
-    if retry and outcome.acquits_content:
+    is_kept = tried.is_ordered and not is_one
+    if retry and (outcome.acquits_content or is_kept):
         # The receiver waits, and its batch stays first.
-        probe_ms, retry_ms = max(probe_ms, retry_ms), FIRST
-    elif not is_blamed and not retry:
+        probe_ms = max(probe_ms, retry_ms)
+    if is_kept or (outcome.acquits_content if retry else not is_blamed):
         retry_ms = FIRST
     return Settlement(
         "refused" if outcome.blames_content else "failed",
@@ -117,10 +122,35 @@ def decide(
     )
 
 
-def decide_named(tried: Tried, *, backoff: RetrySchedule, chance: float, retry: RetryPolicy | None) -> Settlement:
-    """What becomes of the events that a receiver named as failed in a 2xx: they go on as a batch of their own."""
+def _is_suspect(outcome: Outcome, tried: Tried) -> bool:
+    """Whether a batch may be what makes its receiver fail."""
+    tries_max = ADDRESS_TRIES_MAX if outcome.blames_address else 1 if tried.is_part else TRIES_MAX
+    return not outcome.acquits_content and tried.attempts >= tries_max
+
+
+def _probe_ms(outcome: Outcome, failures: int, backoff: RetrySchedule, chance: float) -> int:
+    probe_ms = _delay(failures, PROBE_BASE_MS, min(PROBE_CAP_MS, backoff.cap_ms), chance)
+    if outcome.patience_ms is not None:
+        probe_ms = max(probe_ms, min(outcome.patience_ms, RETRY_AFTER_MS_MAX))
+    return probe_ms
+
+
+def decide_named(
+    tried: Tried, *, backoff: RetrySchedule, chance: float, retry: RetryPolicy | None, is_all: bool = False
+) -> Settlement:
+    """What becomes of the events that a receiver named as failed in a 2xx: they go on as a batch of their own.
+
+    Of an ordered receiver they stay first in line, and it is left alone for a while; what was named before, and is
+    named again as a whole (`is_all`), is split.
+    """
     retry_ms = _retry_ms(tried.attempts, retry, backoff, chance, is_alone=True)
-    return Settlement("delivered", retry_ms=retry_ms, dead=_given_up(tried, retry, is_alone=True))
+    dead = _given_up(tried, retry, is_alone=True)
+    if not tried.is_ordered or tried.events == 1:
+        return Settlement("delivered", retry_ms=retry_ms, dead=dead)
+    is_split = is_all and not dead and (tried.is_part or tried.attempts > 1)
+    return Settlement(
+        "delivered", is_split=is_split, dead=dead, pause_ms=0 if is_split else min(retry_ms, NAMED_MS_MAX)
+    )
 
 
 def _given_up(tried: Tried, retry: RetryPolicy | None, *, is_alone: bool) -> str:

@@ -3,7 +3,7 @@
 -- A slot is dead when its last heartbeat is too old or missing.
 --
 -- uses job_bell
--- uses receiver_ring
+-- uses receiver_order
 -- key  workers  workers            hash  slots and when they were last alive
 -- key  pending  jobs:pending:main  hash  slot → `<bid> <token> <number> <1 if a probe>`, newline, its last job
 -- arg  dead_ms  int  how old a heartbeat may be
@@ -21,8 +21,11 @@ for i = 1, #flat, 2 do
       it.held = math.max(0, it.held - 1)
       leave(it, flat[i])
       if is_there(bid, token) then
-        line_up(it, bid, "RPUSH")
+        put_first(it, bid)
+      else
+        release_lane(it, bid)
       end
+      serve_lane(it)
       returned = returned + 1
     end
     redis.call("HDEL", pending, flat[i])

@@ -6,21 +6,16 @@
 -- another job: it has another number.
 --
 -- uses job_bell
--- uses receiver_ring
+-- uses batch_parts
 -- uses receiver_notices
 -- uses dead_letters
 -- key  registry          registry               hash    routing_version
 -- key  pending           jobs:pending:main      hash    slot → `<bid> <token> <number> <1 if a probe>`, newline, its last job
 -- key  scheduled         jobs:scheduled:main    zset    `<bid> <token>` by time
 -- key  sleeper           jobs:sleeper           string  `<process> <time>`: who wakes for the next deadline
--- key  index             batches:index          zset    all batches by creation time
--- key  sizes             batches:bytes          hash    payload bytes, by batch
--- key  gauge_events      batches:gauges:event   hash    events waiting, by subscriber
--- key  gauge_batches     batches:gauges:batch   hash    batches waiting, by subscriber
 -- key  counters          counters               hash    telemetry
 -- key  journal           journal                hash    attempts_bytes: what the attempt journal holds
 -- key  journal_attempts  journal:attempts       stream  one entry a delivery attempt
--- keys batch             batch:<bid>            list    token, creation time, attempts, number of events, then events as lines
 -- keys current           batches:current:<token>  set   the batch that still takes events
 -- arg  settled     pack  of each: slot, job as it was held, what came of it, failures then, 1 if it raises them, wait until the
 --                        next probe, until the batch's own next try (-1: first in line), number of events, and what it
@@ -28,7 +23,12 @@
 --                        a batch in a row are one piece of evidence; 1 if it counts as an attempt at its batch; and what
 --                        that is replaced with, empty for nothing:
 --                        `split`, chunk, offset, events and bytes of the first half, attempts of both; `keep`, events as
---                        lines, how many, their bytes; `dead`, a table for each letter
+--                        lines, how many, their bytes, their lane if they are put aside and hold it, and how long their
+--                        receiver is not called; `dead`, a table for each letter. Or what else becomes of it: `aside`, the lane that it
+--                        holds; `pause`, how long its receiver is not called; `wait`, the lane that its events wait in;
+--                        `divide`, of each chunk that changes its index and its lines, how many events are left and their
+--                        bytes, of each lane its name, a batch, events as lines, how many, their bytes, then how many
+--                        events a batch may have and how many bytes
 -- arg  counted     pack  names of counters
 -- arg  slots       pack  those that are free
 -- arg  probes_max  int   how many of them may call receivers that are failing
@@ -43,7 +43,12 @@
 -- attempts, number of events, and the events as lines if they are in one piece. Whoever calls a receiver must
 -- know it as the registry of this version has it: it may have moved to another address.
 --
--- returns          {wait in ms or -1, {results}, {jobs}, version of the registry, if there are jobs}
+-- Of each job whose receiver has lanes that are held, the reply has the slot and these lanes.
+--
+-- returns          {wait in ms or -1, {results}, {jobs}, version of the registry, if there are jobs, {lanes}}
+
+-- An ordered receiver that may put nothing more aside is left alone for so long at most.
+local PAUSE_MS_MAX = 60000
 
 -- What is added to the counters. Written together: an HINCRBY for each would be a third of what a call costs.
 local amounts = {}
@@ -118,70 +123,21 @@ end
 -- The batch is tried again: when its time has come, or first of all.
 local function put_back(it, bid, delay_ms)
   if delay_ms < 0 then
-    line_up(it, bid, "RPUSH")
+    put_first(it, bid)
   else
     note_time(scheduled, now + delay_ms)
     redis.call("ZADD", scheduled, now + delay_ms, bid .. " " .. it.token)
   end
 end
 
--- A batch gives way to parts of it, which are as old.
-local function replace(bid, token, parts, bytes)
-  for _, zset in ipairs({index, token_index(token)}) do
-    local created = redis.call("ZSCORE", zset, bid)
-    redis.call("ZREM", zset, bid)
-    for _, part in ipairs(parts) do
-      redis.call("ZADD", zset, created, part)
-    end
+-- Try a batch again later; of an ordered receiver it holds its lane meanwhile. Where no further lane may be held, all waits.
+local function put_aside(it, bid, delay_ms, lane)
+  if lane == "" or hold_lane(it, bid, lane) then
+    put_back(it, bid, delay_ms)
+  else
+    put_first(it, bid)
+    pause(it, math.min(delay_ms, PAUSE_MS_MAX))
   end
-  redis.call("HDEL", sizes, bid)
-  for i, part in ipairs(parts) do
-    redis.call("HSET", sizes, part, bytes[i])
-  end
-end
-
--- The name of a part: the path from the batch that was published, a 0 or 1 for each step.
-local function part_of(bid, step)
-  return bid .. (string.find(bid, ".", 1, true) and step or "." .. step)
-end
-
--- Cut a batch in two, which come first in line. Copied whole by the server and then trimmed, no event goes through Lua but
--- those of the chunk that is cut.
-local function split(it, bid, chunk, offset, events, bytes, attempts)
-  local first, second = part_of(bid, "0"), part_of(bid, "1")
-  local token, created, _, total = unpack(redis.call("LRANGE", batch(bid), 0, 3))
-  redis.call("COPY", batch(bid), batch(second))
-  redis.call("RENAME", batch(bid), batch(first))
-  redis.call("LTRIM", batch(second), 4 + chunk, -1)
-  redis.call("LTRIM", batch(first), 0, 3 + chunk + (offset > 0 and 1 or 0))
-  if offset > 0 then
-    local lines = redis.call("LINDEX", batch(second), 0)
-    redis.call("LSET", batch(first), -1, string.sub(lines, 1, offset - 1))
-    redis.call("LSET", batch(second), 0, string.sub(lines, offset + 1))
-  end
-  redis.call("LPUSH", batch(second), total - events, attempts, created, token)
-  redis.call("LSET", batch(first), 2, attempts)
-  redis.call("LSET", batch(first), 3, events)
-  replace(bid, it.token, {first, second}, {bytes, math.max(0, tonumber(redis.call("HGET", sizes, bid) or 0) - bytes)})
-  redis.call("HINCRBY", gauge_batches, it.token, 1)
-  line_up(it, second, "RPUSH")
-  line_up(it, first, "RPUSH")
-end
-
--- Of a batch only these events are left, as a part; the others are done. Returns the name of what is left.
-local function keep(it, bid, lines, events, bytes)
-  local part = part_of(bid, "0")
-  local token, created, attempts, total = unpack(redis.call("LRANGE", batch(bid), 0, 3))
-  if tonumber(total) == events then
-    redis.call("LSET", batch(bid), 2, attempts + 1)
-    return bid
-  end
-  redis.call("DEL", batch(bid))
-  redis.call("RPUSH", batch(part), token, created, attempts + 1, events, lines)
-  replace(bid, it.token, {part}, {bytes})
-  redis.call("HINCRBY", gauge_events, it.token, events - total)
-  count("events.removed:subscriber=" .. it.token, total - events)
-  return part
 end
 
 -- What becomes of a batch that an attempt was made at, and that is still there.
@@ -190,17 +146,29 @@ local function dispose(it, bid, is_counted, delay_ms, events, change)
   if kind == "split" then
     split(it, bid, unpack(change, 2))
   elseif kind == "keep" then
-    put_back(it, keep(it, bid, unpack(change, 2)), delay_ms)
+    local lines, kept, bytes, lane, pause_ms = unpack(change, 2)
+    local part, done = keep(it, bid, lines, kept, bytes)
+    if done > 0 then
+      count("events.removed:subscriber=" .. it.token, done)
+    end
+    put_aside(it, part, delay_ms, lane)
+    pause(it, pause_ms)
   elseif kind == "dead" then
     for _, letter in ipairs(change[2]) do
       add_dead_letter(it.token, letter)
     end
     note_delivered(bid, it.token, events)
+    release_lane(it, bid)
+  elseif kind == "wait" then
+    wait_in_lane(it, bid, change[2])
+  elseif kind == "divide" then
+    divide(it, bid, unpack(change, 2))
   else
     if is_counted then
       redis.call("LSET", batch(bid), 2, redis.call("LINDEX", batch(bid), 2) + 1)
     end
-    put_back(it, bid, delay_ms)
+    put_aside(it, bid, delay_ms, kind == "aside" and change[2] or "")
+    pause(it, kind == "pause" and change[2] or 0)
   end
 end
 
@@ -222,9 +190,13 @@ local function settle(
   notice_change(it, before, why)
   if what == "delivered" and #change == 0 then
     note_delivered(bid, token, events)
+    release_lane(it, bid)
   elseif what ~= "gone" and is_there(bid, token) then
     dispose(it, bid, is_counted == 1 and what ~= "returned", delay_ms, events, change)
+  else
+    release_lane(it, bid)
   end
+  serve_lane(it)
   if #attempt > 0 then
     redis.call("XADD", journal_attempts, "*", "attempt", attempt)
     attempts_bytes = attempts_bytes + #attempt
@@ -245,10 +217,13 @@ local function promote()
   end
   for _, job in ipairs(due) do
     local bid, token = string.match(job, "^(%S+) (%S+)$")
+    local it = read_receiver(token)
     if is_there(bid, token) then
-      local it = read_receiver(token)
       local is_first = it.failures == 0 and redis.call("LINDEX", batch(bid), 2) ~= "0"
       line_up(it, bid, is_first and "RPUSH" or "LPUSH")
+    else
+      release_lane(it, bid)
+      serve_lane(it)
     end
   end
   if head(wake) <= now then
@@ -256,11 +231,15 @@ local function promote()
   end
 end
 
-local given, given_count, given_bytes = {}, 0, 0
-local function give(slot, held, failures, parts)
+local given, given_count, given_bytes, lanes_given = {}, 0, 0, {}
+local function give(slot, held, it, bid, parts)
   local at = #given
-  given[at + 1], given[at + 2], given[at + 3], given[at + 4] = slot, held, failures, parts
+  given[at + 1], given[at + 2], given[at + 3], given[at + 4] = slot, held, it.failures, parts
   given_count = given_count + 1
+  if it.lanes > 0 then
+    table.insert(lanes_given, slot)
+    table.insert(lanes_given, lanes_before(it, bid))
+  end
 end
 
 -- A batch, which takes no more events from here on; empty when it is gone. Of one whose events came by several calls only
@@ -337,8 +316,7 @@ local function take(slot)
       return
     end
     -- One that has no job after all is skipped, and unseated in the end.
-    local bid = redis.call("RPOP", line(it.token)) or ""
-    it.due = math.max(0, it.due - 1)
+    local bid = next_job(it)
     local parts = open(bid, it.token)
     local is_open = #parts > 0
     if is_open then
@@ -352,8 +330,10 @@ local function take(slot)
       end
       local held = bid .. " " .. it.token .. " " .. it.begun .. (is_probe and " 1" or " 0")
       hold(slot, held)
-      give(slot, held, it.failures, parts)
+      give(slot, held, it, bid, parts)
     else
+      release_lane(it, bid)
+      serve_lane(it)
       skips_left, has_skipped = skips_left - 1, true
     end
     if it.due > 0 and it.failures == 0 and has_permit(it) and may_begin(it) then
@@ -397,7 +377,7 @@ for _, slot in ipairs(slots) do
   if not is_asked[slot] and given_bytes < bytes_max then
     if held_by[slot] ~= "" then
       local bid, token = string.match(held_by[slot], "^(%S+) (%S+) ")
-      give(slot, held_by[slot], read_receiver(token).failures, open(bid, token))
+      give(slot, held_by[slot], read_receiver(token), bid, open(bid, token))
     else
       take(slot)
     end
@@ -439,15 +419,19 @@ if (is_full and not is_owned and earliest < math.huge) or (is_told and (is_in_ri
   ring_bell(hungry)
 end
 local version = given_count > 0 and tonumber(redis.call("HGET", registry, "routing_version") or 0) or 0
+local function reply(wait_ms)
+  return {wait_ms, results, given, version, lanes_given}
+end
+
 if is_full then
-  return {-1, results, given, version}
+  return reply(-1)
 end
 redis.call("SADD", hungry, process)
 if is_in_ring or (is_failing and probes_max > 0) then
-  return {0, results, given, version}
+  return reply(0)
 end
 if earliest == math.huge then
-  return {-1, results, given, version}
+  return reply(-1)
 end
 local wait_ms = math.max(0, earliest - now)
 if is_owned then
@@ -455,4 +439,4 @@ if is_owned then
 else
   redis.call("SET", sleeper, string.format("%s %d", process, earliest), "PX", wait_ms + 1000)
 end
-return {wait_ms, results, given, version}
+return reply(wait_ms)

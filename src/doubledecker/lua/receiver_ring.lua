@@ -24,6 +24,7 @@
 -- key  turn       receivers:turn             string  virtual time
 -- key  hungry     jobs:hungry:main           set     processes that wait for jobs
 -- keys line       jobs:instant:main:<token>  list    due jobs of a receiver, next one last
+-- keys lane_line  order:waiting:<token>:<lane>  list  batches of a lane that is held, next one last
 -- keys leases     permits:<token>            zset    permits of callers that have no slot, by when they end
 -- keys token_index  batches:index:<token>    zset    one subscriber's batches by creation time
 -- now
@@ -62,6 +63,11 @@ local function probe_score(it)
   return it.retry_at + FAILURE_MS * math.min(it.failures - 1, FAILURES_COUNTED_MAX)
 end
 
+-- Where its next job is.
+local function first_line(it)
+  return it.served == "" and line(it.token) or lane_line(it.token, it.served)
+end
+
 -- limit, held, leased: its permits, those that slots hold, those on lease. failures: different batches that failed in a row;
 -- 0 while it is well. retry_at: when its next probe is due. refusals: different batches refused in a row. prober: the slot
 -- or lease that probes it, else empty. failing_since: when the first of the failures was. seat: where it is. begun: how many
@@ -69,7 +75,8 @@ end
 -- since this is kept. wish: until when the next free permit is left to a lease that found none. halt: why nothing is sent
 -- to it. root: the batch that was refused or failed last, as it was published; parts: how many of its parts in a row. ramp:
 -- how many permits it has so soon after it failed, 0 for all of them. every_ms: how far apart its calls begin, 0 for no
--- bound; next_at: when the next may. One whose number of permits is not known, as it is new or gone, has one. `due` is how many jobs are in its line.
+-- bound; next_at: when the next may. lanes: how many lanes of an ordered one are held; served: the one among them that was
+-- let go and is served now (lua/receiver_order.lua). One whose number of permits is not known, as it is new or gone, has one. `due` is how many jobs it has to be called with.
 local function known(token, packed)
   local v = packed and cmsgpack.unpack(packed) or {0, 0, 0, 0, 0, 0, 0, "", 0, NOWHERE, 0, 0, 0}
   local it = {
@@ -77,9 +84,10 @@ local function known(token, packed)
     refusals = v[7], prober = v[8], failing_since = v[9], seat = v[10], begun = v[11],
     delivered_at = v[12], wish = v[13], halt = v[14] or NONE,
     root = v[15] or "", parts = v[16] or 0, ramp = v[17] or 0,
-    every_ms = v[18] or 0, next_at = v[19] or 0,
+    every_ms = v[18] or 0, next_at = v[19] or 0, lanes = v[20] or 0, served = v[21] or "",
     due = redis.call("LLEN", line(token)),
   }
+  it.due = it.due + (it.served ~= "" and redis.call("LLEN", first_line(it)) or 0)
   it.score = it.seat == RING and it.tag or it.seat == PROBES and probe_score(it)
   it.kept_seat, it.kept_score = it.seat, it.score
   end_leases(it)
@@ -107,7 +115,14 @@ end
 
 -- Put a job into a receiver's line: first (`RPUSH`) or last (`LPUSH`).
 local function line_up(it, bid, push)
-  it.due = redis.call(push, line(it.token), bid)
+  redis.call(push, line(it.token), bid)
+  it.due = it.due + 1
+end
+
+-- Give a job back: it is the next one.
+local function put_first(it, bid)
+  redis.call("RPUSH", first_line(it), bid)
+  it.due = it.due + 1
 end
 
 -- A batch that is not in its subscriber's index was dropped, or set aside to be purged: its job ends.
@@ -155,6 +170,11 @@ local function pace(it)
     local is_in_time = it.every_ms <= CLOSE_MS_MAX and now - it.next_at < LATE_MS_MAX
     it.next_at = (is_in_time and it.next_at or now) + it.every_ms
   end
+end
+
+-- It is not called for so long.
+local function pause(it, ms)
+  it.next_at = ms > 0 and math.max(it.next_at, now + ms) or it.next_at
 end
 
 -- Its calls begin so far apart from now on.
@@ -243,11 +263,12 @@ local function save_receivers()
   write_seats()
   local words = {}
   for _, it in ipairs(receivers_read) do
-    if it.limit > 0 or it.held + it.leased > 0 or it.seat ~= NOWHERE then
+    if it.limit > 0 or it.held + it.leased + it.lanes > 0 or it.seat ~= NOWHERE then
       words[#words + 1] = it.token
       words[#words + 1] = cmsgpack.pack({
         it.tag, it.limit, it.held, it.leased, it.failures, it.retry_at, it.refusals, it.prober, it.failing_since, it.seat,
         it.begun, it.delivered_at, it.wish, it.halt, it.root, it.parts, it.ramp, it.every_ms, it.next_at,
+        it.lanes, it.served,
       })
     else
       redis.call("HDEL", receivers, it.token)

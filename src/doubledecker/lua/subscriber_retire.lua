@@ -5,7 +5,7 @@
 --
 -- uses registry_fence
 -- uses job_bell
--- uses receiver_ring
+-- uses receiver_order
 -- key current      batches:current:<of_token>  set   the batch that still takes events
 -- key retired      batches:retired:<rid>    zset  batches to be purged, by creation time
 -- key job_index    jobs:index:aux           set   aux jobs in any state
@@ -25,6 +25,7 @@ local it = read_receiver(of_token)
 it.limit, it.halt = 0, NONE
 set_pace(it, 0)
 begin_anew(it)
+forget_lanes(it)
 save_receivers()
 if redis.call("EXISTS", token_index(of_token)) == 0 then
   return 0

@@ -1,5 +1,7 @@
 """What a batch is replaced with after an attempt, instead of being tried again as it is."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 # Letters that one settlement makes: a turn settles up to a hundred, and a script writes all letters of a receiver by
@@ -18,6 +20,25 @@ class Halves(msgspec.Struct, frozen=True, gc=False):
     events: int
     bytes: int
     attempts: int = 0
+
+
+class LanePart(msgspec.Struct, frozen=True, gc=False):
+    """The events of a lane that are taken out of a batch, as lines; they are a batch of this name."""
+
+    lane: str
+    batch: str
+    text: str
+    events: int
+    bytes: int
+
+
+class BatchDivision(msgspec.Struct, frozen=True, gc=False):
+    """Events of a batch whose lanes are held, and what is left: the chunks that change, by their index."""
+
+    chunks: Sequence[tuple[int, str]]
+    events: int
+    bytes: int
+    lanes: Sequence[LanePart]
 
 
 class Remainder(msgspec.Struct, frozen=True, gc=False):

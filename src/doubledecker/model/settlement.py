@@ -23,7 +23,8 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     receiver is called next (`FIRST`); unless it is `split`: then its halves are, first of all. When it is `dead`, the
     reason why it is given up, it is not tried again. Of a batch that was delivered, all this is about the events that
     its receiver named as failed. So many parts of one batch in a row as `parts_max` are one piece of evidence. An
-    attempt that is not `is_counted` uses up none of those that an event has: its receiver was failing anyway.
+    attempt that is not `is_counted` uses up none of those that an event has: its receiver was failing anyway. For
+    `pause_ms` nothing is sent to the receiver.
     """
 
     what: What
@@ -34,6 +35,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
     dead: str = ""
     parts_max: int = 0
     is_counted: bool = True
+    pause_ms: int = 0
 
 
 DELIVERED = Settlement("delivered")

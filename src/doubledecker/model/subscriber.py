@@ -59,6 +59,8 @@ class Subscriber:
     concurrency: int = 4
     tier: str = "live"
     retry: RetryPolicy | None = None
+    # Events of a tenant with the same key, or without one of the same topic, arrive in order.
+    ordered: bool = False
     # Calls, whatever they carry; 0 is no bound.
     rate_per_s: float = 0.0
     # How many bytes may wait for it before it loses the oldest; 0 is no bound.
@@ -85,6 +87,11 @@ class Subscriber:
     def halt(self) -> Halt:
         """Why nothing is sent to it; one that is both is paused, as what waits for it must not be dropped."""
         return Halt.PAUSED if self.paused else Halt.DISABLED if self.disabled_at else Halt.NONE
+
+    @property
+    def calls_max(self) -> int:
+        """How many calls it gets at a time; in order there is one in each partition."""
+        return 1 if self.ordered else self.concurrency
 
     @property
     def client(self) -> str:
@@ -120,6 +127,9 @@ RatePerS = Annotated[float, between(0, RATE_MAX, "Deliveries that begin in a sec
 BacklogBytes = Annotated[
     int, between(0, BACKLOG_BYTES_MAX, "Bytes that may wait; beyond, its oldest batches are dropped. 0 is no bound")
 ]
+Ordered = Annotated[
+    bool, msgspec.Meta(description="Whether events of a key arrive in order, whatever happens to others")
+]
 Tier = Annotated[str, one_of(TIERS, "Who delivers: workers, or the Spark pipeline in bulk")]
 
 
@@ -143,6 +153,7 @@ class Subscription(ReceiverWanted, forbid_unknown_fields=True):
     concurrency: Concurrency | None = None
     tier: Tier | None = None
     backlog_max_bytes: BacklogBytes | None = None
+    ordered: Ordered | None = None
 
 
 _ASKED = msgspec.json.Decoder(Subscription)
@@ -201,6 +212,9 @@ def make_uuid() -> str:
 def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subscriber:
     """The subscriber that results from what is asked and what was there before; a new one gets a random uuid."""
     start = former or Subscriber(token=token, callback=asked.callback, uuid=make_uuid())
+    tier, ordered = asked.tier or start.tier, start.ordered if asked.ordered is None else asked.ordered
+    if ordered and tier == "bulk":
+        raise BadRequest("a subscriber of tier bulk cannot be ordered: bulk delivery is in order by key, as it is")
     return Subscriber(
         token=token,
         callback=asked.callback,
@@ -210,7 +224,8 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
         max_events=asked.max or start.max_events,
         max_bytes=asked.max_bytes or start.max_bytes,
         concurrency=asked.concurrency or start.concurrency,
-        tier=asked.tier or start.tier,
+        tier=tier,
+        ordered=ordered,
         retry=start.retry if asked.retry is None else retries.policy(asked.retry),
         rate_per_s=start.rate_per_s if asked.rate_per_s is None else asked.rate_per_s,
         backlog_max_bytes=start.backlog_max_bytes if asked.backlog_max_bytes is None else asked.backlog_max_bytes,

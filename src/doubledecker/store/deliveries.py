@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 from msgspec import structs
 
-from doubledecker.model.batch_part import Halves, Remainder
+from doubledecker.model.batch_part import BatchDivision, Halves, Remainder
 from doubledecker.model.dead_letter import DeadLetter
 from doubledecker.model.settlement import Settlement
 from doubledecker.store import dead_letters
@@ -52,6 +52,8 @@ class DeliveryJob(msgspec.Struct, frozen=True, gc=False):
     held: str
     failures: int
     batch: OpenedBatch | None
+    # Lanes whose events must not be delivered with it: earlier ones of these are put aside.
+    lanes: frozenset[str] = frozenset()
 
     @property
     def is_probe(self) -> bool:
@@ -82,6 +84,11 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     halves: Halves | None = None
     remainder: Remainder | None = None
     letters: Sequence[DeadLetter] = ()
+    # Of an ordered receiver: the lane of an event that is put aside; what a batch is divided into by lanes that are
+    # held, and how large a batch of such events may be.
+    lane: str = ""
+    division: BatchDivision | None = None
+    size_max: tuple[int, int] = (0, 0)
 
 
 class SettlementResult(msgspec.Struct, frozen=True, gc=False):
@@ -122,9 +129,10 @@ async def turn(
         due_max=DUE_MAX,
         bytes_max=BYTES_MAX,
     )
-    wait_ms, flat, given, version = cast("tuple[int, list[int], list[bytes], int]", reply)
+    wait_ms, flat, given, version, lanes = cast("tuple[int, list[int], list[bytes], int, list[bytes]]", reply)
     results = [SettlementResult(flat[i] == 1, flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)]
-    jobs = await _opened(partition, [_job(given[i : i + 4]) for i in range(0, len(given), 4)])
+    held = {lanes[i]: _names(lanes[i + 1]) for i in range(0, len(lanes), 2)} if lanes else {}
+    jobs = await _opened(partition, [_job(given[i : i + 4], held) for i in range(0, len(given), 4)])
     return Turn(None if wait_ms < 0 else wait_ms, jobs, results, version)
 
 
@@ -165,9 +173,22 @@ def _change(settled: Settled) -> Packable:
         return ["dead", [dead_letters.packed(letter) for letter in settled.letters]]
     if settled.halves:
         return ["split", *structs.astuple(settled.halves)]
+    pause_ms = settled.settlement.pause_ms
     if settled.remainder:
-        return ["keep", *structs.astuple(settled.remainder)]
-    return []
+        return ["keep", *structs.astuple(settled.remainder), settled.lane, pause_ms]
+    if settled.division:
+        return _division(settled.division, settled.size_max)
+    if settled.lane:
+        return ["aside", settled.lane]
+    return ["pause", pause_ms] if pause_ms else []
+
+
+def _division(division: BatchDivision, size_max: tuple[int, int]) -> Packable:
+    if division.events == 0 and len(division.lanes) == 1:
+        return ["wait", division.lanes[0].lane]
+    chunks = [word for pair in division.chunks for word in pair]
+    lanes = [structs.astuple(lane) for lane in division.lanes]
+    return ["divide", chunks, division.events, division.bytes, lanes, *size_max]
 
 
 async def _opened(partition: Partition, jobs: list[DeliveryJob]) -> list[DeliveryJob]:
@@ -187,11 +208,15 @@ async def _opened(partition: Partition, jobs: list[DeliveryJob]) -> list[Deliver
     return jobs
 
 
-def _job(words: Sequence[bytes]) -> DeliveryJob:
+def _job(words: Sequence[bytes], lanes: Mapping[bytes, frozenset[str]]) -> DeliveryJob:
     slot, held, failures, parts = cast("tuple[bytes, bytes, int, list[bytes]]", words)
     text = held.decode()
     batch = None
     if parts:
         token, created_at, attempts, events, *chunks = parts
         batch = OpenedBatch(text.partition(" ")[0], token.decode(), int(created_at), int(attempts), int(events), chunks)
-    return DeliveryJob(slot.decode(), text, failures, batch)
+    return DeliveryJob(slot.decode(), text, failures, batch, lanes.get(slot, frozenset()))
+
+
+def _names(lanes: bytes) -> frozenset[str]:
+    return frozenset(lane.decode() for lane in cast("list[bytes]", lanes))

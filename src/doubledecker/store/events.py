@@ -433,7 +433,7 @@ def _receiver(partition: Partition, subscriber: Subscriber) -> Packable:
         subscriber.max_events,
         subscriber.max_bytes,
         subscriber.timeout_ms,
-        receivers.permits(subscriber.concurrency, partition),
+        receivers.permits(subscriber.calls_max, partition),
         receivers.every_ms(subscriber, partition),
     ]
 

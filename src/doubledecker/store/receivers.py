@@ -71,6 +71,8 @@ class ReceiverRecord(msgspec.Struct, frozen=True, array_like=True):
     ramp: int = 0
     every_ms: float = 0
     next_at: float = 0
+    lanes: int = 0
+    served: str = ""
 
     @property
     def calls(self) -> int:
@@ -119,7 +121,7 @@ async def reconcile(partition: Partition, whom: Mapping[str, Subscriber], *, ver
 
 def _bounds(known: Subscriber, partition: Partition) -> tuple[int, Halt, float]:
     """How many permits a receiver has in a partition, why it has none, and how far apart calls begin."""
-    return permits(known.concurrency, partition), known.halt, every_ms(known, partition)
+    return permits(known.calls_max, partition), known.halt, every_ms(known, partition)
 
 
 async def states(partition: Partition, tokens: Sequence[str]) -> dict[str, ReceiverRecord]:

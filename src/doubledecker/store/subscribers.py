@@ -33,6 +33,9 @@ class Condition:
     # Since the first of the failures in a row; None while it is not failing.
     failing_since: int | None = None
     is_probed: bool = False
+    # Of an ordered one: how many keys have an event that is put aside, so that later ones wait, and some of them.
+    held_key_count: int = 0
+    held_keys: tuple[str, ...] = ()
 
     @property
     def circuit(self) -> str:
@@ -67,7 +70,7 @@ async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = N
     fields += ["timeout", subscriber.timeout_ms, "max_events", subscriber.max_events]
     fields += ["max_bytes", subscriber.max_bytes, "concurrency", subscriber.concurrency]
     fields += ["retry", msgspec.json.encode(subscriber.retry).decode() if subscriber.retry else ""]
-    fields += ["rate_per_s", f"{subscriber.rate_per_s:g}"]
+    fields += ["rate_per_s", f"{subscriber.rate_per_s:g}", "ordered", int(subscriber.ordered)]
     fields += ["backlog_max_bytes", subscriber.backlog_max_bytes]
     fields += ["headers", own_headers.encode(subscriber.headers)]
     # Whoever subscribes anew is enabled again; only `mark` writes whether it is paused, and what it is signed by.
@@ -136,17 +139,33 @@ async def all_tokens(home: Partition) -> list[str]:
 
 
 async def conditions(partitions: Partitions, tokens: Sequence[str]) -> dict[str, Condition]:
-    """How subscribers fare, in two round trips."""
+    """How subscribers fare, in two round trips, or three while ordered ones hold keys."""
     home = partitions.home
     health = await home.commands([["HMGET", home.key(f"subscriber:{token}"), *_HEALTH_FIELDS] for token in tokens])
     states = await asyncio.gather(*(receivers.states(partition, tokens) for partition in partitions.all))
+    held = await asyncio.gather(*(_held(*each) for each in zip(partitions.all, states, strict=True)))
     return {
-        token: _condition(cast("list[bytes | None]", fields), [each[token] for each in states])
+        token: _condition(
+            cast("list[bytes | None]", fields),
+            [each[token] for each in states],
+            [lane for each in held for lane in each.get(token, ())],
+        )
         for token, fields in zip(tokens, health, strict=True)
     }
 
 
+async def _held(partition: Partition, states: Mapping[str, ReceiverRecord]) -> dict[str, list[str]]:
+    """Some of the keys that ordered subscribers hold in a partition."""
+    tokens = [token for token, state in states.items() if state.lanes > 0]
+    asked: list[list[str | int]] = [
+        ["HRANDFIELD", partition.key(f"order:held:{token}"), _HELD_SHOWN_MAX] for token in tokens
+    ]
+    found = await partition.commands(asked) if asked else []
+    return {token: sorted(shared_connection.words(lanes)) for token, lanes in zip(tokens, found, strict=True)}
+
+
 _HEALTH_FIELDS = ("health_points", "last_attempted_at")
+_HELD_SHOWN_MAX = 20
 _PAGE = 500  # subscribers read in one round trip
 
 
@@ -165,6 +184,7 @@ def _subscriber(token: str, fields: dict[str, str], topics: list[str]) -> Subscr
         retry=retry.stored(fields.get("retry", "")),
         rate_per_s=float(fields.get("rate_per_s", 0)),
         backlog_max_bytes=int(fields.get("backlog_max_bytes", 0)),
+        ordered=fields.get("ordered") == "1",
         paused=fields.get("paused") == "1",
         disabled_at=int(fields.get("disabled_at", 0)),
         disabled_why=fields.get("disabled_why", ""),
@@ -173,7 +193,7 @@ def _subscriber(token: str, fields: dict[str, str], topics: list[str]) -> Subscr
     )
 
 
-def _condition(fields: list[bytes | None], states: Sequence[ReceiverRecord]) -> Condition:
+def _condition(fields: list[bytes | None], states: Sequence[ReceiverRecord], held: Sequence[str]) -> Condition:
     health, last = fields
     failing = [state for state in states if state.failures > 0]
     return Condition(
@@ -185,4 +205,6 @@ def _condition(fields: list[bytes | None], states: Sequence[ReceiverRecord]) -> 
         calls=sum(state.calls for state in states),
         failing_since=int(min(state.failing_since for state in failing)) if failing else None,
         is_probed=any(state.prober for state in failing),
+        held_key_count=sum(state.lanes for state in states),
+        held_keys=tuple(held),
     )

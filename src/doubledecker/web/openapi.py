@@ -53,11 +53,12 @@ EXAMPLES: dict[str, list[object]] = {
     "Subscription": [
         {"topics": ["orders", "refunds"], "callback": _CALLBACK, "uuid": "s3cret", "timeout": 500},
         {"topics": [], "callback": _CALLBACK, "max": 100, "max_bytes": 65536, "concurrency": 2},
-        {"topics": ["orders"], "callback": "https://warehouse.example/events", "max": 10000, "tier": "bulk"},
+        {"topics": ["orders"], "callback": "https://warehouse.example/events", "ordered": False, "tier": "bulk"},
         {"topics": ["orders"], "callback": _CALLBACK, "retry": {"attempts_max": 10, "age_max_s": 86400}},
         {"topics": ["orders"], "callback": _CALLBACK, "retry": [1000, 60000, 3600000], "rate_per_s": 20},
         {"topics": ["orders"], "callback": _CALLBACK, "backlog_max_bytes": 104857600},
         {"topics": ["orders"], "callback": _CALLBACK, "headers": {"X-Key": "s3cret"}},
+        {"topics": ["orders"], "callback": _CALLBACK, "tier": "live", "ordered": True},
     ],
     "Subscriber": [
         {
@@ -92,6 +93,9 @@ EXAMPLES: dict[str, list[object]] = {
             "headers": {"X-Key": "s3cret"},
             "secret_set": True,
             "secret_rotated_at": _AT_MS,
+            "ordered": True,
+            "held_key_count": 1,
+            "held_keys": ["default/order-17"],
         }
     ],
     "ReceiverState": [

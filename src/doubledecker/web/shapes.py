@@ -18,6 +18,7 @@ from doubledecker.model.subscriber import (
     BytesMax,
     Concurrency,
     EventsMax,
+    Ordered,
     RatePerS,
     Subscriber,
     Tier,
@@ -171,6 +172,11 @@ class SubscriberAnswer(Shape, kw_only=True):
     headers: OwnHeadersShown | UnsetType = UNSET
     secret_set: SecretSet
     secret_rotated_at: SecretRotatedAt
+    ordered: Ordered
+    held_key_count: Annotated[Count, Meta(description="Keys whose events wait for one that it did not take")]
+    held_keys: Annotated[
+        tuple[str, ...], Meta(description="Some of them: `tenant/key`, or `tenant:topic` without a key")
+    ]
 
 
 def token(listed: Token) -> TokenListed:
@@ -208,6 +214,9 @@ def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberA
         headers=dict(listed.headers) if listed.token == caller.id else UNSET,
         secret_set=listed.signing is not None,
         secret_rotated_at=listed.signing.rotated_at if listed.signing else None,
+        ordered=listed.ordered,
+        held_key_count=condition.held_key_count,
+        held_keys=condition.held_keys,
     )
 
 

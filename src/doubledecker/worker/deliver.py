@@ -26,7 +26,7 @@ from doubledecker.delivery.deliver import Attempted, Deliverer, DeliveryLoad
 from doubledecker.errors import BusAway, OutOfDescriptors
 from doubledecker.model.batch_part import LETTERS_MAX
 from doubledecker.model.dead_letter import DeadLetter
-from doubledecker.model.settlement import GONE, RETURNED, Settlement
+from doubledecker.model.settlement import FIRST, GONE, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import deliveries
 from doubledecker.store.deliveries import DeliveryJob, Settled, Turn
@@ -286,6 +286,10 @@ class Deliveries:
                 settled = Settled(job, GONE)
             elif receiver is None:
                 settled = Settled(job, await self._look_for(job.token))
+            elif job.lanes and (division := parts.division(job.batch.chunks, job.lanes)) is not None:
+                # What is left of it is the next job.
+                size_max = receiver.max_events, receiver.max_bytes
+                settled = Settled(job, RETURNED, division=division, size_max=size_max)
             else:
                 attempted = await self._deliverer.attempt(_load(lane.partition, job, receiver))
                 settled = _settled(job, attempted)
@@ -295,11 +299,18 @@ class Deliveries:
             await asyncio.sleep(_PAUSE_S)
         except Exception:  # noqa: BLE001 - the edge of a job: nothing in it may end the process
             _log.exception("job.failed", job="batch", args=job.held)
-            settled = Settled(job, Settlement("returned", retry_ms=_ERROR_DELAY_MS))
+            settled = Settled(job, self._after_error(job))
         finally:
             lane.running -= 1
             self._spare(int(job.is_probe))
             lane.gather((settled, attempted))
+
+    def _after_error(self, job: DeliveryJob) -> Settlement:
+        """What becomes of a job after an error that nobody foresaw: it is left alone for a while."""
+        receiver = self._registry.snapshot.subscribers.get(job.token)
+        if receiver is not None and receiver.ordered:
+            return Settlement("returned", pause_ms=_ERROR_DELAY_MS)
+        return Settlement("returned", retry_ms=_ERROR_DELAY_MS)
 
     async def _look_for(self, token: str) -> Settlement:
         """What becomes of a job whose receiver this process does not know: it may be new, or gone.
@@ -326,10 +337,10 @@ def _settled(job: DeliveryJob, attempted: Attempted) -> Settled:
     batch, load, what = job.batch, attempted.load, attempted.settlement
     assert batch is not None, "looked at before"
     settled = Settled(job, what, attempted.entry, attempted.counts, attempted.why)
-    if attempted.failed:
+    if attempted.failed and not what.is_split:
         rest = parts.remainder(batch.chunks, attempted.failed)
         if not what.dead:
-            return structs.replace(settled, remainder=rest)
+            return structs.replace(settled, remainder=rest, lane=_lane(load, what, rest.text.encode()))
         if rest.events <= LETTERS_MAX:
             return structs.replace(settled, letters=_letters(load, attempted, [rest.text.encode()]))
         if rest.events < load.events:
@@ -338,7 +349,15 @@ def _settled(job: DeliveryJob, attempted: Attempted) -> Settled:
         # Halves of what is given up have had its attempts.
         halves = parts.halves(batch.chunks, load.events, attempts=batch.attempts if what.dead else 0)
         return structs.replace(settled, halves=halves)
-    return structs.replace(settled, letters=_letters(load, attempted, batch.chunks)) if what.dead else settled
+    if what.dead:
+        return structs.replace(settled, letters=_letters(load, attempted, batch.chunks))
+    lane = _lane(load, what, batch.chunks[0])
+    return structs.replace(settled, lane=lane) if lane else settled
+
+
+def _lane(load: DeliveryLoad, what: Settlement, line: bytes) -> str:
+    """The lane that an event holds while it is put aside; of an ordered receiver only single ones are."""
+    return parts.lane(line) if load.receiver.ordered and what.retry_ms != FIRST else ""
 
 
 def _letters(load: DeliveryLoad, attempted: Attempted, chunks: Sequence[bytes]) -> list[DeadLetter]:
