@@ -56,6 +56,7 @@ RETIRED = frozenset(
         "breaker_calls",
         "breaker_threshold",
         "breaker_open_s",
+        "disk_min_free_bytes",
         "event_depth_max",
         "events_per_request_max",
         "head_bytes_max",
@@ -136,11 +137,9 @@ class Settings:
     journal_bytes_max: int = 805_306_368
     journal_full: str = "trim"
     dead_letters_max: int = 100_000
-    dead_letters_bytes_max: int = 268_435_456
     redis_max_mem_bytes: int = 0
     redis_memory_share: float = 0.4
     redis_min_free_bytes: int = 16_777_216
-    disk_min_free_bytes: int = 33_554_432
     # listening
     notify: str = "heard"
     streams_max: int = 500
@@ -316,11 +315,9 @@ _LEAST = {
     "watch_lease_s": 0.3,
     "journal_bytes_max": 1_024,
     "dead_letters_max": 0,
-    "dead_letters_bytes_max": 0,
     "redis_max_mem_bytes": 0,
     "redis_memory_share": 0.01,
     "redis_min_free_bytes": 0,
-    "disk_min_free_bytes": 0,
     "streams_max": 0,
     "pipeline_interval_s": 0.1,
     "land_interval_s": 0,

@@ -19,6 +19,8 @@ from doubledecker.store.dead_letters import LETTER_BYTES_MIN, DroppedLetters
 from doubledecker.store.partitions import Partition, Partitions
 
 Action = Literal["redrive", "purge"]
+# What a receiver's letters may take: of 64 KiB each, some four thousand.
+BYTES_MAX = 268_435_456
 # Letters that one request redrives or purges: some tens of milliseconds, or seconds where each has 64 KiB.
 SETTLED_MAX = 10_000
 # Letters that are named to Redis at once: so many another may have taken meanwhile.
@@ -34,7 +36,7 @@ class LetterBounds:
     """How many letters a receiver may have, and what they may take; beyond either the oldest go."""
 
     letters_max: int = 100_000
-    bytes_max: int = 268_435_456
+    bytes_max: int = BYTES_MAX
 
 
 @dataclass(frozen=True)

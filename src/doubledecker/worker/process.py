@@ -84,7 +84,7 @@ class Worker:
         self._registry = registry = bus.registry
         memory = bus.headroom.rules
         autodrop, meter = Autodrop(partitions, registry, memory), BacklogMeter(partitions, registry, memory)
-        letters = LetterBounds(settings.dead_letters_max, settings.dead_letters_bytes_max)
+        letters = LetterBounds(settings.dead_letters_max)
         rules = ChoreRules(dead_ms=round(settings.worker_dead_s * 1000), memory=memory, letters=letters)
         self._chores = Chores(partitions, registry, monitor, autodrop, meter, rules)
         self._watch = make_watch(settings, bus, deliverer)

@@ -41,6 +41,8 @@ _PIPELINE_GRACE_S = 6.0
 # A server of someone else's that does not answer within this is rather not there.
 _PATIENCE_S = 5.0
 _LINE_S = 10.0
+# While less is left on the disk of its data, the server takes no writes.
+_DISK_MIN_FREE_BYTES = 33_554_432
 # The children that act as root; the others, and what they start, do not get its key.
 _ROOT_KEY_USERS = frozenset({"web", "demo"})
 
@@ -146,7 +148,7 @@ class _Up:
     async def _start_server(self) -> EmbeddedServer:
         """Valkey, with a bound on its memory: a full memory is then an answer, and not the end of a process."""
         settings = self._plan.settings
-        reserve = DiskReserve(settings.disk_min_free_bytes, self._say)
+        reserve = DiskReserve(_DISK_MIN_FREE_BYTES, self._say)
         reserve.check(self._plan.data)
         asked = settings.redis_max_mem_bytes or int(machine.memory_bytes() * settings.redis_memory_share)
         server = await EmbeddedServer.start(
