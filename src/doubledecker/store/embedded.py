@@ -112,7 +112,7 @@ class DiskReserve:
         if self._is_short(directory):
             raise SettingInvalid(
                 f"the disk of {directory} has {self.free_bytes(directory)} bytes left, and "
-                f"DOUBLEDECKER_DISK_MIN_FREE_BYTES keeps {self.bytes} free: make room, lower it, or pass another --data"
+                f"{self.bytes} are kept free: make room, or pass another --data"
             )
 
     def keeping(self, directory: Path, url: str) -> AbstractAsyncContextManager[None]:
