@@ -21,6 +21,7 @@ from store.test_deliveries import a_receiver, publish, take
 from web.asking import ask, waiting
 from worker.test_deliver import _until
 from worker.test_notices import published, types
+from worker.test_poison import refuse
 
 NOBODY = "http://127.0.0.1:9/"
 DATA = "x" * 1_000
@@ -178,6 +179,34 @@ async def test_a_paused_one_is_bound_too_and_its_owner_is_notified_once(one: Top
         assert sum(int(each["detail"].split(" ")[0]) for each in records) == found["dropped"]["events"]
         assert (await ask(bus, "GET", f"/subscribers/{token}/attempts", other)).status == 404
         assert await bus.get("/subscribers", other) == []
+
+
+@pytest.mark.parametrize("is_due", [False, True])
+async def test_a_key_that_a_dropped_event_held_is_let_go(one: Topology, is_due: bool):
+    """Whether the retry of the event that held it was scheduled, or in line."""
+    backoff_ms = 300 if is_due else 1_500
+    async with (
+        a_bus(one, backoff_base_ms=backoff_ms, backoff_cap_ms=backoff_ms) as bus,
+        Receiver() as receiver,
+    ):
+        refuse(receiver, frozenset({"id-0"}), 422)
+        secret, publisher = await bus.token("s"), await bus.token("shop")
+        await bus.subscribe(secret, receiver.url, "widgets", timeout=0, max=1, ordered=True)
+        await bus.publish(publisher, [an_event(n, id=f"id-{n}", key="k") for n in range(5)])
+        held = await _until(lambda: row(bus, secret), lambda found: found["held_key_count"] == 1)
+        if is_due:
+            await ask(bus, "POST", "/subscriber/pause", secret)
+            home = bus.partitions.home
+            line = home.key(f"jobs:instant:main:{held['subscriber']}")
+            await _until(lambda: home.command("LLEN", line), bool)
+        found = await losses.drop_oldest(bus.partitions.home, held["subscriber"], bytes_enough=2**40, created_max=None)
+        await bus.publish(publisher, [an_event(9, id="id-9", key="k")])
+        await ask(bus, "POST", "/subscriber/resume", secret)
+        await receiver.until(lambda: "id-9" in receiver.ids)
+
+        assert found.events >= 4
+        await _until(lambda: row(bus, secret), lambda found: found["held_key_count"] == 0)
+        assert (await row(bus, secret))["events"]["queued"] == 0
 
 
 async def test_each_subscriber_has_its_turn_though_looks_are_short(one: Topology, monkeypatch: pytest.MonkeyPatch):

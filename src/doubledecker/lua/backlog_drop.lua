@@ -6,6 +6,7 @@
 -- key  token_index       batches:index:<token>     zset    one subscriber's batches by creation time
 -- key  current           batches:current:<token>   set     the batch that still takes events
 -- key  line              jobs:instant:main:<token> list    due jobs of a receiver, next one last
+-- key  holders           order:holders:<token>     hash    batches that hold a lane of an ordered subscriber, with the lane
 -- key  index             batches:index             zset    all batches by creation time
 -- key  sizes             batches:bytes             hash    payload bytes, by batch
 -- key  gauge_events      batches:gauges:event      hash    events waiting, by subscriber
@@ -45,7 +46,9 @@ for i = 1, #oldest, 2 do
     break
   end
   if not stays[bid] then
-    bids[#bids + 1], keys[#keys + 1], jobs[#jobs + 1] = bid, batch(bid), bid .. " " .. token
+    bids[#bids + 1], keys[#keys + 1] = bid, batch(bid)
+    -- The job of one that holds a lane stays: it lets the lane go when it is due (lua/receiver_order.lua).
+    jobs[#jobs + 1] = redis.call("HEXISTS", holders, bid) == 0 and bid .. " " .. token or nil
     events = events + tonumber(redis.call("LINDEX", batch(bid), 3) or 0)
     bytes = bytes + tonumber(redis.call("HGET", sizes, bid) or 0)
     last = tonumber(oldest[i + 1])
@@ -60,7 +63,7 @@ redis.call("UNLINK", unpack(keys))
 redis.call("ZREM", token_index, unpack(bids))
 redis.call("ZREM", index, unpack(bids))
 redis.call("HDEL", sizes, unpack(bids))
-redis.call("ZREM", scheduled, unpack(jobs))
+redis.call("ZREM", scheduled, "", unpack(jobs))
 redis.call("HINCRBY", gauge_batches, token, -#bids)
 redis.call("HINCRBY", gauge_events, token, -events)
 redis.call("HINCRBY", counters, "events.removed:subscriber=" .. token, events)
@@ -68,7 +71,8 @@ redis.call("HINCRBY", counters, "events.dropped:subscriber=" .. token, events)
 -- The other jobs end when a slot takes them. One that takes nothing would keep them for ever, so those that are next in line
 -- go now, all but one: a receiver that has a job in its line stays where it is among others.
 for _ = 1, batches_max do
-  if redis.call("LLEN", line) < 2 or redis.call("ZSCORE", token_index, redis.call("LINDEX", line, -1)) then
+  local bid = redis.call("LLEN", line) > 1 and redis.call("LINDEX", line, -1)
+  if not bid or redis.call("ZSCORE", token_index, bid) or redis.call("HEXISTS", holders, bid) == 1 then
     break
   end
   redis.call("RPOP", line)
