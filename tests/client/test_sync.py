@@ -10,7 +10,8 @@ import pytest
 from client.consuming import QUICK, Place, a_place, is_empty
 from conftest import Topology
 from doubledecker.client import AsyncBus, AsyncQueue, BlockingMessage, Bus, Conflict, Facet, NotFound, Reject
-from doubledecker.client.sync import Queue, SyncFacet
+from doubledecker.client.dead_letters import AsyncDeadLetters
+from doubledecker.client.sync import Queue, SyncDeadLetters, SyncFacet
 
 
 async def in_thread(place: Place, work: Callable[[Bus], object]) -> None:
@@ -23,7 +24,9 @@ async def in_thread(place: Place, work: Callable[[Bus], object]) -> None:
     await asyncio.to_thread(program)
 
 
-@pytest.mark.parametrize(("async_", "plain"), [(AsyncBus, Bus), (AsyncQueue, Queue), (Facet, SyncFacet)])
+@pytest.mark.parametrize(
+    ("async_", "plain"), [(AsyncBus, Bus), (AsyncQueue, Queue), (Facet, SyncFacet), (AsyncDeadLetters, SyncDeadLetters)]
+)
 def test_the_plain_variant_has_the_methods_of_the_async_one_with_their_arguments_and_docstrings(
     async_: type, plain: type
 ):

@@ -8,6 +8,7 @@ import click
 
 from doubledecker import __version__
 from doubledecker.assembly.launch import PROCESSES_MAX, Member
+from doubledecker.cli.dead import dead
 from doubledecker.cli.options import FOLDER as _FOLDER
 from doubledecker.cli.options import as_caller as _as_caller
 from doubledecker.cli.options import as_json as _json
@@ -385,6 +386,7 @@ def _rotate_secret(
     clients.rotate_secret(bus, data, secret, receiver, overlap_s=overlap_s)
 
 
+cli.add_command(dead)
 cli.add_command(queue)
 cli.add_command(replay)
 cli.add_command(replays)

@@ -10,6 +10,7 @@ import msgspec
 
 from doubledecker.client.calls import Calls, decode, given, of_receiver, path
 from doubledecker.client.consumer import run_together, stopped_by_signals
+from doubledecker.client.dead_letters import AsyncDeadLetters
 from doubledecker.client.errors import BusAway, ClientError, Refusal, Refused, StreamDropped
 from doubledecker.client.message import Event, read_event
 from doubledecker.client.queue import AsyncQueue
@@ -258,6 +259,10 @@ class AsyncBus:
 
     async def _change(self, receiver: str | None, action: str) -> ReceiverView:
         return await self._calls.ask("POST", of_receiver(receiver, action), kind=ReceiverView)
+
+    def dead_letters(self, receiver: str | None = None) -> AsyncDeadLetters:
+        """The dead letters of a receiver, named as in `pause`."""
+        return AsyncDeadLetters(self._calls, receiver)
 
     async def topics(self) -> list[Topic]:
         """All topics, and who owns them."""

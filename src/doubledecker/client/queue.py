@@ -1,5 +1,6 @@
 """A queue over HTTP: register and consume it, set rules of its tenants, manage its dead letters."""
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 from doubledecker.client import lease_keeper_process
 from doubledecker.client.calls import Calls, decode, given, path
 from doubledecker.client.consumer import Consumer
+from doubledecker.client.dead_letters import AsyncDeadLetters
 from doubledecker.client.message import Back, Message, Pulse, Terms, read_event, readable
 from doubledecker.client.views import DeadLetter, FacetView, QueueView, Rule, Waiting
 
@@ -63,16 +65,6 @@ class _Peeked(msgspec.Struct):
     messages: list[_Seen]
 
 
-class _Died(_Seen, gc=False):
-    attempts: int
-    why: str
-    died_at: int
-
-
-class _Dead(msgspec.Struct):
-    messages: list[_Died]
-
-
 class _Count(msgspec.Struct):
     messages: int
 
@@ -109,6 +101,7 @@ class AsyncQueue(Consumer):
     def __init__(self, calls: Calls, name: str) -> None:
         super().__init__(HttpSource(calls, name))
         self._calls = calls
+        self._letters = AsyncDeadLetters(calls, f"@{name}")
 
     async def register(self, pattern: str | Sequence[str], **options: Unpack[QueueOptions]) -> QueueView:
         """Create or replace it: it gets every event whose `tenant:topic:type` matches a pattern in full."""
@@ -132,12 +125,13 @@ class AsyncQueue(Consumer):
 
     async def dead(self, *, tenant: str | None = None, limit: int = 100) -> list[DeadLetter]:
         """Dead letters, oldest first."""
-        at = path("queues", self.name, "dead", tenant=tenant, limit=limit)
-        dead = await self._calls.ask("GET", at, kind=_Dead)
-        return [
-            DeadLetter(each.id, each.tenant, each.attempts, each.why, each.died_at, read_event(each.event))
-            for each in dead.messages
-        ]
+        found: list[DeadLetter] = []
+        async with contextlib.aclosing(self._letters.each(page=limit, tenant=tenant)) as letters:
+            async for letter in letters:
+                found.append(letter)
+                if len(found) == limit:
+                    break
+        return found
 
     async def redrive(
         self, ids: Sequence[str] | None = None, *, tenant: str | None = None, dry_run: bool = False
@@ -146,26 +140,24 @@ class AsyncQueue(Consumer):
 
         With `dry_run` they are only counted.
         """
-        return await self._choose("dead", "redrive", ids=ids, tenant=tenant, dry_run=dry_run)
+        letters = self._letters
+        return await (letters.count if dry_run else letters.redrive)(ids, tenant=tenant)
 
     async def purge_dead(
         self, ids: Sequence[str] | None = None, *, tenant: str | None = None, dry_run: bool = False
     ) -> int:
         """Delete dead letters, or only count them; returns how many."""
-        return await self._choose("dead", "purge", ids=ids, tenant=tenant, dry_run=dry_run)
+        letters = self._letters
+        return await (letters.count if dry_run else letters.purge)(ids, tenant=tenant)
 
     async def purge(self, *, tenant: str | None = None, dry_run: bool = False) -> int:
         """Delete waiting messages, of all tenants or of one, but not leased ones; returns how many, or only counts."""
-        return await self._choose("purge", ids=None, tenant=tenant, dry_run=dry_run)
+        body = given({"tenant": tenant, "dry_run": dry_run or None})
+        return (await self._calls.ask("POST", path("queues", self.name, "purge"), body, kind=_Count)).messages
 
     async def delete(self, *, discard: bool = False) -> None:
         """Delete the queue; raises Conflict while it holds messages, unless `discard` is set."""
         await self._calls.ask("DELETE", path("queues", self.name, discard=1 if discard else None), kind=type(None))
-
-    async def _choose(self, *words: str, ids: Sequence[str] | None, tenant: str | None, dry_run: bool) -> int:
-        chosen = {"ids": None if ids is None else list(ids), "tenant": tenant, "dry_run": dry_run or None}
-        body = given(chosen)
-        return (await self._calls.ask("POST", path("queues", self.name, *words), body, kind=_Count)).messages
 
 
 class HttpSource:

@@ -16,6 +16,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 from doubledecker.client.backoff import Backoff
 from doubledecker.client.blocking import BlockingMessage, end_others, wait_for
 from doubledecker.client.bus import PATIENCE_S, AsyncBus
+from doubledecker.client.dead_letters import AsyncDeadLetters
 from doubledecker.client.message import Message
 from doubledecker.client.queue import AsyncQueue, Facet
 from doubledecker.client.session import Rules
@@ -106,6 +107,20 @@ class SyncFacet(_Plain[Facet]):
 
     set = _waits(Facet.set)
     get = _waits(Facet.get)
+
+
+class SyncDeadLetters(_Plain[AsyncDeadLetters]):
+    """The dead letters of one receiver."""
+
+    each = _iterates(AsyncDeadLetters.each)
+    show = _waits(AsyncDeadLetters.show)
+    count = _waits(AsyncDeadLetters.count)
+    redrive = _waits(AsyncDeadLetters.redrive)
+    purge = _waits(AsyncDeadLetters.purge)
+    begin = _waits(AsyncDeadLetters.begin)
+    jobs = _waits(AsyncDeadLetters.jobs)
+    job = _waits(AsyncDeadLetters.job)
+    cancel = _waits(AsyncDeadLetters.cancel)
 
 
 class Queue(_Plain[AsyncQueue]):
@@ -216,6 +231,10 @@ class Bus(_Plain[AsyncBus]):
     queues = _waits(AsyncBus.queues)
     is_ready = _waits(AsyncBus.is_ready)
     request = _waits(AsyncBus.request)
+
+    def dead_letters(self, receiver: str | None = None) -> SyncDeadLetters:
+        """The dead letters of a receiver, named as in `pause`."""
+        return SyncDeadLetters(self._async.dead_letters(receiver), self._portal)
 
     def queue(self, name: str) -> Queue:
         """The queue of that name; the same object each time."""

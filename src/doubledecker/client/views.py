@@ -65,7 +65,10 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
-    """A dead letter with its reason; `died_at` is in milliseconds since 1970."""
+    """A dead letter with its reason and its receiver's last answer. Times are in milliseconds since 1970, 0 if unknown.
+
+    `redriven` is how often it was redriven before.
+    """
 
     id: str
     tenant: str
@@ -73,6 +76,28 @@ class DeadLetter(msgspec.Struct, frozen=True):
     why: str
     died_at: int
     event: Event
+    topic: str = ""
+    reason: str = ""
+    status: int = 0
+    answer_headers: tuple[str, ...] = ()
+    answer: str = ""
+    accepted_at: int = 0
+    batch: str = ""
+    redriven: int = 0
+
+
+class LetterJobView(msgspec.Struct, frozen=True):
+    """A job that redrives or purges dead letters: `done` of `count`; `ended_at` is None while it runs."""
+
+    id: str
+    receiver: str
+    action: str
+    state: str
+    count: int
+    done: int
+    rate_per_s: float
+    asked_at: int
+    ended_at: int | None = None
 
 
 class Waiting(msgspec.Struct, frozen=True):

@@ -122,6 +122,32 @@ def test_dead_letters_are_listed_redriven_and_purged(bus: Up, jobs: str):
     assert none.stderr == f"There is no dead letter in {jobs}\n"
 
 
+def test_dead_letters_of_any_receiver_are_chosen_counted_and_settled(bus: Up, jobs: str):
+    def dead(*arguments: str, stdin: str = ""):
+        return run("dead", *arguments, "--queue", jobs, "--bus", bus.url, "--data", str(bus.data), stdin=stdin)
+
+    _kill_one(bus, jobs)
+    titles, row = dead("list", "--reason", "attempts").stdout.splitlines()
+    other = dead("list", "--tenant", "nobody")
+    letter = json.loads(dead("show", row.split("\t")[0]).stdout)
+    refused = dead("redrive", stdin="n\n")
+    redriven = dead("redrive", "--tenant", "acme", stdin="y\n")
+    _kill_one(bus, jobs)
+    purged = dead("purge", "--rate", "100", "--yes")
+    none = dead("purge")
+
+    assert titles.split("\t")[:4] == ["id", "topic", "tenant", "reason"]
+    assert row.split("\t")[2:4] == ["acme", "attempts"]
+    assert other.stderr == "0 of 0 dead letters\n"
+    assert (letter["why"], letter["event"]["tenant"]) == ("no such customer", "acme")
+    assert refused.returncode == 1
+    assert "Redrive 1 dead letter?" in refused.stderr
+    assert redriven.stderr.endswith("Redriven: 1\n")
+    assert purged.stderr.endswith("done: 1 of 1\n")
+    assert "purge\tdone\t1 of 1" in dead("jobs").stdout
+    assert none.stderr == "There are no such dead letters\n"
+
+
 def test_a_row_stays_a_row_whatever_a_consumer_wrote(bus: Up, jobs: str):
     _kill_one(bus, jobs, why="two\nlines\tand \x1b]0;a title\x07 \u009b31m")
     [_, row] = queue(bus, "dead", jobs).stdout.splitlines()

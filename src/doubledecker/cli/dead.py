@@ -1,0 +1,223 @@
+"""`doubledecker dead`: the dead letters of subscribers and queues. Counts come before anything is done."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import click
+import msgspec
+
+from doubledecker.cli import options, words
+
+if TYPE_CHECKING:
+    from doubledecker.client import DeadLetter
+    from doubledecker.client.dead_letters import LetterChoice
+    from doubledecker.client.sync import SyncDeadLetters
+    from doubledecker.client.views import LetterJobView
+
+# Between two looks at a job.
+_LOOK_S = 1.0
+
+
+@contextlib.contextmanager
+def _letters(
+    bus: str | None, data: Path | None, secret: str | None, subscriber: str | None, queue: str | None
+) -> Iterator["SyncDeadLetters"]:
+    from doubledecker.cli import folder  # noqa: PLC0415 - only what the command needs
+
+    if subscriber and queue:
+        raise click.UsageError("--subscriber and --queue both say whose letters; pass one")
+    with folder.connected(bus, data, secret) as remote:
+        yield remote.dead_letters(f"@{queue}" if queue else subscriber)
+
+
+def _whose(command: Callable[..., None]) -> Callable[..., None]:
+    command = click.option("--queue", metavar="NAME", help="Of this queue")(command)
+    return click.option("--subscriber", metavar="ID", help="Of this subscriber; else of the caller's own")(command)
+
+
+def _filters(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--to", "end", metavar="TIME", help="Died before then"),
+        click.option("--from", "start", metavar="TIME", help="Died from then on, e.g. 2026-11-15T11:00:00Z"),
+        click.option("--status", type=int, help="Of the last answer; 0 for none"),
+        click.option("--reason", help="attempts, age, rejected or lease"),
+        click.option("--tenant", help="Of this tenant"),
+        click.option("--topic", help="Of this topic"),
+    ):
+        command = option(command)
+    return command
+
+
+def _rate(command: Callable[..., None]) -> Callable[..., None]:
+    text = "So many a second, by the workers; the command shows how far they are, and may be left"
+    return click.option("--rate", metavar="N", type=click.FloatRange(0.01, 10_000), help=text)(command)
+
+
+@click.group()
+def dead() -> None:
+    """List, redrive and purge dead letters of a subscriber or a queue."""
+
+
+@dead.command("list")
+@_whose
+@_filters
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many at most")
+@options.as_json
+@options.as_caller
+def list_(
+    subscriber: str | None,
+    queue: str | None,
+    limit: int,
+    bus: str | None,
+    data: Path | None,
+    secret: str | None,
+    *,
+    as_json: bool,
+    **chosen: str | int | None,
+) -> None:
+    """List dead letters, oldest first."""
+    which = _given(chosen)
+    with _letters(bus, data, secret, subscriber, queue) as letters:
+        found = [letter for letter, _ in zip(letters.each(page=min(limit, 1_000), **which), range(limit), strict=False)]
+        if as_json:
+            for letter in found:
+                click.echo(msgspec.json.encode(letter))
+            return
+        titles = ["id", "topic", "tenant", "reason", "status", "attempts", "redriven", "died", "why"]
+        words.show(titles, [_row(letter) for letter in found])
+        count = letters.count(**which)
+    if len(found) < count or not found:
+        click.echo(f"{len(found)} of {count:,} dead letters", err=True)
+
+
+@dead.command()
+@click.argument("id_", metavar="ID")
+@_whose
+@options.as_caller
+def show(
+    id_: str, subscriber: str | None, queue: str | None, bus: str | None, data: Path | None, secret: str | None
+) -> None:
+    """Print one dead letter with its event and the last answer, as JSON."""
+    with _letters(bus, data, secret, subscriber, queue) as letters:
+        click.echo(msgspec.json.format(msgspec.json.encode(letters.show(id_)), indent=2))
+
+
+@dead.command()
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@_whose
+@_filters
+@_rate
+@options.is_sure
+@options.as_caller
+def redrive(
+    ids: tuple[str, ...],
+    subscriber: str | None,
+    queue: str | None,
+    rate: float | None,
+    bus: str | None,
+    data: Path | None,
+    secret: str | None,
+    *,
+    yes: bool,
+    **chosen: str | int | None,
+) -> None:
+    """Have dead letters delivered again with new attempts: those with these IDs, or all that are chosen."""
+    with _letters(bus, data, secret, subscriber, queue) as letters:
+        _settle(letters, "redrive", ids, _given(chosen), rate=rate, is_sure=yes)
+
+
+@dead.command()
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@_whose
+@_filters
+@_rate
+@options.is_sure
+@options.as_caller
+def purge(
+    ids: tuple[str, ...],
+    subscriber: str | None,
+    queue: str | None,
+    rate: float | None,
+    bus: str | None,
+    data: Path | None,
+    secret: str | None,
+    *,
+    yes: bool,
+    **chosen: str | int | None,
+) -> None:
+    """Destroy dead letters: those with these IDs, or all that are chosen."""
+    with _letters(bus, data, secret, subscriber, queue) as letters:
+        _settle(letters, "purge", ids, _given(chosen), rate=rate, is_sure=yes)
+
+
+@dead.command()
+@_whose
+@click.option("--cancel", metavar="ID", help="End this one; what it has done stays done")
+@options.as_caller
+def jobs(
+    subscriber: str | None,
+    queue: str | None,
+    cancel: str | None,
+    bus: str | None,
+    data: Path | None,
+    secret: str | None,
+) -> None:
+    """List the jobs that `--rate` began, newest first."""
+    with _letters(bus, data, secret, subscriber, queue) as letters:
+        if cancel:
+            click.echo(_progress(letters.cancel(cancel)), err=True)
+            return
+        rows = [[job.id, job.action, job.state, f"{job.done:,} of {job.count:,}"] for job in letters.jobs()]
+    words.show(["id", "action", "state", "done"], rows)
+
+
+def _settle(
+    letters: "SyncDeadLetters",
+    action: Literal["redrive", "purge"],
+    ids: tuple[str, ...],
+    chosen: "LetterChoice",
+    *,
+    rate: float | None,
+    is_sure: bool,
+) -> None:
+    """Count, ask unless that is sure, do it, and say how much was done."""
+    if ids and rate:
+        raise click.UsageError("--rate is for letters that are chosen by their values, not by ID")
+    count = letters.count(ids or None, **chosen)
+    if not count:
+        click.echo("There are no such dead letters", err=True)
+        return
+    many = f"{count:,} dead letter{'' if count == 1 else 's'}"
+    if not is_sure:
+        click.confirm(f"{action.capitalize()} {many}?", abort=True, err=True)
+    if rate:
+        _follow(letters, letters.begin(action, rate_per_s=rate, **chosen))
+        return
+    settle, done = (letters.redrive, "Redriven") if action == "redrive" else (letters.purge, "Purged")
+    click.echo(f"{done}: {settle(ids or None, **chosen):,}", err=True)
+
+
+def _follow(letters: "SyncDeadLetters", job: "LetterJobView") -> None:
+    """Show how far a job is until it has ended; it goes on when the command is ended."""
+    click.echo(f"Job {job.id}; `doubledecker dead jobs` shows it too", err=True)
+    while job.state == "running":
+        click.echo(_progress(job), err=True)
+        time.sleep(_LOOK_S)
+        job = letters.job(job.id)
+    click.echo(_progress(job), err=True)
+
+
+def _progress(job: "LetterJobView") -> str:
+    return f"{job.state}: {job.done:,} of {job.count:,}"
+
+
+def _given(chosen: Mapping[str, Any]) -> "LetterChoice":
+    return cast("LetterChoice", {name: value for name, value in chosen.items() if value is not None})
+
+
+def _row(letter: "DeadLetter") -> list[str]:
+    numbers = [str(letter.status or ""), str(letter.attempts), str(letter.redriven)]
+    return [letter.id, letter.topic, letter.tenant, letter.reason, *numbers, words.moment(letter.died_at), letter.why]
