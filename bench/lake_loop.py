@@ -19,7 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 
 from doubledecker.lake import commits, snapshots
 from doubledecker.model import moment
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline.lake import tables, versions
 from doubledecker.pipeline.lake.tables import Change, LakeTable, WrittenFile
 from doubledecker.pipeline.land import landing
@@ -54,7 +54,7 @@ def main() -> None:
 def _round(table: LakeTable, number: int) -> None:
     seen = versions.of(table, partitions=1)
     at_ms = _BEGAN_MS + number * _PACE_MS
-    table.commit(seen, [_file(number, number)], snapshots.reaches({0: EntryId(at_ms, 0)}))
+    table.commit(seen, [_file(number, number)], snapshots.reaches({0: Position(at_ms, 0)}))
     now = versions.of(table, partitions=1)
     assert now.size.files == seen.size.files + 1
     assert now.parts(since=moment.from_ms(at_ms) - timedelta(minutes=5), topics={f"topic_{number % _TOPICS}"})

@@ -14,7 +14,7 @@ import time
 from bench import children, events
 from bench.bus import Bus, a_bus, a_server
 from bench.scale import Scale
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.store import journal, partitions
 from doubledecker.store.partitions import Partition
 
@@ -81,7 +81,7 @@ async def _look(home: Partition, seconds: float) -> list[float]:
     lags = []
     ends_s = time.monotonic() + seconds
     while time.monotonic() < ends_s:
-        confirmed = EntryId.parse((await journal.state(home)).get("events_confirmed", "0-0"))
+        confirmed = Position.parse((await journal.state(home)).get("events_confirmed", "0-0"))
         lags.append(time.time() - confirmed.ms / 1000)
         await asyncio.sleep(_LOOK_S)
     return lags

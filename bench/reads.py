@@ -21,7 +21,7 @@ import pyarrow as pa
 from bench.bus import a_bus
 from doubledecker.lake import arrow, rows, snapshots
 from doubledecker.model import moment
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.model.uid import event_id
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.land import landing
@@ -84,7 +84,7 @@ def _fill(root: str) -> tuple[str, str]:
 
 def _land(root: str, name: str, batch: pa.RecordBatch, upto: int) -> None:
     table = landing.table_of(root, name)
-    reached = snapshots.reaches({0: EntryId(_BEGAN_MS + upto * _STEP_MS, 0)})
+    reached = snapshots.reaches({0: Position(_BEGAN_MS + upto * _STEP_MS, 0)})
     table.commit(table.open(), list(files.write(table, [batch])), reached)
 
 

@@ -85,7 +85,7 @@ class Ground:
     async def places(self, name: str) -> dict[Strand, str]:
         course = await self.course(name)
         assert course is not None
-        return {strand: reach.place.text for strand, reach in course.reaches.items()}
+        return {strand: str(reach.place) for strand, reach in course.reaches.items()}
 
 
 @asynccontextmanager

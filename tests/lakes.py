@@ -17,7 +17,7 @@ from doubledecker.lake.queries import Found
 from doubledecker.lake.reads import Reader
 from doubledecker.model import condition
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline.erase import eraser
 from doubledecker.pipeline.lake import files, tables, versions
 from doubledecker.pipeline.land import journal_reader, landing
@@ -31,7 +31,7 @@ def land_entry(root: str, name: str, entry: JournalEntry) -> None:
     """Write an entry of a journal to its table as a file of its own, without a bus."""
     table = landing.table_of(root, name)
     batch = arrow.to_batch(rows.layout(name), [entry], partition=0)
-    table.commit(table.open(), list(files.write(table, [batch])), snapshots.reaches({0: EntryId.parse(entry.id)}))
+    table.commit(table.open(), list(files.write(table, [batch])), snapshots.reaches({0: Position.parse(entry.id)}))
 
 
 class PlainLake:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from random import Random
 
 from doubledecker.lake import arrow, rows, snapshots
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.model.uid import event_id
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.land import landing
@@ -22,8 +22,8 @@ def land(root: str, name: str, entries: Sequence[JournalEntry], *, partition: in
     table.commit(table.open(), list(files.write(table, [batch])), snapshots.reaches({partition: last(entries)}))
 
 
-def last(entries: Sequence[JournalEntry]) -> EntryId:
-    return EntryId.parse(entries[-1].id)
+def last(entries: Sequence[JournalEntry]) -> Position:
+    return Position.parse(entries[-1].id)
 
 
 class Traffic:

@@ -13,7 +13,7 @@ from doubledecker.cli import search
 from doubledecker.errors import ReadTooLarge
 from doubledecker.lake import arrow, reads, rows, snapshots
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline.erase import tombstones
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.land import landing
@@ -68,7 +68,9 @@ def a_lake(root: Path) -> None:
     entries = [JournalEntry(f"{1_600_000_000_000 + n}-0", (("p", line % (n, n)),)) for n in range(3)]
     table = landing.table_of(str(root), "events")
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
-    table.commit(table.open(), list(files.write(table, [batch])), snapshots.reaches({0: EntryId.parse(entries[-1].id)}))
+    table.commit(
+        table.open(), list(files.write(table, [batch])), snapshots.reaches({0: Position.parse(entries[-1].id)})
+    )
 
 
 def test_lake_and_journal_are_searched_without_spark(bus: Up, tmp_path: Path):

@@ -6,7 +6,7 @@ It says on standard output what it is about to do and what it has done, so that 
 import sys
 
 from doubledecker.lake import arrow, rows, snapshots
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline.lake import files, maintenance, tables, versions
 from doubledecker.pipeline.land import landing
 from doubledecker.store.journal import JournalEntry
@@ -31,7 +31,7 @@ def main(root: str) -> None:
         entries = [JournalEntry(f"{BEGAN_MS + number}-0", (("p", LINE % (number, number)),)) for number in numbers]
         batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
         say("landing")
-        table.commit(seen, files.write(table, [batch]), snapshots.reaches({0: EntryId(BEGAN_MS + numbers[-1], 0)}))
+        table.commit(seen, files.write(table, [batch]), snapshots.reaches({0: Position(BEGAN_MS + numbers[-1], 0)}))
         say(f"landed {numbers[-1]}")
         versions.shorten(table, commits_min=COMMITS_MIN)
         say("tended")

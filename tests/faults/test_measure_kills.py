@@ -14,7 +14,7 @@ import pytest
 import recount
 from cli.commands import children
 from doubledecker.lake import snapshots
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.metrics import measures
 from doubledecker.pipeline.metrics.measures import SPANS
@@ -29,11 +29,11 @@ PARTITIONS = 3
 KILLS = 2
 
 
-def measured(ground: Ground) -> dict[int, EntryId]:
+def measured(ground: Ground) -> dict[int, Position]:
     return snapshots.landed(measures.table_of(str(ground.lake), "events").open(), PARTITIONS)
 
 
-def landed(ground: Ground) -> dict[int, EntryId]:
+def landed(ground: Ground) -> dict[int, Position]:
     return snapshots.landed(landing.table_of(str(ground.lake), "events").open(), PARTITIONS)
 
 

@@ -15,7 +15,7 @@ from doubledecker.lake.queries import Found
 from doubledecker.lake.snapshots import TableSnapshot
 from doubledecker.model.erasure import Erasure
 from doubledecker.model.event import draft
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline.erase import tombstones
 from doubledecker.pipeline.lake import files
 from doubledecker.pipeline.lake.tables import LakeTable
@@ -261,7 +261,7 @@ def an_old_table(root: str, names: list[str]) -> None:
         JournalEntry(f"{1_794_740_000_000 + n}-0", (("p", line % (n, id_.encode())),)) for n, id_ in enumerate(names)
     ]
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
-    old.commit(old.open(), list(files.write(old, [batch])), snapshots.reaches({0: EntryId.parse(entries[-1].id)}))
+    old.commit(old.open(), list(files.write(old, [batch])), snapshots.reaches({0: Position.parse(entries[-1].id)}))
 
 
 async def test_a_lake_of_an_older_version_is_searched_whole(one: Topology, tmp_path: Path):

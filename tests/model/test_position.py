@@ -6,33 +6,33 @@ from hypothesis import strategies as st
 
 from doubledecker.errors import BadRequest
 from doubledecker.model import position
-from doubledecker.model.position import WHOLE, Place
+from doubledecker.model.position import WHOLE, Position
 
 numbers = st.integers(0, (1 << 64) - 1)
-places = st.builds(Place, numbers, numbers, st.just(WHOLE) | st.integers(0, 2000))
+places = st.builds(Position, numbers, numbers, st.just(WHOLE) | st.integers(0, 2000))
 
 
 @given(st.lists(places, min_size=1, max_size=5))
-def test_what_is_rendered_is_parsed_to_the_same(some: list[Place]):
+def test_what_is_rendered_is_parsed_to_the_same(some: list[Position]):
     assert position.parse(position.render(some), partitions=len(some)) == some
 
 
 @given(places, st.integers(1, 2000))
-def test_a_line_of_an_entry_comes_before_its_end_and_after_the_entry_before(place: Place, line: int):
-    after = Place.after(place.entry_id)
+def test_a_line_of_an_entry_comes_before_its_end_and_after_the_entry_before(place: Position, line: int):
+    after = Position.after(place.entry_id)
 
-    assert Place(place.ms, place.n, line) < after
-    assert Place(place.ms, place.n, line) > Place(place.ms, place.n - 1)
+    assert Position(place.ms, place.seq, line) < after
+    assert Position(place.ms, place.seq, line) > Position(place.ms, place.seq - 1)
 
 
 @given(st.lists(places, min_size=1, max_size=4), st.data())
-def test_a_position_within_an_entry_differs_in_that_partition_alone(some: list[Place], data: st.DataObject):
+def test_a_position_within_an_entry_differs_in_that_partition_alone(some: list[Position], data: st.DataObject):
     index = data.draw(st.integers(0, len(some) - 1))
     lines = data.draw(st.integers(1, 50))
     number = data.draw(st.integers(1, lines))
     here = position.parse(position.within(some, index, "7-3", lines)(number), partitions=len(some))
 
-    assert here[index] == (Place(7, 3) if number == lines else Place(7, 3, number))
+    assert here[index] == (Position(7, 3) if number == lines else Position(7, 3, number))
     assert [*here[:index], *here[index + 1 :]] == [*some[:index], *some[index + 1 :]]
 
 

@@ -14,7 +14,7 @@ from doubledecker.lake.engine import opened, select_files
 from doubledecker.lake.queries import Query
 from doubledecker.model.condition import parse_where
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.token import Caller
 from doubledecker.pipeline import search
@@ -81,7 +81,9 @@ def a_table(root: str, texts: Sequence[bytes] = DATA) -> None:
         entries.append(JournalEntry(f"{1_794_740_000_000 + n}-0", (("p", line % (n, n, key + tenant, data)),)))
     table = landing.table_of(root, "events")
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
-    table.commit(table.open(), list(files.write(table, [batch])), snapshots.reaches({0: EntryId.parse(entries[-1].id)}))
+    table.commit(
+        table.open(), list(files.write(table, [batch])), snapshots.reaches({0: Position.parse(entries[-1].id)})
+    )
 
 
 def test_a_condition_means_the_same_with_and_without_spark(spark: SparkSession, tmp_path: Path):

@@ -8,7 +8,7 @@ import pytest
 
 import mixed
 from doubledecker.model import glob, position
-from doubledecker.model.position import START, Place
+from doubledecker.model.position import START, Position
 from doubledecker.store import journal
 from doubledecker.store.journal import KeptEntry
 from doubledecker.store.partitions import Partition, Partitions
@@ -31,7 +31,7 @@ async def test_past_and_feed_make_one_whole(partitions: Partitions, seed: int):
         begin = chance.randrange(len(entries))
         meet = chance.randrange(begin, len(entries))
         starts[i] = place_in(entries[begin], chance)
-        meets[i] = Place.after(entries[meet].id)
+        meets[i] = Position.after(entries[meet].id)
     feed._places = list(meets)
     listener = Listener(glob.parse("*:even:*"), buffer_bytes=1 << 20)
 
@@ -39,9 +39,9 @@ async def test_past_and_feed_make_one_whole(partitions: Partitions, seed: int):
     read_to = list(feed.places)
     for i, entries in enumerate(kept):
         for entry in entries:
-            if Place.after(entry.id) > feed.places[i]:
+            if Position.after(entry.id) > feed.places[i]:
                 feed._hand_out(partitions.all[i], entry)
-                feed._move(partitions.all[i], Place.after(entry.id))
+                feed._move(partitions.all[i], Position.after(entry.id))
     told += await listener.take(wait_s=0.01)
 
     assert read_to == meets
@@ -64,7 +64,7 @@ async def test_however_many_streams_read_large_entries_one_of_them_is_in_memory_
             await partition.command("XADD", partition.key("journal:events"), "*", "publisher", line)
     whole = [await journal.read(partition, "events", count=1000) for partition in partitions.all]
     feed = Feed(partitions, listeners_max=10)
-    feed._places = [Place.after(entries[-1].id) for entries in whole]
+    feed._places = [Position.after(entries[-1].id) for entries in whole]
     reads = Reads(monkeypatch)
 
     async def read() -> int:
@@ -83,14 +83,14 @@ async def test_past_and_feed_tell_events_as_they_were_accepted_however_they_are_
     accepted = [await mixed.write(partition) for partition in partitions.all]
     kept = [await kept_in(partition) for partition in partitions.all]
     feed = Feed(partitions, listeners_max=1)
-    feed._places = [Place.after(entries[len(entries) // 2].id) for entries in kept]
+    feed._places = [Position.after(entries[len(entries) // 2].id) for entries in kept]
     listener = Listener(glob.parse("*"), buffer_bytes=1 << 24)
 
     told = b"".join([frames async for frames in CatchUp(partitions, feed, listener, [START] * len(kept)).read()])
     for partition, entries in zip(partitions.all, kept, strict=True):
         for entry in entries[len(entries) // 2 + 1 :]:
             feed._hand_out(partition, entry)
-            feed._move(partition, Place.after(entry.id))
+            feed._move(partition, Position.after(entry.id))
     told += await listener.take(wait_s=0.01)
 
     for i, events in enumerate(accepted):
@@ -104,7 +104,7 @@ async def test_what_a_slow_listener_has_yet_to_read_is_held_as_it_is_kept(plain:
     for _ in range(16):
         await plain.home.command("XADD", plain.home.key("journal:events"), "*", "publisher", journal.compress(line))
     feed = Feed(plain, listeners_max=1)
-    feed._places = [Place.after((await kept_in(plain.home))[-1].id)]
+    feed._places = [Position.after((await kept_in(plain.home))[-1].id)]
     past = CatchUp(plain, feed, Listener(glob.parse("*"), buffer_bytes=1 << 20), [START])
 
     held = [sum(len(text) for kept in past._pages[0] for text in kept.flat) async for _ in past.read()]
@@ -134,7 +134,7 @@ class Reads:
 
 def check_ids(frames: list[tuple[str, dict]], whole: list[list[journal.JournalEntry]]) -> None:
     """An id is where its own event is, in that event's partition, and never goes back in any."""
-    last = [Place(0, 0, 0)] * len(whole)
+    last = [Position(0, 0, 0)] * len(whole)
     for id_, event in frames:
         places = position.parse(id_, partitions=len(whole))
         index = int(event["tenant"][1:])
@@ -166,20 +166,20 @@ async def write(partitions: Partitions, chance: random.Random) -> None:
             await partition.command("XADD", partition.key("journal:events"), "*", *fields)
 
 
-def place_in(entry: journal.JournalEntry, chance: random.Random) -> Place:
+def place_in(entry: journal.JournalEntry, chance: random.Random) -> Position:
     """After some of an entry's lines, or all of them."""
-    here = Place.after(entry.id)
+    here = Position.after(entry.id)
     seen = chance.randrange(1, len(lines_of(entry)) + 1)
-    return here if seen == len(lines_of(entry)) else Place(here.ms, here.n, seen)
+    return here if seen == len(lines_of(entry)) else Position(here.ms, here.seq, seen)
 
 
-def events_of(entries: list[journal.JournalEntry]) -> list[tuple[Place, dict]]:
+def events_of(entries: list[journal.JournalEntry]) -> list[tuple[Position, dict]]:
     found = []
     for entry in entries:
         lines = lines_of(entry)
-        here = Place.after(entry.id)
+        here = Position.after(entry.id)
         for n, line in enumerate(lines, 1):
-            place = here if n == len(lines) else Place(here.ms, here.n, n)
+            place = here if n == len(lines) else Position(here.ms, here.seq, n)
             found.append((place, msgspec.json.decode(line)))
     return found
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.model import moment
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.model.settlement import DELIVERED
 from doubledecker.store import batches, counters, journal, losses
 from doubledecker.store.deliveries import Settled
@@ -277,7 +277,7 @@ async def test_ranges_are_joined_where_they_meet_and_beyond_their_number(plain: 
 async def journal_rows(bus: TestBus) -> list[dict[str, Any]]:
     """Every accepted event's id, and when its entry was written."""
     return [
-        {"id": json.loads(line)["id"], "at": EntryId.parse(entry.id).ms}
+        {"id": json.loads(line)["id"], "at": Position.parse(entry.id).ms}
         for partition in bus.partitions.all
         for entry in await journal.read(partition, "events", count=10_000)
         for _, lines in entry.fields

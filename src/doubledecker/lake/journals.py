@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 
 from doubledecker.errors import JournalTrimmed
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.store import journal
 from doubledecker.store.journal import JournalEntry, Page
 from doubledecker.store.partitions import Partition
@@ -25,8 +25,8 @@ async def walk(
     partition: Partition,
     name: str,
     *,
-    after: EntryId,
-    upto: EntryId,
+    after: Position,
+    upto: Position,
     fails_on_loss: bool = True,
     asks: Callable[[Ask], Awaitable[Page[JournalEntry]]] = once,
 ) -> AsyncIterator[Sequence[JournalEntry]]:
@@ -37,17 +37,17 @@ async def walk(
     count = _COUNT_FIRST
     while after < upto:
         page = await asks(partial(journal.range_page, partition, name, after=str(after), upto=str(upto), count=count))
-        trimmed = EntryId.parse(page.trimmed)
+        trimmed = Position.parse(page.trimmed)
         if fails_on_loss and trimmed > after:
             raise JournalTrimmed(lost(partition.index, after, trimmed))
         if not page.entries:
             return
         yield page.entries
-        after = EntryId.parse(page.entries[-1].id)
+        after = Position.parse(page.entries[-1].id)
         count = _next_count(count, page.entries)
 
 
-def lost(partition: int, after: EntryId, trimmed: EntryId) -> str:
+def lost(partition: int, after: Position, trimmed: Position) -> str:
     """Why a range cannot be read, and what can."""
     return (
         f"the journal of partition {partition} was to be read after {after}, but is trimmed up to {trimmed}: "

@@ -27,7 +27,7 @@ from doubledecker.lake.queries import Found, Query, Row
 from doubledecker.lake.snapshots import TableSnapshot
 from doubledecker.model import moment
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.store import journal
 from doubledecker.store.journal import Extent, JournalEntry
 from doubledecker.store.partitions import Partition, Partitions
@@ -177,15 +177,15 @@ class _Look:
         return await engine.run(self.connection, select)
 
     async def _read_journal(
-        self, partition: Partition, extent: Extent, reached: EntryId, erased: Sequence[Erasure]
+        self, partition: Partition, extent: Extent, reached: Position, erased: Sequence[Erasure]
     ) -> Found:
         """What a journal has beyond what has landed; it is in order, so the first rows that fit are enough."""
         query = self.query
-        after, upto = max(reached, EntryId.parse(extent.cut)), EntryId.parse(extent.last)
+        after, upto = max(reached, Position.parse(extent.cut)), Position.parse(extent.last)
         if query.since is not None:
-            after = max(after, EntryId(max(0, moment.to_ms(query.since)), 0).before)
+            after = max(after, Position(max(0, moment.to_ms(query.since)), 0).before)
         if query.until is not None:
-            upto = min(upto, EntryId(max(0, moment.to_ms(query.until)) + 1, 0).before)
+            upto = min(upto, Position(max(0, moment.to_ms(query.until)) + 1, 0).before)
         found: Found = []
         async for entries in journals.walk(partition, query.name, after=after, upto=upto):
             likely = [entry for entry in entries if _may_have(entry, query.id)]
@@ -215,7 +215,7 @@ def _is_too_large(chosen: TableSnapshot, query: Query) -> bool:
 
 def _place(row: Row) -> tuple[str, int, int, int]:
     """Where a row stands among others, as the bus accepted them."""
-    number = EntryId.parse(str(row["entry"])).seq
+    number = Position.parse(str(row["entry"])).seq
     return str(row["at"]), int(str(row["partition"])), number, int(str(row["line"]))
 
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from doubledecker.model.event import DEFAULT_TENANT
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.store.journal import AttemptRecord, JournalEntry
 
 # Types by their names in Spark's DDL.
@@ -87,7 +87,7 @@ def to_columns(shape: RowLayout, entries: Sequence[JournalEntry], *, partition: 
         count = len(own_lines)
         ids.extend(repeat(entry.id, count))
         numbers.extend(range(count))
-        moments.extend(repeat(EntryId.parse(entry.id).ms * 1000, count))
+        moments.extend(repeat(Position.parse(entry.id).ms * 1000, count))
     place: _Columns = [[partition] * len(lines), ids, numbers, moments]
     return dict(zip(shape.columns, [*place, *shape.fill(labels, lines)], strict=True))
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import accumulate, repeat, starmap
+from itertools import accumulate, chain, repeat, starmap
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote
 
@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from doubledecker.errors import LakeUnfit
 from doubledecker.model import moment
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 
 # How far a table of the lake has come: the last entry of each journal partition that is in it.
 #
@@ -31,18 +31,19 @@ class Marked(Protocol):
     def transaction_version(self, app_id: str) -> int | None: ...
 
 
-def landed(table: Marked, partitions: int) -> dict[int, EntryId]:
+def landed(table: Marked, partitions: int) -> dict[int, Position]:
     """The last entry of each partition that is in the table."""
     found = {}
     for index in range(partitions):
         ms, seq = (table.transaction_version(name) for name in _names(index))
-        found[index] = EntryId(ms or 0, seq or 0)
+        found[index] = Position(ms or 0, seq or 0)
     return found
 
 
-def reaches(ends: Mapping[int, EntryId]) -> dict[str, int]:
+def reaches(ends: Mapping[int, Position]) -> dict[str, int]:
     """The marks of how far a table has come."""
-    return {name: value for index, end in ends.items() for name, value in zip(_names(index), end, strict=True)}
+    pairs = [zip(_names(index), (end.ms, end.seq), strict=True) for index, end in ends.items()]
+    return dict(chain.from_iterable(pairs))
 
 
 def names(partitions: int) -> list[str]:
@@ -75,7 +76,7 @@ class TableSnapshot:
     """The files of one version of a table, or some of them, and how far the table has come."""
 
     uri: str
-    reached: Mapping[int, EntryId]
+    reached: Mapping[int, Position]
     files: Sequence[File]
 
     @property
@@ -158,7 +159,7 @@ def read(root: str, name: str, *, partitions: int) -> TableSnapshot:
     uri = f"{root.rstrip('/')}/{name}"
     table = _open(uri)
     if table is None:
-        return TableSnapshot(uri, {index: EntryId(0, 0) for index in range(partitions)}, ())
+        return TableSnapshot(uri, {index: Position(0, 0) for index in range(partitions)}, ())
     return TableSnapshot(uri, landed(table, partitions), _files(table))
 
 

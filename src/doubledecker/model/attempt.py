@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from doubledecker.errors import BadRequest
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 
 # Event ids that are listed of one attempt, which may have carried ten thousand.
 IDS_MAX = 100
@@ -30,7 +30,8 @@ class AttemptPlace(NamedTuple):
     @classmethod
     def of(cls, entry: str, partition: int) -> "AttemptPlace":
         """The place of an entry of a partition's journal."""
-        return cls(*EntryId.parse(entry), partition)
+        found = Position.parse(entry)
+        return cls(found.ms, found.seq, partition)
 
     @classmethod
     def parse(cls, text: str, *, field: str) -> "AttemptPlace":

@@ -1,115 +1,98 @@
-"""Positions in the journal: an entry, an event in it, and how far each shard of a receiver has come."""
+"""Positions in the journal: how far a reader has come, in each partition, or in each shard of a receiver."""
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from doubledecker.errors import BadRequest
 from doubledecker.model.uid import repeatable_uid
 
-# The id of a journal's entry: milliseconds by the server's clock, and a number within the millisecond.
+# As text, a position is `<ms>-<number>`, the id of an entry as Redis writes it, after the whole of the entry; or with
+# `.<lines>` behind it, after so many of the entry's lines. Positions in all partitions are separated by commas:
+# `1763200000000-0.3,1763200000123-2` is after three lines of that entry of partition 0, and after the whole of that
+# entry of partition 1. Such texts are also the ids of the events of a stream.
 
-_FORM = re.compile(r"(\d{1,20})(?:-(\d{1,20}))?")
-_SEQ_MAX = 2**64 - 1
+# More lines than an entry can have: all of them have been read.
+WHOLE = 1 << 31
+_ENTRY_ID = re.compile(r"(\d{1,20})(?:-(\d{1,20}))?")
+_POSITION = re.compile(r"([0-9]{1,20})-([0-9]{1,20})(?:\.([0-9]{1,9}))?")
+_NUMBER_MAX = (1 << 64) - 1
 
 
-class EntryId(NamedTuple):
-    """An id that can be compared; as text it is what Redis writes."""
+@dataclass(frozen=True, order=True, slots=True)
+class Position:
+    """After so many lines of an entry of one partition's journal; they can be compared.
+
+    An entry is named by milliseconds of the server's clock, and a number within the millisecond.
+    """
 
     ms: int
     seq: int
+    lines: int = WHOLE
 
     def __str__(self) -> str:
-        return f"{self.ms}-{self.seq}"
+        return self.entry_id if self.is_whole else f"{self.entry_id}.{self.lines}"
 
     @classmethod
-    def parse(cls, text: str) -> "EntryId":
-        """From `<ms>-<number>`, or `<ms>` for the first of a millisecond."""
-        found = _FORM.fullmatch(text)
+    def parse(cls, text: str) -> "Position":
+        """After the whole of an entry: from `<ms>-<number>`, or `<ms>` for the first of a millisecond."""
+        found = _ENTRY_ID.fullmatch(text)
         if not found:
             raise BadRequest(f"the entry id is {text[:80]!r}; it must be like 1794740919538-0")
         return cls(int(found[1]), int(found[2] or 0))
 
-    @property
-    def before(self) -> "EntryId":
-        """The id just before this one, so that "after it" means "from this one on"."""
-        if self.seq:
-            return EntryId(self.ms, self.seq - 1)
-        return EntryId(self.ms - 1, _SEQ_MAX) if self.ms else EntryId(0, 0)
-
-    @property
-    def next(self) -> "EntryId":
-        """The id just after this one, so that "from it on" means "after this one"."""
-        return EntryId(self.ms, self.seq + 1) if self.seq < _SEQ_MAX else EntryId(self.ms + 1, 0)
-
-
-FIRST = EntryId(0, 0)
-
-
-# Positions in the journal: how far a reader has come, in every partition. Also the ids of the events of a stream.
-#
-# As text, the partitions' places are separated by commas: `1763200000000-0.3,1763200000123-2` is after three lines of
-# that entry of partition 0, and after the whole of that entry of partition 1.
-
-# More lines than an entry can have: all of them have been read.
-WHOLE = 1 << 31
-_PLACE = re.compile(r"([0-9]{1,20})-([0-9]{1,20})(?:\.([0-9]{1,9}))?")
-_NUMBER_MAX = (1 << 64) - 1
-
-
-@dataclass(frozen=True, order=True)
-class Place:
-    """After so many lines of an entry of one partition's journal."""
-
-    ms: int
-    n: int
-    lines: int = WHOLE
-
     @classmethod
-    def after(cls, entry_id: str) -> "Place":
-        """After the whole of an entry."""
-        ms, _, n = entry_id.partition("-")
-        return cls(int(ms), int(n))
+    def after(cls, entry_id: str) -> "Position":
+        """After the whole of an entry that Redis has named."""
+        ms, _, seq = entry_id.partition("-")
+        return cls(int(ms), int(seq))
 
     @property
     def entry_id(self) -> str:
-        return f"{self.ms}-{self.n}"
+        return f"{self.ms}-{self.seq}"
 
     @property
     def is_whole(self) -> bool:
         return self.lines == WHOLE
 
     @property
-    def text(self) -> str:
-        return self.entry_id if self.is_whole else f"{self.entry_id}.{self.lines}"
+    def before(self) -> "Position":
+        """After the entry just before this one, so that "after it" means "from this one on"."""
+        if self.seq:
+            return Position(self.ms, self.seq - 1)
+        return Position(self.ms - 1, _NUMBER_MAX) if self.ms else START
+
+    @property
+    def next(self) -> "Position":
+        """The id just after this one, so that "from it on" means "after this one"."""
+        return Position(self.ms, self.seq + 1) if self.seq < _NUMBER_MAX else Position(self.ms + 1, 0)
 
 
-START = Place(0, 0)
+START = Position(0, 0)
 
 
-def render(places: Sequence[Place]) -> str:
+def render(places: Sequence[Position]) -> str:
     """A position as text."""
-    return ",".join(place.text for place in places)
+    return ",".join(str(place) for place in places)
 
 
-def within(places: Sequence[Place], partition: int, entry_id: str, lines: int) -> Callable[[int], str]:
+def within(places: Sequence[Position], partition: int, entry_id: str, lines: int) -> Callable[[int], str]:
     """Positions, as text, after so many lines of an entry, for one who is at these places elsewhere."""
-    before = "".join(f"{place.text}," for place in places[:partition]) + entry_id
-    behind = "".join(f",{place.text}" for place in places[partition + 1 :])
+    before = "".join(f"{place}," for place in places[:partition]) + entry_id
+    behind = "".join(f",{place}" for place in places[partition + 1 :])
     return lambda number: f"{before}{behind}" if number == lines else f"{before}.{number}{behind}"
 
 
-def parse(text: str, *, partitions: int) -> list[Place]:
+def parse(text: str, *, partitions: int) -> list[Position]:
     """A position as it was rendered; raises BadRequest with what is allowed."""
     parts = text.split(",")
-    matches = [_PLACE.fullmatch(part) for part in parts]
+    matches = [_POSITION.fullmatch(part) for part in parts]
     if len(parts) != partitions or not all(matches):
         raise BadRequest(
             f"the position is {text[:80]!r}; it must be the id of an event of this stream, `earliest` or `latest`"
         )
-    places = [Place(int(m[1]), int(m[2]), WHOLE if m[3] is None else int(m[3])) for m in matches if m]
-    if any(max(place.ms, place.n) > _NUMBER_MAX for place in places):
+    places = [Position(int(m[1]), int(m[2]), WHOLE if m[3] is None else int(m[3])) for m in matches if m]
+    if any(max(place.ms, place.seq) > _NUMBER_MAX for place in places):
         raise BadRequest(f"the position is {text[:80]!r}; its numbers are larger than any entry's")
     return places
 
@@ -146,14 +129,14 @@ class Strand:
 class Reach:
     """How far a strand has come; how often what comes next was tried in vain, and when it is tried again."""
 
-    place: Place = START
+    place: Position = START
     attempts: int = 0
     retry_at: int = 0
 
     @property
     def text(self) -> str:
         """As it is kept."""
-        return f"{self.place.text} {self.attempts} {self.retry_at}"
+        return f"{self.place} {self.attempts} {self.retry_at}"
 
     @classmethod
     def read(cls, text: str) -> "Reach":
@@ -171,6 +154,6 @@ def strands(partition: int) -> list[Strand]:
     return [Strand(partition, number) for number in range(STRANDS)]
 
 
-def batch_id(ledger: str, strand: Strand, first: Place) -> str:
+def batch_id(ledger: str, strand: Strand, first: Position) -> str:
     """What a batch of bulk delivery is called: the same each time it is tried, as of a worker's batch."""
-    return repeatable_uid(ledger, strand.field, first.text)
+    return repeatable_uid(ledger, strand.field, str(first))

@@ -27,7 +27,7 @@ from doubledecker.lake.snapshots import TableSnapshot
 from doubledecker.model import moment
 from doubledecker.model.condition import Dialect, equal, parse_where, to_sql
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline.erase import tombstones
 from doubledecker.pipeline.lake import frames, versions
 from doubledecker.pipeline.land import journal_reader, landing
@@ -120,14 +120,14 @@ def everything(
     return tombstones.leave_out(ground.spark, whole, reads.erased(ground.root)) if name == "events" else whole
 
 
-def has_landed(ground: SparkReadContext, name: str, reached: Mapping[int, EntryId], until: datetime) -> bool:
+def has_landed(ground: SparkReadContext, name: str, reached: Mapping[int, Position], until: datetime) -> bool:
     """Whether the table has all that the bus wrote before; then there is no need to ask the bus."""
     until_ms = moment.to_ms(until)
     extents = asyncio.run(journal_reader.extents(ground.access, name, reached))
-    return all(mark.ms >= until_ms or EntryId.parse(extents[index].last) <= mark for index, mark in reached.items())
+    return all(mark.ms >= until_ms or Position.parse(extents[index].last) <= mark for index, mark in reached.items())
 
 
-def _fresh(ground: SparkReadContext, name: str, reached: Mapping[int, EntryId]) -> DataFrame:
+def _fresh(ground: SparkReadContext, name: str, reached: Mapping[int, Position]) -> DataFrame:
     """What the journal has beyond what has landed."""
     connector.register(ground.spark)
     return (

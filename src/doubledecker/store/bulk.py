@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from doubledecker.model.position import Place, Reach, Strand, strands
+from doubledecker.model.position import Position, Reach, Strand, strands
 from doubledecker.store import shared_connection
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.scripts import load
@@ -44,7 +44,7 @@ NOWHERE = Beginning()
 class Start:
     """Where a topic begins in one partition, and how many events it had had there."""
 
-    place: Place
+    place: Position
     count: int
 
 
@@ -55,7 +55,7 @@ class Course:
     reaches: Mapping[Strand, Reach] = field(default_factory=dict)
     topics: Mapping[str, Sequence[Start]] = field(default_factory=dict)
     passed: Mapping[str, int] = field(default_factory=dict)
-    until: Mapping[int, Place] = field(default_factory=dict)
+    until: Mapping[int, Position] = field(default_factory=dict)
     counts: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
@@ -91,7 +91,7 @@ async def beginning(partitions: Partitions, topics: Sequence[str]) -> Beginning:
     for partition in partitions.all:
         end, counts = await _end_and_counts(partition, topics)
         for strand in strands(partition.index):
-            begins += [strand.field, Reach(Place.after(end)).text]
+            begins += [strand.field, Reach(Position.after(end)).text]
         for topic, count in zip(topics, counts, strict=True):
             starts[topic].append(f"{end}/{count}")
     return Beginning(begins, [word for topic, places in starts.items() for word in (topic, ",".join(places))])
@@ -228,11 +228,11 @@ def _course(reply: Reply) -> Course:
         reaches={Strand.parse(rest): Reach.read(value) for rest, value in by_kind["strand"].items()},
         topics={name: [_start(word) for word in value.split(",")] for name, value in by_kind["topic"].items()},
         passed={name: int(value) for name, value in by_kind["passed"].items()},
-        until={int(index): Place.after(value) for index, value in by_kind["until"].items()},
+        until={int(index): Position.after(value) for index, value in by_kind["until"].items()},
         counts={name: [int(word) for word in value.split(",")] for name, value in by_kind["count"].items()},
     )
 
 
 def _start(word: str) -> Start:
     at, _, count = word.partition("/")
-    return Start(Place.after(at), int(count))
+    return Start(Position.after(at), int(count))

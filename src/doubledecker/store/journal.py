@@ -16,7 +16,7 @@ from typing import Generic, Literal, TypeVar, cast
 import msgspec
 
 from doubledecker.model.event import AcceptedEvent
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.store import shared_connection
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.scripts import load
@@ -113,7 +113,7 @@ class KeptEntry:
 class FoundEvent:
     """An accepted event, the entry that it is in, and who published it."""
 
-    entry: EntryId
+    entry: Position
     publisher: str
     event: AcceptedEvent
 
@@ -214,7 +214,7 @@ def _among(entries: Sequence[KeptEntry], ids: Collection[str]) -> list[FoundEven
         for line in (text.split(b"\n") if any(sign in text for sign in signs) else ())
         if any(sign in line for sign in signs)
     )
-    found = (FoundEvent(EntryId.parse(entry), publisher, _decode_event(line)) for entry, publisher, line in lines)
+    found = (FoundEvent(Position.parse(entry), publisher, _decode_event(line)) for entry, publisher, line in lines)
     return [each for each in found if each.event.id in ids]
 
 
@@ -337,7 +337,7 @@ async def read_extent(partition: Partition, name: str, *, after: str = "0-0") ->
 
 def _span_ms(first: str, last: str) -> int:
     """How long a range is; what was written within one millisecond has a length too."""
-    return EntryId.parse(last).ms - EntryId.parse(first).ms + 1
+    return Position.parse(last).ms - Position.parse(first).ms + 1
 
 
 def _growth(sample: Sequence[Sequence[bytes]]) -> float:
@@ -367,8 +367,8 @@ async def read_lag(partitions: Partitions, name: str, *, from_ms: int) -> Lag:
 async def _lag_of(partition: Partition, name: str, *, from_ms: int) -> Lag:
     confirmed = (await state(partition)).get(f"{name}_confirmed", "0-0")
     extent = await read_extent(partition, name, after=confirmed)
-    oldest, last = EntryId.parse(extent.first), EntryId.parse(extent.last)
-    if not extent.entries or last <= EntryId.parse(confirmed):
+    oldest, last = Position.parse(extent.first), Position.parse(extent.last)
+    if not extent.entries or last <= Position.parse(confirmed):
         return Lag(0, 1.0)
     # At least a millisecond, so that what has not landed is never no lag at all.
     age_ms = max(1, await partition.time_ms() - oldest.ms)

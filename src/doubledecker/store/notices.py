@@ -5,7 +5,7 @@ from typing import cast
 
 import msgspec
 
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.store.partitions import Partition
 from doubledecker.store.shared_connection import Reply
 
@@ -25,7 +25,7 @@ class PendingNotice(msgspec.Struct, frozen=True):
     @property
     def at(self) -> int:
         """When it was written, by the server's clock."""
-        return EntryId.parse(self.id).ms
+        return Position.parse(self.id).ms
 
 
 async def read(partition: Partition, *, count: int) -> list[PendingNotice]:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from doubledecker.errors import BusAway
 from doubledecker.model import position
-from doubledecker.model.position import Place
+from doubledecker.model.position import Position
 from doubledecker.store import journal
 from doubledecker.store.journal import JournalEntry, KeptEntry
 from doubledecker.store.partitions import Partitions
@@ -31,7 +31,7 @@ _PAUSE_S = 0.2
 class CatchUp:
     """One listener's way from where it was to the present."""
 
-    def __init__(self, partitions: Partitions, feed: Feed, listener: Listener, places: Sequence[Place]) -> None:
+    def __init__(self, partitions: Partitions, feed: Feed, listener: Listener, places: Sequence[Position]) -> None:
         self._partitions = partitions
         self._feed = feed
         self._listener = listener
@@ -47,7 +47,7 @@ class CatchUp:
                     await self._fill(i)
             gaps, self._gaps = b"".join(self._gaps), []
             ready = [i for i in behind if self._pages[i]]
-            first = min(ready, key=lambda i: Place.after(self._pages[i][0].id), default=None)
+            first = min(ready, key=lambda i: Position.after(self._pages[i][0].id), default=None)
             yield gaps + (b"" if first is None else await self._next(first))
         self._feed.attach(self._listener)
 
@@ -88,7 +88,7 @@ class CatchUp:
         kept = self._pages[i].popleft()
         async with self._feed.turns.taken(self._listener.client):
             frames = self._frames(i, kept.inflated())
-        self._places[i] = Place.after(kept.id)
+        self._places[i] = Position.after(kept.id)
         return frames
 
     def _frames(self, i: int, entry: JournalEntry) -> bytes:

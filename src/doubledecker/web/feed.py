@@ -17,7 +17,7 @@ import msgspec
 from doubledecker.errors import BusAway, TooMany
 from doubledecker.model import position, reserved
 from doubledecker.model.event import DEFAULT_TENANT
-from doubledecker.model.position import Place
+from doubledecker.model.position import Position
 from doubledecker.store import journal
 from doubledecker.store.journal import JournalEntry, KeptEntry, Page
 from doubledecker.store.partitions import Partition, Partitions
@@ -68,10 +68,10 @@ def owner_of(entry: JournalEntry, number: int, key: str) -> str | None:
     raise AssertionError("an entry has as many events as it has lines")
 
 
-def missing(place: Place, page: Page[KeptEntry]) -> Place | None:
+def missing(place: Position, page: Page[KeptEntry]) -> Position | None:
     """Up to where events that follow a place are missing from the page read after it; None when none are."""
-    trimmed = Place.after(page.trimmed)
-    is_cut = trimmed > place and (not page.entries or Place.after(page.entries[0].id) > trimmed)
+    trimmed = Position.after(page.trimmed)
+    is_cut = trimmed > place and (not page.entries or Position.after(page.entries[0].id) > trimmed)
     return trimmed if is_cut else None
 
 
@@ -81,7 +81,7 @@ class Feed:
     def __init__(self, partitions: Partitions, *, listeners_max: int) -> None:
         self._partitions = partitions
         self._listeners_max = listeners_max
-        self._places: list[Place | None] = [None] * len(partitions.all)
+        self._places: list[Position | None] = [None] * len(partitions.all)
         self._attached: set[Listener] = set()
         self._by_key: dict[str, tuple[Listener, ...]] = {}
         self._holds = 0
@@ -93,7 +93,7 @@ class Feed:
         self.reads, self.turns = Turns(), Turns()
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[Position]:
         """How far it has read; only while it is held and awake."""
         places = [place for place in self._places if place is not None]
         assert len(places) == len(self._places), "the feed is asleep"
@@ -135,7 +135,7 @@ class Feed:
         self._attached.add(listener)
         self._by_key.clear()
 
-    async def until_at(self, wanted: Sequence[Place] = ()) -> None:
+    async def until_at(self, wanted: Sequence[Position] = ()) -> None:
         """Wait until every follower is awake, and has come at least this far; raises BusAway when that takes long."""
         try:
             async with asyncio.timeout(_WAKE_S):
@@ -157,7 +157,7 @@ class Feed:
             for partition in self._partitions.all:
                 tasks.create_task(self._follow(partition))
 
-    def _is_at(self, wanted: Sequence[Place]) -> bool:
+    def _is_at(self, wanted: Sequence[Position]) -> bool:
         if any(place is None for place in self._places):
             return False
         return not wanted or all(here >= there for here, there in zip(self.places, wanted, strict=True))
@@ -177,7 +177,7 @@ class Feed:
         place = self._places[partition.index]
         if place is None:
             _, last = await journal.ends(partition)
-            self._move(partition, Place.after(last))
+            self._move(partition, Position.after(last))
             return
         page = await journal.next_page(partition, after=place.entry_id, count=_PAGE)
         if not self._is_wanted.is_set():
@@ -189,10 +189,10 @@ class Feed:
         for kept in page.entries:
             # In one go: whoever attaches itself finds the feed before or after an entry, never inside.
             self._hand_out(partition, kept)
-            self._move(partition, Place.after(kept.id))
+            self._move(partition, Position.after(kept.id))
             await asyncio.sleep(0)
 
-    def _move(self, partition: Partition, place: Place) -> None:
+    def _move(self, partition: Partition, place: Position) -> None:
         self._places[partition.index] = place
         moved, self._has_moved = self._has_moved, asyncio.Event()
         moved.set()

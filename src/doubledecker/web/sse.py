@@ -12,7 +12,7 @@ from enum import Enum
 import msgspec
 
 from doubledecker.model.glob import Glob
-from doubledecker.model.position import Place
+from doubledecker.model.position import Position
 from doubledecker.model.token import ROOT_NAME
 
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
@@ -32,8 +32,8 @@ class Gap:
     """What a listener cannot get any more, of one partition: the events after one place up to another."""
 
     partition: int
-    after: Place
-    to: Place
+    after: Position
+    to: Position
     why: Why = Why.TRIMMED
 
 
@@ -72,8 +72,8 @@ def heartbeat(position: str) -> bytes:
 def gap(position: str, missing: Gap) -> bytes:
     data = {
         "partition": missing.partition,
-        "after": missing.after.text,
-        "to": missing.to.text,
+        "after": str(missing.after),
+        "to": str(missing.to),
         "why": missing.why.value,
     }
     return b"event: gap\nid: %b\ndata: %b\n\n" % (position.encode(), msgspec.json.encode(data))

@@ -20,7 +20,7 @@ from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BadRequest, BusAway, Gone
 from doubledecker.model import glob, position, quota
 from doubledecker.model.glob import Glob
-from doubledecker.model.position import Place
+from doubledecker.model.position import Position
 from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
 from doubledecker.model.uid import uid
@@ -124,7 +124,7 @@ class StreamRequest:
 class _Start:
     """Where a stream begins, and what is missing before that."""
 
-    places: Sequence[Place]
+    places: Sequence[Position]
     gaps: Sequence[Gap] = ()
 
 
@@ -162,13 +162,13 @@ class Streaming:
         if wanted.start == "latest":
             return _Start(self._feed.places)
         ends = [await journal.ends(partition) for partition in self._partitions.all]
-        cuts = [Place.after(trimmed) for trimmed, _ in ends]
+        cuts = [Position.after(trimmed) for trimmed, _ in ends]
         if wanted.start == "earliest":
             return _Start(cuts)
         places = position.parse(wanted.start, partitions=len(ends))
         gaps: list[Gap] = []
         for i, (_, last) in enumerate(ends):
-            if places[i] > Place.after(last):
+            if places[i] > Position.after(last):
                 # The journal is younger than the listener: all that it holds is news.
                 gaps.append(Gap(i, places[i], cuts[i], Why.RESET))
                 places[i] = cuts[i]

@@ -12,7 +12,7 @@ from conftest import Topology
 from doubledecker.errors import LakeUnfit
 from doubledecker.lake import arrow, queries, reads, rows, snapshots
 from doubledecker.model import moment
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline.lake import files, frames, versions
 from doubledecker.pipeline.lake.tables import LakeTable
 from doubledecker.pipeline.land import landing
@@ -33,7 +33,7 @@ def an_old_table(root: str) -> None:
     old = LakeTable(now.uri, pa.schema([column for column in now.schema if column.name not in NEW]), now.partition_by)
     entries = [JournalEntry(f"{1_794_740_000_000 + n}-0", (("p", LINE % (n, n)),)) for n in range(5)]
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
-    old.commit(old.open(), list(files.write(old, [batch])), snapshots.reaches({0: EntryId.parse(entries[-1].id)}))
+    old.commit(old.open(), list(files.write(old, [batch])), snapshots.reaches({0: Position.parse(entries[-1].id)}))
 
 
 def columns_of(root: str, name: str = "events") -> set[str]:
@@ -52,7 +52,7 @@ def test_an_older_table_gets_what_it_lacks_and_keeps_what_it_has(tmp_path: Path)
     assert columns_of(str(tmp_path)) == before | NEW
     assert sorted(row["id"] for row in found) == [f"old-{n}" for n in range(5)]
     assert {(row["replay"], row["replay_of"]) for row in found} == {(None, None)}
-    assert snapshots.landed(opened, 1) == {0: EntryId(1_794_740_000_004, 0)}
+    assert snapshots.landed(opened, 1) == {0: Position(1_794_740_000_004, 0)}
     assert DeltaTable(f"{tmp_path}/events").version() == version, "the second time there is nothing to add"
 
 
@@ -72,7 +72,7 @@ async def test_attempts_of_before_do_not_tell_when_they_were_accepted_and_those_
     accepted_at = 1_794_730_000_000
     for table, entry in ((old, an_attempt(0)), (now, an_attempt(1)), (now, an_attempt(2, accepted_at=accepted_at))):
         batch = arrow.to_batch(rows.layout("attempts"), [entry], partition=0)
-        reached = snapshots.reaches({0: EntryId.parse(entry.id)})
+        reached = snapshots.reaches({0: Position.parse(entry.id)})
         table.commit(table.open(), list(files.write(table, [batch])), reached)
     columns, found = columns_of(str(tmp_path), "attempts"), pa.table(now.open().scan()).to_pylist()
     async with a_feed(one) as feed:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from doubledecker.lake import arrow, rows, snapshots
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline.lake import files, maintenance, versions
 from doubledecker.pipeline.lake.tables import Part
 from doubledecker.pipeline.land import landing
@@ -38,7 +38,7 @@ def land(root: str, first: int, count: int, *, topic: bytes = b"orders") -> None
     ]
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
     opened = table.open()
-    table.commit(opened, list(files.write(table, [batch])), snapshots.reaches({0: EntryId.parse(entries[-1].id)}))
+    table.commit(opened, list(files.write(table, [batch])), snapshots.reaches({0: Position.parse(entries[-1].id)}))
 
 
 def ids(root: str) -> list[str]:
@@ -126,7 +126,7 @@ def test_a_round_that_began_before_the_joining_commits_after_it(spark: SparkSess
     written = list(files.write(table, [arrow.to_batch(rows.layout("events"), entries, partition=0)]))
     maintenance.tend(spark, root)
 
-    table.commit(opened, written, snapshots.reaches({0: EntryId(1_794_740_999_999, 0)}))
+    table.commit(opened, written, snapshots.reaches({0: Position(1_794_740_999_999, 0)}))
 
     assert ids(root) == sorted([*(f"id-{n}" for n in range(200)), "id-999"])
 
@@ -168,7 +168,9 @@ def a_day(root: str, number: int, *, topic: bytes = b"orders") -> None:
     first = 1_794_740_000_000 + number * DAY_S * 1000
     entries = [JournalEntry(f"{first + n}-0", (("p", LINE % (topic, n, number * 10 + n)),)) for n in range(10)]
     batch = arrow.to_batch(rows.layout("events"), entries, partition=0)
-    table.commit(table.open(), list(files.write(table, [batch])), snapshots.reaches({0: EntryId.parse(entries[-1].id)}))
+    table.commit(
+        table.open(), list(files.write(table, [batch])), snapshots.reaches({0: Position.parse(entries[-1].id)})
+    )
 
 
 def test_days_go_when_they_are_too_old_and_each_topic_by_its_own_rule(spark: SparkSession, tmp_path: Path):
@@ -203,7 +205,7 @@ def test_attempts_and_settlements_have_a_rule_of_their_own(spark: SparkSession, 
         batch = arrow.to_batch(
             rows.layout("attempts"), [JournalEntry(f"{ms}-0", (("attempt", line % ms),))], partition=0
         )
-        table.commit(table.open(), list(files.write(table, [batch])), snapshots.reaches({0: EntryId(ms, 0)}))
+        table.commit(table.open(), list(files.write(table, [batch])), snapshots.reaches({0: Position(ms, 0)}))
     a_day(root, 0)
     now = datetime.fromtimestamp(1_794_740_000 + 3 * DAY_S, UTC)
 

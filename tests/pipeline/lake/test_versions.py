@@ -15,7 +15,7 @@ from deltalake.exceptions import CommitFailedError
 
 from doubledecker.errors import LakeUnfit
 from doubledecker.lake import arrow, commits, rows, snapshots
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline.lake import files, maintenance, tables, versions
 from doubledecker.pipeline.lake.tables import LakeTable
 from doubledecker.pipeline.lake.versions import Version
@@ -42,7 +42,7 @@ def land(table: LakeTable, number: int) -> None:
     """One event, and the mark that it is there."""
     batch = arrow.to_batch(rows.layout("events"), [an_entry(number)], partition=0)
     seen = versions.of(table, partitions=1)
-    table.commit(seen, files.write(table, [batch]), snapshots.reaches({0: EntryId(BEGAN_MS + number, 0)}))
+    table.commit(seen, files.write(table, [batch]), snapshots.reaches({0: Position(BEGAN_MS + number, 0)}))
 
 
 def test_files_that_could_not_be_written_to_their_end_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -154,8 +154,8 @@ def test_marks_and_files_survive_the_clean_up_of_the_log(tmp_path: Path):
 
     assert kept == before["version"] + 1
     assert count_commits(tmp_path) == 16
-    assert snapshots.landed(DeltaTable(table.uri), 1) == {0: EntryId(BEGAN_MS + 44, 0)}
-    assert snapshots.landed(versions.of(table, partitions=1), 1) == {0: EntryId(BEGAN_MS + 44, 0)}
+    assert snapshots.landed(DeltaTable(table.uri), 1) == {0: Position(BEGAN_MS + 44, 0)}
+    assert snapshots.landed(versions.of(table, partitions=1), 1) == {0: Position(BEGAN_MS + 44, 0)}
     assert sorted(pa.table(DeltaTable(table.uri).scan())["id"].to_pylist()) == sorted(f"id-{n}" for n in range(45))
 
 
@@ -259,7 +259,7 @@ def test_a_table_that_was_deleted_and_made_anew_is_told_apart_at_the_same_versio
 
     assert latter.version() == former.version()
     assert told(latter, 1) == told(read_anew(table, 1), 1)
-    assert snapshots.landed(latter, 1) == {0: EntryId(0, 0)}
+    assert snapshots.landed(latter, 1) == {0: Position(0, 0)}
 
 
 def test_what_was_seen_of_a_former_table_is_not_committed_to_the_one_that_has_its_place(tmp_path: Path):

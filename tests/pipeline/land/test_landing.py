@@ -13,7 +13,7 @@ from conftest import Topology
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import ArchiveTaken, LakeUnfit
 from doubledecker.lake import commits, snapshots
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline.land import journal_reader, landing
 from doubledecker.pipeline.land.journal_reader import JournalFill, JournalSlice
 from doubledecker.pipeline.land.landing import Lander, Pace
@@ -108,7 +108,7 @@ async def test_files_without_a_commit_are_never_seen_and_their_rows_land_once(
         mine = await a_lake(spark, feed, tmp_path)
         await feed.publish(120)
         table = landing.table_of(mine.root, "events")
-        slices = landing.plan({0: EntryId(0, 0)}, await journal_reader.extents(mine.access, "events"), cores=2)
+        slices = landing.plan({0: Position(0, 0)}, await journal_reader.extents(mine.access, "events"), cores=2)
         # A driver that dies here has written everything and committed nothing.
         written = await asyncio.to_thread(landing._write, spark, mine.access, "events", table, slices)
         before = mine.rows()
@@ -148,7 +148,7 @@ async def test_of_two_that_land_the_same_range_one_commits(spark: SparkSession, 
         mine = await a_lake(spark, feed, tmp_path)
         await feed.publish(80)
         table = landing.table_of(mine.root, "events")
-        slices = landing.plan({0: EntryId(0, 0)}, await journal_reader.extents(mine.access, "events"), cores=2)
+        slices = landing.plan({0: Position(0, 0)}, await journal_reader.extents(mine.access, "events"), cores=2)
         both = [table.open(), table.open()]
         for opened in both:
             written = await asyncio.to_thread(landing._write, spark, mine.access, "events", table, slices)
@@ -267,14 +267,14 @@ def test_a_lake_that_cannot_be_made_is_told(tmp_path: Path):
 def test_a_round_takes_a_bounded_part_of_a_huge_journal_and_every_core_has_some():
     huge = Extent("0-0", "1000-0", "9000-0", entries=10**6, bytes=2**40)
     small = Extent("0-0", "1000-0", "9000-0", entries=10, bytes=1000)
-    start = {0: EntryId(0, 0)}
+    start = {0: Position(0, 0)}
 
     assert len(landing.plan(start, {0: huge}, cores=4)) == 64
     assert len(landing.plan(start, {0: small}, cores=4)) == 1
     for mebibytes, cores, slices in ((5, 2, 2), (200, 2, 4), (200, 4, 4), (400, 4, 8), (200, 3, 6)):
         middling = Extent("0-0", "1000-0", "9000-0", entries=1000, bytes=mebibytes * 2**20)
         assert len(landing.plan(start, {0: middling}, cores=cores)) == slices
-    assert landing.plan({0: EntryId(9000, 0)}, {0: huge}, cores=4) == []
-    assert landing.plan(start, {0: small}, cores=4) == [JournalSlice(0, EntryId(0, 0), EntryId(9000, 0))]
+    assert landing.plan({0: Position(9000, 0)}, {0: huge}, cores=4) == []
+    assert landing.plan(start, {0: small}, cores=4) == [JournalSlice(0, Position(0, 0), Position(9000, 0))]
     assert commits.is_local("/data/lake")
     assert not commits.is_local("s3://bucket/lake")

@@ -1,7 +1,7 @@
 import pytest
 
 from doubledecker.errors import BadRequest
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline.land.journal_reader import JournalSlice
 from doubledecker.pipeline.spark_format import options
 from doubledecker.store.journal import Extent
@@ -11,14 +11,14 @@ LAST = 2**64 - 1
 
 
 def test_an_id_sorts_by_time_then_by_number():
-    assert EntryId.parse("9-10") > EntryId.parse("9-9")
-    assert EntryId.parse("10-0") > EntryId.parse("9-10")
-    assert EntryId.parse("10") == EntryId(10, 0)
+    assert Position.parse("9-10") > Position.parse("9-9")
+    assert Position.parse("10-0") > Position.parse("9-10")
+    assert Position.parse("10") == Position(10, 0)
 
 
 def test_before_an_id_nothing_fits_between():
-    assert EntryId(5, 3).before == EntryId(5, 2)
-    assert EntryId(5, 0).before == EntryId(4, LAST)
+    assert Position(5, 3).before == Position(5, 2)
+    assert Position(5, 0).before == Position(4, LAST)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_position_that_is_none_is_refused_with_what_is_allowed(text: str):
 
 
 def test_slices_cover_a_range_without_overlap_and_leave_nothing_out():
-    slices = JournalSlice(0, EntryId(0, 0), EntryId(1000, 7)).cut(4, first=EntryId(900, 0))
+    slices = JournalSlice(0, Position(0, 0), Position(1000, 7)).cut(4, first=Position(900, 0))
 
     assert [(str(part.after), str(part.upto)) for part in slices] == [
         ("0-0", "925-0"),
@@ -60,6 +60,6 @@ def test_slices_cover_a_range_without_overlap_and_leave_nothing_out():
 
 
 def test_a_range_within_one_millisecond_is_one_slice():
-    assert JournalSlice(0, EntryId(5, 1), EntryId(5, 9)).cut(8, first=EntryId(5, 0)) == [
-        JournalSlice(0, EntryId(5, 1), EntryId(5, 9))
+    assert JournalSlice(0, Position(5, 1), Position(5, 9)).cut(8, first=Position(5, 0)) == [
+        JournalSlice(0, Position(5, 1), Position(5, 9))
     ]

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, StringContains
 import mixed
 from conftest import Topology
 from doubledecker.model.event import AcceptedEvent
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline.spark_format import options
 from doubledecker.pipeline.spark_format.reader import JournalReader
 from doubledecker.store import journal
@@ -113,7 +113,7 @@ async def test_a_range_by_id_and_by_time_has_both_its_ends(spark: SparkSession, 
 
     assert by_id == by_place == 50
     # Entries may share a millisecond.
-    assert by_time == sum(10 for entry in entries if EntryId.parse(entry.id).ms >= EntryId.parse(first).ms)
+    assert by_time == sum(10 for entry in entries if Position.parse(entry.id).ms >= Position.parse(first).ms)
     assert from_the_end == 0
 
 
@@ -144,7 +144,7 @@ async def test_a_pushed_time_reads_less_of_the_journal(one: Topology):
     async with a_feed(one) as feed:
         await feed.publish(100, call=10)
         entries = await journal.read(feed.bus.partitions.home, "events")
-        middle = datetime.fromtimestamp(EntryId.parse(entries[5].id).ms / 1000, UTC)
+        middle = datetime.fromtimestamp(Position.parse(entries[5].id).ms / 1000, UTC)
         reader = JournalReader(options.parse_read({**feed.options, "slices": "1"}))
         later, alike = GreaterThan(("at",), middle), StringContains(("id",), "a")
 
@@ -153,8 +153,8 @@ async def test_a_pushed_time_reads_less_of_the_journal(one: Topology):
 
     assert left == [later, alike]
     # Others may share its millisecond.
-    assert part.value.after == EntryId(EntryId.parse(entries[5].id).ms, 0).before
-    assert part.value.upto == EntryId.parse(entries[-1].id)
+    assert part.value.after == Position(Position.parse(entries[5].id).ms, 0).before
+    assert part.value.upto == Position.parse(entries[-1].id)
 
 
 async def test_a_start_that_was_trimmed_is_an_error_that_says_what_is_left(spark: SparkSession, one: Topology):

@@ -11,7 +11,7 @@ import pyarrow as pa
 from doubledecker.assembly.settings import Settings
 from doubledecker.delivery.deliver import DeliveryLoad
 from doubledecker.model.event import encode
-from doubledecker.model.position import EntryId, Place, Reach, Strand, batch_id
+from doubledecker.model.position import START, Position, Reach, Strand, batch_id
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import repeatable_uid
 from doubledecker.pipeline.lake import stored_events
@@ -52,19 +52,19 @@ class LakeRow(NamedTuple):
     message: bytes
 
     @property
-    def place(self) -> Place:
-        return Place(self.ms, self.n, self.lines)
+    def place(self) -> Position:
+        return Position(self.ms, self.n, self.lines)
 
 
 def to_rows(arrow: pa.RecordBatch) -> Iterator[tuple[Strand, LakeRow]]:
     """The rows of an Arrow batch, in order, each with its strand."""
     strands = {(each.partition, each.number): each for each in strands_in(arrow)}
     places = zip(*(arrow[name].to_pylist() for name in ("partition", "strand", "entry", "line")), strict=True)
-    last, ms, n = "", 0, 0
+    last, at = "", START
     for (partition, number, entry, line), event in zip(places, stored_events.events(arrow), strict=True):
         if entry != last:
-            last, (ms, n) = entry, EntryId.parse(entry)
-        yield strands[partition, number], LakeRow(ms, n, line + 1, event.topic, event.id, encode(event))
+            last, at = entry, Position.parse(entry)
+        yield strands[partition, number], LakeRow(at.ms, at.seq, line + 1, event.topic, event.id, encode(event))
 
 
 def strands_in(arrow: pa.RecordBatch) -> set[Strand]:
@@ -79,13 +79,13 @@ class ShardBatch:
     rows: Sequence[LakeRow]
 
     @property
-    def last(self) -> Place:
+    def last(self) -> Position:
         return self.rows[-1].place
 
     @property
     def message_id(self) -> str:
         """What names these very rows: when the batch is tried again there may be more in it."""
-        return repeatable_uid(self.load.batch, *(row.place.text for row in self.rows))
+        return repeatable_uid(self.load.batch, *(str(row.place) for row in self.rows))
 
     @property
     def topics(self) -> Counter[str]:
@@ -112,7 +112,7 @@ class ShardLine:
 
     def __post_init__(self) -> None:
         place = self.reach.place
-        self._after = (place.ms, place.n, place.lines)
+        self._after = (place.ms, place.seq, place.lines)
 
     def add(self, row: LakeRow) -> None:
         """Take a row in, unless it was done with before, or nothing more is to be done."""

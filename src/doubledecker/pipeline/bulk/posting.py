@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as columns
 
 from doubledecker.lake import arrow
-from doubledecker.model.position import STRANDS, Place, Reach, Strand
+from doubledecker.model.position import STRANDS, Position, Reach, Strand
 from doubledecker.pipeline.bulk import batches, post_task
 from doubledecker.pipeline.bulk.batches import Posting
 from doubledecker.pipeline.bulk.post_task import TOLD
@@ -50,7 +50,7 @@ def post(frame: DataFrame, posting: Posting, *, tasks: int) -> Posted:
 
 
 def remaining(
-    frame: DataFrame, reaches: Mapping[Strand, Reach], upto: Mapping[Strand, Place] | None = None
+    frame: DataFrame, reaches: Mapping[Strand, Reach], upto: Mapping[Strand, Position] | None = None
 ) -> DataFrame:
     """The rows of these strands that lie beyond where each stands, and up to a place if one is given."""
     index = columns.col("partition") * STRANDS + _strand()
@@ -59,7 +59,7 @@ def remaining(
     return kept if upto is None else kept.where(_place() <= _at(index, upto))
 
 
-def beginning(frame: DataFrame, topic: str, places: Sequence[Place]) -> DataFrame:
+def beginning(frame: DataFrame, topic: str, places: Sequence[Position]) -> DataFrame:
     """Without the rows of a topic up to where it begins in each partition."""
     for partition, place in enumerate(places):
         is_before = (
@@ -79,11 +79,11 @@ def _place() -> Column:
     return columns.struct(columns.unix_millis("at"), frames.number(), (columns.col("line") + 1).cast("long"))
 
 
-def _struct(place: Place) -> Column:
-    return columns.struct(*(columns.lit(number).cast("long") for number in (place.ms, place.n, place.lines)))
+def _struct(place: Position) -> Column:
+    return columns.struct(*(columns.lit(number).cast("long") for number in (place.ms, place.seq, place.lines)))
 
 
-def _at(index: Column, places: Mapping[Strand, Place]) -> Column:
+def _at(index: Column, places: Mapping[Strand, Position]) -> Column:
     pairs = [word for strand, place in places.items() for word in (columns.lit(_index(strand)), _struct(place))]
     return columns.element_at(columns.create_map(*pairs), index)
 

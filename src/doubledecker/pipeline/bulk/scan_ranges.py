@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from doubledecker.model import moment
-from doubledecker.model.position import EntryId, Place, Reach, Strand
+from doubledecker.model.position import Position, Reach, Strand
 from doubledecker.pipeline.lake.tables import Part
 from doubledecker.store.bulk import Course
 
@@ -55,14 +55,13 @@ class Leg:
     since_ms: int
     until_ms: int
     reaches: Mapping[Strand, Reach]
-    upto: Mapping[Strand, Place]
+    upto: Mapping[Strand, Position]
     is_empty: bool
 
 
-def ends(course: Course, landed: Mapping[int, EntryId]) -> dict[int, Place]:
+def ends(course: Course, landed: Mapping[int, Position]) -> dict[int, Position]:
     """How far bulk delivery may go in each partition: what has landed, or where it ends for one that is live again."""
-    reached = {index: Place(end.ms, end.seq) for index, end in landed.items()}
-    return {index: min(place, course.until.get(index, place)) for index, place in reached.items()}
+    return {index: min(end, course.until.get(index, end)) for index, end in landed.items()}
 
 
 def is_through(course: Course) -> bool:
@@ -72,7 +71,7 @@ def is_through(course: Course) -> bool:
     )
 
 
-def due(course: Course, upto: Mapping[int, Place], *, now_ms: int) -> dict[Strand, Reach]:
+def due(course: Course, upto: Mapping[int, Position], *, now_ms: int) -> dict[Strand, Reach]:
     """The strands that have some way to go, and are not waiting after a failure."""
     return {
         strand: reach
@@ -82,7 +81,7 @@ def due(course: Course, upto: Mapping[int, Place], *, now_ms: int) -> dict[Stran
 
 
 def plan(
-    reaches: Mapping[Strand, Reach], upto: Mapping[int, Place], files: Sequence[FileSpan], bounds: Bounds
+    reaches: Mapping[Strand, Reach], upto: Mapping[int, Position], files: Sequence[FileSpan], bounds: Bounds
 ) -> list[Leg]:
     """The legs of one round; of many the one that is furthest along is among them, so that the new is not held up."""
     found = []
@@ -93,7 +92,7 @@ def plan(
         until_ms = _horizon(files, since_ms, end_ms, bounds)
         mine = dict(each for each in left if each[1].place.ms < until_ms)
         left = left[len(mine) :]
-        last = Place(until_ms - 1, _NUMBER_MAX)
+        last = Position(until_ms - 1, _NUMBER_MAX)
         goals = {strand: min(last, upto[strand.partition]) for strand in mine}
         is_empty = _share(files, since_ms, until_ms, Bounds(1, 1)) == 0
         found.append(Leg(since_ms, until_ms, mine, goals, is_empty))

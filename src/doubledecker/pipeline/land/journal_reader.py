@@ -16,7 +16,7 @@ from doubledecker.assembly.settings import Settings
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import BusAway
 from doubledecker.lake import journals
-from doubledecker.model.position import FIRST, EntryId
+from doubledecker.model.position import START, Position
 from doubledecker.store import journal, memory, partitions
 from doubledecker.store import journal as ranges
 from doubledecker.store.journal import Extent, JournalEntry
@@ -48,15 +48,15 @@ class JournalSlice:
     """A range of one partition's journal: entries after `after`, up to and with `upto`."""
 
     partition: int
-    after: EntryId
-    upto: EntryId
+    after: Position
+    upto: Position
 
-    def cut(self, parts: int, *, first: EntryId) -> list["JournalSlice"]:
+    def cut(self, parts: int, *, first: Position) -> list["JournalSlice"]:
         """Split by time into at most so many; `first` is where the journal begins to hold something."""
         begin = max(self.after.ms, first.ms)
         span = max(0, self.upto.ms - begin)
         parts = max(1, min(parts, span))
-        inner = [EntryId(begin + span * i // parts, 0) for i in range(1, parts)]
+        inner = [Position(begin + span * i // parts, 0) for i in range(1, parts)]
         bounds = [self.after, *(each for each in inner if self.after < each < self.upto), self.upto]
         return [JournalSlice(self.partition, after, upto) for after, upto in pairwise(bounds)]
 
@@ -94,12 +94,12 @@ async def held(access: Access, name: str, rules: MemoryRules) -> JournalFill:
     return JournalFill(size, share)
 
 
-async def extents(access: Access, name: str, after: Mapping[int, EntryId] | None = None) -> dict[int, Extent]:
+async def extents(access: Access, name: str, after: Mapping[int, Position] | None = None) -> dict[int, Extent]:
     """From where to where a journal reaches, by partition; the first entry is the one after what `after` names."""
     found = {}
     async with connected(access) as bus:
         for part in bus.all:
-            place = str((after or {}).get(part.index, FIRST))
+            place = str((after or {}).get(part.index, START))
             found[part.index] = await patiently(partial(ranges.read_extent, part, name, after=place))
     return found
 
@@ -131,8 +131,8 @@ async def _next(walk: AsyncIterator[Sequence[JournalEntry]]) -> Sequence[Journal
 
 
 async def reach(
-    access: Access, name: str, start: dict[int, EntryId], end: dict[int, EntryId], *, rows: int
-) -> dict[int, EntryId]:
+    access: Access, name: str, start: dict[int, Position], end: dict[int, Position], *, rows: int
+) -> dict[int, Position]:
     """How far so many rows go from a start, in whole entries and at least one of each partition that has any.
 
     It costs a walk through those entries: the journal knows how many entries it has, not how many rows.
@@ -144,14 +144,14 @@ async def reach(
     return {part.partition: upto for part, upto in zip(parts, ends, strict=True)}
 
 
-async def _reach(partition: Partition, name: str, part: JournalSlice, *, rows: int) -> EntryId:
+async def _reach(partition: Partition, name: str, part: JournalSlice, *, rows: int) -> Position:
     seen, reached = 0, part.after
     async for entries in _walk(partition, name, part, fails_on_loss=False):
         for entry in entries:
             seen += sum(value.count(b"\n") + 1 for _, value in entry.fields)
             if seen > rows and reached > part.after:
                 return reached
-            reached = EntryId.parse(entry.id)
+            reached = Position.parse(entry.id)
     return max(reached, part.upto)
 
 

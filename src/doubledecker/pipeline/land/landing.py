@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from doubledecker.bus.memory_relief import MemoryRules
 from doubledecker.errors import ArchiveTaken
 from doubledecker.lake import arrow, rows, snapshots
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline import session
 from doubledecker.pipeline.lake import files, versions
 from doubledecker.pipeline.lake.tables import LakeTable, TableSize, WrittenFile
@@ -152,18 +152,18 @@ def land(spark: SparkSession, access: Access, root: str, name: str, *, archive: 
         written, ends = [], {}
     reached = {**begin, **ends}
     asyncio.run(_confirm(access, name, archive, reached))
-    has_more = any(EntryId.parse(extents[index].last) > end for index, end in reached.items())
-    from_ms = min(max(end.ms, EntryId.parse(extents[index].first).ms) for index, end in begin.items())
+    has_more = any(Position.parse(extents[index].last) > end for index, end in reached.items())
+    from_ms = min(max(end.ms, Position.parse(extents[index].first).ms) for index, end in begin.items())
     return Landed(sum(file.rows for file in written), len(written), has_more, from_ms, versions.of(table).size)
 
 
-def plan(begin: Mapping[int, EntryId], extents: Mapping[int, Extent], *, cores: int) -> list[JournalSlice]:
+def plan(begin: Mapping[int, Position], extents: Mapping[int, Extent], *, cores: int) -> list[JournalSlice]:
     """The slices of one round: all that is new, cut so that every core has some, or as much as one commit takes."""
     found: list[JournalSlice] = []
     fair = -(-cores // max(1, len(extents)))
     most = max(1, _SLICES_MAX // max(1, len(extents)))
     for index, extent in extents.items():
-        after, last, first = begin[index], EntryId.parse(extent.last), EntryId.parse(extent.first)
+        after, last, first = begin[index], Position.parse(extent.last), Position.parse(extent.first)
         if after >= last:
             continue
         # As many for each core: with three for two cores, one would wait for the other's second.
@@ -186,14 +186,14 @@ def _write_slice(part: JournalSlice, *, access: Access, name: str, table: LakeTa
     return files.write(table, (arrow.to_batch(shape, entries, partition=part.partition) for entries in pages))
 
 
-def _ends(slices: Iterable[JournalSlice]) -> dict[int, EntryId]:
-    ends: dict[int, EntryId] = {}
+def _ends(slices: Iterable[JournalSlice]) -> dict[int, Position]:
+    ends: dict[int, Position] = {}
     for part in slices:
         ends[part.partition] = max(part.upto, ends.get(part.partition, part.upto))
     return ends
 
 
-async def _confirm(access: Access, name: str, archive: str, ends: Mapping[int, EntryId]) -> None:
+async def _confirm(access: Access, name: str, archive: str, ends: Mapping[int, Position]) -> None:
     async with journal_reader.connected(access) as bus:
         for index, end in ends.items():
             ask = partial(journal.confirm, bus.all[index], name, archive=archive, last_id=str(end))

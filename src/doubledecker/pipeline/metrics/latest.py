@@ -4,7 +4,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 from doubledecker.lake import snapshots
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.model.summary import Summary
 from doubledecker.pipeline.lake import versions
 from doubledecker.pipeline.land import journal_reader
@@ -32,9 +32,9 @@ async def _tell(access: Access, root: str) -> None:
         await telling.tell_measures(bus.home, *latest)
 
 
-def ends(root: str, partitions: int) -> dict[str, dict[int, EntryId]]:
+def ends(root: str, partitions: int) -> dict[str, dict[int, Position]]:
     """How far the measures have come, by journal and partition: as far as the table that has come least."""
-    found: dict[str, dict[int, EntryId]] = {}
+    found: dict[str, dict[int, Position]] = {}
     for name, measure in measures.MEASURES.items():
         done = snapshots.landed(versions.of(measures.table_of(root, name), partitions=partitions), partitions)
         known = found.setdefault(measure.source, done)
@@ -42,7 +42,7 @@ def ends(root: str, partitions: int) -> dict[str, dict[int, EntryId]]:
     return found
 
 
-async def complete(bus: Partitions, reached: dict[str, dict[int, EntryId]], now_ms: int) -> int:
+async def complete(bus: Partitions, reached: dict[str, dict[int, Position]], now_ms: int) -> int:
     """The watermark: until when the measures are whole.
 
     A partition whose journal has no more than what is measured is whole until now; else until its last measured entry.
@@ -50,7 +50,7 @@ async def complete(bus: Partitions, reached: dict[str, dict[int, EntryId]], now_
     found = [now_ms]
     for journal, by_partition in reached.items():
         for part in bus.all:
-            last = EntryId.parse((await read_extent(part, journal)).last)
+            last = Position.parse((await read_extent(part, journal)).last)
             if last > by_partition[part.index]:
                 found.append(by_partition[part.index].ms)
     return min(found)

@@ -27,7 +27,7 @@ from pyspark.sql import functions as columns
 from doubledecker.lake import arrow, snapshots
 from doubledecker.model import moment
 from doubledecker.model.attempt import DROPPED
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline import session
 from doubledecker.pipeline.lake import files, frames, versions
 from doubledecker.pipeline.lake.tables import LakeTable, Part, TableSize, WrittenFile
@@ -169,8 +169,8 @@ _LARGE_BYTES = 33_554_432
 class RollupRange:
     """What a round counts: of each partition the entries after one, up to and with another; and all their time."""
 
-    after: Mapping[int, EntryId]
-    upto: Mapping[int, EntryId]
+    after: Mapping[int, Position]
+    upto: Mapping[int, Position]
     since: datetime
     until: datetime
 
@@ -202,7 +202,7 @@ def measure(spark: SparkSession, root: str, name: str, *, partitions: int) -> Me
     return Measured(sum(file.rows for file in written), has_more, seen.size)
 
 
-def plan(done: Mapping[int, EntryId], reached: Mapping[int, EntryId], landed: Version) -> RollupRange | None:
+def plan(done: Mapping[int, Position], reached: Mapping[int, Position], landed: Version) -> RollupRange | None:
     """What to count next: all that is new, or the earliest day of it; None when nothing is."""
     behind = [index for index, end in reached.items() if done[index] < end]
     if not behind:
@@ -212,7 +212,7 @@ def plan(done: Mapping[int, EntryId], reached: Mapping[int, EntryId], landed: Ve
     if first is None:
         # Nothing is left of what landed, as after an erasure: nothing to count, but done.
         return RollupRange(done, {index: reached[index] for index in behind}, since, since)
-    limit = EntryId(moment.to_ms(first + _STRETCH), 0)
+    limit = Position(moment.to_ms(first + _STRETCH), 0)
     upto = {index: min(reached[index], limit) for index in behind if done[index] < limit}
     # The limit itself is included, so the time goes a millisecond further.
     return RollupRange(done, upto, since, moment.from_ms(limit.ms + 1))
@@ -222,7 +222,7 @@ def only(landed: DataFrame, wanted: RollupRange) -> DataFrame:
     """The rows of a stretch and no others."""
     ms, number = columns.unix_millis("at"), frames.number()
 
-    def within(index: int, after: EntryId, upto: EntryId) -> Column:
+    def within(index: int, after: Position, upto: Position) -> Column:
         is_after = (ms > after.ms) | ((ms == after.ms) & (number > after.seq))
         is_upto = (ms < upto.ms) | ((ms == upto.ms) & (number <= upto.seq))
         return (columns.col("partition") == index) & is_after & is_upto

@@ -12,7 +12,7 @@ from doubledecker.assembly import build
 from doubledecker.assembly.build import BusParts
 from doubledecker.assembly.settings import Settings
 from doubledecker.bus.replay_writer import PastEvent, Rank, ReceiverTarget, ReplayTarget, Sender, TopicTarget
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.model.replay import Replay
 from doubledecker.pipeline.lake import stored_events
 from doubledecker.pipeline.spark_format import publish_task
@@ -79,6 +79,6 @@ def _by_lane(batch: pa.RecordBatch) -> dict[int, list[PastEvent]]:
     found: dict[int, list[PastEvent]] = {}
     ranks = zip(*(batch[name].to_pylist() for name in ("lane", "partition", "entry", "line")), strict=True)
     for (lane, partition, entry, line), event in zip(ranks, stored_events.events(batch), strict=True):
-        at = EntryId.parse(entry)
+        at = Position.parse(entry)
         found.setdefault(lane, []).append(PastEvent(Rank(at.ms, partition, at.seq, line), event))
     return found

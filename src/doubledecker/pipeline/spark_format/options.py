@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from doubledecker.assembly import settings as reading_settings
 from doubledecker.errors import BadRequest
-from doubledecker.model.position import FIRST, EntryId
+from doubledecker.model.position import START, Position
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.store.journal import Extent
 
@@ -63,15 +63,15 @@ def parse_access(options: Mapping[str, str]) -> Access:
     )
 
 
-def position(text: str, extents: Mapping[int, Extent], *, is_end: bool) -> dict[int, EntryId]:
+def position(text: str, extents: Mapping[int, Extent], *, is_end: bool) -> dict[int, Position]:
     """The id in each partition after which to begin, or up to which to read (`is_end`).
 
     A start includes the id or the time it names; an end includes the id, and excludes the time.
     """
     if text == "earliest":
-        return {index: EntryId.parse(extent.cut) for index, extent in extents.items()}
+        return {index: Position.parse(extent.cut) for index, extent in extents.items()}
     if text == "latest":
-        return {index: EntryId.parse(extent.last) for index, extent in extents.items()}
+        return {index: Position.parse(extent.last) for index, extent in extents.items()}
     if text.startswith("{"):
         return _by_partition(text, extents, is_end=is_end)
     named, is_time = _id_or_time(text)
@@ -110,9 +110,9 @@ def parse_write(given: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _by_partition(text: str, extents: Mapping[int, Extent], *, is_end: bool) -> dict[int, EntryId]:
+def _by_partition(text: str, extents: Mapping[int, Extent], *, is_end: bool) -> dict[int, Position]:
     try:
-        named = {int(index): EntryId.parse(id_) for index, id_ in json.loads(text).items()}
+        named = {int(index): Position.parse(id_) for index, id_ in json.loads(text).items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise BadRequest(
             f'{text[:80]!r} is no position by partition; write it like {{"0": "1794740919538-0"}}'
@@ -124,10 +124,10 @@ def _by_partition(text: str, extents: Mapping[int, Extent], *, is_end: bool) -> 
     return missing | {index: id_ if is_end else id_.before for index, id_ in named.items()}
 
 
-def _id_or_time(text: str) -> tuple[EntryId, bool]:
+def _id_or_time(text: str) -> tuple[Position, bool]:
     """An entry's id, or the first id of a moment."""
     if text.replace("-", "", 1).isdigit() and len(text) > len("20261115"):
-        return EntryId.parse(text), False
+        return Position.parse(text), False
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -136,7 +136,7 @@ def _id_or_time(text: str) -> tuple[EntryId, bool]:
             f"or a time like 2026-11-15T11:00:00Z"
         ) from error
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(FIRST, EntryId(int(aware.timestamp() * 1000), 0)), True
+    return max(START, Position(int(aware.timestamp() * 1000), 0)), True
 
 
 def _known(given: Mapping[str, str], allowed: tuple[str, ...]) -> dict[str, str]:

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from doubledecker.errors import JournalTrimmed
 from doubledecker.lake import arrow, journals, rows
-from doubledecker.model.position import EntryId
+from doubledecker.model.position import Position
 from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import JournalSlice
 from doubledecker.pipeline.spark_format import options
@@ -45,8 +45,8 @@ Selection = tuple[tuple[str, frozenset[str]], ...]
 class _Bounds:
     """What filters say of the time in an entry's id; `None` says nothing."""
 
-    after: EntryId | None = None
-    upto: EntryId | None = None
+    after: Position | None = None
+    upto: Position | None = None
 
 
 class _Part(InputPartition):
@@ -91,7 +91,7 @@ class JournalReader(DataSourceReader):
             start = {index: max(after, self._bounds.after) for index, after in start.items()}
         if self._bounds.upto is not None:
             end = {index: min(upto, self._bounds.upto) for index, upto in end.items()}
-        return _parts(wanted, start, end, extents) or [_Part(JournalSlice(0, EntryId(0, 0), EntryId(0, 0)))]
+        return _parts(wanted, start, end, extents) or [_Part(JournalSlice(0, Position(0, 0), Position(0, 0)))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Part)
@@ -127,7 +127,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A journal never goes back; a bus that was emptied does.
         end = {index: max(upto, begin.get(index, upto)) for index, upto in latest.items()}
         if isinstance(limit, ReadMaxRows):
-            begin = {index: begin.get(index, EntryId(0, 0)) for index in end}
+            begin = {index: begin.get(index, Position(0, 0)) for index in end}
             wanted = self._wanted
             end = asyncio.run(journal_reader.reach(wanted.access, wanted.journal, begin, end, rows=limit.max_rows))
         return _offset(end)
@@ -146,7 +146,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _latest(self) -> dict[str, str]:
         return _offset(options.position(self._wanted.end, self._extents(), is_end=True))
 
-    def _extents(self, after: Mapping[int, EntryId] | None = None) -> dict[int, Extent]:
+    def _extents(self, after: Mapping[int, Position] | None = None) -> dict[int, Extent]:
         return asyncio.run(journal_reader.extents(self._wanted.access, self._wanted.journal, after))
 
 
@@ -162,25 +162,25 @@ def _read(wanted: ReadOptions, selection: Selection, part: JournalSlice) -> Iter
 
 
 def _parts(
-    wanted: ReadOptions, start: Mapping[int, EntryId], end: Mapping[int, EntryId], extents: Mapping[int, Extent]
+    wanted: ReadOptions, start: Mapping[int, Position], end: Mapping[int, Position], extents: Mapping[int, Extent]
 ) -> list[_Part]:
     """The slices to read; more than one of a partition when there is a core for it, or much to read."""
     fair = max(1, (os.cpu_count() or 1) // len(extents))
     found = []
     for index, upto in end.items():
         # A partition that the offset does not know yet is read from where it begins.
-        after = max(start.get(index, EntryId(0, 0)), EntryId(0, 0))
+        after = max(start.get(index, Position(0, 0)), Position(0, 0))
         if after < upto:
             count = wanted.slices or max(fair, extents[index].bytes // _SLICE_BYTES)
-            first = EntryId.parse(extents[index].first)
+            first = Position.parse(extents[index].first)
             found += [_Part(each) for each in JournalSlice(index, after, upto).cut(count, first=first)]
     return found
 
 
-def _check_kept(wanted: ReadOptions, start: Mapping[int, EntryId], extents: Mapping[int, Extent]) -> None:
+def _check_kept(wanted: ReadOptions, start: Mapping[int, Position], extents: Mapping[int, Extent]) -> None:
     """Raise JournalTrimmed when the start is no longer there."""
     for index, after in start.items():
-        trimmed = EntryId.parse(extents[index].cut)
+        trimmed = Position.parse(extents[index].cut)
         if wanted.fails_on_loss and after < trimmed:
             raise JournalTrimmed(journals.lost(index, after, trimmed))
 
@@ -210,15 +210,15 @@ def _narrowed(bounds: _Bounds, each: Filter) -> _Bounds | None:
         return None
     ms = int(each.value.timestamp() * 1000)
     if isinstance(each, GreaterThan | GreaterThanOrEqual):
-        after = EntryId(ms, 0).before
+        after = Position(ms, 0).before
         return replace(bounds, after=after if bounds.after is None else max(after, bounds.after))
-    upto = EntryId(ms + 1, 0).before
+    upto = Position(ms + 1, 0).before
     return replace(bounds, upto=upto if bounds.upto is None else min(upto, bounds.upto))
 
 
-def _offset(places: Mapping[int, EntryId]) -> dict[str, str]:
+def _offset(places: Mapping[int, Position]) -> dict[str, str]:
     return {str(index): str(place) for index, place in sorted(places.items())}
 
 
-def _places(offset: Mapping[str, str]) -> dict[int, EntryId]:
-    return {int(index): EntryId.parse(place) for index, place in offset.items()}
+def _places(offset: Mapping[str, str]) -> dict[int, Position]:
+    return {int(index): Position.parse(place) for index, place in offset.items()}
