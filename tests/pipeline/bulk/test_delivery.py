@@ -135,7 +135,7 @@ async def test_one_that_fails_falls_behind_alone_backs_off_and_catches_up(
     async with (
         Receiver() as well,
         Receiver(plan=lambda _: 500 if is_down else 200) as sick,
-        a_ground(spark, one, tmp_path) as ground,
+        a_ground(spark, one, tmp_path, backoff_cap_ms=1_000) as ground,
     ):
         await ground.subscribe("well", well.url, "orders", max=10)
         await ground.subscribe("sick", sick.url, "orders", max=10)
