@@ -23,7 +23,7 @@ from doubledecker.model.outcome import Outcome, OutcomeKind
 from doubledecker.model.routing import Route
 from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, deliveries, events, receivers, subscribers
+from doubledecker.store import batches, dead_letters, deliveries, events, receivers, subscribers
 from doubledecker.store.deliveries import DeliveryJob, Settled
 from doubledecker.store.events import PublishLimits, RoutedEvent
 from doubledecker.store.partitions import Partition
@@ -54,6 +54,10 @@ class Ledger:
     late: list[list[str]] = field(default_factory=list)
     # Of a subscriber that left: what waits to be purged.
     set_aside: int = 0
+    # Events whose letters block their lanes, and those that were redriven though they did not: these come late.
+    blocking: dict[str, str] = field(default_factory=dict)
+    letters: dict[str, str] = field(default_factory=dict)
+    loose: set[str] = field(default_factory=set)
 
     @property
     def waiting(self) -> set[str]:
@@ -64,10 +68,11 @@ class Ledger:
         """A receiver takes these, in their order."""
         order = [*self.lane]
         for id_ in ids:
-            if id_ not in self.arrived | self.ended:
+            if id_ not in self.arrived | self.ended | self.loose:
                 earlier = order[: order.index(id_)]
                 mine = [each for each in earlier if self.lane[each] == self.lane[id_]]
-                assert {*mine} <= self.arrived | self.ended, f"{id_} of {self.lane[id_]} came before {mine}"
+                done = self.arrived | (self.ended - self.blocking.keys()) | self.loose
+                assert {*mine} <= done, f"{id_} of {self.lane[id_]} came before {mine}"
             self.arrived.add(id_)
 
 
@@ -170,10 +175,15 @@ class OrderMachine(RuleBasedStateMachine):
         if kind in {"split", "aside"} and len(ids) > 1:
             return Settled(job, Settlement("failed", is_split=True), halves=parts.halves(batch.chunks, batch.events))
         if kind == "dead":
-            ledger.ended |= {*ids} & ledger.waiting
+            ledger.ended |= {*ids}
             lines = [line for chunk in batch.chunks for line in chunk.split(b"\n")]
             named = {"reason": "attempts", "attempts": 1, "accepted_at": 1, "batch": batch.bid, "partition": 0}
-            return Settled(job, later, letters=parts.letters(lines, REFUSED, **named))
+            letters = parts.letters(lines, REFUSED, **named)
+            ledger.letters |= {id_: letter.id for id_, letter in zip(ids, letters, strict=True)}
+            if not data.draw(st.booleans()):
+                return Settled(job, later, letters=letters)
+            ledger.blocking |= {id_: ledger.letters[id_] for id_ in ids}
+            return Settled(job, later, letters=letters, blocked=[parts.lane(line) for line in lines])
         if kind == "failed":
             return Settled(job, Settlement("failed", raises=True, probe_ms=ages * AGE_MS))
         if kind == "named":
@@ -236,9 +246,28 @@ class OrderMachine(RuleBasedStateMachine):
                 )
                 del self.ledger.doing[slot]
 
+    @precondition(lambda self: self.ledger.letters)
+    @rule(data=st.data(), is_redriven=st.booleans())
+    def letters_are_redriven_or_destroyed(self, data: st.DataObject, is_redriven: bool) -> None:
+        """Those that block their lanes take their places again, before all that waits."""
+        ledger = self.ledger
+        ids = data.draw(st.lists(st.sampled_from([*ledger.letters]), min_size=1, unique=True))
+        ids = [id_ for id_ in ledger.lane if id_ in ids]
+        self.world.tick()
+        letters = [ledger.letters.pop(id_) for id_ in ids]
+        if is_redriven:
+            assert self.world.run(dead_letters.redrive(self.partition, ANN, letters)) == len(letters)
+            ledger.ended -= {*ids}
+            ledger.loose |= {*ids} - ledger.blocking.keys()
+        else:
+            assert self.world.run(dead_letters.purge(self.partition, "ann", letters)) == len(letters)
+        for id_ in ids:
+            ledger.blocking.pop(id_, None)
+
     @rule()
     def retire(self) -> None:
         """The subscriber leaves: what waits is set aside, also in lanes."""
+        self.ledger.blocking.clear()
         self.ledger.set_aside += len(self.ledger.waiting)
         self.ledger.ended |= self.ledger.waiting
         self.world.run(subscribers.retire(self.partition, "ann", version=0))
@@ -255,7 +284,11 @@ class OrderMachine(RuleBasedStateMachine):
 
     @rule()
     def all_is_delivered(self) -> None:
-        """Once the receiver takes everything, nothing stays behind."""
+        """Once the receiver takes everything, and no letter blocks a lane, nothing stays behind."""
+        blocking, ledger = [*self.ledger.blocking.values()], self.ledger
+        self.world.run(dead_letters.purge(self.partition, "ann", blocking))
+        ledger.letters = {id_: letter for id_, letter in ledger.letters.items() if id_ not in ledger.blocking}
+        ledger.blocking.clear()
         for _ in range(400):
             if not self.ledger.waiting:
                 break
@@ -317,13 +350,14 @@ class OrderMachine(RuleBasedStateMachine):
         jobs_ += [job.split(" ")[0] for job in strings(pending) if not job.startswith("\n")]
         found = Counter([*jobs_, *behind])
         assert all(found[bid] == 1 for bid in self.bids())
-        assert {holder: lane for lane, holder in by_lane.items() if holder} == by_holder
+        assert {(holder, lane) for lane, holder in by_lane.items() if holder} <= {*by_holder.items()}
+        assert {*by_holder.values()} <= {*by_lane}
         assert {*strings(let_go)} <= {*by_lane}
         assert int(gauge or 0) == sum(held.values()) + self.ledger.set_aside
         state = self.world.run(receivers.states(self.partition, ["ann"]))["ann"]
         assert (state.lanes, state.limit in {0, 1}) == (len(by_lane), True)
         # Whoever holds a lane will be found again, if only to be missed: its job is somewhere.
-        assert {*by_holder} <= {*jobs_}
+        assert {*by_holder} <= {*jobs_, *self.ledger.blocking.values()}
 
 
 def ids_of(chunks: list[bytes]) -> list[str]:

@@ -4,9 +4,11 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from conftest import Topology
+from doubledecker.store import dead_letters, subscribers
 from harness import a_bus, an_event, basic
 from receiver import Receiver
 from worker.test_deliver import _until
@@ -81,6 +83,39 @@ async def test_an_event_that_is_named_as_failed_holds_its_key(one: Topology):
         for key in range(2):
             mine = [last[f"id-{n}"] for n in range(key, 20, 2)]
             assert mine == sorted(mine)
+        await nothing_waits(bus, subscriber)
+
+
+async def test_a_dead_letter_that_blocks_its_key_is_delivered_before_what_waits(one: Topology):
+    async with a_bus(one, **QUICK) as bus, Receiver() as receiver:
+        refuse(receiver, frozenset({"id-0", "id-1"}), 400)
+        subscriber = await bus.token("s")
+        options = {"timeout": 0, "max": 10, "ordered": True, "on_dead": "block", "retry": [10, 10]}
+        await bus.subscribe(subscriber, receiver.url, "widgets", **options)
+        publisher = await bus.token("p")
+        for start in range(0, 40, 8):
+            await bus.publish(publisher, [an_event(n, id=f"id-{n}", key=f"k{n % 4}") for n in range(start, start + 8)])
+        await receiver.until_events(20)
+        found = await _until(lambda: letters(bus, subscriber), lambda found: len(found) == 2)
+        [row] = await bus.get("/subscribers", subscriber)
+        by_event = {"0": "redrive", "1": "purge"}
+        receiver.plan = lambda _: 200
+
+        for letter in found:
+            action = by_event[msgspec.json.decode(letter.event)["id"].removeprefix("id-")]
+            token = row["subscriber"]
+            partition = bus.partitions.home
+            if action == "purge":
+                assert await dead_letters.purge(partition, token, [letter.id]) == 1
+            else:
+                [receiving] = (await subscribers.load_many(partition, [token])).values()
+                assert await dead_letters.redrive(partition, receiving, [letter.id]) == 1
+        await receiver.until_events(39)
+
+        assert row["held_keys"] == ["default/k0", "default/k1"]
+        ids = receiver.ids
+        assert [id_ for id_ in ids if int(id_[3:]) % 4 == 0] == [f"id-{n}" for n in range(0, 40, 4)]
+        assert [id_ for id_ in ids if int(id_[3:]) % 4 == 1] == [f"id-{n}" for n in range(5, 40, 4)]
         await nothing_waits(bus, subscriber)
 
 

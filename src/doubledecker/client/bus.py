@@ -122,6 +122,7 @@ class SubscriptionOptions(TypedDict, total=False):
     backlog_max_bytes: int
     headers: Mapping[str, str]
     ordered: bool
+    on_dead: Literal["continue", "block"]
 
 
 class AttemptOptions(TypedDict, total=False):

@@ -167,6 +167,7 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     secret_rotated_at: int | None = None
     dead: int = 0
     ordered: bool = False
+    on_dead: str = "continue"
     held_key_count: int = 0
     held_keys: tuple[str, ...] = ()
 

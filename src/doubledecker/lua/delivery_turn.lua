@@ -24,7 +24,7 @@
 --                        that is replaced with, empty for nothing:
 --                        `split`, chunk, offset, events and bytes of the first half, attempts of both; `keep`, events as
 --                        lines, how many, their bytes, their lane if they are put aside and hold it, and how long their
---                        receiver is not called; `dead`, a table for each letter. Or what else becomes of it: `aside`, the lane that it
+--                        receiver is not called; `dead`, a table for each letter, and the lane of each if it is held. Or what else becomes of it: `aside`, the lane that it
 --                        holds; `pause`, how long its receiver is not called; `wait`, the lane that its events wait in;
 --                        `divide`, of each chunk that changes its index and its lines, how many events are left and their
 --                        bytes, of each lane its name, a batch, events as lines, how many, their bytes, then how many
@@ -140,6 +140,23 @@ local function put_aside(it, bid, delay_ms, lane)
   end
 end
 
+-- The events of a batch are dead letters, which hold their lanes where `lanes` has those.
+local function give_up(it, bid, events, letters, lanes)
+  if it.lanes + #lanes > LANES_MAX then
+    put_first(it, bid)
+    pause(it, PAUSE_MS_MAX)
+    return
+  end
+  for i, letter in ipairs(letters) do
+    add_dead_letter(it.token, letter)
+    if lanes[i] then
+      block_lane(it, bid, letter.id, lanes[i])
+    end
+  end
+  note_delivered(bid, it.token, events)
+  release_lane(it, bid)
+end
+
 -- What becomes of a batch that an attempt was made at, and that is still there.
 local function dispose(it, bid, is_counted, delay_ms, events, change)
   local kind = change[1]
@@ -154,11 +171,7 @@ local function dispose(it, bid, is_counted, delay_ms, events, change)
     put_aside(it, part, delay_ms, lane)
     pause(it, pause_ms)
   elseif kind == "dead" then
-    for _, letter in ipairs(change[2]) do
-      add_dead_letter(it.token, letter)
-    end
-    note_delivered(bid, it.token, events)
-    release_lane(it, bid)
+    give_up(it, bid, events, change[2], change[3])
   elseif kind == "wait" then
     wait_in_lane(it, bid, change[2])
   elseif kind == "divide" then

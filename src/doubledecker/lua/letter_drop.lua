@@ -1,5 +1,8 @@
 -- Drop the oldest dead letters of a receiver: it has more than it may, or memory is short. The journal has what they were.
 --
+-- Lanes of an ordered subscriber that they hold are let go.
+--
+-- uses letter_lanes
 -- uses dead_letters
 -- key  counters          counters              hash    telemetry
 -- key  journal           journal               hash    attempts_bytes: what the attempt journal holds
@@ -15,6 +18,7 @@ local letters, _, bytes = take_dead_letters(receiver, ids, bytes_enough)
 if #letters == 0 then
   return {0, 0}
 end
+let_lanes_go(receiver, letters)
 
 local records, journaled = {}, 0
 for _, it in ipairs(letters) do

@@ -1,5 +1,6 @@
--- Destroy dead letters.
+-- Destroy dead letters. Lanes of an ordered subscriber that they hold are let go.
 --
+-- uses letter_lanes
 -- uses dead_letters
 -- arg receiver      text  whose they are
 -- arg ids           pack  which
@@ -9,4 +10,5 @@
 
 local gone, through = take_dead_letters(receiver, ids, bytes_enough)
 count_for(job, #gone)
+let_lanes_go(receiver, gone)
 return {through, #gone}

@@ -1,7 +1,8 @@
 -- Make batches of dead letters of a subscriber, for it alone: they come last in its line, with new attempts.
 --
--- uses job_bell
--- uses receiver_ring
+-- Letters that hold a lane of an ordered subscriber come first, each in a batch of its own.
+--
+-- uses letter_lanes
 -- uses dead_letters
 -- key  index          batches:index          zset    all batches by creation time
 -- key  sizes          batches:bytes          hash    payload bytes, by batch
@@ -22,25 +23,39 @@ local letters, through = take_dead_letters(receiver, ids, bytes_enough)
 local it, made = read_receiver(receiver), 0
 local lines, bytes = {}, 0
 
-local function make_batch()
+local function make_batch(is_placed)
   local bid = string.sub(uids, made * 20 + 1, made * 20 + 20)
   redis.call("RPUSH", batch(bid), receiver, now, 0, #lines, table.concat(lines, "\n"))
   redis.call("ZADD", index, now, bid)
   redis.call("ZADD", token_index(receiver), now, bid)
   redis.call("HSET", sizes, bid, bytes)
-  line_up(it, bid, "LPUSH")
+  if not is_placed then
+    line_up(it, bid, "LPUSH")
+  end
   made, lines, bytes = made + 1, {}, 0
 end
 
-for _, letter in ipairs(letters) do
-  local event = mark_redriven(letter.event)
+-- Last first, as each comes before those that were placed before it.
+local others = {}
+for i = #letters, 1, -1 do
+  local event = mark_redriven(letters[i].event)
+  if unblock_lane(it, letters[i].id, string.sub(uids, made * 20 + 1, made * 20 + 20)) then
+    lines, bytes = {event}, #event
+    make_batch(true)
+  else
+    table.insert(others, 1, event)
+  end
+end
+for _, event in ipairs(others) do
   if #lines >= events_max or (#lines > 0 and bytes + #event > bytes_max) then
     make_batch()
   end
   lines[#lines + 1], bytes = event, bytes + #event
 end
-if #letters > 0 then
+if #lines > 0 then
   make_batch()
+end
+if #letters > 0 then
   redis.call("HINCRBY", gauge_batches, receiver, made)
   redis.call("HINCRBY", gauge_events, receiver, #letters)
   redis.call("HINCRBY", counters, "events.added:subscriber=" .. receiver, #letters)

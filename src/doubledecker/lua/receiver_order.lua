@@ -7,16 +7,24 @@
 -- lane is let go: its list is served before the line until it is empty, and until then later events of the lane go to its end.
 -- An event of it that is put aside meanwhile holds it again.
 --
+-- Where an event that is given up is to block its lane, its dead letter holds the lane in its place, until it is redriven or
+-- destroyed: redriven, it holds the lane itself again, and is delivered before all that waits.
+--
 -- A lane is let go only when no batch is in a slot's hands, as one may hold later events of the lane that are about to join
 -- its list. Without held lanes all this costs nothing.
 --
 -- uses receiver_ring
--- keys held_lanes  order:held:<token>     hash  lanes that are held, with the batch that holds each; empty once let go
--- keys holders     order:holders:<token>  hash  batches that hold a lane, with the lane
+-- keys held_lanes  order:held:<token>     hash  lanes that are held, with the batch or letter that holds each; empty once let go
+-- keys holders     order:holders:<token>  hash  batches and letters that hold a lane, with the lane; several letters may
 -- keys let_go      order:let_go:<token>   list  lanes that were let go and are not served yet, next one last
 
 -- Beyond this the receiver waits with what it does not take, instead of putting it aside.
 local LANES_MAX = 1000
+
+-- A batch has a name of 20 characters, or one with a path.
+local function is_letter(holder)
+  return #holder > 20 and not string.find(holder, ".", 1, true)
+end
 
 -- Nothing of a lane is held or waits any more.
 local function end_lane(it)
@@ -42,13 +50,43 @@ local function hold_lane(it, bid, lane)
   return true
 end
 
--- A batch is done or gone: if it held a lane, that is let go.
-local function release_lane(it, bid)
-  local lane = it.lanes > 0 and redis.call("HGET", holders(it.token), bid)
-  if lane then
-    redis.call("HDEL", holders(it.token), bid)
+-- A letter that holds a lane too, in which there may be several.
+local function other_holder(it, lane)
+  local flat = redis.call("HGETALL", holders(it.token))
+  for i = 1, #flat, 2 do
+    if flat[i + 1] == lane then
+      return flat[i]
+    end
+  end
+end
+
+-- A batch or letter is done or gone: if it held a lane, that is let go.
+local function release_lane(it, holder)
+  local lane = it.lanes > 0 and redis.call("HGET", holders(it.token), holder)
+  if not lane then
+    return
+  end
+  redis.call("HDEL", holders(it.token), holder)
+  local other = is_letter(holder) and other_holder(it, lane)
+  if other then
+    redis.call("HSET", held_lanes(it.token), lane, other)
+  elseif not is_letter(holder) or redis.call("HGET", held_lanes(it.token), lane) == holder then
     redis.call("HSET", held_lanes(it.token), lane, "")
     redis.call("LPUSH", let_go(it.token), lane)
+  end
+end
+
+-- The event of a batch is given up: its letter holds its lane.
+local function block_lane(it, bid, letter, lane)
+  local holder = redis.call("HGET", held_lanes(it.token), lane)
+  redis.call("HDEL", holders(it.token), bid)
+  redis.call("HSET", holders(it.token), letter, lane)
+  if not holder or holder == "" or holder == bid then
+    redis.call("HSET", held_lanes(it.token), lane, letter)
+    it.lanes = it.lanes + (holder and 0 or 1)
+  end
+  if it.served == lane then
+    it.due, it.served = it.due - redis.call("LLEN", first_line(it)), ""
   end
 end
 

@@ -31,6 +31,7 @@ BACKLOG_BYTES_MAX = 1_099_511_627_776
 TOPICS_MAX = 10_000
 # Who delivers: workers, batch by batch as events come; or the pipeline, from the lake.
 TIERS = ("live", "bulk")
+ON_DEAD = ("continue", "block")
 UUID_LENGTH_MAX = 255
 # Basic authentication cannot carry a colon in the user name.
 UUID = re.compile(rf"[\x21-\x39\x3b-\x7e]{{1,{UUID_LENGTH_MAX}}}")
@@ -61,6 +62,8 @@ class Subscriber:
     retry: RetryPolicy | None = None
     # Events of a tenant with the same key, or without one of the same topic, arrive in order.
     ordered: bool = False
+    # What becomes of a key in order after a dead letter: it goes on, or it waits for the letter (`block`).
+    on_dead: str = "continue"
     # Calls, whatever they carry; 0 is no bound.
     rate_per_s: float = 0.0
     # How many bytes may wait for it before it loses the oldest; 0 is no bound.
@@ -130,6 +133,7 @@ BacklogBytes = Annotated[
 Ordered = Annotated[
     bool, msgspec.Meta(description="Whether events of a key arrive in order, whatever happens to others")
 ]
+OnDead = Annotated[str, one_of(ON_DEAD, "Of an ordered one: what a key does after a dead letter")]
 Tier = Annotated[str, one_of(TIERS, "Who delivers: workers, or the Spark pipeline in bulk")]
 
 
@@ -154,6 +158,7 @@ class Subscription(ReceiverWanted, forbid_unknown_fields=True):
     tier: Tier | None = None
     backlog_max_bytes: BacklogBytes | None = None
     ordered: Ordered | None = None
+    on_dead: OnDead | None = None
 
 
 _ASKED = msgspec.json.Decoder(Subscription)
@@ -213,6 +218,9 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
     """The subscriber that results from what is asked and what was there before; a new one gets a random uuid."""
     start = former or Subscriber(token=token, callback=asked.callback, uuid=make_uuid())
     tier, ordered = asked.tier or start.tier, start.ordered if asked.ordered is None else asked.ordered
+    on_dead = asked.on_dead or start.on_dead
+    if asked.on_dead == "block" and not ordered:
+        raise BadRequest("on_dead is block, which is for an ordered subscriber; set ordered to true as well")
     if ordered and tier == "bulk":
         raise BadRequest("a subscriber of tier bulk cannot be ordered: bulk delivery is in order by key, as it is")
     return Subscriber(
@@ -226,6 +234,7 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
         concurrency=asked.concurrency or start.concurrency,
         tier=tier,
         ordered=ordered,
+        on_dead=on_dead,
         retry=start.retry if asked.retry is None else retries.policy(asked.retry),
         rate_per_s=start.rate_per_s if asked.rate_per_s is None else asked.rate_per_s,
         backlog_max_bytes=start.backlog_max_bytes if asked.backlog_max_bytes is None else asked.backlog_max_bytes,

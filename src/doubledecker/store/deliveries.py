@@ -87,6 +87,8 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     # Of an ordered receiver: the lane of an event that is put aside; what a batch is divided into by lanes that are
     # held, and how large a batch of such events may be.
     lane: str = ""
+    # The lanes that its letters hold, one for each.
+    blocked: Sequence[str] = ()
     division: BatchDivision | None = None
     size_max: tuple[int, int] = (0, 0)
 
@@ -170,7 +172,7 @@ def _packed(settled: Settled, counted: dict[str, int]) -> Packable:
 def _change(settled: Settled) -> Packable:
     """As lua/delivery_turn.lua takes it."""
     if settled.letters:
-        return ["dead", [dead_letters.packed(letter) for letter in settled.letters]]
+        return ["dead", [dead_letters.packed(letter) for letter in settled.letters], list(settled.blocked)]
     if settled.halves:
         return ["split", *structs.astuple(settled.halves)]
     pause_ms = settled.settlement.pause_ms

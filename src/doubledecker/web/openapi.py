@@ -94,6 +94,7 @@ EXAMPLES: dict[str, list[object]] = {
             "secret_set": True,
             "secret_rotated_at": _AT_MS,
             "ordered": True,
+            "on_dead": "continue",
             "held_key_count": 1,
             "held_keys": ["default/order-17"],
         }

@@ -18,6 +18,7 @@ from doubledecker.model.subscriber import (
     BytesMax,
     Concurrency,
     EventsMax,
+    OnDead,
     Ordered,
     RatePerS,
     Subscriber,
@@ -173,6 +174,7 @@ class SubscriberAnswer(Shape, kw_only=True):
     secret_set: SecretSet
     secret_rotated_at: SecretRotatedAt
     ordered: Ordered
+    on_dead: OnDead
     held_key_count: Annotated[Count, Meta(description="Keys whose events wait for one that it did not take")]
     held_keys: Annotated[
         tuple[str, ...], Meta(description="Some of them: `tenant/key`, or `tenant:topic` without a key")
@@ -215,6 +217,7 @@ def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberA
         secret_set=listed.signing is not None,
         secret_rotated_at=listed.signing.rotated_at if listed.signing else None,
         ordered=listed.ordered,
+        on_dead=listed.on_dead,
         held_key_count=condition.held_key_count,
         held_keys=condition.held_keys,
     )

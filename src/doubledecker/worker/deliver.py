@@ -342,7 +342,7 @@ def _settled(job: DeliveryJob, attempted: Attempted) -> Settled:
         if not what.dead:
             return structs.replace(settled, remainder=rest, lane=_lane(load, what, rest.text.encode()))
         if rest.events <= LETTERS_MAX:
-            return structs.replace(settled, letters=_letters(load, attempted, [rest.text.encode()]))
+            return _given_up(settled, load, attempted, [rest.text.encode()])
         if rest.events < load.events:
             return structs.replace(settled, remainder=rest)
     if what.is_split or (what.dead and load.events > LETTERS_MAX):
@@ -350,7 +350,7 @@ def _settled(job: DeliveryJob, attempted: Attempted) -> Settled:
         halves = parts.halves(batch.chunks, load.events, attempts=batch.attempts if what.dead else 0)
         return structs.replace(settled, halves=halves)
     if what.dead:
-        return structs.replace(settled, letters=_letters(load, attempted, batch.chunks))
+        return _given_up(settled, load, attempted, batch.chunks)
     lane = _lane(load, what, batch.chunks[0])
     return structs.replace(settled, lane=lane) if lane else settled
 
@@ -358,6 +358,13 @@ def _settled(job: DeliveryJob, attempted: Attempted) -> Settled:
 def _lane(load: DeliveryLoad, what: Settlement, line: bytes) -> str:
     """The lane that an event holds while it is put aside; of an ordered receiver only single ones are."""
     return parts.lane(line) if load.receiver.ordered and what.retry_ms != FIRST else ""
+
+
+def _given_up(settled: Settled, load: DeliveryLoad, attempted: Attempted, chunks: Sequence[bytes]) -> Settled:
+    letters, receiver = _letters(load, attempted, chunks), load.receiver
+    is_blocked = receiver.ordered and receiver.on_dead == "block"
+    blocked = [parts.lane(letter.event) for letter in letters] if is_blocked else ()
+    return structs.replace(settled, letters=letters, blocked=blocked)
 
 
 def _letters(load: DeliveryLoad, attempted: Attempted, chunks: Sequence[bytes]) -> list[DeadLetter]:

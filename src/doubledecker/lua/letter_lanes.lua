@@ -1,0 +1,38 @@
+-- part: lanes of ordered subscribers that dead letters hold, when these are redriven or destroyed.
+--
+-- uses job_bell
+-- uses receiver_order
+
+-- A letter is redriven as a batch: if it held a lane, the batch does, and is delivered next; of several letters of a lane,
+-- those behind the first wait before all else. Returns whether it did.
+local function unblock_lane(it, letter, bid)
+  local lane = it.lanes > 0 and redis.call("HGET", holders(it.token), letter)
+  if not lane then
+    return false
+  end
+  redis.call("HDEL", holders(it.token), letter)
+  if redis.call("HGET", held_lanes(it.token), lane) == letter then
+    redis.call("HSET", held_lanes(it.token), lane, bid)
+    redis.call("HSET", holders(it.token), bid, lane)
+    put_first(it, bid)
+  else
+    redis.call("RPUSH", lane_line(it.token, lane), bid)
+  end
+  return true
+end
+
+-- Letters are gone: the lanes that they held are let go, and whoever waits for jobs is told.
+local function let_lanes_go(receiver, letters)
+  local it = read_receiver(receiver)
+  if it.lanes == 0 then
+    return
+  end
+  for _, letter in ipairs(letters) do
+    release_lane(it, letter.id)
+  end
+  serve_lane(it)
+  save_receivers()
+  if is_news or is_sooner then
+    ring_bell(hungry)
+  end
+end
