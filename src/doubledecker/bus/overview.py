@@ -131,7 +131,7 @@ async def look_at_memory(partitions: Partitions, rules: MemoryRules) -> list[Ser
 def judge(server: str, usage: MemoryUsage, standing: MemoryState, rules: MemoryRules, *, now_ms: int) -> ServerMemory:
     """How a server's memory stands: as a worker last found it; if none looks, by what is used alone.
 
-    A worker looks each second, and its settings count before those of whoever asks, which may be a command without any.
+    A worker looks each second, and its settings count before the caller's, which may be a command without any.
     Where none looks nothing is freed, so that memory is full where it would be short.
     """
     if standing.is_recent(now_ms, look_ms=rules.look_ms):

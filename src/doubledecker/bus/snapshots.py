@@ -1,6 +1,6 @@
 """Snapshots of what grows with the number of topics and queues, made no more often than the bus can afford.
 
-One of few rows is made for every request, so that whoever reads sees what it has just written. One of many is kept for
+One of few rows is made for every request, so that a caller sees what it has just written. One of many is kept for
 ten times as long as it took, and made by one request at a time: making it takes at most a tenth of the time, however
 many ask.
 """

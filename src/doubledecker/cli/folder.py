@@ -149,7 +149,7 @@ def _announced(folder: Path | None, name: str) -> str | None:
         raise BusAway(f"no bus runs on {folder}; start one with `doubledecker up --data {folder}`") from error
 
 
-# A command's way to a running bus: the client as whoever asks, and its errors as lines with what to do next.
+# A command's way to a running bus: the client as the caller, and its errors as lines with what to do next.
 
 DEFAULT_URL = "http://127.0.0.1:17890"
 
@@ -163,7 +163,7 @@ class Address:
 
 
 def address_of(bus: str | None, data: Path | None, secret: str | None = None) -> Address:
-    """The bus that is named, or that of the folder; with the key of whoever asks, or the root key."""
+    """The bus that is named, or that of the folder; with the caller's key, or the root key."""
     where = bus or find_bus(data) or DEFAULT_URL
     return Address(where, secret or reading.read(os.environ).root_key or read_root_key(data or DEFAULT))
 

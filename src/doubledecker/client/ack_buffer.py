@@ -1,4 +1,4 @@
-"""What a consumer has in hand: told to the heartbeat when it comes in, and settled in bulk when it is done with.
+"""What a consumer has in hand: passed to the lease keeper when it comes in, and settled in bulk when it is handled.
 
 Handlers finish one by one, but a call for each would cost more than most handlers do. So what is to be acked or given
 back is gathered while the last call is under way, and goes out with the next. Until the bus has said yes, a message
@@ -57,7 +57,7 @@ class AckBuffer:
         self._heartbeat.add(messages)
 
     def begin(self, message: Message) -> None:
-        """Its handler is called next: from here on it counts as attempted, whatever becomes of us."""
+        """Its handler is called next: from here on it counts as attempted, whatever happens to this process."""
         message.is_begun = True
         self._heartbeat.begin(message.number)
 

@@ -12,7 +12,7 @@ ClientError
 ├── StreamDropped        the bus ended a stream; carries why
 ├── AddressInvalid       what a bus was to be at is no URL; a ValueError too
 └── HeartbeatFailed      the process that extends leases does not start
-Verdict                  raised by a handler to say what becomes of its message
+Verdict                  raised by a handler to decide how its message is settled
 ├── RetryLater           not now: again after a delay of the handler's choice
 └── Reject               never: straight to the dead letters
 """

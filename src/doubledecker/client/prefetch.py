@@ -73,7 +73,7 @@ class Prefetch:
         return message
 
     def finish_one(self, now_s: float) -> None:
-        """A message is done with; there is room for another."""
+        """A message has been handled; there is room for another."""
         self.running -= 1
         self._handled += 1
         if not self.running:

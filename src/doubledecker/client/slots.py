@@ -66,7 +66,7 @@ class Slots(Protocol):
 
 
 class Verdicts:
-    """What becomes of a message whose handler failed."""
+    """How a message whose handler failed is settled."""
 
     def __init__(self, name: str, ack_buffer: AckBuffer, backoff: Backoff) -> None:
         self._name = name
@@ -221,7 +221,7 @@ class TaskSlots:
 
 
 class ThreadSlots:
-    """Slots for a plain function: one thread each. What they are done with comes back to the loop, many at a time."""
+    """Slots for a plain function: one thread each. What they have handled comes back to the loop, many at a time."""
 
     def __init__(
         self,

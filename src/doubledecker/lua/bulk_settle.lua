@@ -9,7 +9,7 @@
 -- arg field    text  the strand
 -- arg former   text  where it stood
 -- arg reach    text  where it stands now
--- arg passed   pack  topic, events, … : what is done with
+-- arg passed   pack  topic, events, … : those that are delivered or given up
 -- arg attempt  text  the attempt as JSON, for the journal
 -- arg counts   pack  pairs of a counter and how much to add
 -- returns      1, or 0 when it stood elsewhere and nothing was changed

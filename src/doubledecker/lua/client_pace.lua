@@ -23,6 +23,6 @@ end
 paid_at = paid_at + count * 1000 / rate
 redis.call("HSET", pace, "paid_at", string.format("%.3f", paid_at),
   "second", second, "taken", taken + count, "before", before)
--- Two seconds longer, for whoever asks how many were taken in the last second.
+-- Two seconds longer, for callers that ask how many were taken in the last second.
 redis.call("PEXPIRE", pace, string.format("%d", math.ceil(paid_at - now) + 2000))
 return 0

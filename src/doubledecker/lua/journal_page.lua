@@ -1,6 +1,6 @@
 -- Read entries of the event journal from one id to another, until there are enough of them, or enough bytes.
 --
--- An entry may have a megabyte. Whoever reads holds a whole page, and so does the server while it answers.
+-- An entry may have a megabyte. The reader holds a whole page, and so does the server while it answers.
 --
 -- key journal   journal         hash    events_trimmed
 -- key entries   journal:events  stream  the journal itself

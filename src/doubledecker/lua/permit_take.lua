@@ -1,7 +1,7 @@
 -- Ask for a permit to call a receiver, for a caller that has no slot: a watch, or a Spark task.
 --
 -- A permit comes before the pull, so that what cannot be delivered now stays where it is. A failing receiver has one, when
--- its next probe is due. Where slots hold more than leases do, the next that becomes free is left to whoever asks again soon.
+-- its next probe is due. Where slots hold more than leases do, the next that becomes free is left to a caller that asks again soon.
 -- A lease ends by itself unless it is renewed, as a process that died cannot. Who has the permit and asks again, because the
 -- reply was lost, still has it, for as long as a new one.
 --

@@ -1,4 +1,4 @@
--- End messages for good: their consumer is done with them.
+-- End messages for good: their consumer has handled them.
 --
 -- uses queue_records
 -- key  data  queue:data:<queue>  hash  messages by id

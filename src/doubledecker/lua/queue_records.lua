@@ -1,4 +1,4 @@
--- part: what becomes of the messages of a queue that were pulled.
+-- part: settles the messages of a queue that were pulled.
 --
 -- A line is always sorted by the numbers of its ids, so a message that comes back finds its old place.
 --

@@ -130,7 +130,7 @@ Attempts = Annotated[int, between(1, ATTEMPTS_MAX, "After these a message is a d
 Charge = Annotated[str, one_of(CHARGES, "What tenants share evenly: time spent, or messages")]
 Length = Annotated[int, between(1, LENGTH_MAX, "Messages in the queue")]
 FacetLength = Annotated[int, between(0, LENGTH_MAX, "Waiting messages of one tenant; 0 is no bound")]
-Overflow = Annotated[str, one_of(OVERFLOWS, "What becomes of an event that finds it full")]
+Overflow = Annotated[str, one_of(OVERFLOWS, "What happens to an event when the queue is full")]
 _Pattern = Annotated[
     str, Meta(description="RE2, on the whole of `tenant:topic:type`", extra_json_schema={"minLength": 1})
 ]

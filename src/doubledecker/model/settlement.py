@@ -1,4 +1,4 @@
-"""What becomes of a batch after an attempt, and what that says of its receiver."""
+"""The settlement of a batch after an attempt, and what it means for the receiver."""
 
 import math
 from typing import Literal

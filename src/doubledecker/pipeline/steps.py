@@ -18,7 +18,7 @@ from doubledecker import clock, log
 from doubledecker.model.step import StepReport
 
 PAUSE_S_MIN, PAUSE_S_MAX = 1.0, 60.0
-# Whoever asks for one pass wants to know of a failure soon.
+# Who runs one pass wants to know of a failure soon.
 _TRIES_ONCE = 3
 
 # An error of ours, inside the text of one of Spark's: the last is the outermost.

@@ -29,7 +29,7 @@ class WorkerPool:
         Bulkhead(workers=Nightly(), queue=Fifo(1_000))
 
     A worker is a permission to work: the stage asks whether one is free, takes it for an event, and frees it when the
-    event is done with. A pool that gets more workers by itself, as time passes, says so with `self.changed()`.
+    event is finished. A pool that gets more workers by itself, as time passes, says so with `self.changed()`.
     """
 
     busy: int = 0

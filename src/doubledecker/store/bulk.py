@@ -4,7 +4,7 @@ Everything is in one hash, `bulk:<token>`, so that it begins and ends whole; the
 
     strand:<partition>.<number>   how far the strand has come, attempts in vain, when to try again
     topic:<name>                  where the topic begins: by partition an entry, and how many events it had had
-    passed:<name>                 how many of its events are done with; `*`: of all topics, if it is for all of them
+    passed:<name>                 how many of its events are through; `*`: of all topics, if it is for all of them
     until:<partition>             where bulk delivery ends, for a subscriber that is live again
     count:<name>                  how many events the topic had had there, by partition
 
@@ -69,7 +69,7 @@ class Backlog:
 
 @dataclass(frozen=True)
 class BulkStep:
-    """What one attempt changes: its strand, events that are done with by topic, the journal's entry, counters."""
+    """What one attempt changes: its strand, events delivered or given up by topic, the journal's entry, counters."""
 
     strand: Strand
     former: Reach
@@ -170,7 +170,7 @@ async def pass_(home: Partition, ledger: str, steps: Mapping[Strand, tuple[Reach
 async def backlogs(partitions: Partitions) -> dict[str, Backlog]:
     """What waits for the subscribers that are delivered to in bulk.
 
-    A topic counts its events, and bulk delivery those that are done with: what waits is the difference. Up to the
+    A topic counts its events, and bulk delivery those that are through: what waits is the difference. Up to the
     place of the last strand nothing does.
     """
     found = await courses(partitions.home, await tokens(partitions.home))

@@ -70,7 +70,7 @@ class DeliveryJob(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """What a slot has done: what becomes of its job, and what is kept of the attempt, if there was one.
+    """What a slot has done: how its job is settled, and what is kept of the attempt, if there was one.
 
     `why` is what went wrong, if the receiver's owner is to be notified of it.
     """

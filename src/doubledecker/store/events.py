@@ -64,7 +64,7 @@ class RoutedEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Accepted(Enum):
-    """What became of a publish call."""
+    """The outcome of a publish call."""
 
     OK = "ok"
     STALE = "stale"
@@ -256,7 +256,7 @@ async def _call(
 
 
 def write_plan(partition: Partition, routed: Sequence[RoutedEvent], behind: Container[str] = ()) -> dict[str, Packable]:
-    """What becomes of these events in a partition, for the script; copies for the lines `behind` are made later."""
+    """Who gets which of these events in a partition, for the script; copies for the lines `behind` are made later."""
     routes: dict[Route, list[int]] = defaultdict(list)
     wide: dict[Route, list[int]] = defaultdict(list)
     ids: list[Packable] = []

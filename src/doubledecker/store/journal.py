@@ -1,7 +1,7 @@
 """The journal: accepted events, delivery attempts and what became of queues' messages, as streams, bounded in bytes.
 
 An entry of `journal:events` holds the events of one publish call: a field for each publisher, whose value is lines of
-JSON. An entry of `journal:attempts` holds one attempt as JSON. Both are compressed where that pays: whoever reads an
+JSON. An entry of `journal:attempts` holds one attempt as JSON. Both are compressed where that pays: a reader of an
 entry gets it from here, inflated. An entry of `journal:settlements` names a queue and has a line for each message that
 one call settled. An event's place is (partition, entry id, line).
 A registered archive confirms what it has copied; that much is trimmed at once, the rest only when the bound forces it.

@@ -16,7 +16,7 @@ from doubledecker.store.shared_connection import Reply, words
 
 # Measured: a pull of 100 holds the server for about a millisecond.
 PULL_MAX = 200
-# Messages settled by one call; whoever has more makes several.
+# Messages settled by one call; more take several calls.
 SETTLE_MAX = 1_000
 BELL_S = 5.0
 # Leases, delays and rates that end in one call.

@@ -25,7 +25,7 @@ from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.scripts import load
 from doubledecker.store.shared_connection import words
 
-# Changes the log keeps; whoever is further behind reads everything.
+# Changes the log keeps; a process that is further behind reads everything.
 CHANGES_MAX = 10_000
 # A change that comes while others are read is read with them; of one a millisecond, no more than this.
 _READS_MAX = 20

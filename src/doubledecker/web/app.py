@@ -129,7 +129,7 @@ class App:
         by_method, scope["path_params"] = self.table.find(path)
         if by_method is None:
             raise NotFound(f"there is nothing at {path[:80]!r}; GET /openapi.json lists what there is")
-        # Whoever asks for the head of an answer is served like GET; the server leaves out the body.
+        # A request for the head of an answer is served like GET; the server leaves out the body.
         route = by_method.get("GET" if scope["method"] == "HEAD" else scope["method"])
         if route is None:
             return _wrong_method(scope["method"], by_method)

@@ -42,7 +42,7 @@ class HeldMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class HeldBody(msgspec.Struct, forbid_unknown_fields=True):
-    """Messages that a consumer holds, and what becomes of them."""
+    """Messages that a consumer holds, and how they are settled."""
 
     messages: Annotated[list[HeldMessage], up_to(SETTLE_MAX)]
     delay_ms: Annotated[int, _DELAY] = 0

@@ -93,7 +93,7 @@ def show(name: str, bus: str | None, data: Path | None, secret: str | None, *, a
 @click.argument("name")
 @click.option("--max", "most", type=click.IntRange(1, 200), default=1, help="How many messages at most  [default: 1]")
 @click.option("--wait-ms", type=click.IntRange(0, 30_000), default=0, help="How long to wait for the first")
-@click.option("--ack", is_flag=True, help="Have done with them; otherwise they come back when their leases end")
+@click.option("--ack", is_flag=True, help="Ack them; otherwise they come back when their leases end")
 @options.as_json
 @options.as_caller
 def pull(

@@ -65,7 +65,7 @@ class _Settled(msgspec.Struct):
 
 
 class QueueCalls:
-    """Whoever asks a bus about its queues: the client with a token, or root."""
+    """Asks a bus about its queues: as the client with a token, or as root."""
 
     def __init__(self, bus: "Bus") -> None:
         self._bus = bus

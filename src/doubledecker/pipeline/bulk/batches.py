@@ -115,7 +115,7 @@ class ShardLine:
         self._after = (place.ms, place.seq, place.lines)
 
     def add(self, row: LakeRow) -> None:
-        """Take a row in, unless it was done with before, or nothing more is to be done."""
+        """Take a row in, unless it was delivered or given up before, or no more can be taken."""
         if not self.why and row[:3] > self._after:
             self._rows.append(row)
             self.bytes += len(row.message)

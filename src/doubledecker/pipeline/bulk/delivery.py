@@ -100,7 +100,7 @@ class Bulk:
         waiting = self._start(found, versions.of(table, partitions=self.settings.partitions))
         if self._running:
             wait([future for _, _, future in self._running.values()], timeout=_WAIT_S, return_when=FIRST_COMPLETED)
-        # Whoever is through with a round may have more to go through.
+        # A subscriber that is through a round may have more to go through.
         has_more = waiting or bool(self._running)
         done = self._collect()
         took_ms = max((each.took_ms for each in done), default=0)

@@ -3,7 +3,7 @@
 Those of the measures are folded by the step that makes them, since their rows become fewer too.
 
 Joining rewrites files and adds no rows, so neither landing nor a reader notices: how far a table has come stays as it
-is, and whoever reads an older version still finds its files until they are removed. What is dropped goes by whole
+is, and a reader of an older version still finds its files until they are removed. What is dropped goes by whole
 folders, a day of a topic each, and its files a week later.
 
 The log of a table is kept short too: every so many commits all that the table is now, its marks included, is written

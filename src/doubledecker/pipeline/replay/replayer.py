@@ -172,7 +172,7 @@ _PATIENCE_S = 15.0
 
 @dataclass(frozen=True)
 class Directed:
-    """How many events of the replay are delivered now, in all; and why the window is not done with, if it is not."""
+    """How many events of the replay are delivered now, in all; and why the window is not finished, if it is not."""
 
     passed: int
     why: str = ""
@@ -220,7 +220,7 @@ _decode = msgspec.json.Decoder(Replay).decode
 
 @dataclass(frozen=True)
 class Sent:
-    """What became of a window: events sent now, and before it was cut short; refused; why it is not done with."""
+    """A window's result: events sent now, and before it was cut short; refused; why it is not finished."""
 
     now: int
     before: int = 0
