@@ -222,7 +222,9 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
     if asked.on_dead == "block" and not ordered:
         raise BadRequest("on_dead is block, which is for an ordered subscriber; set ordered to true as well")
     if ordered and tier == "bulk":
-        raise BadRequest("a subscriber of tier bulk cannot be ordered: bulk delivery is in order by key, as it is")
+        raise BadRequest(
+            "a subscriber of tier bulk cannot be ordered: bulk delivery is in order by key, but for what is put aside"
+        )
     return Subscriber(
         token=token,
         callback=asked.callback,

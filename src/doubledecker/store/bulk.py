@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from doubledecker.model.position import Position, Reach, Strand, strands
+from doubledecker.model.uid import uid
 from doubledecker.store import shared_connection
 from doubledecker.store.partitions import Partition, Partitions
-from doubledecker.store.scripts import load
+from doubledecker.store.scripts import Packable, load
 from doubledecker.store.shared_connection import Reply
 
 _SETTLE, _PASS, _END, _FORGET = load("bulk_settle"), load("bulk_pass"), load("bulk_end"), load("bulk_forget")
@@ -77,6 +78,24 @@ class BulkStep:
     passed: Mapping[str, int]
     attempt: bytes
     counts: Mapping[str, int]
+    aside: "BatchAside | None" = None
+
+
+@dataclass(frozen=True)
+class BatchAside:
+    """A batch that may itself be to blame, for the workers: they split it, and give up what stands alone."""
+
+    token: str
+    created_at: int
+    attempts: int
+    lines: Sequence[bytes]
+    delay_ms: int
+
+    @property
+    def packed(self) -> list[Packable]:
+        """As lua/bulk_settle.lua takes it."""
+        text, size = b"\n".join(self.lines).decode(), sum(map(len, self.lines))
+        return [uid(), self.token, self.created_at, self.attempts, len(self.lines), text, size, self.delay_ms]
 
 
 def ledger_of(token: str) -> str:
@@ -157,6 +176,7 @@ async def settle(home: Partition, ledger: str, settled: BulkStep) -> bool:
         passed=[word for pair in settled.passed.items() for word in pair],
         attempt=settled.attempt,
         counts=list(settled.counts.items()),
+        aside=settled.aside.packed if settled.aside else [],
     )
     return reply == 1
 

@@ -183,7 +183,7 @@ async def test_a_hanging_receiver_does_not_hold_up_the_others(spark: SparkSessio
         assert len(well.ids) == 100
 
 
-async def test_an_event_that_is_never_taken_holds_up_its_own_strand_alone(
+async def test_an_event_that_is_never_taken_is_left_to_the_workers_and_holds_up_nothing(
     spark: SparkSession, one: Topology, tmp_path: Path
 ):
     async with Receiver() as mail, a_ground(spark, one, tmp_path) as ground:
@@ -191,15 +191,13 @@ async def test_an_event_that_is_never_taken_holds_up_its_own_strand_alone(
         await ground.subscribe("mail", mail.url, "orders", max=5)
         poison = an_event(0, "orders", key="k0", id="poison", data=-1)
         ids = await ground.publish([poison, *some_events(100, keys=20)])
-        await ground.until(lambda: sum("poison" in ids for ids in mail.attempted) >= 2 and len(mail.ids) >= 80)
+        await ground.until(lambda: any("poison" in ids for ids in mail.attempted) and len(mail.ids) >= 96)
         course, seen = await ground.course("mail"), await ground.seen("mail")
 
     held = set(ids) - set(mail.ids)
-    behind = [reach for reach in course.reaches.values() if reach.attempts > 0]
     assert "poison" in held
-    assert len(held) < 20
-    assert len(behind) == 1
-    assert behind[0].retry_at > 0
+    assert len(held) <= 5
+    assert [reach for reach in course.reaches.values() if reach.attempts > 0] == []
     # It refuses what it got; others' events it takes.
     assert seen["failures"] == 0
 

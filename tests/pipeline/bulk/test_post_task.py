@@ -69,10 +69,10 @@ class Ground:
 
 @asynccontextmanager
 async def a_ground(
-    topology: Topology, url: str, *, backoff_base_ms: int = 20, **fields: object
+    topology: Topology, url: str, *, backoff_base_ms: int = 20, workers: int = 0, **fields: object
 ) -> AsyncIterator[Ground]:
     backoff = {"backoff_base_ms": backoff_base_ms, "backoff_cap_ms": 10 * backoff_base_ms}
-    async with a_bus(topology, workers=0, watch_lease_s=0.3, **backoff) as bus:
+    async with a_bus(topology, workers=workers, watch_lease_s=0.3, **backoff) as bus:
         secret = await bus.token("mail")
         await bus.subscribe(secret, url, tier="bulk", **{"max": 1, **fields})
         await bulk.open_ledger(bus.partitions, LEDGER)
@@ -84,20 +84,35 @@ def whys(poster: Poster) -> dict[int, str]:
     return {strand.number: line.why for strand, line in poster.lines.items()}
 
 
-async def test_a_refused_batch_stops_its_own_strand_which_waits_by_its_own_schedule(one: Topology):
+async def test_a_refused_batch_is_put_aside_for_the_workers_and_its_strand_goes_on(one: Topology):
     async with Receiver() as mail, a_ground(one, mail.url, backoff_base_ms=10**9) as ground:
         mail.plan = lambda number: 422 if "poison" in mail.attempted[number - 1] else 200
         poster = await ground.post([some_rows("poison", "behind"), some_rows("a", "b", "c", strand=1)])
         again = await ground.post([some_rows("poison", "behind")])
         state = await ground.state()
+        [row] = await ground.bus.get("/subscribers", ground.secret)
 
-    assert mail.attempts == 4
-    assert mail.ids == ["a", "b", "c"]
-    assert whys(poster) == {0: "refused", 1: ""}
-    assert whys(again) == {0: "to be tried again later"}
-    assert poster.lines[Strand(0, 0)].reach.attempts == 1
-    assert poster.lines[Strand(0, 0)].reach.retry_at > 0
+    assert mail.attempts == 5
+    assert sorted(mail.ids) == ["a", "b", "behind", "c"]
+    assert whys(poster) == {0: "", 1: ""}
+    assert whys(again) == {0: ""}
+    assert row["events"]["queued"] == 1
     assert (state.failures, state.calls) == (0, 0)
+
+
+async def test_workers_split_what_bulk_delivery_put_aside_and_give_up_the_poison_alone(one: Topology):
+    """1 poison in 100."""
+    async with Receiver() as mail, a_ground(one, mail.url, max=100, workers=1, retry=[10, 10]) as ground:
+        mail.plan = lambda number: 422 if "e37" in mail.attempted[number - 1] else 200
+        poster = await ground.post([some_rows(*(f"e{n}" for n in range(100)))])
+        async with asyncio.timeout(20):
+            while not (letters := (await ask(ground.bus, "GET", "/subscriber/dead", ground.secret)).json["messages"]):
+                await asyncio.sleep(0.05)
+
+        assert whys(poster) == {0: ""}
+        assert sorted(mail.ids) == sorted(f"e{n}" for n in range(100) if n != 37)
+        assert [(each["event"]["id"], each["reason"], each["status"]) for each in letters] == [("e37", "attempts", 422)]
+        assert mail.attempts < 40
 
 
 async def test_one_that_refuses_batch_after_batch_is_failing_and_ends_the_round(one: Topology):
@@ -107,7 +122,7 @@ async def test_one_that_refuses_batch_after_batch_is_failing_and_ends_the_round(
 
     assert mail.attempts == 5
     assert state.failures == 1
-    assert sorted(whys(poster).values()) == ["failing"] * 11 + ["refused"] * 5
+    assert set(whys(poster).values()) == {"failing"}
 
 
 async def test_one_that_fails_ends_the_round_and_is_probed_with_what_failed(one: Topology):

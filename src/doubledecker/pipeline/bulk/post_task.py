@@ -30,7 +30,7 @@ from doubledecker.pipeline.bulk.batches import Posting, ShardBatch, ShardLine, s
 from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.store import bulk, receivers, registry, subscribers
-from doubledecker.store.bulk import BulkStep
+from doubledecker.store.bulk import BatchAside, BulkStep
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.receivers import Answer, Permit
 
@@ -197,7 +197,7 @@ class Poster:
             line.stop("moved by another task")
         if attempted.outcome.is_delivered:
             line.events += len(parcel.rows)
-        else:
+        elif self._aside(parcel, attempted) is None:
             line.stop(attempted.settlement.what)
         if after > 0:
             self._end("failing")
@@ -245,20 +245,31 @@ class Poster:
 
     async def _write(self, line: ShardLine, parcel: ShardBatch, attempted: Attempted) -> bool:
         """Write down what came of an attempt; returns whether the strand was still this task's to move."""
-        is_delivered = attempted.outcome.is_delivered
-        reach = Reach(parcel.last) if is_delivered else line.reach.failed(retry_at=_retry_at(attempted.settlement))
+        aside = self._aside(parcel, attempted)
+        is_passed = attempted.outcome.is_delivered or aside is not None
+        reach = Reach(parcel.last) if is_passed else line.reach.failed(retry_at=_retry_at(attempted.settlement))
         step = BulkStep(
             line.strand,
             line.reach,
             reach,
-            passed=parcel.topics if is_delivered else {},
+            passed=parcel.topics if is_passed else {},
             attempt=attempted.entry,
             counts=attempted.counts,
+            aside=aside,
         )
         is_ours = await journal_reader.patiently(partial(bulk.settle, self._bus.home, self._posting.ledger, step))
         if is_ours:
             line.reach = reach
         return is_ours
+
+    def _aside(self, parcel: ShardBatch, attempted: Attempted) -> BatchAside | None:
+        """A batch that a worker would put aside, split or give up. A replay has headers that workers do not send."""
+        what, load = attempted.settlement, attempted.load
+        is_blamed = what.is_split or what.dead or (load.failures == 0 and what.retry_ms != FIRST)
+        if attempted.outcome.is_delivered or self._posting.is_replayed or not is_blamed:
+            return None
+        delay_ms = 0 if what.is_split or what.dead else what.retry_ms
+        return BatchAside(self._subscriber.token, parcel.rows[0].ms, load.attempts + 1, load.parts, delay_ms)
 
     def _end(self, why: str) -> None:
         self._why_over = self._why_over or why
