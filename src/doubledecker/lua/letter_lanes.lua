@@ -14,7 +14,8 @@ local function unblock_lane(it, letter, bid)
   if redis.call("HGET", held_lanes(it.token), lane) == letter then
     redis.call("HSET", held_lanes(it.token), lane, bid)
     redis.call("HSET", holders(it.token), bid, lane)
-    put_first(it, bid)
+    -- Not into a lane that is served just now: that may be held again, and this one then waited for it.
+    line_up(it, bid, "RPUSH")
   else
     redis.call("RPUSH", lane_line(it.token, lane), bid)
   end
