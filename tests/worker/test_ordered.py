@@ -127,6 +127,13 @@ async def test_a_subscriber_of_tier_bulk_cannot_be_ordered(one: Topology):
             assert (response.status, "tier bulk" in await response.text()) == (400, True)
 
 
+async def test_the_callback_of_a_queue_cannot_be_ordered(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        body = {"pattern": ".*", "callback": "https://a.example/", "ordered": True}
+        async with bus.http.put(f"{bus.url}/queues/tasks", json=body, headers=basic(await bus.token("s"))) as response:
+            assert (response.status, "a subscriber can" in await response.text()) == (400, True)
+
+
 async def _done(receiver: Receiver) -> set[str]:
     await asyncio.sleep(0)
     return {*receiver.ids}

@@ -183,7 +183,7 @@ def check_name(name: str) -> None:
 def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard) -> RegisteredQueue:
     """A checked queue; raises BadRequest with what was seen and what is allowed."""
     check_name(name)
-    asked = schema.decode(_WANTED, body, what="a queue")
+    asked = _decoded(body)
     if asked.owner is not None and not is_root:
         raise BadRequest("owner can be set by root alone; without it the queue is yours")
     if asked.refuse_clients is not None and not is_root:
@@ -216,6 +216,17 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard
         headers=own_headers.checked(asked.headers or {}),
         refuse_clients=None if asked.refuse_clients is None else _refuse_clients(asked.refuse_clients),
     )
+
+
+def _decoded(body: bytes) -> QueueWanted:
+    try:
+        return schema.decode(_WANTED, body, what="a queue")
+    except BadRequest as error:
+        if "unknown field `ordered`" in error.detail:
+            raise BadRequest(
+                "the callback of a queue cannot be ordered, as its batches are made anew for each try; a subscriber can"
+            ) from error
+        raise
 
 
 def succeeding(queue: RegisteredQueue, former: RegisteredQueue | None) -> RegisteredQueue:
