@@ -384,4 +384,4 @@ def batches_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_events_of_a_key_arrive_in_the_order_of_acceptance(one: Topology):
-    hold_law(one, OrderMachine, law(examples=100, steps=60))
+    hold_law(one, OrderMachine, law(examples=60, steps=40))
