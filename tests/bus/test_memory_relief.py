@@ -20,8 +20,8 @@ from doubledecker.bus.memory_relief import (
 UNREAD = Journal(0, "events", 100, is_archived=False)
 BEHIND = Journal(1, "events", 100, is_archived=True)
 ATTEMPTS = Journal(1, "attempts", 100, is_archived=True)
-UNSERVED = DroppingQueue(0, "idle", 100, is_served=False)
-SERVED = DroppingQueue(0, "busy", 900, is_served=True)
+UNSERVED = DroppingQueue(0, "@idle", 100, is_served=False)
+SERVED = DroppingQueue(0, "@busy", 900, is_served=True)
 STALLED = StalledReceiver(0, "dead-1", oldest_at=5_000)
 ALL = Freeable((UNREAD, BEHIND, ATTEMPTS), (UNSERVED, SERVED), (STALLED,))
 

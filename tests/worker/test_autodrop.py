@@ -18,6 +18,7 @@ from doubledecker.store.receivers import ReceiverRecord
 from doubledecker.worker import process
 from doubledecker.worker.autodrop import Autodrop, _Run
 from harness import TestBus, a_bus, an_event, quick_settings
+from letters import a_letter, keep
 from receiver import Receiver
 from small_memory import a_small_server, ask, publish_all, publish_until_full, pull, settle
 
@@ -211,6 +212,25 @@ async def test_dead_letters_go_before_what_waits(one: Topology):
         assert 0 < held["dead"] < 30  # type: ignore[index]
 
 
+async def test_letters_of_a_subscriber_leave_a_queue_of_its_name_alone(one: Topology):
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as other:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        await bus.subscribe(ann, DEAD_URL, "nothing")
+        [row] = await bus.get("/subscribers", ann)
+        await ask(bus, "PUT", f"/queues/{row['subscriber']}", bob, {"pattern": ".*", "overflow": "refuse"})
+        await bus.publish(bob, [an_event(n) for n in range(3)])
+        await keep(bus.partitions.home, [a_letter(1)], receiver=row["subscriber"])
+        await other.registry.refresh()
+        autodrop = Autodrop(other.partitions, other.registry, MemoryRules())
+        run = _Run(other.partitions.all, 10**6)
+
+        [held] = (await autodrop._look(other.partitions.all)).queues
+        freed = await autodrop._carry_out(run, DropMessages(held, 10**6))
+
+        assert (held.receiver, freed) == (row["subscriber"], held.bytes)
+        assert (await bus.get(f"/queues/{row['subscriber']}", bob))["waiting"] == 3  # type: ignore[call-overload]
+
+
 async def test_the_archive_loses_only_when_the_journal_is_set_to_trim(data_dir: Path):
     async with a_small_server(data_dir) as topology, a_bus(topology, workers=0, redis_min_free_bytes=0) as bus:
         home = bus.partitions.home
@@ -288,7 +308,7 @@ async def test_memory_that_is_used_beyond_its_bound_is_logged_at_start(
 async def test_a_queue_that_is_deleted_while_memory_is_freed_gives_nothing(one: Topology):
     async with build.open_bus(quick_settings(one)) as bus:
         autodrop = Autodrop(bus.partitions, bus.registry, MemoryRules())
-        gone = DroppingQueue(partition=0, name="gone", bytes=1_000, is_served=False)
+        gone = DroppingQueue(partition=0, receiver="@gone", bytes=1_000, is_served=False)
 
         freed = await autodrop._carry_out(_Run(bus.partitions.all, 1_000), DropMessages(gone, 1_000))
 

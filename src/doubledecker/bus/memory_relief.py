@@ -72,11 +72,11 @@ class Journal:
 class DroppingQueue:
     """A queue that drops its oldest, in one partition, and whether a message of it was acked lately.
 
-    A subscriber's dead letters count as one, by its token; nobody acks these.
+    A subscriber's dead letters count as one; nobody acks these. `receiver` is a queue's, `@` and its name, or a token.
     """
 
     partition: int
-    name: str
+    receiver: str
     bytes: int
     is_served: bool
 

@@ -22,6 +22,7 @@ from doubledecker.bus.memory_relief import (
     StalledReceiver,
 )
 from doubledecker.bus.registry import LiveRegistry
+from doubledecker.model.queue import RegisteredQueue
 from doubledecker.store import batches, dead_letters, journal, memory, queue_contents, queues, receivers
 from doubledecker.store.memory import MemoryState, QueueUsage
 from doubledecker.store.partitions import Partition, Partitions
@@ -135,12 +136,11 @@ class Autodrop:
                 return lost.bytes
 
     async def _drop_messages(self, run: _Run, held: DroppingQueue, wanted: int) -> int:
-        """Drop dead letters, then what waits."""
-        queue, partition = self._live.snapshot.queues.get(held.name), run.partition(held.partition)
+        """Drop dead letters, then, of a queue, what waits."""
+        queue, partition = self._queue(held), run.partition(held.partition)
         messages, size = 0, 0
-        receiver = queue.receiver.token if queue else held.name
         while size < wanted and run.spend():
-            lost = await dead_letters.drop_oldest(partition, receiver, bytes_enough=wanted - size)
+            lost = await dead_letters.drop_oldest(partition, held.receiver, bytes_enough=wanted - size)
             if lost.letters == 0:
                 break
             messages, size = messages + lost.letters, size + lost.bytes
@@ -152,8 +152,13 @@ class Autodrop:
                 break
             messages, size = messages + dropped, size + gone
         if messages:
-            _log.warning("messages.autodropped", queue=held.name, partition=held.partition, messages=messages)
+            _log.warning("messages.autodropped", receiver=held.receiver, partition=held.partition, messages=messages)
         return size
+
+    def _queue(self, held: DroppingQueue) -> RegisteredQueue | None:
+        """The queue, unless it was deleted since; None for a subscriber: a queue may have a token's name."""
+        queues = self._live.snapshot.queues
+        return queues.get(held.receiver[1:]) if held.receiver.startswith("@") else None
 
     async def _trim(self, partitions: Sequence[Partition], total: int) -> None:
         """Cut journals to a common bound; events that an archive has yet to read only if they may be."""
@@ -194,7 +199,7 @@ class Autodrop:
         names = [name for name in sorted(held & known.keys()) if not known[name].refuses and not known[name].paused]
         served_since = await partition.time_ms() - self._rules.stalled_ms
         found = [
-            DroppingQueue(partition.index, name, usage.bytes, is_served=_is_served(usage, since=served_since))
+            DroppingQueue(partition.index, f"@{name}", usage.bytes, is_served=_is_served(usage, since=served_since))
             for name, usage in (await memory.of_queues(partition, names)).items()
         ]
         subscribers = self._live.snapshot.subscribers
