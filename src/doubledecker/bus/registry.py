@@ -239,7 +239,7 @@ class LiveRegistry:
         else:
             await self._spread(await subscribers.save(self._partitions.home, subscriber))
             await bulk.end(self._partitions, token)
-        await self._tell_change(subscriber, former)
+        await self._spread_change(subscriber, former)
         return subscriber
 
     async def retire(self, partition: Partition, token: str) -> bool:
@@ -313,7 +313,7 @@ class LiveRegistry:
     async def delete_queue(self, name: str) -> None:
         """Forget a queue; what it holds is destroyed by whoever asked, or by the sweep."""
         await self._spread(await registry.delete_queue(self._partitions.home, name))
-        await self._tell_permits(f"@{name}")
+        await self._spread_permits(f"@{name}")
 
     async def topics(self) -> AsyncIterator[TopicView]:
         """All topics by name, with who owns them and how many events they had; others have their turn in between."""
@@ -391,7 +391,7 @@ class LiveRegistry:
                 raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")
             if version > 0:
                 await self._spread(version)
-                await self._tell_change(wanted.receiver, former.receiver if former else None)
+                await self._spread_change(wanted.receiver, former.receiver if former else None)
                 return former is None
         raise Conflict(f"queue {queue.name!r} is being changed by others at the same time; try again")
 
@@ -468,14 +468,14 @@ class LiveRegistry:
         for partition in self._partitions.all:
             await self.retire(partition, token)
 
-    async def _tell_change(self, receiver: Subscriber, former: Subscriber | None) -> None:
+    async def _spread_change(self, receiver: Subscriber, former: Subscriber | None) -> None:
         """One that moved to another address, or was disabled, has not failed yet; without one it has no permits."""
         has_moved = former is not None and former.callback != receiver.callback
         is_enabled = former is not None and former.disabled_at > 0
         if receiver.callback or has_moved:
-            await self._tell_permits(receiver.token, is_anew=has_moved or is_enabled)
+            await self._spread_permits(receiver.token, is_anew=has_moved or is_enabled)
 
-    async def _tell_permits(self, token: str, *, is_anew: bool = False) -> None:
+    async def _spread_permits(self, token: str, *, is_anew: bool = False) -> None:
         """Write to all partitions how many permits a receiver has by the registry as it is now."""
         for partition in self._partitions.all:
             for _ in range(_TRIES_MAX):

@@ -104,11 +104,14 @@ def decide(
         dead, is_content = "", True
     is_split = not dead and is_blamed and not is_one and is_content
     retry_ms = _retry_ms(tried.attempts, retry, backoff, chance, is_alone=is_alone)
-    is_kept = tried.is_ordered and not is_one
-    if retry and (outcome.acquits_content or is_kept):
-        # The receiver waits, and its batch stays first.
+    # Several events of an ordered receiver are never passed by others.
+    must_lead = tried.is_ordered and not is_one
+    # What is not to blame waits first in line; a receiver with a schedule of its own asked for that in an outage alone.
+    may_lead = outcome.acquits_content if retry else not is_blamed
+    if retry and (outcome.acquits_content or must_lead):
+        # Its receiver waits for as long as it would have.
         probe_ms = max(probe_ms, retry_ms)
-    if is_kept or (outcome.acquits_content if retry else not is_blamed):
+    if must_lead or may_lead:
         retry_ms = FIRST
     return Settlement(
         "refused" if outcome.blames_content else "failed",

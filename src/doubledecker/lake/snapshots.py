@@ -167,10 +167,10 @@ def _files(table: DeltaTable) -> list[File]:
     """The files of a log, by columns: a log may have a hundred thousand."""
     added = table.get_add_actions(flatten=True)
     names = ("path", "size_bytes", "min.at", "max.at", "partition.topic")
-    return list(starmap(File, zip(*(_told(added, name) for name in names), strict=True)))
+    return list(starmap(File, zip(*(_column(added, name) for name in names), strict=True)))
 
 
-def _told(added: Table, name: str) -> Iterable[Any]:
+def _column(added: Table, name: str) -> Iterable[Any]:
     """What the log knows of each file."""
     if name not in added.column_names:
         return repeat(None, added.num_rows)

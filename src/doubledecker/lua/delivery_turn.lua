@@ -427,8 +427,8 @@ if is_full and owner == process then
   redis.call("DEL", sleeper)
 end
 local is_in_ring, is_failing = redis.call("ZCARD", ring) > 0, redis.call("ZCARD", probes) > 0
-local is_told = is_news or given_count > 0 or #slots == 0
-if (is_full and not is_owned and earliest < math.huge) or (is_told and (is_in_ring or is_failing)) then
+local is_rung = is_news or given_count > 0 or #slots == 0
+if (is_full and not is_owned and earliest < math.huge) or (is_rung and (is_in_ring or is_failing)) then
   ring_bell(hungry)
 end
 local version = given_count > 0 and tonumber(redis.call("HGET", registry, "routing_version") or 0) or 0

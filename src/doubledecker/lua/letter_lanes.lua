@@ -22,7 +22,7 @@ local function unblock_lane(it, letter, bid)
   return true
 end
 
--- Letters are gone: the lanes that they held are let go, and whoever waits for jobs is told.
+-- Letters are gone: the lanes that they held are let go, and a process that waits for jobs is woken.
 local function let_lanes_go(receiver, letters)
   local it = read_receiver(receiver)
   if it.lanes == 0 then
