@@ -1,6 +1,7 @@
 """Deliveries and receivers by example: whose turn it is, and what the law of receivers has found."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,13 +14,14 @@ from doubledecker.model.event import EventKind
 from doubledecker.model.routing import Route
 from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, deliveries, events, receivers
+from doubledecker.store import batches, dead_letters, deliveries, events, receivers
 from doubledecker.store.deliveries import Settled, Turn
 from doubledecker.store.events import PublishLimits, RoutedEvent
 from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.receivers import Answer, Permit, ReceiverRecord
 
 LEASE_MS = 1_000_000
+DAY_MS = 86_400_000
 FAILED = Settlement("failed", raises=True, probe_ms=1)
 
 
@@ -70,6 +72,23 @@ async def test_a_newcomer_is_served_before_all_that_were_served_this_round(plain
     assert tokens(turn) == ["cid", "new", "ann"]
 
 
+@pytest.mark.parametrize("action", ["purge", "redrive"])
+async def test_a_permit_whose_lease_is_over_comes_back_though_letters_were_asked_for_first(
+    plain: Partitions, action: str
+):
+    home, receiver = plain.home, a_receiver("ann")
+    await permitted(home, "ann", "lease-1")
+    home.shift_ms += LEASE_MS + 1
+    if action == "purge":
+        await dead_letters.purge(home, "ann", ["0-none"])
+    else:
+        await dead_letters.redrive(home, receiver, ["0-none"])
+
+    permit = await permitted(home, "ann", "lease-2")
+
+    assert permit.answer is Answer.GO
+
+
 @pytest.mark.parametrize("whose", ["new", "@queue"])
 async def test_calls_on_leases_put_no_newcomer_behind_those_who_were_served(plain: Partitions, whose: str):
     """Each moved virtual time on, and its receiver's tag: by as many turns the newcomer waited."""
@@ -113,6 +132,21 @@ async def test_a_slot_named_twice_gets_one_job(plain: Partitions):
 
     assert len(turn.jobs) == 1
     assert turn.wait_ms == 0
+
+
+async def test_nobody_is_told_to_wait_for_longer_than_a_day(plain: Partitions):
+    """A wait of ages was no number for an expiry: the turn had done its work, and failed for everybody."""
+    home = plain.home
+    ages_ms = 1e23
+    await receivers.take_permit(home, "@queue", lease="1", limit=2, every=ages_ms, version=0, lease_ms=LEASE_MS)
+    await publish(home, replace(a_receiver("ann"), rate_per_s=1000 / ages_ms), batches=2)
+    [job] = (await take(home, "s")).jobs
+
+    turn = await take(home, "s", settled=[Settled(job, DELIVERED)])
+    again = await receivers.take_permit(home, "@queue", lease="2", limit=2, every=ages_ms, version=0, lease_ms=LEASE_MS)
+
+    assert (turn.results[0].is_ours, turn.jobs, turn.wait_ms) == (True, [], DAY_MS)
+    assert (again.answer, again.wait_ms) == (Answer.PACED, DAY_MS)
 
 
 async def test_a_turn_gives_no_further_job_when_those_given_hold_enough(

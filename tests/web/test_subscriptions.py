@@ -245,6 +245,8 @@ BAD = [
     ({"concurrency": 101}, "from 1 to 100"),
     ({"rate_per_s": -1}, "from 0 to 10000"),
     ({"rate_per_s": 10_001}, "from 0 to 10000"),
+    ({"rate_per_s": 0.0009}, "must be 0, or from 0.001 to 10000"),
+    ({"rate_per_s": 1e-20}, "must be 0, or from 0.001 to 10000"),
     ({"on_dead": "stop", "ordered": True}, "continue or block"),
     ({"on_dead": "block"}, "set ordered to true"),
     ({"ordered": True, "tier": "bulk"}, "cannot be ordered"),

@@ -446,10 +446,10 @@ end
 if earliest == math.huge then
   return reply(-1)
 end
-local wait_ms = math.max(0, earliest - now)
+local wait_ms = until_ms(earliest)
 if is_owned then
   wait_ms = wait_ms + lag_ms
 else
-  redis.call("SET", sleeper, string.format("%s %d", process, earliest), "PX", wait_ms + 1000)
+  redis.call("SET", sleeper, string.format("%s %d", process, now + wait_ms), "PX", wait_ms + 1000)
 end
 return reply(wait_ms)

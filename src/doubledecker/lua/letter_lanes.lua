@@ -25,13 +25,11 @@ end
 -- Letters are gone: the lanes that they held are let go, and a process that waits for jobs is woken.
 local function let_lanes_go(receiver, letters)
   local it = read_receiver(receiver)
-  if it.lanes == 0 then
-    return
-  end
-  for _, letter in ipairs(letters) do
+  for _, letter in ipairs(it.lanes > 0 and letters or {}) do
     release_lane(it, letter.id)
   end
   serve_lane(it)
+  -- Also without lanes: to read a receiver ends those of its leases that are over.
   save_receivers()
   if is_news or is_sooner then
     ring_bell(hungry)

@@ -61,8 +61,8 @@ if #letters > 0 then
   redis.call("HINCRBY", counters, "events.added:subscriber=" .. receiver, #letters)
   redis.call("HINCRBY", counters, "letters.redriven:receiver=" .. receiver, #letters)
   count_for(job, #letters)
-  save_receivers()
 end
+save_receivers()
 if is_news or is_sooner then
   ring_bell(hungry)
 end

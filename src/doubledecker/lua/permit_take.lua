@@ -28,13 +28,13 @@ if it.leased > 0 and redis.call("ZSCORE", leases(token), lease) then
 elseif it.halt ~= NONE then
   answer = {"paused", 0}
 elseif it.failures > 0 and it.retry_at > now then
-  answer = {"failing", it.retry_at - now}
+  answer = {"failing", until_ms(it.retry_at)}
 elseif it.held + it.leased >= (it.failures > 0 and 1 or permits(it)) then
   local first = redis.call("ZRANGE", leases(token), 0, 0, "WITHSCORES")[2]
-  answer = {it.failures > 0 and "failing" or "full", first and first - now or lease_ms}
+  answer = {it.failures > 0 and "failing" or "full", first and until_ms(first) or lease_ms}
   it.wish = it.failures == 0 and it.leased < it.held and now + wish_ms or it.wish
 elseif not may_begin(it) then
-  answer = {"paced", math.ceil(it.next_at) - now}
+  answer = {"paced", until_ms(it.next_at)}
 else
   redis.call("ZADD", leases(token), now + lease_ms, lease)
   it.leased, it.wish = it.leased + 1, 0

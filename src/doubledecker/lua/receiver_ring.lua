@@ -40,6 +40,8 @@ local FAILURE_MS, FAILURES_COUNTED_MAX = 60000, 10
 -- A call that began this much later than it might have counts as begun in time: so late a process may wake. Where calls begin
 -- further apart than so long, it does not matter.
 local LATE_MS_MAX, CLOSE_MS_MAX = 100, 1000
+-- Nobody is told to wait for longer: a time far away is no number that a reply or an expiry may have.
+local WAIT_MS_MAX = 86400000
 
 local receiver_of, receivers_read = {}, {}
 local present, is_present_changed
@@ -157,6 +159,11 @@ end
 -- a free one beside a backlog.
 local function has_permit(it)
   return it.held + it.leased + (it.wish > now and 1 or 0) < permits(it)
+end
+
+-- How long to wait until a time.
+local function until_ms(at)
+  return math.min(WAIT_MS_MAX, math.max(0, math.ceil(at) - now))
 end
 
 -- Whether its rate allows a call.

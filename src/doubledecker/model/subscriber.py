@@ -24,7 +24,8 @@ TIMEOUT_MS_MAX = 3_600_000
 EVENTS_MAX = 10_000
 BYTES_MAX = 16_777_216
 CONCURRENCY_MAX = 100
-RATE_MAX = 10_000.0
+# The least bound is a call in some 17 minutes.
+RATE_MIN, RATE_MAX = 0.001, 10_000.0
 # A tebibyte: more than any server holds.
 BACKLOG_BYTES_MAX = 1_099_511_627_776
 # A request's, whatever `client_subscriptions_max` is: some 20 ms of the server's time.
@@ -126,7 +127,9 @@ TimeoutMs = Annotated[int, between(0, TIMEOUT_MS_MAX, "Milliseconds a batch wait
 EventsMax = Annotated[int, between(1, EVENTS_MAX, "Events in a batch")]
 BytesMax = Annotated[int, between(1, BYTES_MAX, "Bytes in a batch")]
 Concurrency = Annotated[int, between(1, CONCURRENCY_MAX, "Deliveries at the same time")]
-RatePerS = Annotated[float, between(0, RATE_MAX, "Deliveries that begin in a second; 0 is no bound")]
+RatePerS = Annotated[
+    float, between(0, RATE_MAX, f"Deliveries that begin in a second, {RATE_MIN} at least; 0 is no bound")
+]
 BacklogBytes = Annotated[
     int, between(0, BACKLOG_BYTES_MAX, "Bytes that may wait; beyond, its oldest batches are dropped. 0 is no bound")
 ]
@@ -180,6 +183,8 @@ def parse(body: bytes, *, guard: DialGuard) -> Subscription:
 
 def check_receiver(asked: ReceiverWanted) -> None:
     """Raise BadRequest unless it can be kept."""
+    if asked.rate_per_s and asked.rate_per_s < RATE_MIN:
+        raise BadRequest(f"rate_per_s is {asked.rate_per_s}; it must be 0, or from {RATE_MIN} to {RATE_MAX}")
     if asked.retry is not None:
         retries.policy(asked.retry)
     if asked.headers is not None:
