@@ -32,7 +32,7 @@ async def test_an_event_is_sent_to_one_receiver_again_and_says_so(topology: Topo
 
         first, again = hook.events
         token = answer.json["receiver"]
-        assert (answer.status, answer.json) == (202, {"receiver": token, "events": [id_], "missing": []})
+        assert (answer.status, answer.json) == (202, {"receiver": token, "events": [id_], "missing": [], "refused": []})
         assert token.startswith("ann-")
         assert again == {**first, "replay": "resend"}
         assert b'"data":{"n": 1.5}' in hook.batches[1].body
@@ -57,7 +57,7 @@ async def test_the_events_of_an_attempt_are_sent_again_in_order(one: Topology):
         await hook.until_events(3 + last["event_count"])
         single = await resend(bus, ann, {"event": "mine-2"}, "/queues/hooks")
 
-        assert answer.json == {"receiver": "@hooks", "events": last["events"], "missing": []}
+        assert answer.json == {"receiver": "@hooks", "events": last["events"], "missing": [], "refused": []}
         assert hook.ids[3 : 3 + last["event_count"]] == last["events"]
         assert single.status == 202
         await hook.until_events(4 + last["event_count"])
@@ -85,10 +85,32 @@ async def test_a_request_that_is_repeated_under_its_key_sends_once(topology: Top
         assert row["events"]["queued"] == 9
         queue = {"pattern": ".*:none:.*", "callback": NOBODY, "max_length": 1}
         assert (await ask(bus, "PUT", "/queues/hooks", ann, json=queue)).status == 201
-        for key in ("once", "once", "more", "more"):
-            assert (await resend(bus, ann, {"event": ids[2]}, "/queues/hooks", key)).status == 202
+        for key, status in (("once", 202), ("more", 429), ("once", 202)):
+            assert (await resend(bus, ann, {"event": ids[2]}, "/queues/hooks", key)).status == status
         found = await bus.get("/queues/hooks", ann)
-        assert (found["waiting"], found["counters"]["dropped"]) == (2, 0)
+        assert (found["waiting"], found["counters"]["dropped"]) == (1, 0)
+
+
+async def test_a_queue_takes_as_many_as_it_has_room_for_and_names_the_others(one: Topology):
+    """Also for root: what it sends to a client's queue is that client's."""
+    async with a_bus(one, workers=1) as bus, Receiver() as hook:
+        ann = await bus.token("ann")
+        queue = {"pattern": ".*", "callback": hook.url, "timeout": 0, "max": 10}
+        assert (await ask(bus, "PUT", "/queues/hooks", ann, json=queue)).status == 201
+        await ask(bus, "POST", "/queues/hooks/pause", ann)
+        ids = await bus.publish(ann, [an_event(n) for n in range(3)])
+        await ask(bus, "POST", "/queues/hooks/resume", ann)
+        await hook.until_events(3)
+        [attempt] = await _until(lambda: attempts(bus, "/queues/hooks/attempts", ann), bool)
+        await ask(bus, "POST", "/queues/hooks/pause", ann)
+        assert (await ask(bus, "PUT", "/queues/hooks", ann, json={**queue, "max_length": 2})).status == 200
+
+        some = await resend(bus, ann, {"attempt": attempt["id"]}, "/queues/hooks")
+        none = await resend(bus, ROOT_KEY, {"event": ids[0]}, "/queues/hooks")
+
+        assert (some.status, some.json["events"], some.json["refused"]) == (202, ids[:2], ids[2:])
+        assert none.status == 429
+        assert "queue 'hooks' is full" in none.detail
 
 
 async def test_what_is_not_found_says_where_it_was_looked_for(one: Topology):

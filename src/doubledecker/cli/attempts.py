@@ -51,6 +51,8 @@ def resend(
         click.echo(id_)
     if sent.missing:
         click.echo(f"Not found any more: {', '.join(sent.missing)}", err=True)
+    if sent.refused:
+        click.echo(f"Refused, as the queue is full: {', '.join(sent.refused)}", err=True)
 
 
 def _row(each: "AttemptView") -> list[str]:

@@ -206,11 +206,12 @@ class AttemptsPage(msgspec.Struct, frozen=True):
 
 
 class ResentEvents(msgspec.Struct, frozen=True):
-    """The ids of events that wait for a receiver again, and of those that are not to be found any more."""
+    """The ids of events that wait for a receiver again, that were not found, and that its queue had no room for."""
 
     receiver: str
     events: tuple[str, ...]
     missing: tuple[str, ...]
+    refused: tuple[str, ...] = ()
 
 
 class LostEvents(msgspec.Struct, frozen=True, rename={"start": "from", "end": "to"}):

@@ -27,12 +27,12 @@ local DIGITS = {[0] = "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
 -- So many idle facets are forgotten at once to make room for new ones.
 local FORGOTTEN_MAX = 200
 
--- The publisher of an event; none of one that was accepted before. Only asked at a bound.
+-- The publisher of an event, or who asks for one that was accepted before; none in a replay. Only asked at a bound.
 local publishers
 local function publisher_of(i)
   if not publishers then
     publishers = {}
-    for _, part in ipairs(plan.publishers) do
+    for _, part in ipairs(plan.askers or plan.publishers) do
       for n = 1, part[2] and #part[2] or #plan.ends do
         publishers[part[2] and part[2][n] or n] = part[1]
       end

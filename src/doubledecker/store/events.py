@@ -135,11 +135,14 @@ async def resend(partition: Partition, routed: Sequence[RoutedEvent], *, version
     return await _call(partition, [routed_event.message for routed_event in routed], plan, version, PublishLimits())
 
 
-async def send_again(partition: Partition, routed: Sequence[RoutedEvent], *, version: int) -> PublishReply:
-    """The same for a request: an event with an id that was sent before is a repeat, as when it is published."""
+async def send_again(
+    partition: Partition, routed: Sequence[RoutedEvent], *, version: int, limits: PublishLimits
+) -> PublishReply:
+    """The same for a request, as if published anew: an id that was sent before is a repeat, a full queue refuses."""
     whole = write_plan(partition, routed)
-    plan = {**whole, **_PAST, "ids": whole["ids"], "given": whole["given"]}
-    return await _call(partition, [event.message for event in routed], plan, version, PublishLimits())
+    asked = {name: whole[name] for name in ("ids", "given", "bounds", "bounded")}
+    plan = {**whole, **_PAST, **asked, "askers": whole["publishers"]}
+    return await _call(partition, [event.message for event in routed], plan, version, limits)
 
 
 async def fan_out(

@@ -182,7 +182,9 @@ def of_attempts(attempts: AttemptRoutes, resending: ResendRoutes) -> list[ApiRou
     return [
         *_of_each_receiver("GET", "attempts", attempts.list_, listed, parameters=_ATTEMPTS),
         ApiRoute("GET /attempts", attempts.list_of_event, listed, parameters=(_OF_EVENT, *_ATTEMPTS)),
-        *_of_each_receiver("POST", "resend", resending.resend, resent, parameters=(_KEY,), takes=json(ResendBody)),
+        *_of_each_receiver(
+            "POST", "resend", resending.resend, resent, problems=(429,), parameters=(_KEY,), takes=json(ResendBody)
+        ),
     ]
 
 

@@ -151,8 +151,8 @@ EXAMPLES: dict[str, list[object]] = {
     ],
     "Resend": [{"event": "0190a5c8-6f3e-7c1a-9d2b-3f4e5a6b7c8d"}, {"attempt": "1763200000123-0-0"}],
     "Resent": [
-        {"receiver": "mail-1a2b3c4d", "events": ["0190a5c8-6f3e-7c1a-9d2b-3f4e5a6b7c8d"], "missing": []},
-        {"receiver": "@jobs", "events": ["evt-1"], "missing": ["evt-2"]},
+        {"receiver": "mail-1a2b3c4d", "events": ["0190a5c8-6f3e-7c1a-9d2b-3f4e5a6b7c8d"], "missing": [], "refused": []},
+        {"receiver": "@jobs", "events": ["evt-1"], "missing": ["evt-2"], "refused": ["evt-3"]},
     ],
     "DeadLetter": [
         {

@@ -1,27 +1,25 @@
-"""Sending past events to one receiver again: found in the journal, else in the lake, and put into its batches."""
+"""Sending past events to one receiver again: found in the journal, else in the lake, then sent (bus/resending.py)."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, structs
+from msgspec import UNSET, Meta, Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
 from doubledecker import clock, log
-from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import BadRequest, BusAway, LakeUnfit, NotFound, ReadTooLarge
+from doubledecker.bus.resending import Resender
+from doubledecker.errors import BadRequest, LakeUnfit, NotFound, ReadTooLarge
 from doubledecker.model import moment, reserved, schema, uid
 from doubledecker.model.attempt import IDS_MAX, AttemptFilter, AttemptPlace, ListedAttempt
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.event import DEFAULT_TENANT, EVENT_ID, ID_LENGTH_MAX, AcceptedEvent, encode
-from doubledecker.model.routing import Registry, Route
+from doubledecker.model.event import DEFAULT_TENANT, EVENT_ID, ID_LENGTH_MAX, AcceptedEvent
 from doubledecker.model.schema import Shape, matching
 from doubledecker.model.token import ROOT_NAME, Caller
-from doubledecker.store import attempts, events, journal, pipeline_jobs
-from doubledecker.store.events import Accepted, RoutedEvent
-from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.store import attempts, journal, pipeline_jobs
+from doubledecker.store.partitions import Partitions
 from doubledecker.store.pipeline_jobs import ERASURES
 from doubledecker.web import body as bodies
 from doubledecker.web import publishing, shapes
@@ -30,16 +28,12 @@ from doubledecker.web.body import BodyLimits
 from doubledecker.web.receivers import ChosenReceiver, ReceiverFinder
 from doubledecker.web.turns import ClientLocks
 
-# What `replay` says in an event that was sent again by request; a replay's id has 20 characters.
-RESENT = "resend"
 # Erasures that came to nothing.
 _ENDED = frozenset({"cancelled", "failed"})
 # An id that tells its time was made before the event was written, by the clock of another machine.
 _BEFORE_MS, _AFTER_MS = 5_000, 60_000
 # Where no time is known, what was accepted lately is looked through.
 _LATELY_MS = 600_000
-# The registry would have to change this often while one call is made.
-_TRIES_MAX = 20
 
 _log = log.get("web")
 
@@ -57,6 +51,7 @@ class Resent(Shape):
     receiver: Annotated[str, Meta(description="A subscriber's id, or `@` and a queue")]
     events: Annotated[list[str], Meta(description="Their ids", min_length=1)]
     missing: Annotated[list[str], Meta(description="Those that are not to be found any more")]
+    refused: Annotated[list[str], Meta(description="Those for which the queue had no room")]
 
 
 _BODY = msgspec.json.Decoder(ResendBody)
@@ -86,38 +81,41 @@ class ResendRoutes:
         self,
         finder: ReceiverFinder,
         partitions: Partitions,
-        registry: LiveRegistry,
         kept: AttemptLog,
         reads: ClientLocks,
         limits: BodyLimits,
+        resender: Resender,
     ) -> None:
         self._finder = finder
         self._partitions = partitions
-        self._registry = registry
         self._log = kept
         self._reads = reads
         self._limits = limits
+        self._resender = resender
 
     async def resend(self, request: Request, caller: Caller) -> Response:
         """Send one event, or those of an attempt, to this receiver again; `replay` in each says so."""
         asked = schema.decode(_BODY, await bodies.read(request.scope, request.receive, self._limits), what="a resend")
         chosen = await self._finder.find(request, caller)
-        client = chosen.pushed.client
+        receiver = chosen.pushed
         key = publishing.idempotency_key(request.scope)
         async with self._reads.of(caller.id):
             found: list[_Past] = []
             ids: Sequence[str] = ()
             async for wanted in self._wanted(asked, chosen):
                 ids = wanted.ids
-                found = [past for past in await self._find(wanted) if _may_see(past, client)]
+                found = [past for past in await self._find(wanted) if _may_see(past, receiver.client)]
                 if found:
                     break
             if not found:
                 raise NotFound(await self._why_not(ids[0], chosen))
-            await self._write([past.event for past in found], chosen, caller, key)
-        sent = [past.event.id for past in found]
+            some = [past.event for past in found]
+            refused = await self._resender.send(some, receiver, caller=caller.id or ROOT_NAME, key=key)
+        there = [event.id for event in some]
+        sent = [id_ for id_ in there if id_ not in refused]
         _log.info("events.resent", receiver=chosen.token, events=len(sent))
-        return shapes.json(Resent(chosen.token, sent, [id_ for id_ in ids if id_ not in sent]), status=202)
+        missing = [id_ for id_ in ids if id_ not in there]
+        return shapes.json(Resent(chosen.token, sent, missing, sorted(refused)), status=202)
 
     async def _wanted(self, asked: ResendBody, chosen: ChosenReceiver) -> AsyncIterator[_Wanted]:
         """What is asked for, with a guess of the time after another.
@@ -205,49 +203,11 @@ class ResendRoutes:
             f"--to-{target} {chosen.token.removeprefix('@')} --where \"id = '…'\""
         )
 
-    async def _write(self, some: Sequence[AcceptedEvent], chosen: ChosenReceiver, caller: Caller, key: str) -> None:
-        """Put them into the receiver's batch, or on its queue, and nowhere else; once for each key, within a day."""
-        by_partition: dict[Partition, list[AcceptedEvent]] = {}
-        for event in some:
-            by_partition.setdefault(self._partitions.of(event.kind, event.key), []).append(event)
-        for partition, part in by_partition.items():
-            for _ in range(_TRIES_MAX):
-                snapshot = self._registry.snapshot
-                routed = [_routed(event, chosen, snapshot, publisher=caller.id or ROOT_NAME, key=key) for event in part]
-                reply = await events.send_again(partition, routed, version=snapshot.version)
-                if reply.outcome is not Accepted.STALE:
-                    break
-                await self._registry.refresh()
-            else:
-                why = "the registry changes faster than the events can be written"
-                raise BusAway(why, detail=why)
-
 
 def _span(attempt: ListedAttempt) -> tuple[int, int]:
     """From when to when its events were accepted."""
     begin = attempt.accepted_at or attempt.at - _LATELY_MS
     return max(0, begin - _BEFORE_MS), attempt.at + _BEFORE_MS
-
-
-def _routed(
-    event: AcceptedEvent, chosen: ChosenReceiver, snapshot: Registry, *, publisher: str, key: str
-) -> RoutedEvent:
-    # No event's own id has spaces.
-    once = f"{RESENT} {chosen.token} {event.id} {key}" if key else ""
-    message = encode(structs.replace(event, replay=RESENT))
-    return RoutedEvent(_route(event, chosen, snapshot), message, publisher, once)
-
-
-def _route(event: AcceptedEvent, chosen: ChosenReceiver, snapshot: Registry) -> Route:
-    """To one receiver alone; raises NotFound when it is gone."""
-    if chosen.queue is None:
-        subscriber = snapshot.subscribers.get(chosen.token)
-        if subscriber is not None:
-            return Route(event.kind, (subscriber,))
-    elif (queue := snapshot.queues.get(chosen.queue.name)) is not None:
-        # These are few, so that they drop no others they do not ask for the bound.
-        return Route(event.kind, (), (structs.replace(queue, overflow="refuse"),))
-    raise NotFound(f"there is no receiver {chosen.token!r} any more")
 
 
 def _may_see(past: _Past, client: str) -> bool:

@@ -24,6 +24,7 @@ from doubledecker.bus.pipeline_jobs import PipelineJobs
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.receiver_states import ReceiverStates
+from doubledecker.bus.resending import Resender
 from doubledecker.delivery.attempt import Dialer
 from doubledecker.errors import BusAway
 from doubledecker.model import callback, reserved
@@ -245,31 +246,36 @@ def make_app(
     small = replace(body, bytes_max=min(body.bytes_max, SMALL_BYTES_MAX))
     event = EventLimits(settings.max_event_data_bytes, bounds.event_depth_max)
     rules = PublishRules(body, event, bounds.events_per_request_max, build.quotas(settings))
-    routes = RouteRules(
-        body=small,
-        scaling_threshold=settings.scaling_threshold,
-        scaling_deadline_ms=settings.scaling_deadline_ms,
-        guard=settings.dial_guard,
-        memory=bus.headroom.rules,
-        address_connections_max=settings.address_connections_max,
-    )
     large_reads, finder = ClientLocks(), ReceiverFinder(bus.registry)
     attempt_log = AttemptLog(bus.partitions, lake=settings.lake)
+    pacer = Pacer(bus.partitions, bus.registry)
+    resender = Resender(bus.partitions, bus.registry, bus.headroom, pacer)
     return App(
         Authenticator(bus.partitions, bus.registry, root_key=settings.root_key),
-        Publishing(bus.partitions, bus.publisher, Pacer(bus.partitions, bus.registry), rules),
-        Routes(bus.partitions, bus.registry, routes, presence),
+        Publishing(bus.partitions, bus.publisher, pacer, rules),
+        Routes(bus.partitions, bus.registry, _route_rules(settings, small, bus), presence),
         Queues(bus.partitions, bus.registry, bus.rings, small, large_reads, guard=settings.dial_guard),
         QueueContents(bus.partitions, bus.registry, small, large_reads),
         DeadLetterRoutes(finder, bus.partitions, LetterJobs(bus.partitions, bus.registry), small, large_reads),
         ReceiverRoutes(finder, ReceiverStates(bus.partitions), Trials(dialer), small),
         AttemptRoutes(finder, bus.registry, attempt_log, large_reads),
-        ResendRoutes(finder, bus.partitions, bus.registry, attempt_log, large_reads, small),
+        ResendRoutes(finder, bus.partitions, attempt_log, large_reads, small, resender),
         Streaming(bus.partitions, bus.registry, feed, leases, bounds.stream),
         PipelineJobRoutes(PipelineJobs(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
         room=body.room,
         quotas=rules.quotas,
         metrics_public=settings.metrics_public,
+    )
+
+
+def _route_rules(settings: Settings, body: BodyLimits, bus: BusParts) -> RouteRules:
+    return RouteRules(
+        body=body,
+        scaling_threshold=settings.scaling_threshold,
+        scaling_deadline_ms=settings.scaling_deadline_ms,
+        guard=settings.dial_guard,
+        memory=bus.headroom.rules,
+        address_connections_max=settings.address_connections_max,
     )
 
 
