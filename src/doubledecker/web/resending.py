@@ -100,11 +100,12 @@ class ResendRoutes:
         receiver = chosen.pushed
         key = publishing.idempotency_key(request.scope)
         async with self._reads.of(caller.id):
+            erasures = await self._erasures()
             found: list[_Past] = []
             ids: Sequence[str] = ()
             async for wanted in self._wanted(asked, chosen):
                 ids = wanted.ids
-                found = [past for past in await self._find(wanted) if _may_see(past, receiver.client)]
+                found = [past for past in await self._find(wanted, erasures) if _may_see(past, receiver.client)]
                 if found:
                     break
             if not found:
@@ -154,28 +155,23 @@ class ResendRoutes:
         now_ms = clock.now_ms()
         yield now_ms - _LATELY_MS, now_ms + _AFTER_MS
 
-    async def _find(self, wanted: _Wanted) -> list[_Past]:
+    async def _find(self, wanted: _Wanted, erasures: Sequence[Erasure]) -> list[_Past]:
         """What is found in the journal, and the rest in the lake if this process can read that."""
         found: list[_Past] = []
         left = list(wanted.ids)
         for partition in self._partitions.all:
             for each in await journal.find_events(partition, left, from_ms=wanted.from_ms, upto_ms=wanted.upto_ms):
                 left = [id_ for id_ in left if id_ != each.event.id]
-                if not await self._is_erased(each.event, each.entry.ms):
+                # What has not landed yet is still in the journal.
+                if not _is_erased(each.event, each.entry.ms, erasures):
                     found.append(_Past(each.event, each.publisher))
         return found + (await self._landed(left, wanted) if left else [])
 
-    async def _is_erased(self, event: AcceptedEvent, at_ms: int) -> bool:
-        """Whether an erasure is about it: what has not landed yet is still in the journal."""
+    async def _erasures(self) -> list[Erasure]:
+        """What was erased, or is about to be."""
         kept = await pipeline_jobs.read_all(self._partitions.home, ERASURES)
         erasures = [msgspec.json.decode(each.asked, type=Erasure) for each in kept if each.state not in _ENDED]
-        return any(
-            not each.dry_run
-            and at_ms < each.before_ms
-            and each.topic in {"", event.topic}
-            and (each.tenant == event.tenant if each.tenant else each.key == event.key)
-            for each in erasures
-        )
+        return [erasure for erasure in erasures if not erasure.dry_run]
 
     async def _landed(self, ids: Sequence[str], wanted: _Wanted) -> list[_Past]:
         ground = await self._log.ground()
@@ -208,6 +204,15 @@ def _span(attempt: ListedAttempt) -> tuple[int, int]:
     """From when to when its events were accepted."""
     begin = attempt.accepted_at or attempt.at - _LATELY_MS
     return max(0, begin - _BEFORE_MS), attempt.at + _BEFORE_MS
+
+
+def _is_erased(event: AcceptedEvent, at_ms: int, erasures: Sequence[Erasure]) -> bool:
+    return any(
+        at_ms < each.before_ms
+        and each.topic in {"", event.topic}
+        and (each.tenant == event.tenant if each.tenant else each.key == event.key)
+        for each in erasures
+    )
 
 
 def _may_see(past: _Past, client: str) -> bool:
