@@ -153,6 +153,18 @@ def test_a_status_counts_though_its_body_is_cut_short(run, head: bytes):
     run(walk)
 
 
+def test_of_a_failure_the_beginning_is_kept_however_long_it_is(run):
+    async def walk() -> None:
+        said = b"HTTP/1.1 500 " + b"Z" * 60_000 + b"\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200_000
+        async with Server(said) as server, a_client() as client:
+            answer = await post(client, server)
+
+            assert answer.body == b"x" * http.ANSWER_BYTES_KEPT
+            assert answer.reason == "Z" * 200
+
+    run(walk)
+
+
 def test_a_status_counts_though_its_body_does_not_end_in_time(run):
     async def walk() -> None:
         async with Server(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n1", NO_CONTENT) as server, a_client() as client:

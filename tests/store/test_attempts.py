@@ -87,6 +87,7 @@ async def test_attempts_are_found_by_event_outcome_status_and_time(plain: Partit
     assert await numbers(before=middle) == [1, 0]
     assert await numbers(from_ms=middle.ms + 60_000) == []
     assert await numbers(to_ms=everything[-1].place.ms) == []
+    assert await numbers(to_ms=0) == await numbers(before=AttemptPlace(0, 0, 0)) == []
 
 
 async def test_of_many_events_the_first_are_listed_with_their_number(plain: Partitions):

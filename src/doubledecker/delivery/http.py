@@ -43,6 +43,8 @@ _HEAD_BYTES_MAX = 65_536
 _OK = range(200, 300)
 # Of an answer that is no 2xx, for whoever wants to know why: with the dead letters that come of it.
 ANSWER_BYTES_KEPT = 2_048
+# Of its status line: a reason is a few words, and is logged, journaled and listed.
+_REASON_BYTES_MAX = 200
 _HEADERS_KEPT_MAX = 20
 _HEADER_CHARS_MAX = 256
 # Answers before the answer, such as 100 Continue and 103 Early Hints. We ask for none, and a few are harmless.
@@ -389,15 +391,15 @@ class _Connection(asyncio.Protocol):
         self._wire_bytes_left = _FRAMING_MAX * self._bytes_left
 
     def on_body(self, chunk: bytes) -> None:
+        if self._is_begun and self._begun_bytes_left > 0:
+            self._body.append(chunk[: self._begun_bytes_left])
+            self._begun_bytes_left -= len(chunk)
         self._bytes_left -= len(chunk)
         if self._bytes_left <= 0:
             self._give_up_body()
             raise _StopParsing
         if self._is_kept:
             self._body.append(chunk)
-        elif self._is_begun and self._begun_bytes_left > 0:
-            self._body.append(chunk[: self._begun_bytes_left])
-            self._begun_bytes_left -= len(chunk)
 
     def on_message_complete(self) -> None:
         if self._status in _INTERIM:
@@ -427,7 +429,7 @@ class _Connection(asyncio.Protocol):
             self._timer.cancel()
         if self._answered is not None and not self._answered.done():
             later = self._retry_after.decode("latin-1") if self._retry_after is not None else None
-            reason = self._reason.decode(errors="replace")
+            reason = self._reason[:_REASON_BYTES_MAX].decode(errors="replace")
             headers = self._lines() if self._is_begun else ()
             self._answered.set_result(HttpAnswer(self._status, reason, later, b"".join(body), headers))
 

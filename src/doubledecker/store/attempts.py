@@ -86,6 +86,9 @@ async def _find(
 ) -> tuple[list[ListedAttempt], AttemptPlace | None]:
     """What one call finds, and where it ended; None at the journal's beginning."""
     last = "+"
+    if before is not None and not before.ms and not before.seq:
+        # Redis refuses to be asked for what is older than that.
+        return [], None
     if before is not None:
         last = before.entry if partition.index < before.partition else f"({before.entry}"
     reply = await partition.run(
