@@ -5,7 +5,7 @@ import hashlib
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,6 +19,7 @@ from conftest import Topology
 from doubledecker.bus.headroom import ROOM_BYTES_MIN
 from doubledecker.delivery import parts
 from doubledecker.model import token as tokens
+from doubledecker.model.dead_letter import DeadLetter
 from doubledecker.model.event import EventKind
 from doubledecker.model.job import Job
 from doubledecker.model.queue import RegisteredQueue
@@ -114,6 +115,7 @@ LATER = frozenset(
         "notices",
         "order:held:{token}",
         "order:holders:{token}",
+        "order:behind:{token}:{lane}",
         "order:let_go:{token}",
         "order:waiting:{token}:{lane}",
     )
@@ -364,7 +366,10 @@ async def make_failing(bus: TestBus) -> None:
 
 
 async def hold_keys(bus: TestBus) -> None:
-    """An ordered subscriber that holds three keys, of which one was let go and is served, and another was let go."""
+    """An ordered subscriber that holds keys, of which one was let go and is served, and another was let go.
+
+    Two dead letters hold one of them.
+    """
     home = bus.partitions.home
     await bus.subscribe(await bus.token("ordered"), "http://127.0.0.1:9/", "axles", timeout=0, max=1, ordered=True)
     maker = await bus.token("axle-maker")
@@ -375,14 +380,15 @@ async def hold_keys(bus: TestBus) -> None:
         for key in keys:
             await bus.publish(maker, [an_event(0, "axles", tenant=tenant, key=key)])
 
-    async def work(what: Settlement, lane: str = "") -> None:
+    async def work(what: Settlement, lane: str = "", letters: Sequence[DeadLetter] = ()) -> None:
         """Settle what comes next for it; of others, what they have is given back."""
         turn = await deliveries.turn(home, [], [uid() for _ in range(50)], process="none", probes_max=0)
         ended = []
         for job in turn.jobs:
             division = parts.division(job.batch.chunks, job.lanes) if job.batch else None
             is_meant = "ordered-" in job.held and division is None
-            ended.append(Settled(job, what, lane=lane) if is_meant else Settled(job, RETURNED, division=division))
+            meant = Settled(job, what, lane=lane, letters=letters, blocked=[lane] * len(letters))
+            ended.append(meant if is_meant else Settled(job, RETURNED, division=division))
         await deliveries.turn(home, ended, [], process="none", probes_max=0)
 
     async def be_due(key: str) -> None:
@@ -394,6 +400,8 @@ async def hold_keys(bus: TestBus) -> None:
     for key in ("a", "b", "c"):
         await publish(key)
         await work(Settlement("refused", retry_ms=AN_HOUR_MS), lane=f"{tenant}/{key}")
+    await publish("d")
+    await work(Settlement("refused"), lane=f"{tenant}/d", letters=[a_letter(2), a_letter(3)])
     await publish("a", "a", "b")
     for _ in range(3):
         await work(RETURNED)

@@ -264,6 +264,17 @@ class OrderMachine(RuleBasedStateMachine):
         for id_ in ids:
             ledger.blocking.pop(id_, None)
 
+    @rule(lane=some_lane, more=some_lanes, data=st.data())
+    def letters_of_a_lane_are_redriven_one_by_one(self, lane: str, more: list[str], data: st.DataObject) -> None:
+        """They hold it together, whatever the order in which they are brought back."""
+        self.publish([lane] * data.draw(st.integers(2, 4)))
+        self.several_are_worked_on(["dead"] * 3, 1, data)
+        self.publish([*more, lane])
+        for _ in range(2):
+            if self.ledger.letters:
+                self.letters_are_redriven_or_destroyed(data, data.draw(st.booleans()))
+            self.several_are_worked_on(["delivered"] * 2, 1, data)
+
     @rule()
     def retire(self) -> None:
         """The subscriber leaves: what waits is set aside, also in lanes."""
@@ -348,7 +359,14 @@ class OrderMachine(RuleBasedStateMachine):
         ]
         jobs_ = [*strings(line), *(job.split(" ")[0] for job in strings(scheduled))]
         jobs_ += [job.split(" ")[0] for job in strings(pending) if not job.startswith("\n")]
-        found = Counter([*jobs_, *behind])
+        # Redriven behind a letter that holds the lane before them: they come into the line in their turn.
+        in_turn = [
+            holder
+            for lane in LANES
+            for holder in strings(self.world.ask(self.partition, ["LRANGE", f"order:behind:ann:{lane}", 0, -1])[0])
+        ]
+        assert {*in_turn} <= {*by_holder}
+        found = Counter([*jobs_, *behind, *in_turn])
         assert all(found[bid] == 1 for bid in self.bids())
         assert {(holder, lane) for lane, holder in by_lane.items() if holder} <= {*by_holder.items()}
         assert {*by_holder.values()} <= {*by_lane}
@@ -357,7 +375,7 @@ class OrderMachine(RuleBasedStateMachine):
         state = self.world.run(receivers.states(self.partition, ["ann"]))["ann"]
         assert (state.lanes, state.limit in {0, 1}) == (len(by_lane), True)
         # Whoever holds a lane will be found again, if only to be missed: its job is somewhere.
-        assert {*by_holder} <= {*jobs_, *self.ledger.blocking.values()}
+        assert {*by_holder} <= {*jobs_, *in_turn, *self.ledger.blocking.values()}
 
 
 def ids_of(chunks: list[bytes]) -> list[str]:

@@ -142,7 +142,7 @@ end
 
 -- The events of a batch are dead letters, which hold their lanes where `lanes` has those.
 local function give_up(it, bid, events, letters, lanes)
-  if it.lanes + #lanes > LANES_MAX then
+  if not has_room(it, lanes) then
     put_first(it, bid)
     pause(it, PAUSE_MS_MAX)
     return

@@ -3,21 +3,23 @@
 -- uses job_bell
 -- uses receiver_order
 
--- A letter is redriven as a batch: if it held a lane, the batch does, and is delivered next; of several letters of a lane,
--- those behind the first wait before all else. Returns whether it did.
+-- A letter is redriven as a batch: if it held a lane, the batch does, in its place, and is delivered when it is the first that
+-- does. Returns whether it did.
 local function unblock_lane(it, letter, bid)
   local lane = it.lanes > 0 and redis.call("HGET", holders(it.token), letter)
-  if not lane then
+  local is_first = lane and redis.call("HGET", held_lanes(it.token), lane) == letter
+  local at = lane and not is_first and redis.call("LPOS", behind(it.token, lane), letter)
+  if not is_first and not at then
     return false
   end
   redis.call("HDEL", holders(it.token), letter)
-  if redis.call("HGET", held_lanes(it.token), lane) == letter then
+  redis.call("HSET", holders(it.token), bid, lane)
+  if is_first then
     redis.call("HSET", held_lanes(it.token), lane, bid)
-    redis.call("HSET", holders(it.token), bid, lane)
     -- Not into a lane that is served just now: that may be held again, and this one then waited for it.
     line_up(it, bid, "RPUSH")
   else
-    redis.call("RPUSH", lane_line(it.token, lane), bid)
+    redis.call("LSET", behind(it.token, lane), at, bid)
   end
   return true
 end

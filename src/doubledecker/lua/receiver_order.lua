@@ -8,14 +8,17 @@
 -- An event of it that is put aside meanwhile holds it again.
 --
 -- Where an event that is given up is to block its lane, its dead letter holds the lane in its place, until it is redriven or
--- destroyed: redriven, it holds the lane itself again, and is delivered before all that waits.
+-- destroyed: redriven, it holds the lane itself again, and is delivered before all that waits. Several letters may hold a lane,
+-- in the order of their events; the lane is let go when none of them is left. One that is redriven while another is before it
+-- is a batch without a job, which has the letter's place; it comes into the line when it is the first.
 --
 -- A lane is let go only when no batch is in a slot's hands, as one may hold later events of the lane that are about to join
 -- its list. Without held lanes all this costs nothing.
 --
 -- uses receiver_ring
 -- keys held_lanes  order:held:<token>     hash  lanes that are held, with the batch or letter that holds each; empty once let go
--- keys holders     order:holders:<token>  hash  batches and letters that hold a lane, with the lane; several letters may
+-- keys holders     order:holders:<token>  hash  batches and letters that hold a lane, with the lane
+-- keys behind      order:behind:<token>:<lane>  list  letters, and batches of some, that hold a lane behind the first, in order
 -- keys let_go      order:let_go:<token>   list  lanes that were let go and are not served yet, next one last
 
 -- Beyond this the receiver waits with what it does not take, instead of putting it aside.
@@ -50,33 +53,42 @@ local function hold_lane(it, bid, lane)
   return true
 end
 
--- A letter that holds a lane too, in which there may be several.
-local function other_holder(it, lane)
-  local flat = redis.call("HGETALL", holders(it.token))
-  for i = 1, #flat, 2 do
-    if flat[i + 1] == lane then
-      return flat[i]
+-- Whether letters may hold their lanes; those that are held already are no more of them.
+local function has_room(it, lanes)
+  local room, seen = LANES_MAX - it.lanes, {}
+  for _, lane in ipairs(#lanes > room and lanes or {}) do
+    if not seen[lane] and redis.call("HEXISTS", held_lanes(it.token), lane) == 0 then
+      room = room - 1
     end
+    if room < 0 then
+      return false
+    end
+    seen[lane] = true
   end
+  return true
 end
 
--- A batch or letter is done or gone: if it held a lane, that is let go.
+-- A batch or letter is done or gone: if it held a lane, the next that does is the first, or the lane is let go.
 local function release_lane(it, holder)
   local lane = it.lanes > 0 and redis.call("HGET", holders(it.token), holder)
   if not lane then
     return
   end
   redis.call("HDEL", holders(it.token), holder)
-  local other = is_letter(holder) and other_holder(it, lane)
-  if other then
-    redis.call("HSET", held_lanes(it.token), lane, other)
-  elseif not is_letter(holder) or redis.call("HGET", held_lanes(it.token), lane) == holder then
-    redis.call("HSET", held_lanes(it.token), lane, "")
+  if redis.call("HGET", held_lanes(it.token), lane) ~= holder then
+    redis.call("LREM", behind(it.token, lane), 1, holder)
+    return
+  end
+  local first = redis.call("LPOP", behind(it.token, lane)) or ""
+  redis.call("HSET", held_lanes(it.token), lane, first)
+  if first == "" then
     redis.call("LPUSH", let_go(it.token), lane)
+  elseif not is_letter(first) then
+    line_up(it, first, "RPUSH")
   end
 end
 
--- The event of a batch is given up: its letter holds its lane.
+-- The event of a batch is given up: its letter holds its lane, in the batch's place or behind all others.
 local function block_lane(it, bid, letter, lane)
   local holder = redis.call("HGET", held_lanes(it.token), lane)
   redis.call("HDEL", holders(it.token), bid)
@@ -84,6 +96,8 @@ local function block_lane(it, bid, letter, lane)
   if not holder or holder == "" or holder == bid then
     redis.call("HSET", held_lanes(it.token), lane, letter)
     it.lanes = it.lanes + (holder and 0 or 1)
+  else
+    redis.call("RPUSH", behind(it.token, lane), letter)
   end
   if it.served == lane then
     it.due, it.served = it.due - redis.call("LLEN", first_line(it)), ""
@@ -144,6 +158,7 @@ local function forget_lanes(it)
   local gone = {held_lanes(it.token), holders(it.token), let_go(it.token)}
   for _, lane in ipairs(redis.call("HKEYS", gone[1])) do
     gone[#gone + 1] = lane_line(it.token, lane)
+    gone[#gone + 1] = behind(it.token, lane)
   end
   redis.call("UNLINK", unpack(gone))
   it.lanes, it.served = 0, ""

@@ -1,0 +1,127 @@
+"""Lanes that are held by example: by several dead letters, by batches that are dropped, and as many as may be."""
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from doubledecker.delivery import parts
+from doubledecker.model.outcome import Outcome, OutcomeKind
+from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
+from doubledecker.store import dead_letters, deliveries, receivers
+from doubledecker.store.deliveries import DeliveryJob, Settled, Turn
+from doubledecker.store.partitions import Partition, Partitions
+from laws.test_order import ANN, ids_of, publish
+
+A, B, C = "default/a", "default/b", "default/c"
+REFUSED = Outcome(OutcomeKind.REFUSED, 1, 400)
+AGES_MS = 10_000_000
+LANES_MAX = 1_000
+
+
+async def take(home: Partition, settled: Sequence[Settled] = ()) -> Turn:
+    return await deliveries.turn(home, settled, ["s"], process="p", probes_max=1)
+
+
+def attempted(job: DeliveryJob, *, aside: Collection[str] = (), dead: Collection[str] = ()) -> Settled:
+    """What comes of a job: events are delivered, but some are put aside, and some given up, and block their lanes."""
+    batch = job.batch
+    assert batch is not None
+    division = parts.division(batch.chunks, job.lanes)
+    if division is not None:
+        return Settled(job, RETURNED, division=division, size_max=(ANN.max_events, ANN.max_bytes))
+    ids = {*ids_of(batch.chunks)}
+    if ids <= {*aside}:
+        return Settled(job, Settlement("refused", retry_ms=AGES_MS), lane=parts.lane(batch.chunks[0]))
+    if ids <= {*dead}:
+        lines = [line for chunk in batch.chunks for line in chunk.split(b"\n")]
+        named = {"reason": "attempts", "attempts": 1, "accepted_at": 1, "batch": batch.bid, "partition": 0}
+        letters = parts.letters(lines, REFUSED, **named)  # type: ignore[arg-type]
+        return Settled(job, Settlement("refused"), letters=letters, blocked=[parts.lane(line) for line in lines])
+    return Settled(job, DELIVERED)
+
+
+async def drain(home: Partition, *, aside: Collection[str] = (), dead: Collection[str] = ()) -> list[str]:
+    """Deliver all that is due; returns what the receiver took."""
+    taken: list[str] = []
+    settled: list[Settled] = []
+    while (turn := await take(home, settled)).jobs:
+        settled = [attempted(job, aside=aside, dead=dead) for job in turn.jobs]
+        for each in settled:
+            batch = each.job.batch
+            taken += ids_of([*batch.chunks]) if batch and each.settlement is DELIVERED else []
+    return taken
+
+
+async def accept(home: Partition, *some: tuple[str, str]) -> None:
+    await publish(home, list(some))
+    home.shift_ms += 5_000
+
+
+async def blocked(home: Partition, *of_a: str) -> dict[str, str]:
+    """Letters that block lane `A`, with one that blocks another lane; and an event that waits behind them."""
+    await accept(home, *((id_, A) for id_ in of_a))
+    await drain(home, dead=of_a)
+    await accept(home, ("c1", C))
+    await drain(home, dead=["c1"])
+    await accept(home, ("last", A))
+    assert await drain(home) == []
+    letters = dead_letters.each(home, "ann", most=100)
+    return {msgspec.json.decode(letter.event)["id"]: letter.id async for letter in letters}
+
+
+async def test_a_lane_is_held_until_none_of_its_letters_is_left(plain: Partitions):
+    """It was let go by the first batch that was delivered, and others stood behind a lane that nobody held."""
+    home = plain.home
+    letters = await blocked(home, "a1", "a2")
+
+    await dead_letters.redrive(home, ANN, [letters["a1"]])
+    first = await drain(home)
+    await dead_letters.redrive(home, ANN, [letters["a2"]])
+
+    assert (first, await drain(home)) == (["a1"], ["a2", "last"])
+
+
+async def test_letters_that_are_redriven_in_any_order_are_delivered_in_theirs(plain: Partitions):
+    home = plain.home
+    letters = await blocked(home, "a1", "a2", "a3", "a4")
+
+    await dead_letters.redrive(home, ANN, [letters["a3"], letters["a2"]])
+    early = await drain(home)
+    await dead_letters.redrive(home, ANN, [letters["a1"]])
+    then = await drain(home)
+    await dead_letters.purge(home, "ann", [letters["a4"]])
+
+    assert (early, then, await drain(home)) == ([], ["a1", "a2", "a3"], ["last"])
+
+
+async def test_a_letter_that_is_destroyed_leaves_the_lane_to_the_batch_of_another(plain: Partitions):
+    """The lane went over to a letter while a batch held it, and then was nobody's."""
+    home = plain.home
+    letters = await blocked(home, "a1", "a2", "a3")
+
+    await dead_letters.redrive(home, ANN, [letters["a1"]])
+    await dead_letters.purge(home, "ann", [letters["a2"]])
+    first = await drain(home)
+    await dead_letters.redrive(home, ANN, [letters["a3"]])
+
+    assert (first, await drain(home)) == (["a1"], ["a3", "last"])
+
+
+async def test_an_event_becomes_a_letter_though_as_many_lanes_are_held_as_may_be(plain: Partitions):
+    home = plain.home
+    await accept(home, ("a1", A))
+    await drain(home, aside=["a1"])
+    others = [word for n in range(LANES_MAX - 1) for word in (f"default/{n}", "x")]
+    await home.command("HSET", home.key("order:held:ann"), *others)
+    await _set_lanes(home, LANES_MAX)
+    home.shift_ms += AGES_MS
+
+    await drain(home, dead=["a1"])
+
+    assert (await dead_letters.totals(home, "ann")).count == 1
+
+
+async def _set_lanes(home: Partition, lanes: int) -> None:
+    state = (await receivers.states(home, ["ann"]))["ann"]
+    kept = msgspec.structs.replace(state, lanes=lanes)
+    await home.command("HSET", home.key("receivers"), "ann", msgspec.msgpack.encode(kept))
