@@ -29,7 +29,7 @@ def show(
     with folder.connected(bus, data, secret) as remote:
         page = remote.attempts(receiver, event=event, **options)
     if as_json:
-        click.echo(msgspec.json.encode(page))
+        click.echo(words.printable_json(msgspec.json.encode(page)))
         return
     titles = ["id", "began", "receiver", "outcome", "status", "attempt", "took", "events", "detail"]
     words.show(titles, [_row(each) for each in page.attempts])

@@ -62,7 +62,7 @@ def list_topics(bus: str | None, data: Path | None, *, as_json: bool) -> None:
     """Print the topics, who owns them, and how many events they had."""
     with folder.connected(bus, data) as remote:
         if as_json:
-            click.echo(remote.request("GET", "/topics"))
+            click.echo(words.printable_json(remote.request("GET", "/topics")))
             return
         rows = remote.topics()
     shown = [[row.name, row.publisher, row.publisher_id, f"{row.events:,}"] for row in rows]

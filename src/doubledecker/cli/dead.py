@@ -84,7 +84,7 @@ def list_(
         found = [letter for letter, _ in zip(letters.each(page=min(limit, 1_000), **which), range(limit), strict=False)]
         if as_json:
             for letter in found:
-                click.echo(msgspec.json.encode(letter))
+                click.echo(words.printable_json(msgspec.json.encode(letter)))
             return
         titles = ["id", "topic", "tenant", "reason", "status", "attempts", "redriven", "died", "why"]
         words.show(titles, [_row(letter) for letter in found])
@@ -102,7 +102,7 @@ def show(
 ) -> None:
     """Print one dead letter with its event and the last answer, as JSON."""
     with _letters(bus, data, secret, subscriber, queue) as letters:
-        click.echo(msgspec.json.format(msgspec.json.encode(letters.show(id_)), indent=2))
+        click.echo(words.printable_json(msgspec.json.format(msgspec.json.encode(letters.show(id_)), indent=2)))
 
 
 @dead.command()

@@ -45,7 +45,7 @@ def search(
     found = _look(data, lake, id_=id_, wanted=asked)
     if as_json:
         shown = found if isinstance(found, list) else asdict(found)
-        click.echo(json.dumps(shown, default=_as_text, ensure_ascii=False))
+        click.echo(words.printable_json(json.dumps(shown, default=_as_text, ensure_ascii=False)))
     elif isinstance(found, list):
         _show_events(found, limit)
     else:

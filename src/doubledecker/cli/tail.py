@@ -104,7 +104,7 @@ class _Follower:
         if each.kind == "gap":
             _say(f"events are missing, they are no longer in the journal: {each.json}")
         elif each.kind == "event":
-            show(each.json)
+            show(words.printable_json(each.json).decode())
             self._shown += 1
         return self._shown == self._wanted.count
 

@@ -1,5 +1,6 @@
 """Numbers in words: how ages, rates, sizes, health and names are written, the same in every command."""
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ _HEALTHY_POINTS_MIN = 80
 _MS, _MINUTE_S, _HOUR_S = 1000, 60, 3600
 _KIB = 1024
 _FEW = 10
+# Tabs and line breaks stand between the parts of JSON, never in its strings.
+_UNUSUAL = re.compile(r"[^\t\r\n -~]")
 
 
 def health(points: int, *, failures: int, refusals: int, halt: Halt = Halt.NONE) -> str:
@@ -65,6 +68,18 @@ def size(count: int) -> str:
 def printable(text: str) -> str:
     """Without what would command a terminal, or break a row: the text of events and of consumers is anyone's."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def printable_json(text: str | bytes) -> bytes:
+    """JSON of the same meaning that commands no terminal: escapes what is not printable in its strings."""
+    found = text.decode() if isinstance(text, bytes) else text
+    return _UNUSUAL.sub(lambda each: each[0] if each[0].isprintable() else _escape(each[0]), found).encode()
+
+
+def _escape(character: str) -> str:
+    """As JSON has it: one or two units of UTF-16."""
+    units = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def names(tokens: Sequence[str]) -> dict[str, str]:

@@ -158,6 +158,21 @@ def test_a_row_stays_a_row_whatever_a_consumer_wrote(bus: Up, jobs: str):
     assert "\x1b]0" not in shown
 
 
+def test_json_commands_no_terminal_and_means_the_same(bus: Up, jobs: str):
+    why = "\u009b2J\x7f\u2066 ünïcödé \U000e0001 \U0001f68b"
+    _kill_one(bus, jobs, why=why)
+    own = ("--queue", jobs, "--bus", bus.url, "--data", str(bus.data))
+    listed = run("dead", "list", "--json", *own).stdout
+    shown = run("dead", "show", json.loads(listed)["id"], *own).stdout
+    of_queue = queue(bus, "dead", jobs, "--json").stdout
+
+    assert [json.loads(text)["why"] for text in (listed, shown)] == [why, why]
+    assert [row["why"] for row in json.loads(of_queue)["messages"]] == [why]
+    for text in (listed, shown, of_queue):
+        assert text.replace("\n", "").isprintable()
+        assert r"\u009b2J\u007f\u2066 ünïcödé \udb40\udc01 🚋" in text
+
+
 def _kill_one(bus: Up, name: str, why: str = "no such customer") -> None:
     """With a single attempt, a message that is given back is dead."""
     [row] = [json.loads(line) for line in queue(bus, "pull", name, "--json").stdout.splitlines()]

@@ -90,7 +90,7 @@ class QueueCalls:
     def list_(self, *, as_json: bool) -> None:
         """Print all queues that the caller may see."""
         if as_json:
-            click.echo(self._bus.request("GET", "/queues"))
+            click.echo(words.printable_json(self._bus.request("GET", "/queues")))
             return
         rows = self._bus.queues()
         numbers = [[f"{n:,}" for n in (row.waiting, row.in_flight, row.delayed, row.dead)] for row in rows]
@@ -102,7 +102,7 @@ class QueueCalls:
     def show(self, name: str, *, as_json: bool) -> None:
         """Print one queue with its facets."""
         if as_json:
-            click.echo(self._bus.request("GET", _path(name)))
+            click.echo(words.printable_json(self._bus.request("GET", _path(name))))
             return
         seen = self._bus.queue(name).get()
         held = {"waiting": seen.waiting, "in flight": seen.in_flight, "delayed": seen.delayed, "dead": seen.dead}
@@ -161,7 +161,7 @@ class QueueCalls:
         chosen = f"&tenant={quote(tenant, safe='')}" if tenant else ""
         answer = self._bus.request("GET", f"{_path(name)}/dead?limit={limit}{chosen}")
         if as_json:
-            click.echo(answer)
+            click.echo(words.printable_json(answer))
             return
         letters = msgspec.json.decode(answer, type=_Dead)
         rows = [[row.id, row.tenant, str(row.attempts), words.moment(row.died_at), row.why] for row in letters.messages]
@@ -215,7 +215,7 @@ def _where(name: str, tenant: str | None) -> str:
 def _print(messages: Sequence[_Pulled] | Sequence[_Peeked], *, as_json: bool) -> None:
     """A line each: the event, or the message with it."""
     for each in messages:
-        click.echo(msgspec.json.encode(each) if as_json else bytes(each.event))
+        click.echo(words.printable_json(msgspec.json.encode(each) if as_json else bytes(each.event)))
 
 
 def _many(count: int, noun: str) -> str:
