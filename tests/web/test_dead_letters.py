@@ -188,6 +188,9 @@ async def test_letters_are_their_owners_and_roots_alone(one: Topology):
         ("?after=x", "the `after` of the page before"),
         ("?from=yesterday", "write it like"),
         ("?limit=0", "from 1 to 1000"),
+        ("?topic=t1:x", "the topic is 't1:x'"),
+        ("?tenant=a:b", "tenant is 'a:b'"),
+        ("?reason=boredom", "reason is 'boredom'; it must be attempts or age or rejected or lease"),
     ],
 )
 async def test_a_filter_that_is_none_is_400(one: Topology, query: str, said: str):
@@ -195,6 +198,17 @@ async def test_a_filter_that_is_none_is_400(one: Topology, query: str, said: str
         secret, _ = await a_subscriber(bus, receiver)
 
         assert said in (await say(bus, "GET", f"/subscriber/dead{query}", secret, status=400))["detail"]
+
+
+async def test_no_filter_reaches_letters_of_a_client_whose_id_begins_with_the_owners(one: Topology):
+    async with a_bus(one, workers=0) as bus, Receiver() as receiver:
+        secret, token = await a_subscriber(bus, receiver)
+        await add(bus, f"{token}:topic:x-00000001", 4)
+        stolen = "x-00000001:topic:t1"
+
+        await say(bus, "GET", f"/subscriber/dead?topic={stolen}", secret, status=400)
+        for chosen in ({"topic": stolen}, {"tenant": stolen}, {"reason": stolen, "ids": []}):
+            await say(bus, "POST", "/subscriber/dead/purge", secret, {**chosen, "dry_run": True}, status=400)
 
 
 async def test_whoever_goes_takes_their_letters_along(topology: Topology):

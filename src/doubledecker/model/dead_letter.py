@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 import msgspec
 
 from doubledecker.errors import BadRequest
+from doubledecker.model.event import check_tenant, check_topic
 
 # What is kept of an answer; longer ones are cut.
 ANSWER_BYTES_MAX = 2_048
 
 # By which values letters are indexed.
 FIELDS = ("topic", "tenant", "reason", "status")
+REASONS = ("attempts", "age", "rejected", "lease")
 
 
 # A page ends where a letter stands: its stamp and its partition.
@@ -67,6 +69,18 @@ class LetterFilter:
     status: int | None = None
     from_ms: int | None = None
     to_ms: int | None = None
+
+    def check(self) -> None:
+        """Raise BadRequest for a value that no letter can have.
+
+        Values are ends of keys: one with a colon could name a key of another receiver, whose id has colons.
+        """
+        if self.topic is not None:
+            check_topic(self.topic)
+        if self.tenant is not None:
+            check_tenant(self.tenant)
+        if self.reason is not None and self.reason not in REASONS:
+            raise BadRequest(f"reason is {self.reason[:80]!r}; it must be {' or '.join(REASONS)}")
 
     def means(self, letter: DeadLetter) -> bool:
         """Whether a letter is one of those."""

@@ -14,7 +14,7 @@ from doubledecker.bus.dead_letters import Action, LetterOwner
 from doubledecker.bus.letter_jobs import LetterJobs
 from doubledecker.errors import BadRequest, NotFound
 from doubledecker.model import event, moment, schema
-from doubledecker.model.dead_letter import DeadLetter, LetterFilter, LetterPlace
+from doubledecker.model.dead_letter import REASONS, DeadLetter, LetterFilter, LetterPlace
 from doubledecker.model.event import Tenant, TopicName
 from doubledecker.model.schema import Count, DryRun, Shape, between, one_of, up_to
 from doubledecker.model.token import Caller
@@ -84,7 +84,7 @@ class ChosenBody(msgspec.Struct, forbid_unknown_fields=True):
     ids: Annotated[list[str], up_to(queue_bodies.LIST_MAX)] | None = None
     topic: TopicName | None = None
     tenant: str | int | None = None
-    reason: str | None = None
+    reason: Annotated[str, one_of(REASONS)] | None = None
     status: Annotated[int, between(0, 599)] | None = None
     begin: Annotated[str, Meta(description="Only those that died from then on, in ISO 8601")] | None = msgspec.field(
         default=None, name="from"
@@ -214,7 +214,7 @@ def parse(query: QueryParams) -> LetterFilter:
     status = query.get("status")
     if status is not None and not _STATUS.fullmatch(status):
         raise BadRequest(f"status is {status[:80]!r}; it must be an HTTP status, like 503, or 0 for no answer")
-    return LetterFilter(
+    chosen = LetterFilter(
         query.get("topic"),
         query.get("tenant"),
         query.get("reason"),
@@ -222,6 +222,8 @@ def parse(query: QueryParams) -> LetterFilter:
         _ms("from", query.get("from")),
         _ms("to", query.get("to")),
     )
+    chosen.check()
+    return chosen
 
 
 def choose(body: bytes) -> ChosenBody:
@@ -232,6 +234,7 @@ def choose(body: bytes) -> ChosenBody:
         raise BadRequest(f"{len(asked.ids)} ids; at most {queue_bodies.LIST_MAX} in one request")
     if asked.ids is not None and asked.rate_per_s is not None:
         raise BadRequest("ids and rate_per_s are given; a rate is for letters that are chosen by their values")
+    asked.filter.check()
     return asked
 
 
