@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import redis.asyncio as redis
 from redis.exceptions import ResponseError
@@ -23,7 +24,9 @@ from redis.exceptions import ResponseError
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.errors import BusAway, ServerUnfit
-from doubledecker.store import batches, layout, migration, older_processes
+from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.token import Caller
+from doubledecker.store import batches, dead_letters, layout, migration, older_processes
 from doubledecker.store.embedded import EmbeddedServer
 from doubledecker.store.partitions import Partition, Partitions
 from harness import quick_settings
@@ -494,6 +497,37 @@ async def as_recorded(client: Any, name: str, *, changed: dict[bytes, bytes] | N
     arguments = [base64.b64decode(word) for word in call["arguments"]]
     arguments = [(changed or {}).get(word, word) for word in arguments]
     return await client.eval(call["text"], len(call["keys"]), *call["keys"], *arguments)
+
+
+async def test_dead_letters_that_a_build_of_format_two_kept_with_their_queue_are_moved_at_start(
+    topology: Topology, small_pieces: None
+):
+    """Builds before 0.2.0 wrote format 2, with dead letters where 0.1.0 had them."""
+    async with build.open_bus(quick_settings(topology)) as bus:
+        for name in ("jobs", "calm"):
+            await bus.registry.register_queue(
+                RegisteredQueue(name, "", ("no:no:no",)), caller=Caller("", "root", is_root=True)
+            )
+        for partition in bus.partitions.all:
+            for n in range(9):
+                await keep_with_queue(partition, "jobs", f"{partition.index}-{n}", died_at=1_763_000_000_000 + n)
+
+    async with build.open_bus(quick_settings(topology)) as bus, build.open_bus(quick_settings(topology)):
+        for partition in bus.partitions.all:
+            found = await dead_letters.read(partition, "@jobs", [f"{partition.index}-{n}" for n in range(9)])
+            left = await partition.command("KEYS", partition.key("queue:dead:*"))
+
+            assert [letter.died_at - 1_763_000_000_000 for letter in found] == list(range(9))
+            assert {(letter.topic, letter.tenant, letter.reason, letter.attempts) for letter in found} == {
+                ("widgets", "acme", "lease", 5)
+            }
+            assert left == []
+
+
+async def keep_with_queue(partition: Partition, queue: str, id_: str, *, died_at: int) -> None:
+    record = msgspec.msgpack.encode(["acme", 5, "the lease of attempt 5 ended", died_at, '{"topic":"widgets"}'])
+    await partition.command("HSET", partition.key(f"queue:dead:{queue}"), id_, record)
+    await partition.command("ZADD", partition.key(f"queue:dead:index:{queue}"), died_at, id_)
 
 
 async def test_calls_of_the_older_version_are_as_it_made_them(tmp_path: Path):

@@ -71,6 +71,7 @@ async def open_bus(
         registry = LiveRegistry(partitions, quotas(settings))
         await topics.index_topics(partitions.home)
         await registry.refresh()
+        await migration.adopt_letters(partitions, registry.snapshot.queues)
         await registry.look_at_backlogs()
         bell = Bell(partitions)
         headroom = Headroom(partitions, memory_rules(settings), tenants_max=settings.queue_tenants_max)

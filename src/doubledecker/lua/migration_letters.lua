@@ -1,15 +1,15 @@
--- Move dead letters of a queue to where those of all receivers are, unless another process has taken the migration over.
+-- Move dead letters of a queue to where those of all receivers are, unless another process migrates.
 --
 -- uses dead_letters
 -- key migration   migration                 hash  owner: the process that migrates
--- key dead        queue:dead:<queue>        hash  dead letters of format 1 by id: facet, attempts, why, when, the message
+-- key dead        queue:dead:<queue>        hash  dead letters as they were kept before, by id: facet, attempts, why, when, the message
 -- key dead_index  queue:dead:index:<queue>  zset  their ids by time of death
--- arg owner       text  who migrates
+-- arg owner       text  who migrates; empty where nobody does
 -- arg queue       text  the queue's name
 -- arg ids         pack  the letters, the oldest first
 -- returns         1, or 0 if another migrates
 
-if redis.call("HGET", migration, "owner") ~= owner then
+if (redis.call("HGET", migration, "owner") or "") ~= owner then
   return 0
 end
 for i, packed in ipairs(redis.call("HMGET", dead, unpack(ids))) do

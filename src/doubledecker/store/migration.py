@@ -21,7 +21,7 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
@@ -106,6 +106,25 @@ async def run(
     finally:
         with suppress(BusAway):  # then it ends by itself
             await _lock(partitions.home, owner, lease_s=0)
+
+
+async def adopt_letters(partitions: Partitions, queues: Iterable[str]) -> None:
+    """Move dead letters of queues that are still with their queue, as builds of format 2 kept them before its release.
+
+    Safe to repeat, and beside other processes; where one migrates, it moves them.
+    """
+
+    async def call(partition: Partition, script: Script, **values: Value) -> Reply:
+        return await partition.run(script, owner="", **values)
+
+    names = list(queues)
+    for partition in partitions.all:
+        for first in range(0, len(names), _PAGE):
+            some = names[first : first + _PAGE]
+            there = await partition.commands([["EXISTS", partition.key(f"queue:dead:index:{name}")] for name in some])
+            for name in (name for name, is_there in zip(some, there, strict=True) if is_there):
+                await _move_letters(partition, name, call)
+                _log.info("letters.adopted", queue=name, partition=partition.index)
 
 
 @dataclass(frozen=True)
@@ -201,17 +220,12 @@ class Migration:
     async def _move(self, partition: Partition, known: Sequence[FormerReceiver]) -> None:
         """Write what the partition has in format 2, beside what it had; dead letters move at once."""
         async for key in _keys(partition, "queue:dead:index:*"):
-            await self._move_letters(partition, key.removeprefix("queue:dead:index:"))
+            await _move_letters(partition, key.removeprefix("queue:dead:index:"), self._call)
         waiting = await self._convert(partition)
         former = await _former(partition)
         await self._schedule(partition, waiting, former.times)
         await self._seat(partition, known, {token: former.line(batches) for token, batches in waiting.items()})
         await self._write(partition, "HSET", "migration", "phase", _WRITTEN)
-
-    async def _move_letters(self, partition: Partition, queue: str) -> None:
-        index = partition.key(f"queue:dead:index:{queue}")
-        while ids := shared_connection.words(await partition.command("ZRANGE", index, 0, _PIECE_BATCHES - 1)):
-            await self._call(partition, _LETTERS, queue=queue, ids=ids)
 
     async def _convert(self, partition: Partition) -> dict[str, list[tuple[float, str]]]:
         """Write all batches anew; returns those that wait for each subscriber, with the time of their creation."""
@@ -322,6 +336,13 @@ async def _keep_lock(home: Partition, owner: str) -> None:
 def _check_stop(stop: asyncio.Event | None) -> None:
     if stop is not None and stop.is_set():
         raise BusAway("stopped before the data was migrated; the next start goes on with it")
+
+
+async def _move_letters(partition: Partition, queue: str, call: Callable[..., Awaitable[Reply]]) -> None:
+    index = partition.key(f"queue:dead:index:{queue}")
+    while ids := shared_connection.words(await partition.command("ZRANGE", index, 0, _PIECE_BATCHES - 1)):
+        if not await call(partition, _LETTERS, queue=queue, ids=ids):
+            return
 
 
 async def _receivers(partitions: Partitions) -> list[FormerReceiver]:
