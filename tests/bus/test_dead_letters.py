@@ -7,7 +7,9 @@ import pytest
 
 from doubledecker.bus import dead_letters
 from doubledecker.bus.dead_letters import LetterBounds
-from doubledecker.store import counters, journal
+from doubledecker.model.attempt import AttemptFilter
+from doubledecker.model.event import AcceptedEvent, encode
+from doubledecker.store import attempts, counters, journal
 from doubledecker.store import dead_letters as kept
 from doubledecker.store.journal import AttemptRecord
 from doubledecker.store.partitions import Partitions
@@ -78,6 +80,18 @@ async def test_what_leaves_is_journaled_and_counted(plain: Partitions):
     state = await journal.state(plain.home)
     assert int(state["attempts_bytes"]) == sum(len(value) for entry in entries for _, value in entry.fields)
     assert (await counters.read(plain.home))[f"letters.dropped:receiver={RECEIVER}"] == 5
+
+
+@pytest.mark.parametrize("id_", ["orders/17", 'a"id":"b', "back\\slash\\/", "x" * 128])
+async def test_what_leaves_is_found_by_its_events_id_whatever_its_data_has(plain: Partitions, id_: str):
+    data = msgspec.Raw(b'{"id":"inner","list":[{"id":"other"}],"text":"%b"}' % (b"x" * 70_000))
+    event = AcceptedEvent(topic="t", type="paid", t=1, data=data, id=id_, key="k" * 64, replay="resend")
+    await kept.add(plain.home, RECEIVER, [a_letter(1, event=encode(event))])
+
+    await kept.drop_oldest(plain.home, RECEIVER)
+
+    [found] = (await attempts.newest(plain, AttemptFilter(event=id_), limit=5)).attempts
+    assert list(found.events) == [id_]
 
 
 async def test_what_is_redriven_while_it_is_dropped_is_either(plain: Partitions):
