@@ -1,10 +1,9 @@
 """Attempts in the journals: found newest first, page after page, each once, whatever else is there."""
 
-import msgspec
 import pytest
 
 from doubledecker.model.attempt import AttemptFilter, AttemptPlace, ListedAttempt
-from doubledecker.store import attempts
+from doubledecker.store import attempts, journal
 from doubledecker.store.journal import AttemptRecord
 from doubledecker.store.partitions import Partition, Partitions
 
@@ -12,7 +11,7 @@ from doubledecker.store.partitions import Partition, Partitions
 async def write(partition: Partition, number: int, subscriber: str, **fields: object) -> None:
     known = {"outcome": "delivered", "status": 200, "events": [f"e{number}"], **fields}
     record = AttemptRecord(f"b{number}", subscriber, 1, took_ms=number, at=number, **known)
-    await partition.write("XADD", partition.key("journal:attempts"), "*", "attempt", msgspec.json.encode(record))
+    await partition.write("XADD", partition.key("journal:attempts"), "*", "attempt", journal.pack(record))
 
 
 async def walk(partitions: Partitions, wanted: AttemptFilter, *, limit: int) -> list[ListedAttempt]:
@@ -97,3 +96,23 @@ async def test_of_many_events_the_first_are_listed_with_their_number(plain: Part
 
     assert listed.events == [f"e{n}" for n in range(100)]
     assert listed.event_count == 10_000
+
+
+@pytest.mark.parametrize("limit", [1, 100])
+async def test_attempts_that_are_kept_compressed_are_found_among_others(
+    plain: Partitions, monkeypatch: pytest.MonkeyPatch, limit: int
+):
+    monkeypatch.setattr(attempts, "_PACKED_BYTES_MAX", 1_000)
+    for number in range(12):
+        many = [f"{number}-of-a-batch-whose-entry-is-compressed-{n}" for n in range(100 if number % 3 else 1)]
+        await write(plain.home, number, ("ann", "bob")[number % 2], events=many)
+    ann, event = frozenset({"ann"}), "7-of-a-batch-whose-entry-is-compressed-99"
+
+    of_ann = await walk(plain, AttemptFilter(ann), limit=limit)
+    of_event = await walk(plain, AttemptFilter(event=event), limit=limit)
+    first = await attempts.newest(plain, AttemptFilter(event=event), limit=limit)
+
+    assert [each.took_ms for each in of_ann] == [10, 8, 6, 4, 2, 0]
+    assert [each.event_count for each in of_ann] == [100, 100, 1, 100, 100, 1]
+    assert [each.took_ms for each in of_event] == [each.took_ms for each in first.attempts] == [7]
+    assert await walk(plain, AttemptFilter(ann, event=event), limit=limit) == []
