@@ -62,13 +62,36 @@ async def test_a_queue_shows_the_secret_of_a_new_callback_once(one: Topology):
             same,
             moved,
             gone,
-            back,
             *await bus.get("/queues"),
             await bus.get("/queues/hooks", client),
         ):
             assert "secret" not in other
-        assert {row["secret_rotated_at"] for row in (first, same, moved, back)} == {first["secret_rotated_at"]}
+        assert {row["secret_rotated_at"] for row in (first, same, moved)} == {first["secret_rotated_at"]}
         assert "secret_set" not in gone
+        # The callback is new again.
+        assert back["secret"] not in {None, first["secret"]}
+
+
+async def test_a_queue_that_is_given_to_another_client_has_another_secret(one: Topology):
+    """The former owner knows the former one, and could sign on."""
+    async with a_bus(one, workers=0) as bus:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        asked = {"pattern": ".*", "callback": CALLBACK}
+        owner = next(row["token"] for row in await bus.get("/api_tokens") if row["name"] == "bob")
+        first = (await ask(bus, "PUT", "/queues/hooks", ann, json=asked)).json
+        [before] = await registry.queues(bus.partitions.home, ["hooks"])
+
+        by_root = (await ask(bus, "PUT", "/queues/hooks", json=asked)).json
+        given = (await ask(bus, "PUT", "/queues/hooks", json={**asked, "owner": owner})).json
+        kept = (await ask(bus, "PUT", "/queues/hooks", bob, json=asked)).json
+
+        [after] = await registry.queues(bus.partitions.home, ["hooks"])
+        assert after.signing is not None
+        assert (before.signing and before.signing.secret, after.signing.secret) == (first["secret"], given["secret"])
+        assert first["secret"] != given["secret"]
+        assert after.signing.former == ()
+        assert "secret" not in by_root
+        assert "secret" not in kept
 
 
 async def test_a_queue_of_an_earlier_version_stays_unsigned_when_it_is_put_again(one: Topology):

@@ -232,15 +232,20 @@ def _decoded(body: bytes) -> QueueWanted:
 def succeeding(queue: RegisteredQueue, former: RegisteredQueue | None) -> RegisteredQueue:
     """The queue with what it keeps of the former one: its age, its pause, and the uuid unless it was given another.
 
-    One with a callback gets a random uuid if it has none. Its signing secret, which is for one that had no callback
-    before, gives way to what there was.
+    One with a callback gets a random uuid if it has none. Its signing secret gives way to the former one while it has a
+    callback and the same owner: a former owner knows the former secret.
     """
     since, paused, uuid = (former.since, former.paused, former.uuid) if former else (0, False, "")
-    signing = former.signing if former and (former.signing or former.callback) else queue.signing
+    is_kept = former is not None and former.callback and queue.callback and _is_same_owner(queue, former)
+    signing = former.signing if former is not None and is_kept else queue.signing
     has_uuid = bool(former and (former.uuid or former.callback))
     if not queue.uuid and not has_uuid and queue.callback:
         uuid = subscribing.make_uuid()
     return msgspec.structs.replace(queue, since=since, paused=paused, uuid=queue.uuid or uuid, signing=signing)
+
+
+def _is_same_owner(queue: RegisteredQueue, other: RegisteredQueue) -> bool:
+    return queue.owner == other.owner or (queue.is_roots and other.is_roots)
 
 
 def parse_rule(body: bytes, former: FacetRule) -> FacetRule:
