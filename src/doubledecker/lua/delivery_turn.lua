@@ -173,8 +173,10 @@ local function dispose(it, bid, is_counted, delay_ms, events, change)
   elseif kind == "dead" then
     give_up(it, bid, events, change[2], change[3])
   elseif kind == "wait" then
+    give_call_back(it)
     wait_in_lane(it, bid, change[2])
   elseif kind == "divide" then
+    give_call_back(it)
     divide(it, bid, unpack(change, 2))
   else
     if is_counted then

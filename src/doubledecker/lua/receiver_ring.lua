@@ -179,6 +179,11 @@ local function pace(it)
   end
 end
 
+-- A job was given for a call that is not made.
+local function give_call_back(it)
+  it.next_at = it.next_at - it.every_ms
+end
+
 -- It is not called for so long.
 local function pause(it, ms)
   it.next_at = ms > 0 and math.max(it.next_at, now + ms) or it.next_at
