@@ -382,13 +382,13 @@ def ids_of(chunks: list[bytes]) -> list[str]:
     return [msgspec.json.decode(line)["id"] for chunk in chunks for line in chunk.split(b"\n")]
 
 
-async def publish(partition: Partition, some: list[tuple[str, str]]) -> None:
+async def publish(partition: Partition, some: list[tuple[str, str]], receiver: Subscriber = ANN) -> None:
     offers = []
     for id_, lane in some:
         topic, key = ("widgets", lane.partition("/")[2]) if "/" in lane else (lane.partition(":")[2], "")
         event = {"id": id_, "topic": topic} | ({"key": key} if key else {})
         offers.append(
-            RoutedEvent(Route(EventKind(topic, "update", "default"), (ANN,)), msgspec.json.encode(event), "pam")
+            RoutedEvent(Route(EventKind(topic, "update", "default"), (receiver,)), msgspec.json.encode(event), "pam")
         )
     await events.publish(partition, offers, version=0, limits=PublishLimits(id_window_ms=1, ids_max=1))
 
@@ -399,6 +399,7 @@ def batches_are_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = count()
     monkeypatch.setattr(events, "uids", lambda many: "".join(f"{next(numbers):020}" for _ in range(many)))
     monkeypatch.setattr(parts, "uid", lambda: f"{next(numbers):020}")
+    monkeypatch.setattr(parts, "LANES_DIVIDED_MAX", 2)
 
 
 def test_events_of_a_key_arrive_in_the_order_of_acceptance(one: Topology):
