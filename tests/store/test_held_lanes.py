@@ -1,20 +1,26 @@
 """Lanes that are held by example: by several dead letters, by batches that are dropped, and as many as may be."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import cast
 
 import msgspec
+import pytest
 
 from doubledecker.delivery import parts
 from doubledecker.model.outcome import Outcome, OutcomeKind
 from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
-from doubledecker.store import dead_letters, deliveries, receivers
+from doubledecker.store import batches, dead_letters, deliveries, losses, receivers
 from doubledecker.store.deliveries import DeliveryJob, Settled, Turn
 from doubledecker.store.partitions import Partition, Partitions
 from laws.test_order import ANN, ids_of, publish
+from laws.world import strings
 
 A, B, C = "default/a", "default/b", "default/c"
 REFUSED = Outcome(OutcomeKind.REFUSED, 1, 400)
 AGES_MS = 10_000_000
+# Of an event here.
+SIZE = len(b'{"id":"a1","topic":"widgets","key":"a"}')
 LANES_MAX = 1_000
 
 
@@ -119,6 +125,94 @@ async def test_an_event_becomes_a_letter_though_as_many_lanes_are_held_as_may_be
     await drain(home, dead=["a1"])
 
     assert (await dead_letters.totals(home, "ann")).count == 1
+
+
+@pytest.mark.parametrize("how", ["bound", "memory"])
+async def test_what_waits_behind_an_event_goes_on_once_that_is_dropped(plain: Partitions, how: str):
+    """It waited until the event would have been tried again, for hours."""
+    home = plain.home
+    await accept(home, ("a1", A))
+    await drain(home, aside=["a1"])
+    if how == "bound":
+        await losses.drop_oldest(home, "ann", bytes_enough=1, created_max=None)
+    else:
+        await batches.drop_oldest(
+            home, "ann", batches_max=1, created_max=None, bytes_enough=2**53, counter="events.autodropped"
+        )
+    await accept(home, ("a2", A))
+
+    assert await drain(home) == ["a2"]
+
+
+async def test_a_batch_that_is_divided_uses_up_no_call(plain: Partitions):
+    home = plain.home
+    paced = replace(ANN, rate_per_s=0.1)
+    await publish(home, [("a1", A)], paced)
+    home.shift_ms += 1_000
+    await drain(home, aside=["a1"])
+    await publish(home, [("a2", A), ("b1", B)], paced)
+    home.shift_ms += 60_000
+
+    assert await drain(home) == ["b1"]
+
+
+async def test_what_was_lost_is_within_its_range_though_it_joined_an_older_batch(plain: Partitions):
+    """An event joined a batch from long before, which took it along when it was dropped."""
+    home = plain.home
+    accepted: dict[str, int] = {}
+    for some, wait_ms in (
+        ([("a1", A)], 5_000),
+        ([("a2", A), ("b1", B)], 200),
+        ([("c1", C)], 300),
+        ([("a3", A), ("b2", B)], 600_000),
+        ([("a4", A), ("b3", B)], 0),
+    ):
+        accepted |= dict.fromkeys((id_ for id_, _ in some), await home.time_ms())
+        await publish(home, some)
+        await drain(home, aside=["a1", "c1"])
+        home.shift_ms += wait_ms
+    waiting = await _waiting(home)
+
+    await losses.drop_oldest(home, "ann", bytes_enough=SIZE + 1, created_max=None)
+
+    gone = waiting - await _waiting(home)
+    [lost] = (await losses.of_subscribers(home, ["ann"]))["ann"]
+    assert gone == {"a1", "a2", "a3"}
+    assert all(lost.from_ms <= accepted[id_] < lost.upto_ms for id_ in gone)
+
+
+async def test_events_of_many_lanes_are_taken_out_of_a_batch_some_lanes_at_a_time(
+    plain: Partitions, monkeypatch: pytest.MonkeyPatch
+):
+    """A thousand at once held the server for 20 ms."""
+    monkeypatch.setattr(parts, "LANES_DIVIDED_MAX", 2)
+    home = plain.home
+    held = [f"{key}1" for key in "abc"]
+    for id_ in held:
+        await accept(home, (id_, f"default/{id_[0]}"))
+        await drain(home, aside=held)
+    later = ["c2", "a2", "d2", "b2", "a3"]
+    await accept(home, *((id_, f"default/{id_[0]}") for id_ in later))
+
+    [job] = (await take(home)).jobs
+    first = attempted(job).division
+    assert first is not None
+    assert [each.lane for each in first.lanes] == [C, A]
+    assert first.events == 2
+    assert await drain(home) == ["d2"]
+    home.shift_ms += AGES_MS
+    taken = await drain(home)
+    assert [[id_ for id_ in taken if id_[0] == key] for key in "abc"] == [
+        ["a1", "a2", "a3"],
+        ["b1", "b2"],
+        ["c1", "c2"],
+    ]
+
+
+async def _waiting(home: Partition) -> set[str]:
+    bids = strings(await home.command("ZRANGE", home.key("batches:index:ann"), 0, -1))
+    lines = await home.commands([["LRANGE", home.key(f"batch:{bid}"), 4, -1] for bid in bids])
+    return {id_ for chunks in cast("list[list[bytes]]", lines) for id_ in ids_of(chunks)}
 
 
 async def _set_lanes(home: Partition, lanes: int) -> None:

@@ -14,7 +14,6 @@ from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.model.outcome import Outcome
 from doubledecker.model.uid import uid
 
-
 # A division takes out the events of so many lanes: each is about 15 µs of the server's time. The next takes out more.
 LANES_DIVIDED_MAX = 200
 

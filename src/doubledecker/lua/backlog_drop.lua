@@ -3,16 +3,15 @@
 -- A batch in flight stays, so that nothing is both delivered and lost; so does the one that still takes events.
 --
 -- uses backlog_loss
+-- uses holder_drop
 -- key  token_index       batches:index:<token>     zset    one subscriber's batches by creation time
 -- key  current           batches:current:<token>   set     the batch that still takes events
 -- key  line              jobs:instant:main:<token> list    due jobs of a receiver, next one last
--- key  holders           order:holders:<token>     hash    batches that hold a lane of an ordered subscriber, with the lane
 -- key  index             batches:index             zset    all batches by creation time
 -- key  sizes             batches:bytes             hash    payload bytes, by batch
 -- key  gauge_events      batches:gauges:event      hash    events waiting, by subscriber
 -- key  gauge_batches     batches:gauges:batch      hash    batches waiting, by subscriber
 -- key  pending           jobs:pending:main         hash    slot → `<bid> <token> <number> <1 if a probe>`, newline, its last job
--- key  scheduled         jobs:scheduled:main       zset    `<bid> <token>` by time
 -- key  counters          counters                  hash    telemetry
 -- keys batch             batch:<bid>               list    token, creation time, attempts, number of events, then events as lines
 -- arg  token         text  the subscriber
@@ -22,8 +21,9 @@
 -- now
 -- returns            {batches, events, bytes} that were dropped
 
--- Copies that were left for later come into a batch some time after their events were accepted.
-local LATER_MS = 1000
+-- Copies that were left for later come into a batch some time after their events were accepted; and events that wait behind
+-- another of their key join a batch that began some time before they were (lua/batch_parts.lua).
+local LATER_MS, EARLIER_MS = 1000, 1000
 
 local function kept_back()
   local found = {}
@@ -36,8 +36,7 @@ local function kept_back()
   return found
 end
 
-local bids, keys, jobs, events, bytes = {}, {}, {}, 0, 0
-local first, last
+local bids, keys, jobs, events, bytes, first, last = {}, {}, {}, 0, 0
 local stays = kept_back()
 local oldest = redis.call("ZRANGE", token_index, "-inf", created_max, "BYSCORE", "LIMIT", 0, batches_max, "WITHSCORES")
 for i = 1, #oldest, 2 do
@@ -47,8 +46,7 @@ for i = 1, #oldest, 2 do
   end
   if not stays[bid] then
     bids[#bids + 1], keys[#keys + 1] = bid, batch(bid)
-    -- The job of one that holds a lane stays: it lets the lane go when it is due (lua/receiver_order.lua).
-    jobs[#jobs + 1] = redis.call("HEXISTS", holders, bid) == 0 and bid .. " " .. token or nil
+    jobs[#jobs + 1] = not hasten_holder(token, bid) and bid .. " " .. token or nil
     events = events + tonumber(redis.call("LINDEX", batch(bid), 3) or 0)
     bytes = bytes + tonumber(redis.call("HGET", sizes, bid) or 0)
     last = tonumber(oldest[i + 1])
@@ -72,13 +70,13 @@ redis.call("HINCRBY", counters, "events.dropped:subscriber=" .. token, events)
 -- go now, all but one: a receiver that has a job in its line stays where it is among others.
 for _ = 1, batches_max do
   local bid = redis.call("LLEN", line) > 1 and redis.call("LINDEX", line, -1)
-  if not bid or redis.call("ZSCORE", token_index, bid) or redis.call("HEXISTS", holders, bid) == 1 then
+  if not bid or redis.call("ZSCORE", token_index, bid) or redis.call("HEXISTS", holders(token), bid) == 1 then
     break
   end
   redis.call("RPOP", line)
 end
 
 -- What is in a batch was accepted before the next one began; of those that were split, the parts are as old.
-local next_at = redis.call("ZRANGE", token_index, string.format("(%d", last), "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")[2]
+local next_at = redis.call("ZRANGE", token_index, "(" .. last + EARLIER_MS, "+inf", "BYSCORE", "LIMIT", 0, 1, "WITHSCORES")[2]
 note_loss(token, bids[1], first - LATER_MS, tonumber(next_at or now) + 1, #bids, events, bytes)
 return {#bids, events, bytes}

@@ -2,6 +2,7 @@
 --
 -- Their jobs stay where they are: whoever takes one finds the batch gone and removes the job.
 --
+-- uses holder_drop
 -- key  from           <index>                zset  where to look: all batches, or one subscriber's
 -- key  index          batches:index          zset  all batches by creation time
 -- key  sizes          batches:bytes          hash  payload bytes, by batch
@@ -32,6 +33,7 @@ for _, bid in ipairs(redis.call("ZRANGE", from, "-inf", created_max, "BYSCORE", 
   redis.call("HDEL", sizes, bid)
   if token then
     redis.call("DEL", batch(bid))
+    hasten_holder(token, bid)
     redis.call("SREM", current(token), bid)
     redis.call("ZREM", token_index(token), bid)
     if not lost[token] then

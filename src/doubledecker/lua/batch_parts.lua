@@ -9,18 +9,26 @@
 -- key  gauge_batches  batches:gauges:batch   hash  batches waiting, by subscriber
 -- keys batch          batch:<bid>            list  token, creation time, attempts, number of events, then events as lines
 
+-- Events join a batch that began so much earlier at most: when it is dropped, they are missed with it (lua/backlog_drop.lua).
+local JOINED_MS_MAX = 1000
+
 -- A batch gives way to parts of it, which are as old.
 local function replace(bid, token, parts, bytes)
-  for _, zset in ipairs({index, token_index(token)}) do
-    local created = redis.call("ZSCORE", zset, bid)
-    redis.call("ZREM", zset, bid)
-    for _, part in ipairs(parts) do
-      redis.call("ZADD", zset, created, part)
-    end
+  local scores, lengths = {}, {}
+  local created = redis.call("ZSCORE", index, bid)
+  for i, part in ipairs(parts) do
+    scores[2 * i - 1], scores[2 * i] = created, part
+    lengths[2 * i - 1], lengths[2 * i] = part, bytes[i]
   end
   redis.call("HDEL", sizes, bid)
-  for i, part in ipairs(parts) do
-    redis.call("HSET", sizes, part, bytes[i])
+  for _, zset in ipairs({index, token_index(token)}) do
+    redis.call("ZREM", zset, bid)
+    if #parts > 0 then
+      redis.call("ZADD", zset, unpack(scores))
+    end
+  end
+  if #parts > 0 then
+    redis.call("HSET", sizes, unpack(lengths))
   end
 end
 
@@ -68,12 +76,15 @@ local function keep(it, bid, lines, events, bytes)
   return part, total - events
 end
 
--- The last batch of a lane takes further events of it, if it has room and was not tried yet.
-local function join(it, lane, lines, events, bytes, events_max, bytes_max)
+-- The last batch of a lane takes further events of it, if it has room, was not tried yet and is of about the same time.
+local function join(it, lane, created, lines, events, bytes, events_max, bytes_max)
   local last = redis.call("LINDEX", lane_line(it.token, lane), 0)
-  local attempts, count = unpack(last and redis.call("LRANGE", batch(last), 2, 3) or {})
-  local size = last and tonumber(redis.call("HGET", sizes, last) or 0)
-  if attempts ~= "0" or count + events > events_max or size + bytes > bytes_max then
+  local began, attempts, count = unpack(last and redis.call("LRANGE", batch(last), 1, 3) or {})
+  if attempts ~= "0" or created - began > JOINED_MS_MAX then
+    return false
+  end
+  local size = tonumber(redis.call("HGET", sizes, last) or 0)
+  if count + events > events_max or size + bytes > bytes_max then
     return false
   end
   redis.call("RPUSH", batch(last), lines)
@@ -99,7 +110,7 @@ local function divide(it, bid, chunks, events, bytes, lanes, events_max, bytes_m
   end
   for _, each in ipairs(lanes) do
     local lane, part, lines, count, size = unpack(each)
-    if not join(it, lane, lines, count, size, events_max, bytes_max) then
+    if not join(it, lane, created, lines, count, size, events_max, bytes_max) then
       redis.call("RPUSH", batch(part), token, created, 0, count, lines)
       parts[#parts + 1], part_bytes[#parts + 1] = part, size
       wait_in_lane(it, part, lane)
