@@ -16,6 +16,7 @@ DoubledeckerError
 │   ├── TooMany              429  a limit on how many things of a kind may be kept
 │   │   └── QuotaExceeded    429  a client would have more of something than its share
 │   ├── TooManyAtOnce        429  more under way at the same time than one client may have
+│   ├── TooOften             429  more in a minute than one client may ask for
 │   └── QueueFull            429  a queue that refuses rather than drops has no room
 ├── BusAway                  503  Redis did not answer; nothing is known to be written
 │   ├── BusSilent            503  there was no connection to it, or no reply in time
@@ -182,6 +183,17 @@ class TooManyAtOnce(Refused):
 
     status = 429
     title = "Too many at once"
+
+
+class TooOften(Refused):
+    """More in a minute than one client may ask for; says in how many seconds it may again."""
+
+    status = 429
+    title = "Too often"
+
+    def __init__(self, what: str, *, retry_after_s: int) -> None:
+        super().__init__(f"{what}; try again in {retry_after_s} s")
+        self.retry_after_s = retry_after_s
 
 
 class QueueFull(Refused):

@@ -377,3 +377,38 @@ async def test_bodies_being_received_are_bounded_in_all_and_small_ones_always_se
         large = [an_event(n, topic="others", data="x" * 3000) for n in range(100)]
         assert (await ask(bus, "POST", "/events", clients[3], json=large)).status == 202
         assert room.held_bytes == 0
+
+
+async def test_a_client_changes_receivers_so_often_a_minute_and_no_one_else_waits(
+    one: Topology, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("doubledecker.web.app.MINUTE_CHANGES_MAX", 6)
+    async with a_bus(one, workers=0) as bus:
+        client, other = [await bus.token(name) for name in ("client", "other")]
+        asked = {"topics": ["widgets"], "callback": "https://mail.example/"}
+        queue = {"pattern": ".*", "callback": "https://mail.example/"}
+        allowed = [
+            await ask(bus, "POST", "/subscription", client, json=asked),
+            await ask(bus, "PUT", "/queues/hooks", client, json=queue),
+            *[await ask(bus, "POST", f"/subscriber/{word}", client) for word in ("pause", "resume", "enable")],
+            await ask(bus, "POST", "/subscriber/rotate-secret", client),
+        ]
+        before = await everything(bus)
+        refused = [
+            await ask(bus, "POST", "/subscription", client, json=asked),
+            await ask(bus, "PUT", "/queues/more", client, json=queue),
+            *[await ask(bus, "POST", f"/queues/hooks/{word}", client) for word in ("pause", "resume", "enable")],
+            await ask(bus, "POST", "/queues/hooks/rotate-secret", client),
+        ]
+        assert await everything(bus) == before
+        free = [
+            await ask(bus, "POST", "/subscription", other, json=asked),
+            *[await ask(bus, "POST", "/queues/hooks/rotate-secret", json={"overlap_s": 0}) for _ in range(7)],
+            await ask(bus, "GET", "/subscriptions", client),
+            await ask(bus, "DELETE", "/subscriber", client),
+        ]
+
+    assert [answer.status for answer in allowed] == [204, 201, 200, 200, 200, 200]
+    assert {(answer.status, answer.headers["Retry-After"]) for answer in refused} == {(429, "10")}
+    assert "6 changes of subscribers and queues in a minute; try again in 10 s" in refused[0].detail
+    assert {answer.status for answer in free} == {200, 204}

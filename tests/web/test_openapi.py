@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Annotated
 
@@ -333,6 +333,17 @@ async def test_the_schema_and_the_server_refuse_the_same(
             assert (await ask(bus, "POST", path, secret, json=less)).status == 400, field
 
 
+Look = Callable[[str, str, str, str, object, dict[str, str]], Awaitable[int]]
+
+
+async def look_too_often(look: Look, monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """What changes without a body answer to a client that has made too many."""
+    with monkeypatch.context() as hasty:
+        hasty.setattr("doubledecker.web.app.MINUTE_CHANGES_MAX", 0.1)
+        paced = [key for key in OPERATIONS if key[1].endswith(("/pause", "/resume", "/enable"))]
+        return {await look("client", *key, "pushed", None, {}) for key in paced}
+
+
 async def test_every_answer_is_documented_and_every_documented_answer_is_given(
     one: Topology, monkeypatch: pytest.MonkeyPatch
 ):
@@ -381,6 +392,7 @@ async def test_every_answer_is_documented_and_every_documented_answer_is_given(
             crowded.setattr("doubledecker.web.body.UNCOUNTED_BYTES", 0)
             for (method, path), (who, name) in with_body.items():
                 assert await look(who, method, path, name, {"why": "x" * 700}, {}) == 429, path
+        assert await look_too_often(look, monkeypatch) == {429}
         monkeypatch.setattr("doubledecker.store.registry.TOKENS_MAX", 1)
         assert await look("root", "POST", "/api_tokens", "", {"name": "more"}, {}) == 429
         monkeypatch.setattr("doubledecker.store.pipeline_jobs.ACTIVE_MAX", 1)

@@ -168,4 +168,5 @@ async def test_tests_are_so_many_a_minute(one: Topology, monkeypatch: pytest.Mon
 
     assert [answer.status for answer in answers] == [200, 200, 429]
     assert "2 test events in a minute; try again in 30 s" in answers[2].detail
+    assert answers[2].headers["Retry-After"] == "30"
     assert json.loads(by_root.body)["outcome"] == "delivered"

@@ -162,9 +162,9 @@ def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> l
         ),
         ApiRoute("DELETE /topics/{name}", routes.delete_topic, _ENDED, (403, 404), (_TOPIC,)),
         ApiRoute("POST /topics/{name}/give", routes.give_topic, _DONE, (403, 404), (_TOPIC,), json(Gift)),
-        ApiRoute("POST /subscription", routes.subscribe, _DONE, (403,), takes=wanted),
+        ApiRoute("POST /subscription", routes.subscribe, _DONE, (403, 429), takes=wanted, is_paced=True),
         ApiRoute("GET /subscriptions", routes.list_subscribers, subscribers),
-        ApiRoute("POST /subscriber", routes.subscribe, _DONE, (403,), takes=wanted),
+        ApiRoute("POST /subscriber", routes.subscribe, _DONE, (403, 429), takes=wanted, is_paced=True),
         ApiRoute("DELETE /subscriber", routes.unsubscribe, _DONE, (403, 404)),
         ApiRoute("GET /subscribers", routes.list_subscribers, subscribers),
         ApiRoute("DELETE /subscriber/topics/{name}", routes.leave_topic, _DONE, (403, 404), (_TOPIC,)),
@@ -193,10 +193,18 @@ def of_receivers(receivers: ReceiverRoutes) -> list[ApiRoute]:
     state, rotated = _ok(ReceiverState), _ok(SecretRotated, "The receiver with its new secret, shown this once")
     tried = _ok(TrialAnswer, "What came of it, whatever that is")
     return [
-        *_of_each_receiver("POST", "pause", receivers.pause, state),
-        *_of_each_receiver("POST", "resume", receivers.resume, state),
-        *_of_each_receiver("POST", "enable", receivers.enable, state),
-        *_of_each_receiver("POST", "rotate-secret", receivers.rotate_secret, rotated, takes=json(SecretRotation)),
+        *_of_each_receiver("POST", "pause", receivers.pause, state, problems=(429,), is_paced=True),
+        *_of_each_receiver("POST", "resume", receivers.resume, state, problems=(429,), is_paced=True),
+        *_of_each_receiver("POST", "enable", receivers.enable, state, problems=(429,), is_paced=True),
+        *_of_each_receiver(
+            "POST",
+            "rotate-secret",
+            receivers.rotate_secret,
+            rotated,
+            problems=(429,),
+            takes=json(SecretRotation),
+            is_paced=True,
+        ),
         *_of_each_receiver("POST", "test", receivers.test, tried, problems=(429,)),
     ]
 
@@ -227,6 +235,7 @@ def _of_each_receiver(
     problems: Sequence[int] = (),
     parameters: Sequence[Parameter] = (),
     takes: Content | None = None,
+    is_paced: bool = False,
 ) -> Iterator[ApiRoute]:
     """An action of a client's own subscriber, of one that is named, and of a queue, mostly of one with a callback."""
     # Nothing is sent of a queue without a callback; dead letters it may have.
@@ -237,7 +246,7 @@ def _of_each_receiver(
         ("/queues/{name}", (_QUEUE,), of_queue),
     ):
         at, known = f"{method} {prefix}/{action}", (*named, *parameters)
-        yield ApiRoute(at, handler, replies, (*denied, *problems), known, takes or {})
+        yield ApiRoute(at, handler, replies, (*denied, *problems), known, takes or {}, is_paced=is_paced)
 
 
 def of_queues(queues: Queues, contents: QueueContents) -> list[ApiRoute]:
@@ -247,7 +256,7 @@ def of_queues(queues: Queues, contents: QueueContents) -> list[ApiRoute]:
     counted, ruled = _ok(Counted), _ok(RuleAnswer, "What holds now")
     return [
         ApiRoute("GET /queues", queues.list_, _ok(list[QueueListed]), parameters=_PAGE),
-        ApiRoute("PUT /queues/{name}", queues.register, _DEFINED, (403, 429), one, json(QueueWanted)),
+        ApiRoute("PUT /queues/{name}", queues.register, _DEFINED, (403, 429), one, json(QueueWanted), is_paced=True),
         ApiRoute("GET /queues/{name}", queues.show, _ok(QueueAnswer), mine, (_QUEUE, _FACETS)),
         ApiRoute("DELETE /queues/{name}", queues.delete, _DONE, (403, 404, 409), (_QUEUE, _DISCARD)),
         ApiRoute("POST /queues/{name}/pull", queues.pull, _ok(PulledAnswer), mine, one, json(PullBody)),

@@ -18,6 +18,7 @@ from doubledecker.web.attempts import AttemptRoutes
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import CLIENT, BodyMemory, check_encoding, header
 from doubledecker.web.dead_letters import DeadLetterRoutes
+from doubledecker.web.pace import ClientPace
 from doubledecker.web.pipeline_jobs import PipelineJobRoutes
 from doubledecker.web.protocol import ANSWER
 from doubledecker.web.publishing import Publishing
@@ -31,6 +32,8 @@ from doubledecker.web.stream import Streaming
 
 # A Redis that refuses everything must not fill the log.
 _LOG_S = 1.0
+# Changes of the registry by a client in a minute, and at once; more than the queues that it may have.
+MINUTE_CHANGES_MAX = 1_200
 _REDIRECTS = 300  # answers below are good news, which have no header that closes the connection
 _NOBODY = Caller(id="", name="")
 # In the scope of a request that counts as one of its client's.
@@ -64,6 +67,7 @@ class App:
         self._room = room
         self._quotas = quotas
         self._under_way: Counter[str] = Counter()
+        self._changes = ClientPace("made", "changes of subscribers and queues")
         self._log_from_s = 0.0
         self.table = RouteTable(
             [
@@ -136,6 +140,8 @@ class App:
         caller = _NOBODY if route.is_public else await self._identify(scope)
         self._enter(scope, caller)
         check_encoding(scope)
+        if route.is_paced and not caller.is_root:
+            self._changes.pay(caller.id, minute_max=MINUTE_CHANGES_MAX)
         return await route.handler(Request(scope, receive), caller)
 
     def _enter(self, scope: Scope, caller: Caller) -> None:

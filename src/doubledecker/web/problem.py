@@ -18,6 +18,7 @@ from doubledecker.errors import (
     RequestTimedOut,
     TooLarge,
     TooManyAtOnce,
+    TooOften,
     UnknownMedia,
 )
 from doubledecker.model.schema import Shape, one_of
@@ -44,7 +45,7 @@ def response(error: DoubledeckerError, headers: Sequence[tuple[str, str]] = ()) 
     if isinstance(error, Refused):
         closing = [("Connection", "close")] if isinstance(error, TooLarge | RequestTimedOut) else []
         waiting = [("Retry-After", _RETRY_AFTER_S)] if isinstance(error, QueueFull | TooManyAtOnce) else []
-        if isinstance(error, QuotaExceeded) and error.retry_after_s:
+        if isinstance(error, QuotaExceeded | TooOften) and error.retry_after_s:
             waiting = [("Retry-After", str(error.retry_after_s))]
         taking = [("Accept-Encoding", error.accepted)] if isinstance(error, UnknownMedia) and error.accepted else []
         return plain(error.status, error.title, error.detail, [*headers, *closing, *waiting, *taking])

@@ -46,7 +46,8 @@ class Reply:
 class ApiRoute:
     """What is asked for at a path by a method, who answers, and all that can come of it.
 
-    `problems` are those that not every request may end in: openapi.py adds the others.
+    `problems` are those that not every request may end in: openapi.py adds the others. Changes of the registry reach
+    every process, so a client has a pace for those that it can make without end.
     """
 
     at: str  # the method and the path, like "GET /topics"
@@ -56,6 +57,7 @@ class ApiRoute:
     parameters: Sequence[Parameter] = ()
     takes: Content = field(default_factory=dict)
     is_public: bool = False
+    is_paced: bool = False
 
     @property
     def summary(self) -> str:

@@ -6,9 +6,7 @@ waits for nothing. Whoever tests a receiver that hangs holds a request of its ow
 may do so at a time is bounded, and so is how often.
 """
 
-import asyncio
 import contextlib
-import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated
@@ -26,15 +24,13 @@ from doubledecker.model.outcome import OutcomeKind
 from doubledecker.model.reserved import TEST
 from doubledecker.model.schema import Count, Shape, one_of
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.web.pace import ClientPace
 
 # Under way in a process: of one client, and of all together.
 CLIENT_TRIALS_MAX = 4
 TRIALS_MAX = 64
 # After so many at once a client may begin one more every other second, in a process.
 MINUTE_TRIALS_MAX = 30
-_MINUTE_S = 60.0
-# Clients whose pace is kept; beyond, those that may begin as many as ever are forgotten.
-_CLIENTS_MAX = 1_000
 
 _log = log.get("web")
 
@@ -63,11 +59,10 @@ class Trials:
     def __init__(self, dialer: Dialer) -> None:
         self._dialer = dialer
         self._under_way: Counter[str] = Counter()
-        # Until when what a client began is paid for, at its rate.
-        self._paid_until: dict[str, float] = {}
+        self._pace = ClientPace("begun", "test events")
 
     async def send(self, receiver: Subscriber, *, client: str) -> TrialAnswer:
-        """Send one event now; raises TooManyAtOnce or Overloaded when there is no room for that."""
+        """Send one event now; raises TooManyAtOnce, TooOften or Overloaded when there is no room for that."""
         now_ms = clock.now_ms()
         made = AcceptedEvent(
             topic=TEST,
@@ -111,7 +106,7 @@ class Trials:
             raise TooManyAtOnce(f"{CLIENT_TRIALS_MAX} test events of this client are under way; wait for one to end")
         if self._under_way.total() >= TRIALS_MAX:
             raise Overloaded(f"{TRIALS_MAX} test events are under way; try again soon")
-        self._pay(client)
+        self._pace.pay(client, minute_max=MINUTE_TRIALS_MAX)
         self._under_way[client] += 1
         try:
             yield
@@ -119,16 +114,3 @@ class Trials:
             self._under_way[client] -= 1
             if not self._under_way[client]:
                 del self._under_way[client]
-
-    def _pay(self, client: str) -> None:
-        """Count one more of a client's; raises TooManyAtOnce when it began too many in the last minute."""
-        now_s = asyncio.get_running_loop().time()
-        paid_until = max(now_s, self._paid_until.get(client, 0.0)) + _MINUTE_S / MINUTE_TRIALS_MAX
-        wait_s = paid_until - now_s - _MINUTE_S
-        if wait_s > 0:
-            raise TooManyAtOnce(
-                f"this client has begun {MINUTE_TRIALS_MAX} test events in a minute; try again in {math.ceil(wait_s)} s"
-            )
-        if len(self._paid_until) >= _CLIENTS_MAX:
-            self._paid_until = {each: until for each, until in self._paid_until.items() if until > now_s}
-        self._paid_until[client] = paid_until
