@@ -1,6 +1,8 @@
 """Dead letters by the client: of a subscriber and of a queue, all of them however many, at once or at a rate."""
 
 import asyncio
+import itertools
+from typing import Any
 
 import pytest
 
@@ -42,6 +44,33 @@ async def test_letters_are_read_page_by_page_and_all_redriven_whatever_a_request
             assert await letters.purge() == 15
             with pytest.raises(NotFound):
                 await letters.show(found[0].id)
+
+
+@pytest.mark.parametrize("action", ["purge", "redrive"])
+async def test_letters_that_died_since_the_first_request_are_not_meant(
+    one: Topology, monkeypatch: pytest.MonkeyPatch, action: str
+):
+    """The bus does a piece a request; others die between two of them, and before whoever was asked says yes."""
+    monkeypatch.setattr(pieces, "SETTLED_MAX", 7)
+    async with a_bus(one, workers=0) as bus, Receiver() as receiver:
+        secret = await a_subscriber(bus, receiver, 30)
+        home, (row,) = bus.partitions.home, await bus.get("/subscribers", secret)
+        async with AsyncBus(bus.url, secret) as client:
+            letters = client.dead_letters()
+            meant = await letters.meant(topic="t1")
+            whole, numbers = letters._settle, itertools.count(100)
+
+            async def settle(*asked: Any) -> Any:
+                answer = await whole(*asked)
+                await dead_letters.add(home, row["subscriber"], [a_letter(next(numbers), topic="t1")])
+                return answer
+
+            monkeypatch.setattr(letters, "_settle", settle)
+            done = await getattr(letters, action)(topic="t1")
+
+            assert (meant.count, done) == (15, 15)
+            assert await letters.count(topic="t1", end=meant.until) == 0
+            assert await letters.count(topic="t0") == 15
 
 
 async def test_a_job_is_begun_looked_at_and_cancelled(one: Topology):

@@ -186,13 +186,17 @@ def _settle(
     """Count, ask unless that is sure, do it, and say how much was done."""
     if ids and rate:
         raise click.UsageError("--rate is for letters that are chosen by their values, not by ID")
-    count = letters.count(ids or None, **chosen)
+    meant = letters.meant(ids or None, **chosen)
+    count = meant.count
     if not count:
         click.echo("There are no such dead letters", err=True)
         return
     many = f"{count:,} dead letter{'' if count == 1 else 's'}"
     if not is_sure:
         click.confirm(f"{action.capitalize()} {many}?", abort=True, err=True)
+    if meant.until:
+        # Those that died since were not confirmed.
+        chosen = {**chosen, "end": meant.until}
     if rate:
         _follow(letters, letters.begin(action, rate_per_s=rate, **chosen))
         return

@@ -7,7 +7,7 @@ import msgspec
 
 from doubledecker.client.calls import Calls, given, of_receiver
 from doubledecker.client.message import read_event
-from doubledecker.client.views import DeadLetter, LetterJobView
+from doubledecker.client.views import DeadLetter, LetterJobView, LettersMeant
 
 
 class LetterChoice(TypedDict, total=False):
@@ -49,6 +49,7 @@ class _Letters(msgspec.Struct):
 class _Settled(msgspec.Struct):
     messages: int
     count: int | None = None
+    until: str = ""
 
 
 class AsyncDeadLetters:
@@ -76,7 +77,12 @@ class AsyncDeadLetters:
 
     async def count(self, ids: Sequence[str] | None = None, **chosen: Unpack[LetterChoice]) -> int:
         """How many letters are meant: all without a choice, or of those with these ids the ones that are there."""
-        return (await self._settle("redrive", {**_body(ids, chosen), "dry_run": True})).messages
+        return (await self.meant(ids, **chosen)).count
+
+    async def meant(self, ids: Sequence[str] | None = None, **chosen: Unpack[LetterChoice]) -> LettersMeant:
+        """The same, and until when they had died: what is redriven or purged with that as `end` is no other."""
+        found = await self._settle("redrive", {**_body(ids, chosen), "dry_run": True})
+        return LettersMeant(found.messages, found.until)
 
     async def redrive(self, ids: Sequence[str] | None = None, **chosen: Unpack[LetterChoice]) -> int:
         """Have letters delivered again with new attempts: all, by id, or those that are meant; returns how many."""
@@ -107,10 +113,12 @@ class AsyncDeadLetters:
         return await self._calls.ask("DELETE", of_receiver(self._receiver, "dead", "jobs", id), kind=LetterJobView)
 
     async def _settle_all(self, action: str, ids: Sequence[str] | None, chosen: LetterChoice) -> int:
-        """As often as it takes: the bus does a piece a request. What dies of it again comes after what is meant."""
+        """As often as it takes: the bus does a piece a request. What dies after the first of them is not meant."""
         body = _body(ids, chosen)
         first = await self._settle(action, body)
         wanted, total, latest = first.count or 0, first.messages, first.messages
+        if first.until:
+            body["to"] = first.until
         while total < wanted and latest > 0:
             latest = (await self._settle(action, body)).messages
             total += latest

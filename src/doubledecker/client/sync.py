@@ -115,6 +115,7 @@ class SyncDeadLetters(_Plain[AsyncDeadLetters]):
     each = _iterates(AsyncDeadLetters.each)
     show = _waits(AsyncDeadLetters.show)
     count = _waits(AsyncDeadLetters.count)
+    meant = _waits(AsyncDeadLetters.meant)
     redrive = _waits(AsyncDeadLetters.redrive)
     purge = _waits(AsyncDeadLetters.purge)
     begin = _waits(AsyncDeadLetters.begin)

@@ -86,6 +86,16 @@ class DeadLetter(msgspec.Struct, frozen=True):
     redriven: int = 0
 
 
+class LettersMeant(msgspec.Struct, frozen=True):
+    """How many dead letters there are of those that were asked for, and before when these had died.
+
+    `until` is empty for a bus of before, which does not know it.
+    """
+
+    count: int
+    until: str = ""
+
+
 class LetterJobView(msgspec.Struct, frozen=True):
     """A job that redrives or purges dead letters: `done` of `count`; `ended_at` is None while it runs."""
 

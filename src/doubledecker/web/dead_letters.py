@@ -1,6 +1,7 @@
 """The routes of dead letters, of subscribers and of queues: found, looked at, redriven, purged. Counts come first."""
 
 import re
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -62,6 +63,7 @@ class SettledLetters(Shape):
     count: Annotated[Count, Meta(description="How many there were that the request meant")]
     messages: Annotated[Count, Meta(description="How many were redriven or purged, or with dry_run would be")]
     dry_run: bool
+    until: Annotated[str, Meta(description="Before this they had died; as `to` it leaves out those that die later")]
 
 
 class LetterJobAnswer(Shape):
@@ -173,26 +175,31 @@ class DeadLetterRoutes:
         asked = choose(await bodies.read(request.scope, request.receive, self._limits))
         owner = await self._owner(request, caller)
         async with self._reads.of(caller.id):
+            now_ms = await dead_letters.latest_ms(self._partitions)
+            end_ms = now_ms + 1 if asked.filter.to_ms is None else min(asked.filter.to_ms, now_ms + 1)
+            until = moment.to_text(moment.from_ms(end_ms))
             if asked.ids is not None:
-                return await self._settle_named(owner, action, asked.ids, asked)
+                return await self._settle_named(owner, action, asked.ids, asked, until=until)
             if asked.rate_per_s is not None and not asked.dry_run:
                 job = await self._jobs.begin(owner, action, asked.filter, rate_per_s=asked.rate_per_s)
                 return await self._shown_job(job, status=202)
-            count = await dead_letters.count(self._partitions, owner, asked.filter)
+            meant = replace(asked.filter, to_ms=end_ms)
+            count = await dead_letters.count(self._partitions, owner, meant)
             if asked.dry_run:
-                return shapes.json(SettledLetters(count, count, dry_run=True))
-            now_ms = await dead_letters.latest_ms(self._partitions)
+                return shapes.json(SettledLetters(count, count, dry_run=True, until=until))
             done = await dead_letters.settle(
-                self._partitions, owner, action, asked.filter, most=dead_letters.SETTLED_MAX, until_ms=now_ms
+                self._partitions, owner, action, meant, most=dead_letters.SETTLED_MAX, until_ms=now_ms
             )
-        return shapes.json(SettledLetters(count, done, dry_run=False))
+        return shapes.json(SettledLetters(count, done, dry_run=False, until=until))
 
-    async def _settle_named(self, owner: LetterOwner, action: Action, ids: list[str], asked: ChosenBody) -> Response:
+    async def _settle_named(
+        self, owner: LetterOwner, action: Action, ids: list[str], asked: ChosenBody, *, until: str
+    ) -> Response:
         found = await dead_letters.find(self._partitions, owner, ids, asked.filter)
         if asked.dry_run:
-            return shapes.json(SettledLetters(len(found), len(found), dry_run=True))
+            return shapes.json(SettledLetters(len(found), len(found), dry_run=True, until=until))
         done = await dead_letters.settle_named(self._partitions, owner, action, found)
-        return shapes.json(SettledLetters(len(found), done, dry_run=False))
+        return shapes.json(SettledLetters(len(found), done, dry_run=False, until=until))
 
     async def _shown_job(self, job: LetterJob, *, status: int = 200) -> Response:
         done = await self._jobs.done([job.id])
