@@ -5,7 +5,7 @@ from doubledecker.model.signing import FORMER_MAX
 Request = tuple[str, str, str, str, object, dict[str, str], int]
 
 _LARGE = "x" * 3000
-_QUEUE = {"pattern": ".*:pushed:.*", "callback": "https://mail.example/"}
+_QUEUE = {"pattern": [".*:pushed:.*", ".*:mine:again"], "callback": "https://mail.example/"}
 _LARGE = "x" * 3000
 
 
@@ -61,7 +61,7 @@ REQUESTS: list[Request] = [
     *_of_each("POST", "test"),
     *_trials(),
     *_of_each("GET", "attempts"),
-    ("client", "POST", "/events", "", {"topic": "mine", "type": "paid", "id": "again"}, {}, 202),
+    ("client", "POST", "/events", "", {"topic": "mine", "type": "again", "id": "again"}, {}, 202),
     ("client", "POST", "/queues/{name}/pause", "pushed", None, {}, 200),
     *_of_each("POST", "resend", {"event": "again"}, status=202),
     *(

@@ -1,5 +1,6 @@
 """Sending past events to one receiver again: to it alone, marked, and once for each idempotency key."""
 
+from collections.abc import Callable
 from typing import Any
 
 from conftest import Topology
@@ -67,6 +68,61 @@ async def test_the_events_of_an_attempt_are_sent_again_in_order(one: Topology):
         assert (await resend(bus, bob, {"attempt": last["id"]}, "/queues/hooks")).status == 404
 
 
+async def test_only_events_that_the_receiver_gets_are_sent_again_whoever_else_uses_their_id(topology: Topology):
+    """An id is its publisher's: anybody can give it to an event of another topic, in any partition."""
+    async with a_bus(topology) as bus, Receiver() as hook, Receiver() as queued:
+        ann, eve = await bus.token("ann"), await bus.token("eve")
+        await bus.subscribe(ann, hook.url, "orders", timeout=0)
+        queue = {"pattern": ".*:orders:.*", "callback": queued.url, "timeout": 0}
+        assert (await ask(bus, "PUT", "/queues/hooks", ann, json=queue)).status == 201
+        ids = [f"evt-{n}" for n in range(4)]
+        await bus.publish(eve, [an_event(topic="evil", id=id_, key=f"e{id_}") for id_ in ids])
+        await bus.publish(ann, [an_event(topic="orders", id=id_, key=id_) for id_ in ids])
+        await bus.publish(eve, [an_event(topic="evil", id="alone"), *_on("evil", ids, tenant="t")])
+        await hook.until_events(4)
+        await queued.until_events(4)
+        carried = await _until(lambda: attempts(bus, "/subscriber/attempts", ann), _have_all(4))
+
+        for n, id_ in enumerate(ids):
+            assert (await resend(bus, ann, {"event": id_})).json["events"] == [id_]
+            assert (await resend(bus, ROOT_KEY, {"event": id_}, "/queues/hooks")).json["events"] == [id_]
+            await hook.until_events(5 + n)
+            await queued.until_events(5 + n)
+        for attempt in carried:
+            answer = await resend(bus, ann, {"attempt": attempt["id"]})
+            assert (answer.json["events"], answer.json["missing"]) == (attempt["events"], [])
+        await hook.until_events(12)
+        assert {event["topic"] for event in hook.events + queued.events} == {"orders"}
+        assert (await resend(bus, ann, {"event": "alone"})).status == 404
+        assert (await resend(bus, ann, {"event": "alone"}, "/queues/hooks")).status == 404
+
+
+async def test_an_id_that_several_events_of_a_receiver_have_is_409_until_a_topic_is_named(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        ann, bob = await bus.token("ann"), await bus.token("bob")
+        await bus.subscribe(ann, NOBODY, "orders", "bills")
+        await bus.publish(ann, _on("orders", ["same"]))
+        await bus.publish(bob, _on("bills", ["same"]))
+
+        unclear = await resend(bus, ann, {"event": "same"})
+        named = await resend(bus, ann, {"event": "same", "topic": "bills"})
+
+        assert unclear.status == 409
+        assert "on bills, orders" in unclear.detail
+        assert '"topic"' in unclear.detail
+        assert (named.status, named.json["events"]) == (202, ["same"])
+        assert [event["topic"] for event in await waiting(bus) if "replay" in event] == ["bills"]
+        assert (await resend(bus, ann, {"event": "same", "topic": "others"})).status == 404
+
+
+def _on(topic: str, ids: list[str], **fields: object) -> list[dict[str, object]]:
+    return [an_event(topic=topic, id=id_, **fields) for id_ in ids]
+
+
+def _have_all(count: int) -> Callable[[list[dict[str, Any]]], bool]:
+    return lambda rows: sum(row["event_count"] for row in rows) == count
+
+
 async def test_a_request_that_is_repeated_under_its_key_sends_once(topology: Topology):
     """Whatever process answers it, and wherever the first one died."""
     async with a_bus(topology, workers=0) as bus:
@@ -83,7 +139,7 @@ async def test_a_request_that_is_repeated_under_its_key_sends_once(topology: Top
         assert sorted(again) == sorted([ids[0], *[ids[1]] * 4])
         [row] = await bus.get("/subscribers", ann)
         assert row["events"]["queued"] == 9
-        queue = {"pattern": ".*:none:.*", "callback": NOBODY, "max_length": 1}
+        queue = {"pattern": ".*", "callback": NOBODY, "max_length": 1}
         assert (await ask(bus, "PUT", "/queues/hooks", ann, json=queue)).status == 201
         for key, status in (("once", 202), ("more", 429), ("once", 202)):
             assert (await resend(bus, ann, {"event": ids[2]}, "/queues/hooks", key)).status == status
@@ -144,8 +200,8 @@ async def test_what_an_erasure_is_about_is_not_sent_again(one: Topology):
 async def test_a_notification_is_sent_to_receivers_of_its_audience_alone(one: Topology):
     async with a_bus(one) as bus, Receiver(plan=lambda _: 500) as bad:
         ann, bob = await bus.token("ann"), await bus.token("bob")
-        await bus.subscribe(ann, bad.url, "widgets", timeout=0)
-        await bus.subscribe(bob, NOBODY, "gadgets")
+        await bus.subscribe(ann, bad.url, "widgets", "doubledecker.receivers", timeout=0)
+        await bus.subscribe(bob, NOBODY, "gadgets", "doubledecker.receivers")
         queue = {"pattern": ".*:doubledecker.receivers:.*"}
         assert (await ask(bus, "PUT", "/queues/told", ann, json=queue)).status == 201
         await bus.publish(ann, [an_event()])

@@ -3,9 +3,12 @@
 It is admitted like a publish of the receiver's owner: while the servers have memory, the owner's rate and waiting bytes
 allow it, and the queue has room. A full queue refuses such events, also one that drops its oldest when others publish:
 nobody who sends one event again means another to go.
+
+It is of events that the receiver gets when they are published: any client may give an event of its own the id of
+another's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -15,7 +18,7 @@ from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, NotFound, QueueFull
 from doubledecker.model import quota
-from doubledecker.model.event import AcceptedEvent, encode
+from doubledecker.model.event import AcceptedEvent, EventKind, encode
 from doubledecker.model.routing import Registry, Route
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import ROOT_NAME
@@ -35,6 +38,19 @@ class Resender:
         self._registry = registry
         self._headroom = headroom
         self._pacer = pacer
+
+    async def gets(self, receiver: Subscriber, kinds: Iterable[tuple[EventKind, str]]) -> set[tuple[EventKind, str]]:
+        """Of kinds of events, each with its publisher, those on the receiver's topics, or that match its queue."""
+        some = set(kinds)
+        if not receiver.token.startswith("@"):
+            return {(kind, publisher) for kind, publisher in some if kind.topic in receiver.topics}
+        await self._registry.learn([kind for kind, _ in some])
+        return {each for each in some if self._matches(receiver.token[1:], *each)}
+
+    def _matches(self, name: str, kind: EventKind, publisher: str) -> bool:
+        """Whether a queue's patterns match; also where its owner has reached a bound just now."""
+        route = self._registry.snapshot.route(kind, publisher)
+        return any(queue.name == name for queue in (*route.queues, *route.skipped))
 
     async def send(self, some: Sequence[AcceptedEvent], receiver: Subscriber, *, caller: str, key: str) -> set[str]:
         """Send these again, once for each key within a day; returns the ids of those for which the queue has no room.

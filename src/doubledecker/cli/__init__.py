@@ -337,16 +337,23 @@ def _attempts(
 @click.argument("event", required=False)
 @click.option("--attempt", metavar="ID", help="The events of this attempt, instead of one by its id")
 @click.option("--to", metavar="RECEIVER", help="A subscriber's id, or @ and a queue  [default: the caller's own]")
+@click.option("--topic", help="The event's, where the receiver gets several with this id")
 @_as_caller
 def resend(
-    event: str | None, attempt: str | None, to: str | None, secret: str | None, bus: str | None, data: Path | None
+    event: str | None,
+    attempt: str | None,
+    to: str | None,
+    topic: str | None,
+    secret: str | None,
+    bus: str | None,
+    data: Path | None,
 ) -> None:
     """Send EVENT to one receiver again and print its id."""
     from doubledecker.cli import attempts  # noqa: PLC0415 - only what the command needs
 
     if (event is None) == (attempt is None):
         raise click.UsageError("name an event by its id, or an attempt with --attempt")
-    attempts.resend(bus, data, secret, event=event, attempt=attempt, to=to)
+    attempts.resend(bus, data, secret, event=event, attempt=attempt, to=to, topic=topic)
 
 
 @cli.group()

@@ -42,11 +42,18 @@ def show(
 
 
 def resend(
-    bus: str | None, data: Path | None, secret: str | None, *, event: str | None, attempt: str | None, to: str | None
+    bus: str | None,
+    data: Path | None,
+    secret: str | None,
+    *,
+    event: str | None,
+    attempt: str | None,
+    to: str | None,
+    topic: str | None,
 ) -> None:
     """Have one event, or those of an attempt, sent to a receiver again; print their ids."""
     with folder.connected(bus, data, secret) as remote:
-        sent = remote.resend(event, attempt=attempt, receiver=to)
+        sent = remote.resend(event, attempt=attempt, receiver=to, topic=topic)
     for id_ in sent.events:
         click.echo(id_)
     if sent.missing:

@@ -225,10 +225,18 @@ class AsyncBus:
         return await self._calls.ask("GET", at, kind=AttemptsPage)
 
     async def resend(
-        self, event: str | None = None, *, attempt: str | None = None, receiver: str | None = None
+        self,
+        event: str | None = None,
+        *,
+        attempt: str | None = None,
+        receiver: str | None = None,
+        topic: str | None = None,
     ) -> ResentEvents:
-        """Have the bus send one event, or those of one attempt, to a receiver again, named as in `pause`."""
-        body = given({"event": event, "attempt": attempt})
+        """Have the bus send one event, or those of one attempt, to a receiver again, named as in `pause`.
+
+        `topic` says which is meant where the receiver gets several events with one id.
+        """
+        body = given({"event": event, "attempt": attempt, "topic": topic})
         headers = {"Idempotency-Key": uuid.uuid4().hex} if self._calls.are_repeated else None
         at = of_receiver(receiver, "resend")
         return await self._calls.ask("POST", at, body, kind=ResentEvents, headers=headers)

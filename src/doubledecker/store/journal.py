@@ -43,7 +43,7 @@ _GROWTH = 10
 _HEADER = b"x\x01"
 _encode = msgspec.json.Encoder().encode
 _decode_event = msgspec.json.Decoder(AcceptedEvent).decode
-# Looking for one event: pages of a millisecond or two of the server's time, and so many of them.
+# Looking for events by their ids: pages of a millisecond or two of the server's time, and so many of them.
 _FIND_COUNT, _FIND_BYTES, _FIND_PAGES_MAX = 200, 262_144, 32
 # The greatest number within a millisecond.
 _LAST = 2**64 - 1
@@ -190,19 +190,21 @@ async def next_page(partition: Partition, *, after: str, count: int) -> Page[Kep
 
 
 async def find_events(partition: Partition, ids: Collection[str], *, from_ms: int, upto_ms: int) -> list[FoundEvent]:
-    """Events with these ids that were accepted in that time, in order, as far as a bounded look comes."""
+    """Events with these ids that were accepted in that time, as far as a bounded look comes.
+
+    An id is its publisher's alone: others may use it too. Of one publisher's on one topic the newest is returned.
+    """
     first, last = f"{from_ms}-0", f"{upto_ms}-{_LAST}"
-    left = set(ids)
-    found: list[FoundEvent] = []
+    found: dict[tuple[str, str, str], FoundEvent] = {}
     for _ in range(_FIND_PAGES_MAX):
         some = await page(partition, first=first, last=last, count=_FIND_COUNT, bytes_max=_FIND_BYTES)
         # In a thread: inflating a megabyte takes some milliseconds.
-        found += await asyncio.to_thread(_among, some.entries, left)
-        left -= {each.event.id for each in found}
-        if not left or not some.entries:
+        more = await asyncio.to_thread(_among, some.entries, ids)
+        found |= {(each.event.id, each.publisher, each.event.topic): each for each in more}
+        if not some.entries:
             break
         first = f"({some.entries[-1].id}"
-    return found
+    return list(found.values())
 
 
 def _among(entries: Sequence[KeptEntry], ids: Collection[str]) -> list[FoundEvent]:

@@ -1,4 +1,8 @@
-"""Sending past events to one receiver again: found in the journal, else in the lake, then sent (bus/resending.py)."""
+"""Sending past events to one receiver again: found in the journal, else in the lake, then sent (bus/resending.py).
+
+An event's id is its publisher's: another client may publish an event of its own with the same id. So only events that
+the receiver would get are sent again, and where several of them have an id, none is until one is named by its topic.
+"""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +15,13 @@ from starlette.responses import Response
 
 from doubledecker import clock, log
 from doubledecker.bus.resending import Resender
-from doubledecker.errors import BadRequest, LakeUnfit, NotFound, ReadTooLarge
+from doubledecker.errors import BadRequest, Conflict, LakeUnfit, NotFound, ReadTooLarge
 from doubledecker.model import moment, reserved, schema, uid
 from doubledecker.model.attempt import IDS_MAX, AttemptFilter, AttemptPlace, ListedAttempt
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.event import DEFAULT_TENANT, EVENT_ID, ID_LENGTH_MAX, AcceptedEvent
+from doubledecker.model.event import DEFAULT_TENANT, EVENT_ID, ID_LENGTH_MAX, AcceptedEvent, TopicName
 from doubledecker.model.schema import Shape, matching
+from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.store import attempts, journal, pipeline_jobs
 from doubledecker.store.partitions import Partitions
@@ -34,6 +39,8 @@ _ENDED = frozenset({"cancelled", "failed"})
 _BEFORE_MS, _AFTER_MS = 5_000, 60_000
 # Where no time is known, what was accepted lately is looked through.
 _LATELY_MS = 600_000
+# Topics that a refusal names: enough to see what is meant.
+_TOPICS_SHOWN = 10
 
 _log = log.get("web")
 
@@ -43,6 +50,8 @@ class ResendBody(msgspec.Struct, forbid_unknown_fields=True):
 
     event: Annotated[str, matching(EVENT_ID, "Its id")] | None = None
     attempt: Annotated[str, Meta(description=f"The id of an attempt with at most {IDS_MAX} events")] | None = None
+    # Where several events that the receiver gets have one id, whose is meant.
+    topic: TopicName | None = None
 
 
 class Resent(Shape):
@@ -59,11 +68,12 @@ _BODY = msgspec.json.Decoder(ResendBody)
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Events by their ids, and when they were accepted, about."""
+    """Events by their ids, when they were accepted, about, and the place of the attempt that carried them, if known."""
 
     ids: Sequence[str]
     from_ms: int
     upto_ms: int
+    carried: AttemptPlace | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +82,8 @@ class _Past:
 
     event: AcceptedEvent
     publisher: str
+    at_ms: int
+    partition: int
 
 
 class ResendRoutes:
@@ -105,7 +117,7 @@ class ResendRoutes:
             ids: Sequence[str] = ()
             async for wanted in self._wanted(asked, chosen):
                 ids = wanted.ids
-                found = [past for past in await self._find(wanted, erasures) if _may_see(past, receiver.client)]
+                found = _one_of_each(wanted, await self._find(wanted, erasures, receiver, asked.topic))
                 if found:
                     break
             if not found:
@@ -130,7 +142,7 @@ class ResendRoutes:
             id_ = asked.event or ""
             if not EVENT_ID.fullmatch(id_):
                 raise BadRequest(f"event is {id_[:80]!r}; it must be 1 to {ID_LENGTH_MAX} printable ASCII characters")
-            async for span in self._times(id_):
+            async for span in self._times(id_, chosen.token):
                 yield _Wanted([id_], *span)
             return
         place = AttemptPlace.parse(asked.attempt, field="attempt")
@@ -142,30 +154,47 @@ class ResendRoutes:
                 f"the attempt has {attempt.event_count} events; those of one with 1 to {IDS_MAX} are sent again, "
                 "more by a replay"
             )
-        yield _Wanted(list(attempt.events), *_span(attempt))
+        yield _Wanted(list(attempt.events), *_span(attempt), attempt.place)
 
-    async def _times(self, id_: str) -> AsyncIterator[tuple[int, int]]:
-        """When an event may have been accepted: as its id tells, or the newest attempt that carried it; or lately."""
+    async def _times(self, id_: str, token: str) -> AsyncIterator[tuple[int, int]]:
+        """When an event may have been accepted: as its id tells, or the newest attempt that carried it; or lately.
+
+        An attempt at this receiver comes first: one at another may have carried another's event.
+        """
         made_at = uid.made_at(id_)
         if made_at is not None:
             yield max(0, made_at - _BEFORE_MS), made_at + _AFTER_MS
-        carried = (await attempts.newest(self._partitions, AttemptFilter(event=id_), limit=1)).attempts
-        if carried:
-            yield _span(carried[0])
+        for receivers in (frozenset({token}), None):
+            wanted = AttemptFilter(receivers, event=id_)
+            carried = (await attempts.newest(self._partitions, wanted, limit=1)).attempts
+            if carried:
+                yield _span(carried[0])
         now_ms = clock.now_ms()
         yield now_ms - _LATELY_MS, now_ms + _AFTER_MS
 
-    async def _find(self, wanted: _Wanted, erasures: Sequence[Erasure]) -> list[_Past]:
-        """What is found in the journal, and the rest in the lake if this process can read that."""
-        found: list[_Past] = []
-        left = list(wanted.ids)
+    async def _find(
+        self, wanted: _Wanted, erasures: Sequence[Erasure], receiver: Subscriber, topic: str | None
+    ) -> list[_Past]:
+        """What is found for it in the journal, and the rest in the lake if this process can read that."""
+        kept: list[_Past] = []
         for partition in self._partitions.all:
-            for each in await journal.find_events(partition, left, from_ms=wanted.from_ms, upto_ms=wanted.upto_ms):
-                left = [id_ for id_ in left if id_ != each.event.id]
-                # What has not landed yet is still in the journal.
-                if not _is_erased(each.event, each.entry.ms, erasures):
-                    found.append(_Past(each.event, each.publisher))
-        return found + (await self._landed(left, wanted) if left else [])
+            some = await journal.find_events(partition, wanted.ids, from_ms=wanted.from_ms, upto_ms=wanted.upto_ms)
+            # What has not landed yet is still in the journal.
+            kept += [
+                _Past(each.event, each.publisher, each.entry.ms, partition.index)
+                for each in some
+                if not _is_erased(each.event, each.entry.ms, erasures)
+            ]
+        found = await self._fitting(kept, receiver, topic)
+        there = {past.event.id for past in found}
+        left = [id_ for id_ in wanted.ids if id_ not in there]
+        return found + (await self._fitting(await self._landed(left, wanted), receiver, topic) if left else [])
+
+    async def _fitting(self, found: Sequence[_Past], receiver: Subscriber, topic: str | None) -> list[_Past]:
+        """Those that the receiver gets when they are published, on this topic if one is named."""
+        some = [past for past in found if topic in {None, past.event.topic} and _may_see(past, receiver.client)]
+        kinds = await self._resender.gets(receiver, [(past.event.kind, past.publisher) for past in some])
+        return [past for past in some if (past.event.kind, past.publisher) in kinds]
 
     async def _erasures(self) -> list[Erasure]:
         """What was erased, or is about to be."""
@@ -185,8 +214,7 @@ class ResendRoutes:
         except (LakeUnfit, ReadTooLarge) as error:
             _log.warning("lake.unreadable", error=str(error))
             return []
-        by_id = {str(row["id"]): row for row in rows}
-        return [_Past(_event(row), str(row["publisher"])) for row in by_id.values()]
+        return [_landed_past(row) for row in rows]
 
     async def _why_not(self, id_: str, chosen: ChosenReceiver) -> str:
         """Where it was looked for, and what else can send it."""
@@ -194,9 +222,9 @@ class ResendRoutes:
         where = "the journal or the lake" if is_read else "the journal, and this process reads no lake"
         target = "queue" if chosen.queue else "subscriber"
         return (
-            f"event {id_[:80]!r} was not found in {where}, by the time that its id tells, or an attempt that carried "
-            f"it, nor in the last ten minutes. If a pipeline has landed it, a replay sends it: doubledecker replay "
-            f"--to-{target} {chosen.token.removeprefix('@')} --where \"id = '…'\""
+            f"no event {id_[:80]!r} that this receiver gets was found in {where}, by the time that its id tells, or an "
+            f"attempt that carried it, nor in the last ten minutes. If a pipeline has landed it, a replay sends it: "
+            f"doubledecker replay --to-{target} {chosen.token.removeprefix('@')} --where \"id = '…'\""
         )
 
 
@@ -204,6 +232,36 @@ def _span(attempt: ListedAttempt) -> tuple[int, int]:
     """From when to when its events were accepted."""
     begin = attempt.accepted_at or attempt.at - _LATELY_MS
     return max(0, begin - _BEFORE_MS), attempt.at + _BEFORE_MS
+
+
+def _one_of_each(wanted: _Wanted, found: Sequence[_Past]) -> list[_Past]:
+    """One event for each id that was found, as the ids come; raises Conflict where several are meant by one."""
+    by_id: dict[str, list[_Past]] = {}
+    for past in found:
+        by_id.setdefault(past.event.id, []).append(past)
+    return [_only(_carried(by_id[id_], wanted.carried)) for id_ in dict.fromkeys(wanted.ids) if id_ in by_id]
+
+
+def _carried(same: list[_Past], place: AttemptPlace | None) -> list[_Past]:
+    """Of events with one id those that the attempt at this place can have carried.
+
+    Most attempts are journaled where their events are; those of the bulk tier and of replays are not.
+    """
+    if place is None:
+        return same
+    return [past for past in same if past.partition == place.partition and past.at_ms <= place.ms] or same
+
+
+def _only(same: list[_Past]) -> _Past:
+    """The newest of events with one id, all of one publisher and topic; raises Conflict otherwise."""
+    topics = sorted({past.event.topic for past in same})
+    if len({(past.publisher, past.event.topic) for past in same}) > 1:
+        named = ", ".join(topics[:_TOPICS_SHOWN])
+        raise Conflict(
+            f"several events that this receiver gets have the id {same[0].event.id!r}, on {named}; "
+            'name one with "topic", or send it by a replay'
+        )
+    return max(same, key=lambda past: past.at_ms)
 
 
 def _is_erased(event: AcceptedEvent, at_ms: int, erasures: Sequence[Erasure]) -> bool:
@@ -220,6 +278,11 @@ def _may_see(past: _Past, client: str) -> bool:
     if not reserved.is_reserved(past.event.topic) or not client:
         return True
     return reserved.audience(past.publisher) == client
+
+
+def _landed_past(row: Mapping[str, object]) -> _Past:
+    at_ms = moment.to_ms(moment.parse(str(row["at"])))
+    return _Past(_event(row), str(row["publisher"]), at_ms, int(str(row["partition"])))
 
 
 def _event(row: Mapping[str, object]) -> AcceptedEvent:
