@@ -230,7 +230,7 @@ class OrderMachine(RuleBasedStateMachine):
 
     @rule()
     def drop(self) -> None:
-        """The oldest batch is lost, whoever has it."""
+        """The oldest batch is lost, whoever has it; if it holds a lane, its job is due, and lets that go."""
         before = {*self.held()}
         self.world.run(
             batches.drop_oldest(
@@ -238,6 +238,13 @@ class OrderMachine(RuleBasedStateMachine):
             )
         )
         self.ledger.ended |= before - {*self.held()}
+        now = self.world.run(self.partition.time_ms())
+        holders, later = self.world.ask(
+            self.partition,
+            ["HKEYS", "order:holders:ann"],
+            ["ZRANGE", f"jobs:scheduled:{MAIN}", f"({now}", "+inf", "BYSCORE"],
+        )
+        assert {job.split(" ")[0] for job in strings(later)} & {*strings(holders)} <= {*self.bids()}
         # A slot may have what was dropped in its hands; it delivers it, or not.
         for slot, job in [*self.ledger.doing.items()]:
             if f"{job.held.split(' ')[0]}" not in self.bids():
