@@ -9,7 +9,7 @@ import pytest
 
 from conftest import Topology
 from doubledecker.model.dead_letter import DeadLetter, LetterFilter
-from doubledecker.store import batches, dead_letters
+from doubledecker.store import batches, counters, dead_letters
 from harness import TestBus, a_bus, an_event
 from receiver import Receiver
 from worker.test_deliver import _until
@@ -76,6 +76,24 @@ async def test_events_that_a_subscriber_names_as_failed_are_tried_again_and_then
         assert receiver.attempted == [[f"id-{n}" for n in range(10)], *[["id-3", "id-5"]] * 3]
         assert {(letter.status, letter.attempts) for letter in found} == {(200, 4)}
         await nothing_waits(bus, subscriber)
+        [row] = await bus.get("/subscribers", subscriber)
+        assert (row["events"]["sent"], row["dead"]) == (8, 2)
+        counted = await counters.read(bus.partitions.home)
+        events = f"delivery.events:subscriber={row['subscriber']},outcome="
+        assert (counted[events + "delivered"], counted[events + "refused"]) == (8, 8)
+
+
+async def test_a_batch_whose_events_are_all_named_as_failed_counts_none_as_sent(one: Topology):
+    async with a_bus(one, **QUICK) as bus, Receiver() as receiver:
+        receiver.answer = lambda events: {"failed": [e["id"] for e in events]}
+        subscriber = await bus.token("s")
+        await bus.subscribe(subscriber, receiver.url, "widgets", timeout=50, max=10, retry=[10, 10])
+        await bus.publish(await bus.token("p"), [an_event(n, id=f"id-{n}") for n in range(10)])
+
+        await _until(lambda: letters(bus, subscriber), lambda found: len(found) == 10)
+
+        [row] = await bus.get("/subscribers", subscriber)
+        assert (row["events"]["sent"], row["dead"]) == (0, 10)
 
 
 async def test_broken_code_that_refuses_everything_is_probed_and_given_nothing_up(one: Topology):

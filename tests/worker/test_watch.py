@@ -143,8 +143,10 @@ async def test_an_event_that_is_named_too_often_goes_to_the_dead_letters(one: To
         async with watching(bus.settings):
             view = await until_empty(bus.partitions, queue)
 
+        counted = await counters(bus.partitions)
         assert view.dead == 1
         assert receiver.attempted == [["bad", "good"], ["bad"], ["bad"]]
+        assert (counted[_count("events", "delivered")], counted[_count("events", "refused")]) == (1, 3)
 
 
 async def test_a_receiver_that_is_down_costs_no_attempts_and_gets_everything_when_it_is_back(topology: Topology):

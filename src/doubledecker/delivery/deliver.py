@@ -26,7 +26,7 @@ from doubledecker.delivery.attempt import Dialer
 from doubledecker.delivery.health import Health
 from doubledecker.delivery.verdict import RetrySchedule, Tried
 from doubledecker.errors import BusAway, Conflict, OutOfDescriptors
-from doubledecker.model.outcome import Outcome, failed_ids
+from doubledecker.model.outcome import Outcome, OutcomeKind, failed_ids
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.settlement import DELIVERED, PATH, Settlement
 from doubledecker.model.subscriber import Subscriber
@@ -142,7 +142,13 @@ class Attempted:
     def counts(self) -> dict[str, int]:
         load, outcome, dialled_at = self.load, self.outcome, self.dialled_at
         batches, events, time = _counters(load.receiver.token, outcome.kind.value)
-        found = {batches: 1, events: load.events, time: outcome.took_ms}
+        found = {batches: 1, time: outcome.took_ms}
+        # Those that its receiver named were not taken, though the attempt was; an id may stand in a batch twice.
+        named = sum(each in self.failed for each in self.ids) if self.failed else 0
+        if named:
+            found[_counters(load.receiver.token, OutcomeKind.REFUSED.value)[1]] = named
+        if named < load.events:
+            found[events] = load.events - named
         accepted_at = load.accepted_at if load.is_timed else 0
         if accepted_at and load.attempts == 0:
             found |= telemetry.latency("latency.batches.first_attempt", dialled_at - accepted_at)
