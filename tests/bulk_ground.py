@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from conftest import Topology
-from doubledecker.model.position import Strand
+from doubledecker.model.position import Shard
 from doubledecker.pipeline.bulk.delivery import Bulk
 from doubledecker.pipeline.land import landing
 from doubledecker.pipeline.land.journal_reader import Access
@@ -78,14 +78,14 @@ class Ground:
                 await self.deliver()
                 await asyncio.sleep(0.02)
 
-    async def course(self, name: str) -> bulk.Course | None:
+    async def progress(self, name: str) -> bulk.Progress | None:
         token = await self.id(name)
-        return (await bulk.courses(self.bus.partitions.home, [token])).get(token)
+        return (await bulk.progress_of(self.bus.partitions.home, [token])).get(token)
 
-    async def places(self, name: str) -> dict[Strand, str]:
-        course = await self.course(name)
-        assert course is not None
-        return {strand: str(reach.place) for strand, reach in course.reaches.items()}
+    async def places(self, name: str) -> dict[Shard, str]:
+        progress = await self.progress(name)
+        assert progress is not None
+        return {shard: str(checkpoint.place) for shard, checkpoint in progress.checkpoints.items()}
 
 
 @asynccontextmanager

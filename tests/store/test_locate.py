@@ -3,7 +3,7 @@
 import msgspec
 
 from doubledecker.store import locate
-from doubledecker.store.locate import Sighting
+from doubledecker.store.locate import Location
 from doubledecker.store.partitions import Partitions
 from queues.pulling import a_queue, push, quiet_rings
 
@@ -15,4 +15,4 @@ async def test_a_message_in_a_consumers_hands_is_found_with_its_attempts(plain: 
 
     found = await locate.find(plain.home, msgspec.json.decode(message.event)["id"])
 
-    assert found == [Sighting("queue", queue.name, message.id, attempts=1)]
+    assert found == [Location("queue", queue.name, message.id, attempts=1)]

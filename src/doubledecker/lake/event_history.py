@@ -15,7 +15,7 @@ from doubledecker.model import condition, moment
 from doubledecker.model.pipeline_job import PipelineJob
 from doubledecker.model.replay import Replay
 from doubledecker.store import locate, pipeline_jobs
-from doubledecker.store.locate import Sighting
+from doubledecker.store.locate import Location
 from doubledecker.store.pipeline_jobs import REPLAYS
 
 # Attempts are made after acceptance, by the same clock, unless that clock was set back.
@@ -57,8 +57,8 @@ async def look(
     return EventHistory(accepted, attempts.found, waiting, sent, until)
 
 
-def _row(sighting: Sighting) -> Row:
-    return {name: getattr(sighting, name) for name in ("kind", "name", "id", "attempts", "why", "replay")}
+def _row(location: Location) -> Row:
+    return {name: getattr(location, name) for name in ("kind", "name", "id", "attempts", "why", "replay")}
 
 
 async def _replays(accepted: Found, kept: Sequence[PipelineJob]) -> Found:

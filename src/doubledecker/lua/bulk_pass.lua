@@ -1,7 +1,7 @@
--- Let strands of bulk delivery pass what holds nothing for their subscriber.
+-- Let shards of bulk delivery pass what holds nothing for their subscriber.
 --
--- key ledger   <ledger>  hash  how far each strand has come
--- arg steps    pack  strand, where it stood, where it stands now, …
+-- key ledger   <ledger>  hash  how far each shard has come
+-- arg steps    pack  shard, where it stood, where it stands now, …
 -- returns      how many were where the caller expected them
 
 local moved = 0

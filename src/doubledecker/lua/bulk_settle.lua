@@ -1,11 +1,11 @@
--- Write down an attempt of bulk delivery: how far its strand has come, the journal, the counters, in one atom.
+-- Write down an attempt of bulk delivery: how far its shard has come, the journal, the counters, in one atom.
 --
--- Only for whoever knows where the strand stood: a task that was given up for dead changes nothing. A batch that may itself be
--- to blame is put aside as one for the workers, who split it and give it up; the strand goes on.
+-- Only for whoever knows where the shard stood: a task that was given up for dead changes nothing. A batch that may itself be
+-- to blame is put aside as one for the workers, who split it and give it up; the shard goes on.
 --
 -- uses job_bell
 -- uses receiver_ring
--- key ledger            <ledger>          hash    how far each strand has come; passed events by topic
+-- key ledger            <ledger>          hash    how far each shard has come; passed events by topic
 -- key counters          counters          hash    telemetry
 -- key journal           journal           hash    attempts_bytes: what the attempt journal holds
 -- key journal_attempts  journal:attempts  stream  one entry a delivery attempt
@@ -15,24 +15,24 @@
 -- key gauge_batches     batches:gauges:batch  hash  batches waiting, by subscriber
 -- key scheduled         jobs:scheduled:main   zset  `<bid> <token>` by time
 -- keys batch            batch:<bid>       list    token, creation time, attempts, number of events, then events as lines
--- arg field    text  the strand
--- arg former   text  where it stood
--- arg reach    text  where it stands now
--- arg passed   pack  topic, events, … : those that are delivered or given up
--- arg attempt  text  the attempt as JSON, for the journal
--- arg counts   pack  pairs of a counter and how much to add
--- arg aside    pack  empty, or the batch for the workers: name, subscriber, creation time, attempts, events, lines, bytes, and how
---                    long until it is due
+-- arg field      text  the shard
+-- arg former     text  where it stood
+-- arg checkpoint text  where it stands now
+-- arg passed     pack  topic, events, … : those that are delivered or given up
+-- arg attempt    text  the attempt as JSON, for the journal
+-- arg counts     pack  pairs of a counter and how much to add
+-- arg aside      pack  empty, or the batch for the workers: name, subscriber, creation time, attempts, events, lines, bytes, and how
+--                      long until it is due
 -- returns      1, or 0 when it stood elsewhere and nothing was changed
 
 local kept = redis.call("HGET", ledger, field)
-if kept == reach then
+if kept == checkpoint then
   return 1
 end
 if kept ~= former then
   return 0
 end
-redis.call("HSET", ledger, field, reach)
+redis.call("HSET", ledger, field, checkpoint)
 -- A topic that is not wanted any more is not counted, but by a ledger that is for all topics.
 local is_for_all = redis.call("HEXISTS", ledger, "passed:*") == 1
 for i = 1, #passed, 2 do

@@ -10,7 +10,7 @@
 -- arg  token        text  the subscriber
 -- arg  fields       pack  field, value, field, value, …; the callback comes first
 -- arg  wanted       pack  the topics it wants from now on
--- arg  strands      pack  field, value, … : where bulk delivery begins, if it did not run; empty for a live subscriber
+-- arg  shards      pack  field, value, … : where bulk delivery begins, if it did not run; empty for a live subscriber
 -- arg  starts       pack  topic, value, … : where each topic begins, if it was not wanted before
 -- returns           the registry's new version
 
@@ -36,12 +36,12 @@ end
 for _, field in ipairs(redis.call("HKEYS", bulk)) do
   local kind, name = string.match(field, "^(%a+):(.*)$")
   local is_end = kind == "until" or kind == "count"
-  if (is_end and #strands > 0) or ((kind == "topic" or kind == "passed") and not is_wanted[name]) then
+  if (is_end and #shards > 0) or ((kind == "topic" or kind == "passed") and not is_wanted[name]) then
     redis.call("HDEL", bulk, field)
   end
 end
-if #strands > 0 and redis.call("EXISTS", bulk) == 0 then
-  redis.call("HSET", bulk, unpack(strands))
+if #shards > 0 and redis.call("EXISTS", bulk) == 0 then
+  redis.call("HSET", bulk, unpack(shards))
   redis.call("SADD", in_bulk, token)
 end
 for i = 1, #starts, 2 do

@@ -97,18 +97,18 @@ def parse(text: str, *, partitions: int) -> list[Position]:
     return places
 
 
-# Strands: the shares in which bulk delivery goes through a partition's events, each in order and at its own pace.
+# Shards: the shares in which bulk delivery goes through a partition's events, each in order and at its own pace.
 #
-# An event belongs to the strand of its key; one without a key, to that of its entry in the journal. So events of a key
-# are in one strand and cannot overtake each other, and what a receiver does not take holds up its own strand alone.
+# An event belongs to the shard of its key; one without a key, to that of its entry in the journal. So events of a key
+# are in one shard and cannot overtake each other, and what a receiver does not take holds up its own shard alone.
 
 # More would make smaller requests when little comes in, fewer would allow fewer calls at a time. It must never change:
 # how far each has come is kept by its number.
-STRANDS = 16
+SHARDS = 16
 
 
 @dataclass(frozen=True, order=True)
-class Strand:
+class Shard:
     """One share of one partition's events."""
 
     partition: int
@@ -120,14 +120,14 @@ class Strand:
         return f"strand:{self.partition}.{self.number}"
 
     @classmethod
-    def parse(cls, field: str) -> "Strand":
+    def parse(cls, field: str) -> "Shard":
         partition, _, number = field.removeprefix("strand:").partition(".")
         return cls(int(partition), int(number))
 
 
 @dataclass(frozen=True)
-class Reach:
-    """How far a strand has come; how often what comes next was tried in vain, and when it is tried again."""
+class Checkpoint:
+    """How far a shard has come; how often what comes next was tried in vain, and when it is tried again."""
 
     place: Position = START
     attempts: int = 0
@@ -139,21 +139,21 @@ class Reach:
         return f"{self.place} {self.attempts} {self.retry_at}"
 
     @classmethod
-    def read(cls, text: str) -> "Reach":
+    def read(cls, text: str) -> "Checkpoint":
         """From what is kept."""
         place, attempts, retry_at = text.split(" ")
         return cls(parse(place, partitions=1)[0], int(attempts), int(retry_at))
 
-    def failed(self, *, retry_at: int) -> "Reach":
+    def failed(self, *, retry_at: int) -> "Checkpoint":
         """After an attempt in vain."""
         return replace(self, attempts=self.attempts + 1, retry_at=retry_at)
 
 
-def strands(partition: int) -> list[Strand]:
-    """All strands of a partition."""
-    return [Strand(partition, number) for number in range(STRANDS)]
+def shards(partition: int) -> list[Shard]:
+    """All shards of a partition."""
+    return [Shard(partition, number) for number in range(SHARDS)]
 
 
-def batch_id(ledger: str, strand: Strand, first: Position) -> str:
+def batch_id(ledger: str, shard: Shard, first: Position) -> str:
     """What a batch of bulk delivery is called: the same each time it is tried, as of a worker's batch."""
-    return repeatable_uid(ledger, strand.field, str(first))
+    return repeatable_uid(ledger, shard.field, str(first))

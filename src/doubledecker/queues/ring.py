@@ -140,7 +140,7 @@ class Patience:
 
 
 @dataclass
-class _Course:
+class _RingView:
     """How far a queue is, as far as this process knows."""
 
     standings: list[RingState]
@@ -155,7 +155,7 @@ class Rings:
         self._bell = bell
         # As they are written in ids, which are anyone's text: not every number in there can be read.
         self._indexes = {str(partition.index): partition.index for partition in partitions.all}
-        self._courses: dict[str, _Course] = {}
+        self._views: dict[str, _RingView] = {}
         self._pulls = Pulls(self._pull, self._give_back)
         self._acks = Acks()
 
@@ -247,24 +247,24 @@ class Rings:
 
     async def _pull_all(self, queue: RegisteredQueue, portions: Sequence[int], lease_ms: int) -> Pull:
         most = sum(portions)
-        course = self._courses.setdefault(queue.name, _Course([RingState()] * len(self._partitions.all)))
+        view = self._views.setdefault(queue.name, _RingView([RingState()] * len(self._partitions.all)))
         messages: list[QueueMessage] = []
         wait_ms: int | None = None
         for i in range(_ROUNDS_MAX):
             left = most - len(messages)
             # Half by what was known, half by what is seen then: a tenant woken meanwhile is served by this pull.
-            shares = divide(left if i else left // 2, course.standings, floor=course.virtual_time)
-            found, wait_ms = await self._visit(queue, course, shares, portions, lease_ms)
+            shares = divide(left if i else left // 2, view.standings, floor=view.virtual_time)
+            found, wait_ms = await self._visit(queue, view, shares, portions, lease_ms)
             messages += found
-            if len(messages) >= most or all(standing.head is None for standing in course.standings):
+            if len(messages) >= most or all(standing.head is None for standing in view.standings):
                 break
         return Pull(tuple(messages), wait_ms)
 
     async def _visit(
-        self, queue: RegisteredQueue, course: _Course, shares: Sequence[int], portions: Sequence[int], lease_ms: int
+        self, queue: RegisteredQueue, view: _RingView, shares: Sequence[int], portions: Sequence[int], lease_ms: int
     ) -> tuple[list[QueueMessage], int | None]:
         """Pull its share from every partition, also when that is nothing: each learns how far the others are."""
-        busy = {i for i, standing in enumerate(course.standings) if standing.head is not None}
+        busy = {i for i, standing in enumerate(view.standings) if standing.head is not None}
         pulls = await asyncio.gather(
             *(
                 queues.pull(
@@ -273,17 +273,17 @@ class Rings:
                     most=share,
                     lease_ms=lease_ms,
                     portions=portions,
-                    floor=course.virtual_time,
+                    floor=view.virtual_time,
                     is_alone=busy <= {partition.index},
                 )
                 for partition, share in zip(self._partitions.all, shares, strict=True)
             )
         )
-        course.standings = [
+        view.standings = [
             RingState(pulled.head, pulled.cost or before.cost, pulled.facets)
-            for pulled, before in zip(pulls, course.standings, strict=True)
+            for pulled, before in zip(pulls, view.standings, strict=True)
         ]
-        course.virtual_time = virtual_time(course.standings, before=course.virtual_time)
+        view.virtual_time = virtual_time(view.standings, before=view.virtual_time)
         waits = [pulled.wait_ms for pulled in pulls if pulled.wait_ms is not None]
         return [message for pulled in pulls for message in pulled.messages], min(waits, default=None)
 

@@ -1,8 +1,8 @@
-"""Bulk delivery as kept at home: how far each strand of a subscriber has come, and what it has to go through.
+"""Bulk delivery as kept at home: how far each shard of a subscriber has come, and what it has to go through.
 
 Everything is in one hash, `bulk:<token>`, so that it begins and ends whole; the set `bulk` says whose there are:
 
-    strand:<partition>.<number>   how far the strand has come, attempts in vain, when to try again
+    strand:<partition>.<number>   how far the shard has come, attempts in vain, when to try again
     topic:<name>                  where the topic begins: by partition an entry, and how many events it had had
     passed:<name>                 how many of its events are through; `*`: of all topics, if it is for all of them
     until:<partition>             where bulk delivery ends, for a subscriber that is live again
@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from doubledecker.model.position import Position, Reach, Strand, strands
+from doubledecker.model.position import Checkpoint, Position, Shard, shards
 from doubledecker.model.uid import uid
 from doubledecker.store import shared_connection
 from doubledecker.store.partitions import Partition, Partitions
@@ -32,9 +32,9 @@ _LEDGER_KEPT_MS = 604_800_000
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where a subscriber's strands and topics begin, as the saving script takes it."""
+    """Where a subscriber's shards and topics begin, as the saving script takes it."""
 
-    strands: Sequence[str] = ()
+    shards: Sequence[str] = ()
     starts: Sequence[str] = ()
 
 
@@ -50,10 +50,10 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Course:
+class Progress:
     """What bulk delivery to a subscriber has to go through, and how far it has come."""
 
-    reaches: Mapping[Strand, Reach] = field(default_factory=dict)
+    checkpoints: Mapping[Shard, Checkpoint] = field(default_factory=dict)
     topics: Mapping[str, Sequence[Start]] = field(default_factory=dict)
     passed: Mapping[str, int] = field(default_factory=dict)
     until: Mapping[int, Position] = field(default_factory=dict)
@@ -70,11 +70,11 @@ class Backlog:
 
 @dataclass(frozen=True)
 class BulkStep:
-    """What one attempt changes: its strand, events delivered or given up by topic, the journal's entry, counters."""
+    """What one attempt changes: its shard, events delivered or given up by topic, the journal's entry, counters."""
 
-    strand: Strand
-    former: Reach
-    reach: Reach
+    shard: Shard
+    former: Checkpoint
+    checkpoint: Checkpoint
     passed: Mapping[str, int]
     attempt: bytes
     counts: Mapping[str, int]
@@ -109,8 +109,8 @@ async def beginning(partitions: Partitions, topics: Sequence[str]) -> Beginning:
     starts: dict[str, list[str]] = {topic: [] for topic in topics}
     for partition in partitions.all:
         end, counts = await _end_and_counts(partition, topics)
-        for strand in strands(partition.index):
-            begins += [strand.field, Reach(Position.after(end)).text]
+        for shard in shards(partition.index):
+            begins += [shard.field, Checkpoint(Position.after(end)).text]
         for topic, count in zip(topics, counts, strict=True):
             starts[topic].append(f"{end}/{count}")
     return Beginning(begins, [word for topic, places in starts.items() for word in (topic, ",".join(places))])
@@ -121,10 +121,10 @@ async def end(partitions: Partitions, token: str) -> bool:
 
     To be said after every partition has the version of the change. Nothing happens if the subscriber is bulk again.
     """
-    course = (await courses(partitions.home, [token])).get(token)
-    if course is None:
+    progress = (await progress_of(partitions.home, [token])).get(token)
+    if progress is None:
         return False
-    topics = list(course.topics)
+    topics = list(progress.topics)
     found = [await _end_and_counts(partition, topics) for partition in partitions.all]
     ends = [word for index, (at, _) in enumerate(found) for word in (f"until:{index}", at)]
     for number, topic in enumerate(topics):
@@ -142,37 +142,37 @@ async def tokens(home: Partition) -> list[str]:
     return sorted(shared_connection.words(await home.command("SMEMBERS", home.key("bulk"))))
 
 
-async def courses(home: Partition, whose: Sequence[str]) -> dict[str, Course]:
+async def progress_of(home: Partition, whose: Sequence[str]) -> dict[str, Progress]:
     """How far bulk delivery has come for those of the subscribers that have any."""
     replies = await home.commands([["HGETALL", home.key(ledger_of(token))] for token in whose])
-    return {token: _course(reply) for token, reply in zip(whose, replies, strict=True) if reply}
+    return {token: _progress(reply) for token, reply in zip(whose, replies, strict=True) if reply}
 
 
 async def open_ledger(partitions: Partitions, ledger: str) -> None:
-    """Have every strand begin at the very start, unless it has come further: for what is delivered but once."""
+    """Have every shard begin at the very start, unless it has come further: for what is delivered but once."""
     home = partitions.home
-    named = [strand.field for partition in partitions.all for strand in strands(partition.index)]
-    begun = [["HSETNX", home.key(ledger), field, Reach().text] for field in named]
+    named = [shard.field for partition in partitions.all for shard in shards(partition.index)]
+    begun = [["HSETNX", home.key(ledger), field, Checkpoint().text] for field in named]
     key = home.key(ledger)
     await home.commands([*begun, ["HSETNX", key, "passed:*", 0], ["PEXPIRE", key, _LEDGER_KEPT_MS]])
 
 
-async def course(home: Partition, ledger: str) -> Course:
+async def progress(home: Partition, ledger: str) -> Progress:
     """How far a ledger says that delivery has come; an empty one where it says nothing."""
-    return _course(await home.command("HGETALL", home.key(ledger)))
+    return _progress(await home.command("HGETALL", home.key(ledger)))
 
 
 async def settle(home: Partition, ledger: str, settled: BulkStep) -> bool:
-    """Write an attempt down; returns whether the strand was where it was thought to be.
+    """Write an attempt down; returns whether the shard was where it was thought to be.
 
     The same again changes nothing, and says the same.
     """
     reply = await home.run(
         _SETTLE,
         ledger=ledger,
-        field=settled.strand.field,
+        field=settled.shard.field,
         former=settled.former.text,
-        reach=settled.reach.text,
+        checkpoint=settled.checkpoint.text,
         passed=[word for pair in settled.passed.items() for word in pair],
         attempt=settled.attempt,
         counts=list(settled.counts.items()),
@@ -181,9 +181,11 @@ async def settle(home: Partition, ledger: str, settled: BulkStep) -> bool:
     return reply == 1
 
 
-async def pass_(home: Partition, ledger: str, steps: Mapping[Strand, tuple[Reach, Reach]]) -> int:
-    """Move strands, each from where it stood, over what holds nothing for them; returns how many were there."""
-    words = [word for strand, (former, reach) in steps.items() for word in (strand.field, former.text, reach.text)]
+async def pass_(home: Partition, ledger: str, steps: Mapping[Shard, tuple[Checkpoint, Checkpoint]]) -> int:
+    """Move shards, each from where it stood, over what holds nothing for them; returns how many were there."""
+    words = [
+        word for shard, (former, checkpoint) in steps.items() for word in (shard.field, former.text, checkpoint.text)
+    ]
     return cast("int", await home.run(_PASS, ledger=ledger, steps=words)) if words else 0
 
 
@@ -191,27 +193,27 @@ async def backlogs(partitions: Partitions) -> dict[str, Backlog]:
     """What waits for the subscribers that are delivered to in bulk.
 
     A topic counts its events, and bulk delivery those that are through: what waits is the difference. Up to the
-    place of the last strand nothing does.
+    place of the last shard nothing does.
     """
-    found = await courses(partitions.home, await tokens(partitions.home))
-    topics = sorted({topic for course in found.values() for topic in course.topics})
+    found = await progress_of(partitions.home, await tokens(partitions.home))
+    topics = sorted({topic for progress in found.values() for topic in progress.topics})
     counts: dict[tuple[str, int], int] = {}
     for partition in partitions.all if topics else ():
         replies = await partition.commands([_read_count(partition, topic) for topic in topics])
         for topic, reply in zip(topics, replies, strict=True):
             counts[topic, partition.index] = _number(reply)
-    return {token: _backlog(course, counts) for token, course in found.items()}
+    return {token: _backlog(progress, counts) for token, progress in found.items()}
 
 
-def _backlog(course: Course, counts: Mapping[tuple[str, int], int]) -> Backlog:
+def _backlog(progress: Progress, counts: Mapping[tuple[str, int], int]) -> Backlog:
     waiting = 0
-    for topic, starts in course.topics.items():
-        ends = course.counts.get(topic) or [counts[topic, index] for index in range(len(starts))]
+    for topic, starts in progress.topics.items():
+        ends = progress.counts.get(topic) or [counts[topic, index] for index in range(len(starts))]
         had = sum(max(0, end - start.count) for end, start in zip(ends, starts, strict=True))
-        waiting += max(0, had - course.passed.get(topic, 0))
+        waiting += max(0, had - progress.passed.get(topic, 0))
     if waiting == 0:
         return Backlog(0, None)
-    return Backlog(waiting, min(reach.place.ms for reach in course.reaches.values()))
+    return Backlog(waiting, min(checkpoint.place.ms for checkpoint in progress.checkpoints.values()))
 
 
 async def _end_and_counts(partition: Partition, topics: Sequence[str]) -> tuple[str, list[int]]:
@@ -239,13 +241,13 @@ def _number(reply: Reply) -> int:
     return int(cast("bytes | None", reply) or 0)
 
 
-def _course(reply: Reply) -> Course:
+def _progress(reply: Reply) -> Progress:
     by_kind: dict[str, dict[str, str]] = {"strand": {}, "topic": {}, "passed": {}, "until": {}, "count": {}}
     for name, value in shared_connection.texts(reply).items():
         kind, _, rest = name.partition(":")
         by_kind[kind][rest] = value
-    return Course(
-        reaches={Strand.parse(rest): Reach.read(value) for rest, value in by_kind["strand"].items()},
+    return Progress(
+        checkpoints={Shard.parse(rest): Checkpoint.read(value) for rest, value in by_kind["strand"].items()},
         topics={name: [_start(word) for word in value.split(",")] for name, value in by_kind["topic"].items()},
         passed={name: int(value) for name, value in by_kind["passed"].items()},
         until={int(index): Position.after(value) for index, value in by_kind["until"].items()},

@@ -24,7 +24,7 @@ _decode = msgspec.json.Decoder(AcceptedEvent).decode
 
 
 @dataclass(frozen=True)
-class Sighting:
+class Location:
     """One place: a `batch` of a subscriber, a `queue`, the `dead` letters of either; `id` is the batch or message."""
 
     kind: str
@@ -35,7 +35,7 @@ class Sighting:
     why: str = ""
 
 
-async def find(partition: Partition, id_: str) -> list[Sighting]:
+async def find(partition: Partition, id_: str) -> list[Location]:
     """Everywhere in this partition that an event is."""
     found = [each async for each in _in_batches(partition, id_)]
     for name in sorted(await queue_contents.names_held(partition)):
@@ -45,14 +45,14 @@ async def find(partition: Partition, id_: str) -> list[Sighting]:
     return found
 
 
-async def _in_letters(partition: Partition, receiver: str, id_: str) -> AsyncIterator[Sighting]:
+async def _in_letters(partition: Partition, receiver: str, id_: str) -> AsyncIterator[Location]:
     name = receiver.removeprefix("@")
     async for letter in dead_letters.each(partition, receiver, most=MESSAGES_MAX):
         if (event := _meant([letter.event], id_)) is not None:
-            yield Sighting("dead", name, letter.id, letter.attempts, event.replay, letter.detail)
+            yield Location("dead", name, letter.id, letter.attempts, event.replay, letter.detail)
 
 
-async def _in_batches(partition: Partition, id_: str) -> AsyncIterator[Sighting]:
+async def _in_batches(partition: Partition, id_: str) -> AsyncIterator[Location]:
     reply = await partition.command("ZRANGE", partition.key("batches:index"), 0, BATCHES_MAX - 1)
     bids = words(reply)
     for first in range(0, len(bids), _PAGE):
@@ -61,10 +61,10 @@ async def _in_batches(partition: Partition, id_: str) -> AsyncIterator[Sighting]
         for bid, parts in zip(page, cast("list[list[bytes]]", lists), strict=True):
             # Before the events: the token, when it was made, and how many attempts and events it has.
             if (event := _meant(parts[4:], id_)) is not None:
-                yield Sighting("batch", parts[0].decode(), bid, int(parts[2]), event.replay)
+                yield Location("batch", parts[0].decode(), bid, int(parts[2]), event.replay)
 
 
-async def _in_queue(partition: Partition, name: str, id_: str) -> AsyncIterator[Sighting]:
+async def _in_queue(partition: Partition, name: str, id_: str) -> AsyncIterator[Location]:
     cursor, seen = b"0", 0
     while seen < MESSAGES_MAX:
         reply = await partition.command("HSCAN", partition.key(f"queue:data:{name}"), cursor, "COUNT", 1_000)
@@ -73,7 +73,7 @@ async def _in_queue(partition: Partition, name: str, id_: str) -> AsyncIterator[
             if (event := _meant([text], id_)) is not None:
                 tried = await partition.command("HGET", partition.key(f"queue:tried:{name}"), message)
                 attempts = RECORD.unpack_from(cast("bytes", tried))[0] if tried else 0
-                yield Sighting("queue", name, message.decode(), attempts, event.replay)
+                yield Location("queue", name, message.decode(), attempts, event.replay)
         seen += len(flat) // 2
         if cursor == b"0":
             return

@@ -81,7 +81,7 @@ async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = N
         token=subscriber.token,
         fields=fields,
         wanted=list(subscriber.topics),
-        strands=beginning.strands,
+        shards=beginning.shards,
         starts=beginning.starts,
     )
     return cast("int", reply)

@@ -192,12 +192,12 @@ async def test_an_event_that_is_never_taken_is_left_to_the_workers_and_holds_up_
         poison = an_event(0, "orders", key="k0", id="poison", data=-1)
         ids = await ground.publish([poison, *some_events(100, keys=20)])
         await ground.until(lambda: any("poison" in ids for ids in mail.attempted) and len(mail.ids) >= 96)
-        course, seen = await ground.course("mail"), await ground.seen("mail")
+        progress, seen = await ground.progress("mail"), await ground.seen("mail")
 
     held = set(ids) - set(mail.ids)
     assert "poison" in held
     assert len(held) <= 5
-    assert [reach for reach in course.reaches.values() if reach.attempts > 0] == []
+    assert [checkpoint for checkpoint in progress.checkpoints.values() if checkpoint.attempts > 0] == []
     # It refuses what it got; others' events it takes.
     assert seen["failures"] == 0
 
@@ -258,10 +258,10 @@ async def test_nothing_stays_behind_when_the_subscriber_its_token_or_its_topic_g
         await ground.ask("DELETE", "/topics/orders", await ground.client("publisher"))
         await ground.deliver()
         kept = await home.command("KEYS", "rm:bulk*")
-        course = await ground.course("bare")
+        progress = await ground.progress("bare")
 
     assert sorted(kept) == [b"rm:bulk", f"rm:bulk:{bare}".encode()]
-    assert course.topics == {}
+    assert progress.topics == {}
     assert mail.ids == []
 
 
@@ -298,10 +298,10 @@ async def test_no_more_calls_at_a_time_than_asked_for_over_two_tasks_and_beside_
         await ground.subscribe("mail", mail.url, "orders")
         ids = await ground.publish(some_events(60))
         await ground.land()
-        course, token = await ground.course("mail"), await ground.id("mail")
+        progress, token = await ground.progress("mail"), await ground.id("mail")
         [subscriber] = (await subscribers.load_many(ground.bus.partitions.home, [token])).values()
         table = landing.table_of(ground.root, "events")
-        frame = posting.remaining(frames.landed(spark, table, versions.of(table)), course.reaches)
+        frame = posting.remaining(frames.landed(spark, table, versions.of(table)), progress.checkpoints)
 
         def post() -> tuple[Posted, int]:
             spark.sparkContext.setJobGroup("bulk-cap", "two tasks")

@@ -1,4 +1,4 @@
-"""A task of bulk delivery, without Spark around it: rows go in, and each strand comes as far as it can."""
+"""A task of bulk delivery, without Spark around it: rows go in, and each shard comes as far as it can."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +14,7 @@ from msgspec import json
 from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.lake import arrow, rows
-from doubledecker.model.position import Strand
+from doubledecker.model.position import Shard
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline.bulk.batches import Posting
 from doubledecker.pipeline.bulk.post_task import Poster
@@ -31,14 +31,14 @@ LEDGER = "posted:test"
 FIRST_MS = 1_700_000_000_000
 
 
-def some_rows(*events: str, strand: int = 0, partition: int = 0) -> pa.RecordBatch:
-    """Events of one strand, each a millisecond later than the one before."""
+def some_rows(*events: str, shard: int = 0, partition: int = 0) -> pa.RecordBatch:
+    """Events of one shard, each a millisecond later than the one before."""
     entries = [
         JournalEntry(f"{FIRST_MS + n}-0", (("p", json.encode({"topic": "orders", "type": "create", "id": id_})),))
         for n, id_ in enumerate(events)
     ]
     made = arrow.to_batch(rows.layout("events"), entries, partition=partition)
-    return made.append_column("strand", pa.array([strand] * len(events), pa.int32()))
+    return made.append_column("shard", pa.array([shard] * len(events), pa.int32()))
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Ground:
         partitions = self.bus.partitions
         async with build.open_deliverer(self.bus.settings, partitions, part="bulk") as deliverer:
             posting = Posting(self.bus.settings, self.subscriber, LEDGER, **more)
-            poster = Poster(posting, partitions, deliverer, (await bulk.course(partitions.home, LEDGER)).reaches)
+            poster = Poster(posting, partitions, deliverer, (await bulk.progress(partitions.home, LEDGER)).checkpoints)
             await poster.run(batches)
         return poster
 
@@ -81,13 +81,13 @@ async def a_ground(
 
 
 def whys(poster: Poster) -> dict[int, str]:
-    return {strand.number: line.why for strand, line in poster.lines.items()}
+    return {shard.number: line.why for shard, line in poster.lines.items()}
 
 
-async def test_a_refused_batch_is_put_aside_for_the_workers_and_its_strand_goes_on(one: Topology):
+async def test_a_refused_batch_is_put_aside_for_the_workers_and_its_shard_goes_on(one: Topology):
     async with Receiver() as mail, a_ground(one, mail.url, backoff_base_ms=10**9) as ground:
         mail.plan = lambda number: 422 if "poison" in mail.attempted[number - 1] else 200
-        poster = await ground.post([some_rows("poison", "behind"), some_rows("a", "b", "c", strand=1)])
+        poster = await ground.post([some_rows("poison", "behind"), some_rows("a", "b", "c", shard=1)])
         again = await ground.post([some_rows("poison", "behind")])
         state = await ground.state()
         [row] = await ground.bus.get("/subscribers", ground.secret)
@@ -117,7 +117,7 @@ async def test_workers_split_what_bulk_delivery_put_aside_and_give_up_the_poison
 
 async def test_one_that_refuses_batch_after_batch_is_failing_and_ends_the_round(one: Topology):
     async with Receiver(plan=lambda _: 400) as mail, a_ground(one, mail.url, concurrency=1) as ground:
-        poster = await ground.post([some_rows(f"e{n}", strand=n) for n in range(16)])
+        poster = await ground.post([some_rows(f"e{n}", shard=n) for n in range(16)])
         state = await ground.state()
 
     assert mail.attempts == 5
@@ -135,15 +135,15 @@ async def test_one_that_fails_ends_the_round_and_is_probed_with_what_failed(one:
         first = await ground.post([batch])
         failing = await ground.state()
         async with asyncio.timeout(10):
-            while (second := await ground.post([batch])).lines[Strand(0, 0)].why:
+            while (second := await ground.post([batch])).lines[Shard(0, 0)].why:
                 await asyncio.sleep(0.01)
         state, attempts = await ground.state(), await ground.attempts()
 
     assert whys(first) == {0: "failed"}
-    assert first.lines[Strand(0, 0)].reach.retry_at == pytest.approx(failing.retry_at, abs=50)
+    assert first.lines[Shard(0, 0)].checkpoint.retry_at == pytest.approx(failing.retry_at, abs=50)
     assert failing.failures == 1
     assert mail.ids == ["a", "b", "c"]
-    assert second.lines[Strand(0, 0)].events == 2
+    assert second.lines[Shard(0, 0)].events == 2
     assert (state.failures, state.calls) == (0, 0)
     assert [(each.attempt, each.outcome, each.accepted_at - FIRST_MS) for each in attempts] == [
         (1, "delivered", 0),
@@ -157,8 +157,8 @@ async def test_a_permit_lasts_as_long_as_the_call_and_holds_over_tasks(one: Topo
     """The call takes three leases."""
     async with Receiver(delay_s=1.0) as mail, a_ground(one, mail.url, concurrency=1) as ground:
         async with asyncio.TaskGroup() as tasks:
-            for strand in range(2):
-                tasks.create_task(ground.post([some_rows(f"e{strand}", strand=strand)]))
+            for shard in range(2):
+                tasks.create_task(ground.post([some_rows(f"e{shard}", shard=shard)]))
         state = await ground.state()
 
     assert sorted(mail.ids) == ["e0", "e1"]
@@ -168,7 +168,7 @@ async def test_a_permit_lasts_as_long_as_the_call_and_holds_over_tasks(one: Topo
 
 async def test_a_task_that_is_cut_off_gives_its_permits_back(one: Topology):
     async with Receiver(plan=lambda _: "hang") as mail, a_ground(one, mail.url) as ground:
-        task = asyncio.create_task(ground.post([some_rows("a"), some_rows("b", strand=1)]))
+        task = asyncio.create_task(ground.post([some_rows("a"), some_rows("b", shard=1)]))
         await mail.until_attempts(2)
         during = await ground.state()
         task.cancel()
@@ -182,7 +182,7 @@ async def test_a_task_that_is_cut_off_gives_its_permits_back(one: Topology):
 async def test_permits_are_divided_among_partitions_and_none_waits_for_anothers(one: Topology):
     topology = Topology("own", one.url, 3, one.node_urls)
     async with Receiver(delay_s=0.2) as mail, a_ground(topology, mail.url, concurrency=4) as ground:
-        batches = [some_rows(f"{p}.{n}", strand=n, partition=p) for p in range(3) for n in range(4)]
+        batches = [some_rows(f"{p}.{n}", shard=n, partition=p) for p in range(3) for n in range(4)]
         await ground.post(batches)
         limits = [
             (await receivers.states(partition, [ground.subscriber.token]))[ground.subscriber.token].limit

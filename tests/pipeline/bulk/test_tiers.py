@@ -53,7 +53,7 @@ async def test_tiers_change_under_load_and_nothing_is_lost(spark: SparkSession, 
         await ground.until(lambda: set(accepted) <= set(mail.ids))
         # Once bulk delivery is through with what was its own, nothing of it stays.
         async with asyncio.timeout(60):
-            while await ground.course("mail") is not None:
+            while await ground.progress("mail") is not None:
                 await ground.deliver()
         kept = await ground.bus.partitions.home.command("SMEMBERS", ground.bus.partitions.home.key("bulk"))
         sent = len(mail.ids)
@@ -93,7 +93,7 @@ async def test_each_tier_delivers_what_was_accepted_in_its_time(
         assert before == {*live, *live_again}
         assert waiting["events"]["queued"] == 9
         assert sorted(mail.ids) == sorted([*live, *in_bulk, *live_again])
-        assert await ground.course("mail") is None
+        assert await ground.progress("mail") is None
 
 
 async def test_bulk_delivery_is_ended_though_whoever_made_the_subscriber_live_died(
@@ -109,7 +109,7 @@ async def test_bulk_delivery_is_ended_though_whoever_made_the_subscriber_live_di
         await ground.until(lambda: set(ids) <= set(mail.ids))
         await ground.deliver()
 
-        assert await ground.course("mail") is None
+        assert await ground.progress("mail") is None
         versions = [await registry.version(partition) for partition in partitions.all]
         assert len(set(versions)) == 1
 
@@ -123,7 +123,7 @@ async def test_an_end_that_comes_late_does_not_end_a_subscriber_that_is_bulk_aga
 
         assert not await bulk.end(ground.bus.partitions, token)
         assert not await bulk.forget(ground.bus.partitions.home, token)
-        assert (await ground.course("mail")).until == {}
+        assert (await ground.progress("mail")).until == {}
 
 
 async def test_an_unknown_tier_is_refused_and_an_absent_one_stays(spark: SparkSession, one: Topology, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""From rows of the lake to batches: the messages that the bus once accepted, and how a strand's line cuts them."""
+"""From rows of the lake to batches: the messages that the bus once accepted, and how a shard's line cuts them."""
 
 import asyncio
 from collections import Counter, deque
@@ -11,7 +11,7 @@ import pyarrow as pa
 from doubledecker.assembly.settings import Settings
 from doubledecker.delivery.deliver import DeliveryLoad
 from doubledecker.model.event import encode
-from doubledecker.model.position import START, Position, Reach, Strand, batch_id
+from doubledecker.model.position import START, Checkpoint, Position, Shard, batch_id
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import repeatable_uid
 from doubledecker.pipeline.lake import stored_events
@@ -56,21 +56,21 @@ class LakeRow(NamedTuple):
         return Position(self.ms, self.n, self.lines)
 
 
-def to_rows(arrow: pa.RecordBatch) -> Iterator[tuple[Strand, LakeRow]]:
-    """The rows of an Arrow batch, in order, each with its strand."""
-    strands = {(each.partition, each.number): each for each in strands_in(arrow)}
-    places = zip(*(arrow[name].to_pylist() for name in ("partition", "strand", "entry", "line")), strict=True)
+def to_rows(arrow: pa.RecordBatch) -> Iterator[tuple[Shard, LakeRow]]:
+    """The rows of an Arrow batch, in order, each with its shard."""
+    shards = {(each.partition, each.number): each for each in shards_in(arrow)}
+    places = zip(*(arrow[name].to_pylist() for name in ("partition", "shard", "entry", "line")), strict=True)
     last, at = "", START
     for (partition, number, entry, line), event in zip(places, stored_events.events(arrow), strict=True):
         if entry != last:
             last, at = entry, Position.parse(entry)
-        yield strands[partition, number], LakeRow(at.ms, at.seq, line + 1, event.topic, event.id, encode(event))
+        yield shards[partition, number], LakeRow(at.ms, at.seq, line + 1, event.topic, event.id, encode(event))
 
 
-def strands_in(arrow: pa.RecordBatch) -> set[Strand]:
-    """The strands that an Arrow batch has rows of."""
-    pairs = set(zip(arrow["partition"].to_pylist(), arrow["strand"].to_pylist(), strict=True))
-    return {Strand(partition, number) for partition, number in pairs}
+def shards_in(arrow: pa.RecordBatch) -> set[Shard]:
+    """The shards that an Arrow batch has rows of."""
+    pairs = set(zip(arrow["partition"].to_pylist(), arrow["shard"].to_pylist(), strict=True))
+    return {Shard(partition, number) for partition, number in pairs}
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ class ShardBatch:
 
 @dataclass
 class ShardLine:
-    """The rows of one strand that wait in a task; `why` it stopped before it was through with them, if it did."""
+    """The rows of one shard that wait in a task; `why` it stopped before it was through with them, if it did."""
 
-    strand: Strand
-    reach: Reach
+    shard: Shard
+    checkpoint: Checkpoint
     posting: Posting
     events: int = 0
     bytes: int = 0
@@ -111,7 +111,7 @@ class ShardLine:
     _is_hurried: bool = False
 
     def __post_init__(self) -> None:
-        place = self.reach.place
+        place = self.checkpoint.place
         self._after = (place.ms, place.seq, place.lines)
 
     def add(self, row: LakeRow) -> None:
@@ -159,14 +159,14 @@ class ShardLine:
     def _load(self, rows: Sequence[LakeRow]) -> DeliveryLoad:
         return DeliveryLoad(
             receiver=self.posting.subscriber,
-            batch=batch_id(self.posting.ledger, self.strand, rows[0].place),
+            batch=batch_id(self.posting.ledger, self.shard, rows[0].place),
             parts=[row.message for row in rows],
             events=len(rows),
-            attempts=self.reach.attempts,
+            attempts=self.checkpoint.attempts,
             # Known with the permit.
             failures=0,
             accepted_at=0 if self.posting.is_replayed else rows[0].ms,
-            partition=self.strand.partition,
+            partition=self.shard.partition,
             headers=self.posting.headers,
         )
 

@@ -19,21 +19,21 @@ from doubledecker import clock, log
 from doubledecker.assembly.settings import Settings
 from doubledecker.lake import snapshots
 from doubledecker.model import moment
-from doubledecker.model.position import Reach, Strand
+from doubledecker.model.position import Checkpoint, Shard
 from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import session, steps
 from doubledecker.pipeline.bulk import posting, scan_ranges
 from doubledecker.pipeline.bulk.batches import Posting
 from doubledecker.pipeline.bulk.posting import Posted
-from doubledecker.pipeline.bulk.scan_ranges import Bounds, FileSpan, Leg
+from doubledecker.pipeline.bulk.scan_ranges import Bounds, FileSpan, ScanRange
 from doubledecker.pipeline.lake import frames, versions
 from doubledecker.pipeline.lake.versions import Version
 from doubledecker.pipeline.land import journal_reader, landing
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.pipeline.steps import Round
 from doubledecker.store import bulk, receivers, registry
-from doubledecker.store.bulk import Course
+from doubledecker.store.bulk import Progress
 from doubledecker.store.partitions import Partitions
 
 # How long one look waits for what is under way; then it looks again who else can be served.
@@ -49,13 +49,15 @@ class BulkState:
     """A subscriber, how far it has come, and, by partition where it fails, when it is to be probed."""
 
     subscriber: Subscriber
-    course: Course
+    progress: Progress
     probes: Mapping[int, int]
 
     @property
     def probe_at(self) -> int | None:
         """When what it failed to take may be tried again; None while it fails nothing that has to be delivered."""
-        held_up = {strand.partition for strand, reach in self.course.reaches.items() if reach.attempts > 0}
+        held_up = {
+            shard.partition for shard, checkpoint in self.progress.checkpoints.items() if checkpoint.attempts > 0
+        }
         return max((at for partition, at in self.probes.items() if partition in held_up), default=None)
 
     @property
@@ -115,26 +117,26 @@ class Bulk:
         async with journal_reader.connected(Access.by(self.settings)) as bus:
             await registry.refresh(bus.home, self._known)
             tokens = [token for token in await bulk.tokens(bus.home) if token in self._known.subscribers]
-            courses = await bulk.courses(bus.home, tokens)
-            for token, course in courses.items():
+            by_token = await bulk.progress_of(bus.home, tokens)
+            for token, progress in by_token.items():
                 if not self._known.subscribers[token].is_bulk:
-                    await self._see_off(bus, token, course)
+                    await self._see_off(bus, token, progress)
             states = [(partition.index, await receivers.states(partition, tokens)) for partition in bus.all]
         return [
             BulkState(
                 self._known.subscribers[token],
-                course,
+                progress,
                 {index: int(of[token].retry_at) for index, of in states if of[token].failures > 0},
             )
-            for token, course in courses.items()
+            for token, progress in by_token.items()
         ]
 
-    async def _see_off(self, bus: Partitions, token: str, course: Course) -> None:
-        if not course.until:
+    async def _see_off(self, bus: Partitions, token: str, progress: Progress) -> None:
+        if not progress.until:
             # Whoever made it live died before it could say where bulk delivery ends.
             await registry.copy_version(bus, await registry.version(bus.home))
             await bulk.end(bus, token)
-        elif scan_ranges.is_through(course) and token not in self._running:
+        elif scan_ranges.is_through(progress) and token not in self._running:
             await bulk.forget(bus.home, token)
 
     def _start(self, found: list[BulkState], seen: Version) -> bool:
@@ -145,16 +147,16 @@ class Bulk:
             token = whose.subscriber.token
             if token in self._running or not self._is_due(whose):
                 continue
-            ends = scan_ranges.ends(whose.course, landed)
-            due = scan_ranges.due(whose.course, ends, now_ms=clock.now_ms())
+            ends = scan_ranges.ends(whose.progress, landed)
+            due = scan_ranges.due(whose.progress, ends, now_ms=clock.now_ms())
             if not due:
                 continue
             cores = self._cores_for(whose)
             if cores == 0:
                 is_left = True
                 continue
-            since = moment.from_ms(min(reach.place.ms for reach in due.values()))
-            held = seen.parts(since=since, topics=whose.course.topics)
+            since = moment.from_ms(min(checkpoint.place.ms for checkpoint in due.values()))
+            held = seen.parts(since=since, topics=whose.progress.topics)
             files = [FileSpan.of(part, now_ms=clock.now_ms()) for part in held]
             bounds = Bounds(rows_max=scan_ranges.PROBE_ROWS_MAX) if whose.is_failing else Bounds()
             planned = scan_ranges.plan(due, ends, files, bounds)
@@ -180,34 +182,34 @@ class Bulk:
         taken = sum(each for each, is_failing, _ in self._running.values() if not is_failing)
         return min(whose.subscriber.concurrency, max(1, cores - 1) - taken)
 
-    def _serve(self, whose: BulkState, planned: list[Leg], seen: Version, tasks: int) -> _Served:
+    def _serve(self, whose: BulkState, planned: list[ScanRange], seen: Version, tasks: int) -> _Served:
         """One round of one subscriber, in a thread of its own."""
         began_s = time.monotonic()
         ledger = bulk.ledger_of(whose.subscriber.token)
-        full = [leg for leg in planned if not leg.is_empty]
+        full = [scan for scan in planned if not scan.is_empty]
         posted = Posted(0, {}, {})
         if full:
-            frame = reduce(DataFrame.unionByName, [self._rows(whose.course, leg, seen) for leg in full])
+            frame = reduce(DataFrame.unionByName, [self._rows(whose.progress, scan, seen) for scan in full])
             frame = frames.seen_by(frame, whose.subscriber.token)
             work = Posting(self.settings, whose.subscriber, ledger)
             posted = posting.post(frame, work, tasks=tasks)
-        passing: dict[Strand, tuple[Reach, Reach]] = {}
-        for leg in planned:
-            passing |= scan_ranges.passing(leg, posted.stopped.keys(), posted.stood)
+        passing: dict[Shard, tuple[Checkpoint, Checkpoint]] = {}
+        for scan in planned:
+            passing |= scan_ranges.passing(scan, posted.stopped.keys(), posted.stood)
         asyncio.run(self._pass(ledger, passing))
         return _Served(posted.events, int((time.monotonic() - began_s) * 1000))
 
-    def _rows(self, course: Course, leg: Leg, seen: Version) -> DataFrame:
+    def _rows(self, progress: Progress, scan: ScanRange, seen: Version) -> DataFrame:
         table = landing.table_of(self.root, "events")
-        since, until = moment.from_ms(leg.since_ms), moment.from_ms(leg.until_ms)
-        frame = frames.landed(self.spark, table, seen, since=since, until=until, topics=course.topics)
-        least = min(reach.place for reach in leg.reaches.values())
-        for topic, starts in course.topics.items():
+        since, until = moment.from_ms(scan.since_ms), moment.from_ms(scan.until_ms)
+        frame = frames.landed(self.spark, table, seen, since=since, until=until, topics=progress.topics)
+        least = min(checkpoint.place for checkpoint in scan.checkpoints.values())
+        for topic, starts in progress.topics.items():
             if any(start.place > least for start in starts):
                 frame = posting.beginning(frame, topic, [start.place for start in starts])
-        return posting.remaining(frame, leg.reaches, leg.upto)
+        return posting.remaining(frame, scan.checkpoints, scan.upto)
 
-    async def _pass(self, ledger: str, passing: Mapping[Strand, tuple[Reach, Reach]]) -> None:
+    async def _pass(self, ledger: str, passing: Mapping[Shard, tuple[Checkpoint, Checkpoint]]) -> None:
         async with journal_reader.connected(Access.by(self.settings)) as bus:
             await bulk.pass_(bus.home, ledger, passing)
 

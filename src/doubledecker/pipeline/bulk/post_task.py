@@ -1,10 +1,10 @@
-"""Posting in a Spark task: rows come in order, each strand makes batches of its own and has one on its way at a time.
+"""Posting in a Spark task: rows come in order, each shard makes batches of its own and has one on its way at a time.
 
-1. Rows become the very messages that a worker would have sent, and wait in their strand's line.
+1. Rows become the very messages that a worker would have sent, and wait in their shard's line.
 2. A line with a full batch, or with all there is, asks for a permit to call the receiver. Permits are in Redis, in the
-   strand's partition, so the receiver's `concurrency` holds over all tasks, and beside workers.
-3. The batch is attempted (delivery/deliver.py); the attempt, and how far the strand has come, are one atomic step.
-4. A line whose batch is refused stops where it is, so that order holds: the strand is tried again by its own schedule.
+   shard's partition, so the receiver's `concurrency` holds over all tasks, and beside workers.
+3. The batch is attempted (delivery/deliver.py); the attempt, and how far the shard has come, are one atomic step.
+4. A line whose batch is refused stops where it is, so that order holds: the shard is tried again by its own schedule.
    When the receiver fails, or the round is over, all lines do. The rest of the rows is passed over.
 
 Lines hold a bounded number of bytes; when these are used up, the next rows wait with Spark.
@@ -24,9 +24,9 @@ from doubledecker.background import beside
 from doubledecker.delivery.deliver import Attempted, Deliverer, DeliveryLoad
 from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway, OutOfDescriptors
-from doubledecker.model.position import Reach, Strand
+from doubledecker.model.position import Checkpoint, Shard
 from doubledecker.model.settlement import FIRST, Settlement
-from doubledecker.pipeline.bulk.batches import Posting, ShardBatch, ShardLine, strands_in, to_rows
+from doubledecker.pipeline.bulk.batches import Posting, ShardBatch, ShardLine, shards_in, to_rows
 from doubledecker.pipeline.land import journal_reader
 from doubledecker.pipeline.land.journal_reader import Access
 from doubledecker.store import bulk, receivers, registry, subscribers
@@ -44,24 +44,24 @@ _SUPPLIES = 2
 _PERMIT_S = 0.02
 # A lease may miss two beats.
 _BEATS_PER_LEASE = 3
-# What a task tells of each strand.
+# What a task tells of each shard.
 TOLD = pa.schema(
     [
-        *(("partition", pa.int32()), ("strand", pa.int32()), ("reach", pa.string())),
+        *(("partition", pa.int32()), ("shard", pa.int32()), ("checkpoint", pa.string())),
         *(("events", pa.int64()), ("why", pa.string())),
     ]
 )
 
 
 def post_rows(batches: Iterable[pa.RecordBatch], *, posting: Posting) -> Iterator[pa.RecordBatch]:
-    """In a task: post the rows, and tell of each strand how far it came."""
+    """In a task: post the rows, and tell of each shard how far it came."""
     with asyncio.Runner() as runner:
         lines = runner.run(_post(batches, posting))
     told = [
         {
-            "partition": line.strand.partition,
-            "strand": line.strand.number,
-            "reach": line.reach.text,
+            "partition": line.shard.partition,
+            "shard": line.shard.number,
+            "checkpoint": line.checkpoint.text,
             "events": line.events,
             "why": line.why,
         }
@@ -75,22 +75,22 @@ async def _post(batches: Iterable[pa.RecordBatch], posting: Posting) -> list[Sha
     log.configure(level=settings.log_level, as_json=settings.log_json)
     access = Access.by(settings)
     async with journal_reader.connected(access) as bus, build.open_deliverer(settings, bus, part="bulk") as deliverer:
-        course = await journal_reader.patiently(partial(bulk.course, bus.home, posting.ledger))
-        poster = Poster(posting, bus, deliverer, course.reaches)
+        progress = await journal_reader.patiently(partial(bulk.progress, bus.home, posting.ledger))
+        poster = Poster(posting, bus, deliverer, progress.checkpoints)
         await poster.run(batches)
     return list(poster.lines.values())
 
 
 class Poster:
     def __init__(
-        self, posting: Posting, bus: Partitions, deliverer: Deliverer, reaches: Mapping[Strand, Reach]
+        self, posting: Posting, bus: Partitions, deliverer: Deliverer, checkpoints: Mapping[Shard, Checkpoint]
     ) -> None:
-        self.lines: dict[Strand, ShardLine] = {}
+        self.lines: dict[Shard, ShardLine] = {}
         self._posting = posting
         self._subscriber = self._receiver = posting.subscriber
         self._bus = bus
         self._deliverer = deliverer
-        self._reaches = reaches
+        self._checkpoints = checkpoints
         self._lease_s = posting.settings.watch_lease_s
         self._permits = Permits(posting.subscriber.token, lease_ms=round(self._lease_s * 1000))
         self._limits = [receivers.permits(posting.subscriber.concurrency, partition) for partition in bus.all]
@@ -125,24 +125,24 @@ class Poster:
                 deadline.cancel()
 
     def _take_in(self, arrow: pa.RecordBatch, tasks: asyncio.TaskGroup) -> None:
-        for strand, row in to_rows(arrow):
-            line = self.lines.get(strand)
+        for shard, row in to_rows(arrow):
+            line = self.lines.get(shard)
             if line is None:
-                line = self._line(strand)
+                line = self._line(shard)
                 tasks.create_task(self._serve(line))
             line.add(row)
         for line in self.lines.values():
             line.news.set()
 
     def _pass_over(self, arrow: pa.RecordBatch) -> None:
-        """Post nothing of these rows, but let it be known whose they are: their strands are not through."""
-        for strand in strands_in(arrow) - self.lines.keys():
-            self._line(strand).stop(self._why_over)
+        """Post nothing of these rows, but let it be known whose they are: their shards are not through."""
+        for shard in shards_in(arrow) - self.lines.keys():
+            self._line(shard).stop(self._why_over)
 
-    def _line(self, strand: Strand) -> ShardLine:
-        reach = self._reaches.get(strand, Reach())
-        line = self.lines[strand] = ShardLine(strand, reach, self._posting)
-        if reach.retry_at > clock.now_ms():
+    def _line(self, shard: Shard) -> ShardLine:
+        checkpoint = self._checkpoints.get(shard, Checkpoint())
+        line = self.lines[shard] = ShardLine(shard, checkpoint, self._posting)
+        if checkpoint.retry_at > clock.now_ms():
             line.stop("to be tried again later")
         return line
 
@@ -167,14 +167,14 @@ class Poster:
         """Post what a line holds, a batch at a time, for as long as it may go on."""
         while (parcel := await line.next()) is not None:
             line.is_calling = True
-            async with self._doors[line.strand.partition]:
+            async with self._doors[line.shard.partition]:
                 await self._deliver(line, parcel)
             line.is_calling = False
             self._progress.set()
 
     async def _deliver(self, line: ShardLine, parcel: ShardBatch) -> None:
         """Post one batch, unless the round is over, and write it down; stops the line when it cannot go on."""
-        partition = self._bus.all[line.strand.partition]
+        partition = self._bus.all[line.shard.partition]
         permit = await self._take_permit(partition)
         if permit is None:
             return
@@ -244,14 +244,16 @@ class Poster:
         self._version = version
 
     async def _write(self, line: ShardLine, parcel: ShardBatch, attempted: Attempted) -> bool:
-        """Write down what came of an attempt; returns whether the strand was still this task's to move."""
+        """Write down what came of an attempt; returns whether the shard was still this task's to move."""
         aside = self._aside(parcel, attempted)
         is_passed = attempted.outcome.is_delivered or aside is not None
-        reach = Reach(parcel.last) if is_passed else line.reach.failed(retry_at=_retry_at(attempted.settlement))
+        checkpoint = (
+            Checkpoint(parcel.last) if is_passed else line.checkpoint.failed(retry_at=_retry_at(attempted.settlement))
+        )
         step = BulkStep(
-            line.strand,
-            line.reach,
-            reach,
+            line.shard,
+            line.checkpoint,
+            checkpoint,
             passed=parcel.topics if is_passed else {},
             attempt=attempted.entry,
             counts=attempted.counts,
@@ -259,7 +261,7 @@ class Poster:
         )
         is_ours = await journal_reader.patiently(partial(bulk.settle, self._bus.home, self._posting.ledger, step))
         if is_ours:
-            line.reach = reach
+            line.checkpoint = checkpoint
         return is_ours
 
     def _aside(self, parcel: ShardBatch, attempted: Attempted) -> BatchAside | None:
@@ -285,6 +287,6 @@ class Poster:
 
 
 def _retry_at(settlement: Settlement) -> int:
-    """When a strand goes on: by its own schedule, or first of all when the receiver is called next."""
+    """When a shard goes on: by its own schedule, or first of all when the receiver is called next."""
     wait_ms = settlement.probe_ms if settlement.retry_ms == FIRST else settlement.retry_ms
     return clock.now_ms() + wait_ms

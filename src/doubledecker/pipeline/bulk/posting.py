@@ -1,6 +1,6 @@
 """Posting: a DataFrame of events goes to one receiver, in order by key, from Spark's tasks.
 
-Rows are divided into strands (model/position.py); a strand is whole in one task, in the order of acceptance. How far
+Rows are divided into shards (model/position.py); a shard is whole in one task, in the order of acceptance. How far
 each has come is in a ledger in Redis, written with every batch. So a job may be cut short anywhere, and repeated: what
 is in the ledger is passed over, and at most the batches that were on their way are posted twice.
 """
@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as columns
 
 from doubledecker.lake import arrow
-from doubledecker.model.position import STRANDS, Position, Reach, Strand
+from doubledecker.model.position import SHARDS, Checkpoint, Position, Shard
 from doubledecker.pipeline.bulk import batches, post_task
 from doubledecker.pipeline.bulk.batches import Posting
 from doubledecker.pipeline.bulk.post_task import TOLD
@@ -22,40 +22,40 @@ from doubledecker.pipeline.lake import frames
 
 @dataclass(frozen=True)
 class Posted:
-    """What one job did: events delivered, where each strand that had any stands, and why which stopped early."""
+    """What one job did: events delivered, where each shard that had any stands, and why which stopped early."""
 
     events: int
-    stood: Mapping[Strand, Reach]
-    stopped: Mapping[Strand, str]
+    stood: Mapping[Shard, Checkpoint]
+    stopped: Mapping[Shard, str]
 
 
 def post(frame: DataFrame, posting: Posting, *, tasks: int) -> Posted:
     """Post the rows of a DataFrame with the columns of the lake's events, as far as one round comes.
 
-    Raises nothing for what the receiver does. Repeat it while strands stopped; `remaining` spares what is done.
+    Raises nothing for what the receiver does. Repeat it while shards stopped; `remaining` spares what is done.
     """
     shaped = (
-        frame.select(*batches.COLUMNS, _strand().alias("strand"))
-        .repartition(tasks, "partition", "strand")
+        frame.select(*batches.COLUMNS, _shard().alias("shard"))
+        .repartition(tasks, "partition", "shard")
         .sortWithinPartitions(*frames.order())
     )
-    # What comes back is a line about each strand; the events themselves never leave their task.
+    # What comes back is a line about each shard; the events themselves never leave their task.
     told = shaped.mapInArrow(partial(post_task.post_rows, posting=posting), arrow.ddl(TOLD)).collect()
-    named = [(Strand(each.partition, each.strand), each) for each in told]
+    named = [(Shard(each.partition, each.shard), each) for each in told]
     return Posted(
         events=sum(each.events for _, each in named),
-        stood={strand: Reach.read(each.reach) for strand, each in named},
-        stopped={strand: each.why for strand, each in named if each.why},
+        stood={shard: Checkpoint.read(each.checkpoint) for shard, each in named},
+        stopped={shard: each.why for shard, each in named if each.why},
     )
 
 
 def remaining(
-    frame: DataFrame, reaches: Mapping[Strand, Reach], upto: Mapping[Strand, Position] | None = None
+    frame: DataFrame, checkpoints: Mapping[Shard, Checkpoint], upto: Mapping[Shard, Position] | None = None
 ) -> DataFrame:
-    """The rows of these strands that lie beyond where each stands, and up to a place if one is given."""
-    index = columns.col("partition") * STRANDS + _strand()
-    kept = frame.where(index.isin([_index(strand) for strand in reaches]))
-    kept = kept.where(_place() > _at(index, {strand: reach.place for strand, reach in reaches.items()}))
+    """The rows of these shards that lie beyond where each stands, and up to a place if one is given."""
+    index = columns.col("partition") * SHARDS + _shard()
+    kept = frame.where(index.isin([_index(shard) for shard in checkpoints]))
+    kept = kept.where(_place() > _at(index, {shard: checkpoint.place for shard, checkpoint in checkpoints.items()}))
     return kept if upto is None else kept.where(_place() <= _at(index, upto))
 
 
@@ -69,9 +69,9 @@ def beginning(frame: DataFrame, topic: str, places: Sequence[Position]) -> DataF
     return frame
 
 
-def _strand() -> Column:
-    """The number of a row's strand; as it is kept in ledgers, it must be the same for ever."""
-    return columns.pmod(columns.crc32(columns.coalesce("key", "entry")), columns.lit(STRANDS)).cast("int")
+def _shard() -> Column:
+    """The number of a row's shard; as it is kept in ledgers, it must be the same for ever."""
+    return columns.pmod(columns.crc32(columns.coalesce("key", "entry")), columns.lit(SHARDS)).cast("int")
 
 
 def _place() -> Column:
@@ -83,10 +83,10 @@ def _struct(place: Position) -> Column:
     return columns.struct(*(columns.lit(number).cast("long") for number in (place.ms, place.seq, place.lines)))
 
 
-def _at(index: Column, places: Mapping[Strand, Position]) -> Column:
-    pairs = [word for strand, place in places.items() for word in (columns.lit(_index(strand)), _struct(place))]
+def _at(index: Column, places: Mapping[Shard, Position]) -> Column:
+    pairs = [word for shard, place in places.items() for word in (columns.lit(_index(shard)), _struct(place))]
     return columns.element_at(columns.create_map(*pairs), index)
 
 
-def _index(strand: Strand) -> int:
-    return strand.partition * STRANDS + strand.number
+def _index(shard: Shard) -> int:
+    return shard.partition * SHARDS + shard.number

@@ -1,7 +1,7 @@
-"""Legs: which part of the lake one round of bulk delivery goes through for a subscriber. Pure.
+"""Scan ranges: which part of the lake one round of bulk delivery goes through for a subscriber. Pure.
 
-Strands that keep pace stand at the same place and go on together. One that was held up stands further back, and gets a
-leg of its own, so that neither waits for the other. A leg ends where it would hold more rows, or larger files, than
+Shards that keep pace stand at the same place and go on together. One that was held up stands further back, and gets a
+range of its own, so that neither waits for the other. A range ends where it would hold more rows, or larger files, than
 one round should take; how many that are is told from the table's log, without reading data.
 """
 
@@ -9,24 +9,24 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from doubledecker.model import moment
-from doubledecker.model.position import Position, Reach, Strand
+from doubledecker.model.position import Checkpoint, Position, Shard
 from doubledecker.pipeline.lake.tables import Part
-from doubledecker.store.bulk import Course
+from doubledecker.store.bulk import Progress
 
-# One round's work in each leg: some seconds of posting, and little to read again when it is cut short.
+# One round's work in each range: some seconds of posting, and little to read again when it is cut short.
 ROWS_MAX = 200_000
 BYTES_MAX = 134_217_728
 # A receiver that fails is tried with one batch.
 PROBE_ROWS_MAX = 1_000
-# Strands that were held up and are due again together; the others' turn comes with the next round.
-_LEGS_MAX = 4
+# Shards that were held up and are due again together; the others' turn comes with the next round.
+_RANGES_MAX = 4
 # More entries than a millisecond can have.
 _NUMBER_MAX = 1 << 62
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much a leg may hold."""
+    """How much a range may hold."""
 
     rows_max: int = ROWS_MAX
     bytes_max: int = BYTES_MAX
@@ -43,49 +43,49 @@ class FileSpan:
 
     @classmethod
     def of(cls, part: Part, *, now_ms: int) -> "FileSpan":
-        """A file that does not say is taken to reach over all times."""
+        """A file that does not say is taken to span all times."""
         first_ms = moment.to_ms(part.at_min) if part.at_min else 0
         return cls(first_ms, moment.to_ms(part.at_max) if part.at_max else now_ms, part.rows, part.size)
 
 
 @dataclass(frozen=True)
-class Leg:
-    """Strands that go on together, from where each stands up to a place; `is_empty` when no file holds a row there."""
+class ScanRange:
+    """Shards that go on together, from where each stands up to a place; `is_empty` when no file holds a row there."""
 
     since_ms: int
     until_ms: int
-    reaches: Mapping[Strand, Reach]
-    upto: Mapping[Strand, Position]
+    checkpoints: Mapping[Shard, Checkpoint]
+    upto: Mapping[Shard, Position]
     is_empty: bool
 
 
-def ends(course: Course, landed: Mapping[int, Position]) -> dict[int, Position]:
+def ends(progress: Progress, landed: Mapping[int, Position]) -> dict[int, Position]:
     """How far bulk delivery may go in each partition: what has landed, or where it ends for one that is live again."""
-    return {index: min(end, course.until.get(index, end)) for index, end in landed.items()}
+    return {index: min(end, progress.until.get(index, end)) for index, end in landed.items()}
 
 
-def is_through(course: Course) -> bool:
+def is_through(progress: Progress) -> bool:
     """Whether nothing is left to do for a subscriber that is live again."""
-    return bool(course.until) and all(
-        reach.place >= course.until[strand.partition] for strand, reach in course.reaches.items()
+    return bool(progress.until) and all(
+        checkpoint.place >= progress.until[shard.partition] for shard, checkpoint in progress.checkpoints.items()
     )
 
 
-def due(course: Course, upto: Mapping[int, Position], *, now_ms: int) -> dict[Strand, Reach]:
-    """The strands that have some way to go, and are not waiting after a failure."""
+def due(progress: Progress, upto: Mapping[int, Position], *, now_ms: int) -> dict[Shard, Checkpoint]:
+    """The shards that have some way to go, and are not waiting after a failure."""
     return {
-        strand: reach
-        for strand, reach in course.reaches.items()
-        if reach.retry_at <= now_ms and strand.partition in upto and reach.place < upto[strand.partition]
+        shard: checkpoint
+        for shard, checkpoint in progress.checkpoints.items()
+        if checkpoint.retry_at <= now_ms and shard.partition in upto and checkpoint.place < upto[shard.partition]
     }
 
 
 def plan(
-    reaches: Mapping[Strand, Reach], upto: Mapping[int, Position], files: Sequence[FileSpan], bounds: Bounds
-) -> list[Leg]:
-    """The legs of one round; of many the one that is furthest along is among them, so that the new is not held up."""
+    checkpoints: Mapping[Shard, Checkpoint], upto: Mapping[int, Position], files: Sequence[FileSpan], bounds: Bounds
+) -> list[ScanRange]:
+    """The ranges of one round; of many the one that is furthest along is among them, so that the new is not held up."""
     found = []
-    left = sorted(reaches.items(), key=lambda each: each[1].place)
+    left = sorted(checkpoints.items(), key=lambda each: each[1].place)
     end_ms = max((place.ms for place in upto.values()), default=0) + 1
     while left:
         since_ms = left[0][1].place.ms
@@ -93,14 +93,14 @@ def plan(
         mine = dict(each for each in left if each[1].place.ms < until_ms)
         left = left[len(mine) :]
         last = Position(until_ms - 1, _NUMBER_MAX)
-        goals = {strand: min(last, upto[strand.partition]) for strand in mine}
+        goals = {shard: min(last, upto[shard.partition]) for shard in mine}
         is_empty = _share(files, since_ms, until_ms, Bounds(1, 1)) == 0
-        found.append(Leg(since_ms, until_ms, mine, goals, is_empty))
-    return found if len(found) <= _LEGS_MAX else [*found[: _LEGS_MAX - 1], found[-1]]
+        found.append(ScanRange(since_ms, until_ms, mine, goals, is_empty))
+    return found if len(found) <= _RANGES_MAX else [*found[: _RANGES_MAX - 1], found[-1]]
 
 
 def _horizon(files: Sequence[FileSpan], since_ms: int, end_ms: int, bounds: Bounds) -> int:
-    """The time up to which a leg that begins at `since_ms` stays within its bounds; a millisecond at least."""
+    """The time up to which a range that begins at `since_ms` stays within its bounds; a millisecond at least."""
     low, high = since_ms + 1, max(since_ms + 1, end_ms)
     if _share(files, since_ms, high, bounds) <= 1:
         return high
@@ -122,10 +122,12 @@ def _share(files: Sequence[FileSpan], since_ms: int, until_ms: int, bounds: Boun
     return max(rows / bounds.rows_max, size / bounds.bytes_max)
 
 
-def passing(leg: Leg, stopped: Collection[Strand], stood: Mapping[Strand, Reach]) -> dict[Strand, tuple[Reach, Reach]]:
-    """The strands of a leg that are through with it, each from where it stood to the leg's end."""
+def passing(
+    scan: ScanRange, stopped: Collection[Shard], stood: Mapping[Shard, Checkpoint]
+) -> dict[Shard, tuple[Checkpoint, Checkpoint]]:
+    """The shards of a range that are through with it, each from where it stood to the range's end."""
     return {
-        strand: (stood.get(strand, reach), Reach(leg.upto[strand]))
-        for strand, reach in leg.reaches.items()
-        if strand not in stopped
+        shard: (stood.get(shard, checkpoint), Checkpoint(scan.upto[shard]))
+        for shard, checkpoint in scan.checkpoints.items()
+        if shard not in stopped
     }

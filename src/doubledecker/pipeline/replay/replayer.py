@@ -33,7 +33,7 @@ from doubledecker.model import moment
 from doubledecker.model import pipeline_job as views
 from doubledecker.model.event import DEFAULT_TENANT
 from doubledecker.model.pipeline_job import PipelineJob, text_of
-from doubledecker.model.position import Reach, Strand
+from doubledecker.model.position import Checkpoint, Shard
 from doubledecker.model.replay import Replay
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.pipeline import search, session
@@ -164,7 +164,7 @@ async def _waiting(bus: BusParts, replay: Replay, most: int) -> tuple[int, int]:
 
 # Replay straight to a subscriber: a window goes from the lake to its callback, as bulk delivery does.
 #
-# Nothing of it is in Redis but the replay's own ledger, which says how far each strand has come. So a window that was
+# Nothing of it is in Redis but the replay's own ledger, which says how far each shard has come. So a window that was
 # cut short, or that the subscriber did not take, goes on from there.
 
 _PATIENCE_S = 15.0
@@ -181,21 +181,21 @@ class Directed:
 def send(settings: Settings, id_: str, replay: Replay, window: DataFrame, *, tasks: int) -> Directed:
     """Post what is left of a window, as far as one round comes; no faster, over all windows, than the replay may."""
     ledger = f"replay:ledger:{id_}"
-    subscriber, reaches = asyncio.run(_begin(settings, replay, ledger))
-    left = posting.remaining(window, reaches).withColumn("replay", columns.lit(id_))
+    subscriber, checkpoints = asyncio.run(_begin(settings, replay, ledger))
+    left = posting.remaining(window, checkpoints).withColumn("replay", columns.lit(id_))
     work = Posting(settings, subscriber, ledger, is_replayed=True)
     posted = posting.post(left, work, tasks=min(tasks, subscriber.concurrency))
     why = next(iter(posted.stopped.values()), "")
     return Directed(asyncio.run(_end(settings, id_, replay, ledger, posted.events)), why)
 
 
-async def _begin(settings: Settings, replay: Replay, ledger: str) -> tuple[Subscriber, Mapping[Strand, Reach]]:
+async def _begin(settings: Settings, replay: Replay, ledger: str) -> tuple[Subscriber, Mapping[Shard, Checkpoint]]:
     async with build.open_bus(settings, patience_s=_PATIENCE_S) as bus:
         subscriber = bus.registry.snapshot.subscribers.get(replay.name)
         if subscriber is None:
             raise NotFound(f"there is no subscriber {replay.name!r} any more")
         await bulk.open_ledger(bus.partitions, ledger)
-        return subscriber, (await bulk.course(bus.partitions.home, ledger)).reaches
+        return subscriber, (await bulk.progress(bus.partitions.home, ledger)).checkpoints
 
 
 async def _end(settings: Settings, id_: str, replay: Replay, ledger: str, events: int) -> int:
@@ -203,7 +203,7 @@ async def _end(settings: Settings, id_: str, replay: Replay, ledger: str, events
     async with build.open_bus(settings, patience_s=_PATIENCE_S) as bus:
         home = bus.partitions.home
         wait_ms = await pipeline_jobs.keep_turn(home, id_, count=events, rate=replay.rate) if events else 0
-        passed = sum((await bulk.course(home, ledger)).passed.values())
+        passed = sum((await bulk.progress(home, ledger)).passed.values())
     await asyncio.sleep(wait_ms / 1000)
     return passed
 
