@@ -86,7 +86,7 @@ async def open_bus(
 
 
 def migrating(settings: Settings, stop: asyncio.Event | None = None, say: migration.Say = lambda _: None) -> Migrate:
-    """What migrates data of an older version, until `stop` is set; `say` is told how far it has come."""
+    """What migrates data of an older version, until `stop` is set; `say` gets its progress."""
     return partial(migration.run, dead_s=settings.worker_dead_s, stop=stop, say=say)
 
 

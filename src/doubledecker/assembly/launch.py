@@ -1,4 +1,4 @@
-"""How a process was launched: what it is called, and whom it tells that it is ready."""
+"""How a process was launched: its name, and how it reports that it is ready."""
 
 import contextlib
 import os

@@ -107,7 +107,7 @@ def publish(bus: str | None, token: str, event: "Publication") -> None:
 
 
 def test_receiver(bus: str | None, data: Path | None, secret: str | None, receiver: str | None) -> None:
-    """Send a test event, and print what came of it; exits with 1 unless it was delivered."""
+    """Send a test event, and print its outcome; exits with 1 unless it was delivered."""
     with folder.connected(bus, data, secret) as remote:
         seen = remote.test(receiver)
     click.echo(_told(seen), err=True)

@@ -1,7 +1,7 @@
 """What a consumer has in hand: passed to the lease keeper when it comes in, and settled in bulk when it is handled.
 
 Handlers finish one by one, but a call for each would cost more than most handlers do. So what is to be acked or given
-back is gathered while the last call is under way, and goes out with the next. Until the bus has said yes, a message
+back is gathered while the last call is under way, and goes out with the next. Until the bus has confirmed, a message
 stays in hand, and its lease is extended; while the bus is away the calls are repeated.
 """
 
@@ -62,7 +62,7 @@ class AckBuffer:
         self._heartbeat.begin(message.number)
 
     async def keep(self, messages: Sequence[Message], *, lease_ms: int | None) -> list[Message]:
-        """Extend leases that may be over; returns what is ours. The bus hears that the rest was not attempted."""
+        """Extend leases that may be over; returns what is ours. The bus is informed that the rest was not attempted."""
         try:
             lost = await self._source.extend(messages, lease_ms=lease_ms)
         except BusAway as error:
@@ -163,7 +163,7 @@ class AckBuffer:
     async def _settle(
         self, pairs: list[Pair], call: Callable[[], Awaitable[set[str]]], unbegun: Collection[str] = ()
     ) -> None:
-        """Call until the bus answers; whoever waits for one of these hears whether it was still ours."""
+        """Call until the bus answers; those who wait for one of these learn whether it was still ours."""
         pauses = Pauses()
         while True:
             try:

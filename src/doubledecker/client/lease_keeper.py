@@ -1,4 +1,4 @@
-"""The consumer's side of the lease keeper: starts its process, and tells that which leases to extend."""
+"""The consumer's side of the lease keeper: starts its process, and sends it the leases to extend."""
 
 import asyncio
 import mmap
@@ -15,7 +15,7 @@ from doubledecker.client.message import Message, Pulse
 
 _START_S_MAX = 20.0
 _END_S_MAX = 5.0
-# How often we look whether it lives; also, what did not fit into the pipe is told then.
+# How often we look whether it lives; also, what did not fit into the pipe is sent then.
 _LOOK_S = 0.2
 
 _encode = msgspec.json.Encoder().encode
@@ -49,11 +49,11 @@ class Heartbeat:
             word = b""
         if word != READY:
             await self.close()
-            raise HeartbeatFailed(f"`{' '.join(self._command)}` does not start; what it said is on stderr")
+            raise HeartbeatFailed(f"`{' '.join(self._command)}` does not start; its output is on stderr")
         self._look_again()
 
     def add(self, messages: Sequence[Message]) -> None:
-        """Tell of messages that came in hand; done when this returns, before any handler can hold us up."""
+        """Report messages that came in hand; done when this returns, before any handler can hold us up."""
         words: list[tuple[str, int, int]] = []
         for message in messages:
             words.append((message.id, message.attempt, message.number))
@@ -67,7 +67,7 @@ class Heartbeat:
             MARK.pack_into(self._mark, 0, number)
 
     def remove(self, pairs: Collection[Pair]) -> None:
-        """Tell of messages that are settled."""
+        """Report messages that are settled."""
         for pair in pairs:
             self._held.pop(pair, None)
         self._say(b"-" + _encode(pairs) + b"\n")
@@ -93,7 +93,7 @@ class Heartbeat:
             self._mark_file.close()
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        """Start the process, and tell it everything."""
+        """Start the process, and send it everything."""
         # A group of its own: what a terminal signals is for us, and this has to outlive our last words.
         mark = self._mark_file.fileno()
         self._process = process = subprocess.Popen(  # noqa: S603 - our own command

@@ -1,7 +1,7 @@
 """The lease keeper: a process beside a consumer that extends the leases of the messages that the consumer holds.
 
 It is a process of its own because a handler may hold the interpreter's lock for as long as it likes: no thread and no
-task of the consumer could then say that the work goes on. It hears on its standard input, one line each,
+task of the consumer could then say that the work goes on. It reads on its standard input, one line each,
 
     {…}                      first, once: where the bus is, how long leases are, where the mark is
     +[["id", attempt, n] …]  these came in hand, numbered in the order in which they will begin
@@ -68,7 +68,7 @@ class KeptLease:
         self._since: dict[Pair, float] = {}
         self._extended: dict[Pair, float] = {}
 
-    def hear(self, line: bytes, now_s: float) -> None:
+    def take_in(self, line: bytes, now_s: float) -> None:
         """Take in what the consumer writes."""
         words = json.loads(line[1:])
         with self._lock:
@@ -137,9 +137,9 @@ def beat(words: BinaryIO, say: BinaryIO, open_lease: Callable[[dict[str, Any]], 
     say.flush()
     parent = os.getppid()
     look_s = lease_s / _LOOKS_PER_LEASE
-    # Whoever takes the place of a heartbeat that died hears at once of work that is old already.
+    # Whoever takes the place of a heartbeat that died gets work that is old already at once.
     wait_s = look_s if _extend(held.all(), held, lease) else 0.0
-    # A child that the consumer forked may keep our input open after its death; our parent's id tells.
+    # A child that the consumer forked may keep our input open after its death; our parent's id shows it.
     while not ended.wait(wait_s) and os.getppid() == parent:
         is_done = _extend(held.due(time.monotonic()), held, lease)
         _give_back(held.stuck(time.monotonic()), lease, attempted=False)
@@ -160,7 +160,7 @@ def _listen(words: BinaryIO, held: KeptLease, ended: threading.Event) -> None:
     for line in words:
         # Half a line is what a consumer was saying when it was killed.
         if line.endswith(b"\n"):
-            held.hear(line, time.monotonic())
+            held.take_in(line, time.monotonic())
     ended.set()
 
 

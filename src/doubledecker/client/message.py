@@ -171,7 +171,7 @@ class Leased(Protocol):
 
 
 class Pulse(msgspec.Struct, frozen=True):
-    """How to start the process that extends leases: its command, and the first line that it is told."""
+    """How to start the process that extends leases: its command, and its first line of input."""
 
     command: Sequence[str]
     greeting: dict[str, Any]

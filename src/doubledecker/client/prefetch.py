@@ -113,7 +113,7 @@ class Prefetch:
 
         Their leases began after we had asked, but when exactly only the bus knows: the pull may have waited there, or
         the answer here, while a handler blocked the loop. So when a lease may be over, the bus is asked. The heartbeat
-        has them before: what is ours when the bus looks stays ours, however late we hear of it.
+        has them before: what is ours when the bus looks stays ours, however late we learn of it.
         """
         self._ack_buffer.take(messages, now_s)
         if now_s - asked_s > self._fresh_s:

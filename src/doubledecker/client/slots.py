@@ -154,7 +154,7 @@ class TaskSlots:
             task.add_done_callback(self._ended)
 
     def wake(self, count: int = 1) -> None:
-        """Wake one slot, then two, then four: the first may be through with everything before the others are up."""
+        """Wake one slot, then two, then four: the first may have done everything before the others are up."""
         idle, ready = self._idle, self._prefetch.ready
         for _ in range(min(count, len(idle), len(ready))):
             sleeper = idle.popleft()
@@ -314,7 +314,7 @@ class ThreadSlots:
         return None
 
     def _collect(self) -> None:
-        # Before looking: what is added from here on is told of anew.
+        # Before looking: what is added from here on rings again.
         self._is_told = False
         now_s = self._loop.time()
         while self._done:

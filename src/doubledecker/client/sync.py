@@ -1,7 +1,7 @@
 """The client for plain programs: the async one on a loop in a thread of its own, each call waited for.
 
 There is one implementation. A method that takes and returns the same in both variants is derived from the async one by
-`_waits`: arguments, types and docstring are said once. The others only exchange messages for plain ones.
+`_waits`: arguments, types and docstring are written once. The others only exchange messages for plain ones.
 """
 
 import asyncio

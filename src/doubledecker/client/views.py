@@ -255,7 +255,7 @@ class IssuedSecret(msgspec.Struct, frozen=True):
 
 
 class TrialView(msgspec.Struct, frozen=True):
-    """What came of a test event: the outcome, and the beginning of what the receiver answered."""
+    """The outcome of a test event, and the beginning of what the receiver answered."""
 
     receiver: str
     event: str

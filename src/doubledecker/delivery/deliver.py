@@ -1,7 +1,7 @@
 """The core of every delivery, whoever makes it: a worker, a watch, or a Spark task.
 
 1. Whoever calls has a permit, and a *load*: what goes to which receiver, and how often it was tried before.
-2. `attempt` posts it and decides what becomes of it (delivery/verdict.py).
+2. `attempt` posts it and decides its settlement (delivery/verdict.py).
 3. The caller writes that settlement, with the attempt's journal entry and counts, by its own script.
 4. `conclude` logs the attempt and notes it for the receiver's health, once it is known to have counted.
 
@@ -94,7 +94,7 @@ class DeliveryLoad:
 
 @dataclass(frozen=True)
 class Attempted:
-    """A load that was posted, how that ended, and what becomes of it."""
+    """A load that was posted, its outcome, and its settlement."""
 
     load: DeliveryLoad
     ids: Sequence[str]
@@ -180,7 +180,7 @@ class Deliverer:
         self._out_at = -math.inf
 
     async def attempt(self, load: DeliveryLoad) -> Attempted:
-        """Post a load, and decide what becomes of it; raises OutOfDescriptors when nobody could be called."""
+        """Post a load, and decide its settlement; raises OutOfDescriptors when nobody could be called."""
         body, dialled_at = load.body, clock.now_ms()
         try:
             message = load.message_id if load.receiver.signing else ""
@@ -199,7 +199,7 @@ class Deliverer:
         return Attempted(load, ids, dialled_at, outcome, settlement, failed)
 
     def _settlement(self, load: DeliveryLoad, outcome: Outcome, failed: int) -> Settlement:
-        """What becomes of a load, of which its receiver may have named some events as failed."""
+        """The settlement of a load; its receiver may have named some of its events as failed."""
         if outcome.is_delivered and not failed:
             return DELIVERED
         chance = random.random()  # noqa: S311 - jitter, not a secret

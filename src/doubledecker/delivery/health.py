@@ -57,7 +57,7 @@ class Health:
     async def written(self) -> AsyncIterator[None]:
         """Write now and then while the block runs, and once more at its end, however short it was."""
         is_over = asyncio.Event()
-        # Told to end, not cancelled: what a write that is cut off had in hand would be lost.
+        # Asked to end, not cancelled: a write that is cut off would lose what it holds.
         writing = asyncio.create_task(self._keep_writing(is_over))
         try:
             yield

@@ -41,7 +41,7 @@ _BODY_S_MAX = 1.0
 # Servers allow 8 to 16 KiB of headers in a request, and send less in an answer.
 _HEAD_BYTES_MAX = 65_536
 _OK = range(200, 300)
-# Of an answer that is no 2xx, for whoever wants to know why: with the dead letters that come of it.
+# Of an answer that is no 2xx, for whoever wants to know why: it is kept with the dead letters.
 ANSWER_BYTES_KEPT = 2_048
 # Of its status line: a reason is a few words, and is logged, journaled and listed.
 _REASON_BYTES_MAX = 200
@@ -321,7 +321,7 @@ class _Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._fail("it switched to another protocol")
         except httptools.HttpParserError as error:
-            # It may also be that we stopped, and know already what came of it.
+            # It may also be that we stopped, and already know the outcome.
             if self._is_whole:
                 self.is_usable = False
             else:

@@ -57,7 +57,7 @@ class Permits:
     async def settle(
         self, partition: Partition, permit: Permit, settlement: Settlement = RETURNED, *, why: str = ""
     ) -> tuple[int, int]:
-        """Give one back, with what came of the call; returns the receiver's failures before and after."""
+        """Give one back, with the outcome of the call; returns the receiver's failures before and after."""
         self.forget(permit)
         return await receivers.settle(partition, self._token, permit, settlement, why=why)
 

@@ -141,7 +141,7 @@ def _probe_ms(outcome: Outcome, failures: int, backoff: RetrySchedule, chance: f
 def decide_named(
     tried: Tried, *, backoff: RetrySchedule, chance: float, retry: RetryPolicy | None, is_all: bool = False
 ) -> Settlement:
-    """What becomes of the events that a receiver named as failed in a 2xx: they go on as a batch of their own.
+    """Decide for the events that a receiver named as failed in a 2xx: they go on as a batch of their own.
 
     Of an ordered receiver they stay first in line, and it is left alone for a while; what was named before, and is
     named again as a whole (`is_all`), is split.

@@ -64,7 +64,7 @@ def _row(location: Location) -> Row:
 async def _replays(accepted: Found, kept: Sequence[PipelineJob]) -> Found:
     """The remembered replays that have sent it: by what was asked for, and how far they have come.
 
-    `sent` is null when that cannot be told: a condition in Spark's own SQL is evaluated by Spark alone.
+    `sent` is null when that is not known: a condition in Spark's own SQL is evaluated by Spark alone.
     """
     found = []
     for job in kept:
@@ -74,8 +74,8 @@ async def _replays(accepted: Found, kept: Sequence[PipelineJob]) -> Found:
         likely = [row for row in accepted if _is_likely(row, asked, upto_ms=min(asked.upto_ms, job.cursor))]
         is_sent = await _fits(likely, asked.where) if likely else False
         if is_sent is not False:
-            told = {"id": job.id, "at": job.created_at, "state": job.state}
-            found.append({**told, "target": asked.target, "name": asked.name, "sent": is_sent})
+            known = {"id": job.id, "at": job.created_at, "state": job.state}
+            found.append({**known, "target": asked.target, "name": asked.name, "sent": is_sent})
     return found
 
 

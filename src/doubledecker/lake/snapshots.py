@@ -195,5 +195,5 @@ def _open(uri: str) -> DeltaTable | None:
 
 
 def reason(error: Exception) -> str:
-    """What delta-rs said, on one line and without colours."""
+    """The error of delta-rs, on one line and without colours."""
     return " ".join(_COLOUR.sub("", str(error)).split())

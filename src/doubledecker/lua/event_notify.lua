@@ -3,8 +3,8 @@
 -- rest words    text  a channel and its message, one after the other; the caller bounds how many
 -- returns       how many listeners were notified, added up over the messages
 
-local told = 0
+local received = 0
 for i = 1, #words, 2 do
-  told = told + redis.call("PUBLISH", words[i], words[i + 1])
+  received = received + redis.call("PUBLISH", words[i], words[i + 1])
 end
-return told
+return received

@@ -1,6 +1,6 @@
--- Give a permit back and write down what came of the call, in the receiver's state, the journal and the counters.
+-- Give a permit back and record the outcome of the call, in the receiver's state, the journal and the counters.
 --
--- What came of it is written also when the permit has ended meanwhile: the call was made. It is written once, however
+-- The outcome is recorded also when the permit has ended meanwhile: the call was made. It is written once, however
 -- often the caller says so because replies were lost.
 --
 -- uses job_bell

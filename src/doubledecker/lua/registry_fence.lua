@@ -1,7 +1,7 @@
 -- part: going by a copy of the registry, which may be old.
 --
 -- A caller whose registry is older than the partition's is refused. One whose is newer raises the partition's, so that it refuses all that goes by less from
--- then on: nothing is done to a subscriber by one who has not heard that it has left, or that it is back.
+-- then on: nothing is done to a subscriber by a process that does not know that it has left, or that it is back.
 --
 -- key registry  registry  hash  routing_version: grows with every change of routing
 -- arg version   int  of the registry that the caller goes by

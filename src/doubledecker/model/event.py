@@ -209,7 +209,7 @@ class Offered(msgspec.Struct, forbid_unknown_fields=True, gc=False):
         None
     )
     key: Annotated[Name, Meta(description="Events of one key stay in order")] | None = None
-    id: Annotated[str, matching(EVENT_ID, "Told by publisher and id, a repeat is dropped")] | None = None
+    id: Annotated[str, matching(EVENT_ID, "A repeat, by publisher and id, is dropped")] | None = None
     timestamp: _Timestamp | None = None
     data: _Data | UnsetType = UNSET
     traceparent: Annotated[str, matching(TRACEPARENT, "W3C Trace Context")] | None = None

@@ -1,4 +1,4 @@
-"""What came of one attempt at a receiver."""
+"""The outcome of one attempt at a receiver."""
 
 import errno
 from dataclasses import dataclass

@@ -127,7 +127,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """How far a shard has come; how often what comes next was tried in vain, and when it is tried again."""
+    """How far a shard has come; how often the next batch has failed, and when it is retried."""
 
     place: Position = START
     attempts: int = 0
@@ -145,7 +145,7 @@ class Checkpoint:
         return cls(parse(place, partitions=1)[0], int(attempts), int(retry_at))
 
     def failed(self, *, retry_at: int) -> "Checkpoint":
-        """After an attempt in vain."""
+        """After a failed attempt."""
         return replace(self, attempts=self.attempts + 1, retry_at=retry_at)
 
 

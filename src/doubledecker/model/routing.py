@@ -74,7 +74,7 @@ class Registry:
     _routes: ScanResistantCache[EventKind, Route] = field(
         default_factory=lambda: ScanResistantCache(new_max=_ROUTES_NEW_MAX, kept_max=_ROUTES_KEPT_MAX)
     )
-    # Routes to the same queues share the tuples of them, so that a group of events is told apart by it quickly. By the
+    # Routes to the same queues share the tuples of them, so that events can be grouped by it quickly. By the
     # identity of the names, which are shared too and kept alive here: the hash of a thousand takes long.
     _together: dict[tuple[int, str | None], tuple[tuple[str, ...], _Shares]] = field(default_factory=dict)
     _together_names: int = 0

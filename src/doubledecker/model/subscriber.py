@@ -63,7 +63,7 @@ class Subscriber:
     retry: RetryPolicy | None = None
     # Events of a tenant with the same key, or without one of the same topic, arrive in order.
     ordered: bool = False
-    # What becomes of a key in order after a dead letter: it goes on, or it waits for the letter (`block`).
+    # What an ordered key does after a dead letter: it goes on, or it waits for the letter (`block`).
     on_dead: str = "continue"
     # Calls, whatever they carry; 0 is no bound.
     rate_per_s: float = 0.0

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Iterator
 from itertools import count, islice
 
-UID_LENGTH = 20
 _UID_BYTES = 15  # 120 bits
 _BLOCK_DIGITS = 3
 _BLOCK = 16**_BLOCK_DIGITS

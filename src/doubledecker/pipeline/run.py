@@ -108,7 +108,7 @@ class PipelineParts:
         queue_samples.sample(access, root, interval_ms=interval_ms, is_active=is_active)
         waiting = measures.table_of(root, measures.WAITING.name)
         rollup.fold(spark, waiting, versions.of(waiting), measures.WAITING)
-        latest.tell(access, root)
+        latest.report(access, root)
         size = tables.total(each.size for each in done)
         rows, has_more = sum(each.rows for each in done), any(each.has_more for each in done)
         return Round(rows, has_more, 0, size.rows, size.bytes, size.files)

@@ -106,7 +106,7 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _NAME = "spark.app.name"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # PySpark logs what it then raises as well; whoever catches it reports it, once.
-_TOLD_TWICE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+_LOGGED_TWICE = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class SessionPlan:
 
 def open_session(plan: SessionPlan) -> SparkSession:
     """Start Spark in this process, or take the session that it already has."""
-    for name in _TOLD_TWICE:
+    for name in _LOGGED_TWICE:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
     # Executors must run a Python that has what our package needs.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

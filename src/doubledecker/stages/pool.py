@@ -119,7 +119,7 @@ class Queue:
         del self.line[waiter]
 
     def is_overdue(self, waited_s: float, now: float) -> bool:  # noqa: ARG002 - CoDel needs both
-        """Asked when a waiter's turn has come: was the waiting in vain?"""
+        """Asked when a waiter's turn has come: has it been cancelled or run out of time?"""
         return False
 
 
@@ -259,7 +259,7 @@ class Pool:
         self.busy = 0
         self.waiting = 0
         self._places = UNLIMITED if self.queue.size_max is None else self.queue.size_max
-        # Most queues never find the waiting in vain, and are not asked.
+        # Most queues never give a waiter up, and are not asked.
         self._judges = type(self.queue).is_overdue is not Queue.is_overdue
         self._stage = stage
         self._clock = clock

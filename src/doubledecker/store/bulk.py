@@ -2,7 +2,7 @@
 
 Everything is in one hash, `bulk:<token>`, so that it begins and ends whole; the set `bulk` says whose there are:
 
-    strand:<partition>.<number>   how far the shard has come, attempts in vain, when to try again
+    strand:<partition>.<number>   how far the shard has come, failed attempts, when to try again
     topic:<name>                  where the topic begins: by partition an entry, and how many events it had had
     passed:<name>                 how many of its events are through; `*`: of all topics, if it is for all of them
     until:<partition>             where bulk delivery ends, for a subscriber that is live again
@@ -119,7 +119,7 @@ async def beginning(partitions: Partitions, topics: Sequence[str]) -> Beginning:
 async def end(partitions: Partitions, token: str) -> bool:
     """Bulk delivery goes no further than the journals do now; returns whether there is any.
 
-    To be said after every partition has the version of the change. Nothing happens if the subscriber is bulk again.
+    Call it after every partition has the version of the change. Nothing happens if the subscriber is bulk again.
     """
     progress = (await progress_of(partitions.home, [token])).get(token)
     if progress is None:

@@ -6,7 +6,7 @@ A call may not hold the server for long, and a publisher may not wait for the qu
 2. those into an event's own queues, where these are many: the publisher's and root's;
 3. those into others' queues, where a publisher's part of a call has many of them.
 
-Queues that may refuse an event are always written to at once, as the publisher has to hear of it; how many of these a
+Queues that may refuse an event are always written to at once, as the publisher has to be informed; how many of these a
 client has is bounded (`client_refusing_queues_max`).
 
 What is left for later waits in a line: each publisher has one for own queues, one for others', and one for batches. No

@@ -102,7 +102,7 @@ class SettlementResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
-    """What a turn gave, how long to wait for more (None: until the bell rings), and what came of each settlement.
+    """What a turn gave, how long to wait for more (None: until the bell rings), and the result of each settlement.
 
     Receivers are to be called as the registry of this version has them.
     """

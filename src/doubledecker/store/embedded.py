@@ -52,7 +52,7 @@ ENVIRONMENT = Path(sys.prefix, "lib")
 _JEMALLOC = "libjemalloc.so.2"
 # The second takes the place of malloc, and needs the first.
 _TBB = ("libtbbmalloc.so.2", "libtbbmalloc_proxy.so.2")
-# The last resort: glibc keeps only seven freed pieces of a size at hand unless it is told to keep more.
+# The last resort: glibc keeps only seven freed pieces of a size at hand unless it is configured to keep more.
 _GLIBC = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=2000"}
 
 
@@ -69,7 +69,7 @@ def jemalloc() -> list[Path]:
 
 
 def tbb() -> list[Path]:
-    """The libraries of the extra `allocator`, if this Python has it, and the loader can be told where."""
+    """The libraries of the extra `allocator`, if this Python has it, and the loader can be given their path."""
     places = [ENVIRONMENT / name for name in _TBB]
     is_told_apart = not any(sign in str(ENVIRONMENT) for sign in ": ")
     return places if sys.platform == "linux" and is_told_apart and all(place.exists() for place in places) else []
@@ -101,10 +101,10 @@ def free_bytes(directory: Path) -> int:
 
 @dataclass(frozen=True)
 class DiskReserve:
-    """How much space has to be left for writes to be taken, and whom to tell when that changes."""
+    """How much space has to be left for writes to be taken, and whom to inform when that changes."""
 
     bytes: int
-    tell: Callable[[str], None] = lambda _: None
+    report: Callable[[str], None] = lambda _: None
     free_bytes: Callable[[Path], int] = free_bytes
 
     def check(self, directory: Path) -> None:
@@ -123,10 +123,10 @@ class DiskReserve:
         is_refusing = False
         while True:
             is_short = self._is_short(directory)
-            # Said again each time: a server that was restarted meanwhile has forgotten it.
+            # Set again each time: a server that was restarted meanwhile has forgotten it.
             if (is_short or is_refusing) and await _say(url, _REFUSING if is_short else _TAKING):
                 if is_short != is_refusing:
-                    self.tell(self._news(directory, is_short=is_short))
+                    self.report(self._news(directory, is_short=is_short))
                 is_refusing = is_short
             await asyncio.sleep(GLANCE_S)
 
@@ -134,7 +134,7 @@ class DiskReserve:
         try:
             return self.free_bytes(directory) < self.bytes
         except OSError:
-            return False  # a disk that does not tell is none that we can judge
+            return False  # a disk without figures cannot be judged
 
     def _news(self, directory: Path, *, is_short: bool) -> str:
         if is_short:
@@ -296,7 +296,7 @@ class EmbeddedServer:
         await self._holdings.aclose()
 
     def kill(self) -> None:
-        """End the server with SIGKILL, as a crash would; `wait` tells when it is gone."""
+        """End the server with SIGKILL, as a crash would; `wait` returns when it is gone."""
         if self._started().returncode is None:
             # The whole group, for a rewrite of the append-only file may run beside the server.
             with contextlib.suppress(ProcessLookupError):

@@ -451,7 +451,7 @@ async def is_listened_to(partition: Partition, channels: Sequence[str]) -> bool:
 
 
 async def notify(partition: Partition, messages: Sequence[tuple[str, bytes]]) -> int:
-    """Send each message to its channel, in order; returns how often one was heard on the server that was asked."""
+    """Send each message to its channel, in order; returns how many received one on the server that was asked."""
     pairs = [word for pair in messages for word in pair]
     return cast("int", await partition.run(_NOTIFY, *pairs))
 

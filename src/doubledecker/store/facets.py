@@ -19,7 +19,7 @@ from doubledecker.store.shared_connection import Reply
 # lua/queue_lines.lua.
 FACET = struct.Struct("<dd?")
 _PAGE = 1_000
-# What tells how a queue stands: the messages it holds, those in consumers' hands, delayed ones, and counters.
+# The state of a queue: the messages it holds, those in consumers' hands, delayed ones, and counters.
 _LOOKED_AT = (("HLEN", "data"), ("ZCARD", "pending"), ("ZCARD", "scheduled"), ("HGETALL", "state"))
 # Weight, messages in flight at most, milliseconds between messages, 1 when paused; then messages in flight, next time.
 _KeptRule = tuple[float, int, float, int, int, float]
@@ -62,7 +62,7 @@ async def rule(partition: Partition, queue: RegisteredQueue, tenant: str) -> Fac
 async def set_rule(partition: Partition, queue: RegisteredQueue, tenant: str, rule: FacetRule) -> None:
     """Change the rule of a facet, from its next message on."""
     every_ms = 1000 / rule.rate_per_s if rule.rate_per_s else 0
-    # Whole numbers as such: what is equal to the default must be told from what is not.
+    # Whole numbers as such: what is equal to the default must be distinguished from what is not.
     numbers: list[float] = [rule.weight, rule.concurrency, every_ms, int(rule.paused)]
     packed: list[Packable] = [int(number) if number == int(number) else number for number in numbers]
     await queues.run(partition, _RULE, queue, facet=tenant, rule=packed)

@@ -145,9 +145,9 @@ async def due(partition: Partition, *, now_ms: int) -> int:
     return found[MAIN, "instant"] + cast("int", late)
 
 
-async def listen(partition: Partition, process: str, heard: Callable[[str], None]) -> None:
-    """Call `heard` with the queue whenever the bell of a process rings, until the server is away.
+async def listen(partition: Partition, process: str, on_bell: Callable[[str], None]) -> None:
+    """Call `on_bell` with the queue whenever the bell of a process rings, until the server is away.
 
     When it begins to listen either queue may have something: it is called with an empty name.
     """
-    await partition.listen(f"bell:{process}", lambda message: heard(message.decode()))
+    await partition.listen(f"bell:{process}", lambda message: on_bell(message.decode()))

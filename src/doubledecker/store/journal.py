@@ -278,7 +278,7 @@ async def state(partition: Partition) -> dict[str, str]:
     return shared_connection.texts(await partition.command("HGETALL", partition.key("journal")))
 
 
-# Any journal by ranges, as Spark reads it: from where to where it reaches, and pages that tell what is gone.
+# Any journal by ranges, as Spark reads it: from where to where it reaches, and pages that list what is gone.
 
 # Events that are much alike shrink to a ninth. An entry that shrinks more says little of the others.
 _GROWTH_MAX = 10.0

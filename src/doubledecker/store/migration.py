@@ -87,7 +87,7 @@ async def run(
 ) -> None:
     """Bring the data to our format, or wait until another process has; raises ServerUnfit while an older version works.
 
-    `dead_s` is after how long a silent slot counts as dead, `say` is told how far it has come. With `stop` set it ends.
+    `dead_s` is after how long a silent slot counts as dead, `say` gets its progress. With `stop` set it ends.
     """
     if (await partitions.layout()).format >= FORMAT:
         return
@@ -197,7 +197,7 @@ class Migration:
         parts = self._partitions
         if found.was_migrated:
             return await self._begin()
-        # Also when another has begun: it may have refused in the end, as one was heard of.
+        # Also when another has begun: it may have refused in the end, because of a heartbeat.
         before = await older_processes.until_gone(parts, dead_s=dead_s, stop=self._stop)
         self._say(f"the data has format {found.format}, and is migrated to format {FORMAT}")
         await parts.save_layout(layout.closing(len(parts.all)))

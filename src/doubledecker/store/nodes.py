@@ -78,10 +78,10 @@ class Node:
                 await connection.disconnect(nowait=True)
         return reply
 
-    async def listen(self, channel: str, heard: Callable[[bytes], None]) -> None:
-        """Call `heard` with every message of a channel; raises when the server is away.
+    async def listen(self, channel: str, on_message: Callable[[bytes], None]) -> None:
+        """Call `on_message` with every message of a channel; raises when the server is away.
 
-        It is first called with an empty one, when the channel is subscribed to: what was published before is not heard.
+        It is first called with an empty one, when the channel is subscribed to: what was published before is missed.
         """
         connection = self._make_connection()
         try:
@@ -89,13 +89,13 @@ class Node:
                 await _send(connection, ["SUBSCRIBE", channel])
             while True:
                 try:
-                    reply = await _heard(connection)
+                    reply = await _next_reply(connection)
                 except TimeoutError:
                     # A peer that has vanished says nothing either: one that is there answers this.
                     await _send(connection, ["PING"])
-                    reply = await _heard(connection)
+                    reply = await _next_reply(connection)
                 if reply[0] != b"pong":
-                    heard(reply[2] if reply[0] == b"message" else b"")
+                    on_message(reply[2] if reply[0] == b"message" else b"")
         except (RedisError, OSError, TimeoutError) as error:
             raise self._translated(error) from error
         finally:
@@ -119,7 +119,7 @@ class Node:
         return self._pool.make_connection()  # type: ignore[no-untyped-call, no-any-return]
 
     def _translated(self, error: Exception) -> Exception:
-        """What a caller hears: that the bus is away, unless it is something that the store can mend."""
+        """What a caller gets: that the bus is away, unless it is something that the store can mend."""
         if isinstance(error, NoScriptError | MovedError):
             return error
         if isinstance(error, OutOfMemoryError):
@@ -167,7 +167,7 @@ class Nodes:
             raise BusAway("the slot has moved to another node, and on") from error
         except BusAway:
             if self.is_cluster:
-                # With nobody to ask, the caller is about to hear that the bus is away.
+                # With nobody to ask, the caller is about to get that the bus is away.
                 with contextlib.suppress(BusAway):
                     await self._locate()
             raise
@@ -181,9 +181,9 @@ class Nodes:
                 await self._locate()
             raise BusAway("the slot has moved to another node") from error
 
-    async def listen(self, slot: int, channel: str, heard: Callable[[bytes], None]) -> None:
+    async def listen(self, slot: int, channel: str, on_message: Callable[[bytes], None]) -> None:
         """Follow a channel of the node that holds a slot: scripts publish where their keys are."""
-        await self._of(slot).listen(channel, heard)
+        await self._of(slot).listen(channel, on_message)
 
     async def everywhere(self, commands: Commands) -> list[list[Reply]]:
         return await asyncio.gather(*(self._at(url).call(commands) for url in self.urls))
@@ -237,7 +237,7 @@ async def _send(connection: redis.Connection, words: Sequence[Encoded]) -> None:
     await connection.send_packed_command(connection.pack_commands([words]), check_health=False)
 
 
-async def _heard(connection: redis.Connection) -> Sequence[bytes]:
+async def _next_reply(connection: redis.Connection) -> Sequence[bytes]:
     async with asyncio.timeout(BLOCK_S_MAX):
         return cast("list[bytes]", await connection.read_response(disconnect_on_error=False))
 

@@ -30,26 +30,26 @@ _log = log.get("store")
 
 @dataclass(frozen=True)
 class Beats:
-    """When each was last heard of, by name."""
+    """When each last sent a heartbeat, by name."""
 
     slots: Mapping[str, int]
     watches: Mapping[str, int]
     processes: Mapping[str, int]
 
     def is_ahead_of(self, former: "Beats") -> bool:
-        """Whether anyone has been heard of since."""
+        """Whether anyone has sent a heartbeat since."""
         mine, theirs = self.by_name(), former.by_name()
         return any(at > theirs.get(name, -1) for name, at in mine.items())
 
     def wait_s(self, *, now_ms: int, dead_s: float) -> float:
-        """How long until all would be dead if they are not heard of again."""
+        """How long until all would count as dead without another heartbeat."""
         ends = [at + dead_s * 1000 for at in self.slots.values()]
         ends += [at + REPORT_DEAD_S * 1000 for at in (*self.watches.values(), *self.processes.values())]
         # A server's clock may have been set back since.
         return min(max(dead_s, REPORT_DEAD_S), max([0.0, *((end - now_ms) / 1000 for end in ends)]))
 
     def recent(self, *, now_ms: int, dead_s: float) -> str:
-        """How many have been heard of lately, in words."""
+        """How many have sent a heartbeat lately, in words."""
         kinds = {"processes": self.processes, "watches": self.watches, "slots of workers": self.slots}
         since = now_ms - max(dead_s, REPORT_DEAD_S) * 1000
         counts = {kind: sum(at >= since for at in beats.values()) for kind, beats in kinds.items()}
@@ -62,7 +62,7 @@ class Beats:
 
 
 async def beats(partitions: Partitions) -> Beats:
-    """When slots, watches and processes were last heard of."""
+    """When slots, watches and processes last sent a heartbeat."""
     home = partitions.home
     slots: dict[str, int] = {}
     for partition in partitions.all:
@@ -92,7 +92,7 @@ async def until_gone(partitions: Partitions, *, dead_s: float, stop: asyncio.Eve
 
 
 async def check_silent(partitions: Partitions, *, since: Beats, dead_s: float) -> None:
-    """Raise ServerUnfit when anyone of an older version has been heard of since."""
+    """Raise ServerUnfit when a process of an older version has sent a heartbeat since."""
     now = await beats(partitions)
     if now.is_ahead_of(since):
         known = now.recent(now_ms=await partitions.home.time_ms(), dead_s=dead_s)
@@ -126,7 +126,7 @@ async def _until_unread(partitions: Partitions, *, stop: asyncio.Event | None) -
 
 
 async def _are_all_ours(partitions: Partitions) -> bool:
-    """Whether all connections to the servers are of processes in our format; False if a server does not tell."""
+    """Whether all connections to the servers are of processes in our format; False if a server does not list them."""
     try:
         replies = await partitions.home.everywhere([["CLIENT", "LIST", "TYPE", "normal"]])
     except BusAway:

@@ -94,9 +94,9 @@ class Partition:
         """Run a command that waits on the server for up to `block_s`; never cancel it, let it end."""
         return await self._nodes.block(self._slot, words, block_s=block_s)
 
-    async def listen(self, channel: str, heard: Callable[[bytes], None]) -> None:
-        """Call `heard` with every message of a channel of this partition, until the server is away."""
-        await self._nodes.listen(self._slot, self.key(channel), heard)
+    async def listen(self, channel: str, on_message: Callable[[bytes], None]) -> None:
+        """Call `on_message` with every message of a channel of this partition, until the server is away."""
+        await self._nodes.listen(self._slot, self.key(channel), on_message)
 
     async def everywhere(self, commands: Sequence[Sequence[Encoded]]) -> list[list[Reply]]:
         """Run commands on every server of the bus, and not only on the one that holds this partition."""

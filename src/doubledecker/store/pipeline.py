@@ -36,7 +36,7 @@ async def report_step(home: Partition, name: str, report: StepReport) -> None:
 
 
 async def read(home: Partition) -> PipelineState:
-    """All that was said last."""
+    """The last report of each."""
     fields = shared_connection.fields(await home.command("HGETALL", home.key("pipeline")))
     run = fields.pop(_RUN, None)
     return PipelineState(
@@ -51,6 +51,6 @@ async def tell_measures(home: Partition, *summaries: Summary) -> None:
 
 
 async def measures(home: Partition) -> dict[str, Summary]:
-    """What was said last, by span (`minute`, `hour`); empty when nothing has been measured on this bus."""
+    """The last report, by span (`minute`, `hour`); empty when nothing has been measured on this bus."""
     kept = shared_connection.fields(await home.command("HGETALL", home.key("measures")))
     return {span: _decode_summary(text) for span, text in kept.items()}

@@ -171,9 +171,9 @@ async def settle(
     attempt: bytes = b"",
     counts: Mapping[str, int] | None = None,
 ) -> tuple[int, int]:
-    """Give a permit back, and keep what came of the call; returns the receiver's failures before and after.
+    """Give a permit back, and record the outcome of the call; returns the receiver's failures before and after.
 
-    Safe to repeat: what came of it, the journal entry and the counts are written once.
+    Safe to repeat: the outcome, the journal entry and the counts are written once.
     """
     reply = await partition.run(
         _SETTLE,

@@ -141,7 +141,7 @@ class SharedConnection(asyncio.Protocol):
         return await call.done
 
     async def close(self) -> None:
-        """Hang up; whoever still waits is told so."""
+        """Hang up; callers that still wait get an error."""
         self._end(RedisConnectionError("the connection was closed"))
 
     def data_received(self, data: bytes) -> None:
@@ -171,7 +171,7 @@ class SharedConnection(asyncio.Protocol):
     def _flush(self) -> None:
         self._is_flush_due = False
         outgoing, self._outgoing = self._outgoing, []
-        # Whoever waits on a connection that is closing is told so when it is lost.
+        # Callers that wait on a closing connection get an error when it is lost.
         if outgoing and not self._transport.is_closing():
             self._transport.writelines(outgoing)
 

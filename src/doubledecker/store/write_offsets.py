@@ -2,7 +2,7 @@
 
 A task may be run again, in part or whole, or twice at once. Its rows have an order, so it is enough to know how many of
 them are written: a call says from which row to which it goes, and the script writes only if it goes on exactly where
-the last one ended. The digest of all rows up to there tells whether a repeated task has the same rows as before, and
+the last one ended. The digest of all rows up to there shows whether a repeated task has the same rows as before, and
 rows that were refused are kept by number, so that a repeated task reports them again.
 
 A write is all tasks of one batch. Its record says how many tasks have published, and whether it is complete: a

@@ -191,7 +191,7 @@ def of_attempts(attempts: AttemptRoutes, resending: ResendRoutes) -> list[ApiRou
 def of_receivers(receivers: ReceiverRoutes) -> list[ApiRoute]:
     """What can be done to a receiver, whichever it is."""
     state, rotated = _ok(ReceiverState), _ok(SecretRotated, "The receiver with its new secret, shown this once")
-    tried = _ok(TrialAnswer, "What came of it, whatever that is")
+    tried = _ok(TrialAnswer, "Its outcome, whatever that is")
     return [
         *_of_each_receiver("POST", "pause", receivers.pause, state, problems=(429,), is_paced=True),
         *_of_each_receiver("POST", "resume", receivers.resume, state, problems=(429,), is_paced=True),

@@ -44,7 +44,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class ApiRoute:
-    """What is asked for at a path by a method, who answers, and all that can come of it.
+    """What is asked for at a path by a method, who answers, and every answer there can be.
 
     `problems` are those that not every request may end in: openapi.py adds the others. Changes of the registry reach
     every process, so a client has a pace for those that it can make without end.

@@ -36,7 +36,7 @@ _log = log.get("web")
 
 
 class TrialAnswer(Shape):
-    """What came of a test event."""
+    """The outcome of a test event."""
 
     receiver: Annotated[str, Meta(description="The public id of a subscriber's token, or `@` and a queue's name")]
     event: Annotated[str, Meta(description="The id of the test event, and of the message if it was signed")]

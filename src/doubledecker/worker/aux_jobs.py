@@ -48,7 +48,7 @@ class AuxJobs:
         self._is_wanted.set()
 
     async def run(self) -> None:
-        """Run jobs until told to stop."""
+        """Run jobs until asked to stop."""
         self._running = asyncio.create_task(self._run_forever())
         try:
             await asyncio.wait([self._running])

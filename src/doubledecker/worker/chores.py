@@ -95,7 +95,7 @@ class Chores:
         }
 
     async def run(self, taken: Taken) -> None:
-        """Run one aux job and remove it; a job that nobody knows is removed too, and said."""
+        """Run one aux job and remove it; an unknown job is removed too, and logged."""
         name, args = taken.job.name, taken.job.args
         if name in self._by_name:
             await self._by_name[name]()

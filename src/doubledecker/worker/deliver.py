@@ -150,7 +150,7 @@ class Deliveries:
         self._lanes[partition.index].look()
 
     async def run(self) -> None:
-        """Deliver until told to stop, and everything is settled."""
+        """Deliver until asked to stop, then until everything is settled."""
         async with asyncio.TaskGroup() as lanes:
             for lane in self._lanes:
                 lanes.create_task(self._serve(lane))
@@ -178,10 +178,10 @@ class Deliveries:
             freed = [each.job.slot for each, _ in settled]
             slots = [] if self._is_stopping else self._slots_for(lane, freed)
             if settled or slots or lane.state is _State.LOOKING:
-                # Before the call: a bell that rings meanwhile tells of what the call may not have seen.
+                # Before the call: a bell that rings meanwhile means something that the call may not have seen.
                 lane.state = _State.ASLEEP
                 await self._turn(lane, settled, slots, freed)
-        # It waits no more, and passes on what it was told of meanwhile.
+        # It waits no more, and passes on the bells that rang meanwhile.
         await self._turn(lane, [], [], [])
 
     async def _turn(self, lane: _Lane, settled: list[_Done], slots: list[str], freed: list[str]) -> None:
@@ -306,14 +306,14 @@ class Deliveries:
             lane.gather((settled, attempted))
 
     def _after_error(self, job: DeliveryJob) -> Settlement:
-        """What becomes of a job after an error that nobody foresaw: it is left alone for a while."""
+        """Settle a job after an unexpected error: it is left alone for a while."""
         receiver = self._registry.snapshot.subscribers.get(job.token)
         if receiver is not None and receiver.ordered:
             return Settlement("returned", pause_ms=_ERROR_DELAY_MS)
         return Settlement("returned", retry_ms=_ERROR_DELAY_MS)
 
     async def _look_for(self, token: str) -> Settlement:
-        """What becomes of a job whose receiver this process does not know: it may be new, or gone.
+        """Settle a job whose receiver this process does not know: it may be new, or gone.
 
         It may also be one that left and came back meanwhile. Its job is then of the time before, and is not for it; so
         it goes back, and is taken again only if its batch is still there.
@@ -333,7 +333,7 @@ class Deliveries:
 
 
 def _settled(job: DeliveryJob, attempted: Attempted) -> Settled:
-    """What a slot has done, with what becomes of a batch that was not taken as a whole."""
+    """What a slot has done, with the settlement of a batch that was not taken as a whole."""
     batch, load, what = job.batch, attempted.load, attempted.settlement
     assert batch is not None, "looked at before"
     settled = Settled(job, what, attempted.entry, attempted.counts, attempted.why)

@@ -110,7 +110,7 @@ class Worker:
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
         """Work until `stop` is set; then finish or give back what is held. Calls `ready` when it begins."""
-        # Before it takes anything: a slot that was never heard of counts as dead.
+        # Before it takes anything: a slot without a heartbeat counts as dead.
         while not all(await asyncio.gather(*(self._try_beat(partition) for partition in self._partitions.all))):
             await sleep_until(stop, _PAUSE_S)
             if stop.is_set():
@@ -167,9 +167,9 @@ class Worker:
                     _log.debug("scrub.missed", partition=partition.index)
 
     async def _listen(self, partition: Partition) -> None:
-        """Look for jobs whenever a partition's bell rings, and after each time that it could not be heard."""
+        """Look for jobs whenever a partition's bell rings, and after each time that the connection was lost."""
 
-        def heard(queue: str) -> None:
+        def on_bell(queue: str) -> None:
             if queue != AUX:
                 self._deliveries.wake(partition)
             if queue != MAIN:
@@ -177,7 +177,7 @@ class Worker:
 
         while True:
             try:
-                await jobs.listen(partition, self._process, heard)
+                await jobs.listen(partition, self._process, on_bell)
             except BusAway:
                 await asyncio.sleep(_PAUSE_S)
 

@@ -169,7 +169,7 @@ def _message_id(queue: RegisteredQueue, messages: Sequence[QueueMessage]) -> str
 
 
 def accepted_at(events: Sequence[bytes], *, now_ms: int) -> int:
-    """When the oldest of some events was accepted, as far as ids of the bus's own tell; 0 if none does.
+    """When the oldest of some events was accepted, by those ids that the bus made; 0 if there are none.
 
     An event that is replayed or redriven has its old id, and came only now. An id from later than now is none of ours.
     """

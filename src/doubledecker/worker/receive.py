@@ -32,7 +32,7 @@ from doubledecker.store.queues import LeasedMessage, QueueMessage
 from doubledecker.store.receivers import Answer, Permit
 from doubledecker.worker.push import Pusher, Slot
 
-# The longest sleep without a look: another process's lease may have ended that nobody here has heard of.
+# The longest sleep without a look: another process's lease may have ended without a notification.
 _SLEEP_S_MAX = 2.0
 # A failing receiver is looked at when its next probe is due, or after this time: another process may have reached it.
 _FAILING_S_MAX = 10.0
@@ -70,11 +70,11 @@ class Receive:
         self._is_servable = False
         self._is_stopping = False
         self._has_failed = False
-        # As the last permit or attempt said.
+        # As of the last permit or attempt.
         self._is_failing = False
 
     async def run(self) -> None:
-        """Serve until told to stop; then what is on its way is finished, and the rest given back."""
+        """Serve until asked to stop; then finish the calls under way, and give the rest back."""
         with self._bell.waiting(self._queue.name, self._news):
             async with asyncio.TaskGroup() as calls:
                 while not self._is_stopping:
@@ -139,14 +139,14 @@ class Receive:
         if self._registry.snapshot.queues.get(self._queue.name) != self._registered:
             # Watch is about to stop us: nobody may be called where the queue was before.
             return Permit(Answer.FAILING, "", wait_ms=round(_PAUSE_S * 1000))
-        # Refused if there was a change that this process has not heard of.
+        # Refused if there was a change that this process does not know of.
         version = self._registry.snapshot.version
         every_ms = receivers.every_ms(self._queue.receiver, self._keeper)
         return await self._permits.take(self._keeper, limit=self._queue.concurrency, every_ms=every_ms, version=version)
 
     async def _stand_back(self, permit: Permit) -> float:
         if permit.answer is Answer.FULL:
-            # Our own calls tell when they end; others' have to be asked for.
+            # Our own calls report when they end; others' have to be polled.
             is_ours = self._permits.count >= self._queue.concurrency
             return _SLEEP_S_MAX if is_ours else min(_PERMIT_S, permit.wait_ms / 1000)
         if permit.answer is Answer.PACED and permit.wait_ms <= _PACED_MS_MAX:

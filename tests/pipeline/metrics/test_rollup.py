@@ -274,7 +274,7 @@ async def test_the_latest_in_redis_are_what_the_tables_say(spark: SparkSession, 
         await asyncio.to_thread(measure_all, spark, mine.root, partitions=topology.partitions)
         nothing = await told.measures(feed.bus.partitions.home)
         asked_ms = await feed.bus.partitions.home.time_ms()
-        await asyncio.to_thread(latest.tell, mine.access, mine.root)
+        await asyncio.to_thread(latest.report, mine.access, mine.root)
         found = await told.measures(feed.bus.partitions.home)
 
     assert nothing == {}
@@ -299,7 +299,7 @@ async def test_what_has_not_landed_yet_holds_the_watermark_back(spark: SparkSess
         await asyncio.to_thread(measure_all, spark, mine.root, partitions=1)
         reached = snapshots.landed(mine.table(), 1)[0]
         await feed.publish(30)
-        await asyncio.to_thread(latest.tell, mine.access, mine.root)
+        await asyncio.to_thread(latest.report, mine.access, mine.root)
         found = await told.measures(feed.bus.partitions.home)
 
     assert found["minute"].complete_until == reached.ms

@@ -25,7 +25,7 @@ COLUMNS = ("partition", "entry", "line", "at", *stored_events.COLUMNS)
 class Posting:
     """Whom a job posts to, by which settings, and in which ledger it is written down.
 
-    `headers` go with every request, to tell a replay from the first time. How long ago what `is_replayed` was accepted
+    `headers` go with every request, and mark a replay. How long ago what `is_replayed` was accepted
     says nothing of its delivery, and is not written down. The subscriber's credentials do not travel: its tasks read
     them where it is registered.
     """
@@ -95,7 +95,7 @@ class ShardBatch:
 
 @dataclass
 class ShardLine:
-    """The rows of one shard that wait in a task; `why` it stopped before it was through with them, if it did."""
+    """The rows of one shard that wait in a task; `why` it stopped before it had posted all of them, if it did."""
 
     shard: Shard
     checkpoint: Checkpoint

@@ -44,8 +44,8 @@ _SUPPLIES = 2
 _PERMIT_S = 0.02
 # A lease may miss two beats.
 _BEATS_PER_LEASE = 3
-# What a task tells of each shard.
-TOLD = pa.schema(
+# What a task reports of each shard.
+SHARD_REPORT = pa.schema(
     [
         *(("partition", pa.int32()), ("shard", pa.int32()), ("checkpoint", pa.string())),
         *(("events", pa.int64()), ("why", pa.string())),
@@ -54,10 +54,10 @@ TOLD = pa.schema(
 
 
 def post_rows(batches: Iterable[pa.RecordBatch], *, posting: Posting) -> Iterator[pa.RecordBatch]:
-    """In a task: post the rows, and tell of each shard how far it came."""
+    """In a task: post the rows, and report for each shard how far it came."""
     with asyncio.Runner() as runner:
         lines = runner.run(_post(batches, posting))
-    told = [
+    reports = [
         {
             "partition": line.shard.partition,
             "shard": line.shard.number,
@@ -67,7 +67,7 @@ def post_rows(batches: Iterable[pa.RecordBatch], *, posting: Posting) -> Iterato
         }
         for line in lines
     ]
-    yield pa.RecordBatch.from_pylist(told, schema=TOLD)
+    yield pa.RecordBatch.from_pylist(reports, schema=SHARD_REPORT)
 
 
 async def _post(batches: Iterable[pa.RecordBatch], posting: Posting) -> list[ShardLine]:
@@ -244,7 +244,7 @@ class Poster:
         self._version = version
 
     async def _write(self, line: ShardLine, parcel: ShardBatch, attempted: Attempted) -> bool:
-        """Write down what came of an attempt; returns whether the shard was still this task's to move."""
+        """Record an attempt; returns whether the shard was still this task's to move."""
         aside = self._aside(parcel, attempted)
         is_passed = attempted.outcome.is_delivered or aside is not None
         checkpoint = (

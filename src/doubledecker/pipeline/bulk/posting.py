@@ -16,7 +16,7 @@ from doubledecker.lake import arrow
 from doubledecker.model.position import SHARDS, Checkpoint, Position, Shard
 from doubledecker.pipeline.bulk import batches, post_task
 from doubledecker.pipeline.bulk.batches import Posting
-from doubledecker.pipeline.bulk.post_task import TOLD
+from doubledecker.pipeline.bulk.post_task import SHARD_REPORT
 from doubledecker.pipeline.lake import frames
 
 
@@ -40,8 +40,8 @@ def post(frame: DataFrame, posting: Posting, *, tasks: int) -> Posted:
         .sortWithinPartitions(*frames.order())
     )
     # What comes back is a line about each shard; the events themselves never leave their task.
-    told = shaped.mapInArrow(partial(post_task.post_rows, posting=posting), arrow.ddl(TOLD)).collect()
-    named = [(Shard(each.partition, each.shard), each) for each in told]
+    reports = shaped.mapInArrow(partial(post_task.post_rows, posting=posting), arrow.ddl(SHARD_REPORT)).collect()
+    named = [(Shard(each.partition, each.shard), each) for each in reports]
     return Posted(
         events=sum(each.events for _, each in named),
         stood={shard: Checkpoint.read(each.checkpoint) for shard, each in named},

@@ -2,7 +2,7 @@
 
 Shards that keep pace stand at the same place and go on together. One that was held up stands further back, and gets a
 range of its own, so that neither waits for the other. A range ends where it would hold more rows, or larger files, than
-one round should take; how many that are is told from the table's log, without reading data.
+one round should take; the table's log says how many that are, without reading data.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -125,7 +125,7 @@ def _share(files: Sequence[FileSpan], since_ms: int, until_ms: int, bounds: Boun
 def passing(
     scan: ScanRange, stopped: Collection[Shard], stood: Mapping[Shard, Checkpoint]
 ) -> dict[Shard, tuple[Checkpoint, Checkpoint]]:
-    """The shards of a range that are through with it, each from where it stood to the range's end."""
+    """The shards of a range that have finished it, each from where it stood to the range's end."""
     return {
         shard: (stood.get(shard, checkpoint), Checkpoint(scan.upto[shard]))
         for shard, checkpoint in scan.checkpoints.items()

@@ -31,8 +31,8 @@ _CHUNK_BYTES = 67_108_864
 # Rows that are read at a time; a chunk gathers several.
 _BATCH_ROWS = 16_384
 # What a task returns to the driver of a file; its rows stay where they are.
-TOLD = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("more", pa.string())])
-# Of the row groups without an id, the share that is read in vain: then a filter takes a byte a row.
+WRITTEN = pa.schema([("path", pa.string()), ("size", pa.int64()), ("rows", pa.int64()), ("more", pa.string())])
+# Of the row groups without an id, the share that is read without need: then a filter takes a byte a row.
 _FALSE_SHARE = 0.03
 # Files a task keeps open; with more topics than that the one open longest is closed.
 _OPEN_MAX = 64
@@ -103,13 +103,13 @@ def in_tasks(
             for number in batch["id"].to_pylist():
                 yield to_rows(work(jobs[number]))
 
-    rows = spark.range(0, len(jobs), 1, len(jobs)).mapInArrow(act, arrow.ddl(TOLD))
+    rows = spark.range(0, len(jobs), 1, len(jobs)).mapInArrow(act, arrow.ddl(WRITTEN))
     return [from_row(*row) for row in rows.collect()]
 
 
 def to_rows(written: Iterable[WrittenFile]) -> pa.RecordBatch:
     """In a task: what the driver needs to know of files."""
-    return pa.RecordBatch.from_pylist([_told(file) for file in written], schema=TOLD)
+    return pa.RecordBatch.from_pylist([_row(file) for file in written], schema=WRITTEN)
 
 
 def from_row(path: str, size: int, rows: int, more: str) -> WrittenFile:
@@ -117,7 +117,7 @@ def from_row(path: str, size: int, rows: int, more: str) -> WrittenFile:
     return WrittenFile(path, size, rows, **json.loads(more))
 
 
-def _told(file: WrittenFile) -> dict[str, object]:
+def _row(file: WrittenFile) -> dict[str, object]:
     more = {"values": file.values, "at_min": file.at_min, "at_max": file.at_max}
     return {"path": file.path, "size": file.size, "rows": file.rows, "more": json.dumps(more)}
 

@@ -58,7 +58,7 @@ class WrittenFile:
 
 @dataclass(frozen=True)
 class Part:
-    """A file that is part of a table, as the log tells of it; it may not say of which times its rows are."""
+    """A file that is part of a table, as its log describes it; the times of its rows may be missing."""
 
     path: str
     size: int

@@ -3,7 +3,7 @@
 1. The table says how far it has come, the journal how far it reaches. What lies between is cut into slices.
 2. Each task reads a slice and writes it to files of the table, which nobody sees yet.
 3. The driver commits all files together with how far the table now reaches.
-4. The bus is told, and trims its journal up to there.
+4. The bus is informed, and trims its journal up to there.
 
 A commit is made when enough waits or has waited long enough (Pace), so that a quiet bus does not make a file and a
 commit out of every event.

@@ -1,4 +1,4 @@
-"""The latest measures, told to the bus after each round: the last hour by minutes and the last two days by hours."""
+"""The latest measures, reported to the bus after each round: the last hour by minutes, the last two days by hours."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ from doubledecker.store.partitions import Partitions
 LATEST = {"minute": timedelta(minutes=60), "hour": timedelta(hours=48)}
 
 
-def tell(access: Access, root: str) -> None:
+def report(access: Access, root: str) -> None:
     """Sum up what the tables say now, and keep it in Redis."""
     asyncio.run(_tell(access, root))
 

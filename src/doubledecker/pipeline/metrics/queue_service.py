@@ -1,6 +1,6 @@
 """Serving: what the measures say of queues: what each handed out, to whom, how fairly, and how long tenants waited.
 
-How fairly is told by what the queue divides. One that charges by count divides messages, and those that wait are asked
+Fairness is measured in what the queue divides. One that charges by count divides messages, and those waiting are asked
 for as they are. One that charges by time divides the time of its consumers: a tenant got what its messages took, and
 asked for as much again for each that waits as one of its messages took on average.
 """
@@ -104,7 +104,7 @@ _Key = Callable[[Row], object]
 
 
 def servings(totals: QueueTotals, ats: Sequence[int]) -> list[Serving]:
-    """The queues that handed out or kept waiting the most; `ats` are the moments that fairness is told for."""
+    """The queues that handed out or kept waiting the most; `ats` are the moments that fairness is measured at."""
     wholes = _grouped(totals.served.rows(), totals.waited.rows(), lambda row: row["queue"])
     parts = _grouped(
         totals.moments_served.rows(), totals.moments_waited.rows(), lambda row: (row["queue"], _ms(row["at"]))

@@ -125,9 +125,9 @@ def bucket(ms: Column) -> Column:
 
 
 def _ages(rows: DataFrame) -> DataFrame:
-    """From when an event was accepted, as its id tells, to the end of the attempt that delivered it.
+    """From when an event was accepted, by its id, to the end of the attempt that delivered it.
 
-    An id that the publisher gave tells a time only when it is a UUIDv7 too; others are left out.
+    An id that the publisher gave has a time only when it is a UUIDv7 too; others are left out.
     """
     delivered = rows.where(columns.col("outcome") == "delivered")
     ended = columns.unix_millis("attempted_at") + columns.col("took_ms")
@@ -245,7 +245,7 @@ def fold(spark: SparkSession, table: LakeTable, seen: Version, wanted: Measure, 
 
 def write(spark: SparkSession, table: LakeTable, parts: DataFrame) -> list[WrittenFile]:
     """Write parts to files of the table, in tasks; they belong to it once they are committed."""
-    rows = parts.coalesce(session.cores(spark)).mapInArrow(partial(_write_parts, table=table), arrow.ddl(files.TOLD))
+    rows = parts.coalesce(session.cores(spark)).mapInArrow(partial(_write_parts, table=table), arrow.ddl(files.WRITTEN))
     return [files.from_row(*row) for row in rows.collect()]
 
 

@@ -1,7 +1,7 @@
 """Replay: past events, from the lake and from the journal, sent again to one target.
 
 1. What fits is counted, by topic and day.
-2. The stretch of time is gone through in windows of a few seconds' worth of events. Spark reads a window, deals its
+2. The span of time is split into windows of a few seconds' worth of events. Spark reads a window, deals its
    rows to lanes, and sorts each lane; all events of a tenant, or of a key, are in one lane.
 3. Each task sends its lane (resend_task.py), fenced, and no faster than all of them together may. A direct replay is
    posted to its subscriber instead.
@@ -357,7 +357,7 @@ def _failed(now: PipelineJob, *, error: Exception) -> PipelineJob:
 
 
 def _advanced(now: PipelineJob, *, former: PipelineJob, end_ms: int, sent: Sent) -> PipelineJob:
-    """The job after a window, unless another has gone through that window too and was faster to note it."""
+    """The job after a window, unless another process has replayed that window too and recorded it first."""
     if now.cursor != former.cursor:
         return now
     is_over = end_ms >= _decode(now.asked).upto_ms and now.state == "running"

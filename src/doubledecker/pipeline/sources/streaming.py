@@ -28,7 +28,7 @@ _CUTTING = {"spark.sql.files.minPartitionNum": "1", "spark.sql.files.maxPartitio
 # What one batch takes at most, unless the source's options differ: a batch that died is repeated whole.
 _FILES_A_BATCH = {"maxFilesPerTrigger": "200"}
 # Their files describe themselves.
-_SELF_TOLD = frozenset({"parquet", "orc"})
+_SELF_DESCRIBED = frozenset({"parquet", "orc"})
 
 _log = log.get("pipeline")
 
@@ -160,7 +160,7 @@ def rows(spark: SparkSession, source: SourceConfig) -> DataFrame | None:
         reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", mapping.CORRUPT)
     if source.schema:
         reader = reader.schema(mapping.read_schema(source))
-    elif source.format in _SELF_TOLD:
+    elif source.format in _SELF_DESCRIBED:
         try:
             reader = reader.schema(spark.read.format(source.format).options(**source.options).load(source.path).schema)
         except AnalysisException as error:

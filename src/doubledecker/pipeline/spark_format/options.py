@@ -1,4 +1,4 @@
-"""The options of the Spark format, checked: each problem is told with what was seen and what is allowed."""
+"""The options of the Spark format, checked: each error says what was seen and what is allowed."""
 
 import json
 import os

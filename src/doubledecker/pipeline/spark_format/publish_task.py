@@ -89,13 +89,13 @@ async def publish_all(work: TaskWork, batches: Iterator[pa.RecordBatch], refused
 
 def _said(arrow: pa.RecordBatch) -> dict[int, str]:
     """Why whoever made the rows refuses which."""
-    said = arrow.column("_why").to_pylist() if "_why" in arrow.schema.names else []
-    return {at: why for at, why in enumerate(said) if why}
+    reasons = arrow.column("_why").to_pylist() if "_why" in arrow.schema.names else []
+    return {at: why for at, why in enumerate(reasons) if why}
 
 
 @asynccontextmanager
 async def notifying(bus: BusParts, settings: Settings) -> AsyncIterator[list[Notifier]]:
-    """Those who tell listeners of what is published; at the end all is told, or a moment has passed.
+    """Notifies listeners of what is published; at the end all are notified, or a moment has passed.
 
     Memory is looked at meanwhile, as in every process that publishes.
     """

@@ -26,7 +26,7 @@ _SCHEMA = pa.schema(
 )
 # Rows held before they are written to a file.
 _HELD_MAX = 10_000
-# Reasons that are told apart; each names what was seen, so there may be as many as rows.
+# Distinct reasons that are counted; each names what was seen, so there may be as many as rows.
 _REASONS_MAX = 100
 
 

@@ -2,7 +2,7 @@
 
 Each task publishes its own rows. It is fenced (bus/exactly_once.py): a task that Spark runs again, or a micro-batch
 that a restarted query repeats, publishes nothing twice, as long as its rows come in the same order; other rows than
-before, or fewer, fail the write. Rows that the bus refuses are told with their reasons: into a side table if one is
+before, or fewer, fail the write. Rows that the bus refuses are reported with their reasons: into a side table if one is
 named, else by failing the write.
 """
 
@@ -99,7 +99,7 @@ class BusStreamWriter(DataSourceStreamArrowWriter):
         assert context is not None, "called in a task"
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if query is None or batch is None:
-            raise BadRequest("this version of Spark does not tell its tasks the query and the batch; write in batches")
+            raise BadRequest("this version of Spark does not give its tasks the query and the batch; write in batches")
         with _advised(self._advice):
             return _write(self._plan, iterator, query=query, batch=int(batch))
 

@@ -142,7 +142,7 @@ class Timer(Protocol):
 class VirtualLoop(asyncio.BaseEventLoop):
     """Starts at time zero; `asyncio.Runner(loop_factory=VirtualLoop)`."""
 
-    # asyncio's own: what runs next, and whether the loop was told to stop.
+    # asyncio's own: what runs next, and whether the loop was asked to stop.
     _ready: deque[asyncio.Handle | Pause]
     _stopping: bool
 
@@ -193,7 +193,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return False
 
     def _run_once(self) -> None:
-        """Run until told to stop, and then what is ready by then; with nothing ready, move the clock to a timer."""
+        """Run until asked to stop, and then what is ready by then; with nothing ready, move the clock to a timer."""
         ready = self._ready
         while not self._stopping:
             if not ready:

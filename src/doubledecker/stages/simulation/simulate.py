@@ -34,11 +34,11 @@ Work = Coroutine["asyncio.Future[object] | None", None, object]
 class SimulatedCaller:
     """Leads a coroutine to its end, and reports which: `succeeded`, `cancelled`, or the class of what it raised."""
 
-    __slots__ = ("_context", "_loop", "_must_cancel", "_requests", "_tell", "_waits_for", "_work", "begun_at")
+    __slots__ = ("_context", "_loop", "_must_cancel", "_report", "_requests", "_waits_for", "_work", "begun_at")
 
-    def __init__(self, work: Work, tell: "Callable[[SimulatedCaller, str], None]", loop: VirtualLoop) -> None:
+    def __init__(self, work: Work, report: "Callable[[SimulatedCaller, str], None]", loop: VirtualLoop) -> None:
         self._work = work
-        self._tell = tell
+        self._report = report
         self._loop = loop
         self._context = copy_context()
         self._requests = 0
@@ -90,7 +90,7 @@ class SimulatedCaller:
             if waits_for is None:  # a bare yield: let others run
                 loop.call_soon(self._step, context=self._context)
                 return
-            waits_for._asyncio_future_blocking = False  # noqa: SLF001 - how a task tells a future that it was heard
+            waits_for._asyncio_future_blocking = False  # noqa: SLF001 - how a task marks a future as awaited
             waits_for.add_done_callback(self._step, context=self._context)
             self._waits_for = waits_for
             if self._must_cancel and waits_for.cancel():
@@ -98,7 +98,7 @@ class SimulatedCaller:
             return
         finally:
             _leave_task(loop, self)  # type: ignore[arg-type]
-        self._tell(self, how)
+        self._report(self, how)
 
 
 _TRAFFIC = limits.with_method("arrivals", "traffic, such as Poisson(100)")
