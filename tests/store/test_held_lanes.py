@@ -80,9 +80,9 @@ async def test_a_lane_is_held_until_none_of_its_letters_is_left(plain: Partition
     home = plain.home
     letters = await blocked(home, "a1", "a2")
 
-    await dead_letters.redrive(home, ANN, [letters["a1"]])
+    await dead_letters.redrive(home, ANN, [letters["a1"]], version=0)
     first = await drain(home)
-    await dead_letters.redrive(home, ANN, [letters["a2"]])
+    await dead_letters.redrive(home, ANN, [letters["a2"]], version=0)
 
     assert (first, await drain(home)) == (["a1"], ["a2", "last"])
 
@@ -91,9 +91,9 @@ async def test_letters_that_are_redriven_in_any_order_are_delivered_in_theirs(pl
     home = plain.home
     letters = await blocked(home, "a1", "a2", "a3", "a4")
 
-    await dead_letters.redrive(home, ANN, [letters["a3"], letters["a2"]])
+    await dead_letters.redrive(home, ANN, [letters["a3"], letters["a2"]], version=0)
     early = await drain(home)
-    await dead_letters.redrive(home, ANN, [letters["a1"]])
+    await dead_letters.redrive(home, ANN, [letters["a1"]], version=0)
     then = await drain(home)
     await dead_letters.purge(home, "ann", [letters["a4"]])
 
@@ -105,10 +105,10 @@ async def test_a_letter_that_is_destroyed_leaves_the_lane_to_the_batch_of_anothe
     home = plain.home
     letters = await blocked(home, "a1", "a2", "a3")
 
-    await dead_letters.redrive(home, ANN, [letters["a1"]])
+    await dead_letters.redrive(home, ANN, [letters["a1"]], version=0)
     await dead_letters.purge(home, "ann", [letters["a2"]])
     first = await drain(home)
-    await dead_letters.redrive(home, ANN, [letters["a3"]])
+    await dead_letters.redrive(home, ANN, [letters["a3"]], version=0)
 
     assert (first, await drain(home)) == (["a1"], ["a3", "last"])
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from conftest import Topology
-from doubledecker.store import dead_letters, subscribers
+from doubledecker.store import dead_letters, registry, subscribers
 from harness import a_bus, an_event, basic
 from receiver import Receiver
 from worker.test_deliver import _until
@@ -109,7 +109,9 @@ async def test_a_dead_letter_that_blocks_its_key_is_delivered_before_what_waits(
                 assert await dead_letters.purge(partition, token, [letter.id]) == 1
             else:
                 [receiving] = (await subscribers.load_many(partition, [token])).values()
-                assert await dead_letters.redrive(partition, receiving, [letter.id]) == 1
+                version = await registry.version(partition)
+                redriven = await dead_letters.redrive(partition, receiving, [letter.id], version=version)
+                assert redriven.letters == 1
         await receiver.until_events(39)
 
         assert row["held_keys"] == ["default/k0", "default/k1"]

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from doubledecker.bus.registry import LiveRegistry
+from doubledecker.errors import BusAway, NotFound
 from doubledecker.model.dead_letter import DeadLetter, LetterFilter, LetterPlace
 from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import dead_letters
 from doubledecker.store.dead_letters import LETTER_BYTES_MIN, DroppedLetters
@@ -27,6 +30,8 @@ SETTLED_MAX = 10_000
 _PAGE = 500
 # Letters that are read at once: each may have 70 KiB.
 _READ = 100
+# The registry would have to change this often while one piece is redriven.
+_TRIES_MAX = 20
 # Letters of one partition that are dropped before another may have older ones, and calls for one receiver at a time.
 _DROPPED_TOGETHER, _DROP_CALLS_MAX = 200, 100
 
@@ -50,13 +55,25 @@ class LetterOwner:
     def token(self) -> str:
         return self.receiver.token
 
-    async def settle(self, action: Action, partition: Partition, ids: Sequence[str], *, job: str = "") -> int:
-        """Redrive or purge letters by their ids; returns how many were there."""
-        if action == "purge":
-            return await dead_letters.purge(partition, self.token, ids, job=job)
+    @property
+    def client(self) -> str:
+        """Whose receiver it is, empty for root."""
+        return self.receiver.client
+
+    @classmethod
+    def find(cls, known: Registry, token: str, *, client: str) -> "LetterOwner | None":
+        """A client's receiver as the registry has it; None when it is gone, or another client's has its name."""
+        queue = known.queues.get(token[1:]) if token.startswith("@") else None
+        receiver = queue.receiver if queue else known.subscribers.get(token)
+        return cls(receiver, queue) if receiver and receiver.client == client else None
+
+    async def redrive(
+        self, partition: Partition, ids: Sequence[str], *, version: int, job: str
+    ) -> dead_letters.Redriven:
+        """Redrive letters by their ids, until the registry is not of this version any more."""
         if self.queue is not None:
-            return await dead_letters.revive(partition, self.queue, ids, job=job)
-        return await dead_letters.redrive(partition, self.receiver, ids, job=job)
+            return await dead_letters.revive(partition, self.queue, ids, version=version, job=job)
+        return await dead_letters.redrive(partition, self.receiver, ids, version=version, job=job)
 
 
 @dataclass(frozen=True)
@@ -118,15 +135,16 @@ async def find(
 
 
 async def settle_named(
-    partitions: Partitions, owner: LetterOwner, action: Action, letters: Sequence[DeadLetter]
+    partitions: Partitions, live: LiveRegistry, owner: LetterOwner, action: Action, letters: Sequence[DeadLetter]
 ) -> int:
-    """Redrive or purge these letters; returns how many were still there."""
+    """Redrive or purge these letters; returns how many were still there. Raises NotFound when the receiver goes."""
     ids = _by_partition(partitions, [letter.id for letter in letters])
-    return sum([await owner.settle(action, partition, some) for partition, some in ids.items()])
+    return sum([await _settle(partition, live, owner, action, some) for partition, some in ids.items()])
 
 
 async def settle(
     partitions: Partitions,
+    live: LiveRegistry,
     owner: LetterOwner,
     action: Action,
     chosen: LetterFilter,
@@ -137,7 +155,7 @@ async def settle(
 ) -> int:
     """Redrive or purge the oldest letters that a filter means and that died until then; returns how many.
 
-    Those that die of it again come later, and are left.
+    Those that die of it again come later, and are left. Raises NotFound when the receiver goes.
     """
     done = 0
     for partition in partitions.all:
@@ -145,10 +163,30 @@ async def settle(
             upto = (until_ms + 1) * 1_000 - 1
             size = min(most - done, _PAGE)
             found = await dead_letters.choose(partition, owner.token, chosen, most=size, upto=upto)
-            done += await owner.settle(action, partition, [each.id for each in found], job=job)
+            done += await _settle(partition, live, owner, action, [each.id for each in found], job=job)
             if len(found) < size:
                 break
     return done
+
+
+async def _settle(
+    partition: Partition, live: LiveRegistry, owner: LetterOwner, action: Action, ids: Sequence[str], *, job: str = ""
+) -> int:
+    if action == "purge":
+        return await dead_letters.purge(partition, owner.token, ids, job=job)
+    done = 0
+    for _ in range(_TRIES_MAX):
+        # What is redriven for one that is gone would wait for ever, or for another of its name.
+        now = LetterOwner.find(live.snapshot, owner.token, client=owner.client)
+        if now is None:
+            raise NotFound(f"{owner.token!r} was deleted meanwhile, and its dead letters with it")
+        redriven = await now.redrive(partition, ids, version=live.snapshot.version, job=job)
+        ids, done = ids[redriven.through :], done + redriven.letters
+        if not ids:
+            return done
+        await live.refresh()
+    why = "the registry changes faster than letters can be redriven; ask again"
+    raise BusAway(why, detail=why)
 
 
 async def drop_beyond(partitions: Partitions, bounds: LetterBounds) -> dict[str, DroppedLetters]:

@@ -83,10 +83,20 @@ class LetterJobs:
             return
         pause_ms = max(_STEP_MS, round(1_000 / job.rate_per_s))
         most = max(1, round(job.rate_per_s * pause_ms / 1_000))
-        settle = dead_letters.settle
-        done = await settle(
-            self._partitions, owner, job.action, job.chosen, most=most, until_ms=job.asked_at, job=job.id
-        )
+        try:
+            done = await dead_letters.settle(
+                self._partitions,
+                self._live,
+                owner,
+                job.action,
+                job.chosen,
+                most=most,
+                until_ms=job.asked_at,
+                job=job.id,
+            )
+        except NotFound:
+            await self._end(job, "gone")
+            return
         if done == 0:
             await self._end(job, "done")
             return

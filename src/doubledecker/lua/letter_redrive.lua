@@ -2,6 +2,7 @@
 --
 -- Letters that hold a lane of an ordered subscriber come first, each in a batch of its own.
 --
+-- uses registry_fence
 -- uses letter_lanes
 -- uses dead_letters
 -- key  index          batches:index          zset    all batches by creation time
@@ -17,8 +18,11 @@
 -- arg  events_max     int   how many events a batch holds
 -- arg  bytes_max      int   how many bytes of them, unless one has more
 -- arg  uids           text  a name for each batch, of 20 characters each; as many as there are ids
--- returns             {how many ids were gone through, how many of them were there}
+-- returns             {how many ids were gone through, 0 when the registry has changed since; how many of them were there}
 
+if is_stale() then
+  return {0, 0}
+end
 local letters, through = take_dead_letters(receiver, ids, bytes_enough)
 local it, made = read_receiver(receiver), 0
 local lines, bytes = {}, 0

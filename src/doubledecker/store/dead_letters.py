@@ -55,6 +55,14 @@ class Stamped:
 
 
 @dataclass(frozen=True)
+class Redriven:
+    """How many ids a call went through before the registry changed, and how many of them were letters."""
+
+    through: int
+    letters: int
+
+
+@dataclass(frozen=True)
 class DroppedLetters:
     """How many letters a call dropped, and their bytes."""
 
@@ -96,15 +104,18 @@ async def purge(partition: Partition, receiver: str, ids: Sequence[str], *, job:
     def run(some: Sequence[str]) -> Awaitable[Reply]:
         return partition.run(_PURGE, receiver=receiver, ids=some, bytes_enough=_BYTES_ENOUGH, job=job)
 
-    return await _in_pieces(ids, run)
+    return (await _in_pieces(ids, run)).letters
 
 
-async def redrive(partition: Partition, receiver: Subscriber, ids: Sequence[str], *, job: str = "") -> int:
-    """Have a subscriber sent the events of its letters once more; returns how many of them were there."""
+async def redrive(
+    partition: Partition, receiver: Subscriber, ids: Sequence[str], *, version: int, job: str = ""
+) -> Redriven:
+    """Have a subscriber, as it is in the registry of this version, sent the events of its letters once more."""
 
     def run(some: Sequence[str]) -> Awaitable[Reply]:
         return partition.run(
             _REDRIVE,
+            version=version,
             receiver=receiver.token,
             ids=some,
             bytes_enough=_BYTES_ENOUGH,
@@ -117,11 +128,14 @@ async def redrive(partition: Partition, receiver: Subscriber, ids: Sequence[str]
     return await _in_pieces(ids, run)
 
 
-async def revive(partition: Partition, queue: RegisteredQueue, ids: Sequence[str], *, job: str = "") -> int:
-    """Bring letters back to their queue, each to its place; returns how many of them were there."""
+async def revive(
+    partition: Partition, queue: RegisteredQueue, ids: Sequence[str], *, version: int, job: str = ""
+) -> Redriven:
+    """Bring letters back to their queue, as it is in the registry of this version, each to its place."""
 
     def run(some: Sequence[str]) -> Awaitable[Reply]:
-        return queues.run(partition, _REVIVE, queue, ids=some, bytes_enough=_BYTES_ENOUGH, job=job)
+        bounds = {"version": version, "bytes_enough": _BYTES_ENOUGH}
+        return queues.run(partition, _REVIVE, queue, ids=some, job=job, **bounds)
 
     return await _in_pieces(ids, run)
 
@@ -244,13 +258,15 @@ async def destroy(partition: Partition, receiver: str) -> None:
     await partition.command("ZREM", partition.key("dead:bytes"), receiver)
 
 
-async def _in_pieces(ids: Sequence[str], run: Callable[[Sequence[str]], Awaitable[Reply]]) -> int:
-    """Have a script go through ids, as many at a time as it will; returns how many letters were there."""
+async def _in_pieces(ids: Sequence[str], run: Callable[[Sequence[str]], Awaitable[Reply]]) -> Redriven:
+    """Have a script go through ids, as many at a time as it will, until it goes through none."""
     start, total = 0, 0
     while start < len(ids):
         through, count = cast("tuple[int, int]", await run(ids[start : start + SETTLED_MAX]))
+        if through == 0:
+            break
         start, total = start + through, total + count
-    return total
+    return Redriven(start, total)
 
 
 async def _pages(

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from doubledecker.bus import dead_letters
 from doubledecker.bus.dead_letters import Action, LetterOwner
 from doubledecker.bus.letter_jobs import LetterJobs
+from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BadRequest, NotFound
 from doubledecker.model import event, moment, schema
 from doubledecker.model.dead_letter import REASONS, DeadLetter, LetterFilter, LetterPlace
@@ -117,11 +118,12 @@ class DeadLetterRoutes:
     """Answers what is asked about the dead letters of a receiver; one read a client at a time."""
 
     def __init__(
-        self, finder: ReceiverFinder, partitions: Partitions, jobs: LetterJobs, limits: BodyLimits, reads: ClientLocks
+        self, finder: ReceiverFinder, partitions: Partitions, live: LiveRegistry, limits: BodyLimits, reads: ClientLocks
     ) -> None:
         self._finder = finder
         self._partitions = partitions
-        self._jobs = jobs
+        self._live = live
+        self._jobs = LetterJobs(partitions, live)
         self._limits = limits
         self._reads = reads
 
@@ -188,7 +190,7 @@ class DeadLetterRoutes:
             if asked.dry_run:
                 return shapes.json(SettledLetters(count, count, dry_run=True, until=until))
             done = await dead_letters.settle(
-                self._partitions, owner, action, meant, most=dead_letters.SETTLED_MAX, until_ms=now_ms
+                self._partitions, self._live, owner, action, meant, most=dead_letters.SETTLED_MAX, until_ms=now_ms
             )
         return shapes.json(SettledLetters(count, done, dry_run=False, until=until))
 
@@ -198,7 +200,7 @@ class DeadLetterRoutes:
         found = await dead_letters.find(self._partitions, owner, ids, asked.filter)
         if asked.dry_run:
             return shapes.json(SettledLetters(len(found), len(found), dry_run=True, until=until))
-        done = await dead_letters.settle_named(self._partitions, owner, action, found)
+        done = await dead_letters.settle_named(self._partitions, self._live, owner, action, found)
         return shapes.json(SettledLetters(len(found), done, dry_run=False, until=until))
 
     async def _shown_job(self, job: LetterJob, *, status: int = 200) -> Response:

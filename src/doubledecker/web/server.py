@@ -19,7 +19,6 @@ from doubledecker.assembly.launch import Launch, launch
 from doubledecker.assembly.redis_guard import RedisGuard
 from doubledecker.assembly.settings import Settings
 from doubledecker.background import sleep_until
-from doubledecker.bus.letter_jobs import LetterJobs
 from doubledecker.bus.pipeline_jobs import PipelineJobs
 from doubledecker.bus.presence import Presence
 from doubledecker.bus.publish_rate import Pacer
@@ -256,7 +255,7 @@ def make_app(
         Routes(bus.partitions, bus.registry, _route_rules(settings, small, bus), presence),
         Queues(bus.partitions, bus.registry, bus.rings, small, large_reads, guard=settings.dial_guard),
         QueueContents(bus.partitions, bus.registry, small, large_reads),
-        DeadLetterRoutes(finder, bus.partitions, LetterJobs(bus.partitions, bus.registry), small, large_reads),
+        DeadLetterRoutes(finder, bus.partitions, bus.registry, small, large_reads),
         ReceiverRoutes(finder, ReceiverStates(bus.partitions), Trials(dialer), small),
         AttemptRoutes(finder, bus.registry, attempt_log, large_reads),
         ResendRoutes(finder, bus.partitions, attempt_log, large_reads, small, resender),
