@@ -18,17 +18,21 @@
 -- key  journal_attempts  journal:attempts       stream  one entry a delivery attempt
 -- keys current           batches:current:<token>  set   the batch that still takes events
 -- arg  settled     pack  of each: slot, job as it was held, what came of it, failures then, 1 if it raises them, wait until the
---                        next probe, until the batch's own next try (-1: first in line), number of events, and what it
---                        counts: index of a name in `counted`, amount, index, …; why it failed, for a notice; how many parts of
---                        a batch in a row are one piece of evidence; 1 if it counts as an attempt at its batch; and what
---                        that is replaced with, empty for nothing:
---                        `split`, chunk, offset, events and bytes of the first half, attempts of both; `keep`, events as
---                        lines, how many, their bytes, their lane if they are put aside and hold it, and how long their
---                        receiver is not called; `dead`, a table for each letter, and the lane of each if it is held. Or what else becomes of it: `aside`, the lane that it
---                        holds; `pause`, how long its receiver is not called; `wait`, the lane that its events wait in;
---                        `divide`, of each chunk that changes its index and its lines, how many events are left and their
---                        bytes, of each lane its name, a batch, events as lines, how many, their bytes, then how many
---                        events a batch may have and how many bytes
+--                        next probe, until the batch's own next try (-1: first in line), number of events, what it counts
+--                        (index of a name in `counted`, amount, index, …), why it failed, for a notice, how many parts of
+--                        a batch in a row are one piece of evidence, 1 if it counts as an attempt at its batch, and the
+--                        change to the batch: its kind and what follows. Without one the batch is done if it was delivered,
+--                        and else is tried again as it is.
+--                        `split`: in halves; chunk, offset, events and bytes of the first, attempts of both
+--                        `keep`: the other events are done; events as lines, how many, their bytes, their lane if they are
+--                          put aside and hold it, how long their receiver is not called
+--                        `dead`: given up; a table for each letter, and the lane of each if it holds it
+--                        `aside`: put aside; the lane that it holds
+--                        `pause`: tried again as it is; how long its receiver is not called
+--                        `wait`: behind the event that holds the lane of all its events; the lane
+--                        `divide`: the same with some of its events; of each chunk that changes its index and its lines,
+--                          how many events are left and their bytes, of each lane its name, a batch, events as lines, how
+--                          many, their bytes, then how many events a batch may have and how many bytes
 -- arg  counted     pack  names of counters
 -- arg  slots       pack  those that are free
 -- arg  probes_max  int   how many of them may call receivers that are failing

@@ -18,15 +18,17 @@
 -- uses receiver_ring
 -- keys held_lanes  order:held:<token>     hash  lanes that are held, with the batch or letter that holds each; empty once let go
 -- keys holders     order:holders:<token>  hash  batches and letters that hold a lane, with the lane
--- keys behind      order:behind:<token>:<lane>  list  letters, and batches of some, that hold a lane behind the first, in order
+-- keys behind      order:behind:<token>:<lane>  list  letters, and batches of some, that hold a lane behind the first, in order;
+--                  few: of one batch, of which 25 events at most are given up at a time
 -- keys let_go      order:let_go:<token>   list  lanes that were let go and are not served yet, next one last
 
 -- Beyond this the receiver waits with what it does not take, instead of putting it aside.
 local LANES_MAX = 1000
 
--- A batch has a name of 20 characters, or one with a path.
+-- A letter is named `<partition>-<uid>`; a batch `<uid>` or, if it is a part of one, `<uid>.<path>`. A uid has 20 characters.
 local function is_letter(holder)
-  return #holder > 20 and not string.find(holder, ".", 1, true)
+  local uid = string.match(holder, "^%d+%-([%w_-]+)$")
+  return uid ~= nil and #uid == 20
 end
 
 -- Nothing of a lane is held or waits any more.

@@ -78,15 +78,25 @@ end
 -- to it. root: the batch that was refused or failed last, as it was published; parts: how many of its parts in a row. ramp:
 -- how many permits it has so soon after it failed, 0 for all of them. every_ms: how far apart its calls begin, 0 for no
 -- bound; next_at: when the next may. lanes: how many lanes of an ordered one are held; served: the one among them that was
--- let go and is served now (lua/receiver_order.lua). One whose number of permits is not known, as it is new or gone, has one. `due` is how many jobs it has to be called with.
-local function known(token, packed)
-  local v = packed and cmsgpack.unpack(packed) or {0, 0, 0, 0, 0, 0, 0, "", 0, NOWHERE, 0, 0, 0}
+-- let go and is served now (lua/receiver_order.lua). One whose number of permits is not known, as it is new or gone, has one.
+local function packed(it)
+  return cmsgpack.pack({
+    it.tag, it.limit, it.held, it.leased, it.failures, it.retry_at, it.refusals, it.prober, it.failing_since, it.seat,
+    it.begun, it.delivered_at, it.wish, it.halt, it.root, it.parts, it.ramp, it.every_ms, it.next_at,
+    it.lanes, it.served,
+  })
+end
+
+-- A record as it was written; that of an earlier build ends sooner, and one that is new has nothing yet. A loop over a list
+-- of names would take a quarter longer. `due` is how many jobs it has to be called with.
+local function known(token, record)
+  local v = record and cmsgpack.unpack(record) or {}
   local it = {
-    token = token, tag = v[1], limit = v[2], held = v[3], leased = v[4], failures = v[5], retry_at = v[6],
-    refusals = v[7], prober = v[8], failing_since = v[9], seat = v[10], begun = v[11],
-    delivered_at = v[12], wish = v[13], halt = v[14] or NONE,
-    root = v[15] or "", parts = v[16] or 0, ramp = v[17] or 0,
-    every_ms = v[18] or 0, next_at = v[19] or 0, lanes = v[20] or 0, served = v[21] or "",
+    token = token, tag = v[1] or 0, limit = v[2] or 0, held = v[3] or 0, leased = v[4] or 0, failures = v[5] or 0,
+    retry_at = v[6] or 0, refusals = v[7] or 0, prober = v[8] or "", failing_since = v[9] or 0, seat = v[10] or NOWHERE,
+    begun = v[11] or 0, delivered_at = v[12] or 0, wish = v[13] or 0, halt = v[14] or NONE, root = v[15] or "",
+    parts = v[16] or 0, ramp = v[17] or 0, every_ms = v[18] or 0, next_at = v[19] or 0, lanes = v[20] or 0,
+    served = v[21] or "",
     due = redis.call("LLEN", line(token)),
   }
   it.due = it.due + (it.served ~= "" and redis.call("LLEN", first_line(it)) or 0)
@@ -106,8 +116,8 @@ local function read_receivers(tokens)
   for _, token in ipairs(tokens) do
     unread[#unread + 1] = not receiver_of[token] and token or nil
   end
-  for i, packed in ipairs(#unread > 0 and redis.call("HMGET", receivers, unpack(unread)) or {}) do
-    known(unread[i], packed)
+  for i, record in ipairs(#unread > 0 and redis.call("HMGET", receivers, unpack(unread)) or {}) do
+    known(unread[i], record)
   end
   for i, token in ipairs(tokens) do
     found[i] = receiver_of[token]
@@ -277,11 +287,7 @@ local function save_receivers()
   for _, it in ipairs(receivers_read) do
     if it.limit > 0 or it.held + it.leased + it.lanes > 0 or it.seat ~= NOWHERE then
       words[#words + 1] = it.token
-      words[#words + 1] = cmsgpack.pack({
-        it.tag, it.limit, it.held, it.leased, it.failures, it.retry_at, it.refusals, it.prober, it.failing_since, it.seat,
-        it.begun, it.delivered_at, it.wish, it.halt, it.root, it.parts, it.ramp, it.every_ms, it.next_at,
-        it.lanes, it.served,
-      })
+      words[#words + 1] = packed(it)
     else
       redis.call("HDEL", receivers, it.token)
     end
