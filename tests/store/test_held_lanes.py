@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from doubledecker.delivery import parts
+from doubledecker.model.dead_letter import DeadLetter
 from doubledecker.model.outcome import Outcome, OutcomeKind
 from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
-from doubledecker.store import batches, dead_letters, deliveries, losses, receivers
+from doubledecker.model.uid import uid
+from doubledecker.store import batches, dead_letters, deliveries, losses, receivers, subscribers
 from doubledecker.store.deliveries import DeliveryJob, Settled, Turn
 from doubledecker.store.partitions import Partition, Partitions
 from laws.test_order import ANN, ids_of, publish
@@ -21,7 +23,9 @@ REFUSED = Outcome(OutcomeKind.REFUSED, 1, 400)
 AGES_MS = 10_000_000
 # Of an event here.
 SIZE = len(b'{"id":"a1","topic":"widgets","key":"a"}')
+# As lua/receiver_order.lua and lua/delivery_turn.lua have them.
 LANES_MAX = 1_000
+PAUSE_MS_MAX = 60_000
 
 
 async def take(home: Partition, settled: Sequence[Settled] = ()) -> Turn:
@@ -115,16 +119,48 @@ async def test_a_letter_that_is_destroyed_leaves_the_lane_to_the_batch_of_anothe
 
 async def test_an_event_becomes_a_letter_though_as_many_lanes_are_held_as_may_be(plain: Partitions):
     home = plain.home
-    await accept(home, ("a1", A))
-    await drain(home, aside=["a1"])
-    others = [word for n in range(LANES_MAX - 1) for word in (f"default/{n}", "x")]
-    await home.command("HSET", home.key("order:held:ann"), *others)
-    await _set_lanes(home, LANES_MAX)
+    await _hold_all_lanes(home, aside="a1")
     home.shift_ms += AGES_MS
 
     await drain(home, dead=["a1"])
 
     assert (await dead_letters.totals(home, "ann")).count == 1
+
+
+async def test_an_event_beyond_the_lanes_that_may_be_held_waits_first_in_line_and_is_not_passed(plain: Partitions):
+    """All others wait with it, until a lane is let go."""
+    home = plain.home
+    await _hold_all_lanes(home, aside="a1")
+    await accept(home, ("b1", B))
+
+    at_first = await drain(home, aside=["b1"])
+    await accept(home, ("a2", A), ("b2", B), ("c1", C))
+    home.shift_ms += PAUSE_MS_MAX
+    again = await drain(home, aside=["b1"])
+    home.shift_ms += AGES_MS
+    then = await drain(home, aside=["b1"])
+    held = (await receivers.states(home, ["ann"]))["ann"].lanes
+    home.shift_ms += AGES_MS
+
+    assert (at_first, again, then, held) == ([], [], ["a1", "a2", "c1"], LANES_MAX)
+    assert await drain(home) == ["b1", "b2"]
+
+
+async def test_a_letter_beyond_the_lanes_that_may_be_held_is_made_when_one_is_let_go(plain: Partitions):
+    home = plain.home
+    await _hold_all_lanes(home, aside="a1")
+    await accept(home, ("b1", B))
+
+    at_first = await drain(home, dead=["b1"])
+    await accept(home, ("b2", B), ("c1", C))
+    early = (await dead_letters.totals(home, "ann")).count
+    home.shift_ms += AGES_MS
+    then = await drain(home, dead=["b1"])
+    [letter] = [each.id async for each in dead_letters.each(home, "ann", most=10)]
+    await dead_letters.redrive(home, ANN, [letter])
+
+    assert (at_first, early, then) == ([], 0, ["a1", "c1"])
+    assert await drain(home) == ["b1", "b2"]
 
 
 @pytest.mark.parametrize("how", ["bound", "memory"])
@@ -215,7 +251,12 @@ async def _waiting(home: Partition) -> set[str]:
     return {id_ for chunks in cast("list[list[bytes]]", lines) for id_ in ids_of(chunks)}
 
 
-async def _set_lanes(home: Partition, lanes: int) -> None:
+async def _hold_all_lanes(home: Partition, *, aside: str) -> None:
+    """An event holds lane `A`, and as many others are held as may be."""
+    await accept(home, (aside, A))
+    await drain(home, aside=[aside])
+    others = [word for n in range(LANES_MAX - 1) for word in (f"default/{n}", "x")]
+    await home.command("HSET", home.key("order:held:ann"), *others)
     state = (await receivers.states(home, ["ann"]))["ann"]
-    kept = msgspec.structs.replace(state, lanes=lanes)
+    kept = msgspec.structs.replace(state, lanes=LANES_MAX)
     await home.command("HSET", home.key("receivers"), "ann", msgspec.msgpack.encode(kept))
