@@ -163,6 +163,24 @@ async def test_a_letter_beyond_the_lanes_that_may_be_held_is_made_when_one_is_le
     assert await drain(home) == ["b1", "b2"]
 
 
+async def test_one_that_leaves_while_a_lane_is_served_waits_in_no_ring(plain: Partitions):
+    """It was given turns for what had been set aside."""
+    home = plain.home
+    await accept(home, ("a1", A))
+    await drain(home, aside=["a1"])
+    for id_ in ("a2", "a3"):
+        await accept(home, (id_, A))
+        await drain(home)
+    home.shift_ms += AGES_MS
+    [job] = (await take(home)).jobs
+    await deliveries.turn(home, [attempted(job)], [], process="p", probes_max=1)
+
+    await subscribers.retire(home, "ann", version=0)
+
+    assert await home.command("ZCARD", home.key("receivers:ring")) == 0
+    assert await home.command("HLEN", home.key("receivers")) == 0
+
+
 @pytest.mark.parametrize("how", ["bound", "memory"])
 async def test_what_waits_behind_an_event_goes_on_once_that_is_dropped(plain: Partitions, how: str):
     """It waited until the event would have been tried again, for hours."""

@@ -162,6 +162,7 @@ local function forget_lanes(it)
     gone[#gone + 1] = lane_line(it.token, lane)
     gone[#gone + 1] = behind(it.token, lane)
   end
+  it.due = it.due - (it.served ~= "" and redis.call("LLEN", first_line(it)) or 0)
   redis.call("UNLINK", unpack(gone))
   it.lanes, it.served = 0, ""
 end
