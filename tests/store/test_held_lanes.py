@@ -198,6 +198,24 @@ async def test_what_waits_behind_an_event_goes_on_once_that_is_dropped(plain: Pa
     assert await drain(home) == ["a2"]
 
 
+async def test_a_lane_that_a_letter_holds_keeps_no_jobs_of_what_was_dropped(plain: Partitions):
+    """They added up for as long as nobody looked after the letter."""
+    home = plain.home
+    await accept(home, ("a0", A))
+    await drain(home, dead=["a0"])
+    for number in range(1, 8):
+        await accept(home, (f"a{number}", A))
+        await drain(home)
+        await losses.drop_oldest(home, "ann", bytes_enough=1, created_max=None)
+    [letter] = [each.id async for each in dead_letters.each(home, "ann", most=10)]
+    await accept(home, ("last", A))
+    await drain(home)
+
+    assert await home.command("LLEN", home.key(f"order:waiting:ann:{A}")) <= 2
+    await dead_letters.redrive(home, ANN, [letter])
+    assert await drain(home) == ["a0", "last"]
+
+
 async def test_a_batch_that_is_divided_uses_up_no_call(plain: Partitions):
     home = plain.home
     paced = replace(ANN, rate_per_s=0.1)

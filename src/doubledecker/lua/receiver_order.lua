@@ -145,11 +145,25 @@ local function lanes_before(it, bid)
   return found
 end
 
+-- Jobs of batches that were dropped leave a lane that is not served: two for each that comes, so that they do not add up.
+local function skip_dropped(it, lane)
+  for _ = 1, 2 do
+    local first = redis.call("LINDEX", lane_line(it.token, lane), -1)
+    if not first or is_there(first, it.token) then
+      return
+    end
+    redis.call("RPOP", lane_line(it.token, lane))
+  end
+end
+
 -- A batch whose events are all of one lane waits behind the one that holds it.
 local function wait_in_lane(it, bid, lane)
   if redis.call("HEXISTS", held_lanes(it.token), lane) == 0 then
     put_first(it, bid)
     return
+  end
+  if it.served ~= lane then
+    skip_dropped(it, lane)
   end
   redis.call("LPUSH", lane_line(it.token, lane), bid)
   it.due = it.due + (it.served == lane and 1 or 0)
