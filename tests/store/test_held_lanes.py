@@ -253,6 +253,31 @@ async def test_what_was_lost_is_within_its_range_though_it_joined_an_older_batch
     assert all(lost.from_ms <= accepted[id_] < lost.upto_ms for id_ in gone)
 
 
+async def test_what_was_lost_is_within_its_range_though_a_letter_was_redriven_while_its_batch_took_events(
+    plain: Partitions,
+):
+    """The batch of the letter was taken for the one that followed."""
+    home, receiver = plain.home, replace(ANN, max_events=3, timeout_ms=600_000, ordered=False)
+    accepted: dict[str, int] = {}
+    letter = DeadLetter(f"0-{uid()}", "widgets", "default", "attempts", b'{"id":"x","topic":"widgets"}', 1)
+    await dead_letters.add(home, "ann", [letter])
+    for step, id_ in enumerate(("a1", "a2", "a3", "a4")):
+        accepted[id_] = await home.time_ms()
+        await publish(home, [(id_, A)], receiver)
+        home.shift_ms += 5_000
+        if step == 0:
+            await dead_letters.redrive(home, receiver, [letter.id])
+            home.shift_ms += 5_000
+    waiting = await _waiting(home)
+
+    await losses.drop_oldest(home, "ann", bytes_enough=1, created_max=None)
+
+    gone = waiting - await _waiting(home)
+    [lost] = (await losses.of_subscribers(home, ["ann"]))["ann"]
+    assert "a1" in gone
+    assert all(lost.from_ms <= accepted[id_] < lost.upto_ms for id_ in gone)
+
+
 async def test_events_of_many_lanes_are_taken_out_of_a_batch_some_lanes_at_a_time(
     plain: Partitions, monkeypatch: pytest.MonkeyPatch
 ):

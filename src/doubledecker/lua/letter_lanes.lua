@@ -24,16 +24,21 @@ local function unblock_lane(it, letter, bid)
   return true
 end
 
--- Letters are gone: the lanes that they held are let go, and a process that waits for jobs is woken.
+-- Write what is known of receivers; a process that waits for jobs is woken. Also without lanes: to read a receiver ends those
+-- of its leases that are over.
+local function save_and_wake()
+  save_receivers()
+  if is_news or is_sooner then
+    ring_bell(hungry)
+  end
+end
+
+-- Letters are gone: the lanes that they held are let go.
 local function let_lanes_go(receiver, letters)
   local it = read_receiver(receiver)
   for _, letter in ipairs(it.lanes > 0 and letters or {}) do
     release_lane(it, letter.id)
   end
   serve_lane(it)
-  -- Also without lanes: to read a receiver ends those of its leases that are over.
-  save_receivers()
-  if is_news or is_sooner then
-    ring_bell(hungry)
-  end
+  save_and_wake()
 end

@@ -10,6 +10,8 @@
 -- key  gauge_events   batches:gauges:event   hash    events waiting, by subscriber
 -- key  gauge_batches  batches:gauges:batch   hash    batches waiting, by subscriber
 -- key  counters       counters               hash    telemetry
+-- key  scheduled      jobs:scheduled:main    zset    `<bid> <token>` by time
+-- keys current        batches:current:<token>  set   the batch that still takes events
 -- keys batch          batch:<bid>            list    token, creation time, attempts, number of events, then events as lines
 -- arg  receiver       text  whose they are
 -- arg  ids            pack  which
@@ -27,6 +29,15 @@ local letters, through = take_dead_letters(receiver, ids, bytes_enough)
 local it, made = read_receiver(receiver), 0
 local lines, bytes = {}, 0
 
+-- The batch that takes events takes no more, and is in the line before the letters: what is in a batch was accepted before
+-- the next one began (lua/backlog_drop.lua).
+local function close_current()
+  local bid = redis.call("SPOP", current(receiver))
+  if bid and redis.call("ZREM", scheduled, bid .. " " .. receiver) == 1 then
+    line_up(it, bid, "LPUSH")
+  end
+end
+
 local function make_batch(is_placed)
   local bid = string.sub(uids, made * 20 + 1, made * 20 + 20)
   redis.call("RPUSH", batch(bid), receiver, now, 0, #lines, table.concat(lines, "\n"))
@@ -39,6 +50,9 @@ local function make_batch(is_placed)
   made, lines, bytes = made + 1, {}, 0
 end
 
+if #letters > 0 then
+  close_current()
+end
 -- Last first, as each comes before those that were placed before it.
 local others = {}
 for i = #letters, 1, -1 do
@@ -66,8 +80,5 @@ if #letters > 0 then
   redis.call("HINCRBY", counters, "letters.redriven:receiver=" .. receiver, #letters)
   count_for(job, #letters)
 end
-save_receivers()
-if is_news or is_sooner then
-  ring_bell(hungry)
-end
+save_and_wake()
 return {through, #letters}
