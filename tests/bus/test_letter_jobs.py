@@ -1,5 +1,6 @@
-"""Dead letters are redriven at once or by a job, and none for a receiver that is deleted meanwhile."""
+"""Jobs over dead letters: one of a receiver runs at a time, at its rate, and goes when its receiver goes."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -8,13 +9,15 @@ from doubledecker.bus import dead_letters
 from doubledecker.bus.dead_letters import LetterOwner
 from doubledecker.bus.letter_jobs import LetterJobs
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import NotFound
+from doubledecker.errors import Conflict, NotFound, RetryLater
 from doubledecker.model.dead_letter import LetterFilter
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Caller
 from doubledecker.store import dead_letters as kept
-from doubledecker.store import queue_contents, queues
+from doubledecker.store import jobs, queue_contents, queues
+from doubledecker.store import letter_jobs as kept_jobs
+from doubledecker.store.letter_jobs import LetterJob
 from doubledecker.store.partitions import Partition, Partitions
 from letters import a_letter
 
@@ -122,10 +125,32 @@ class TestDeleted:
                 await delete(other, ANN)
 
         before_each_piece(monkeypatch, goes)
-        await running.step(job.id)
+        await running.step(ANN, job.id)
 
         assert (await running.find(owner, job.id)).state == "gone"
         assert await left_of(partitions, ANN) == 0
+        await running.sweep()
+        assert await kept_jobs.receivers(partitions.home) == []
+
+    async def test_a_job_does_nothing_to_another_clients_queue_of_the_same_name(self, plain: Partitions):
+        live = await a_process(plain)
+        owner = await register(live, "@jobs")
+        await add(plain, "@jobs", 3)
+        running = LetterJobs(plain, live)
+        job = await running.begin(owner, "purge", ALL, rate_per_s=1)
+        await delete(live, "@jobs")
+        made = await live.create_token("bob", "bob-secret-0123456789", now_ms=1)
+        bob = Caller(made.id, "bob", is_root=False)
+        await live.register_queue(RegisteredQueue("jobs", made.id, ("none",)), caller=bob)
+        await add(plain, "@jobs", 3)
+        its = LetterOwner.find(live.snapshot, "@jobs", client=made.id)
+        assert its is not None
+
+        await running.step("@jobs", job.id)
+        seen = await running.of(its)
+        await running.begin(its, "purge", ALL, rate_per_s=1)
+
+        assert (seen, (await kept.counts(plain.home, ["@jobs"]))["@jobs"]) == ([], 3)
 
 
 def before_each_piece(monkeypatch: pytest.MonkeyPatch, act: Callable) -> None:
@@ -138,3 +163,102 @@ def before_each_piece(monkeypatch: pytest.MonkeyPatch, act: Callable) -> None:
         return found
 
     monkeypatch.setattr(kept, "choose", choose)
+
+
+class TestKept:
+    async def test_of_many_that_are_begun_at_once_one_runs(self, plain: Partitions):
+        """In any order: one begins, and the others name it."""
+        live = await a_process(plain)
+        owner = await register(live, ANN)
+        await add(plain, ANN, 3)
+        begun = [LetterJobs(plain, live).begin(owner, "redrive", ALL, rate_per_s=1) for _ in range(8)]
+
+        ended = await asyncio.gather(*begun, return_exceptions=True)
+
+        [job] = [each for each in ended if isinstance(each, LetterJob)]
+        refused = [str(each) for each in ended if isinstance(each, Conflict)]
+        assert len(refused) == 7
+        assert all(job.id in why for why in refused)
+        assert await LetterJobs(plain, live).of(owner) == [job]
+
+    async def test_so_many_are_remembered_and_nothing_of_those_before(self, partitions: Partitions):
+        live = await a_process(partitions)
+        owner = await register(live, ANN)
+        own = LetterJobs(partitions, live)
+        begun: list[str] = []
+        for _ in range(24):
+            await add(partitions, ANN, 1)
+            job = await own.begin(owner, "purge", ALL, rate_per_s=10_000)
+            await settled(own, job, partitions)
+            begun.append(job.id)
+
+        assert [job.id for job in await own.of(owner)] == begun[:3:-1]
+        counted = [await partition.command("HKEYS", partition.key("dead:done")) for partition in partitions.all]
+        assert {id_.decode() for each in counted for id_ in each} == {*begun[4:]}
+        assert (await own.done(begun))[begun[-1]] == len(partitions.all)
+
+    async def test_a_look_at_jobs_reads_no_others(self, plain: Partitions):
+        live = await a_process(plain)
+        own = LetterJobs(plain, live)
+        for n in range(30):
+            await own.begin(await register(live, f"other{n}-00000001"), "purge", ALL, rate_per_s=1)
+        owner = await register(live, ANN)
+        job = await own.begin(owner, "purge", ALL, rate_per_s=1)
+        before = await read_bytes(plain.home)
+
+        await own.of(owner)
+        await own.find(owner, job.id)
+
+        assert await read_bytes(plain.home) - before < 8_000
+
+    async def test_what_was_begun_by_a_process_that_died_is_carried_out(
+        self, plain: Partitions, monkeypatch: pytest.MonkeyPatch
+    ):
+        live = await a_process(plain)
+        own, owner = LetterJobs(plain, live), await register(live, ANN)
+
+        async def dies(_: LetterJob) -> None:
+            raise OSError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(own, "_push", dies)
+            with pytest.raises(OSError):  # noqa: PT011 - the death
+                await own.begin(owner, "purge", ALL, rate_per_s=1)
+        assert (await jobs.counts(plain.home))["aux", "index"] == 0
+
+        await own.sweep()
+        await own.sweep()
+
+        [taken] = (await jobs.take(plain.home, ["aux"], process="p")).taken
+        [job] = await own.of(owner)
+        assert taken.job.args == (ANN, job.id)
+
+    async def test_one_that_is_cancelled_as_it_ends_stays_as_it_ended(self, plain: Partitions):
+        live = await a_process(plain)
+        own, owner = LetterJobs(plain, live), await register(live, ANN)
+        job = await own.begin(owner, "purge", ALL, rate_per_s=1)
+        await own.step(ANN, job.id)
+
+        with pytest.raises(Conflict, match="it is done"):
+            await own.cancel(owner, job.id)
+        await own._end(job, "cancelled")
+
+        assert (await own.find(owner, job.id)).state == "done"
+
+
+async def settled(own: LetterJobs, job: LetterJob, partitions: Partitions) -> None:
+    """Work on a job until it has ended; the time that it waits is moved by hand."""
+    while True:
+        try:
+            await own.step(job.receiver, job.id)
+        except RetryLater as later:
+            for partition in partitions.all:
+                partition.shift_ms += later.delay_ms
+        else:
+            return
+
+
+async def read_bytes(home: Partition) -> int:
+    """What the server has sent so far."""
+    info = (await home.command("INFO", "stats")).decode()
+    return int(info.partition("total_net_output_bytes:")[2].partition("\r")[0])

@@ -326,7 +326,8 @@ async def use_queues(bus: TestBus, secret: str) -> None:
 
 async def redrive(bus: TestBus) -> None:
     """A job of which a first letter is done, in each partition, and which is yet to go on."""
-    asked = await send(bus, "POST", "/dead/redrive", {"rate_per_s": 0.01, "topic": "none"})
+    await dead_letters.add(bus.partitions.home, "@tasks", [a_letter(n, topic="none") for n in (8, 9)])
+    asked = await send(bus, "POST", "/dead/purge", {"rate_per_s": 0.01, "topic": "none"})
     for partition in bus.partitions.all:
         letter = a_letter(7, id=f"{partition.index}-7")
         await dead_letters.add(partition, "lazy-01234567", [letter])

@@ -7,6 +7,7 @@
 A process that dies leaves the aux job to another, which goes on with what is still there.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from doubledecker.bus import dead_letters
@@ -22,7 +23,7 @@ from doubledecker.store.letter_jobs import LetterJob, State
 from doubledecker.store.partitions import Partition, Partitions
 
 # The name of its aux job.
-NAME = "letters"
+NAME = "dead letters"
 # Jobs of a receiver that are remembered.
 _KEPT_MAX = 20
 _STEP_MS = 1_000
@@ -37,28 +38,28 @@ class LetterJobs:
 
     async def begin(self, owner: LetterOwner, action: Action, chosen: LetterFilter, *, rate_per_s: float) -> LetterJob:
         """Have the letters that a filter means redriven or purged; raises Conflict while another job of theirs runs."""
-        known = await self.of(owner)
-        running = next((job.id for job in known if job.state == "running"), None)
-        if running is not None:
-            raise Conflict(f"job {running!r} is at work on these letters; cancel it, or wait until it is done")
-        await self._forget([job.id for job in known[_KEPT_MAX - 1 :]])
-        count = await dead_letters.count(self._partitions, owner, chosen)
-        now_ms = await dead_letters.latest_ms(self._partitions)
-        job = LetterJob(uid(), owner.token, action, rate_per_s, count, now_ms, chosen)
-        await letter_jobs.write(self._home, job)
+        known = await letter_jobs.of(self._home, owner.token)
+        kept = _kept(known, owner)
+        asked_at = await dead_letters.latest_ms(self._partitions)
+        died = replace(chosen, to_ms=min(asked_at + 1, chosen.to_ms or asked_at + 1))
+        count = await dead_letters.count(self._partitions, owner, died)
+        job = LetterJob(uid(), owner.token, owner.client, action, rate_per_s, count, asked_at, died)
+        # Before the jobs: their counts are found by these alone.
+        await self._forget_done([each for each in known if each not in kept])
+        await letter_jobs.change(self._home, owner.token, lambda known: [*_kept(known, owner), job])
         await self._push(job)
         return job
 
     async def of(self, owner: LetterOwner) -> list[LetterJob]:
         """The jobs of a receiver, the newest first."""
-        return [job for job in reversed(await letter_jobs.read_all(self._home)) if job.receiver == owner.token]
+        return [job for job in reversed(await letter_jobs.of(self._home, owner.token)) if job.client == owner.client]
 
     async def find(self, owner: LetterOwner, id_: str) -> LetterJob:
         """One of them; raises NotFound."""
-        job = await letter_jobs.read(self._home, id_)
-        if job is None or job.receiver != owner.token:
-            raise NotFound(f"no job {id_[:80]!r} on these letters")
-        return job
+        for job in await self.of(owner):
+            if job.id == id_:
+                return job
+        raise NotFound(f"no job {id_[:80]!r} on these letters; GET …/dead/jobs lists the last {_KEPT_MAX}")
 
     async def done(self, ids: list[str]) -> dict[str, int]:
         """How many letters each job has redriven or purged."""
@@ -68,75 +69,101 @@ class LetterJobs:
     async def cancel(self, owner: LetterOwner, id_: str) -> LetterJob:
         """End a job, what it has done stays done; raises Conflict when it has ended."""
         job = await self.find(owner, id_)
-        if job.state != "running":
+        if not job.is_running:
             raise Conflict(f"job {id_!r} has ended: it is {job.state}")
-        return await self._end(job, "cancelled")
+        await self._end(job, "cancelled")
+        ended = await self.find(owner, id_)
+        if ended.state != "cancelled":
+            raise Conflict(f"job {id_!r} has just ended: it is {ended.state}")
+        return ended
 
-    async def step(self, id_: str) -> None:
-        """Do a second's worth of a job, and ask to be called again unless it has ended."""
-        job = await letter_jobs.read(self._home, id_)
-        if job is None or job.state != "running":
+    async def step(self, receiver: str, id_: str) -> None:
+        """Take what is due of a job, and ask to be called again unless it has ended."""
+        job = next((job for job in await letter_jobs.of(self._home, receiver) if job.id == id_), None)
+        if job is None or not job.is_running:
             return
-        owner = await self._owner(job.receiver)
+        owner = await self._owner(job)
         if owner is None:
             await self._end(job, "gone")
             return
         pause_ms = max(_STEP_MS, round(1_000 / job.rate_per_s))
         most = max(1, round(job.rate_per_s * pause_ms / 1_000))
         try:
-            done = await dead_letters.settle(
-                self._partitions,
-                self._live,
-                owner,
-                job.action,
-                job.chosen,
-                most=most,
-                until_ms=job.asked_at,
-                job=job.id,
-            )
+            taken = await self._take(job, owner, most)
         except NotFound:
             await self._end(job, "gone")
             return
-        if done == 0:
+        if taken < most:
             await self._end(job, "done")
             return
         raise RetryLater(pause_ms)
 
     async def sweep(self) -> None:
         """Have jobs carried out whose process died as it began them, and forget those of receivers that are gone."""
-        known = await letter_jobs.read_all(self._home)
-        for job in known:
-            if job.state == "running":
-                await self._push(job)
-        snapshot = self._live.snapshot
-        await self._forget(
-            [job.id for job in known if job.state != "running" and not snapshot.is_receiver(job.receiver)]
-        )
+        for job in await letter_jobs.running(self._home):
+            await self._push(job)
+        holders = await letter_jobs.receivers(self._home)
+        if all(map(self._live.snapshot.is_receiver, holders)):
+            return
+        # One that was registered since the last look has its jobs by right.
+        await self._live.refresh()
+        for receiver in holders:
+            if not self._live.snapshot.is_receiver(receiver):
+                await self._forget(receiver)
 
     @property
     def _home(self) -> Partition:
         return self._partitions.home
 
-    async def _owner(self, token: str) -> LetterOwner | None:
-        if not self._live.snapshot.is_receiver(token):
+    async def _owner(self, job: LetterJob) -> LetterOwner | None:
+        owner = LetterOwner.find(self._live.snapshot, job.receiver, client=job.client)
+        if owner is None:
             await self._live.refresh()
-        snapshot = self._live.snapshot
-        if not snapshot.is_receiver(token):
-            return None
-        if token.startswith("@"):
-            queue = snapshot.queues[token[1:]]
-            return LetterOwner(queue.receiver, queue)
-        return LetterOwner(snapshot.subscribers[token])
+            owner = LetterOwner.find(self._live.snapshot, job.receiver, client=job.client)
+        return owner
 
-    async def _end(self, job: LetterJob, state: State) -> LetterJob:
-        ended = replace(job, state=state, ended_at=await self._home.time_ms())
-        await letter_jobs.write(self._home, ended)
-        return ended
+    async def _take(self, job: LetterJob, owner: LetterOwner, most: int) -> int:
+        return await dead_letters.settle(
+            self._partitions,
+            self._live,
+            owner,
+            job.action,
+            job.chosen,
+            most=most,
+            until_ms=job.asked_at,
+            job=job.id,
+        )
+
+    async def _end(self, job: LetterJob, state: State) -> None:
+        """Write the end of a job, unless it has ended."""
+        await self._replace(job, replace(job, state=state, ended_at=await self._home.time_ms()))
+
+    async def _replace(self, former: LetterJob, latter: LetterJob) -> None:
+        def by(known: Sequence[LetterJob]) -> list[LetterJob]:
+            return [latter if job.id == former.id and job.is_running else job for job in known]
+
+        await letter_jobs.change(self._home, former.receiver, by)
 
     async def _push(self, job: LetterJob) -> None:
-        await jobs.push(self._home, Job(NAME, (job.id,)))
+        await jobs.push(self._home, Job(NAME, (job.receiver, job.id)))
 
-    async def _forget(self, ids: list[str]) -> None:
-        await letter_jobs.forget(self._home, ids)
+    async def _forget(self, receiver: str) -> None:
+        known = await letter_jobs.of(self._home, receiver)
+        await self._forget_done(known)
+        await letter_jobs.change(self._home, receiver, lambda now: [] if now == known else now)
+
+    async def _forget_done(self, known: Sequence[LetterJob]) -> None:
         for partition in self._partitions.all:
-            await kept_letters.forget_done(partition, ids)
+            await kept_letters.forget_done(partition, [job.id for job in known])
+
+
+def _kept(known: Sequence[LetterJob], owner: LetterOwner) -> list[LetterJob]:
+    """What stays of a receiver's jobs beside a new one; raises Conflict while one runs.
+
+    Those of another client, whose queue had its name, do not.
+    """
+    own = [job for job in known if job.client == owner.client]
+    for job in own:
+        if job.is_running:
+            raise Conflict(f"job {job.id!r} is at work on these letters; cancel it, or wait until it is done")
+    return own[1 - _KEPT_MAX :]

@@ -102,7 +102,7 @@ class Chores:
         elif name == "purge":
             await self.purge(taken.partition, *args)
         elif name == LETTER_JOB:
-            await self._letter_jobs.step(args[0])
+            await self._letter_jobs.step(*args)
         elif name == "fanout":
             await (self.fan_out if len(args) > 1 else self.adopt)(taken.partition, args[0])
         else:
