@@ -1,13 +1,19 @@
 """Jobs over dead letters: one of a receiver runs at a time, at its rate, and goes when its receiver goes."""
 
 import asyncio
+import contextlib
+import math
+import random
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from doubledecker.bus import dead_letters
-from doubledecker.bus.dead_letters import LetterOwner
-from doubledecker.bus.letter_jobs import LetterJobs
+from doubledecker.bus import dead_letters, letter_jobs
+from doubledecker.bus.dead_letters import Action, LetterOwner
+from doubledecker.bus.letter_jobs import LetterJobs, catch_up, due, wait_ms
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import Conflict, NotFound, RetryLater
 from doubledecker.model.dead_letter import LetterFilter
@@ -125,7 +131,7 @@ class TestDeleted:
                 await delete(other, ANN)
 
         before_each_piece(monkeypatch, goes)
-        await running.step(ANN, job.id)
+        await a_step(running)
 
         assert (await running.find(owner, job.id)).state == "gone"
         assert await left_of(partitions, ANN) == 0
@@ -137,7 +143,7 @@ class TestDeleted:
         owner = await register(live, "@jobs")
         await add(plain, "@jobs", 3)
         running = LetterJobs(plain, live)
-        job = await running.begin(owner, "purge", ALL, rate_per_s=1)
+        await running.begin(owner, "purge", ALL, rate_per_s=1)
         await delete(live, "@jobs")
         made = await live.create_token("bob", "bob-secret-0123456789", now_ms=1)
         bob = Caller(made.id, "bob", is_root=False)
@@ -146,7 +152,7 @@ class TestDeleted:
         its = LetterOwner.find(live.snapshot, "@jobs", client=made.id)
         assert its is not None
 
-        await running.step("@jobs", job.id)
+        await a_step(running, "@jobs")
         seen = await running.of(its)
         await running.begin(its, "purge", ALL, rate_per_s=1)
 
@@ -231,13 +237,41 @@ class TestKept:
 
         [taken] = (await jobs.take(plain.home, ["aux"], process="p")).taken
         [job] = await own.of(owner)
-        assert taken.job.args == (ANN, job.id)
+        assert (taken.job.args, job.state) == ((ANN,), "running")
+
+    async def test_those_that_are_begun_and_cancelled_again_and_again_leave_one_aux_job(self, plain: Partitions):
+        """Each left one that waited for its next letter, for up to 100 seconds, and kept workers from others' jobs."""
+        live = await a_process(plain)
+        own, owner = LetterJobs(plain, live), await register(live, ANN)
+        await add(plain, ANN, 30)
+        for _ in range(25):
+            job = await own.begin(owner, "purge", ALL, rate_per_s=0.01)
+            [taken] = (await jobs.take(plain.home, ["aux"], process="p")).taken
+            with pytest.raises(RetryLater) as later:
+                await own.step(*taken.job.args)
+            await jobs.nack(taken, delay_ms=later.value.delay_ms)
+            plain.home.shift_ms += later.value.delay_ms
+            await own.cancel(owner, job.id)
+
+        assert (await jobs.counts(plain.home))["aux", "index"] == 1
+        await settled(own, job, plain)
+        assert [job.state for job in await own.of(owner)] == ["cancelled"] * 20
+
+    async def test_of_no_time_no_letter_is_meant(self, plain: Partitions):
+        """One that was asked for until 1970 did away with all."""
+        live = await a_process(plain)
+        own, owner = LetterJobs(plain, live), await register(live, ANN)
+        await add(plain, ANN, 3)
+        job = await own.begin(owner, "purge", LetterFilter(to_ms=0), rate_per_s=1)
+        await settled(own, job, plain)
+
+        assert (job.count, await left_of(plain, ANN)) == (0, 3)
 
     async def test_one_that_is_cancelled_as_it_ends_stays_as_it_ended(self, plain: Partitions):
         live = await a_process(plain)
         own, owner = LetterJobs(plain, live), await register(live, ANN)
         job = await own.begin(owner, "purge", ALL, rate_per_s=1)
-        await own.step(ANN, job.id)
+        await a_step(own)
 
         with pytest.raises(Conflict, match="it is done"):
             await own.cancel(owner, job.id)
@@ -246,11 +280,16 @@ class TestKept:
         assert (await own.find(owner, job.id)).state == "done"
 
 
+async def a_step(own: LetterJobs, receiver: str = ANN) -> None:
+    with contextlib.suppress(RetryLater):
+        await own.step(receiver)
+
+
 async def settled(own: LetterJobs, job: LetterJob, partitions: Partitions) -> None:
     """Work on a job until it has ended; the time that it waits is moved by hand."""
     while True:
         try:
-            await own.step(job.receiver, job.id)
+            await own.step(job.receiver)
         except RetryLater as later:
             for partition in partitions.all:
                 partition.shift_ms += later.delay_ms
@@ -262,3 +301,112 @@ async def read_bytes(home: Partition) -> int:
     """What the server has sent so far."""
     info = (await home.command("INFO", "stats")).decode()
     return int(info.partition("total_net_output_bytes:")[2].partition("\r")[0])
+
+
+MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True)
+class Work:
+    """A minute of a job, by a clock that is given by hand: when letters were taken, and how many each time."""
+
+    taken: list[tuple[int, int]]
+
+    def within(self, begin_ms: int, end_ms: int) -> int:
+        return sum(count for at, count in self.taken if begin_ms <= at < end_ms)
+
+
+def worked(rate_per_s: float, took_ms: Callable[[int], float]) -> Work:
+    """Each step takes its time, and its letters are gone when half of that is over; the next begins when it may."""
+    job = a_job(rate_per_s)
+    now, done, taken = job.asked_at, 0, []
+    while now < job.asked_at + MINUTE_MS:
+        job = catch_up(job, done=done, now_ms=now)
+        count = due(job, done=done, now_ms=now)
+        took = math.ceil(took_ms(count))
+        taken.append((now + took // 2 - job.asked_at, count))
+        now, done = now + took, done + count
+        now += wait_ms(job, done=done, now_ms=now)
+    return Work(taken)
+
+
+def a_job(rate_per_s: float) -> LetterJob:
+    return LetterJob("j" * 20, ANN, ANN, "redrive", rate_per_s, 10**9, 1_763_000_000_000, 1_763_000_000_000)
+
+
+class TestRate:
+    @pytest.mark.parametrize("rate_per_s", [0.05, 0.2, 0.9, 1.5, 2.2, 37.3, 1_000, 10_000])
+    @pytest.mark.parametrize("share", [0, 0.3, 0.8])
+    @pytest.mark.parametrize("late_ms", [0, 20, 300])
+    def test_over_a_minute_it_is_what_was_asked_for(self, rate_per_s: float, share: float, late_ms: int):
+        """Of 1.5 a second there were 2.2: what a step took was rounded, and the time of its work was not counted."""
+        most = letter_jobs._TAKEN_MAX / rate_per_s * 1_000
+        # A step that is as late as its letters take to be due, again and again, is more than a worker can do.
+        late = min(late_ms, max(0, 0.9 - share) * most)
+        work = worked(rate_per_s, lambda count: min(500, count / rate_per_s * 1_000 * share) + late)
+
+        asked = rate_per_s * MINUTE_MS / 1_000
+        # What is due between two steps is still to come.
+        assert asked * 0.98 - rate_per_s - 1 <= work.within(0, MINUTE_MS) <= asked + 1
+
+    @given(
+        rate_per_s=st.floats(0.01, 10_000),
+        steps=st.lists(st.integers(0, 1_000) | st.integers(2_000, 20_000), min_size=1, max_size=40),
+        window=st.tuples(st.integers(0, MINUTE_MS), st.integers(0, MINUTE_MS)),
+        seed=st.integers(0, 99),
+    )
+    @settings(deadline=None)
+    def test_it_is_never_faster_than_asked_whoever_dies_and_for_however_long(
+        self, rate_per_s: float, steps: list[int], window: tuple[int, int], seed: int
+    ):
+        """In any stretch of time, but for what is made up for; a step may take long, as one whose worker dies."""
+        chance = random.Random(seed)
+        work = worked(rate_per_s, lambda _: chance.choice(steps))
+
+        begin, end = sorted(window)
+        # Those that were due as a step began are gone when half of it is over.
+        slack_ms = letter_jobs._BURST_MS + max(steps)
+        assert work.within(begin, end) <= rate_per_s * (end - begin + slack_ms) / 1_000 + 1
+
+    def test_what_was_due_while_nobody_worked_is_not_made_up_for(self):
+        job = a_job(100)
+        later = job.asked_at + 600_000
+
+        caught_up = catch_up(job, done=50, now_ms=later)
+
+        assert due(job, done=50, now_ms=later) == letter_jobs._TAKEN_MAX
+        assert due(caught_up, done=50, now_ms=later) == 101
+        assert catch_up(caught_up, done=50, now_ms=later) == caught_up
+
+    @pytest.mark.parametrize("action", ["redrive", "purge"])
+    async def test_a_worker_that_dies_between_steps_or_in_one_takes_nothing_twice(
+        self, partitions: Partitions, action: Action
+    ):
+        """By the server's clock, moved by hand: each step runs twice, as after a worker that died before its end."""
+        live = await a_process(partitions)
+        owner = await register(live, ANN)
+        await add(partitions, ANN, 60)
+        own = LetterJobs(partitions, live)
+        job = await own.begin(owner, action, ALL, rate_per_s=1.5)
+        home, begun = partitions.home, job.paced_from
+        while await home.time_ms() < begun + 20_000:
+            for _ in range(2):
+                with pytest.raises(RetryLater) as later:
+                    await LetterJobs(partitions, live).step(ANN)
+            home.shift_ms += later.value.delay_ms
+
+        seconds = (await home.time_ms() - begun) / 1_000
+        done = (await own.done([job.id]))[job.id]
+        assert 28 <= done <= 1.5 * seconds + 1
+        assert replace(await own.find(owner, job.id), paced_from=begun) == job
+
+    async def test_a_job_ends_with_its_last_letter(self, plain: Partitions):
+        """It waited for the time of another one: at 0.01 a second for 100 seconds."""
+        live = await a_process(plain)
+        own, owner = LetterJobs(plain, live), await register(live, ANN)
+        await add(plain, ANN, 1)
+        job = await own.begin(owner, "purge", ALL, rate_per_s=0.01)
+
+        await a_step(own)
+
+        assert (await own.find(owner, job.id)).state == "done"

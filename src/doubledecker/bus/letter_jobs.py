@@ -1,12 +1,17 @@
 """Jobs that redrive or purge a receiver's dead letters at a rate, in the background.
 
-1. Whoever asks writes what is to be done, and an aux job of home; the sweep adds that again if it is missing.
-2. A worker does a second's worth at a time. Each letter is taken, and counted for the job, by one script.
+1. Whoever asks writes what is to be done, and an aux job of home, one a receiver; the sweep adds that if it is missing.
+2. A worker takes what is due, some at a time. Each letter is taken, and counted for the job, by one script.
 3. When no letter is left that the job is for, its end is written.
 
 A process that dies leaves the aux job to another, which goes on with what is still there.
+
+What is due follows from the time since the job began and from how many letters were taken, so that a rate holds however
+long the work takes, and nothing is due twice when a worker dies. Letters that were due while no worker had time are
+not made up for, beyond those of a second: else they came all at once, to a receiver that was to be spared that.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,7 +31,13 @@ from doubledecker.store.partitions import Partition, Partitions
 NAME = "dead letters"
 # Jobs of a receiver that are remembered.
 _KEPT_MAX = 20
-_STEP_MS = 1_000
+# Letters that a step takes, while other chores wait: some tens of milliseconds, or tenths of a second at 64 KiB each.
+_TAKEN_MAX = 500
+# A step takes what is due in so long: half of what is made up for, so that one that comes late loses nothing.
+_STEP_MS = 500
+_BURST_MS = 1_000
+# A job that is begun when another of its receiver was cancelled waits for that one's next step.
+_WAIT_MS_MAX = 5_000
 
 
 class LetterJobs:
@@ -41,9 +52,11 @@ class LetterJobs:
         known = await letter_jobs.of(self._home, owner.token)
         kept = _kept(known, owner)
         asked_at = await dead_letters.latest_ms(self._partitions)
-        died = replace(chosen, to_ms=min(asked_at + 1, chosen.to_ms or asked_at + 1))
+        died = replace(chosen, to_ms=asked_at + 1 if chosen.to_ms is None else min(chosen.to_ms, asked_at + 1))
         count = await dead_letters.count(self._partitions, owner, died)
-        job = LetterJob(uid(), owner.token, owner.client, action, rate_per_s, count, asked_at, died)
+        job = LetterJob(
+            uid(), owner.token, owner.client, action, rate_per_s, count, asked_at, await self._home.time_ms(), died
+        )
         # Before the jobs: their counts are found by these alone.
         await self._forget_done([each for each in known if each not in kept])
         await letter_jobs.change(self._home, owner.token, lambda known: [*_kept(known, owner), job])
@@ -77,26 +90,11 @@ class LetterJobs:
             raise Conflict(f"job {id_!r} has just ended: it is {ended.state}")
         return ended
 
-    async def step(self, receiver: str, id_: str) -> None:
-        """Take what is due of a job, and ask to be called again unless it has ended."""
-        job = next((job for job in await letter_jobs.of(self._home, receiver) if job.id == id_), None)
-        if job is None or not job.is_running:
-            return
-        owner = await self._owner(job)
-        if owner is None:
-            await self._end(job, "gone")
-            return
-        pause_ms = max(_STEP_MS, round(1_000 / job.rate_per_s))
-        most = max(1, round(job.rate_per_s * pause_ms / 1_000))
-        try:
-            taken = await self._take(job, owner, most)
-        except NotFound:
-            await self._end(job, "gone")
-            return
-        if taken < most:
-            await self._end(job, "done")
-            return
-        raise RetryLater(pause_ms)
+    async def step(self, receiver: str) -> None:
+        """Take what is due of a receiver's job, and ask to be called again until none runs."""
+        for job in await letter_jobs.of(self._home, receiver):
+            if job.is_running:
+                raise RetryLater(await self._work(job))
 
     async def sweep(self) -> None:
         """Have jobs carried out whose process died as it began them, and forget those of receivers that are gone."""
@@ -114,6 +112,26 @@ class LetterJobs:
     @property
     def _home(self) -> Partition:
         return self._partitions.home
+
+    async def _work(self, job: LetterJob) -> int:
+        """Take what is due; returns how long until the next step, also when the job has ended: another may begin."""
+        owner = await self._owner(job)
+        if owner is None:
+            await self._end(job, "gone")
+            return _STEP_MS
+        now_ms = await self._home.time_ms()
+        done = (await self.done([job.id]))[job.id]
+        job = await self._paced(job, done=done, now_ms=now_ms)
+        most = min(due(job, done=done, now_ms=now_ms), job.count - done)
+        try:
+            taken = await self._take(job, owner, most)
+        except NotFound:
+            await self._end(job, "gone")
+            return _STEP_MS
+        if taken < most or done + taken >= job.count:
+            await self._end(job, "done")
+            return _STEP_MS
+        return wait_ms(job, done=done + taken, now_ms=await self._home.time_ms())
 
     async def _owner(self, job: LetterJob) -> LetterOwner | None:
         owner = LetterOwner.find(self._live.snapshot, job.receiver, client=job.client)
@@ -134,6 +152,13 @@ class LetterJobs:
             job=job.id,
         )
 
+    async def _paced(self, job: LetterJob, *, done: int, now_ms: int) -> LetterJob:
+        """Written before a letter is taken: else one who dies then would have what was missed made up for."""
+        caught_up = catch_up(job, done=done, now_ms=now_ms)
+        if caught_up != job:
+            await self._replace(job, caught_up)
+        return caught_up
+
     async def _end(self, job: LetterJob, state: State) -> None:
         """Write the end of a job, unless it has ended."""
         await self._replace(job, replace(job, state=state, ended_at=await self._home.time_ms()))
@@ -145,7 +170,7 @@ class LetterJobs:
         await letter_jobs.change(self._home, former.receiver, by)
 
     async def _push(self, job: LetterJob) -> None:
-        await jobs.push(self._home, Job(NAME, (job.receiver, job.id)))
+        await jobs.push(self._home, Job(NAME, (job.receiver,)))
 
     async def _forget(self, receiver: str) -> None:
         known = await letter_jobs.of(self._home, receiver)
@@ -155,6 +180,29 @@ class LetterJobs:
     async def _forget_done(self, known: Sequence[LetterJob]) -> None:
         for partition in self._partitions.all:
             await kept_letters.forget_done(partition, [job.id for job in known])
+
+
+def due(job: LetterJob, *, done: int, now_ms: int) -> int:
+    """How many letters a step may take now: the first of a job at once, and each other by its rate."""
+    by_now = math.floor((now_ms - job.paced_from) * job.rate_per_s / 1_000) + 1
+    return min(_TAKEN_MAX, max(0, by_now - done))
+
+
+def catch_up(job: LetterJob, *, done: int, now_ms: int) -> LetterJob:
+    """The job with its rate counted from later on, if it is behind by more than is made up for."""
+    late_ms = math.ceil(now_ms - _BURST_MS - _due_ms(job, done))
+    return replace(job, paced_from=job.paced_from + late_ms) if late_ms > 0 else job
+
+
+def wait_ms(job: LetterJob, *, done: int, now_ms: int) -> int:
+    """How long until the next step, for which enough is due: one letter at least, or none when that takes long."""
+    enough = min(_TAKEN_MAX, max(1, math.floor(job.rate_per_s * _STEP_MS / 1_000)))
+    return min(_WAIT_MS_MAX, max(1, math.ceil(_due_ms(job, done + enough - 1)) - now_ms))
+
+
+def _due_ms(job: LetterJob, done: int) -> float:
+    """When the next letter is due, after so many."""
+    return job.paced_from + done * 1_000 / job.rate_per_s
 
 
 def _kept(known: Sequence[LetterJob], owner: LetterOwner) -> list[LetterJob]:

@@ -25,7 +25,8 @@ _REPLACE = load("letter_jobs_replace")
 class LetterJob:
     """What is to be done with which letters of a client's receiver: those that had died when it was asked for.
 
-    `count` is how many these were then. Times are in milliseconds; `ended_at` is 0 while it runs.
+    `count` is how many these were then. `paced_from` is the time from which its rate is counted. Times are in
+    milliseconds; `ended_at` is 0 while it runs.
     """
 
     id: str
@@ -35,6 +36,7 @@ class LetterJob:
     rate_per_s: float
     count: int
     asked_at: int
+    paced_from: int
     chosen: LetterFilter = field(default_factory=LetterFilter)
     state: State = "running"
     ended_at: int = 0
