@@ -157,7 +157,7 @@ async def test_a_letter_beyond_the_lanes_that_may_be_held_is_made_when_one_is_le
     home.shift_ms += AGES_MS
     then = await drain(home, dead=["b1"])
     [letter] = [each.id async for each in dead_letters.each(home, "ann", most=10)]
-    await dead_letters.redrive(home, ANN, [letter])
+    await dead_letters.redrive(home, ANN, [letter], version=0)
 
     assert (at_first, early, then) == ([], 0, ["a1", "c1"])
     assert await drain(home) == ["b1", "b2"]
@@ -212,7 +212,7 @@ async def test_a_lane_that_a_letter_holds_keeps_no_jobs_of_what_was_dropped(plai
     await drain(home)
 
     assert await home.command("LLEN", home.key(f"order:waiting:ann:{A}")) <= 2
-    await dead_letters.redrive(home, ANN, [letter])
+    await dead_letters.redrive(home, ANN, [letter], version=0)
     assert await drain(home) == ["a0", "last"]
 
 
@@ -266,7 +266,7 @@ async def test_what_was_lost_is_within_its_range_though_a_letter_was_redriven_wh
         await publish(home, [(id_, A)], receiver)
         home.shift_ms += 5_000
         if step == 0:
-            await dead_letters.redrive(home, receiver, [letter.id])
+            await dead_letters.redrive(home, receiver, [letter.id], version=0)
             home.shift_ms += 5_000
     waiting = await _waiting(home)
 
