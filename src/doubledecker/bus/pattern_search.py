@@ -8,10 +8,12 @@ new keys does not hold up the next.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from doubledecker.model.event import EventKind
 from doubledecker.model.matching import Lookup, NamedSet, Search
+from doubledecker.model.routing import Registry
 
 # How long the loop is held before others have their turn.
 _SLICE_S = 0.001
@@ -44,6 +46,13 @@ class Searcher:
                 until = time.perf_counter() + _SLICE_S
         if costly:
             await self._run_apart(costly)
+
+    async def learn(self, registry: Registry, kinds: Iterable[EventKind]) -> None:
+        """Match new kinds with the patterns of all queues and have the registry remember the answers."""
+        search = registry.search(kinds)
+        if search is not None:
+            await self.run(search)
+            registry.take(search)
 
     def close(self) -> None:
         """End the thread; what it has not begun is left."""

@@ -5,7 +5,6 @@ revoked token is refused everywhere within a second.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated
@@ -15,6 +14,7 @@ from msgspec import Meta
 
 from doubledecker import clock, log
 from doubledecker.bus.pattern_search import Searcher
+from doubledecker.bus.queue_copies import QueueCopies
 from doubledecker.bus.skips import Skips
 from doubledecker.errors import BadRequest, BusAway, Conflict, Forbidden, NotFound, TooMany, TopicOwned, Unauthenticated
 from doubledecker.model import queue as queueing
@@ -22,7 +22,6 @@ from doubledecker.model import quota
 from doubledecker.model import subscriber as subscribing
 from doubledecker.model import token as tokens
 from doubledecker.model.event import EventKind, TopicName
-from doubledecker.model.matching import PatternMatcher
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.quota import Quotas
 from doubledecker.model.reserved import is_reserved
@@ -37,9 +36,6 @@ from doubledecker.store.partitions import Partition, Partitions
 FOLLOW_S = 0.5
 # Concurrent changes of one thing are tried again with a newer copy of the registry, so many times at most.
 _TRIES_MAX = 20
-# How many recent kinds of events a new queue's patterns are tried on, and kinds that only a catch-all matches.
-_RECENT_MAX = 200
-_PROBES = tuple(EventKind(f"topic_{end}", f"type-{end}", f"tenant-{end}") for end in ("a", "b"))
 
 _TAKEN = "another client has this token already; choose another, or let one be made"
 
@@ -66,8 +62,8 @@ class LiveRegistry:
         self._registering = asyncio.Lock()
         self._searcher = Searcher()
         self._token_lock = asyncio.Lock()
-        self._last_kinds: dict[EventKind, str] | None = None
         self.snapshot = Registry(copies_max=self.quotas.client_copies_max)
+        self.copies = QueueCopies(partitions, self.snapshot, self._searcher, self.quotas)
         # Clients for whom too many bytes wait, how many, and the bound, as this process last read.
         self.overfull: dict[str, int] = {}
         self.backlog_bytes_max = 0
@@ -119,10 +115,7 @@ class LiveRegistry:
 
     async def learn(self, kinds: Iterable[EventKind]) -> None:
         """Match new kinds with the patterns of all queues and remember the answers, so that `route` need not match."""
-        search = self.snapshot.search(kinds)
-        if search is not None:
-            await self._searcher.run(search)
-            self.snapshot.take(search)
+        await self._searcher.learn(self.snapshot, kinds)
 
     def note_skipped(self, routed: Sequence[RoutedEvent], reply: PublishReply) -> None:
         """Count the queues that written events did not enter; what follows the registry writes the counts."""
@@ -322,49 +315,6 @@ class LiveRegistry:
             token = self.snapshot.tokens.get(owner)
             yield TopicView(name, token.name if token else owner.rpartition("-")[0], owner, events)
 
-    async def copies(self) -> dict[str, int]:
-        """The most queues of each client that one event of another client would enter, but for the bound."""
-        found: dict[str, int] = {}
-        for publisher, queues in await self._matching():
-            for owner, count in Counter(queue.owner for queue in queues).items():
-                if owner != publisher:
-                    found[owner] = max(found.get(owner, 0), count)
-        return found
-
-    async def queues_beyond_copies(self) -> dict[str, RegisteredQueue]:
-        """The queues that some event of another client does not enter, as its owner has too many that match; by name.
-
-        Registration refuses such queues where it can, so they are from before the bound, or before it was lowered.
-        """
-        most = self.quotas.client_copies_max
-        found: dict[str, RegisteredQueue] = {}
-        for publisher, queues in await self._matching() if most else ():
-            copies: Counter[str] = Counter()
-            for queue in queues:
-                copies[queue.owner] += 1
-                if copies[queue.owner] > most and queue.owner != publisher:
-                    found[queue.name] = queue
-        return found
-
-    async def _matching(self) -> list[tuple[str, list[RegisteredQueue]]]:
-        """Publishers of some kinds of events, with the clients' queues that match, by name.
-
-        Future events are not known: these are recent kinds, the last ones of some topics when this process began, and
-        two that only a catch-all matches.
-        """
-        if all(queue.is_roots for queue in self.snapshot.queues.values()):
-            return []
-        if self._last_kinds is None:
-            self._last_kinds = await registry.last_kinds(self._partitions, _RECENT_MAX)
-        recent = {kind: self.snapshot.owners.get(kind.topic, "") for kind in self.snapshot.recent(_RECENT_MAX)}
-        publishers = {**recent, **self._last_kinds, **dict.fromkeys(_PROBES, "")}
-        await self.learn(publishers)
-        routes = [(publisher, self.snapshot.route(kind, publisher)) for kind, publisher in publishers.items()]
-        return [
-            (publisher, sorted((q for q in (*route.queues, *route.skipped) if not q.is_roots), key=lambda q: q.name))
-            for publisher, route in routes
-        ]
-
     async def _register_queue(self, queue: RegisteredQueue, caller: Caller) -> bool:
         named = queue.owner if caller.is_root else ""
         for _ in range(_TRIES_MAX):
@@ -385,7 +335,7 @@ class LiveRegistry:
                     self.check_backlog(wanted.owner)
                 quota.check_queue(self.quotas, wanted, self.snapshot.queues)
                 if former is None or former.patterns != wanted.patterns:
-                    await self._check_copies(wanted)
+                    await self.copies.check(wanted)
             version = await registry.save_queue(self._partitions.home, wanted, former=former)
             if version < 0:
                 raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")
@@ -394,29 +344,6 @@ class LiveRegistry:
                 await self._spread_change(wanted.receiver, former.receiver if former else None)
                 return former is None
         raise Conflict(f"queue {queue.name!r} is being changed by others at the same time; try again")
-
-    async def _check_copies(self, queue: RegisteredQueue) -> None:
-        """Raise QuotaExceeded when some event of another client would be on more queues of this one than is allowed.
-
-        Future events are not known, so it is tried on recent kinds of events, and on two that only a catch-all matches.
-        What is not known yet is bounded when it is routed.
-        """
-        most = self.quotas.client_copies_max
-        own = {other.name for other in self.snapshot.queues.values() if other.owner == queue.owner} - {queue.name}
-        if most == 0 or len(own) < most:
-            return
-        recent = self.snapshot.recent(_RECENT_MAX)
-        kinds = [kind for kind in recent if self.snapshot.owners.get(kind.topic) != queue.owner]
-        kinds += _PROBES
-        await self.learn(kinds)
-        matcher = PatternMatcher()
-        matcher.put(queue.name, queue.patterns)
-        search = matcher.search([kind.routing_key for kind in kinds])
-        await self._searcher.run(search)
-        matched = [kind for kind, lookup in zip(kinds, search.lookups, strict=True) if lookup.found]
-        routes = (self.snapshot.route(kind, "") for kind in matched)
-        copies = max((sum(each.name in own for each in (*route.queues, *route.skipped)) for route in routes), default=0)
-        quota.check_copies(self.quotas, copies + 1)
 
     def _check_clients(self, field: str, ids: Sequence[str]) -> None:
         for id_ in ids:

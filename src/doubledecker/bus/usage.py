@@ -65,7 +65,7 @@ async def look(
     bounds |= {"address_connections_max": of_web.most(CONNECTIONS_BOUND, connections_max)}
     queues = Counter(queue.owner for queue in snapshot.queues.values())
     refusing = Counter(queue.owner for queue in snapshot.queues.values() if queue.refuses)
-    copies, tenants = await live.copies(), await _tenants(partitions, live)
+    copies, tenants = await live.copies.most(), await _tenants(partitions, live)
     found: list[Use] = []
     for ids in _pieces(sorted(snapshot.tokens)):
         rows = zip(ids, await _counts(partitions, ids), strict=True)

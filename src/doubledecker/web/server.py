@@ -188,7 +188,7 @@ def _log_limited_queues(bus: BusParts) -> None:
 async def _log_queues_beyond_copies(bus: BusParts) -> None:
     """Name the queues that version 0.1.0 gave every event, and that now are skipped: their owner has too many."""
     with contextlib.suppress(BusAway):  # no reason not to serve
-        for queue in (await bus.registry.queues_beyond_copies()).values():
+        for queue in (await bus.registry.copies.queues_beyond()).values():
             _log.warning(
                 "queue.copies_limited",
                 queue=queue.name,
