@@ -120,6 +120,7 @@ class Attempted:
             bytes=load.bytes,
             detail="" if outcome.is_delivered else outcome.detail[:_DETAIL_MAX],
             retry_ms=self._retry_ms,
+            owner=load.receiver.owner or "",
         )
         return journal.pack(kept)
 

@@ -108,4 +108,5 @@ def _listed(row: Mapping[str, object]) -> ListedAttempt:
         detail=str(row["detail"] or ""),
         retry_ms=number("retry_ms"),
         accepted_at=moment.to_ms(moment.parse(str(row["accepted_at"]))) if row["accepted_at"] else 0,
+        owner=str(row["owner"] or ""),
     )

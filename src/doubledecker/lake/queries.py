@@ -82,6 +82,9 @@ def newest_attempts(wanted: AttemptFilter, *, limit: int, ids_max: int) -> Query
     parts += [condition.compared("at", ">=", since)] if since else []
     parts += [condition.compared("at", "<", until)] if until else []
     parts += [condition.one_of("subscriber", sorted(wanted.receivers))] if wanted.receivers is not None else []
+    if wanted.client is not None:
+        own = (condition.equal("subscriber", wanted.client), condition.equal("owner", wanted.client))
+        parts.append(Junction("or", own))
     if wanted.outcome == FAILED:
         parts.append(Negation(condition.equal("outcome", OutcomeKind.DELIVERED.value)))
     elif wanted.outcome:

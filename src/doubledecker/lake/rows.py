@@ -144,6 +144,7 @@ def _fill_attempts(_labels: Sequence[str], lines: Sequence[bytes]) -> _Columns:
         [attempt.bytes or None for attempt in attempts],
         [attempt.detail or None for attempt in attempts],
         [attempt.retry_ms for attempt in attempts],
+        [attempt.owner or None for attempt in attempts],
     ]
 
 
@@ -198,6 +199,7 @@ _LAYOUTS = {
             ("bytes", INT),
             ("detail", STRING),
             ("retry_ms", LONG),
+            ("owner", STRING),
         ),
         _fill_attempts,
         _all_lines,

@@ -54,9 +54,13 @@ FAILED = "failed"
 
 @dataclass(frozen=True)
 class AttemptFilter:
-    """Which attempts are wanted: of these receivers (None: of any), with all that is given, before a place."""
+    """Which attempts are wanted: of these receivers (None: of any), with all that is given, before a place.
+
+    For a client, those at a queue only while it had the queue; None is for root, who sees also what others left.
+    """
 
     receivers: frozenset[str] | None = None
+    client: str | None = None
     event: str = ""
     outcome: str = ""
     status: int | None = None
@@ -84,3 +88,9 @@ class ListedAttempt:
     retry_ms: int | None
     # When the first of its events was accepted; 0 where that was not looked at.
     accepted_at: int = 0
+    # The client that had the queue then; empty for root, and for a subscriber.
+    owner: str = ""
+
+    def is_of(self, client: str) -> bool:
+        """Whether the receiver was this client's when it was called."""
+        return client in (self.receiver, self.owner)

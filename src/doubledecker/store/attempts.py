@@ -151,6 +151,7 @@ def _listed(
         detail=record.detail,
         retry_ms=record.retry_ms,
         accepted_at=record.accepted_at,
+        owner=record.owner,
     )
     return listed, record
 
@@ -159,6 +160,7 @@ def _fits(listed: ListedAttempt, record: AttemptRecord, wanted: AttemptFilter) -
     """Whether it is wanted; so far its time was looked at, and whether its text has the sign."""
     return (
         (wanted.receivers is None or listed.receiver in wanted.receivers)
+        and (wanted.client is None or listed.is_of(wanted.client))
         and (not wanted.event or wanted.event in record.events)
         and (wanted.outcome in {"", listed.outcome} or (wanted.outcome == FAILED and listed.outcome != _DELIVERED))
         and wanted.status in {None, listed.status}

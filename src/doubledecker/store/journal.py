@@ -71,6 +71,8 @@ class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str = ""
     # How long until it is tried again, at the earliest; None when it is not, or when its messages return one by one.
     retry_ms: int | None = None
+    # The client that had the queue then, as its name may become another's; empty for root, and for a subscriber.
+    owner: str = ""
 
 
 @dataclass(frozen=True)

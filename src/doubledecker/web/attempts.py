@@ -1,6 +1,7 @@
 """The routes of delivery attempts: those of a receiver, or of an event, newest first."""
 
 import re
+from dataclasses import replace
 from typing import Annotated
 
 from msgspec import Meta
@@ -80,7 +81,7 @@ class AttemptRoutes:
         self, request: Request, caller: Caller, receivers: frozenset[str] | None, *, event: str = ""
     ) -> Response:
         query = request.query_params
-        wanted = parse(query, receivers, event)
+        wanted = replace(parse(query, receivers, event), client=None if caller.is_root else caller.id)
         most = queue_bodies.limit(query.get("limit"))
         async with self._reads.of(caller.id):
             page = await self._log.newest(wanted, limit=most)

@@ -115,7 +115,7 @@ class ResendRoutes:
             erasures = await self._erasures()
             found: list[_Past] = []
             ids: Sequence[str] = ()
-            async for wanted in self._wanted(asked, chosen):
+            async for wanted in self._wanted(asked, chosen, caller):
                 ids = wanted.ids
                 found = _one_of_each(wanted, await self._find(wanted, erasures, receiver, asked.topic))
                 if found:
@@ -130,10 +130,10 @@ class ResendRoutes:
         missing = [id_ for id_ in ids if id_ not in there]
         return shapes.json(Resent(chosen.token, sent, missing, sorted(refused)), status=202)
 
-    async def _wanted(self, asked: ResendBody, chosen: ChosenReceiver) -> AsyncIterator[_Wanted]:
+    async def _wanted(self, asked: ResendBody, chosen: ChosenReceiver, caller: Caller) -> AsyncIterator[_Wanted]:
         """What is asked for, with a guess of the time after another.
 
-        Raises BadRequest, and NotFound for an attempt that is not this receiver's.
+        Raises BadRequest, and NotFound for an attempt that is not this receiver's, or was a former owner's of its name.
         """
         if (asked.event is None) == (asked.attempt is None):
             seen = "neither" if asked.event is None else "both"
@@ -147,7 +147,8 @@ class ResendRoutes:
             return
         place = AttemptPlace.parse(asked.attempt, field="attempt")
         attempt = await self._log.one(place, ids_max=IDS_MAX)
-        if attempt.receiver != chosen.token:
+        is_own = attempt.receiver == chosen.token and (caller.is_root or attempt.is_of(caller.id))
+        if not is_own:
             raise NotFound(f"no attempt {asked.attempt!r}; those that are kept are listed by GET on attempts")
         if not 0 < attempt.event_count <= IDS_MAX:
             raise BadRequest(
