@@ -230,21 +230,26 @@ def _decoded(body: bytes) -> QueueWanted:
 
 
 def succeeding(queue: RegisteredQueue, former: RegisteredQueue | None) -> RegisteredQueue:
-    """The queue with what it keeps of the former one: its age, its pause, and the uuid unless it was given another.
+    """The queue with what it keeps of the former one: age, pause, credentials, and whom it may refuse.
 
-    One with a callback gets a random uuid if it has none. Its signing secret gives way to the former one while it has a
-    callback and the same owner: a former owner knows the former secret.
+    The credentials are the uuid, unless it was given another, and while it has a callback the signing secret. A former owner knows
+    them, so another owner has others. One with a callback gets a random uuid if it has none.
     """
-    since, paused, uuid = (former.since, former.paused, former.uuid) if former else (0, False, "")
-    is_kept = former is not None and former.callback and queue.callback and _is_same_owner(queue, former)
-    signing = former.signing if former is not None and is_kept else queue.signing
-    has_uuid = bool(former and (former.uuid or former.callback))
-    if not queue.uuid and not has_uuid and queue.callback:
+    since, paused = (former.since, former.paused) if former else (0, False)
+    kept = former if former is not None and is_same_owner(queue, former) else None
+    signing = kept.signing if kept and kept.callback and queue.callback else queue.signing
+    uuid = queue.uuid or (kept.uuid if kept else "")
+    has_uuid = bool(uuid or (kept and kept.callback))
+    if not has_uuid and queue.callback:
         uuid = subscribing.make_uuid()
-    return msgspec.structs.replace(queue, since=since, paused=paused, uuid=queue.uuid or uuid, signing=signing)
+    clients = former.refuse_clients if former and queue.refuse_clients is None else queue.refuse_clients
+    return msgspec.structs.replace(
+        queue, since=since, paused=paused, uuid=uuid, signing=signing, refuse_clients=clients or ()
+    )
 
 
-def _is_same_owner(queue: RegisteredQueue, other: RegisteredQueue) -> bool:
+def is_same_owner(queue: RegisteredQueue, other: RegisteredQueue) -> bool:
+    """Whether one client has both, or root."""
     return queue.owner == other.owner or (queue.is_roots and other.is_roots)
 
 
