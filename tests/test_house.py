@@ -27,8 +27,6 @@ STANDALONE = {"client", "stages"}
 ACROSS = {"faults", "flow", "laws", "typed", "upgrade"}
 # Drawn by the commands and simulations that are tested with them.
 UNTESTED = {"plots"}
-# Tiny and imported once, but from a layer above, where what they do may not be done.
-BELOW_THEIR_IMPORTER = {"store/notices.py"}
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 
 
@@ -152,7 +150,7 @@ def test_a_module_with_one_importer_is_not_tiny():
                     importers.setdefault(name, set()).add(path)
 
     lonely = {path for path in tiny if len(importers.get(_module(path), ())) == 1}
-    assert {_short(path) for path in lonely} == {f"src/doubledecker/{path}" for path in BELOW_THEIR_IMPORTER}
+    assert {_short(path) for path in lonely} == set()
 
 
 def _module(path: Path) -> str:

@@ -275,6 +275,7 @@ async def fill(bus: TestBus, good: Receiver, bad: Receiver, stuck: Receiver) -> 
     await publish_with_key(bus, publisher)
     await ask_with_digest(bus, "publisher", publisher)
     await unsubscribe(bus, gone)
+    await delete_queue(bus, publisher)
     await use_queues(bus, publisher)
     await quotas.enter(bus.partitions.home, "listener-00000000", "stream", most=0)
 
@@ -293,6 +294,16 @@ async def ask_for_jobs(bus: TestBus) -> None:
             id_ = (await response.json())["id"]
     await pipeline_jobs.keep_turn(bus.partitions.home, id_, count=100, rate=10)
     await bulk.open_ledger(bus.partitions, f"replay:ledger:{id_}")
+
+
+async def delete_queue(bus: TestBus, secret: str) -> None:
+    """A queue that had messages."""
+    url, headers = f"{bus.url}/queues/gone", basic(ROOT_KEY)
+    async with bus.http.put(url, json={"pattern": ".*:errands:.*"}, headers=headers) as response:
+        assert response.status == 201, await response.text()
+    await bus.publish(secret, [an_event(n, "errands", key=f"k{n}") for n in range(20)])
+    async with bus.http.delete(f"{url}?discard=1", headers=headers) as response:
+        assert response.status == 204, await response.text()
 
 
 async def use_queues(bus: TestBus, secret: str) -> None:

@@ -29,7 +29,17 @@ from doubledecker.model.routing import Registry
 from doubledecker.model.schema import Count, Shape
 from doubledecker.model.subscriber import Subscriber, Subscription
 from doubledecker.model.token import ROOT_NAME, Caller, Token, TokenName
-from doubledecker.store import backlogs, batches, bulk, dead_letters, receivers, registry, subscribers
+from doubledecker.store import (
+    backlogs,
+    batches,
+    bulk,
+    dead_letters,
+    notices,
+    queue_contents,
+    receivers,
+    registry,
+    subscribers,
+)
 from doubledecker.store.events import PublishReply, RoutedEvent
 from doubledecker.store.partitions import Partition, Partitions
 
@@ -304,9 +314,24 @@ class LiveRegistry:
         return self._queue(name, caller)
 
     async def delete_queue(self, name: str) -> None:
-        """Forget a queue; what it holds is destroyed by whoever asked, or by the sweep."""
+        """Forget a queue, and destroy what it holds; what a process that dies leaves the sweep destroys."""
         await self._spread(await registry.delete_queue(self._partitions.home, name))
         await self._spread_permits(f"@{name}")
+        for partition in self._partitions.all:
+            await self.destroy_queue(partition, name)
+
+    async def destroy_queue(self, partition: Partition, name: str) -> bool:
+        """Destroy what a queue that is gone holds in a partition, unless one has taken its name; returns whether it is.
+
+        Where the registry changes all the time, it may fail; the sweep tries again.
+        """
+        for _ in range(_TRIES_MAX):
+            if name in self.snapshot.queues:
+                return False
+            if await queue_contents.destroy(partition, name, version=self.snapshot.version):
+                return True
+            await self.refresh()
+        return False
 
     async def topics(self) -> AsyncIterator[TopicView]:
         """All topics by name, with who owns them and how many events they had; others have their turn in between."""
@@ -327,15 +352,14 @@ class LiveRegistry:
                 if caller.is_root and not named:
                     queue = msgspec.structs.replace(queue, owner=former.owner)
             wanted = queueing.succeeding(queue, former)
-            if wanted.refuse_clients is None:
-                named_before = former.refuse_clients if former else None
-                wanted = msgspec.structs.replace(wanted, refuse_clients=named_before or ())
             if not caller.is_root:
                 if former is None:
                     self.check_backlog(wanted.owner)
                 quota.check_queue(self.quotas, wanted, self.snapshot.queues)
                 if former is None or former.patterns != wanted.patterns:
                     await self.copies.check(wanted)
+            if not await self._clear_name(wanted, former):
+                continue
             version = await registry.save_queue(self._partitions.home, wanted, former=former)
             if version < 0:
                 raise TooMany(f"there are {registry.QUEUES_MAX} queues already; delete some first")
@@ -344,6 +368,19 @@ class LiveRegistry:
                 await self._spread_change(wanted.receiver, former.receiver if former else None)
                 return former is None
         raise Conflict(f"queue {queue.name!r} is being changed by others at the same time; try again")
+
+    async def _clear_name(self, queue: RegisteredQueue, former: RegisteredQueue | None) -> bool:
+        """Destroy what a former owner of a queue's name left to nobody; returns False when it was taken meanwhile.
+
+        Whoever deleted a queue may have died before that. What one holds that is given to another client goes with it.
+        """
+        if former is not None and queueing.is_same_owner(queue, former):
+            return True
+        for partition in self._partitions.all:
+            if former is None and not await self.destroy_queue(partition, queue.name):
+                return False
+            await notices.forget(partition, queue.receiver.token)
+        return True
 
     def _check_clients(self, field: str, ids: Sequence[str]) -> None:
         for id_ in ids:
@@ -396,11 +433,11 @@ class LiveRegistry:
             await self.retire(partition, token)
 
     async def _spread_change(self, receiver: Subscriber, former: Subscriber | None) -> None:
-        """One that moved to another address, or was disabled, has not failed yet; without one it has no permits."""
-        has_moved = former is not None and former.callback != receiver.callback
+        """One that is new, has moved or was disabled has not failed yet; one without an address has no permits."""
+        is_another = former is None or receiver.is_another(former)
         is_enabled = former is not None and former.disabled_at > 0
-        if receiver.callback or has_moved:
-            await self._spread_permits(receiver.token, is_anew=has_moved or is_enabled)
+        if receiver.callback or (former and former.callback):
+            await self._spread_permits(receiver.token, is_anew=is_another or is_enabled)
 
     async def _spread_permits(self, token: str, *, is_anew: bool = False) -> None:
         """Write to all partitions how many permits a receiver has by the registry as it is now."""

@@ -16,6 +16,7 @@
 -- keys queue_idle     queue:idle:<queue>     zset    facets that have nothing, by tag
 -- keys queue_rules    queue:rules:<queue>    hash    rules of facets that have some, and how they stand under them
 -- keys queue_facets   queue:facets:<queue>   hash    facets, as queue_lines keeps them
+-- keys queue_former   queue:former:<queue>   string  where the numbers ended of a queue that had this name lately
 -- keys queue_line     queue:new:<queue>:<facet>  list  tails of lines: ids of waiting messages, next one first
 
 -- So many words are gathered for one command.
@@ -163,9 +164,10 @@ end
 -- turns, facet by facet, and the ids that each facet gets.
 local function standing_of(queue, most, facet_most)
   local kept = redis.call("HMGET", queue_state(queue), "sequence", "v")
+  local sequence = kept[1] or redis.call("GET", queue_former(queue))
   return {
     queue = queue, most = most, facet_most = facet_most, length = redis.call("HLEN", queue_data(queue)),
-    sequence = tonumber(kept[1] or 0), v = tonumber(kept[2] or 0), words = {}, size = 0, names = {}, ids = {}, kept = {},
+    sequence = tonumber(sequence or 0), is_new = not kept[1], v = tonumber(kept[2] or 0), words = {}, size = 0, names = {}, ids = {}, kept = {},
     gone = {},
   }
 end
@@ -327,7 +329,7 @@ end
 -- Put events on a queue: facets, and the numbers of what each gets.
 local function push(queue, most, facet_most, facets, numbers, text_of)
   local standing = standing_of(queue, most, facet_most)
-  local is_new = standing.sequence == 0
+  local first = standing.sequence
   for i = 1, #facets do
     gather(standing, facets[i], facets_kept[queue][i], numbers[i], text_of)
     if standing.size >= WORDS_MAX then
@@ -335,7 +337,7 @@ local function push(queue, most, facet_most, facets, numbers, text_of)
     end
   end
   write(standing)
-  if is_new and standing.sequence > 0 then
+  if standing.is_new and standing.sequence > first then
     redis.call("SADD", queue_index, queue)
   end
 end

@@ -8,6 +8,7 @@
 -- arg former  text  the record that the caller saw, or empty: a change in between is not overwritten
 -- arg most    int   how many queues there may be
 -- arg callback  text  where its messages are pushed, or empty
+-- arg is_anew   int   1 if what was learnt of its receiver is over
 -- returns     the registry's version; 0 when the queue was changed meanwhile, -1 when there are too many
 
 local kept = redis.call("HGET", queues, name)
@@ -20,13 +21,10 @@ end
 if kept == record then
   return tonumber(redis.call("HGET", registry, "routing_version"))
 end
-if callback == "" then
+if callback == "" or is_anew == 1 then
   redis.call("DEL", receiver)
-else
-  -- What was learnt of one address says nothing of another.
-  if redis.call("HGET", receiver, "callback") ~= callback then
-    redis.call("DEL", receiver)
-  end
+end
+if callback ~= "" then
   redis.call("HSET", receiver, "callback", callback)
 end
 local version = note_change("queue " .. name)

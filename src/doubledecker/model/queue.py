@@ -232,8 +232,8 @@ def _decoded(body: bytes) -> QueueWanted:
 def succeeding(queue: RegisteredQueue, former: RegisteredQueue | None) -> RegisteredQueue:
     """The queue with what it keeps of the former one: age, pause, credentials, and whom it may refuse.
 
-    The credentials are the uuid, unless it was given another, and while it has a callback the signing secret. A former owner knows
-    them, so another owner has others. One with a callback gets a random uuid if it has none.
+    The credentials are the uuid, unless it was given another, and while it has a callback the signing secret. A former
+    owner knows them, so another owner has others. One with a callback gets a random uuid if it has none.
     """
     since, paused = (former.since, former.paused) if former else (0, False)
     kept = former if former is not None and is_same_owner(queue, former) else None

@@ -102,6 +102,10 @@ class Subscriber:
         """The client whose receiver it is, empty for root: the bounds that it reaches are this client's."""
         return self.token if self.owner is None else self.owner
 
+    def is_another(self, former: "Subscriber") -> bool:
+        """Whether what was learnt of the former one's calls says nothing of it: it has another address, or owner."""
+        return (self.callback, self.client) != (former.callback, former.client)
+
     @property
     def has_secret_uuid(self) -> bool:
         """Whether others cannot know its uuid: version 0.1.0 took the public id when none was given."""

@@ -10,6 +10,8 @@ from doubledecker.store.partitions import Partition
 from doubledecker.store.shared_connection import Reply
 
 _KEY = "notices"
+# As lua/receiver_notices.lua has it, about.
+_KEPT_MAX = 11_000
 
 
 class PendingNotice(msgspec.Struct, frozen=True):
@@ -37,6 +39,13 @@ async def read(partition: Partition, *, count: int) -> list[PendingNotice]:
 async def remove(partition: Partition, ids: Sequence[str]) -> None:
     """Forget those that are published."""
     await partition.command("XDEL", partition.key(_KEY), *ids)
+
+
+async def forget(partition: Partition, receiver: str) -> None:
+    """Forget those of one receiver: they concern a client that has it no longer."""
+    found = await read(partition, count=_KEPT_MAX)
+    if ids := [each.id for each in found if each.receiver == receiver]:
+        await remove(partition, ids)
 
 
 def _notice(id_: str, flat: Sequence[Reply]) -> PendingNotice:

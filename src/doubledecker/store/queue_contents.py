@@ -4,18 +4,17 @@ import math
 from collections.abc import Sequence
 from typing import cast
 
-from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.queue import LEASE_MS_MAX, RegisteredQueue
 from doubledecker.store import dead_letters, facets, queues
 from doubledecker.store.partitions import Partition
-from doubledecker.store.scripts import Encoded, load
+from doubledecker.store.scripts import Encoded, Value, load
 from doubledecker.store.shared_connection import words
 
 _PAGE = 500
 # Events are read in smaller pages: each may have 64 KiB, and a reply is held whole.
 _EVENTS_PAGE = 100
-_KEYS = ("state", "facets", "rules", "ring", "parked", "wake", "idle", "data", "pending", "tried", "scheduled")
 
-_PURGE = load("queue_purge")
+_PURGE, _DESTROY = load("queue_purge"), load("queue_destroy")
 
 
 async def peek(
@@ -73,15 +72,29 @@ async def delayed(partition: Partition, queue: RegisteredQueue, tenant: str) -> 
     return (await facets.owners(partition, queue.name, ids))[tenant]
 
 
-async def destroy(partition: Partition, name: str) -> None:
-    """Remove everything that a deleted queue held; safe to repeat."""
+async def destroy(partition: Partition, name: str, *, version: int) -> bool:
+    """Remove all that a queue left which this version of the registry does not have; safe to repeat.
+
+    Returns False when the registry has changed since: a queue may have taken the name.
+    """
+
+    async def step(tenants: Sequence[str] = (), *, is_last: bool = False) -> int:
+        named = {"queue": name, "receiver": f"@{name}"}
+        how: dict[str, Value] = {"tenants": tenants, "is_last": int(is_last), "kept_ms": LEASE_MS_MAX}
+        return cast("int", await partition.run(_DESTROY, **named, **how, version=version))
+
+    # From here on nothing is put on it by one who has not heard that it is gone.
+    left = await step()
+    if left <= 0:
+        return left == 0
     names = await tenants(partition, name)
     for start in range(0, len(names), _PAGE):
-        lines = [partition.key(f"queue:new:{name}:{tenant}") for tenant in names[start : start + _PAGE]]
-        await partition.command("UNLINK", *lines)
-    await partition.command("UNLINK", *(partition.key(f"queue:{key}:{name}") for key in _KEYS))
+        if await step(names[start : start + _PAGE]) < 0:
+            return False
+    if await step(is_last=True) < 0:
+        return False
     await dead_letters.destroy(partition, f"@{name}")
-    await partition.command("SREM", partition.key("queues:index"), name)
+    return True
 
 
 async def tenants(partition: Partition, name: str) -> list[str]:

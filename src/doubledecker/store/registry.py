@@ -174,6 +174,7 @@ async def save_queue(home: Partition, queue: RegisteredQueue, *, former: Registe
         former=msgspec.json.encode(former) if former else "",
         most=QUEUES_MAX,
         callback=queue.callback,
+        is_anew=int(former is None or queue.receiver.is_another(former.receiver)),
     )
     return cast("int", reply)
 

@@ -20,7 +20,7 @@ from doubledecker.model.queue import FacetRule, RegisteredQueue
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
 from doubledecker.queues.ring import Patience, Rings
-from doubledecker.store import facets, queue_contents, subscribers
+from doubledecker.store import facets, subscribers
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.queues import LeasedMessage
 from doubledecker.web import body as bodies
@@ -126,8 +126,6 @@ class Queues:
             counts = ", ".join(f"{count} {state}" for state, count in held.items())
             raise Conflict(f"queue {queue.name!r} holds messages ({counts}); ?discard=1 destroys them with it")
         await self._registry.delete_queue(queue.name)
-        for partition in self._partitions.all:
-            await queue_contents.destroy(partition, queue.name)
         return Response(status_code=204)
 
     async def pull(self, request: Request, caller: Caller) -> Response:

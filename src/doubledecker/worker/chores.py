@@ -177,8 +177,8 @@ class Chores:
         # One that was registered since the last look holds messages by right.
         await self._live.refresh()
         for name in orphans - self._live.snapshot.queues.keys():
-            await queue_contents.destroy(partition, name)
-            _log.warning("queue.swept", partition=partition.index, queue=name)
+            if await self._live.destroy_queue(partition, name):
+                _log.warning("queue.swept", partition=partition.index, queue=name)
 
     async def _sweep_letters(self, partition: Partition) -> None:
         """Remove the dead letters of receivers that are gone."""
