@@ -273,6 +273,23 @@ async def test_a_malformed_request_is_a_line_of_our_log(one: Topology, caplog: p
     assert [each.message for each in caplog.records if each.name.startswith("uvicorn")] == []
 
 
+@pytest.mark.parametrize("left", [0, 3])
+async def test_a_client_that_hangs_up_is_no_error(one: Topology, caplog: pytest.LogCaptureFixture, left: int):
+    """Whether it goes while its body is awaited, or while it is being answered."""
+    async with a_bus(one, workers=0) as bus:
+        body = json.dumps([an_event(1)]).encode()
+        text = a_head("/events", await bus.token("shop"), f"Content-Length: {len(body)}") + body
+        for n in range(50):
+            _, writer = await asyncio.open_connection("127.0.0.1", int(bus.url.rpartition(":")[2]))
+            writer.write(text[: len(text) - left])
+            await asyncio.sleep(n / 10_000)
+            # Not in good order: what was sent to it comes back as a reset.
+            writer.transport.abort()
+        await ask(bus, "GET", "/topics", await bus.token("mail"))
+
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == []
+
+
 async def test_an_array_of_millions_is_413_before_it_is_built(one: Topology):
     async with a_bus(one, workers=0) as bus:
         shop = await bus.token("shop")

@@ -60,6 +60,13 @@ _LOG_S = 0.1
 _log = log.get("web")
 
 
+def _ignore(*_: object) -> None:
+    """What is asked of a connection that is gone."""
+
+
+_GONE: dict[str, dict[object, object]] = {name: {"call": _ignore} for name in (ABORT, BODY, ANSWER)}
+
+
 class RefusalLog:
     """Logs refused heads, some of them: each line says how many were refused unlogged since the last."""
 
@@ -125,7 +132,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._disarm()
         self._unset_keepalive_if_required()
         self._stop_unread_timer()
-        self._extensions.clear()
+        # A request may still be under way; bound methods would keep this connection in a cycle.
+        self._extensions.update(_GONE)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
