@@ -1,6 +1,7 @@
 """`doubledecker dead`: the dead letters of subscribers and queues. Counts come before anything is done."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -51,9 +52,19 @@ def _filters(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+class _Rate(click.FloatRange):
+    """A rate within bounds; NaN is within any that are only compared with."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        rate = float(super().convert(value, param, ctx))
+        if math.isnan(rate):
+            self.fail(f"{value!r} is no number; it is {self.min} to {self.max} a second", param, ctx)
+        return rate
+
+
 def _rate(command: Callable[..., None]) -> Callable[..., None]:
     text = "So many a second, by the workers; the command shows how far they are, and may be left"
-    return click.option("--rate", metavar="N", type=click.FloatRange(0.01, 10_000), help=text)(command)
+    return click.option("--rate", metavar="N", type=_Rate(0.01, 10_000), help=text)(command)
 
 
 @click.group()

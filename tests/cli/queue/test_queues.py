@@ -145,6 +145,7 @@ def test_dead_letters_of_any_receiver_are_chosen_counted_and_settled(bus: Up, jo
     assert redriven.stderr.endswith("Redriven: 1\n")
     assert purged.stderr.endswith("done: 1 of 1\n")
     assert "purge\tdone\t1 of 1" in dead("jobs").stdout
+    assert "'nan' is no number; it is 0.01 to 10000 a second" in dead("purge", "--rate", "nan", "--yes").stderr
     assert none.stderr == "There are no such dead letters\n"
 
 
