@@ -1,14 +1,17 @@
 """Bounds of dead letters: the oldest of a receiver that has too many leave, with a record, and of no other."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 import pytest
 
 from doubledecker.bus import dead_letters
-from doubledecker.bus.dead_letters import LetterBounds
+from doubledecker.bus.dead_letters import LetterBounds, LetterOwner
 from doubledecker.model.attempt import AttemptFilter
+from doubledecker.model.dead_letter import DeadLetter, LetterFilter
 from doubledecker.model.event import AcceptedEvent, encode
+from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import attempts, counters, journal
 from doubledecker.store import dead_letters as kept
 from doubledecker.store.journal import AttemptRecord
@@ -92,6 +95,25 @@ async def test_what_leaves_is_found_by_its_events_id_whatever_its_data_has(plain
 
     [found] = (await attempts.newest(plain, AttemptFilter(event=id_), limit=5)).attempts
     assert list(found.events) == [id_]
+
+
+async def test_letters_that_are_named_are_looked_at_some_at_a_time(plain: Partitions, monkeypatch: pytest.MonkeyPatch):
+    """A thousand of 64 KiB each were held in memory together."""
+    await add(plain, 400)
+    owner = LetterOwner(Subscriber(RECEIVER, "http://127.0.0.1:9/", "uuid"))
+    ids = [a_letter(n).id for n in range(500)]
+    real, most = kept.read, 0
+
+    async def read(*asked: Any) -> list[DeadLetter]:
+        nonlocal most
+        found = await real(*asked)
+        most = max(most, len(found))
+        return found
+
+    monkeypatch.setattr(kept, "read", read)
+    found = await dead_letters.meant(plain, owner, [*ids, *ids[:9]], LetterFilter(status=501))
+
+    assert (found, most) == (ids[1:400:2], 100)
 
 
 async def test_what_is_redriven_while_it_is_dropped_is_either(plain: Partitions):

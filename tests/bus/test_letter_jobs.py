@@ -21,7 +21,7 @@ from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Caller
 from doubledecker.store import dead_letters as kept
-from doubledecker.store import jobs, queue_contents, queues
+from doubledecker.store import jobs, queues
 from doubledecker.store import letter_jobs as kept_jobs
 from doubledecker.store.letter_jobs import LetterJob
 from doubledecker.store.partitions import Partition, Partitions
@@ -51,12 +51,7 @@ async def register(live: LiveRegistry, token: str) -> LetterOwner:
 
 
 async def delete(live: LiveRegistry, token: str) -> None:
-    if not token.startswith("@"):
-        await live.unsubscribe(token)
-        return
-    await live.delete_queue(token[1:])
-    for partition in live._partitions.all:
-        await queue_contents.destroy(partition, token[1:])
+    await (live.delete_queue(token[1:]) if token.startswith("@") else live.unsubscribe(token))
 
 
 async def add(partitions: Partitions, token: str, count: int) -> None:

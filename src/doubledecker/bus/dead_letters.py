@@ -124,22 +124,30 @@ async def page(
     return LetterPage(letters, places[most - 1][0] if len(places) > most else None)
 
 
-async def find(
-    partitions: Partitions, owner: LetterOwner, ids: Sequence[str], chosen: LetterFilter | None = None
-) -> list[DeadLetter]:
-    """Those of the letters with these ids that are there, and that a filter means."""
+async def find(partitions: Partitions, owner: LetterOwner, ids: Sequence[str]) -> list[DeadLetter]:
+    """Those of the letters with these ids that are there."""
     found: list[DeadLetter] = []
     for partition, some in _by_partition(partitions, ids).items():
         found += await dead_letters.read(partition, owner.token, some)
-    return [letter for letter in found if chosen is None or chosen.means(letter)]
+    return found
+
+
+async def meant(partitions: Partitions, owner: LetterOwner, ids: Sequence[str], chosen: LetterFilter) -> list[str]:
+    """Those of the ids whose letters are there, and are meant by a filter; holds some of the letters at a time."""
+    found: list[str] = []
+    for first in range(0, len(ids), _READ):
+        letters = await find(partitions, owner, ids[first : first + _READ])
+        found += [letter.id for letter in letters if chosen.means(letter)]
+    # An id that was given twice is one letter.
+    return list(dict.fromkeys(found))
 
 
 async def settle_named(
-    partitions: Partitions, live: LiveRegistry, owner: LetterOwner, action: Action, letters: Sequence[DeadLetter]
+    partitions: Partitions, live: LiveRegistry, owner: LetterOwner, action: Action, ids: Sequence[str]
 ) -> int:
-    """Redrive or purge these letters; returns how many were still there. Raises NotFound when the receiver goes."""
-    ids = _by_partition(partitions, [letter.id for letter in letters])
-    return sum([await _settle(partition, live, owner, action, some) for partition, some in ids.items()])
+    """Redrive or purge letters by their ids; returns how many were there. Raises NotFound when the receiver goes."""
+    named = _by_partition(partitions, ids)
+    return sum([await _settle(partition, live, owner, action, some) for partition, some in named.items()])
 
 
 async def settle(

@@ -197,7 +197,7 @@ class DeadLetterRoutes:
     async def _settle_named(
         self, owner: LetterOwner, action: Action, ids: list[str], asked: ChosenBody, *, until: str
     ) -> Response:
-        found = await dead_letters.find(self._partitions, owner, ids, asked.filter)
+        found = await dead_letters.meant(self._partitions, owner, ids, asked.filter)
         if asked.dry_run:
             return shapes.json(SettledLetters(len(found), len(found), dry_run=True, until=until))
         done = await dead_letters.settle_named(self._partitions, self._live, owner, action, found)
