@@ -15,6 +15,8 @@ ANSWER_BYTES_MAX = 2_048
 # By which values letters are indexed.
 FIELDS = ("topic", "tenant", "reason", "status")
 REASONS = ("attempts", "age", "rejected", "lease")
+# Some servers answer with numbers of their own, such as 999.
+_STATUSES = range(100, 1_000)
 
 
 # A page ends where a letter stands: its stamp and its partition.
@@ -81,6 +83,8 @@ class LetterFilter:
             check_tenant(self.tenant)
         if self.reason is not None and self.reason not in REASONS:
             raise BadRequest(f"reason is {self.reason[:80]!r}; it must be {' or '.join(REASONS)}")
+        if self.status and self.status not in _STATUSES:
+            raise no_status(str(self.status))
 
     def means(self, letter: DeadLetter) -> bool:
         """Whether a letter is one of those."""
@@ -125,6 +129,11 @@ class LetterTotals:
     count: int = 0
     bytes: int = 0
     by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+def no_status(seen: str) -> BadRequest:
+    """What to say to whoever asks for a status that no letter has."""
+    return BadRequest(f"status is {seen[:80]!r}; it must be an HTTP status, like 503, or 0 for no answer")
 
 
 def text(raw: bytes) -> str:

@@ -23,7 +23,7 @@ from doubledecker.web.receivers import ReceiverFinder
 from doubledecker.web.turns import ClientLocks
 
 OUTCOMES = (*(kind.value for kind in OutcomeKind), DROPPED)
-_STATUS = re.compile(r"[1-5][0-9]{2}")
+_STATUS = re.compile(r"[1-9][0-9]{2}")
 _PARAMETERS = ("before", "limit", "outcome", "status", "from", "to")
 
 
