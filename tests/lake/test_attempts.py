@@ -131,7 +131,10 @@ async def test_an_event_is_sent_again_from_the_lake_once_the_journal_has_it_no_m
         ann = await bus.token("ann")
         await bus.subscribe(ann, "http://127.0.0.1:9/", "widgets")
         fields = {"tenant": "acme", "key": "k", "data": {"n": [1, "ü"]}, "traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
-        ids = await bus.publish(ann, [an_event(0, **fields), an_event(1, id="own", timestamp=5)])
+        ids = await bus.publish(ann, [an_event(0, **fields)])
+        cloud = {"specversion": "1.0", "id": "own", "source": "/shop", "type": "paid", "topic": "widgets", "more": 7}
+        said = {"Content-Type": "application/cloudevents+json"}
+        ids += (await ask(bus, "POST", "/events", ann, json={**cloud, "data_base64": "AP8="}, headers=said)).json["ids"]
         [token] = [row["subscriber"] for row in await bus.get("/subscribers")]
         now = await home.time_ms()
         record = AttemptRecord("b", token, 1, "refused", 1, now, ids, accepted_at=now)

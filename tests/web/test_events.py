@@ -68,7 +68,10 @@ async def test_another_content_type_is_415(one: Topology):
         answer = await ask(bus, "POST", "/events", await bus.token("shop"), json=an_event(1), headers=headers)
 
         assert answer.status == 415
-        assert answer.detail == "the content type is 'text/csv'; send application/json or application/x-ndjson"
+        assert answer.detail == (
+            "the content type is 'text/csv'; send application/json, application/x-ndjson, "
+            "application/cloudevents+json or application/cloudevents-batch+json"
+        )
 
 
 async def test_null_fields_are_the_same_as_absent_ones(one: Topology):

@@ -397,8 +397,7 @@ class Committer:
 
 
 def _routed(publisher: str, draft: Draft, snapshot: Registry) -> RoutedEvent:
-    id_ = draft.id if draft.is_id_given else ""
-    return RoutedEvent(snapshot.route(draft.kind, publisher), draft.message, publisher, id_)
+    return RoutedEvent(snapshot.route(draft.kind, publisher), draft.message, publisher, draft.repeat_id)
 
 
 def _note_refused(group: Group, refused: Mapping[int, str]) -> None:

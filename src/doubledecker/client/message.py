@@ -12,7 +12,8 @@ from doubledecker.client.errors import BusAway, NotABus, Refused
 class Event(msgspec.Struct, frozen=True, gc=False):
     """A published event. `id` is the same in every delivery; `t` is its time in milliseconds since 1970.
 
-    `redriven` is how often it was brought back from the dead letters: then it is out of order.
+    `redriven` is how often it was brought back from the dead letters: then it is out of order. `cloudevent` has the
+    attributes of one that came as a CloudEvent which are no field here (docs/cloudevents.md).
     """
 
     topic: str
@@ -25,6 +26,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     key: str = ""
     traceparent: str | None = None
     redriven: int = 0
+    cloudevent: dict[str, str | int | bool] | None = None
 
     @property
     def routing_key(self) -> str:

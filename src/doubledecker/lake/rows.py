@@ -39,6 +39,7 @@ class _EventLine(msgspec.Struct, frozen=True, gc=False):
     traceparent: str | None = None
     replay: str | None = None
     replay_of: str | None = None
+    cloudevent: Raw = Raw(b"")
 
 
 _decode_event = msgspec.json.Decoder(_EventLine).decode
@@ -125,6 +126,7 @@ def _fill_events(labels: Sequence[str], lines: Sequence[bytes]) -> _Columns:
         [len(line) for line in lines],
         [event.replay for event in events],
         [event.replay_of for event in events],
+        [bytes(event.cloudevent) or None for event in events],
     ]
 
 
@@ -181,6 +183,7 @@ _LAYOUTS = {
             ("bytes", INT),
             ("replay", STRING),
             ("replay_of", STRING),
+            ("cloudevent", STRING),
         ),
         _fill_events,
         _all_lines,

@@ -33,6 +33,7 @@ COLUMNS = {
     "bytes": NUMBER,
     "replay": TEXT,
     "replay_of": TEXT,
+    "cloudevent": TEXT,
 }
 
 Value = str | datetime

@@ -145,6 +145,8 @@ class AcceptedEvent(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     tenant: str = DEFAULT_TENANT
     key: str = ""
     traceparent: str | UnsetType = UNSET
+    # Of one that came as a CloudEvent: its attributes that are no field here (model/cloud_event.py).
+    cloudevent: Raw | UnsetType = UNSET
     # Of a replayed event: the replay, and, where it got a new id, the id of the event that it repeats.
     replay: str = ""
     replay_of: str = ""
@@ -157,13 +159,16 @@ class AcceptedEvent(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
-    """A checked and encoded event of a request, where `index` is its place; `key` and `kind` say where it goes."""
+    """A checked and encoded event of a request, where `index` is its place; `key` and `kind` say where it goes.
+
+    Its publisher's other events with the same `repeat_id` are repeats of it; nobody repeats one that has none.
+    """
 
     kind: EventKind
     key: str
     message: bytes
     id: str
-    is_id_given: bool
+    repeat_id: str
     index: int
 
 
@@ -225,9 +230,13 @@ def encode(event: AcceptedEvent) -> bytes:
     return _encode(event)
 
 
-def draft(event: AcceptedEvent, *, is_id_given: bool, index: int = 0) -> Draft:
-    """An event ready to be published; its publisher gave the id, or the bus did, and then nobody repeats it."""
-    return Draft(event.kind, event.key, encode(event), event.id, is_id_given, index)
+def draft(event: AcceptedEvent, *, is_id_given: bool, index: int = 0, repeat_id: str = "") -> Draft:
+    """An event ready to be published; its publisher gave the id, or the bus did, and then nobody repeats it.
+
+    `repeat_id` is what a repeat is known by where that is not the id alone.
+    """
+    known_by = (repeat_id or event.id) if is_id_given else ""
+    return Draft(event.kind, event.key, encode(event), event.id, known_by, index)
 
 
 def parse_posted(body: bytes, *, topic: str, id_: str, now_ms: int, limits: EventLimits) -> AcceptedEvent:

@@ -22,6 +22,7 @@ from doubledecker.model.signing import SecretRotation
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Rotation, TokenWanted
 from doubledecker.web.attempts import OUTCOMES, AttemptRoutes, AttemptsAnswer
+from doubledecker.web.cloud_events import BATCH, STRUCTURED, CloudEventBody
 from doubledecker.web.dead_letters import (
     ChosenBody,
     DeadLetterAnswer,
@@ -91,6 +92,8 @@ _LIMIT = Parameter("query", "limit", f"Rows, at most {LIST_MAX}", _HundredRows)
 _FACETS = Parameter("query", "facets", f"Facets shown, at most {LIST_MAX}", _HundredRows)
 _DISCARD = Parameter("query", "discard", "1 destroys what the queue holds", _Flag)
 _ALL = Parameter("query", "all", "1: all events are published, in one write, or none", _Flag)
+_CloudEvents = Annotated[list[CloudEventBody], Meta(title="CloudEvents", description="Any number of CloudEvents")]
+_OF_CLOUD_EVENTS = Parameter("query", "topic", "The topic of CloudEvents that name none", TopicName, "orders")
 _PAGE = (
     Parameter("query", "limit", f"Rows of a page, at most {LIST_MAX}; all without it", _Rows),
     Parameter("query", "after", "With limit: the name that the page follows"),
@@ -132,7 +135,8 @@ def _ok(type_: object, description: str = "") -> Mapping[int, Reply]:
     return {200: Reply(json(type_), description)}
 
 
-_EVENTS = {**json(_Events), **{kind.decode(): _Lines for kind in NDJSON}}
+_CLOUD_EVENTS = {STRUCTURED.decode(): CloudEventBody, BATCH.decode(): _CloudEvents}
+_EVENTS = {**json(_Events), **{kind.decode(): _Lines for kind in NDJSON}, **_CLOUD_EVENTS}
 _DONE = {204: Reply()}
 _ENDED = {
     204: Reply(headers={"Ended-Subscriptions": Annotated[str, matching(_DIGITS, "How many subscriptions ended")]})
@@ -154,7 +158,14 @@ def of_events(publishing: Publishing, streaming: Streaming, routes: Routes) -> l
     wanted, subscribers = json(Subscription), _ok(list[SubscriberAnswer])
     rotating = (403, 404, 409, 429)
     return [
-        ApiRoute("POST /events", publishing.post_events, {202: _PUBLISHED}, (403, 409, 429), (_ALL, _KEY), _EVENTS),
+        ApiRoute(
+            "POST /events",
+            publishing.post_events,
+            {202: _PUBLISHED},
+            (403, 409, 429),
+            (_ALL, _OF_CLOUD_EVENTS, _KEY),
+            _EVENTS,
+        ),
         ApiRoute("GET /stream", streaming.get_stream, {200: _STREAMED}, (410, 429), _STREAM),
         ApiRoute("GET /topics", routes.list_topics, _ok(list[TopicView]), parameters=_PAGE),
         ApiRoute(

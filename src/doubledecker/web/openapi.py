@@ -44,6 +44,28 @@ EXAMPLES: dict[str, list[object]] = {
         {"topic": "orders", "type": "paid", "url": _URL},
         [{"topic": "orders", "type": "paid"}, {"topic": "orders", "type": "shipped", "key": "order-1"}],
     ],
+    "CloudEvent": [
+        {"specversion": "1.0", "id": "evt-1", "source": "/shop", "type": "com.example.paid", "topic": "orders"},
+        {
+            "specversion": "1.0",
+            "id": "evt-2",
+            "source": "https://shop.example",
+            "type": "com.example.order.paid",
+            "topic": "orders",
+            "tenant": "acme",
+            "partitionkey": "order-1",
+            "time": "2026-11-15T11:00:00.123Z",
+            "subject": "orders/1",
+            "datacontenttype": "application/json",
+            "data": {"total": 12.5},
+        },
+    ],
+    "CloudEvents": [
+        [
+            {"specversion": "1.0", "id": "evt-3", "source": "/shop", "type": "paid", "topic": "orders"},
+            {"specversion": "1.0", "id": "evt-4", "source": "/shop", "type": "shipped", "topic": "orders"},
+        ]
+    ],
     "Published": [
         {
             "ids": ["0190a5c8-6f3e-7c1a-9d2b-3f4e5a6b7c8d"],

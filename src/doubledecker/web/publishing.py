@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import cast
 from urllib.parse import parse_qs
 
 import msgspec
@@ -21,8 +22,8 @@ from doubledecker import clock
 from doubledecker.bus.publish import Publisher
 from doubledecker.bus.publish_rate import Pacer
 from doubledecker.errors import BadRequest, Conflict, QueueFull, Refused, TooLarge, UnknownMedia
+from doubledecker.model import cloud_event, schema
 from doubledecker.model import event as parsing
-from doubledecker.model import schema
 from doubledecker.model.event import Draft, EventLimits, Offered
 from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
@@ -30,9 +31,10 @@ from doubledecker.model.uid import event_id, event_ids, repeatable_event_id
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.quotas import claim_key, forget_key, update_key
 from doubledecker.web import body as bodies
-from doubledecker.web import problem
+from doubledecker.web import cloud_events, problem
 from doubledecker.web.authentication import require_client
 from doubledecker.web.body import BodyLimits
+from doubledecker.web.cloud_events import CloudEvents, Mode
 from doubledecker.web.shapes import PublishedAnswer, RefusedEvent
 from doubledecker.web.turns import Turns
 
@@ -135,18 +137,21 @@ class Publishing:
         body = await bodies.read(scope, request.receive, self._rules.body)
         key = idempotency_key(scope)
         content_type = bodies.header(scope, b"content-type") or b""
+        kind = content_type.partition(b";")[0].strip().lower()
+        cloud = cloud_events.of_request(scope, content_type, kind)
         if len(body) <= _PARSED_BYTES_AT_ONCE:
-            items, is_single = self._items(content_type, body)
+            items, is_single = self._items(kind, body, cloud)
         else:
             async with self._turns.taken(caller.id):
-                items, is_single = self._items(content_type, body)
-        parsed = await self._parse(items, caller, key)
+                items, is_single = self._items(kind, body, cloud)
+        parsed = await self._parse(items, caller, key, cloud)
         if is_single and parsed.refused:
             raise parsed.refused[0]
         if parsed.is_refused(is_whole=is_whole):
             return _all_refused(parsed, len(items))
         await self._pacer.admit(caller.id, len(parsed.drafts))
-        memory = await self._recall(caller, key, b"%d\n" % is_whole + body)
+        beside = b"" if cloud is None else cloud.beside_body
+        memory = await self._recall(caller, key, b"%d\n" % is_whole + beside + body)
         if memory.answer:
             return _accepted(memory.answer)
         await self._publish(parsed, caller, key, memory, is_whole=is_whole)
@@ -190,16 +195,22 @@ class Publishing:
         if memory.is_new:
             await forget_key(self._partitions.home, token=caller.id, key=key)
 
-    def _items(self, content_type: bytes, body: bytes) -> tuple[Sequence[_Item], bool]:
+    def _items(self, kind: bytes, body: bytes, cloud: CloudEvents | None) -> tuple[Sequence[_Item], bool]:
         """The events of a body, and whether it was a single one."""
+        if cloud is not None and cloud.mode is Mode.BINARY:
+            return [body], True
         schema.check_text(body)
         items: Sequence[_Item]
-        kind = content_type.partition(b";")[0].strip().lower()
-        if kind not in (*_JSON, *NDJSON):
+        if cloud is not None:
+            if cloud.mode is Mode.STRUCTURED:
+                return [body], True
+            items = self._arrays.decode_raw(body)
+        elif kind not in (*_JSON, *NDJSON):
             raise UnknownMedia(
-                f"the content type is {kind.decode('latin-1')[:80]!r}; send application/json or application/x-ndjson"
+                f"the content type is {kind.decode('latin-1')[:80]!r}; send application/json, application/x-ndjson, "
+                "application/cloudevents+json or application/cloudevents-batch+json"
             )
-        if kind in NDJSON:
+        elif kind in NDJSON:
             items = _lines(body, lines_max=_LINES_AN_EVENT_MAX * self._rules.events_max)
         elif body.lstrip()[:1] == b"[":
             items = self._arrays.decode(body)
@@ -211,9 +222,13 @@ class Publishing:
             raise TooLarge(f"{len(items)} events; at most {self._rules.events_max} are allowed in one request")
         return items, False
 
-    async def _parse(self, items: Sequence[_Item], caller: Caller, key: str) -> _Parsed:
+    async def _parse(
+        self, items: Sequence[_Item], caller: Caller, key: str, cloud: CloudEvents | None = None
+    ) -> _Parsed:
         parsed = _Parsed()
         now_ms = clock.now_ms()
+        if cloud is not None:
+            return await self._parse_cloud_events(cloud, items, caller, now_ms, parsed)
         repeatable = (repeatable_event_id(caller.id, key, str(i)) for i in range(len(items)))
         ids = repeatable if key else iter(event_ids(now_ms, len(items)))
         pieces = _pieces(items)
@@ -223,6 +238,23 @@ class Publishing:
         for piece in pieces:
             async with self._turns.taken(caller.id):
                 self._parse_piece(piece, items, ids, now_ms, parsed, is_repeatable=bool(key))
+        return parsed
+
+    async def _parse_cloud_events(
+        self, cloud: CloudEvents, items: Sequence[_Item], caller: Caller, now_ms: int, parsed: _Parsed
+    ) -> _Parsed:
+        """Each brings its own id, so a repeat is known without a key."""
+        pieces = _pieces(items)
+        for piece in pieces:
+            async with self._turns.taken(caller.id) if len(pieces) > 1 else contextlib.nullcontext():
+                for i in piece:
+                    try:
+                        offered = cloud.read(cast("bytes | Raw", items[i]))
+                        drafted = cloud_event.draft(offered, now_ms=now_ms, limits=self._rules.event, index=i)
+                    except Refused as refusal:
+                        parsed.refused[i] = refusal.bare()
+                    else:
+                        parsed.drafts.append(drafted)
         return parsed
 
     def _parse_piece(
@@ -264,10 +296,14 @@ class _Arrays:
 
     def decode(self, body: bytes) -> Sequence[_Item]:
         """The items; raises BadRequest or TooLarge."""
-        commas = body.count(b",")
-        if commas < self._items_max:
+        if body.count(b",") < self._items_max:
             with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
                 return self._events.decode(body)
+        return self.decode_raw(body)
+
+    def decode_raw(self, body: bytes) -> Sequence[Raw]:
+        """The items, each still encoded; raises BadRequest or TooLarge."""
+        commas = body.count(b",")
         if commas < self._items_max or commas * _COMMA_BYTES_MIN < len(body):
             return schema.decode(self._list, body, what="a JSON array")
         items: tuple[Raw, ...] = msgspec.structs.astuple(schema.decode(self._struct, body, what="a JSON array"))

@@ -304,5 +304,6 @@ def _event(row: Mapping[str, object]) -> AcceptedEvent:
         tenant=DEFAULT_TENANT if tenant == DEFAULT_TENANT else tenant,
         key=text("key"),
         traceparent=text("traceparent") or UNSET,
+        cloudevent=Raw(text("cloudevent").encode()) if row["cloudevent"] is not None else UNSET,
         replay_of=text("replay_of"),
     )

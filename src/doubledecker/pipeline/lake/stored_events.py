@@ -9,14 +9,14 @@ from doubledecker.model.event import DEFAULT_TENANT, AcceptedEvent
 
 COLUMNS = (
     *("topic", "type", "url", "timestamp", "data", "id", "tenant", "key", "traceparent"),
-    *("replay", "replay_of"),
+    *("cloudevent", "replay", "replay_of"),
 )
 
 
 def events(arrow: pa.RecordBatch) -> Iterator[AcceptedEvent]:
     """The event of each row, in order."""
     values = (arrow[name].to_pylist() for name in COLUMNS)
-    for topic, type_, url, t, data, id_, tenant, key, trace, replay, replay_of in zip(*values, strict=True):
+    for topic, type_, url, t, data, id_, tenant, key, trace, cloudevent, replay, replay_of in zip(*values, strict=True):
         yield AcceptedEvent(
             topic,
             type_,
@@ -28,6 +28,7 @@ def events(arrow: pa.RecordBatch) -> Iterator[AcceptedEvent]:
             DEFAULT_TENANT if tenant == DEFAULT_TENANT else tenant,
             key or "",
             UNSET if trace is None else trace,
+            UNSET if cloudevent is None else Raw(cloudevent.encode()),
             replay or "",
             replay_of or "",
         )
