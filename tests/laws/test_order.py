@@ -1,14 +1,16 @@
 """The law of order: an ordered receiver gets the events of a key in the order of acceptance, whatever becomes of some.
 
 Batches of events of several keys are taken, divided, delivered, split, put aside, named in part, given up and dropped,
-by the slots of two processes that lose replies, die, and call late. For each key, an event that arrives for the first
-time finds all earlier ones done: delivered, dead or dropped. No event is lost, each is in one batch, and each batch
-where its job is found.
+by the slots of two processes that lose replies, die, and call late; leases are taken and end, letters are redriven,
+destroyed and dropped. For each key, an event that arrives for the first time finds all earlier ones done: delivered,
+dead or dropped. No event is lost, each is in one batch, and each batch where its job is found. The receiver is where
+it is found while it has a job, and what a bound dropped was accepted within the time that is kept.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
+from typing import cast
 
 import msgspec
 import pytest
@@ -23,10 +25,11 @@ from doubledecker.model.outcome import Outcome, OutcomeKind
 from doubledecker.model.routing import Route
 from doubledecker.model.settlement import DELIVERED, RETURNED, Settlement
 from doubledecker.model.subscriber import Subscriber
-from doubledecker.store import batches, dead_letters, deliveries, events, receivers, subscribers
+from doubledecker.store import batches, dead_letters, deliveries, events, losses, receivers, subscribers
 from doubledecker.store.deliveries import DeliveryJob, Settled
 from doubledecker.store.events import PublishLimits, RoutedEvent
 from doubledecker.store.partitions import Partition
+from doubledecker.store.receivers import Answer, Permit, ReceiverRecord
 from laws.world import AGE_MS, World, hold_law, law, strings
 
 ANN = Subscriber("ann", "https://ann", "ann", ("widgets", "gadgets"), 0, max_events=5, ordered=True, concurrency=9)
@@ -58,6 +61,9 @@ class Ledger:
     blocking: dict[str, str] = field(default_factory=dict)
     letters: dict[str, str] = field(default_factory=dict)
     loose: set[str] = field(default_factory=set)
+    # When each was accepted: not before the first time, nor after the second; but for those that were redriven.
+    accepted: dict[str, tuple[int, int]] = field(default_factory=dict)
+    leases: list[str] = field(default_factory=list)
 
     @property
     def waiting(self) -> set[str]:
@@ -94,7 +100,10 @@ class OrderMachine(RuleBasedStateMachine):
         for lane in lanes:
             self.ledger.lane[f"id-{next(self.numbers)}"] = lane
         some = [*self.ledger.lane.items()][-len(lanes) :]
+        before = self.world.run(self.partition.time_ms())
         self.world.run(publish(self.partition, some))
+        after = self.world.run(self.partition.time_ms())
+        self.ledger.accepted |= {id_: (before, after) for id_, _ in some}
 
     @rule(slot=st.sampled_from(SLOTS))
     def take(self, slot: str) -> None:
@@ -238,6 +247,24 @@ class OrderMachine(RuleBasedStateMachine):
             )
         )
         self.ledger.ended |= before - {*self.held()}
+        self.holders_let_go()
+
+    @rule(size=st.integers(1, 400))
+    def drop_beyond_a_bound(self, size: int) -> None:
+        """The oldest batches are lost but for those in hand; all of it was accepted within the time that is kept."""
+        before = {*self.held()}
+        self.world.tick()
+        self.world.run(losses.drop_oldest(self.partition, "ann", bytes_enough=size, created_max=None))
+        gone = before - {*self.held()}
+        self.ledger.ended |= gone
+        kept = self.world.run(losses.of_subscribers(self.partition, ["ann"])).get("ann", [])
+        for id_ in gone & self.ledger.accepted.keys():
+            first, last = self.ledger.accepted[id_]
+            assert any(lost.from_ms <= last and first < lost.upto_ms for lost in kept), f"{id_} is in no range"
+        self.holders_let_go()
+
+    def holders_let_go(self) -> None:
+        """What holds a lane and was dropped has its job due now."""
         now = self.world.run(self.partition.time_ms())
         holders, later = self.world.ask(
             self.partition,
@@ -267,10 +294,55 @@ class OrderMachine(RuleBasedStateMachine):
             assert redriven.letters == len(letters)
             ledger.ended -= {*ids}
             ledger.loose |= {*ids} - ledger.blocking.keys()
+            ledger.accepted = {id_: when for id_, when in ledger.accepted.items() if id_ not in ids}
         else:
             assert self.world.run(dead_letters.purge(self.partition, "ann", letters)) == len(letters)
         for id_ in ids:
             ledger.blocking.pop(id_, None)
+
+    @precondition(lambda self: self.ledger.letters)
+    @rule(most=st.integers(1, 3))
+    def letters_are_dropped(self, most: int) -> None:
+        """The oldest, as there are too many: lanes that they hold are let go."""
+        ledger = self.ledger
+        self.world.tick()
+        self.world.run(dead_letters.drop_oldest(self.partition, "ann", letters_max=most))
+        left = {*strings(self.world.ask(self.partition, ["HKEYS", "dead:letters:ann"])[0])}
+        gone = {id_ for id_, letter in ledger.letters.items() if letter not in left}
+        assert len(gone) == min(most, len(ledger.letters))
+        for id_ in gone:
+            del ledger.letters[id_]
+            ledger.blocking.pop(id_, None)
+
+    @rule(ages=st.integers(1, 2))
+    def lease_is_taken(self, ages: int) -> None:
+        """By a caller without a slot, as a Spark task is; it ends by itself, if it is not settled."""
+        self.world.tick()
+        lease = f"lease-{next(self.numbers)}"
+        permit = self.world.run(
+            receivers.take_permit(self.partition, "ann", lease=lease, limit=1, version=0, lease_ms=ages * AGE_MS)
+        )
+        if permit.answer is Answer.GO:
+            assert not self.ledger.doing, "called twice at a time"
+            self.ledger.leases.append(lease)
+
+    @precondition(lambda self: self.ledger.leases)
+    @rule(settlement=st.sampled_from((DELIVERED, RETURNED, Settlement("failed", raises=True, probe_ms=AGE_MS))))
+    def lease_is_settled(self, settlement: Settlement) -> None:
+        """It may have ended before."""
+        self.world.tick()
+        lease = self.ledger.leases.pop()
+        self.world.run(receivers.settle(self.partition, "ann", Permit(Answer.GO, lease), settlement))
+
+    @precondition(lambda self: self.ledger.set_aside)
+    @rule()
+    def what_was_set_aside_is_purged(self) -> None:
+        """What the subscriber has got since it came back stays."""
+        [keys] = [self.world.run(self.partition.command("KEYS", self.partition.key("batches:retired:*")))]
+        for key in strings(cast("list[bytes]", keys)):
+            rid = key.rpartition(":")[2]
+            assert self.world.run(batches.purge(self.partition, rid, batches_max=1000, counter="purged")) == 0
+        self.ledger.set_aside = 0
 
     @rule(lane=some_lane, more=some_lanes, data=st.data())
     def letters_of_a_lane_are_redriven_one_by_one(self, lane: str, more: list[str], data: st.DataObject) -> None:
@@ -382,8 +454,28 @@ class OrderMachine(RuleBasedStateMachine):
         assert int(gauge or 0) == sum(held.values()) + self.ledger.set_aside
         state = self.world.run(receivers.states(self.partition, ["ann"]))["ann"]
         assert (state.lanes, state.limit in {0, 1}) == (len(by_lane), True)
+        self.receiver_is_where_it_is_found(state)
         # Whoever holds a lane will be found again, if only to be missed: its job is somewhere.
         assert {*by_holder} <= {*jobs_, *in_turn, *self.ledger.blocking.values()}
+
+    def receiver_is_where_it_is_found(self, state: ReceiverRecord) -> None:
+        """While a job is due and nobody calls it, it waits in one place; without one, in none."""
+        line, served, pending, leases, *scores = self.world.ask(
+            self.partition,
+            ["LLEN", f"jobs:instant:{MAIN}:ann"],
+            ["LLEN", f"order:waiting:ann:{state.served}"],
+            ["HVALS", f"jobs:pending:{MAIN}"],
+            ["ZCARD", "permits:ann"],
+            *(["ZSCORE", f"receivers:{seat}", "ann"] for seat in ("ring", "probes", "wake")),
+        )
+        assert state.held == sum(not job.startswith("\n") for job in strings(pending))
+        assert state.leased == leases
+        assert [seat for seat, score in enumerate(scores, 1) if score is not None] == (
+            [state.seat] if state.seat else []
+        )
+        is_due = line + (served if state.served else 0) > 0
+        assert state.seat == 0 or is_due
+        assert state.seat > 0 or not is_due or state.held > 0
 
 
 def ids_of(chunks: list[bytes]) -> list[str]:
