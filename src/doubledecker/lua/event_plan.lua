@@ -2,6 +2,6 @@
 --
 -- key  counters     counters  hash  telemetry
 -- arg  tenants_max  int       how many tenants a client's queue may know; 0 is no bound
--- arg  plan         pack      who gets which event (store/events.py): ends of lines, publishers, topics, ids, lanes, queues, bounds,
+-- arg  plan         pack      who gets which event (store/events.py): ends of lines, publishers, topics, ids, copies, queues, bounds,
 --                             bounded, uids, partition, given at once, later, prompt, wholes, channels, fence, fanout, former, askers
 -- now

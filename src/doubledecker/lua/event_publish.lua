@@ -201,10 +201,10 @@ for _, part in ipairs(plan.topics) do
   end
 end
 
-for _, lane in ipairs(plan.lanes) do
-  local texts = fresh(lane[1])
+for _, part in ipairs(plan.copies) do
+  local texts = fresh(part[1])
   if #texts > 0 then
-    for _, receiver in ipairs(lane[2]) do
+    for _, receiver in ipairs(part[2]) do
       append(receiver, texts)
     end
   end

@@ -2,7 +2,7 @@
 
 A call carries the events of many requests (group commit), as lines: what the journal holds. The plan says where each
 `ends`, not counting what is between them, and by index into the events: `publishers` whose each is (for the journal)
-and `topics`, where a name alone has them all; `ids` given by publishers (to find repeats), `lanes` of events with the
+and `topics`, where a name alone has them all; `ids` given by publishers (to find repeats), `copies` of events, with the
 receivers that get exactly those, `queues` that get exactly the same events, with these by tenant, `bounds` of queues
 that turn new events away when they are full and the events `bounded` by them, `uids` enough for every batch that may
 be opened, the copies made `later`, and the lines of these in which nothing may wait if others are to be made at once:
@@ -189,7 +189,7 @@ _NOTHING: dict[str, Packable] = {
     "topics": [],
     "ids": [],
     "given": [],
-    "lanes": [],
+    "copies": [],
     "queues": [],
     "bounds": [],
     "bounded": [],
@@ -201,7 +201,7 @@ _NOTHING: dict[str, Packable] = {
 
 
 # What is left out of a plan for events that are in the journal already.
-_PAST = {name: value for name, value in _NOTHING.items() if name not in {"lanes", "queues"}}
+_PAST = {name: value for name, value in _NOTHING.items() if name not in {"copies", "queues"}}
 
 
 class _Stored(msgspec.Struct, gc=False):
@@ -358,11 +358,11 @@ def _batched(
         if route.receivers:
             found[route.receivers] += at
     if not found:
-        return {"lanes": [], "uids": ""}
-    lanes = _lanes(found)
+        return {"copies": [], "uids": ""}
+    copies = _copies(found)
     sizes = [len(routed_event.message) for routed_event in routed]
-    batches = sum(_batches_max(to, len(at), sum(sizes[i - 1] for i in at)) for at, to in lanes)
-    return {"lanes": [[at, [_receiver(partition, each) for each in to]] for at, to in lanes], "uids": uids(batches)}
+    batches = sum(_batches_max(to, len(at), sum(sizes[i - 1] for i in at)) for at, to in copies)
+    return {"copies": [[at, [_receiver(partition, each) for each in to]] for at, to in copies], "uids": uids(batches)}
 
 
 def _queued(parts: Sequence[Part], publishers: Sequence[str]) -> dict[str, Packable]:
@@ -409,7 +409,7 @@ def _bounded(queue: RegisteredQueue) -> Packable:
     return [queue.name, *most, "" if queue.is_roots else queue.owner]
 
 
-def _lanes(routes: dict[tuple[Subscriber, ...], list[int]]) -> list[tuple[list[int], list[Subscriber]]]:
+def _copies(routes: dict[tuple[Subscriber, ...], list[int]]) -> list[tuple[list[int], list[Subscriber]]]:
     """Receivers that get exactly the same events, together with those events, in order."""
     if len(routes) == 1:
         return [(sorted(at), list(to)) for to, at in routes.items()]
@@ -417,10 +417,10 @@ def _lanes(routes: dict[tuple[Subscriber, ...], list[int]]) -> list[tuple[list[i
     for to, at in routes.items():
         for receiver in to:
             events[receiver].extend(at)
-    lanes: dict[tuple[int, ...], list[Subscriber]] = defaultdict(list)
+    copies: dict[tuple[int, ...], list[Subscriber]] = defaultdict(list)
     for receiver, at in events.items():
-        lanes[tuple(sorted(at))].append(receiver)
-    return [(list(at), to) for at, to in lanes.items()]
+        copies[tuple(sorted(at))].append(receiver)
+    return [(list(at), to) for at, to in copies.items()]
 
 
 def _batches_max(receivers: Sequence[Subscriber], events: int, size: int) -> int:

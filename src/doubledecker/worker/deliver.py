@@ -1,11 +1,11 @@
 """Delivering batches: slots take jobs from the ring of receivers, attempt them, and settle them.
 
-1. For each partition there is a *lane*. It has one call to Redis under way at most (`store/deliveries.py`): what slots
+1. For each partition there is a *loop*. It has one call to Redis under way at most (`store/deliveries.py`): what slots
    have done meanwhile is settled by the next, which gives those that are free their next jobs.
-2. A job runs in a task of its own. When it ends, its settlement waits in its lane, and its slot is free.
-3. With nothing to take, a lane sleeps until the next deadline by its own timer, or until the bell rings.
+2. A job runs in a task of its own. When it ends, its settlement waits in its loop, and its slot is free.
+3. With nothing to take, a loop sleeps until the next deadline by its own timer, or until the bell rings.
 
-A free slot goes to the lane that has waited for one longest. When a reply from Redis is lost, the same is sent again: a
+A free slot goes to the loop that has waited for one longest. When a reply from Redis is lost, the same is sent again: a
 settlement that had counted is not counted twice, and a slot that had got a job gets the same one.
 """
 
@@ -56,7 +56,7 @@ _Done = tuple[Settled, Attempted | None]
 
 
 class _State(Enum):
-    """What a lane does about slots."""
+    """What a loop does about slots."""
 
     # It found fewer jobs than it had slots: until its deadline, or until the bell rings.
     ASLEEP = auto()
@@ -67,12 +67,12 @@ class _State(Enum):
 
 
 @dataclass(eq=False)
-class _Lane:
-    """A partition as this process serves it."""
+class _Loop:
+    """Serves a partition: one call to it after the other."""
 
     partition: Partition
     state: _State = _State.ASLEEP
-    # When one that is asleep looks again, by the loop's clock; at first, at once.
+    # When one that is asleep looks again, by the clock of asyncio; at first, at once.
     deadline_s: float = 0.0
     # Set when there is something to do.
     wanted: asyncio.Event = field(default_factory=asyncio.Event)
@@ -138,22 +138,22 @@ class Deliveries:
         self._deliverer = deliverer
         self._process = process
         self._sleep_s_max = sleep_s_max
-        self._lanes = [_Lane(partition) for partition in partitions.all]
+        self._loops = [_Loop(partition) for partition in partitions.all]
         self._free = list(slots)
-        self._waiting: deque[_Lane] = deque()
+        self._waiting: deque[_Loop] = deque()
         self._probes_left = max(1, int(len(slots) * PROBE_SHARE))
         self._running: set[asyncio.Task[None]] = set()
         self._is_stopping = False
 
     def wake(self, partition: Partition) -> None:
         """There may be something to take."""
-        self._lanes[partition.index].look()
+        self._loops[partition.index].look()
 
     async def run(self) -> None:
         """Deliver until asked to stop, then until everything is settled."""
-        async with asyncio.TaskGroup() as lanes:
-            for lane in self._lanes:
-                lanes.create_task(self._serve(lane))
+        async with asyncio.TaskGroup() as tasks:
+            for loop in self._loops:
+                tasks.create_task(self._serve(loop))
 
     async def stop(self, *, patience_s: float) -> None:
         """Take nothing more; let what runs finish, and give back what does not in time."""
@@ -163,120 +163,120 @@ class Deliveries:
         late = list(self._running)
         for task in late:
             task.cancel()
-        # Lanes end when nothing runs any more: woken before, one of them would sleep on.
+        # Loops end when nothing runs any more: woken before, one of them would sleep on.
         await asyncio.gather(*late, return_exceptions=True)
-        for lane in self._lanes:
-            lane.wanted.set()
+        for loop in self._loops:
+            loop.wanted.set()
 
-    async def _serve(self, lane: _Lane) -> None:
-        while not self._is_stopping or self._running or lane.settled:
-            await self._sleep(lane)
+    async def _serve(self, loop: _Loop) -> None:
+        while not self._is_stopping or self._running or loop.settled:
+            await self._sleep(loop)
             # Jobs may have been started since something ended: then that waits for these.
-            if lane.state is _State.ASLEEP and not lane.slots and not lane.is_to_settle:
+            if loop.state is _State.ASLEEP and not loop.slots and not loop.is_to_settle:
                 continue
-            settled = lane.take_settled()
+            settled = loop.take_settled()
             freed = [each.job.slot for each, _ in settled]
-            slots = [] if self._is_stopping else self._slots_for(lane, freed)
-            if settled or slots or lane.state is _State.LOOKING:
+            slots = [] if self._is_stopping else self._slots_for(loop, freed)
+            if settled or slots or loop.state is _State.LOOKING:
                 # Before the call: a bell that rings meanwhile means something that the call may not have seen.
-                lane.state = _State.ASLEEP
-                await self._turn(lane, settled, slots, freed)
+                loop.state = _State.ASLEEP
+                await self._turn(loop, settled, slots, freed)
         # It waits no more, and passes on the bells that rang meanwhile.
-        await self._turn(lane, [], [], [])
+        await self._turn(loop, [], [], [])
 
-    async def _turn(self, lane: _Lane, settled: list[_Done], slots: list[str], freed: list[str]) -> None:
+    async def _turn(self, loop: _Loop, settled: list[_Done], slots: list[str], freed: list[str]) -> None:
         """Settle, and have slots take the next jobs; those in `freed` only become free."""
         probes = min(self._probes_left, len(slots))
         self._probes_left -= probes
         done = [each for each, _ in settled]
-        ask = partial(deliveries.turn, lane.partition, done, slots, process=self._process, probes_max=probes)
-        turn = await self._insist(lane, ask)
+        ask = partial(deliveries.turn, loop.partition, done, slots, process=self._process, probes_max=probes)
+        turn = await self._insist(loop, ask)
         if turn is None:
             return
         given = {job.slot for job in turn.jobs}
         for slot in (*freed, *(slot for slot in slots if slot not in given)):
             self._release(slot)
-        self._note(lane, turn, len(slots), probes)
-        await self._insist(lane, partial(self._registry.catch_up, turn.version))
+        self._note(loop, turn, len(slots), probes)
+        await self._insist(loop, partial(self._registry.catch_up, turn.version))
         for job in turn.jobs:
             if self._is_stopping:
-                lane.gather((Settled(job, RETURNED), None))
+                loop.gather((Settled(job, RETURNED), None))
             else:
-                self._start(lane, job)
+                self._start(loop, job)
         # Logged last: the receivers of the next jobs need not wait for it.
         for (_, attempted), result in zip(settled, turn.results, strict=True):
             if attempted is not None and result.is_ours:
                 self._deliverer.conclude(attempted, before=result.failures_before, after=result.failures)
 
-    async def _insist(self, lane: _Lane, ask: Callable[[], Awaitable[T]]) -> T | None:
+    async def _insist(self, loop: _Loop, ask: Callable[[], Awaitable[T]]) -> T | None:
         """Ask until Redis answers; a few times more when we stop. None if it does not: what slots hold is scrubbed."""
         tries_left = _LAST_TRIES
         while tries_left > 0:
             try:
                 return await ask()
             except BusAway as error:
-                _log.warning("jobs.unreachable", partition=lane.partition.index, error=str(error))
+                _log.warning("jobs.unreachable", partition=loop.partition.index, error=str(error))
             tries_left -= self._is_stopping
             await asyncio.sleep(_PAUSE_S)
         return None
 
-    def _note(self, lane: _Lane, turn: Turn, offered: int, probes: int) -> None:
-        """Whether the lane would take more slots, how long it sleeps, and whether it would make more probes."""
+    def _note(self, loop: _Loop, turn: Turn, offered: int, probes: int) -> None:
+        """Whether the loop would take more slots, how long it sleeps, and whether it would make more probes."""
         made = sum(job.is_probe for job in turn.jobs)
         if offered:
             wait_s = self._sleep_s_max if turn.wait_ms is None else min(self._sleep_s_max, turn.wait_ms / 1000)
-            lane.deadline_s = asyncio.get_running_loop().time() + wait_s
-            lane.lacks_probes = made == probes < offered
-        if len(turn.jobs) == offered and lane.state is _State.ASLEEP:
-            lane.state = _State.WAITING
-            lane.wanted.set()
+            loop.deadline_s = asyncio.get_running_loop().time() + wait_s
+            loop.lacks_probes = made == probes < offered
+        if len(turn.jobs) == offered and loop.state is _State.ASLEEP:
+            loop.state = _State.WAITING
+            loop.wanted.set()
         self._spare(probes - made)
 
     def _spare(self, probes: int) -> None:
-        """Failing receivers may hold so many slots more: lanes that had too few probes look again."""
+        """Failing receivers may hold so many slots more: loops that had too few probes look again."""
         self._probes_left += probes
-        for lane in self._lanes:
-            if lane.lacks_probes and self._probes_left > 0:
-                lane.lacks_probes = False
-                lane.look()
+        for loop in self._loops:
+            if loop.lacks_probes and self._probes_left > 0:
+                loop.lacks_probes = False
+                loop.look()
 
-    def _slots_for(self, lane: _Lane, freed: list[str]) -> list[str]:
+    def _slots_for(self, loop: _Loop, freed: list[str]) -> list[str]:
         """Slots to offer: those it was given, those it has just freed unless others wait, and free ones if it looks.
 
         Whoever asks anyway offers one free slot as well: else a call that fills all the slots it names needs another to
         find that there is no more. More would cost the server a tenth of the call; if it fills all, it looks.
         """
-        slots, lane.slots = lane.slots, []
+        slots, loop.slots = loop.slots, []
         # Settling frees permits too, so what it frees asks again at once.
-        if not any(other is not lane for other in self._waiting):
+        if not any(other is not loop for other in self._waiting):
             while freed and len(slots) < _OFFER_MAX:
                 slots.append(freed.pop())
-        is_awake = lane.state is not _State.ASLEEP
+        is_awake = loop.state is not _State.ASLEEP
         most = _OFFER_MAX if is_awake else min(_OFFER_MAX, len(slots) + 1)
         while (slots or is_awake) and self._free and len(slots) < most:
             slots.append(self._free.pop())
-        if slots and lane in self._waiting:
-            self._waiting.remove(lane)
-        if not slots and is_awake and lane not in self._waiting:
-            self._waiting.append(lane)
+        if slots and loop in self._waiting:
+            self._waiting.remove(loop)
+        if not slots and is_awake and loop not in self._waiting:
+            self._waiting.append(loop)
         return slots
 
     def _release(self, slot: str) -> None:
-        """A slot is free: the lane that has waited longest gets it."""
+        """A slot is free: the loop that has waited longest gets it."""
         if self._waiting:
-            lane = self._waiting.popleft()
-            lane.slots.append(slot)
-            lane.wanted.set()
+            loop = self._waiting.popleft()
+            loop.slots.append(slot)
+            loop.wanted.set()
         else:
             self._free.append(slot)
 
-    def _start(self, lane: _Lane, job: DeliveryJob) -> None:
-        lane.running += 1
-        task = asyncio.create_task(self._run(lane, job))
+    def _start(self, loop: _Loop, job: DeliveryJob) -> None:
+        loop.running += 1
+        task = asyncio.create_task(self._run(loop, job))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _run(self, lane: _Lane, job: DeliveryJob) -> None:
+    async def _run(self, loop: _Loop, job: DeliveryJob) -> None:
         """Run one job; whatever happens, it is settled."""
         settled: Settled = Settled(job, RETURNED)
         attempted: Attempted | None = None
@@ -291,7 +291,7 @@ class Deliveries:
                 size_max = receiver.max_events, receiver.max_bytes
                 settled = Settled(job, RETURNED, division=division, size_max=size_max)
             else:
-                attempted = await self._deliverer.attempt(_load(lane.partition, job, receiver))
+                attempted = await self._deliverer.attempt(_load(loop.partition, job, receiver))
                 settled = _settled(job, attempted)
         except (BusAway, OutOfDescriptors):
             # Home is away, or nobody can be called: the job goes back to the front of its line after a while, so that
@@ -301,9 +301,9 @@ class Deliveries:
             _log.exception("job.failed", job="batch", args=job.held)
             settled = Settled(job, self._after_error(job))
         finally:
-            lane.running -= 1
+            loop.running -= 1
             self._spare(int(job.is_probe))
-            lane.gather((settled, attempted))
+            loop.gather((settled, attempted))
 
     def _after_error(self, job: DeliveryJob) -> Settlement:
         """Settle a job after an unexpected error: it is left alone for a while."""
@@ -321,15 +321,15 @@ class Deliveries:
         await self._registry.refresh()
         return RETURNED if token in self._registry.snapshot.subscribers else GONE
 
-    async def _sleep(self, lane: _Lane) -> None:
-        """Until there is something to do, which for a lane that is asleep may be just to look again."""
-        if not lane.wanted.is_set():
+    async def _sleep(self, loop: _Loop) -> None:
+        """Until there is something to do, which for a loop that is asleep may be just to look again."""
+        if not loop.wanted.is_set():
             try:
-                async with asyncio.timeout_at(lane.deadline_s if lane.state is _State.ASLEEP else None):
-                    await lane.wanted.wait()
+                async with asyncio.timeout_at(loop.deadline_s if loop.state is _State.ASLEEP else None):
+                    await loop.wanted.wait()
             except TimeoutError:
-                lane.state = _State.LOOKING
-        lane.wanted.clear()
+                loop.state = _State.LOOKING
+        loop.wanted.clear()
 
 
 def _settled(job: DeliveryJob, attempted: Attempted) -> Settled:
