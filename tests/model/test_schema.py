@@ -54,3 +54,46 @@ def test_each_of_several_is_checked():
 
 def test_nothing_is_checked_while_decoding_so_that_errors_are_ours():
     assert msgspec.json.decode(b'{"count":9,"tier":"slow"}', type=Asked) == Asked(9, tier="slow")
+
+
+class Part(msgspec.Struct, forbid_unknown_fields=True):
+    base_ms: int = 0
+
+
+class Whole(msgspec.Struct, forbid_unknown_fields=True):
+    topics: list[str]
+    retry: Part | list[int] | None = None
+    renamed: bool = msgspec.field(default=False, name="is_live")
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "the body is empty; it must be a whole, as JSON"),
+        (b" \n", "the body is empty; it must be a whole, as JSON"),
+        (b"nonsense", "not a whole: JSON is malformed: invalid character (byte 4)"),
+        (b"[]", "this is an array; a whole must be an object"),
+        (b"{}", "a whole needs the field 'topics'"),
+        (b'{"topic": "a"}', "a whole has no field 'topic'; its fields are topics, retry, is_live"),
+        (b'{"topics": "a"}', "topics is a string; it must be an array"),
+        (b'{"topics": ["a", 1]}', "topics[1] is a whole number; it must be a string"),
+        (b'{"topics": [], "retry": {"cap": 1}}', "retry has no field 'cap'; its fields are base_ms"),
+        (b'{"topics": [], "retry": [0.5]}', "retry[0] is a number; it must be a whole number"),
+        (b'{"topics": [], "retry": true}', "retry is true or false; it must be an object or an array or null"),
+    ],
+)
+def test_json_of_another_shape_is_refused_with_what_was_seen_and_what_is_allowed(body: bytes, why: str):
+    with pytest.raises(BadRequest) as refused:
+        schema.decode(msgspec.json.Decoder(Whole), body, what="a whole")
+
+    assert refused.value.detail == why
+
+
+def test_an_example_of_the_shape_is_shown_where_nothing_came():
+    with pytest.raises(BadRequest) as empty:
+        schema.decode(msgspec.json.Decoder(Whole), b"", what='a whole, like {"topics": []}')
+    with pytest.raises(BadRequest) as missing:
+        schema.decode(msgspec.json.Decoder(Whole), b"{}", what='a whole, like {"topics": []}')
+
+    assert empty.value.detail == 'the body is empty; it must be a whole, like {"topics": []}, as JSON'
+    assert missing.value.detail == "a whole needs the field 'topics'"

@@ -346,7 +346,7 @@ async def test_an_error_does_not_repeat_a_huge_key(one: Topology, path: str):
         answer = await ask(bus, "POST", path, await bus.token("shop"), json={"x" * 100_000: 1})
 
         assert answer.status == 400
-        assert "unknown field" in answer.detail
+        assert "has no field" in answer.detail
         assert len(answer.detail) < 1_000
 
 

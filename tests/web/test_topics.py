@@ -80,21 +80,21 @@ async def test_what_is_at_the_bounds_is_taken(one: Topology):
 
 BAD = [
     ({"type": "paid"}, "create, update, delete, noop"),
-    ({"type": None}, "Expected `str`"),
+    ({"type": None}, "type is null; it must be a string"),
     ({"url": "http://shop.example/"}, "https"),
     ({"url": "https://shop.example/?a=1"}, "without a query"),
     ({"url": "https://shop.example/#a"}, "https"),
     ({"url": "https://"}, "https"),
     ({"url": "https://shop.example/a b"}, "https"),
     ({"url": "https://shop.example/" + "x" * (1025 - 21)}, "1024"),
-    ({"url": 1}, "Expected `str`"),
+    ({"url": 1}, "url is a whole number; it must be a string"),
     ({"timestamp": -1}, "milliseconds"),
     ({"timestamp": 2**53 + 1}, "milliseconds"),
-    ({"timestamp": 1.5}, "Expected `int | null`"),
-    ({"timestamp": "7"}, "Expected `int | null`"),
-    ({"timestamp": True}, "Expected `int | null`"),
-    ({"topic": "orders"}, "unknown field `topic`"),
-    ({"tenant": "acme"}, "unknown field `tenant`"),
+    ({"timestamp": 1.5}, "timestamp is a number; it must be a whole number or null"),
+    ({"timestamp": "7"}, "timestamp is a string; it must be a whole number or null"),
+    ({"timestamp": True}, "timestamp is true or false; it must be"),
+    ({"topic": "orders"}, "an event has no field 'topic'; its fields are type, url, timestamp, data"),
+    ({"tenant": "acme"}, "no field 'tenant'"),
     ({"data": [[[[[]]]]]}, "deeper than 4 levels"),
 ]
 
@@ -116,7 +116,7 @@ async def test_an_event_needs_a_type_and_a_url(one: Topology):
         for missing, body in (("type", {"url": EVENT["url"]}), ("url", {"type": "create"})):
             answer = await ask(bus, "POST", "/topics/orders", shop, json=body)
             assert answer.status == 400
-            assert f"`{missing}`" in answer.detail
+            assert f"'{missing}'" in answer.detail
 
 
 async def test_a_refused_topic_name_does_not_appear_in_the_list(one: Topology):

@@ -222,7 +222,7 @@ def _decoded(body: bytes) -> QueueWanted:
     try:
         return schema.decode(_WANTED, body, what="a queue")
     except BadRequest as error:
-        if "unknown field `ordered`" in error.detail:
+        if "has no field 'ordered'" in error.detail:
             raise BadRequest(
                 "the callback of a queue cannot be ordered, as its batches are made anew for each try; a subscriber can"
             ) from error

@@ -26,12 +26,77 @@ def decode(decoder: "msgspec.json.Decoder[_T]", body: bytes | Raw, *, what: str)
     """The value; raises BadRequest, with `what` it should have been, for all that is not."""
     try:
         return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise BadRequest(_misfit(error, decoder.type, what)) from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"not {what}: {str(error)[:_SAID_LENGTH_MAX]}") from error
+        if not bytes(body).strip():
+            raise BadRequest(f"the body is empty; it must be {what}, as JSON") from error
+        raise BadRequest(f"not {what}: {error}") from error
     except UnicodeDecodeError as error:
         # Its position is counted from the start of a string; the client knows only the body.
         check_text(bytes(body))
         raise BadRequest(f"not {what}: {error}") from error
+
+
+# How msgspec's errors read: what is wrong, and where.
+_MISFIT = re.compile(r"(?P<wrong>.*?)(?: - at `(?P<path>[^`]*)`)?", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+_EXPECTED = re.compile(r"Expected `(.*)`, got `(.*)`")
+_KINDS = {
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+
+
+def _misfit(error: msgspec.ValidationError, type_: object, what: str) -> str:
+    """Where JSON is not of the type, what was seen there, and what is allowed."""
+    parts = _MISFIT.fullmatch(str(error))
+    assert parts is not None
+    steps = [step for step in (parts["path"] or "$").split(".") if step != "$"]
+    where, wrong, thing = ".".join(steps).removeprefix("$"), parts["wrong"], what.partition(", like")[0]
+    if unknown := _UNKNOWN.fullmatch(wrong):
+        fields = ", ".join(_fields(type_, tuple(steps)))
+        return f"{where or thing} has no field {unknown[1][:_SAID_LENGTH_MAX]!r}; its fields are {fields}"
+    if missing := _MISSING.fullmatch(wrong):
+        return f"{where or thing} needs the field {missing[1]!r}"
+    if expected := _EXPECTED.fullmatch(wrong):
+        allowed = " or ".join(_KINDS.get(kind, kind) for kind in expected[1].split(" | "))
+        return (
+            f"{where or 'this'} is {_KINDS.get(expected[2], expected[2])}; {'it' if where else thing} must be {allowed}"
+        )
+    return f"not {what}: {str(error)[:_SAID_LENGTH_MAX]}"
+
+
+@cache
+def _fields(type_: object, steps: tuple[str, ...]) -> list[str]:
+    """The fields of the struct of which there is one at a path below a type, as far as they are known."""
+    found = [inspect.type_info(type_)]
+    for step in steps:
+        name = step.partition("[")[0]
+        inner = [each for one in _structs(found) for each in one.fields if each.encode_name == name]
+        found = [each.type for each in inner]
+    return [field.encode_name for one in _structs(found) for field in one.fields]
+
+
+def _structs(types: Sequence[inspect.Type]) -> list[inspect.StructType]:
+    """Those of some types that are structs, or hold them in a union or a list."""
+    found: list[inspect.StructType] = []
+    for each in types:
+        if isinstance(each, inspect.StructType):
+            found.append(each)
+        elif isinstance(each, inspect.UnionType):
+            found += _structs(each.types)
+        elif isinstance(each, inspect.Metadata):
+            found += _structs([each.type])
+        elif isinstance(each, inspect.ListType | inspect.VarTupleType):
+            found += _structs([each.item_type])
+    return found
 
 
 def check_text(body: bytes) -> None:
