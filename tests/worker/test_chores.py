@@ -11,8 +11,9 @@ from doubledecker.assembly import build
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import Caller
+from doubledecker.model.uid import uid
 from doubledecker.queues import view
-from doubledecker.store import batches, counters, deliveries, jobs, receivers, subscribers
+from doubledecker.store import batches, counters, dead_letters, deliveries, jobs, receivers, subscribers
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import LeasedMessage
 from doubledecker.worker.autodrop import Autodrop
@@ -20,6 +21,7 @@ from doubledecker.worker.backlogs import BacklogMeter
 from doubledecker.worker.chores import ChoreRules, Chores
 from doubledecker.worker.monitor import Monitor
 from harness import a_bus, an_event, basic, quick_settings
+from letters import a_letter
 from receiver import Receiver
 
 DEAD_URL = "http://127.0.0.1:9/"
@@ -117,6 +119,40 @@ async def test_the_sweep_leaves_what_was_accepted_for_a_subscriber_that_came_aft
         left = [sum((await real(partition))[0].values()) for partition in other.partitions.all]
         retired = [(await jobs.counts(partition))["aux", "index"] for partition in other.partitions.all]
         assert (sum(left), sum(retired)) == (9, 0)
+
+
+@pytest.mark.parametrize("chore", ["purge", "sweep", "delete"])
+async def test_letters_of_a_subscriber_that_is_back_stay(
+    topology: Topology, monkeypatch: pytest.MonkeyPatch, chore: str
+):
+    """A process that had not heard that it was back destroyed the letters that it had by then."""
+    async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as other:
+        secret, partition = await bus.token("s"), other.partitions.all[-1]
+        await bus.subscribe(secret, DEAD_URL, "widgets")
+        await other.registry.refresh()
+        [token] = other.registry.snapshot.subscribers
+        await dead_letters.add(partition, token, [a_letter(1)])
+        real, is_gone = dead_letters.destroy, True
+
+        async def destroy(at: Partition, receiver: str, *, version: int) -> bool:
+            nonlocal is_gone
+            if at is partition and is_gone:
+                is_gone = False
+                await bus.subscribe(secret, DEAD_URL, "widgets")
+                await dead_letters.add(partition, token, [a_letter(2)])
+            return await real(at, receiver, version=version)
+
+        if chore == "delete":
+            monkeypatch.setattr(dead_letters, "destroy", destroy)
+            await other.registry.unsubscribe(token)
+        else:
+            await subscribers.delete(other.partitions.home, token)
+            await other.registry.refresh()
+            monkeypatch.setattr(dead_letters, "destroy", destroy)
+            await (_chores(other).sweep() if chore == "sweep" else _chores(other).purge(partition, token, uid()))
+
+        assert not is_gone
+        assert [letter.id async for letter in dead_letters.each(partition, token, most=9)] == [a_letter(2).id]
 
 
 async def _limit(partition: Partition, subscriber: Subscriber) -> int:

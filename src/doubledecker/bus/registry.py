@@ -253,13 +253,27 @@ class LiveRegistry:
         for _ in range(_TRIES_MAX):
             if token in self.snapshot.subscribers:
                 return False
-            was_needed = await subscribers.retire(partition, token, version=self.snapshot.version)
-            if was_needed is False:
-                # A purge forgets them when it is done; here there is nothing to purge.
+            version = self.snapshot.version
+            was_needed = await subscribers.retire(partition, token, version=version)
+            if was_needed:
+                return True
+            # A purge forgets them when it is done; here there is nothing to purge.
+            if was_needed is False and await dead_letters.destroy(partition, token, version=version):
                 await batches.forget_gauges(partition, token)
-                await dead_letters.destroy(partition, token)
-            if was_needed is not None:
-                return was_needed
+                return False
+            await self.refresh()
+        return False
+
+    async def destroy_letters(self, partition: Partition, receiver: str) -> bool:
+        """Destroy the dead letters of a receiver in a partition if it is gone; returns whether it is.
+
+        Where the registry changes all the time, it may fail; the sweep tries again.
+        """
+        for _ in range(_TRIES_MAX):
+            if self.snapshot.is_receiver(receiver):
+                return False
+            if await dead_letters.destroy(partition, receiver, version=self.snapshot.version):
+                return True
             await self.refresh()
         return False
 

@@ -21,13 +21,13 @@ from doubledecker.model.uid import uid
 from doubledecker.store import queues, shared_connection
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Encoded, Packable, load
-from doubledecker.store.shared_connection import Reply, words
+from doubledecker.store.shared_connection import Reply
 
 # What a letter takes at least, as lua/dead_letters.lua counts it.
 LETTER_BYTES_MIN = 520
 # Letters that one call takes or adds: a few milliseconds of the server's time.
 SETTLED_MAX = 500
-# Ids of a page that is looked through.
+# Ids of a page that is looked through, and values whose sets one call destroys.
 _PAGE = 1_000
 # Records read at once: each may hold 64 KiB.
 _RECORDS = 100
@@ -39,7 +39,7 @@ _US = 1_000
 _BYTES_ENOUGH = 1_048_576
 
 _ADD, _PURGE, _REDRIVE = load("letter_add"), load("letter_purge"), load("letter_redrive")
-_REVIVE, _DROP = load("queue_redrive"), load("letter_drop")
+_REVIVE, _DROP, _DESTROY = load("queue_redrive"), load("letter_drop"), load("letter_destroy")
 
 # As lua/dead_letters.lua packs it.
 _Record = tuple[str, str, str, int, int, int, int, str, str, str, str, str]
@@ -246,16 +246,14 @@ async def sizes(partition: Partition, *, bytes_min: int = 1) -> dict[str, int]:
     return _scores(reply)
 
 
-async def destroy(partition: Partition, receiver: str) -> None:
-    """Remove all letters of a receiver that is gone; safe to repeat."""
-    for field in FIELDS:
-        at = partition.key(f"dead:counts:{receiver}:{field}")
-        while values := words(await partition.command("ZRANGE", at, 0, _PAGE - 1)):
-            keys = [partition.key(f"dead:by:{receiver}:{field}:{value}") for value in values]
-            await partition.command("UNLINK", *keys)
-            await partition.command("ZREM", at, *values)
-    await partition.command("UNLINK", *(partition.key(f"dead:{kind}:{receiver}") for kind in ("letters", "index")))
-    await partition.command("ZREM", partition.key("dead:bytes"), receiver)
+async def destroy(partition: Partition, receiver: str, *, version: int) -> bool:
+    """Remove all letters of a receiver that this version of the registry does not have; safe to repeat.
+
+    Returns False when the registry has changed since: it may be back, and have letters of its own.
+    """
+    while (reply := await partition.run(_DESTROY, receiver=receiver, values_max=_PAGE, version=version)) == 0:
+        pass
+    return reply == 1
 
 
 async def _in_pieces(ids: Sequence[str], run: Callable[[Sequence[str]], Awaitable[Reply]]) -> Redriven:

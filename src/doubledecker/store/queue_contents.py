@@ -93,8 +93,7 @@ async def destroy(partition: Partition, name: str, *, version: int) -> bool:
             return False
     if await step(is_last=True) < 0:
         return False
-    await dead_letters.destroy(partition, f"@{name}")
-    return True
+    return await dead_letters.destroy(partition, f"@{name}", version=version)
 
 
 async def tenants(partition: Partition, name: str) -> list[str]:

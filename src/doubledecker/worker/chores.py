@@ -182,13 +182,8 @@ class Chores:
 
     async def _sweep_letters(self, partition: Partition) -> None:
         """Remove the dead letters of receivers that are gone."""
-        held = await dead_letters.sizes(partition)
-        if all(self._live.snapshot.is_receiver(receiver) for receiver in held):
-            return
-        await self._live.refresh()
-        for receiver in held:
-            if not self._live.snapshot.is_receiver(receiver):
-                await dead_letters.destroy(partition, receiver)
+        for receiver in await dead_letters.sizes(partition):
+            await self._live.destroy_letters(partition, receiver)
 
     async def purge(self, partition: Partition, token: str, rid: str) -> None:
         """Delete what waited for a subscriber when it went."""
@@ -197,9 +192,8 @@ class Chores:
                 break
         else:
             raise RetryLater(1)
-        if token not in self._live.snapshot.subscribers:
+        if await self._live.destroy_letters(partition, token):
             await batches.forget_gauges(partition, token)
-            await dead_letters.destroy(partition, token)
 
     async def fan_out(self, partition: Partition, line: str) -> None:
         """Make copies that were left for later, a slice at a time, until none is left in the line."""
