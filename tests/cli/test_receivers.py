@@ -2,6 +2,7 @@
 
 import asyncio
 import subprocess
+from pathlib import Path
 
 import standardwebhooks
 
@@ -53,3 +54,20 @@ async def test_a_clients_own_subscriber_is_meant_when_none_is_named(one: Topolog
     assert " is signed by a new secret; former ones sign too until 20" in again.stderr
     assert unknown.returncode == 4
     assert "no subscriber named 'nobody'" in unknown.stderr
+
+
+async def test_a_queue_is_registered_with_retries_and_headers_of_its_own(one: Topology, tmp_path: Path):
+    headers = tmp_path / "headers.json"
+    headers.write_text('{"X-Key": "k"}')
+    async with Receiver() as mail, a_bus(one, workers=0) as bus:
+        client = await bus.token("client")
+        register = ("queue", "register", "hooks", "no:no:no", "--callback", mail.url)
+        made = await asked(bus, client, *register, "--retry", "[100, 200]", "--headers", str(headers))
+        kept = await bus.get("/queues/hooks", client)
+        bad = [await asked(bus, client, *register, "--retry", retry) for retry in ("[100", "soon", "[0]")]
+
+    assert made.returncode == 0, made.stderr
+    assert (kept["retry"], kept["headers"]) == ([100, 200], {"X-Key": "k"})
+    assert [answer.returncode == 0 for answer in bad] == [False] * 3
+    assert "--retry is not JSON" in bad[0].stderr
+    assert "a delay of 0 ms" in bad[2].stderr

@@ -20,7 +20,14 @@ from doubledecker.client import (
     Streamed,
     Unauthenticated,
 )
+from doubledecker.client.bus import SubscriptionOptions
+from doubledecker.client.queue import QueueOptions
+from doubledecker.client.views import QueueView, SubscriptionView
+from doubledecker.model.queue import QueueWanted
+from doubledecker.model.subscriber import Subscription
 from doubledecker.store.machine import free_port
+from doubledecker.web.queue_shapes import QueueAnswer, QueueMade
+from doubledecker.web.shapes import SubscriberAnswer
 from harness import ROOT_KEY, TestBus, a_bus, within
 from receiver import Receiver
 
@@ -220,6 +227,43 @@ async def test_a_bus_that_does_not_answer_is_told_by_the_systems_own_word():
 def test_an_address_with_a_port_that_is_none_is_refused_at_once(url: str):
     with pytest.raises(ValueError, match="it must be a URL like"):
         AsyncBus(url, "x")
+
+
+def test_the_client_takes_and_shows_all_that_a_queue_and_a_subscription_may_have():
+    def names(struct: type[msgspec.Struct]) -> set[str]:
+        return {field.encode_name for field in msgspec.structs.fields(struct)}
+
+    assert names(QueueWanted) - {"pattern"} == QueueOptions.__annotations__.keys()
+    assert names(Subscription) - {"topics", "callback"} == SubscriptionOptions.__annotations__.keys()
+    assert names(QueueAnswer) | names(QueueMade) == names(QueueView)
+    assert names(SubscriberAnswer) == names(SubscriptionView)
+
+
+async def test_a_queue_is_registered_with_all_that_its_callback_may_have(one: Topology):
+    asked: QueueOptions = {
+        "callback": "http://127.0.0.1:9/",
+        "uuid": "us",
+        "timeout": 7,
+        "max": 8,
+        "max_bytes": 9_000,
+        "concurrency": 2,
+        "retry": [100, 200],
+        "rate_per_s": 2.5,
+        "headers": {"X-Key": "k"},
+    }
+    async with a_bus(one, workers=0) as bus, AsyncBus(bus.url, await bus.token("shop")) as shop:
+        made = await shop.queue("hooks").register(".*", **asked)
+        found = await shop.queue("hooks").get()
+        bounded = await shop.queue("hooks").register(".*", **{**asked, "retry": {"cap_ms": 5}})
+        await shop.subscribe(["orders"], "http://127.0.0.1:9/", retry={"attempts_max": 3})
+        [own] = await shop.subscriptions()
+
+    for view in (made, found):
+        assert {name: getattr(view, name) for name in asked} == {**asked, "retry": (100, 200)}
+        assert view.uuid_set
+    none = dict.fromkeys(("attempts_max", "age_max_s", "base_ms", "cap_ms"))
+    assert bounded.retry == {**none, "cap_ms": 5}
+    assert own.retry == {**none, "attempts_max": 3}
 
 
 @pytest.mark.parametrize("queue", [True, False], ids=["queue", "subscriber"])

@@ -35,6 +35,7 @@ class QueueOptions(TypedDict, total=False):
     max: int
     max_bytes: int
     concurrency: int
+    retry: Mapping[str, int] | Sequence[int]
     rate_per_s: float
     headers: Mapping[str, str]
 

@@ -19,10 +19,15 @@ class FacetView(msgspec.Struct, frozen=True):
     paused: bool
 
 
+# When a receiver is tried again, as it was asked for: bounds by name, or delays in milliseconds; None is the bus's own.
+Retry = dict[str, int | None] | tuple[int, ...] | None
+
+
 class QueueView(msgspec.Struct, frozen=True):
     """A queue; only `get` of one queue returns its facets and the health of its callback.
 
-    Only `register` returns the signing `secret` of a callback, when the callback is new.
+    Only `register` returns the signing `secret` of a callback, when the callback is new. `timeout`, `max`, `max_bytes`
+    and `concurrency` are None without a callback.
     """
 
     name: str
@@ -44,9 +49,17 @@ class QueueView(msgspec.Struct, frozen=True):
     facets: tuple[FacetView, ...] = ()
     callback: str = ""
     uuid: str = ""
+    uuid_set: bool = False
+    timeout: int | None = None
+    max: int | None = None
+    max_bytes: int | None = None
+    concurrency: int | None = None
+    retry: Retry = None
+    rate_per_s: float = 0.0
     health: int | None = None
     failures: int = 0
     refusals: int = 0
+    last_attempted_at: int | None = None
     paused: bool = False
     disabled: "Disabled | None" = None
     headers: dict[str, str] = {}
@@ -169,6 +182,7 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     last_attempted_at: int | None = None
     paused: bool = False
     disabled: "Disabled | None" = None
+    retry: Retry = None
     rate_per_s: float = 0.0
     backlog_max_bytes: int = 0
     dropped: "LostEvents | None" = None

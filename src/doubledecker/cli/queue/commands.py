@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -44,13 +44,22 @@ def queue() -> None:
     multiple=True,
     help="A further client whose events it may refuse, besides its owner; root alone may name one",
 )
-@click.option("--callback", metavar="URL", help="Where its messages are pushed; the next six are for this alone")
+@click.option("--callback", metavar="URL", help="Where its messages are pushed; the next eight are for this alone")
 @click.option("--uuid", metavar="TEXT", help="The user name that deliveries carry; a random one if left out")
 @click.option("--max", "max", type=int, help="How many messages are pushed together at most")
 @click.option("--max-bytes", type=int, help="How many bytes of them")
 @click.option("--timeout", type=int, help="How many milliseconds the first of them waits for others")
 @click.option("--concurrency", type=int, help="How many calls to the receiver at a time")
 @click.option("--rate-per-s", type=float, help="How many calls to it begin in a second; 0 for no bound")
+@click.option(
+    "--retry", metavar="JSON", help="When it is tried again: delays in ms, as '[1000, 60000]', or '{\"cap_ms\": 60000}'"
+)
+@click.option(
+    "--headers",
+    metavar="FILE",
+    type=click.File(),
+    help="Headers that deliveries carry, as a JSON object in a file; - reads standard input",
+)
 @options.as_caller
 def register(
     name: str,
@@ -58,6 +67,8 @@ def register(
     bus: str | None,
     data: Path | None,
     secret: str | None,
+    retry: str | None,
+    headers: TextIO | None,
     **asked: str | float | tuple[str, ...] | None,
 ) -> None:
     """Create or replace a queue of the events that match a PATTERN.
@@ -67,7 +78,7 @@ def register(
     What is not given gets its default, also when the queue was there before.
     """
     with _desk(bus, data, secret) as desk:
-        desk.register(name, patterns, asked)
+        desk.register(name, patterns, asked, retry=retry, headers=headers.read() if headers else None)
 
 
 @queue.command("list")

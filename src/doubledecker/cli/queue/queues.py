@@ -71,10 +71,18 @@ class QueueCalls:
         self._bus = bus
 
     def register(
-        self, name: str, patterns: Sequence[str], asked: Mapping[str, str | float | tuple[str, ...] | None]
+        self,
+        name: str,
+        patterns: Sequence[str],
+        asked: Mapping[str, str | float | tuple[str, ...] | None],
+        *,
+        retry: str | None,
+        headers: str | None,
     ) -> None:
-        """Create or replace a queue."""
-        given = {field: value for field, value in asked.items() if value not in {None, ()}}
+        """Create or replace a queue; `retry` and `headers` are JSON."""
+        given: dict[str, object] = {field: value for field, value in asked.items() if value not in {None, ()}}
+        given |= {} if retry is None else {"retry": _parsed("--retry", retry)}
+        given |= {} if headers is None else {"headers": _parsed("--headers", headers)}
         kept = self._bus.queue(name).register(patterns, **cast("QueueOptions", given))
         click.echo(
             f"Queue {kept.name} of {kept.owner} gets what matches {' or '.join(kept.pattern)}; "
@@ -267,3 +275,11 @@ def _number(
             return value
     span = f"{_NOUNS[kind]} from {least:g} to {most:.0f}{otherwise}"
     raise click.UsageError(f"--{name} is {text[:80]!r}; it must be {span}")
+
+
+def _parsed(option: str, text: str) -> object:
+    """JSON as it was given; raises a usage error when it is none."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise click.UsageError(f"{option} is not JSON: {error}") from error
