@@ -58,6 +58,7 @@ PLACEHOLDERS = {
     "token": r"[a-z0-9_-]+-[0-9a-f]{8}",
     "publisher": r"(?:doubledecker\.root|(?:doubledecker\.)?[a-z0-9_-]+-[0-9a-f]{8})",
     "name": r"[a-z_.]+",
+    "kind": r"(?:tests|changes)",
     "q": r"(?:main|aux)",
     "bid": r"[A-Za-z0-9_-]{20}(?:\.[01]+)?",
     "slot": r"(?:aux-)?[A-Za-z0-9_-]{20}",
@@ -277,6 +278,7 @@ async def fill(bus: TestBus, good: Receiver, bad: Receiver, stuck: Receiver) -> 
     await unsubscribe(bus, gone)
     await delete_queue(bus, publisher)
     await use_queues(bus, publisher)
+    await quotas.pay(bus.partitions.home, "tester-00000000", kind="tests", minute_max=1)
     await quotas.enter(bus.partitions.home, "listener-00000000", "stream", most=0)
 
 

@@ -10,7 +10,7 @@ from conftest import Topology
 from doubledecker.web import trials
 from harness import TestBus, a_bus, an_event, within
 from receiver import Receiver
-from web.asking import ask, journal
+from web.asking import another_web, ask, journal
 
 
 async def test_a_test_event_is_signed_has_the_own_headers_and_shows_the_answer(one: Topology):
@@ -158,11 +158,12 @@ async def test_a_receiver_that_hangs_is_given_up_like_in_any_attempt(one: Topolo
 
 
 async def test_tests_are_so_many_a_minute(one: Topology, monkeypatch: pytest.MonkeyPatch):
+    """In all web processes together."""
     monkeypatch.setattr("doubledecker.web.trials.MINUTE_TRIALS_MAX", 2)
-    async with Receiver() as mail, a_bus(one, workers=0) as bus:
+    async with Receiver() as mail, a_bus(one, workers=0) as bus, another_web(bus) as other:
         client = await bus.token("client")
         await bus.subscribe(client, mail.url, "widgets")
-        answers = [await ask(bus, "POST", "/subscriber/test", client) for _ in range(3)]
+        answers = [await ask(bus, "POST", "/subscriber/test", client, url=url) for url in (bus.url, other, other)]
         [row] = await bus.get("/subscriptions", client)
         by_root = await ask(bus, "POST", f"/subscribers/{row['subscriber']}/test")
 

@@ -1,4 +1,4 @@
-"""What bounds a client over all processes: its open streams, its events a second, its idempotency keys."""
+"""What bounds a client over all processes: open streams, events a second, what it may do so often a minute."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -98,3 +98,15 @@ async def forget_key(home: Partition, *, token: str, key: str) -> None:
 async def use_nonce(home: Partition, *, nonce: str, count: int, lifetime_ms: int) -> bool:
     """Mark a nonce count as used; False when it was used before."""
     return await home.run(_USE_NONCE, nonce=nonce, count=count, lifetime_ms=lifetime_ms) == 0
+
+
+# How often clients ask for what is costly, kept at home for all web processes.
+
+_MINUTE_MS = 60_000
+_MINUTE_PACE = load("minute_pace")
+
+
+async def pay(home: Partition, client: str, *, kind: str, minute_max: float) -> int:
+    """Count one more of what a client may do so often a minute; returns 0, or in how many milliseconds it may."""
+    each_ms = round(_MINUTE_MS / minute_max)
+    return cast("int", await home.run(_MINUTE_PACE, kind=kind, token=client, each_ms=each_ms))

@@ -60,6 +60,7 @@ class App:
         jobs: PipelineJobRoutes,
         *,
         room: BodyMemory,
+        changes: ClientPace,
         quotas: Quotas,
         metrics_public: bool,
     ) -> None:
@@ -67,7 +68,7 @@ class App:
         self._room = room
         self._quotas = quotas
         self._under_way: Counter[str] = Counter()
-        self._changes = ClientPace("made", "changes of subscribers and queues")
+        self._changes = changes
         self._log_from_s = 0.0
         self.table = RouteTable(
             [
@@ -141,7 +142,7 @@ class App:
         self._enter(scope, caller)
         check_encoding(scope)
         if route.is_paced and not caller.is_root:
-            self._changes.pay(caller.id, minute_max=MINUTE_CHANGES_MAX)
+            await self._changes.pay(caller.id, minute_max=MINUTE_CHANGES_MAX)
         return await route.handler(Request(scope, receive), caller)
 
     def _enter(self, scope: Scope, caller: Caller) -> None:

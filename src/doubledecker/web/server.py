@@ -43,6 +43,7 @@ from doubledecker.web.dead_letters import DeadLetterRoutes
 from doubledecker.web.feed import Feed
 from doubledecker.web.listening import BACKLOG
 from doubledecker.web.metrics import WebFigures
+from doubledecker.web.pace import ClientPace
 from doubledecker.web.pipeline_jobs import PipelineJobRoutes
 from doubledecker.web.protocol import HEAD_BYTES_MAX, HEAD_S_MAX, UNREAD_S_MAX, guarded
 from doubledecker.web.publishing import EVENTS_MAX, Publishing, PublishRules
@@ -256,12 +257,13 @@ def make_app(
         Queues(bus.partitions, bus.registry, bus.rings, small, large_reads, guard=settings.dial_guard),
         QueueContents(bus.partitions, bus.registry, small, large_reads),
         DeadLetterRoutes(finder, bus.partitions, bus.registry, small, large_reads),
-        ReceiverRoutes(finder, ReceiverStates(bus.partitions), Trials(dialer), small),
+        ReceiverRoutes(finder, ReceiverStates(bus.partitions), Trials(bus.partitions, dialer), small),
         AttemptRoutes(finder, bus.registry, attempt_log, large_reads),
         ResendRoutes(finder, bus.partitions, attempt_log, large_reads, small, resender),
         Streaming(bus.partitions, bus.registry, feed, leases, bounds.stream),
         PipelineJobRoutes(PipelineJobs(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
         room=body.room,
+        changes=ClientPace(bus.partitions, "changes", "made", "changes of subscribers and queues"),
         quotas=rules.quotas,
         metrics_public=settings.metrics_public,
     )

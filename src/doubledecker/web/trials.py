@@ -8,7 +8,7 @@ may do so at a time is bounded, and so is how often.
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Annotated
 
 import msgspec
@@ -24,12 +24,13 @@ from doubledecker.model.outcome import OutcomeKind
 from doubledecker.model.reserved import TEST
 from doubledecker.model.schema import Count, Shape, one_of
 from doubledecker.model.subscriber import Subscriber
+from doubledecker.store.partitions import Partitions
 from doubledecker.web.pace import ClientPace
 
 # Under way in a process: of one client, and of all together.
 CLIENT_TRIALS_MAX = 4
 TRIALS_MAX = 64
-# After so many at once a client may begin one more every other second, in a process.
+# After so many at once a client may begin one more every other second, in all processes together.
 MINUTE_TRIALS_MAX = 30
 
 _log = log.get("web")
@@ -56,10 +57,10 @@ class TrialAnswer(Shape):
 class Trials:
     """Sends test events, for one web process."""
 
-    def __init__(self, dialer: Dialer) -> None:
+    def __init__(self, partitions: Partitions, dialer: Dialer) -> None:
         self._dialer = dialer
         self._under_way: Counter[str] = Counter()
-        self._pace = ClientPace("begun", "test events")
+        self._pace = ClientPace(partitions, "tests", "begun", "test events")
 
     async def send(self, receiver: Subscriber, *, client: str) -> TrialAnswer:
         """Send one event now; raises TooManyAtOnce, TooOften or Overloaded when there is no room for that."""
@@ -71,7 +72,7 @@ class Trials:
             data=msgspec.Raw(msgspec.json.encode({"receiver": receiver.token})),
             id=uid.event_id(now_ms),
         )
-        with self._place(client):
+        async with self._place(client):
             try:
                 outcome = await self._dialer.attempt(
                     receiver, b"[%b]" % event.encode(made), message=made.id, kept_bytes=ANSWER_BYTES_KEPT
@@ -99,16 +100,16 @@ class Trials:
             answer=dead_letter.text(outcome.answer),
         )
 
-    @contextlib.contextmanager
-    def _place(self, client: str) -> Iterator[None]:
+    @contextlib.asynccontextmanager
+    async def _place(self, client: str) -> AsyncIterator[None]:
         """A place among the tests under way, for a client that may begin one now."""
         if self._under_way[client] >= CLIENT_TRIALS_MAX:
             raise TooManyAtOnce(f"{CLIENT_TRIALS_MAX} test events of this client are under way; wait for one to end")
         if self._under_way.total() >= TRIALS_MAX:
             raise Overloaded(f"{TRIALS_MAX} test events are under way; try again soon")
-        self._pace.pay(client, minute_max=MINUTE_TRIALS_MAX)
         self._under_way[client] += 1
         try:
+            await self._pace.pay(client, minute_max=MINUTE_TRIALS_MAX)
             yield
         finally:
             self._under_way[client] -= 1
