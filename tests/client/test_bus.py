@@ -62,6 +62,17 @@ async def test_a_subscriber_gets_its_events(one: Topology):
         assert [event["id"] for event in receiver.events] == [id_]
 
 
+async def test_a_string_is_not_taken_for_a_list_of_its_letters(one: Topology):
+    async with a_bus(one, workers=0) as bus, AsyncBus(bus.url, await bus.token("shop")) as shop:
+        await shop.subscribe(["orders"], "https://shop.example/")
+        with pytest.raises(Refused, match="topics is a string; it must be an array"):
+            await shop.subscribe("three", "https://shop.example/")
+        with pytest.raises(Refused, match="ids is a string; it must be an array"):
+            await shop.dead_letters().purge("0-abc")
+
+        assert [each.topics for each in await shop.subscriptions()] == [("orders",)]
+
+
 async def test_a_queue_is_registered_ruled_emptied_and_deleted(topology: Topology):
     async with a_place("http", topology, attempts_max=1) as place:
         queue = place.queue

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, TypedDict, Unpack, cast
 
 import msgspec
 
-from doubledecker.client.calls import Calls, decode, given, of_receiver, path
+from doubledecker.client.calls import Calls, decode, given, listed, of_receiver, path
 from doubledecker.client.consumer import run_together, stopped_by_signals
 from doubledecker.client.dead_letters import AsyncDeadLetters
 from doubledecker.client.errors import BusAway, ClientError, Refusal, Refused, StreamDropped
@@ -189,7 +189,7 @@ class AsyncBus:
 
     async def subscribe(self, topics: Sequence[str], callback: str, **options: Unpack[SubscriptionOptions]) -> None:
         """Have the bus post the events of these topics to a callback; replaces this client's subscription."""
-        body = {"topics": list(topics), "callback": callback, **options}
+        body = {"topics": listed(topics), "callback": callback, **options}
         await self._calls.ask("POST", path("subscription"), body, kind=type(None))
 
     async def unsubscribe(self) -> None:

@@ -6,7 +6,7 @@ import math
 import os
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -202,6 +202,11 @@ def _has_no_number(value: object) -> bool:
 def given(fields: Mapping[str, Any]) -> dict[str, Any]:
     """What of the fields was given at all."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def listed(some: Sequence[str]) -> Sequence[str]:
+    """Any sequence as a list; a single string stays one, so that the bus can refuse it or take it as one name."""
+    return some if isinstance(some, str) else list(some)
 
 
 def _failure(url: str, status: int, answer: bytes) -> BusAway | Refused:

@@ -5,7 +5,7 @@ from typing import Literal, TypedDict, Unpack
 
 import msgspec
 
-from doubledecker.client.calls import Calls, given, of_receiver
+from doubledecker.client.calls import Calls, given, listed, of_receiver
 from doubledecker.client.message import read_event
 from doubledecker.client.views import DeadLetter, LetterJobView, LettersMeant
 
@@ -134,7 +134,7 @@ def _named(chosen: LetterChoice) -> dict[str, object]:
 
 
 def _body(ids: Sequence[str] | None, chosen: LetterChoice) -> dict[str, object]:
-    return given({"ids": None if ids is None else list(ids), **_named(chosen)})
+    return given({"ids": None if ids is None else listed(ids), **_named(chosen)})
 
 
 def _shown(letter: _Letter) -> DeadLetter:

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 
 from doubledecker.client import lease_keeper_process
-from doubledecker.client.calls import Calls, decode, given, path
+from doubledecker.client.calls import Calls, decode, given, listed, path
 from doubledecker.client.consumer import Consumer
 from doubledecker.client.dead_letters import AsyncDeadLetters
 from doubledecker.client.message import Back, Message, Pulse, Terms, read_event, readable
@@ -106,8 +106,7 @@ class AsyncQueue(Consumer):
 
     async def register(self, pattern: str | Sequence[str], **options: Unpack[QueueOptions]) -> QueueView:
         """Create or replace it: it gets every event whose `tenant:topic:type` matches a pattern in full."""
-        patterns = pattern if isinstance(pattern, str) else list(pattern)
-        body = {"pattern": patterns, **options}
+        body = {"pattern": listed(pattern), **options}
         return await self._calls.ask("PUT", path("queues", self.name), body, kind=QueueView)
 
     async def get(self) -> QueueView:
