@@ -503,6 +503,7 @@ async def test_dead_letters_that_a_build_of_format_two_kept_with_their_queue_are
     topology: Topology, small_pieces: None
 ):
     """Builds before 0.2.0 wrote format 2, with dead letters where 0.1.0 had them."""
+    await topology.clear()
     async with build.open_bus(quick_settings(topology)) as bus:
         for name in ("jobs", "calm"):
             await bus.registry.register_queue(
