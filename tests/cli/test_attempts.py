@@ -26,7 +26,7 @@ async def test_attempts_are_listed_and_an_event_is_sent_again(one: Topology):
         failed = await said("attempts", "--outcome", "failed", "--json")
         of_event = await said("attempts", "--event", id_, "--status", "200")
         resent = await said("resend", id_, "--topic", "widgets")
-        again = await said("resend", "--attempt", known[0]["id"], "--to", known[0]["receiver"])
+        again = await said("resend", "--attempt", known[0]["id"], "--receiver", known[0]["receiver"])
         neither = await said("resend")
         await hook.until_events(3)
 

@@ -26,7 +26,7 @@ def test_hidden_things_are_not_in_the_help():
     assert "demo" not in commands.partition("Commands:")[2].replace("with demo traffic", "")
 
 
-@pytest.mark.parametrize("group", ["", "pipeline", "queue", "receiver", "token", "topic"])
+@pytest.mark.parametrize("group", ["", "dead", "pipeline", "queue", "receiver", "token", "topic"])
 def test_every_command_is_told_in_a_whole_line(group: str):
     """Click cuts what does not fit, and ends it with dots."""
     commands = run(*group.split(), "--help").stdout.partition("Commands:")[2]

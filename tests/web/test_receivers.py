@@ -38,6 +38,25 @@ async def test_a_queue_keeps_its_pause_when_it_is_put_again(one: Topology):
         assert (listed["paused"], listed["disabled"]) == (True, None)
 
 
+async def test_a_subscriber_goes_by_its_clients_name_where_no_other_has_it(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        first, second = await bus.token("mail"), await bus.token("mail")
+        await bus.subscribe(first, CALLBACK, "widgets")
+        [seen] = await bus.get("/subscribers")
+
+        assert (await ask(bus, "POST", "/subscribers/mail/pause")).json["receiver"] == seen["subscriber"]
+        assert (await ask(bus, "POST", "/subscribers/mail/pause", second)).status == 404
+
+        await bus.subscribe(second, CALLBACK, "widgets")
+        several = await ask(bus, "POST", "/subscribers/mail/pause")
+        own = await ask(bus, "POST", "/subscribers/mail/resume", first)
+        ids = sorted(each["subscriber"] for each in await bus.get("/subscribers"))
+
+        assert several.status == 400
+        assert several.detail == f"2 subscribers are named 'mail'; give an id: {', '.join(ids)}"
+        assert own.json["receiver"] == seen["subscriber"]
+
+
 async def test_others_receivers_are_not_found(one: Topology):
     async with a_bus(one, workers=0) as bus:
         client, other = await bus.token("client"), await bus.token("other")

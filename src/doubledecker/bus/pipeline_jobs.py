@@ -93,9 +93,7 @@ class PipelineJobs:
 
     def _subscriber(self, named: str, caller: Caller) -> str:
         """A subscriber's id, given that or a name that is its alone."""
-        snapshot = self._registry.snapshot
-        ids = {token.id for token in snapshot.with_name(named)} | {named}
-        found = sorted(ids & snapshot.subscribers.keys())
+        found = self._registry.snapshot.subscribers_named(named)
         if not caller.is_root:
             if caller.id not in found and (found or named not in {caller.id, caller.name}):
                 raise Forbidden(f"subscriber {named[:80]!r} is not yours; a client replays to its own")

@@ -17,7 +17,9 @@ from doubledecker.cli.options import at_bus as _bus
 from doubledecker.cli.options import is_sure as _is_sure
 from doubledecker.cli.options import overlap as _overlap
 from doubledecker.cli.options import processes as _processes
+from doubledecker.cli.options import receiver as _receiver
 from doubledecker.cli.queue.commands import queue
+from doubledecker.cli.receiver.commands import receiver, subscribe, unsubscribe
 from doubledecker.cli.replay.commands import erase, replay, replays
 from doubledecker.cli.simulate.simulate import simulate
 from doubledecker.errors import BusAway, DoubledeckerError, Refused
@@ -120,7 +122,10 @@ def _status(url: str | None, data: Path | None, *, as_json: bool) -> None:
 def _events(
     id_: str | None, limit: int, data: Path | None, lake: str | None, *, as_json: bool, **given: str | None
 ) -> None:
-    """Search what passed over the bus, in the lake and in the journal."""
+    """Search what passed over the bus.
+
+    It reads the lake and the journal.
+    """
     from doubledecker.cli import search  # noqa: PLC0415 - only what the command needs
 
     wanted = {name: value for name, value in given.items() if value}
@@ -304,7 +309,7 @@ def publish(bus: str | None, secret: str | None, data: str | None, **fields: str
 
 
 @cli.command("attempts")
-@click.option("--receiver", help="A subscriber's id, or @ and a queue  [default: the caller's own subscriber]")
+@_receiver
 @click.option("--event", metavar="ID", help="Those that carried this event")
 @click.option("--outcome", help="delivered, refused, timed_out, unreachable, broken, dropped; or failed: not delivered")
 @click.option("--status", type=click.IntRange(100, 599), help="Answered with this HTTP status")
@@ -336,13 +341,13 @@ def _attempts(
 @cli.command()
 @click.argument("event", required=False)
 @click.option("--attempt", metavar="ID", help="The events of this attempt, instead of one by its id")
-@click.option("--to", metavar="RECEIVER", help="A subscriber's id, or @ and a queue  [default: the caller's own]")
+@_receiver
 @click.option("--topic", help="The event's, where the receiver gets several with this id")
 @_as_caller
 def resend(
     event: str | None,
     attempt: str | None,
-    to: str | None,
+    receiver: str | None,
     topic: str | None,
     secret: str | None,
     bus: str | None,
@@ -353,48 +358,14 @@ def resend(
 
     if (event is None) == (attempt is None):
         raise click.UsageError("name an event by its id, or an attempt with --attempt")
-    attempts.resend(bus, data, secret, event=event, attempt=attempt, to=to, topic=topic)
-
-
-@cli.group()
-def receiver() -> None:
-    """Test receivers, and replace their signing secrets."""
-
-
-_RECEIVER = click.argument("receiver", required=False)
-
-
-@receiver.command("test")
-@_RECEIVER
-@_as_caller
-def _test_receiver(receiver: str | None, secret: str | None, bus: str | None, data: Path | None) -> None:
-    """Send a test event now and show the answer.
-
-    RECEIVER is a subscriber's id, or @ and a queue's name; without it, it is the caller's own subscriber.
-    """
-    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
-
-    clients.test_receiver(bus, data, secret, receiver)
-
-
-@receiver.command("rotate-secret")
-@_RECEIVER
-@_overlap("How long former secrets sign too; 0 ends them at once")
-@_as_caller
-def _rotate_secret(
-    receiver: str | None, overlap_s: int, secret: str | None, bus: str | None, data: Path | None
-) -> None:
-    """Replace the signing secret and print the new one.
-
-    It is shown this once. RECEIVER is as for `test`.
-    """
-    from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
-
-    clients.rotate_secret(bus, data, secret, receiver, overlap_s=overlap_s)
+    attempts.resend(bus, data, secret, event=event, attempt=attempt, receiver=receiver, topic=topic)
 
 
 cli.add_command(dead)
 cli.add_command(queue)
+cli.add_command(receiver)
+cli.add_command(subscribe)
+cli.add_command(unsubscribe)
 cli.add_command(replay)
 cli.add_command(replays)
 cli.add_command(erase)

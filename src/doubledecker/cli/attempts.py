@@ -7,6 +7,7 @@ import click
 import msgspec
 
 from doubledecker.cli import folder, words
+from doubledecker.cli.receiver import naming
 
 if TYPE_CHECKING:
     from doubledecker.client import AttemptView
@@ -26,7 +27,8 @@ def show(
     options: "AttemptOptions",
 ) -> None:
     """Print the attempts at a receiver, or those that carried an event, the newest first."""
-    with folder.connected(bus, data, secret) as remote:
+    asked = folder.connected(bus, data, secret) if event else naming.asked(bus, data, secret, receiver)
+    with asked as remote:
         page = remote.attempts(receiver, event=event, **options)
     if as_json:
         click.echo(words.printable_json(msgspec.json.encode(page)))
@@ -48,12 +50,12 @@ def resend(
     *,
     event: str | None,
     attempt: str | None,
-    to: str | None,
+    receiver: str | None,
     topic: str | None,
 ) -> None:
     """Have one event, or those of an attempt, sent to a receiver again; print their ids."""
-    with folder.connected(bus, data, secret) as remote:
-        sent = remote.resend(event, attempt=attempt, receiver=to, topic=topic)
+    with naming.asked(bus, data, secret, receiver) as remote:
+        sent = remote.resend(event, attempt=attempt, receiver=receiver, topic=topic)
     for id_ in sent.events:
         click.echo(id_)
     if sent.missing:

@@ -12,7 +12,7 @@ from doubledecker.cli import folder, words
 from doubledecker.errors import NotFound
 
 if TYPE_CHECKING:
-    from doubledecker.client import Bus, TokenView, TrialView
+    from doubledecker.client import Bus, TokenView
     from doubledecker.client.bus import Publication
 
 
@@ -106,28 +106,6 @@ def publish(bus: str | None, token: str, event: "Publication") -> None:
         click.echo(remote.publish(**event))
 
 
-def test_receiver(bus: str | None, data: Path | None, secret: str | None, receiver: str | None) -> None:
-    """Send a test event, and print its outcome; exits with 1 unless it was delivered."""
-    with folder.connected(bus, data, secret) as remote:
-        seen = remote.test(receiver)
-    click.echo(_told(seen), err=True)
-    for line in (*seen.headers, *([""] if seen.headers and seen.answer else []), *seen.answer.splitlines()):
-        click.echo(words.printable(line))
-    if seen.outcome != "delivered":
-        raise SystemExit(1)
-
-
-def rotate_secret(
-    bus: str | None, data: Path | None, secret: str | None, receiver: str | None, *, overlap_s: int
-) -> None:
-    """Replace the signing secret and print the new one, this once."""
-    with folder.connected(bus, data, secret) as remote:
-        issued = remote.rotate_secret(receiver, overlap_s=overlap_s)
-    until = "" if issued.former_until is None else f"; former ones sign too until {words.moment(issued.former_until)}"
-    click.echo(f"{issued.receiver} is signed by a new secret{until}. It is shown this once:", err=True)
-    click.echo(issued.secret)
-
-
 def _token_row(row: "TokenView") -> dict[str, object]:
     times = {"created_at": row.created_at, "rotated_at": row.rotated_at, "former_until": row.former_until}
     return {"id": row.id, "name": row.name, **times}
@@ -142,10 +120,3 @@ def _check_known(remote: "Bus", id_: str) -> None:
     """Raise unless a client has this id."""
     if all(row.id != id_ for row in remote.tokens()):
         raise NotFound(f"no token with the id {id_!r}; `doubledecker token list` shows them")
-
-
-def _told(seen: "TrialView") -> str:
-    status = "" if seen.status is None else f" {seen.status}"
-    why = f": {words.printable(seen.detail)}" if seen.detail else ""
-    kind = "Signed" if seen.signed else "Unsigned"
-    return f"{kind} test event {seen.event} to {seen.receiver}: {seen.outcome}{status} in {seen.took_ms} ms{why}"

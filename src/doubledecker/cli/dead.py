@@ -24,19 +24,12 @@ _LOOK_S = 1.0
 
 @contextlib.contextmanager
 def _letters(
-    bus: str | None, data: Path | None, secret: str | None, subscriber: str | None, queue: str | None
+    bus: str | None, data: Path | None, secret: str | None, receiver: str | None
 ) -> Iterator["SyncDeadLetters"]:
-    from doubledecker.cli import folder  # noqa: PLC0415 - only what the command needs
+    from doubledecker.cli.receiver import naming  # noqa: PLC0415 - only what the command needs
 
-    if subscriber and queue:
-        raise click.UsageError("--subscriber and --queue both say whose letters; pass one")
-    with folder.connected(bus, data, secret) as remote:
-        yield remote.dead_letters(f"@{queue}" if queue else subscriber)
-
-
-def _whose(command: Callable[..., None]) -> Callable[..., None]:
-    command = click.option("--queue", metavar="NAME", help="Of this queue")(command)
-    return click.option("--subscriber", metavar="ID", help="Of this subscriber; else of the caller's own")(command)
+    with naming.asked(bus, data, secret, receiver) as remote:
+        yield remote.dead_letters(receiver)
 
 
 def _filters(command: Callable[..., None]) -> Callable[..., None]:
@@ -69,18 +62,17 @@ def _rate(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group()
 def dead() -> None:
-    """List, redrive and purge dead letters of a subscriber or a queue."""
+    """List, redrive and purge dead letters of a receiver."""
 
 
 @dead.command("list")
-@_whose
+@options.receiver
 @_filters
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many at most")
 @options.as_json
 @options.as_caller
 def list_(
-    subscriber: str | None,
-    queue: str | None,
+    receiver: str | None,
     limit: int,
     bus: str | None,
     data: Path | None,
@@ -91,7 +83,7 @@ def list_(
 ) -> None:
     """List dead letters, oldest first."""
     which = _given(chosen)
-    with _letters(bus, data, secret, subscriber, queue) as letters:
+    with _letters(bus, data, secret, receiver) as letters:
         found = [letter for letter, _ in zip(letters.each(page=min(limit, 1_000), **which), range(limit), strict=False)]
         if as_json:
             for letter in found:
@@ -106,27 +98,27 @@ def list_(
 
 @dead.command()
 @click.argument("id_", metavar="ID")
-@_whose
+@options.receiver
 @options.as_caller
-def show(
-    id_: str, subscriber: str | None, queue: str | None, bus: str | None, data: Path | None, secret: str | None
-) -> None:
-    """Print one dead letter with its event and the last answer, as JSON."""
-    with _letters(bus, data, secret, subscriber, queue) as letters:
+def show(id_: str, receiver: str | None, bus: str | None, data: Path | None, secret: str | None) -> None:
+    """Print one dead letter as JSON.
+
+    It has its event and the last answer.
+    """
+    with _letters(bus, data, secret, receiver) as letters:
         click.echo(words.printable_json(msgspec.json.format(msgspec.json.encode(letters.show(id_)), indent=2)))
 
 
 @dead.command()
 @click.argument("ids", nargs=-1, metavar="[ID...]")
-@_whose
+@options.receiver
 @_filters
 @_rate
 @options.is_sure
 @options.as_caller
 def redrive(
     ids: tuple[str, ...],
-    subscriber: str | None,
-    queue: str | None,
+    receiver: str | None,
     rate: float | None,
     bus: str | None,
     data: Path | None,
@@ -135,22 +127,24 @@ def redrive(
     yes: bool,
     **chosen: str | int | None,
 ) -> None:
-    """Have dead letters delivered again with new attempts: those with these IDs, or all that are chosen."""
-    with _letters(bus, data, secret, subscriber, queue) as letters:
+    """Have dead letters delivered again.
+
+    They are those with these IDs, or all that are chosen, and get new attempts.
+    """
+    with _letters(bus, data, secret, receiver) as letters:
         _settle(letters, "redrive", ids, _given(chosen), rate=rate, is_sure=yes)
 
 
 @dead.command()
 @click.argument("ids", nargs=-1, metavar="[ID...]")
-@_whose
+@options.receiver
 @_filters
 @_rate
 @options.is_sure
 @options.as_caller
 def purge(
     ids: tuple[str, ...],
-    subscriber: str | None,
-    queue: str | None,
+    receiver: str | None,
     rate: float | None,
     bus: str | None,
     data: Path | None,
@@ -159,25 +153,27 @@ def purge(
     yes: bool,
     **chosen: str | int | None,
 ) -> None:
-    """Destroy dead letters: those with these IDs, or all that are chosen."""
-    with _letters(bus, data, secret, subscriber, queue) as letters:
+    """Destroy dead letters.
+
+    They are those with these IDs, or all that are chosen.
+    """
+    with _letters(bus, data, secret, receiver) as letters:
         _settle(letters, "purge", ids, _given(chosen), rate=rate, is_sure=yes)
 
 
 @dead.command()
-@_whose
+@options.receiver
 @click.option("--cancel", metavar="ID", help="End this one; what it has done stays done")
 @options.as_caller
 def jobs(
-    subscriber: str | None,
-    queue: str | None,
+    receiver: str | None,
     cancel: str | None,
     bus: str | None,
     data: Path | None,
     secret: str | None,
 ) -> None:
     """List the jobs that `--rate` began, newest first."""
-    with _letters(bus, data, secret, subscriber, queue) as letters:
+    with _letters(bus, data, secret, receiver) as letters:
         if cancel:
             click.echo(_progress(letters.cancel(cancel)), err=True)
             return

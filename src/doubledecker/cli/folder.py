@@ -13,6 +13,7 @@ Besides these it holds what store/embedded.py names.
 
 import contextlib
 import os
+import re
 import secrets
 import tempfile
 from collections.abc import Iterator
@@ -184,7 +185,7 @@ def explained(url: str) -> Iterator[None]:
     except client.Unauthenticated as error:
         raise Refused(f"the bus at {url} does not know this key; pass the right one, or another --bus") from error
     except client.Refused as error:
-        raise Refused(error.detail) from error
+        raise Refused(_in_commands(error.detail)) from error
     except client.NotABus as error:
         raise BusAway(f"{error}; check --bus") from error
     except client.BusAway as error:
@@ -198,3 +199,19 @@ def explained(url: str) -> Iterator[None]:
         raise click.UsageError(f"--bus is {url!r}; it must be a URL like {DEFAULT_URL}") from error
     except client.ClientError as error:
         raise Refused(str(error)) from error
+
+
+# What the bus tells its clients to ask over HTTP, and the command that asks it.
+_COMMANDS = (
+    (r"POST /api_tokens\b", "`doubledecker token create NAME`"),
+    (r"GET /api_tokens\b", "`doubledecker token list`"),
+    (r"GET /subscribers\b", "`doubledecker receiver list`"),
+    (r"POST /subscription\b", "`doubledecker subscribe`"),
+    (r"PUT /queues/([a-z0-9_.-]+)", r"`doubledecker queue register \1`"),
+)
+
+
+def _in_commands(detail: str) -> str:
+    for call, command in _COMMANDS:
+        detail = re.sub(call, command, detail)
+    return detail

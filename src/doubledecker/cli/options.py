@@ -1,8 +1,9 @@
 """Options that several commands share."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 import click
 
@@ -21,11 +22,41 @@ _at_any_bus = click.option(
 _in_any_folder = click.option(
     "--data", type=FOLDER, help="Folder of a running `doubledecker up`  [default: .data, if one runs there]"
 )
-_with_secret = click.option(
+with_secret = click.option(
     "--token", "secret", envvar="BUS_TOKEN", metavar="SECRET", help="Who asks  [env: BUS_TOKEN; default: root]"
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON")
 is_sure = click.option("--yes", is_flag=True, help="Do not ask")
+receiver = click.option(
+    "--receiver",
+    help="A subscriber's id or its client's name, or @ and a queue  [default: the caller's own]",
+)
+
+
+def _json(_context: click.Context, parameter: click.Parameter, given: str | TextIO | None) -> object:
+    """What is given as JSON, as it is typed or in a file; raises a usage error when it is none."""
+    if given is None:
+        return None
+    try:
+        return json.loads(given if isinstance(given, str) else given.read())
+    except ValueError as error:
+        raise click.UsageError(f"{parameter.opts[0]} is not JSON: {error}") from error
+
+
+retry = click.option(
+    "--retry",
+    metavar="JSON",
+    callback=_json,
+    help="When it is tried again: delays in ms, as '[1000, 60000]', or '{\"cap_ms\": 60000}'",
+)
+# Not typed: other users of the machine see what is, and they may be secrets.
+headers = click.option(
+    "--headers",
+    metavar="FILE",
+    type=click.File(),
+    callback=_json,
+    help="Headers that deliveries carry, as a JSON object in a file; - reads standard input",
+)
 
 
 def _member(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Member | None:
@@ -60,4 +91,4 @@ def as_root(command: _F) -> _F:
 
 def as_caller(command: _F) -> _F:
     """Where to ask, and as whom: by address and token, or as root of the bus of a folder."""
-    return as_root(_with_secret(command))
+    return as_root(with_secret(command))

@@ -166,7 +166,7 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     click.echo()
     words.show(["client", *_BOUNDS.values()], [_bounds_row(seen), *map(_use_row, _nearest(seen))])
     if not view.subscribers:
-        click.echo("There are no subscribers; a client makes one with POST /subscription", err=True)
+        click.echo("There are no subscribers; a client makes one with `doubledecker subscribe`", err=True)
     for each in view.subscribers:
         if each.condition.held_key_count:
             click.echo(_held(each), err=True)

@@ -82,11 +82,21 @@ def _escape(character: str) -> str:
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
+def name(token: str) -> str:
+    """The name in a client's id."""
+    return token.rpartition("-")[0] or token
+
+
 def names(tokens: Sequence[str]) -> dict[str, str]:
     """The name of each client, or its whole id where two share a name; a queue with a callback keeps its own."""
-    short = {token: token if token.startswith("@") else token.rpartition("-")[0] or token for token in tokens}
+    short = {token: token if token.startswith("@") else name(token) for token in tokens}
     shared = Counter(short.values())
-    return {token: name if shared[name] == 1 else token for token, name in short.items()}
+    return {token: brief if shared[brief] == 1 else token for token, brief in short.items()}
+
+
+def many(count: int, noun: str) -> str:
+    """So many of something, in the singular where there is one."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 # Rows on stdout: a table on a terminal, tabs when piped, so that `cut` and `awk` can read them.

@@ -173,6 +173,12 @@ class Registry:
         """The tokens with this name; a name may be shared."""
         return [token for token in self.tokens.values() if token.name == name]
 
+    def subscribers_named(self, named: str) -> list[str]:
+        """The subscriber with this id; else those of the clients with this name."""
+        if named in self.subscribers:
+            return [named]
+        return sorted(token.id for token in self.with_name(named) if token.id in self.subscribers)
+
     def with_secret(self, secret_hash: str, now_ms: int) -> Token | None:
         """The token that this secret is of, now."""
         token = self.tokens.get(self._by_secret.get(secret_hash, ""))

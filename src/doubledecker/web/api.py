@@ -81,7 +81,7 @@ _Lines = Annotated[str, Meta(description="One Event a line; empty lines are skip
 
 _TOPIC = Parameter("path", "name", "The topic", TopicName, "orders")
 _TOKEN = Parameter("path", "name", "The token's id, or its secret", example="shop-1a2b3c4d")
-_SUBSCRIBER = Parameter("path", "subscriber", "The public id of its token", example="mail-1a2b3c4d")
+_SUBSCRIBER = Parameter("path", "subscriber", "Its client's id, or a name that no other has", example="mail-1a2b3c4d")
 _QUEUE = Parameter("path", "name", "The queue", QueueName, "jobs")
 _TENANT = Parameter("path", "tenant", "The tenant", Tenant, "acme")
 _LETTER = Parameter("path", "id", "The dead letter's id", example="0-1")

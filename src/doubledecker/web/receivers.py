@@ -13,7 +13,7 @@ from starlette.responses import Response
 from doubledecker import clock
 from doubledecker.bus.receiver_states import ReceiverStates
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import Conflict, Forbidden, NotFound
+from doubledecker.errors import BadRequest, Conflict, Forbidden, NotFound
 from doubledecker.model import signing
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.subscriber import Subscriber
@@ -24,6 +24,9 @@ from doubledecker.web.authentication import require_client
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.shapes import SecretRotated
 from doubledecker.web.trials import Trials
+
+# Ids that an error lists.
+_NAMED_MAX = 20
 
 
 @dataclass(frozen=True)
@@ -74,13 +77,24 @@ class ReceiverFinder:
             raise NotFound(f"no queue named {name[:80]!r}") from None
         return ChosenReceiver(queue.receiver.token, queue.receiver if queue.callback else None, queue)
 
-    async def _subscriber(self, token: str, caller: Caller) -> ChosenReceiver:
-        if token not in self._registry.snapshot.subscribers:
+    async def _subscriber(self, named: str, caller: Caller) -> ChosenReceiver:
+        if named not in self._registry.snapshot.subscribers:
             await self._registry.refresh()
-        found = self._registry.snapshot.subscribers.get(token)
-        if found is None or not (caller.is_root or token == caller.id):
-            raise NotFound(f"no subscriber named {token[:80]!r}; GET /subscribers lists yours")
-        return ChosenReceiver(token, found)
+        found = self._named(named, caller)
+        if not found:
+            raise NotFound(f"no subscriber named {named[:80]!r}; GET /subscribers lists yours")
+        if len(found) > 1:
+            raise BadRequest(
+                f"{len(found)} subscribers are named {named[:80]!r}; give an id: {', '.join(found[:_NAMED_MAX])}"
+            )
+        return ChosenReceiver(found[0], self._registry.snapshot.subscribers[found[0]])
+
+    def _named(self, named: str, caller: Caller) -> list[str]:
+        """The subscribers of the caller with this id, or else with this name."""
+        if caller.is_root:
+            return self._registry.snapshot.subscribers_named(named)
+        is_own = named in {caller.id, caller.name} and caller.id in self._registry.snapshot.subscribers
+        return [caller.id] if is_own else []
 
 
 class ReceiverRoutes:

@@ -124,7 +124,7 @@ def test_dead_letters_are_listed_redriven_and_purged(bus: Up, jobs: str):
 
 def test_dead_letters_of_any_receiver_are_chosen_counted_and_settled(bus: Up, jobs: str):
     def dead(*arguments: str, stdin: str = ""):
-        return run("dead", *arguments, "--queue", jobs, "--bus", bus.url, "--data", str(bus.data), stdin=stdin)
+        return run("dead", *arguments, "--receiver", f"@{jobs}", "--bus", bus.url, "--data", str(bus.data), stdin=stdin)
 
     _kill_one(bus, jobs)
     titles, row = dead("list", "--reason", "attempts").stdout.splitlines()
@@ -162,7 +162,7 @@ def test_a_row_stays_a_row_whatever_a_consumer_wrote(bus: Up, jobs: str):
 def test_json_commands_no_terminal_and_means_the_same(bus: Up, jobs: str):
     why = "\u009b2J\x7f\u2066 ünïcödé \U000e0001 \U0001f68b"
     _kill_one(bus, jobs, why=why)
-    own = ("--queue", jobs, "--bus", bus.url, "--data", str(bus.data))
+    own = ("--receiver", f"@{jobs}", "--bus", bus.url, "--data", str(bus.data))
     listed = run("dead", "list", "--json", *own).stdout
     shown = run("dead", "show", json.loads(listed)["id"], *own).stdout
     of_queue = queue(bus, "dead", jobs, "--json").stdout

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
@@ -51,15 +51,8 @@ def queue() -> None:
 @click.option("--timeout", type=int, help="How many milliseconds the first of them waits for others")
 @click.option("--concurrency", type=int, help="How many calls to the receiver at a time")
 @click.option("--rate-per-s", type=float, help="How many calls to it begin in a second; 0 for no bound")
-@click.option(
-    "--retry", metavar="JSON", help="When it is tried again: delays in ms, as '[1000, 60000]', or '{\"cap_ms\": 60000}'"
-)
-@click.option(
-    "--headers",
-    metavar="FILE",
-    type=click.File(),
-    help="Headers that deliveries carry, as a JSON object in a file; - reads standard input",
-)
+@options.retry
+@options.headers
 @options.as_caller
 def register(
     name: str,
@@ -67,9 +60,7 @@ def register(
     bus: str | None,
     data: Path | None,
     secret: str | None,
-    retry: str | None,
-    headers: TextIO | None,
-    **asked: str | float | tuple[str, ...] | None,
+    **asked: object,
 ) -> None:
     """Create or replace a queue of the events that match a PATTERN.
 
@@ -78,7 +69,7 @@ def register(
     What is not given gets its default, also when the queue was there before.
     """
     with _desk(bus, data, secret) as desk:
-        desk.register(name, patterns, asked, retry=retry, headers=headers.read() if headers else None)
+        desk.register(name, patterns, asked)
 
 
 @queue.command("list")

@@ -70,19 +70,9 @@ class QueueCalls:
     def __init__(self, bus: "Bus") -> None:
         self._bus = bus
 
-    def register(
-        self,
-        name: str,
-        patterns: Sequence[str],
-        asked: Mapping[str, str | float | tuple[str, ...] | None],
-        *,
-        retry: str | None,
-        headers: str | None,
-    ) -> None:
-        """Create or replace a queue; `retry` and `headers` are JSON."""
-        given: dict[str, object] = {field: value for field, value in asked.items() if value not in {None, ()}}
-        given |= {} if retry is None else {"retry": _parsed("--retry", retry)}
-        given |= {} if headers is None else {"headers": _parsed("--headers", headers)}
+    def register(self, name: str, patterns: Sequence[str], asked: Mapping[str, object]) -> None:
+        """Create or replace a queue."""
+        given = {field: value for field, value in asked.items() if value is not None and value != ()}
         kept = self._bus.queue(name).register(patterns, **cast("QueueOptions", given))
         click.echo(
             f"Queue {kept.name} of {kept.owner} gets what matches {' or '.join(kept.pattern)}; "
@@ -120,7 +110,9 @@ class QueueCalls:
         if seen.callback and seen.health is not None:
             halt = Halt.PAUSED if seen.paused else Halt.DISABLED if seen.disabled else Halt.NONE
             state = words.health(seen.health, failures=seen.failures, refusals=seen.refusals, halt=halt)
-            counted = _many(seen.refusals, "refusal") if state == "refusing" else _many(seen.failures, "failure")
+            counted = (
+                words.many(seen.refusals, "refusal") if state == "refusing" else words.many(seen.failures, "failure")
+            )
             fares = f"{state} {seen.health}, {counted} in a row"
             rows += [["pushed to", seen.callback], ["its health", fares]]
         words.show([f"queue {seen.name}", ""], rows + [[label, f"{count:,}"] for label, count in numbers.items()])
@@ -208,12 +200,12 @@ def _is_sure(doing: str, count: int, noun: str, where: str, *, is_sure: bool) ->
     if not count:
         click.echo(f"There is no {noun} {where}", err=True)
     elif not is_sure:
-        click.confirm(f"{doing} {_many(count, noun)} {where}?", abort=True, err=True)
+        click.confirm(f"{doing} {words.many(count, noun)} {where}?", abort=True, err=True)
     return count > 0
 
 
 def _tell(done: str, count: int, noun: str, where: str) -> None:
-    click.echo(f"{_many(count, noun)} {where} {done}", err=True)
+    click.echo(f"{words.many(count, noun)} {where} {done}", err=True)
 
 
 def _where(name: str, tenant: str | None) -> str:
@@ -224,10 +216,6 @@ def _print(messages: Sequence[_Pulled] | Sequence[_Peeked], *, as_json: bool) ->
     """A line each: the event, or the message with it."""
     for each in messages:
         click.echo(words.printable_json(msgspec.json.encode(each) if as_json else bytes(each.event)))
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _path(name: str) -> str:
@@ -275,11 +263,3 @@ def _number(
             return value
     span = f"{_NOUNS[kind]} from {least:g} to {most:.0f}{otherwise}"
     raise click.UsageError(f"--{name} is {text[:80]!r}; it must be {span}")
-
-
-def _parsed(option: str, text: str) -> object:
-    """JSON as it was given; raises a usage error when it is none."""
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise click.UsageError(f"{option} is not JSON: {error}") from error

@@ -1,0 +1,1 @@
+"""`doubledecker receiver`, `subscribe` and `unsubscribe`."""
