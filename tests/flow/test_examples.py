@@ -4,13 +4,14 @@ import asyncio
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from conftest import Topology
 from feed import a_feed
-from harness import a_bus, within
+from harness import TestBus, a_bus, within
 from processes import Process
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -25,11 +26,20 @@ async def test_what_one_example_publishes_the_other_receives(one: Topology):
         publishing = await _start("publish.py", bus.url, await bus.token("publisher"))
         printed, _ = await within(publishing.communicate(), 20)
         lines = [await within(receiving.stdout.readline(), 20) for _ in range(3)]
+        [subscriber] = await bus.get("/subscribers")
+        forged = {"webhook-id": "1", "webhook-timestamp": str(int(time.time())), "webhook-signature": "v1,AAAA"}
+        refused = [await _post(bus, subscriber["callback"], headers) for headers in ({}, forged)]
 
         receiving.terminate()
-        await receiving.communicate()
+        rest, _ = await receiving.communicate()
+        assert (refused, rest) == ([401, 401], b"")
         assert printed.startswith(b"accepted:")
         assert sorted(lines) == [b"orders create https://shop.example/orders/%d\n" % n for n in (1, 2, 3)]
+
+
+async def _post(bus: TestBus, callback: str, headers: dict[str, str]) -> int:
+    async with bus.http.post(callback, json=[{"topic": "orders", "type": "forged"}], headers=headers) as response:
+        return response.status
 
 
 async def test_the_consumer_handles_what_is_published_and_stops_when_told(one: Topology):
