@@ -47,7 +47,8 @@ async def test_what_has_landed_is_found_newest_first_and_by_what_is_asked(one: T
     root = str(tmp_path)
     for number in range(12):
         outcome = {"outcome": "refused", "status": 500} if number % 3 == 0 else {}
-        land(root, number, **outcome, bytes=number + 1, detail="no", retry_ms=7)
+        owner = {"owner": "ann-1"} if number == 5 else {}
+        land(root, number, **outcome, **owner, bytes=number + 1, detail="no", retry_ms=7)
     async with a_feed(one) as feed:
         ground = ReadContext(root, feed.bus.partitions)
         found = await walk(ground, limit=5)
@@ -56,6 +57,8 @@ async def test_what_has_landed_is_found_newest_first_and_by_what_is_asked(one: T
             return [each.took_ms for each in await walk(ground, limit=5, **fields)]
 
         assert [each.took_ms for each in found] == [*range(11, -1, -1)]
+        assert await numbers(client="ann-1") == [10, 8, 6, 5, 4, 2, 0]
+        assert await numbers(client="cat-3", receivers=frozenset({"ann-1"})) == []
         assert (found[0].events, found[0].event_count, found[0].bytes) == (["e11", "all"], 2, 12)
         assert (found[0].detail, found[0].retry_ms, found[0].receiver) == ("no", 7, "bob-2")
         assert await numbers(receivers=frozenset({"ann-1"})) == [10, 8, 6, 4, 2, 0]
