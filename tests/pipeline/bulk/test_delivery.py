@@ -95,6 +95,26 @@ async def test_what_is_posted_is_what_a_worker_posts_byte_by_byte(spark: SparkSe
     }
 
 
+async def test_a_receiver_is_called_no_more_often_than_it_asked_for(spark: SparkSession, one: Topology, tmp_path: Path):
+    """A call in a quarter of an hour is one for as long as a test runs, however many shards want to make it."""
+    async with Receiver() as mail, a_ground(spark, one, tmp_path) as ground:
+        await ground.subscribe("mail", mail.url, "orders", max=1, rate_per_s=0.001)
+        await ground.publish(some_events(30))
+        await ground.land()
+        async with asyncio.timeout(60):
+            while not mail.attempts:
+                await ground.round()
+        for _ in range(5):
+            await ground.round()
+        paced = mail.attempts
+        await ground.subscribe("mail", mail.url, "orders", max=1, rate_per_s=0)
+        await ground.deliver()
+
+    assert paced == 1
+    assert len(mail.ids) == 30
+    assert in_order(mail)
+
+
 async def test_its_attempts_are_listed_like_those_of_workers(spark: SparkSession, topology: Topology, tmp_path: Path):
     """Recent ones from the journal, with all that is known; those that failed too."""
     async with Receiver(plan=lambda n: 500 if n == 1 else 200) as mail, a_ground(spark, topology, tmp_path) as ground:
