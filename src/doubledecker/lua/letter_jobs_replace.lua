@@ -1,7 +1,7 @@
 -- Change a receiver's jobs over dead letters, unless somebody has changed them meanwhile.
 --
--- key kept        dead:jobs     hash  by receiver its jobs, as JSON
--- key running     dead:running  set   the receivers of which a job runs
+-- key kept        dead:jobs:kept     hash  by receiver its jobs, as JSON
+-- key running     dead:jobs:running  set   the receivers of which a job runs
 -- arg receiver    text  whose they are
 -- arg former      text  what the caller saw; empty for none
 -- arg latter      text  what they are to be; empty for none

@@ -17,7 +17,7 @@ from doubledecker.store.shared_connection import words
 
 # gone: its receiver went before it was done.
 State = Literal["running", "done", "cancelled", "gone"]
-_KEY, _RUNNING = "dead:jobs", "dead:running"
+_KEY, _RUNNING = "dead:jobs:kept", "dead:jobs:running"
 _REPLACE = load("letter_jobs_replace")
 
 
