@@ -94,7 +94,15 @@ def by_program(language: str, folder: Path) -> Verify:
 
 # Nobody has to install Ruby and Go to work on the bus: their snippets are run where the languages are.
 _PROGRAMS = {"js": "node", "ruby": "ruby", "go": "go"}
-LANGUAGES = ["python", *(language for language, program in _PROGRAMS.items() if shutil.which(program))]
+LANGUAGES = [
+    "python",
+    *(
+        pytest.param(
+            language, marks=pytest.mark.skipif(not shutil.which(program), reason=f"{program} is not installed")
+        )
+        for language, program in _PROGRAMS.items()
+    ),
+]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
