@@ -129,10 +129,17 @@ def test_an_event_is_published_and_its_id_printed(bus: Up):
     secret = a_secret(bus, "shop")
     answer = run("publish", "orders", "create", *fields, "--token", secret, "--bus", bus.url)
     by_environment = run("publish", "orders", "create", BUS_URL=bus.url, BUS_TOKEN=secret)
+    register = ("queue", "register", "owned", ".*:own:.*", "--bus", bus.url, "--token", secret)
+    assert run(*register).returncode == 0
+    own = ("--id", "order-1", "--timestamp", "1763185600000")
+    named = run("publish", "own", "create", *own, "--token", secret, "--bus", bus.url)
+    pulled = run("queue", "pull", "owned", "--wait-ms", "5000", "--bus", bus.url, "--token", secret)
 
+    assert (named.returncode, named.stdout) == (0, "order-1\n")
+    assert json.loads(pulled.stdout).items() >= {"id": "order-1", "t": 1763185600000}.items()
     assert (answer.returncode, by_environment.returncode) == (0, 0), answer.stderr + by_environment.stderr
     assert len(answer.stdout.split()) == 1
-    assert bus.status()["published"] == before + 2
+    assert bus.status()["published"] == before + 3
 
 
 @pytest.mark.parametrize(

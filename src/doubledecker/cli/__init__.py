@@ -294,10 +294,15 @@ def _delete_topic(topic: str, bus: str | None, data: Path | None, *, yes: bool) 
 @click.option("--data", metavar="JSON", help="What the event carries")
 @click.option("--tenant", help="Whose event it is")
 @click.option("--key", help="Events with the same key keep their order")
+@click.option("--id", metavar="ID", help="Its id  [default: a new one]")
+@click.option("--timestamp", type=int, metavar="MS", help="When it happened, in ms since 1970  [default: now]")
 @click.option("--token", "secret", envvar="BUS_TOKEN", metavar="SECRET", help="Who publishes  [env: BUS_TOKEN]")
 @_bus
-def publish(bus: str | None, secret: str | None, data: str | None, **fields: str | None) -> None:
-    """Publish one event and print its id."""
+def publish(bus: str | None, secret: str | None, data: str | None, **fields: str | int | None) -> None:
+    """Publish one event and print its id.
+
+    --data is what the event carries, and no folder: the bus is that of .data, or of --bus.
+    """
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
     if not secret:

@@ -1,6 +1,7 @@
 """`doubledecker dead`: the dead letters of subscribers and queues. Counts come before anything is done."""
 
 import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,7 @@ import click
 import msgspec
 
 from doubledecker.cli import options, words
+from doubledecker.errors import NotFound
 
 if TYPE_CHECKING:
     from doubledecker.client import DeadLetter
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 # Between two looks at a job.
 _LOOK_S = 1.0
+# As many as the bus gives at once.
+_PAGE = 1_000
 
 
 @contextlib.contextmanager
@@ -68,11 +72,13 @@ def dead() -> None:
 @dead.command("list")
 @options.receiver
 @_filters
+@click.option("--event", metavar="ID", help="Of the event with this id; all others that are chosen are read too")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many at most")
 @options.as_json
 @options.as_caller
 def list_(
     receiver: str | None,
+    event: str | None,
     limit: int,
     bus: str | None,
     data: Path | None,
@@ -84,16 +90,18 @@ def list_(
     """List dead letters, oldest first."""
     which = _given(chosen)
     with _letters(bus, data, secret, receiver) as letters:
-        found = [letter for letter, _ in zip(letters.each(page=min(limit, 1_000), **which), range(limit), strict=False)]
+        each = letters.each(page=_PAGE if event else min(limit, _PAGE), **which)
+        named = (letter for letter in each if event in {None, letter.event.id})
+        found = list(itertools.islice(named, limit))
         if as_json:
             for letter in found:
                 click.echo(words.printable_json(msgspec.json.encode(letter)))
             return
-        titles = ["id", "topic", "tenant", "reason", "status", "attempts", "redriven", "died", "why"]
+        titles = ["id", "event", "topic", "tenant", "reason", "status", "attempts", "redriven", "died", "why"]
         words.show(titles, [_row(letter) for letter in found])
         count = letters.count(**which)
     if len(found) < count or not found:
-        click.echo(f"{len(found)} of {count:,} dead letters", err=True)
+        click.echo(f"{len(found)} of {words.many(count, 'dead letter')}", err=True)
 
 
 @dead.command()
@@ -195,10 +203,12 @@ def _settle(
         raise click.UsageError("--rate is for letters that are chosen by their values, not by ID")
     meant = letters.meant(ids or None, **chosen)
     count = meant.count
+    if ids and not count:
+        raise NotFound(f"no dead letter {' or '.join(map(repr, ids))}; `doubledecker dead list` shows them")
     if not count:
         click.echo("There are no such dead letters", err=True)
         return
-    many = f"{count:,} dead letter{'' if count == 1 else 's'}"
+    many = words.many(count, "dead letter")
     if not is_sure:
         click.confirm(f"{action.capitalize()} {many}?", abort=True, err=True)
     if meant.until:
@@ -208,7 +218,8 @@ def _settle(
         _follow(letters, letters.begin(action, rate_per_s=rate, **chosen))
         return
     settle, done = (letters.redrive, "Redriven") if action == "redrive" else (letters.purge, "Purged")
-    click.echo(f"{done}: {settle(ids or None, **chosen):,}", err=True)
+    gone = f"; {len(set(ids)) - count:,} not found" if len(set(ids)) > count else ""
+    click.echo(f"{done}: {settle(ids or None, **chosen):,}{gone}", err=True)
 
 
 def _follow(letters: "SyncDeadLetters", job: "LetterJobView") -> None:
@@ -231,4 +242,5 @@ def _given(chosen: Mapping[str, Any]) -> "LetterChoice":
 
 def _row(letter: "DeadLetter") -> list[str]:
     numbers = [str(letter.status or ""), str(letter.attempts), str(letter.redriven)]
-    return [letter.id, letter.topic, letter.tenant, letter.reason, *numbers, words.moment(letter.died_at), letter.why]
+    of = [letter.event.id, letter.topic, letter.tenant]
+    return [letter.id, *of, letter.reason, *numbers, words.moment(letter.died_at), letter.why]

@@ -38,8 +38,8 @@ def test_a_queue_is_registered_listed_and_shown(bus: Up, jobs: str):
     listed = queue(bus, "list").stdout.splitlines()
     page = queue(bus, "show", jobs).stdout.splitlines()
 
-    assert listed[0] == "queue\towner\twaiting\tin flight\tdelayed\tdead\tpatterns"
-    assert any(line.startswith(f"{jobs}\troot\t3\t0\t0\t0\t") for line in listed)
+    assert listed[0] == "queue\towner\twaiting\tin flight\tdelayed\tdead\tpushing\tpatterns"
+    assert any(line.startswith(f"{jobs}\troot\t3\t0\t0\t0\tno\t") for line in listed)
     assert "waiting\t3" in page
     assert "attempts\t1" in page
     [acme] = [line.split("\t") for line in page if line.startswith("acme\t")]
@@ -94,6 +94,23 @@ def test_a_queue_with_a_callback_is_registered_in_full(bus: Up):
     assert "pushed to\thttps://mail.example/\nits health\thealthy 100, 0 failures in a row\n" in page
 
 
+def test_a_callback_is_not_lost_without_a_word(bus: Up):
+    words = ("register", "forgotten", "none:none:none")
+    queue(bus, *words, "--callback", "https://mail.example/")
+    paused = run("receiver", "pause", "@forgotten", "--bus", bus.url, "--data", str(bus.data))
+    listed = queue(bus, "list").stdout
+    refused = [queue(bus, *words, *option) for option in (("--max", "10"), ("--retry", "[1]"), ("--uuid", "u"))]
+    kept = shown(bus, "forgotten")
+    removed = queue(bus, *words)
+
+    assert paused.returncode == 0, paused.stderr
+    assert "\tpaused\tnone:none:none\n" in listed
+    assert [answer.returncode for answer in refused] == [2] * 3
+    assert "--max is for a queue with a callback: pass --callback URL too" in refused[0].stderr
+    assert kept["callback"] == "https://mail.example/"
+    assert removed.stderr.endswith("It had the callback https://mail.example/, which is removed, with its secret\n")
+
+
 def test_a_facet_is_ruled_and_freed(bus: Up, jobs: str):
     ruled = queue(bus, "facet", jobs, "acme", "--weight", "3", "--concurrency", "2", "--rate", "5", "--pause")
     seen = queue(bus, "facet", jobs, "acme").stdout.splitlines()[1]
@@ -104,22 +121,50 @@ def test_a_facet_is_ruled_and_freed(bus: Up, jobs: str):
     assert freed.stderr == f"acme in {jobs}: weight 3\n"
 
 
-def test_dead_letters_are_listed_redriven_and_purged(bus: Up, jobs: str):
+def test_what_version_0_1_0_had_for_dead_letters_of_a_queue_still_works(bus: Up, jobs: str):
     _kill_one(bus, jobs)
-    listed = queue(bus, "dead", jobs).stdout.splitlines()
+    listed = queue(bus, "dead", jobs)
     refused = queue(bus, "redrive", jobs, stdin="n\n")
     redriven = queue(bus, "redrive", jobs, "--tenant", "acme", stdin="y\n")
     _kill_one(bus, jobs)
     purged = queue(bus, "purge", jobs, "--dead", "--yes")
     none = queue(bus, "purge", jobs, "--dead")
+    shown = run("queue", "--help").stdout
 
-    assert listed[0] == "id\ttenant\tattempts\tdied\twhy"
-    assert listed[1].split("\t")[1:3] == ["acme", "1"]
+    assert listed.stdout.splitlines()[1].split("\t")[3:5] == ["acme", "attempts"]
     assert refused.returncode == 1
-    assert f"Redrive 1 dead letter in {jobs}?" in refused.stderr
-    assert redriven.stderr.endswith(f"1 dead letter of acme in {jobs} redriven\n")
-    assert purged.stderr == f"1 dead letter in {jobs} destroyed\n"
-    assert none.stderr == f"There is no dead letter in {jobs}\n"
+    assert "Redrive 1 dead letter?" in refused.stderr
+    assert redriven.stderr.endswith("Redriven: 1\n")
+    assert purged.stderr == "Purged: 1\n"
+    assert none.stderr == "There are no such dead letters\n"
+    assert "dead" not in shown
+    assert "redrive" not in shown
+
+
+def test_dead_letters_are_listed_by_their_event(bus: Up, jobs: str):
+    _kill_one(bus, jobs)
+    _kill_one(bus, jobs)
+    own = ("--receiver", f"@{jobs}", "--bus", bus.url, "--data", str(bus.data))
+    titles, first, second = [line.split("\t") for line in run("dead", "list", *own).stdout.splitlines()]
+    of_event = run("dead", "list", "--event", second[1], *own)
+    none = run("dead", "list", "--event", "nothing", *own)
+
+    assert titles[:3] == ["id", "event", "topic"]
+    assert of_event.stdout.splitlines()[1:] == ["\t".join(second)]
+    assert first[1] != second[1]
+    assert none.stderr == "0 of 2 dead letters\n"
+
+
+def test_dead_letters_that_are_not_there_are_an_error(bus: Up, jobs: str):
+    _kill_one(bus, jobs)
+    own = ("--receiver", f"@{jobs}", "--bus", bus.url, "--data", str(bus.data), "--yes")
+    id_ = run("dead", "list", *own[:-1]).stdout.splitlines()[1].split("\t")[0]
+    answers = [run("dead", action, "0-nosuch", *own) for action in ("redrive", "purge")]
+    some = run("dead", "purge", "0-nosuch", id_, *own)
+
+    told = "doubledecker: no dead letter '0-nosuch'; `doubledecker dead list` shows them\n"
+    assert [(answer.returncode, answer.stderr) for answer in answers] == [(4, told)] * 2
+    assert (some.returncode, some.stderr) == (0, "Purged: 1; 1 not found\n")
 
 
 def test_dead_letters_of_any_receiver_are_chosen_counted_and_settled(bus: Up, jobs: str):
@@ -136,8 +181,8 @@ def test_dead_letters_of_any_receiver_are_chosen_counted_and_settled(bus: Up, jo
     purged = dead("purge", "--rate", "100", "--yes")
     none = dead("purge")
 
-    assert titles.split("\t")[:4] == ["id", "topic", "tenant", "reason"]
-    assert row.split("\t")[2:4] == ["acme", "attempts"]
+    assert titles.split("\t")[:5] == ["id", "event", "topic", "tenant", "reason"]
+    assert row.split("\t")[3:5] == ["acme", "attempts"]
     assert other.stderr == "0 of 0 dead letters\n"
     assert (letter["why"], letter["event"]["tenant"]) == ("no such customer", "acme")
     assert refused.returncode == 1
@@ -151,11 +196,12 @@ def test_dead_letters_of_any_receiver_are_chosen_counted_and_settled(bus: Up, jo
 
 def test_a_row_stays_a_row_whatever_a_consumer_wrote(bus: Up, jobs: str):
     _kill_one(bus, jobs, why="two\nlines\tand \x1b]0;a title\x07 \u009b31m")
-    [_, row] = queue(bus, "dead", jobs).stdout.splitlines()
-    shown = run_on_a_terminal("queue", "dead", jobs, "--data", str(bus.data))
+    own = ("--receiver", f"@{jobs}", "--data", str(bus.data))
+    [_, row] = run("dead", "list", *own).stdout.splitlines()
+    shown = run_on_a_terminal("dead", "list", *own)
 
-    assert row.split("\t")[4:] == ["two�lines�and �]0;a title� �31m"]
-    assert "two�lines�and" in " ".join(shown.split())
+    assert row.split("\t")[9:] == ["two�lines�and �]0;a title� �31m"]
+    assert "two�lines�an" in " ".join(shown.split())
     assert "\x1b]0" not in shown
 
 
@@ -165,11 +211,9 @@ def test_json_commands_no_terminal_and_means_the_same(bus: Up, jobs: str):
     own = ("--receiver", f"@{jobs}", "--bus", bus.url, "--data", str(bus.data))
     listed = run("dead", "list", "--json", *own).stdout
     shown = run("dead", "show", json.loads(listed)["id"], *own).stdout
-    of_queue = queue(bus, "dead", jobs, "--json").stdout
 
     assert [json.loads(text)["why"] for text in (listed, shown)] == [why, why]
-    assert [row["why"] for row in json.loads(of_queue)["messages"]] == [why]
-    for text in (listed, shown, of_queue):
+    for text in (listed, shown):
         assert text.replace("\n", "").isprintable()
         assert r"\u009b2J\u007f\u2066 ünïcödé \udb40\udc01 🚋" in text
 
@@ -200,7 +244,7 @@ def test_a_client_sees_its_own_queues_alone(bus: Up, jobs: str, shop: str):
     mine = queue(bus, "list", BUS_TOKEN=shop)
     foreign = queue(bus, "show", jobs, "--token", shop)
 
-    assert mine.stdout.splitlines() == ["queue\towner\twaiting\tin flight\tdelayed\tdead\tpatterns"]
+    assert mine.stdout.splitlines() == ["queue\towner\twaiting\tin flight\tdelayed\tdead\tpushing\tpatterns"]
     assert (foreign.returncode, "belongs to another client" in foreign.stderr) == (4, True)
 
 

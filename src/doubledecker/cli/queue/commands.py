@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from doubledecker.cli import options
+from doubledecker.cli.dead import list_ as list_letters
+from doubledecker.cli.dead import purge as purge_letters
+from doubledecker.cli.dead import redrive as redrive_letters
 
 if TYPE_CHECKING:
     from doubledecker.cli.queue.queues import QueueCalls
+
+_OF_A_CALLBACK = ("uuid", "max", "max_bytes", "timeout", "concurrency", "rate_per_s", "retry", "headers")
 
 
 @contextlib.contextmanager
@@ -24,7 +29,7 @@ def _desk(bus: str | None, data: Path | None, secret: str | None) -> Iterator["Q
 
 @click.group()
 def queue() -> None:
-    """Register queues, look into them, manage dead letters."""
+    """Register queues, look into them, pull from them."""
 
 
 @queue.command()
@@ -66,8 +71,14 @@ def register(
 
     It must match the whole of an event's tenant:topic:type, as in '.*:orders:paid'.
 
-    What is not given gets its default, also when the queue was there before.
+    What is not given gets its default, also when the queue was there before: without --callback it has none any more.
     """
+    alone = [name for name in _OF_A_CALLBACK if asked[name] is not None]
+    if alone and not asked["callback"]:
+        raise click.UsageError(
+            f"--{alone[0].replace('_', '-')} is for a queue with a callback: pass --callback URL too, also when the "
+            "queue has one, as what is not given is reset"
+        )
     with _desk(bus, data, secret) as desk:
         desk.register(name, patterns, asked)
 
@@ -154,50 +165,27 @@ def facet(
 @queue.command()
 @click.argument("name")
 @click.option("--tenant", help="Only this tenant's")
-@click.option("--limit", type=click.IntRange(1, 1_000), default=100, help="How many at most  [default: 100]")
-@options.as_json
-@options.as_caller
-def dead(
-    name: str, tenant: str | None, limit: int, bus: str | None, data: Path | None, secret: str | None, *, as_json: bool
-) -> None:
-    """List dead letters, oldest first."""
-    with _desk(bus, data, secret) as desk:
-        desk.dead(name, tenant=tenant, limit=limit, as_json=as_json)
-
-
-@queue.command()
-@click.argument("name")
-@click.argument("ids", nargs=-1, metavar="[ID...]")
-@click.option("--tenant", help="Only this tenant's")
+@click.option("--dead", "is_dead", is_flag=True, hidden=True)
 @options.is_sure
 @options.as_caller
-def redrive(
+@click.pass_context
+def purge(
+    context: click.Context,
     name: str,
-    ids: tuple[str, ...],
     tenant: str | None,
     bus: str | None,
     data: Path | None,
     secret: str | None,
     *,
+    is_dead: bool,
     yes: bool,
 ) -> None:
-    """Return dead letters to the queue, as if never tried. Without an ID, all of them."""
+    """Destroy what waits. What consumers have in hand is left to them."""
+    if is_dead:
+        context.invoke(purge_letters, receiver=f"@{name}", tenant=tenant, bus=bus, data=data, secret=secret, yes=yes)
+        return
     with _desk(bus, data, secret) as desk:
-        desk.redrive(name, ids=ids, tenant=tenant, is_sure=yes)
-
-
-@queue.command()
-@click.argument("name")
-@click.option("--tenant", help="Only this tenant's")
-@click.option("--dead", "is_dead", is_flag=True, help="Dead letters, in place of what waits")
-@options.is_sure
-@options.as_caller
-def purge(
-    name: str, tenant: str | None, bus: str | None, data: Path | None, secret: str | None, *, is_dead: bool, yes: bool
-) -> None:
-    """Destroy what waits, or dead letters. What consumers have in hand is left to them."""
-    with _desk(bus, data, secret) as desk:
-        desk.purge(name, tenant=tenant, is_dead=is_dead, is_sure=yes)
+        desk.purge(name, tenant=tenant, is_sure=yes)
 
 
 @queue.command()
@@ -208,3 +196,30 @@ def delete(name: str, bus: str | None, data: Path | None, secret: str | None, *,
     """Forget a queue, and all it holds."""
     with _desk(bus, data, secret) as desk:
         desk.delete(name, is_sure=yes)
+
+
+# Dead letters of a queue as version 0.1.0 had them: `doubledecker dead` has those of any receiver.
+
+
+@queue.command(hidden=True)
+@click.argument("name")
+@click.option("--tenant")
+@click.option("--limit", type=click.IntRange(1), default=100)
+@options.as_json
+@options.as_caller
+@click.pass_context
+def dead(context: click.Context, /, name: str, **given: object) -> None:
+    """`doubledecker dead list --receiver @NAME`."""
+    context.invoke(list_letters, receiver=f"@{name}", **given)
+
+
+@queue.command(hidden=True)
+@click.argument("name")
+@click.argument("ids", nargs=-1)
+@click.option("--tenant")
+@options.is_sure
+@options.as_caller
+@click.pass_context
+def redrive(context: click.Context, /, name: str, **given: object) -> None:
+    """`doubledecker dead redrive --receiver @NAME`."""
+    context.invoke(redrive_letters, receiver=f"@{name}", **given)

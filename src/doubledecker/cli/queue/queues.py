@@ -9,13 +9,14 @@ import click
 import msgspec
 from msgspec import Raw
 
+from doubledecker import client
 from doubledecker.cli import words
 from doubledecker.client.views import FacetView, Rule
 from doubledecker.model.queue import HELD_MAX, RATE_MAX, RATE_MIN, WEIGHT_MAX, WEIGHT_MIN
 from doubledecker.model.subscriber import Halt
 
 if TYPE_CHECKING:
-    from doubledecker.client import Bus
+    from doubledecker.client import Bus, QueueView
     from doubledecker.client.queue import QueueOptions
 
 _Number = TypeVar("_Number", int, float)
@@ -46,19 +47,6 @@ class _Peeks(msgspec.Struct):
     messages: list[_Peeked]
 
 
-class _Died(msgspec.Struct):
-    id: str
-    tenant: str
-    attempts: int
-    why: str
-    died_at: int
-
-
-class _Dead(msgspec.Struct):
-    count: int
-    messages: list[_Died]
-
-
 class _Settled(msgspec.Struct):
     ids: list[str]
     lost: list[str]
@@ -73,6 +61,7 @@ class QueueCalls:
     def register(self, name: str, patterns: Sequence[str], asked: Mapping[str, object]) -> None:
         """Create or replace a queue."""
         given = {field: value for field, value in asked.items() if value is not None and value != ()}
+        former = self._callback(name)
         kept = self._bus.queue(name).register(patterns, **cast("QueueOptions", given))
         click.echo(
             f"Queue {kept.name} of {kept.owner} gets what matches {' or '.join(kept.pattern)}; "
@@ -81,9 +70,18 @@ class QueueCalls:
             + (f" with the user name {kept.uuid}" if kept.uuid and not asked.get("uuid") else ""),
             err=True,
         )
+        if former and not kept.callback:
+            click.echo(f"It had the callback {words.printable(former)}, which is removed, with its secret", err=True)
         if kept.secret:
             click.echo("Its signing secret is shown this once:", err=True)
             click.echo(kept.secret)
+
+    def _callback(self, name: str) -> str:
+        """The callback that a queue of this name has, if the caller has one."""
+        try:
+            return self._bus.queue(name).get().callback
+        except client.Refused:
+            return ""
 
     def list_(self, *, as_json: bool) -> None:
         """Print all queues that the caller may see."""
@@ -92,8 +90,11 @@ class QueueCalls:
             return
         rows = self._bus.queues()
         numbers = [[f"{n:,}" for n in (row.waiting, row.in_flight, row.delayed, row.dead)] for row in rows]
-        cells = [[row.name, row.owner, *cell, " ".join(row.pattern)] for row, cell in zip(rows, numbers, strict=True)]
-        words.show(["queue", "owner", "waiting", "in flight", "delayed", "dead", "patterns"], cells)
+        cells = [
+            [row.name, row.owner, *cell, _pushing(row), " ".join(row.pattern)]
+            for row, cell in zip(rows, numbers, strict=True)
+        ]
+        words.show(["queue", "owner", "waiting", "in flight", "delayed", "dead", "pushing", "patterns"], cells)
         if not rows:
             click.echo("There are no queues; make one with `doubledecker queue register NAME PATTERN`", err=True)
 
@@ -156,33 +157,16 @@ class QueueCalls:
         rule = facet.set(weight=weight, concurrency=concurrency, rate_per_s=rate_per_s, paused=paused)
         click.echo(f"{tenant} in {name}: {_rules(rule)}", err=True)
 
-    def dead(self, name: str, *, tenant: str | None, limit: int, as_json: bool) -> None:
-        """Print dead letters."""
-        chosen = f"&tenant={quote(tenant, safe='')}" if tenant else ""
-        answer = self._bus.request("GET", f"{_path(name)}/dead?limit={limit}{chosen}")
-        if as_json:
-            click.echo(words.printable_json(answer))
+    def purge(self, name: str, *, tenant: str | None, is_sure: bool) -> None:
+        """Destroy what waits, after a look at how much it is."""
+        queue = self._bus.queue(name)
+        count, where = queue.purge(tenant=tenant, dry_run=True), f"of {tenant} in {name}" if tenant else f"in {name}"
+        if not count:
+            click.echo(f"There is no waiting message {where}", err=True)
             return
-        letters = msgspec.json.decode(answer, type=_Dead)
-        rows = [[row.id, row.tenant, str(row.attempts), words.moment(row.died_at), row.why] for row in letters.messages]
-        words.show(["id", "tenant", "attempts", "died", "why"], rows)
-        if len(rows) < letters.count:
-            click.echo(f"{len(rows)} of {letters.count:,} dead letters", err=True)
-
-    def redrive(self, name: str, *, ids: Sequence[str], tenant: str | None, is_sure: bool) -> None:
-        """Bring dead letters back, after a look at how many there are."""
-        queue = self._bus.queue(name)
-        chosen = list(ids) or None
-        count = queue.redrive(chosen, tenant=tenant, dry_run=True)
-        if _is_sure("Redrive", count, "dead letter", _where(name, tenant), is_sure=is_sure):
-            _tell("redriven", queue.redrive(chosen, tenant=tenant), "dead letter", _where(name, tenant))
-
-    def purge(self, name: str, *, tenant: str | None, is_dead: bool, is_sure: bool) -> None:
-        """Destroy messages, after a look at how many there are."""
-        queue = self._bus.queue(name)
-        purge, noun = (queue.purge_dead, "dead letter") if is_dead else (queue.purge, "waiting message")
-        if _is_sure("Destroy", purge(tenant=tenant, dry_run=True), noun, _where(name, tenant), is_sure=is_sure):
-            _tell("destroyed", purge(tenant=tenant), noun, _where(name, tenant))
+        if not is_sure:
+            click.confirm(f"Destroy {words.many(count, 'waiting message')} {where}?", abort=True, err=True)
+        click.echo(f"{words.many(queue.purge(tenant=tenant), 'waiting message')} {where} destroyed", err=True)
 
     def delete(self, name: str, *, is_sure: bool) -> None:
         """Forget a queue, after a look at what it holds."""
@@ -195,21 +179,11 @@ class QueueCalls:
         click.echo(f"Deleted {name} ({held})", err=True)
 
 
-def _is_sure(doing: str, count: int, noun: str, where: str, *, is_sure: bool) -> bool:
-    """Whether there is anything to do it to; asks, unless that is sure, and ends the command when the answer is no."""
-    if not count:
-        click.echo(f"There is no {noun} {where}", err=True)
-    elif not is_sure:
-        click.confirm(f"{doing} {words.many(count, noun)} {where}?", abort=True, err=True)
-    return count > 0
-
-
-def _tell(done: str, count: int, noun: str, where: str) -> None:
-    click.echo(f"{words.many(count, noun)} {where} {done}", err=True)
-
-
-def _where(name: str, tenant: str | None) -> str:
-    return f"of {tenant} in {name}" if tenant else f"in {name}"
+def _pushing(row: "QueueView") -> str:
+    """Whether the queue's messages are pushed to a callback."""
+    if not row.callback:
+        return "no"
+    return "paused" if row.paused else "disabled" if row.disabled else "yes"
 
 
 def _print(messages: Sequence[_Pulled] | Sequence[_Peeked], *, as_json: bool) -> None:
