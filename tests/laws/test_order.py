@@ -301,6 +301,17 @@ class OrderMachine(RuleBasedStateMachine):
             ledger.blocking.pop(id_, None)
 
     @precondition(lambda self: self.ledger.letters)
+    @rule(lane=some_lane, size=st.integers(1, 400), data=st.data())
+    def letters_are_redriven_while_a_batch_takes_events(self, lane: str, size: int, data: st.DataObject) -> None:
+        """The batch that they make is not the one that follows it."""
+        self.publish([lane])
+        self.time_passes(1)
+        self.letters_are_redriven_or_destroyed(data, is_redriven=True)
+        self.time_passes(1)
+        self.publish([lane] * (ANN.max_events + 1))
+        self.drop_beyond_a_bound(size)
+
+    @precondition(lambda self: self.ledger.letters)
     @rule(most=st.integers(1, 3))
     def letters_are_dropped(self, most: int) -> None:
         """The oldest, as there are too many: lanes that they hold are let go."""
