@@ -5,15 +5,17 @@ import socket
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from conftest import Topology
 from doubledecker.assembly import build
+from doubledecker.bus.receiver_states import ReceiverStates
 from doubledecker.model.queue import RegisteredQueue
-from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.subscriber import Halt, Subscriber
 from doubledecker.model.token import Caller
 from doubledecker.model.uid import uid
 from doubledecker.queues import view
-from doubledecker.store import batches, counters, dead_letters, deliveries, jobs, receivers, subscribers
+from doubledecker.store import batches, counters, dead_letters, deliveries, jobs, receivers, registry, subscribers
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import LeasedMessage
 from doubledecker.worker.autodrop import Autodrop
@@ -98,6 +100,47 @@ async def test_permits_that_a_process_died_before_it_told_are_told_by_the_sweep(
         shares = [receivers.permits(9, partition) for partition in other.partitions.all]
         assert [await _limit(partition, subscriber) for partition in other.partitions.all] == shares
         assert sum(shares) == 9
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+async def test_a_queue_that_is_paused_or_resumed_is_so_after_the_sweep_though_a_process_died(
+    topology: Topology, is_paused: bool
+):
+    """One that was resumed was never called again."""
+    async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as other:
+        queue, states = await _pushing_queue(other), ReceiverStates(other.partitions)
+        await (states.resume if is_paused else states.pause)("@hooks")
+        home = other.partitions.home
+        [former] = await registry.queues(home, ["hooks"])
+        await registry.save_queue(home, structs.replace(former, paused=is_paused), former=former)
+
+        await _chores(other).sweep()
+
+        keeper = other.partitions.keeper("@hooks")
+        state = (await receivers.states(keeper, ["@hooks"]))["@hooks"]
+        assert (state.halt, state.limit) == (Halt.PAUSED if is_paused else Halt.NONE, queue.concurrency)
+
+
+async def test_the_sweep_forgets_receivers_that_a_process_died_before_it_forgot(topology: Topology):
+    """A queue that was registered by that name next began with the failures of the former."""
+    async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as other:
+        await bus.subscribe(await bus.token("s"), DEAD_URL, "widgets")
+        await _pushing_queue(other)
+        [token] = other.registry.snapshot.subscribers
+        home = other.partitions.home
+        await registry.delete_queue(home, "hooks")
+        await subscribers.delete(home, token)
+
+        await _chores(other).sweep()
+
+        for partition in other.partitions.all:
+            assert await partition.command("HKEYS", partition.key("receivers")) == []
+
+
+async def _pushing_queue(bus: build.BusParts) -> RegisteredQueue:
+    queue = RegisteredQueue("hooks", "", (".*",), callback=DEAD_URL, concurrency=7)
+    await bus.registry.register_queue(queue, caller=Caller("", "root", is_root=True))
+    return queue
 
 
 async def test_the_sweep_leaves_what_was_accepted_for_a_subscriber_that_came_after_its_look(

@@ -13,6 +13,7 @@ import msgspec
 
 from doubledecker.model.settlement import Settlement
 from doubledecker.model.subscriber import Halt, Subscriber
+from doubledecker.store import shared_connection
 from doubledecker.store.partitions import Partition
 from doubledecker.store.scripts import Packable, load
 
@@ -102,26 +103,44 @@ async def save(
     One that begins anew, as at another address, has not failed yet. One that the registry has not is kept until the
     last call to it has ended: it may be back before, with permits anew.
     """
-    limit, halt, every = _bounds(known, partition) if known else (0, Halt.NONE, 0)
-    limits: list[Packable] = [token, limit, int(is_anew or known is None), halt, every]
+    limits = _limits(token, known, partition, is_anew=is_anew)
     return await partition.run(_SAVE, limits=limits, version=version) == 1
 
 
 async def reconcile(partition: Partition, whom: Mapping[str, Subscriber], *, version: int) -> None:
-    """Keep how many permits receivers have and who is halted, where that differs; unless the registry has changed."""
+    """Keep how many permits all receivers have and who is halted, where that differs; unless the registry has changed.
+
+    Those that the registry has not are forgotten.
+    """
+    records = shared_connection.fields(await partition.command("HGETALL", partition.key("receivers")))
+    kept = {token: _STATE.decode(record) for token, record in records.items()}
     limits: list[Packable] = []
-    for token, state in (await states(partition, list(whom))).items():
-        limit, halt, every = _bounds(whom[token], partition)
-        # One that has none here yet gets them with its first batch.
-        if (state.limit > 0 and (state.limit, state.every_ms) != (limit, every)) or state.halt != halt:
-            limits += [token, limit, 0, halt, every]
+    for token in [*whom, *(kept.keys() - whom.keys())]:
+        if _differs(kept.get(token, ReceiverRecord()), whom.get(token), partition):
+            limits += _limits(token, whom.get(token), partition)
     for first in range(0, len(limits), _BOUNDS * _PAGE):
         await partition.run(_SAVE, limits=limits[first : first + _BOUNDS * _PAGE], version=version)
 
 
-def _bounds(known: Subscriber, partition: Partition) -> tuple[int, Halt, float]:
-    """How many permits a receiver has in a partition, why it has none, and how far apart calls begin."""
-    return permits(known.calls_max, partition), known.halt, every_ms(known, partition)
+def _differs(state: ReceiverRecord, known: Subscriber | None, partition: Partition) -> bool:
+    # One that has no permits here yet gets them with its first batch.
+    has_permits = state.limit > 0
+    if known is None:
+        return has_permits
+    is_changed = (state.limit, state.every_ms) != (_permits(known, partition), every_ms(known, partition))
+    return (has_permits and is_changed) or state.halt != known.halt
+
+
+def _limits(token: str, known: Subscriber | None, partition: Partition, *, is_anew: bool = False) -> list[Packable]:
+    """A receiver as lua/receiver_save.lua takes it."""
+    if known is None:
+        return [token, 0, 1, Halt.NONE, 0]
+    return [token, _permits(known, partition), int(is_anew), known.halt, every_ms(known, partition)]
+
+
+def _permits(known: Subscriber, partition: Partition) -> int:
+    """How many permits a receiver has in a partition; those of a queue's are all in one."""
+    return permits(known.calls_max, partition) if known.owner is None else known.calls_max
 
 
 async def states(partition: Partition, tokens: Sequence[str]) -> dict[str, ReceiverRecord]:

@@ -148,11 +148,11 @@ class Chores:
             _log.warning("letters.dropped", receiver=receiver, letters=lost.letters, bytes=lost.bytes)
 
     async def sweep(self) -> None:
-        """Mend what a process that died left undone: what waits for nobody, permits that changed."""
+        """Mend what a process that died left undone: what waits for nobody, receivers that changed or are gone."""
         await self._live.refresh()
         known = self._live.snapshot
         for partition in self._partitions.all:
-            await receivers.reconcile(partition, known.subscribers, version=known.version)
+            await receivers.reconcile(partition, known.pushed_to, version=known.version)
             _, waiting = await batches.gauges(partition)
             for token in waiting.keys() - known.subscribers.keys():
                 if await self._live.retire(partition, token):
