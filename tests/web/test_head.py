@@ -4,7 +4,7 @@ import gzip
 import json
 
 from conftest import Topology
-from harness import a_bus, an_event
+from harness import ROOT_KEY, a_bus, an_event
 from web.asking import PROBLEM, ask, ask_raw, journal
 
 CLOSE = "Connection: close"
@@ -98,7 +98,10 @@ REFUSED = {
     "a signed length": (a_request("POST /events HTTP/1.1", "Host: x", "Content-Length: +1", body=b"a"), ""),
     "a huge length": (a_request("POST /events HTTP/1.1", "Host: x", "Content-Length: " + "9" * 30, body=b"a"), ""),
     "a chunk size that is none": (
-        a_request("POST /events HTTP/1.1", "Host: x", "Transfer-Encoding: chunked", body=b"0x1\r\na\r\n0\r\n\r\n"),
+        a_request(
+            "PUT /queues/a HTTP/1.1", "Host: x", f"Authorization: Bearer {ROOT_KEY}", "Transfer-Encoding: chunked",
+            body=b"0x1\r\na\r\n0\r\n\r\n",
+        ),
         "",
     ),
     "a folded header": (b"GET /version HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n", ""),

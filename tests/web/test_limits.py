@@ -37,6 +37,18 @@ async def test_a_body_in_chunks_is_413_as_soon_as_it_is_too_large(one: Topology)
         assert json.loads(body)["detail"] == "2001 bytes of the body have come; at most 2000 are allowed"
 
 
+async def test_a_request_in_chunks_that_is_refused_for_its_head_is_answered_before_its_body_and_let_go(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        shop = await bus.token("shop")
+        nobody = await ask_raw(bus, a_head("/events", "nobody", "Transfer-Encoding: chunked"))
+        nowhere = await ask_raw(bus, a_head("/nowhere", shop, "Transfer-Encoding: chunked"))
+
+        assert [(status, headers["connection"]) for status, headers, _ in (nobody, nowhere)] == [
+            (401, "close"),
+            (404, "close"),
+        ]
+
+
 async def test_a_body_of_just_the_size_allowed_is_taken(one: Topology):
     async with a_bus(one, workers=0, body_bytes_max=2000) as bus:
         shop = await bus.token("shop")

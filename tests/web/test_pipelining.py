@@ -145,13 +145,13 @@ async def test_a_client_that_takes_none_of_its_answers_is_cut_off():
         await until(lambda: all(each._is_over for each in seen.connections))
 
 
-async def test_a_body_in_tiny_chunks_is_parsed_in_many_turns():
+async def test_a_body_in_small_chunks_is_parsed_in_many_turns():
     seen: list[int] = []
 
     class Counting(GuardedProtocol):
-        def _parse(self) -> None:
+        def _parse_chunks(self) -> None:
             seen.append(0)
-            super()._parse()
+            super()._parse_chunks()
 
         def on_body(self, body: bytes) -> None:
             seen[-1] += 1
@@ -168,16 +168,15 @@ async def test_a_body_in_tiny_chunks_is_parsed_in_many_turns():
 
     chunks = 100_000
     head = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+    body = b"8\r\nabcdefgh\r\n" * chunks
     async with a_server(count, Counting) as port, a_client(port, buffer_bytes=1 << 20) as client:
-        sending = asyncio.create_task(
-            asyncio.get_running_loop().sock_sendall(client, head + b"1\r\na\r\n" * chunks + b"0\r\n\r\n")
-        )
+        sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(client, head + body + b"0\r\n\r\n"))
         text = await read_all(client)
         await sending
 
-    assert text.endswith(b"%d" % chunks)
-    assert sum(seen) == chunks
-    assert max(seen) < 10_000
+    assert text.endswith(b"%d" % (8 * chunks))
+    assert sum(seen) >= chunks  # some are cut by the end of a piece
+    assert max(seen) < 1_500
 
 
 async def test_publishers_are_served_while_others_pipeline_without_reading(one: Topology):

@@ -26,6 +26,7 @@ HEADERS_MAX = 20
 WAIT_S_MAX = 10  # an answer that has not come by then will not come
 
 GET = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"
+CHUNKED = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 class Answer(NamedTuple):
@@ -264,12 +265,11 @@ def test_too_many_headers_get_431(port: int, headers: int, status: int):
             assert answer.problem["detail"] == "the request has 21 headers; at most 20 are allowed"
 
 
-def test_endless_trailers_get_431(port: int):
-    head = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+def test_endless_trailers_get_400(port: int):
     with a_client(port) as client:
-        client.sendall(head + b"1\r\na\r\n0\r\nx: " + b"a" * 100_000)
+        client.sendall(CHUNKED + b"1\r\na\r\n0\r\nx: " + b"a" * 100_000)
 
-        assert read(client).problem["status"] == 431
+        assert read(client).problem["status"] == 400
 
 
 def test_a_flood_of_refused_heads_does_not_fill_the_log():
@@ -299,12 +299,50 @@ def test_a_body_far_over_the_bound_of_the_head_arrives_whole(port: int):
         assert read(client).body == b"/a 3000000"
 
 
-def test_a_body_in_many_small_chunks_arrives_whole(port: int):
-    head = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+@pytest.mark.parametrize(
+    ("chunk", "chunks"), [(b"1\r\na\r\n", 500), (b"8\r\nabcdefgh\r\n", 20_000), (b"4\r\n\r\n\r\n\r\n", 80)]
+)
+def test_a_body_in_many_small_chunks_arrives_whole(port: int, chunk: bytes, chunks: int):
     with a_client(port) as client:
-        client.sendall(head + b"1\r\na\r\n" * 10_000 + b"0\r\n\r\n")
+        client.sendall(CHUNKED + chunk * chunks + b"0\r\n\r\n")
 
-        assert read(client).body == b"/a 10000"
+        assert read(client).body == b"/a %d" % (int(chunk[:1]) * chunks)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"1\r\na\r\n" * 2_000, b"f4240\r\n" + b"\r\n" * 500_000, b"a;" + b"x" * 5_000],
+    ids=["bytes", "empty lines", "extensions"],
+)
+def test_a_body_cut_into_more_chunks_than_it_is_worth_gets_400(port: int, body: bytes):
+    """Each of these cost the parser a hundred times as much as a whole body, and nothing bounded them."""
+    with a_client(port) as client:
+        client.sendall(CHUNKED + body)
+        answer = read(client)
+
+        assert answer.problem["status"] == 400
+        assert "4096 bytes more than the body itself" in str(answer.problem["detail"])
+        assert client.recv(1) == b""
+
+
+def test_an_answer_that_comes_before_the_chunks_of_its_request_ends_the_connection(port: int):
+    with a_client(port) as client:
+        client.sendall(CHUNKED.replace(b"/a", b"/early"))
+        answer = read(client)
+        client.sendall(b"not a chunk")
+
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        assert client.recv(1) == b""
+
+
+def test_a_connection_goes_on_after_a_body_in_chunks(port: int):
+    with a_client(port) as client:
+        client.sendall(CHUNKED + b"1\r\na\r\n0\r\n\r\n")
+        first = read(client)
+        client.sendall(GET)
+
+        assert "connection" not in first.headers
+        assert read(client).body == b"/a 0"
 
 
 def test_a_client_that_keeps_alive_and_idles_past_the_head_deadline_is_unaffected(port: int):

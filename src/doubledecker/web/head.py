@@ -111,6 +111,14 @@ def too_long(seen_bytes: int, *, head_bytes_max: int) -> HeadRefusal:
     return HeadRefusal("Request header fields too large", 431, detail)
 
 
+def too_finely_cut(*, head_bytes_max: int) -> HeadRefusal:
+    detail = (
+        f"the chunk sizes and trailers of the body have {head_bytes_max} bytes more than the body itself; "
+        "send it in larger chunks"
+    )
+    return HeadRefusal("Bad request", 400, detail)
+
+
 def too_many(seen: int, *, headers_max: int) -> HeadRefusal:
     detail = f"the request has {seen} headers; at most {headers_max} are allowed"
     return HeadRefusal("Request header fields too large", 431, detail)

@@ -1,6 +1,6 @@
 """uvicorn's HTTP protocol with bounds on what a connection may send, so that no client holds memory or time.
 
-Three ideas keep it nearly free on the fast path:
+Four ideas keep it nearly free on the fast path:
 
 1. One request at a time. uvicorn parses every pipelined request of a read at once and queues them without a bound.
    Here the bytes after a complete request stay unparsed, and the connection is not read, until that request is
@@ -12,7 +12,11 @@ Three ideas keep it nearly free on the fast path:
    connection waiting, and one timer a connection looks at it: it fires no later than the wait's end, and sets
    itself again only while there is a wait. A client whose requests come whole never sets it after the first.
 3. Framing. All bytes but a body's are framing: request line, headers, chunk sizes, trailers. The parser keeps
-   what it has not finished, so framing may run to `head_bytes_max` before a head is complete or body comes.
+   what it has not finished, so a head may have `head_bytes_max`; and a body in chunks may have as much framing more
+   than it has bytes.
+4. Chunks. A body in chunks of a byte costs hundreds of times as much as a whole one. So connections with such bodies
+   stand in line: in each round of the event loop one of them has a bounded piece parsed. The app runs before the first
+   piece, and when it answers before the body has come, as to a request without a token, the rest is dropped unparsed.
 
 An idle connection between requests is closed after uvicorn's `timeout_keep_alive`, by a timer of the same kind: uvicorn
 sets one for each answer. A slow body is the app's business.
@@ -22,13 +26,14 @@ import asyncio
 from typing import cast
 
 import httptools
-from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from doubledecker import log
 from doubledecker.web import head
 from doubledecker.web.addresses import Addresses
+from doubledecker.web.flow import Flow, LingeringTransport
 from doubledecker.web.head import HeadRefusal
+from doubledecker.web.turns import TurnLine
 
 HEAD_S_MAX = 10.0  # a head is one or two packets; even a lost packet is sent again well within this
 HEAD_BYTES_MAX = 32 * 1024  # as nginx has it by default, in four buffers
@@ -48,8 +53,13 @@ ANSWER = "doubledecker.answer"
 
 _NEWLINE = b"\r\n"
 _EMPTY_LINE = b"\r\n\r\n"
-# Chunks of a byte each cost as much as large ones: after so many bytes, some 5 ms at the worst, others get their turn.
+# A turn of a body in chunks ends after so many bytes, or chunks and pieces: under a millisecond at the worst.
 _TURN_BYTES = 32 * 1024
+_TURN_STEPS = 500
+# What the parser is fed at once of such a body; some 700 chunks of a byte.
+_PIECE_BYTES = 4 * 1024
+# Feeding a piece costs as much as framing of so many bytes. Empty lines in a body cut it into many.
+_PIECE_FRAMING_BYTES = 16
 
 # A larger body is not copied to make one write of it and its head: of megabytes that takes milliseconds.
 _COPIED_BYTES = 64 * 1024
@@ -92,11 +102,15 @@ class GuardedProtocol(HttpToolsProtocol):
     unread_s_max: float = UNREAD_S_MAX
     addresses: Addresses = Addresses(CONNECTIONS_MAX)
     refusals: RefusalLog = RefusalLog()
+    chunk_line: TurnLine = TurnLine()
 
     _unparsed: bytes = b""
     _parsed_to: int = 0
     _body_left: int = 0
     _framing_bytes: int = 0
+    _is_chunked: bool = False
+    _chunk_steps: int = 0
+    _keeps_alive: bool = True
     _waiting_since_s: float | None = None
     _timer: asyncio.TimerHandle | None = None
     _idle_since_s: float = 0.0
@@ -110,7 +124,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
-        self.flow = self._flow = _Flow(transport)
+        self.flow = self._flow = Flow(transport)
         # Decided once, so that those who came first are served, however many come after.
         self._is_surplus = len(self.connections) > self.connections_max
         self._address = self.addresses.enter(self.client[0] if self.client else "")
@@ -156,16 +170,26 @@ class GuardedProtocol(HttpToolsProtocol):
         self.scope["extensions"] = self._extensions
         # The parser reports trailers as headers. They go to a list that nobody reads: a trailer authenticates no one.
         self.headers = []
+        if b"transfer-encoding" in fields:
+            self._begin_chunks()
 
     def on_body(self, body: bytes) -> None:
-        self._framing_bytes = 0
+        if self._is_chunked:
+            self._chunk_steps += 1
+            # Counted as framing with the piece that it came in, and it makes room for as much.
+            self._framing_bytes -= 2 * len(body)
         super().on_body(body)
+
+    def shutdown(self) -> None:
+        """As uvicorn has it, also where the answer's connection is not decided yet."""
+        self._keeps_alive = False
+        super().shutdown()
 
     def on_response_complete(self) -> None:
         """As uvicorn has it, but for the timer, and for requests that it would have queued."""
         self.server_state.total_requests += 1
         self._framing_bytes = 0
-        if self.transport.is_closing():
+        if self._is_over or self.transport.is_closing():
             return
         self.flow.resume_reading()
         self._idle_since_s = self.loop.time()
@@ -218,7 +242,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.write(started + body)
         cycle.message_event.set()
         if closing:
-            self.transport.close()
+            cycle.transport.close()
         cycle.on_response()
 
     def _refuse_head(self, fields: dict[bytes, bytes]) -> HeadRefusal | None:
@@ -232,15 +256,14 @@ class GuardedProtocol(HttpToolsProtocol):
         return head.refuse(self.headers, fields, parser.get_http_version(), is_upgrade=parser.should_upgrade())
 
     def _parse(self) -> None:
-        """Feed the parser what has come, until a whole request is being answered, or it is others' turn."""
-        turn_end = self._parsed_to + _TURN_BYTES
+        """Feed the parser what has come, until a whole request is being answered, or a body in chunks begins."""
         while self._parsed_to < len(self._unparsed):
             if self.flow.write_paused or _is_whole(self.cycle):
                 self._flow.hold()
                 return
-            if self._parsed_to >= turn_end and not self._body_left:
+            if self._is_chunked:
                 self._flow.hold()
-                self.loop.call_soon(self._parse_on)
+                self.chunk_line.join(self._parse_chunks, self.loop)
                 return
             start = self._parsed_to
             self._parsed_to = end = self._piece_end(start)
@@ -253,6 +276,38 @@ class GuardedProtocol(HttpToolsProtocol):
         self._flow.release()
         if not _is_answering(self.cycle):
             self._wait()
+
+    def _parse_chunks(self) -> None:
+        """Take a turn: feed the parser some of a body in chunks, then stand in line again for the rest."""
+        turn_end = min(self._parsed_to + _TURN_BYTES, len(self._unparsed))
+        self._chunk_steps = 0
+        while self._is_chunked and self._parsed_to < turn_end and self._chunk_steps < _TURN_STEPS:
+            self._feed_chunks()
+        self._parse_on()
+
+    def _feed_chunks(self) -> None:
+        start = self._parsed_to
+        self._parsed_to = end = min(_framing_end(self._unparsed, start), start + _PIECE_BYTES)
+        self._framing_bytes += end - start + _PIECE_FRAMING_BYTES
+        self._chunk_steps += 1
+        self._feed(self._unparsed[start:end])
+        if not self._is_over and not self.cycle.more_body:
+            self._end_chunks()
+        elif self._framing_bytes > self.head_bytes_max:
+            self._refuse(head.too_finely_cut(head_bytes_max=self.head_bytes_max))
+
+    def _begin_chunks(self) -> None:
+        self._is_chunked = True
+        self._keeps_alive = self.cycle.keep_alive
+        # An answer that comes before the body's end is the connection's last.
+        self.cycle.keep_alive = False
+        self.cycle.transport = LingeringTransport(self.transport, self._linger)
+
+    def _end_chunks(self) -> None:
+        self._is_chunked = False
+        self.cycle.transport = self.transport
+        if not self.cycle.response_started:
+            self.cycle.keep_alive = self._keeps_alive
 
     def _parse_on(self) -> None:
         if self._unparsed:
@@ -323,6 +378,8 @@ class GuardedProtocol(HttpToolsProtocol):
     def _end(self) -> None:
         self._is_over = True
         self._unparsed, self._parsed_to = b"", 0
+        if self._is_chunked:
+            self._end_chunks()
 
     def _refuse(self, refusal: HeadRefusal) -> None:
         self._end()
@@ -338,40 +395,20 @@ class GuardedProtocol(HttpToolsProtocol):
             self._answer(refusal)
 
     def _answer(self, refusal: HeadRefusal) -> None:
+        self.transport.write(refusal.render(self.server_state.default_headers))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close the connection once the client has had time to take its answer; what still comes is dropped."""
+        self._end()
         self._disarm()
         self._flow.release()
-        self.transport.write(refusal.render(self.server_state.default_headers))
+        self._flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self._timer = self.loop.call_later(LINGER_S, self.transport.abort)
         else:
             self.transport.close()
-
-
-class _Flow(FlowControl):
-    """uvicorn's flow control, which stops reading while a body is not taken; and we, while bytes are held back."""
-
-    _is_full = False
-    _is_held = False
-
-    def pause_reading(self) -> None:
-        self._is_full = True
-        super().pause_reading()
-
-    def resume_reading(self) -> None:
-        self._is_full = False
-        if not self._is_held:
-            super().resume_reading()
-
-    def hold(self) -> None:
-        self._is_held = True
-        super().pause_reading()
-
-    def release(self) -> None:
-        if self._is_held:
-            self._is_held = False
-            if not self._is_full:
-                super().resume_reading()
 
 
 def guarded(
@@ -392,6 +429,7 @@ def guarded(
         "unread_s_max": unread_s_max,
         "addresses": addresses or Addresses(connections_max),
         "refusals": RefusalLog(),
+        "chunk_line": TurnLine(),
     }
     return cast("type[HttpToolsProtocol]", type("GuardedProtocol", (GuardedProtocol,), bounds))
 

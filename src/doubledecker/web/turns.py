@@ -7,7 +7,8 @@ of its requests wait.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
@@ -37,3 +38,25 @@ class Turns:
             yield
             # Whatever else is ready goes first; the one who holds a lock could take it again without waiting.
             await asyncio.sleep(0)
+
+
+class TurnLine:
+    """A line of those who each want a turn of the event loop: one has its turn in each round."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[Callable[[], None], None] = OrderedDict()
+        self._is_due = False
+
+    def join(self, turn: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+        """Stand in line; one that does keeps its place."""
+        self._waiting[turn] = None
+        if not self._is_due:
+            self._is_due = True
+            loop.call_soon(self._give, loop)
+
+    def _give(self, loop: asyncio.AbstractEventLoop) -> None:
+        turn, _ = self._waiting.popitem(last=False)
+        self._is_due = bool(self._waiting)
+        if self._is_due:
+            loop.call_soon(self._give, loop)
+        turn()
