@@ -153,6 +153,19 @@ def test_a_status_counts_though_its_body_is_cut_short(run, head: bytes):
     run(walk)
 
 
+def test_a_reason_and_headers_are_kept_without_control_characters(run):
+    async def walk() -> None:
+        said = b"HTTP/1.1 500 \x1b[31mred\x07\r\nX-Odd: \xc2\x9b1m\r\nContent-Length: 0\r\n\r\n"
+        async with Server(said) as server, a_client() as client:
+            answer = await post(client, server)
+
+            assert answer.reason.isprintable()
+            assert "red" in answer.reason
+            assert all(line.isprintable() for line in answer.headers)
+
+    run(walk)
+
+
 def test_of_a_failure_the_beginning_is_kept_however_long_it_is(run):
     async def walk() -> None:
         said = b"HTTP/1.1 500 " + b"Z" * 60_000 + b"\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200_000
@@ -184,6 +197,9 @@ def test_a_status_counts_though_its_body_does_not_end_in_time(run):
     [
         (b"SSH-2.0-OpenSSH_9.2\r\n", "no HTTP answer"),
         (b"HTTP/1.1 2000 OK\r\n\r\n", "no HTTP answer"),
+        (b"HTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n", "the status is 999"),
+        (b"HTTP/1.1 099 Odd\r\nContent-Length: 0\r\n\r\n", "the status is 099"),
+        (b"HTTP/1.1 000 Odd\r\nContent-Length: 0\r\n\r\n", "the status is 000"),
         (b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n", "another protocol"),
         (b"HTTP/1.1 200 OK\r\n" + b"X-Long: " + b"x" * 100_000, "65536 bytes of headers"),
         (b"HTTP/1.1 200 OK\r\n" + b"X: 1\r\n" * 20_000, "65536 bytes of headers"),

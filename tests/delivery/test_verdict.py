@@ -218,6 +218,16 @@ def test_events_that_are_named_as_failed_go_on_by_the_same_rules():
     assert (last.what, last.dead) == ("delivered", "attempts")
 
 
+def test_a_large_batch_is_not_tried_again_sooner_than_its_bytes_allow():
+    at_once, size = RetryPolicy(base_ms=1, cap_ms=1), 16_777_216
+
+    for of in (size, 100):
+        tried = Tried("b", 1, 3, 0, bytes=of)
+        named = decide_named(tried, backoff=BACKOFF, chance=1.0, retry=at_once)
+        alone = decide(refused(422), tried, backoff=BACKOFF, chance=1.0, retry=at_once)
+        assert (named.retry_ms, alone.retry_ms) == ((2_048, 2_048) if of == size else (2, 2))
+
+
 def test_a_batch_that_has_had_its_attempts_is_split_where_some_of_it_may_be_to_blame():
     few = RetryPolicy(attempts_max=3)
 

@@ -10,7 +10,7 @@ TAKEN = [
     *("Host", "content-length", "Content-Type", "Content-Encoding", "authorization", "Proxy-Authorization"),
     *("connection", "keep-alive", "TE", "trailer", "Transfer-Encoding", "upgrade", "http2-settings", "Expect"),
     *("Webhook-Id", "webhook-anything", "User-Agent", "accept", "Accept-Encoding", "traceparent", "tracestate"),
-    "Doubledecker-Replay",
+    *("Doubledecker-Replay", "Webhook_Signature", "Content_Length", "transfer_encoding"),
 ]
 
 
@@ -44,6 +44,8 @@ def test_a_value_that_no_header_can_have_is_refused_and_not_shown(value: str):
 def test_names_differ_by_more_than_the_case_of_letters():
     with pytest.raises(BadRequest, match="'x-key' twice"):
         own_headers.checked({"X-Key": "a", "x-key": "b"})
+    with pytest.raises(BadRequest, match="'x_key' twice"):
+        own_headers.checked({"X-Key": "a", "x_key": "b"})
 
 
 def test_headers_are_bounded_in_number_and_bytes():

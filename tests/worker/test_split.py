@@ -74,7 +74,9 @@ async def test_events_that_a_subscriber_names_as_failed_are_tried_again_and_then
         found = await _until(lambda: letters(bus, subscriber), lambda found: len(found) == 2)
 
         assert receiver.attempted == [[f"id-{n}" for n in range(10)], *[["id-3", "id-5"]] * 3]
-        assert {(letter.status, letter.attempts) for letter in found} == {(200, 4)}
+        assert {(letter.status, letter.attempts, letter.detail) for letter in found} == {(200, 4, "named in `failed`")}
+        rows = (await bus.get("/subscriber/attempts", subscriber))["attempts"]
+        assert [each["detail"] for each in rows] == ["2 of 2 named as failed"] * 3 + ["2 of 10 named as failed"]
         await nothing_waits(bus, subscriber)
         [row] = await bus.get("/subscribers", subscriber)
         assert (row["events"]["sent"], row["dead"]) == (8, 2)

@@ -105,6 +105,18 @@ class Attempted:
     failed: Collection[str] = ()
 
     @property
+    def detail(self) -> str:
+        """The error, or how many events of a 2xx it named as failed."""
+        if self.failed:
+            return f"{self.named} of {self.load.events} named as failed"
+        return "" if self.outcome.is_delivered else self.outcome.detail
+
+    @property
+    def named(self) -> int:
+        """How many events its receiver named as failed; an id may stand in a batch twice."""
+        return sum(each in self.failed for each in self.ids) if self.failed else 0
+
+    @property
     def entry(self) -> bytes:
         load, outcome = self.load, self.outcome
         kept = journal.AttemptRecord(
@@ -118,7 +130,7 @@ class Attempted:
             status=outcome.status,
             accepted_at=load.accepted_at,
             bytes=load.bytes,
-            detail="" if outcome.is_delivered else outcome.detail[:_DETAIL_MAX],
+            detail=self.detail[:_DETAIL_MAX],
             retry_ms=self._retry_ms,
             owner=load.receiver.owner or "",
         )
@@ -144,8 +156,8 @@ class Attempted:
         load, outcome, dialled_at = self.load, self.outcome, self.dialled_at
         batches, events, time = _counters(load.receiver.token, outcome.kind.value)
         found = {batches: 1, time: outcome.took_ms}
-        # Those that its receiver named were not taken, though the attempt was; an id may stand in a batch twice.
-        named = sum(each in self.failed for each in self.ids) if self.failed else 0
+        # Those that its receiver named were not taken, though the attempt was.
+        named = self.named
         if named:
             found[_counters(load.receiver.token, OutcomeKind.REFUSED.value)[1]] = named
         if named < load.events:
@@ -205,7 +217,9 @@ class Deliverer:
             return DELIVERED
         chance = random.random()  # noqa: S311 - jitter, not a secret
         events, age_ms = failed or load.events, clock.now_ms() - load.accepted_at if load.accepted_at else 0
-        tried = Tried(load.batch, events, load.attempts + 1, load.failures, age_ms, load.receiver.ordered)
+        tried = Tried(
+            load.batch, events, load.attempts + 1, load.failures, age_ms, load.receiver.ordered, bytes=load.bytes
+        )
         named = partial(verdict.decide_named, is_all=failed == load.events)
         decide = named if failed else partial(verdict.decide, outcome)
         return decide(tried, backoff=self.backoff, chance=chance, retry=load.receiver.retry)
@@ -228,7 +242,7 @@ class Deliverer:
             attempt=load.attempts + 1,
             outcome=outcome.kind.value,
             status=outcome.status,
-            detail="" if outcome.is_delivered else outcome.detail,
+            detail=attempted.detail,
             took_ms=outcome.took_ms,
             retry_ms=max(0, attempted.settlement.retry_ms),
             **more,

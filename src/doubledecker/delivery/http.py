@@ -49,6 +49,7 @@ _HEADERS_KEPT_MAX = 20
 _HEADER_CHARS_MAX = 256
 # Answers before the answer, such as 100 Continue and 103 Early Hints. We ask for none, and a few are harmless.
 _INTERIM = range(100, 200)
+_STATUSES = range(100, 600)
 _INTERIM_MAX = 8
 # Most servers keep an idle connection for longer than this, so that they seldom close one that is about to be used.
 _IDLE_S_MAX = 15.0
@@ -380,6 +381,9 @@ class _Connection(asyncio.Protocol):
                 self._fail(f"more than {_INTERIM_MAX} interim answers")
                 raise _StopParsing
             return
+        if self._status not in _STATUSES:
+            self._fail(f"the status is {self._status:03}")
+            raise _StopParsing
         self._has_head = True
         is_json = self._media == b"application/json" or self._media.endswith(b"+json")
         self._is_begun = self._kept_bytes > 0 or self._status not in _OK
@@ -429,17 +433,26 @@ class _Connection(asyncio.Protocol):
             self._timer.cancel()
         if self._answered is not None and not self._answered.done():
             later = self._retry_after.decode("latin-1") if self._retry_after is not None else None
-            reason = self._reason[:_REASON_BYTES_MAX].decode(errors="replace")
+            reason = _printable(self._reason[:_REASON_BYTES_MAX].decode(errors="replace"))
             headers = self._lines() if self._is_begun else ()
             self._answered.set_result(HttpAnswer(self._status, reason, later, b"".join(body), headers))
 
     def _lines(self) -> tuple[str, ...]:
         """The first headers, for whoever wants to know why this was refused."""
         pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._headers]
-        return tuple(f"{name}: {value}"[:_HEADER_CHARS_MAX] for name, value in pairs)
+        return tuple(_printable(f"{name}: {value}"[:_HEADER_CHARS_MAX]) for name, value in pairs)
 
     def _fail(self, why: str) -> None:
         self._is_whole = True
         if self._answered is not None and not self._answered.done():
             self._answered.set_exception(AnswerBroken(why))
         self.cut()
+
+
+def _printable(text: str) -> str:
+    """Without control characters: it is shown to people, some of them at a terminal."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    )

@@ -11,7 +11,7 @@ from doubledecker.model import dead_letter
 from doubledecker.model.batch_part import BatchDivision, Halves, LanePart, Remainder
 from doubledecker.model.dead_letter import DeadLetter
 from doubledecker.model.event import DEFAULT_TENANT
-from doubledecker.model.outcome import Outcome
+from doubledecker.model.outcome import NAMED, Outcome
 from doubledecker.model.uid import uid
 
 # A division takes out the events of so many lanes: each is about 15 µs of the server's time. The next takes out more.
@@ -108,7 +108,7 @@ def letters(
                 event=line,
                 attempts=attempts,
                 status=outcome.status or 0,
-                detail=outcome.detail,
+                detail=NAMED if outcome.is_delivered else outcome.detail,
                 answer_headers=outcome.answer_headers,
                 answer=dead_letter.text(outcome.answer),
                 accepted_at=accepted_at,

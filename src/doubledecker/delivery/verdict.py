@@ -25,7 +25,7 @@ Messages of a queue are settled one by one (`fates`): a receiver may take some o
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from doubledecker.model.outcome import Outcome, failed_ids
+from doubledecker.model.outcome import NAMED, Outcome, failed_ids
 from doubledecker.model.retry import RetryPolicy
 from doubledecker.model.settlement import DELIVERED, FIRST, PATH, Settlement, searches_max
 from doubledecker.store.queues import LeasedMessage, QueueMessage
@@ -42,6 +42,9 @@ RETRY_AFTER_MS_MAX = 86_400_000
 NAMED_MS_MAX = 10_000
 # An event that stands alone is tried so often, unless its receiver has a `retry` of its own.
 ALONE_ATTEMPTS_MAX = 8
+# What is tried again costs the worker, the journal and Redis by its bytes; however short the schedule that its receiver
+# asked for, it is not tried more often than so many bytes a millisecond.
+_BYTES_PER_MS = 8_192
 # Each of these tries waits five times as long as the one before, half of it at random: eight span three to five hours.
 _ALONE_GROWTH = 5
 _ALONE_CAPS = 48
@@ -60,7 +63,7 @@ class Tried:
     """What a verdict needs to know of a batch; `attempts` counts this one.
 
     `failures` are those of its receiver before the attempt; `age_ms` is how long ago the batch was made; `is_ordered`
-    is what the receiver asked to be.
+    is what the receiver asked to be. `bytes` is how long the request was.
     """
 
     batch: str
@@ -69,6 +72,7 @@ class Tried:
     failures: int
     age_ms: int = 0
     is_ordered: bool = False
+    bytes: int = 0
 
     @property
     def is_part(self) -> bool:
@@ -103,7 +107,7 @@ def decide(
         # Those that are to blame will stand alone, and have attempts of their own; the others may be taken.
         dead, is_content = "", True
     is_split = not dead and is_blamed and not is_one and is_content
-    retry_ms = _retry_ms(tried.attempts, retry, backoff, chance, is_alone=is_alone)
+    retry_ms = _retry_ms(tried.attempts, retry, backoff, chance, is_alone=is_alone, size=tried.bytes)
     # Several events of an ordered receiver are never passed by others.
     must_lead = tried.is_ordered and not is_one
     # What is not to blame waits first in line; a receiver with a schedule of its own asked for that in an outage alone.
@@ -146,7 +150,7 @@ def decide_named(
     Of an ordered receiver they stay first in line, and it is left alone for a while; what was named before, and is
     named again as a whole (`is_all`), is split.
     """
-    retry_ms = _retry_ms(tried.attempts, retry, backoff, chance, is_alone=True)
+    retry_ms = _retry_ms(tried.attempts, retry, backoff, chance, is_alone=True, size=tried.bytes)
     dead = _given_up(tried, retry, is_alone=True)
     if not tried.is_ordered or tried.events == 1:
         return Settlement("delivered", retry_ms=retry_ms, dead=dead)
@@ -167,6 +171,12 @@ def _given_up(tried: Tried, retry: RetryPolicy | None, *, is_alone: bool) -> str
 
 
 def _retry_ms(
+    attempts: int, retry: RetryPolicy | None, backoff: RetrySchedule, chance: float, *, is_alone: bool, size: int
+) -> int:
+    return max(_scheduled_ms(attempts, retry, backoff, chance, is_alone=is_alone), size // _BYTES_PER_MS)
+
+
+def _scheduled_ms(
     attempts: int, retry: RetryPolicy | None, backoff: RetrySchedule, chance: float, *, is_alone: bool
 ) -> int:
     if retry is not None and retry.delays_ms:
@@ -194,16 +204,17 @@ def fates(
     retry: RetryPolicy | None = None,
 ) -> Fates:
     """What happens to each message; pure. One chance serves all, so that those of equal attempts keep their order."""
+    size = sum(len(message.event) for message in messages)
 
     def later(message: QueueMessage) -> LeasedMessage:
-        delay_ms = _retry_ms(message.tries, retry, backoff, chance, is_alone=False)
+        delay_ms = _retry_ms(message.tries, retry, backoff, chance, is_alone=False, size=size)
         return LeasedMessage(message.id, message.attempt, delay_ms)
 
     if outcome.is_delivered:
         failed = failed_ids(outcome.answer)
         pairs = list(zip(messages, ids, strict=True))
         acked = [LeasedMessage(message.id, message.attempt) for message, id_ in pairs if id_ not in failed]
-        return Fates(acked, [later(message) for message, id_ in pairs if id_ in failed], "failed by the receiver")
+        return Fates(acked, [later(message) for message, id_ in pairs if id_ in failed], NAMED)
     why = f"{outcome.kind.value}: {outcome.detail if outcome.status is None else outcome.status}"
     if outcome.acquits_content:
         return Fates([], [LeasedMessage(message.id, message.attempt, is_spared=True) for message in messages], why)

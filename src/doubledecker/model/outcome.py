@@ -82,6 +82,10 @@ def is_own_failure(error: OSError) -> bool:
     return error.errno in _OWN_ERRNOS
 
 
+# Why an event became a dead letter whose receiver answered with a 2xx.
+NAMED = "named in `failed`"
+
+
 class _Answer(msgspec.Struct, gc=False):
     """What a receiver may answer of single events in a 2xx."""
 

@@ -39,7 +39,7 @@ def checked(asked: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     seen: set[str] = set()
     for name, value in asked.items():
         _check(name, value, seen)
-        seen.add(name.lower())
+        seen.add(name.lower().replace("_", "-"))
     size = sum(len(name) + len(value) for name, value in asked.items())
     if size > HEADERS_BYTES_MAX:
         raise BadRequest(f"headers has {size} bytes of names and values; at most {HEADERS_BYTES_MAX} are allowed")
@@ -49,13 +49,14 @@ def checked(asked: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 def _check(name: str, value: str, seen: set[str]) -> None:
     if not _NAME.fullmatch(name):
         raise BadRequest(f"headers has the name {name[:80]!r}; one must match {_NAME.pattern}")
-    lowered = name.lower()
+    # As CGI does, and WSGI with it: there `webhook_id` would stand for `webhook-id`.
+    lowered = name.lower().replace("_", "-")
     if lowered in _TAKEN or lowered.startswith(_TAKEN_PREFIXES):
         raise BadRequest(
             f"headers has {name!r}, which the bus sets itself, or which says how a message is read; choose another name"
         )
     if lowered in seen:
-        raise BadRequest(f"headers has {name!r} twice, but for the case of letters")
+        raise BadRequest(f"headers has {name!r} twice, but for the case of letters, or - and _")
     if not _VALUE.fullmatch(value):
         raise BadRequest(
             f"headers has a value for {name!r} that no header can have; it must be printable ASCII, without blanks at "
