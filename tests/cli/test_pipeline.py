@@ -44,7 +44,10 @@ def test_a_lake_that_cannot_be_made_is_one_line(bus: Up, tmp_path: Path):
 
 
 def test_a_spark_conf_that_cannot_be_used_is_one_line_before_anything_starts(bus: Up, tmp_path: Path):
-    for data, words in ((bus.data, ["pipeline", "run"]), (tmp_path, ["up", "--no-demo"])):
+    for data, words in (
+        (bus.data, ["pipeline", "run"]),
+        (tmp_path, ["up", "--no-demo", "--port", str(machine.free_port())]),
+    ):
         file = data / "spark.conf"
         file.write_text("spark.ui.enabled true\nspark.sql.session.timeZone CET\n")
         answer = run(*words, "--data", str(data))
