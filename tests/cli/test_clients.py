@@ -107,13 +107,29 @@ def test_revoking_asks_first(bus: Up):
 
 
 @pytest.mark.parametrize("words", [["revoke", "--yes"], ["rotate"]])
-def test_an_unknown_token_is_neither_revoked_nor_rotated(bus: Up, words: list[str]):
-    answer = token(bus, *words, "nobody-12345678")
+def test_an_unknown_token_is_neither_revoked_nor_rotated_nor_shown(bus: Up, words: list[str]):
+    """It may be a secret that was taken for the id."""
+    answer = token(bus, *words, a_secret(bus, "mistaken"))
 
     assert answer.returncode == 4
     assert answer.stderr == (
-        "doubledecker: no token with the id 'nobody-12345678'; `doubledecker token list` shows them\n"
+        "doubledecker: no client has this id; it is neither the name nor the secret: `doubledecker token list` shows "
+        "ids\n"
     )
+
+
+def test_an_owner_deletes_its_topic_with_its_own_token(bus: Up):
+    secret, heir = a_secret(bus, "author"), a_secret(bus, "reader")
+    run("subscribe", "novels", "--callback", "https://x.example/", "--token", heir, "--bus", bus.url)
+    run("publish", "novels", "create", "--token", secret, "--bus", bus.url)
+    counted = topic(bus, "delete", "novels", stdin="n\n")
+    foreign = topic(bus, "delete", "novels", "--yes", "--token", heir)
+    unsure = topic(bus, "delete", "novels", "--token", secret, stdin="n\n")
+    deleted = topic(bus, "delete", "novels", "--yes", "--token", secret)
+
+    assert "Delete topic novels? 1 subscription to it ends, and any client" in counted.stderr
+    assert (foreign.returncode, deleted.returncode) == (4, 0), deleted.stderr
+    assert "Delete topic novels? The subscriptions to it end, and any client" in unsure.stderr
 
 
 def test_a_name_that_is_not_allowed_is_refused(bus: Up):

@@ -53,8 +53,8 @@ def test_status_of_a_redis_that_is_not_there_is_exit_code_3():
 
     assert answer.returncode == 3
     assert answer.stderr == (
-        f"doubledecker: Redis at {url}: Connection refused; "
-        "start a bus with `doubledecker up`, or pass its --data or --url\n"
+        f"doubledecker: cannot reach the bus: Redis at {url}: Connection refused; "
+        "start one with `doubledecker up`, or pass its --data or --url\n"
     )
 
 
@@ -72,8 +72,13 @@ def test_a_folder_without_a_bus_is_exit_code_3(tmp_path: Path, command: str):
 def test_a_missing_root_key_says_where_one_is_looked_for(tmp_path: Path):
     answer = run("token", "list", "--data", str(tmp_path), "--bus", "http://127.0.0.1:1")
 
-    assert answer.returncode == 1
-    assert answer.stderr.startswith(f"doubledecker: no root key: {tmp_path}/root.key: No such file")
+    by_a_client = run("queue", "list", "--data", str(tmp_path), "--bus", "http://127.0.0.1:1")
+
+    assert (answer.returncode, by_a_client.returncode) == (1, 1)
+    missing = f"doubledecker: no root key: {tmp_path}/root.key: No such file or directory; "
+    remedy = "set DOUBLEDECKER_ROOT_KEY, or pass the --data of `doubledecker up`\n"
+    assert answer.stderr == missing + remedy
+    assert by_a_client.stderr == f"{missing}pass a client's --token (or set BUS_TOKEN), {remedy}"
 
 
 def test_a_redis_url_that_is_none_is_one_line():

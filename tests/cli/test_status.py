@@ -56,6 +56,6 @@ async def test_it_names_the_command_that_brings_back_what_a_subscriber_lost(one:
     assert lost["events"] == lost["batches"] == shown["dropped"] == 20 - row["events"]["queued"] > 0
     where = "topic in ('gadgets', 'widgets')"
     command = (
-        f'replay --direct --to-subscriber {row["subscriber"]} --from {told["from"]} --to {told["to"]} --where "{where}"'
+        f'replay --direct --receiver {row["subscriber"]} --from {told["from"]} --to {told["to"]} --where "{where}"'
     )
     assert lost["replay"] == f"doubledecker {command}"

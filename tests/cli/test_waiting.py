@@ -44,6 +44,7 @@ async def test_a_process_reports_soon_that_it_waits_for_redis_and_stops_when_tol
 
     assert "Traceback" not in process.log
     assert "Redis at redis://127.0.0.1" in said["error"]
+    assert "; start it, or set DOUBLEDECKER_REDIS_URL to where it is\n" in process.log
     assert said["waited_s"] < SAID_S_MAX
 
 

@@ -181,7 +181,7 @@ async def test_what_is_not_found_says_where_it_was_looked_for(one: Topology):
         for answer in (unknown, old):
             assert answer.status == 404
             assert "journal" in answer.detail
-            assert "doubledecker replay --to-subscriber ann-" in answer.detail
+            assert "doubledecker replay --receiver ann-" in answer.detail
         assert (both.status, gone.status) == (400, 404)
 
 

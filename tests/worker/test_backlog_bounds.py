@@ -172,7 +172,7 @@ async def test_a_paused_one_is_bound_too_and_its_owner_is_notified_once(one: Top
         assert types(await published(bus)) == ["receiver.dropping"]
         [event] = told.events
         assert (event["data"]["receiver"], event["data"]["reason"]) == (token, "backlog")
-        assert f"doubledecker replay --direct --to-subscriber {token} --from 20" in event["data"]["remedy"]
+        assert f"doubledecker replay --direct --receiver {token} --from 20" in event["data"]["remedy"]
         assert event["data"]["remedy"].endswith(" --topic widgets")
         records = listed.json["attempts"]
         assert {(each["outcome"], each["attempt"], each["receiver"]) for each in records} == {("dropped", 0, token)}

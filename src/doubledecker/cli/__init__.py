@@ -52,9 +52,13 @@ def cli() -> None:
 @click.option("--no-pipeline", is_flag=True, help="Without the Spark pipeline")
 def _up(port: int | None, data: Path, processes: int | None, *, no_demo: bool, no_pipeline: bool) -> None:
     """Run the whole bus on this machine, with demo traffic."""
-    from doubledecker.cli.up import up  # noqa: PLC0415 - the store is slow to import
+    try:
+        from doubledecker.cli.up import up  # noqa: PLC0415 - the store is slow to import
 
-    up.up(port=port, data=data, processes=processes, with_demo=not no_demo, with_pipeline=not no_pipeline)
+        up.up(port=port, data=data, processes=processes, with_demo=not no_demo, with_pipeline=not no_pipeline)
+    except KeyboardInterrupt:
+        # Before `up` has its own ways with signals; nothing has started yet.
+        click.echo("Doubledecker has stopped", err=True)
 
 
 @cli.command()
@@ -252,39 +256,42 @@ def revoke(id: str, bus: str | None, data: Path | None, *, yes: bool) -> None:  
 
 @cli.group()
 def topic() -> None:
-    """List topics, give them to other clients, delete them."""
+    """List topics, give them to other clients, delete them.
+
+    Root alone gives; an owner may delete its topics.
+    """
 
 
 @topic.command("list")
-@_as_root
+@_as_caller
 @_json
-def _list_topics(bus: str | None, data: Path | None, *, as_json: bool) -> None:
+def _list_topics(secret: str | None, bus: str | None, data: Path | None, *, as_json: bool) -> None:
     """List the topics and who owns them."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
-    clients.list_topics(bus, data, as_json=as_json)
+    clients.list_topics(bus, data, secret, as_json=as_json)
 
 
 @topic.command("give")
 @click.argument("topic")
 @click.argument("id")
-@_as_root
-def _give_topic(topic: str, id: str, bus: str | None, data: Path | None) -> None:  # noqa: A002 - click shows the argument's name
+@_as_caller
+def _give_topic(topic: str, id: str, secret: str | None, bus: str | None, data: Path | None) -> None:  # noqa: A002 - click shows the argument's name
     """Make the client with the token ID the owner of TOPIC. Its subscriptions and its count stay."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
-    clients.give_topic(bus, data, topic, id)
+    clients.give_topic(bus, data, secret, topic, id)
 
 
 @topic.command("delete")
 @click.argument("topic")
 @_is_sure
-@_as_root
-def _delete_topic(topic: str, bus: str | None, data: Path | None, *, yes: bool) -> None:
+@_as_caller
+def _delete_topic(topic: str, secret: str | None, bus: str | None, data: Path | None, *, yes: bool) -> None:
     """Forget TOPIC. The subscriptions to it end, and the next client that publishes on it owns it."""
     from doubledecker.cli import clients  # noqa: PLC0415 - only what the command needs
 
-    clients.delete_topic(bus, data, topic, is_sure=yes)
+    clients.delete_topic(bus, data, secret, topic, is_sure=yes)
 
 
 @cli.command()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def create_token(bus: str | None, data: Path | None, name: str) -> None:
     """Print the secret, this once."""
-    with folder.connected(bus, data) as remote:
+    with folder.connected_as_root(bus, data) as remote:
         created = remote.create_token(name)
     click.echo(f"Made {created.id}. Its secret is shown this once:", err=True)
     click.echo(created.token)
@@ -26,7 +26,7 @@ def create_token(bus: str | None, data: Path | None, name: str) -> None:
 
 def list_tokens(bus: str | None, data: Path | None, *, as_json: bool) -> None:
     """Print names and ids."""
-    with folder.connected(bus, data) as remote:
+    with folder.connected_as_root(bus, data) as remote:
         rows = remote.tokens()
     if as_json:
         click.echo(json.dumps([_token_row(row) for row in rows]))
@@ -39,7 +39,7 @@ def list_tokens(bus: str | None, data: Path | None, *, as_json: bool) -> None:
 
 def rotate_token(bus: str | None, data: Path | None, id_: str, *, overlap_s: int) -> None:
     """Replace a client's secret and print the new one, this once."""
-    with folder.connected(bus, data) as remote:
+    with folder.connected_as_root(bus, data) as remote:
         _check_known(remote, id_)
         rotated = remote.rotate_token(id_, overlap_s=overlap_s)
     until = "no longer works" if rotated.former_until is None else f"works until {words.moment(rotated.former_until)}"
@@ -49,7 +49,7 @@ def rotate_token(bus: str | None, data: Path | None, id_: str, *, overlap_s: int
 
 def revoke_token(bus: str | None, data: Path | None, id_: str, *, is_sure: bool) -> None:
     """Forget one client."""
-    with folder.connected(bus, data) as remote:
+    with folder.connected_as_root(bus, data) as remote:
         _check_known(remote, id_)
         if not is_sure:
             question = f"Revoke 1 token, {id_}? Its subscriber, and the events that wait for it, end with it."
@@ -58,9 +58,9 @@ def revoke_token(bus: str | None, data: Path | None, id_: str, *, is_sure: bool)
     click.echo(f"Revoked {id_}", err=True)
 
 
-def list_topics(bus: str | None, data: Path | None, *, as_json: bool) -> None:
+def list_topics(bus: str | None, data: Path | None, secret: str | None, *, as_json: bool) -> None:
     """Print the topics, who owns them, and how many events they had."""
-    with folder.connected(bus, data) as remote:
+    with folder.connected(bus, data, secret) as remote:
         if as_json:
             click.echo(words.printable_json(remote.request("GET", "/topics")))
             return
@@ -71,24 +71,30 @@ def list_topics(bus: str | None, data: Path | None, *, as_json: bool) -> None:
         click.echo("There are no topics; the first client to publish on one owns it", err=True)
 
 
-def give_topic(bus: str | None, data: Path | None, name: str, id_: str) -> None:
+def give_topic(bus: str | None, data: Path | None, secret: str | None, name: str, id_: str) -> None:
     """Make another client the owner of a topic."""
-    with folder.connected(bus, data) as remote:
+    with folder.connected(bus, data, secret) as remote:
         remote.give_topic(name, id_)
     click.echo(f"Topic {name} belongs to {id_}", err=True)
 
 
-def delete_topic(bus: str | None, data: Path | None, name: str, *, is_sure: bool) -> None:
+def delete_topic(bus: str | None, data: Path | None, secret: str | None, name: str, *, is_sure: bool) -> None:
     """Forget a topic, having shown what ends with it."""
-    with folder.connected(bus, data) as remote:
+    with folder.connected(bus, data, secret) as remote:
         if all(row.name != name for row in remote.topics()):
             raise NotFound(f"no topic named {name!r}; `doubledecker topic list` shows them")
         if not is_sure:
-            count = sum(name in each.topics for each in remote.subscriptions())
-            question = f"Delete topic {name}? {count} subscriptions to it end, and any client may take its name."
+            # A client sees its own subscription alone.
+            ended = "The subscriptions to it end" if secret else _ended(remote, name)
+            question = f"Delete topic {name}? {ended}, and any client may take its name."
             click.confirm(question, abort=True, err=True)
         remote.delete_topic(name)
     click.echo(f"Deleted {name}", err=True)
+
+
+def _ended(remote: "Bus", topic: str) -> str:
+    count = sum(topic in each.topics for each in remote.subscriptions())
+    return "1 subscription to it ends" if count == 1 else f"{count:,} subscriptions to it end"
 
 
 def parse_data(text: str) -> msgspec.Raw:
@@ -119,4 +125,7 @@ def _former(until: int | None) -> str:
 def _check_known(remote: "Bus", id_: str) -> None:
     """Raise unless a client has this id."""
     if all(row.id != id_ for row in remote.tokens()):
-        raise NotFound(f"no token with the id {id_!r}; `doubledecker token list` shows them")
+        # It is not shown: it may be a secret that was taken for the id.
+        raise NotFound(
+            "no client has this id; it is neither the name nor the secret: `doubledecker token list` shows ids"
+        )

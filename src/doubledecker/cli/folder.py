@@ -66,14 +66,15 @@ def make_root_key(folder: Path) -> str:
     return read_root_key(folder)
 
 
-def read_root_key(folder: Path) -> str:
-    """The key kept in this folder; raises SettingInvalid when there is none."""
+def read_root_key(folder: Path, *, remedy: str = "") -> str:
+    """The key kept in this folder; raises SettingInvalid when there is none, with what else may help first."""
     path = folder / ROOT_KEY
     try:
         key = path.read_text().strip()
     except OSError as error:
         raise SettingInvalid(
-            f"no root key: {path}: {error.strerror}; set DOUBLEDECKER_ROOT_KEY, or pass the --data of `doubledecker up`"
+            f"no root key: {path}: {error.strerror}; {remedy}set DOUBLEDECKER_ROOT_KEY, or pass the --data of "
+            "`doubledecker up`"
         ) from error
     if not key:
         raise SettingInvalid(f"{path} is empty; remove it, and the next `doubledecker up` makes a new key")
@@ -163,16 +164,38 @@ class Address:
     secret: str
 
 
-def address_of(bus: str | None, data: Path | None, secret: str | None = None) -> Address:
+def address_of(bus: str | None, data: Path | None, secret: str | None) -> Address:
     """The bus that is named, or that of the folder; with the caller's key, or the root key."""
+    return _address_of(bus, data, secret, remedy="pass a client's --token (or set BUS_TOKEN), ")
+
+
+def _address_of(bus: str | None, data: Path | None, secret: str | None, *, remedy: str = "") -> Address:
     where = bus or find_bus(data) or DEFAULT_URL
-    return Address(where, secret or reading.read(os.environ).root_key or read_root_key(data or DEFAULT))
+    key = secret or reading.read(os.environ).root_key or read_root_key(data or DEFAULT, remedy=remedy)
+    return Address(where, key)
 
 
 @contextlib.contextmanager
-def connected(bus: str | None, data: Path | None, secret: str | None = None) -> Iterator["client.Bus"]:
+def connected(bus: str | None, data: Path | None, secret: str | None) -> Iterator["client.Bus"]:
     """The client at that bus. It asks once: whoever typed a command learns at once that no bus is there."""
-    address = address_of(bus, data, secret)
+    with _client_at(address_of(bus, data, secret)) as remote:
+        yield remote
+
+
+@contextlib.contextmanager
+def connected_as_root(bus: str | None, data: Path | None) -> Iterator["client.Bus"]:
+    """The same for what root alone may do."""
+    with _client_at(_address_of(bus, data, None)) as remote:
+        yield remote
+
+
+def away(error: BusAway, *, options: str = "--data") -> BusAway:
+    """A Redis that cannot be used, as a command that reads it says so."""
+    return BusAway(f"cannot reach the bus: {error}; start one with `doubledecker up`, or pass its {options}")
+
+
+@contextlib.contextmanager
+def _client_at(address: Address) -> Iterator["client.Bus"]:
     with explained(address.url), client.Bus(address.url, address.secret, patience_s=0) as remote:
         yield remote
 

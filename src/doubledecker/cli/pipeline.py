@@ -108,7 +108,7 @@ def status(*, url: str | None, data: Path | None, as_json: bool) -> None:
     try:
         state, lags = asyncio.run(_look(settings))
     except BusAway as error:
-        raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data or --url") from error
+        raise folder.away(error, options="--data or --url") from error
     if as_json:
         click.echo(json.dumps(_as_json(state, lags)))
         return

@@ -120,7 +120,7 @@ async def _read(
         # Redis alone is needed, and not what else a bus is made of, which takes longer to import than all this.
         bus = await Partitions.connect(settings.redis_url, namespace=settings.namespace, count=settings.partitions)
     except BusAway as error:
-        raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data") from error
+        raise folder.away(error) from error
     try:
         ground = reads.ReadContext(root, bus)
         if id_:

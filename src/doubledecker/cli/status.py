@@ -199,7 +199,7 @@ def _look(settings: Settings) -> tuple[Overview, QuotaUsage]:
     try:
         return asyncio.run(_read(settings))
     except BusAway as error:
-        raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data or --url") from error
+        raise folder.away(error, options="--data or --url") from error
 
 
 async def _read(settings: Settings) -> tuple[Overview, QuotaUsage]:
@@ -262,7 +262,8 @@ def _held(each: SubscriberView) -> str:
     """Which keys of an ordered subscriber wait for an event that it did not take."""
     count, some = each.condition.held_key_count, ", ".join(each.condition.held_keys)
     more = ", …" if count > len(each.condition.held_keys) else ""
-    return f"{each.subscriber.token} is ordered; {count:,} keys wait for an event that it did not take: {some}{more}"
+    keys = "1 key waits" if count == 1 else f"{count:,} keys wait"
+    return f"{each.subscriber.token} is ordered; {keys} for an event that it did not take: {some}{more}"
 
 
 def _lost(each: SubscriberView, lost: Loss) -> str:

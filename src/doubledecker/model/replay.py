@@ -134,9 +134,7 @@ def command(subscriber: str, topics: Sequence[str], *, from_ms: int, upto_ms: in
 
     Past Redis, where a bound on what waits for it would drop some again.
     """
-    words = (
-        f"doubledecker replay --direct --to-subscriber {subscriber} --from {moment.to_text(moment.from_ms(from_ms))}"
-    )
+    words = f"doubledecker replay --direct --receiver {subscriber} --from {moment.to_text(moment.from_ms(from_ms))}"
     if upto_ms is not None:
         words += f" --to {moment.to_text(moment.from_ms(upto_ms))}"
     if len(topics) == 1:

@@ -221,11 +221,10 @@ class ResendRoutes:
         """Where it was looked for, and what else can send it."""
         is_read = await self._log.ground() is not None
         where = "the journal or the lake" if is_read else "the journal, and this process reads no lake"
-        target = "queue" if chosen.queue else "subscriber"
         return (
             f"no event {id_[:80]!r} that this receiver gets was found in {where}, by the time that its id tells, or an "
             f"attempt that carried it, nor in the last ten minutes. If a pipeline has landed it, a replay sends it: "
-            f"doubledecker replay --to-{target} {chosen.token.removeprefix('@')} --where \"id = '…'\""
+            f"doubledecker replay --receiver {chosen.token} --where \"id = '…'\""
         )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.commands import Up, an_up, run, until
+from doubledecker.store import machine
 
 
 def a_client(up: Up, name: str) -> str:
@@ -20,6 +21,18 @@ def test_without_a_bus_it_says_how_to_start_one(tmp_path: Path):
         assert answer.stderr.endswith(f"start one with `doubledecker up --data {tmp_path}`\n")
 
 
+def test_a_redis_that_is_not_there_says_how_to_start_a_bus():
+    url = f"redis://127.0.0.1:{machine.free_port()}/0"
+    for words in (["replay", "--receiver", "@q"], ["replays"], ["erase", "--tenant", "t"]):
+        answer = run(*words, DOUBLEDECKER_REDIS_URL=url)
+
+        assert (answer.returncode, answer.stdout) == (3, ""), words
+        assert answer.stderr == (
+            f"doubledecker: cannot reach the bus: Redis at {url}: Connection refused; "
+            "start one with `doubledecker up`, or pass its --data\n"
+        )
+
+
 def test_a_replay_that_is_followed_is_not_asked_for_anew():
     answer = run("replay", "--id", "x", "--topic", "orders")
 
@@ -30,8 +43,9 @@ def test_a_replay_that_is_followed_is_not_asked_for_anew():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["replay"], "say to whom it goes with one of --to-subscriber, --to-queue, --to-topic; there is none"),
-        (["replay", "--to-queue", "q", "--to-topic", "t"], "there is --to-queue and --to-topic"),
+        (["replay"], "say to whom it goes with one of --receiver, --to-topic; there is none"),
+        (["replay", "--receiver", "@q", "--to-topic", "t"], "there is --receiver and --to-topic"),
+        (["replay", "--to-queue", "q", "--to-topic", "t"], "there is --to-topic and --to-queue"),
         (["erase", "--topic", "orders"], "say what to erase with one of --tenant, --key; there is none"),
         (["erase", "--tenant", "acme", "--key", "k"], "there is --tenant and --key"),
     ],
@@ -58,7 +72,9 @@ def test_a_list_of_none_and_a_replay_that_is_not_there(bus: Up):
 def test_what_is_refused_is_refused_before_a_pipeline_is_started(bus: Up):
     for words, told in (
         (["replay", "--from", "yesterday", "--to-queue", "q"], "from is 'yesterday'; write it like"),
-        (["replay", "--to-queue", "stranger"], "stranger"),
+        (["replay", "--receiver", "@stranger"], "no queue named 'stranger'"),
+        (["replay", "--receiver", "stranger"], "no subscriber named 'stranger'"),
+        (["replay", "--to-queue", "stranger"], "no queue named 'stranger'"),
         (["erase", "--tenant", "acme", "--topic", "orders"], "leave the topic out"),
     ):
         answer = run(*words, "--data", str(bus.data))
@@ -109,7 +125,7 @@ def test_with_a_pipeline_running_it_is_asked_and_followed(data_dir: Path):
         assert run("queue", "register", "late", "nothing:nothing:nothing", *data).returncode == 0
         state = lambda: json.loads(run("pipeline", "status", "--json", *data).stdout)["run"]  # noqa: E731 - used once
         until(lambda: (state() or {}).get("state") == "running", within_s=240)
-        asked = ("replay", "--to-queue", "late", "--tenant", "t1", *data)
+        asked = ("replay", "--receiver", "@late", "--tenant", "t1", *data)
         counted = run(*asked, "--dry-run", within_s=120)
         refused = run(*asked, stdin="n\n", within_s=120)
         nothing = waiting(data_dir)

@@ -46,6 +46,28 @@ def test_it_becomes_ready_takes_events_and_ends_cleanly(data_dir: Path, number: 
     assert not (data_dir / "redis.url").exists()
 
 
+INTERRUPTED = """\
+import os
+import signal
+import sys
+
+class Interrupt:
+    def find_spec(self, name, *rest):
+        if name == "doubledecker.cli.up.up":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+def test_an_interrupt_before_anything_has_started_ends_it_as_one_later_does(tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED)
+    answer = run("up", "--data", str(tmp_path / "data"), "--port", "0", PYTHONPATH=str(tmp_path))
+
+    assert (answer.returncode, answer.stdout) == (0, "")
+    assert answer.stderr == "Doubledecker has stopped\n"
+
+
 @pytest.mark.slow
 def test_a_killed_up_leaves_no_process_behind(data_dir: Path):
     with an_up(data_dir, "--no-demo") as up:

@@ -1,13 +1,14 @@
 """`doubledecker replay`, `replays` and `erase`: the words of these commands; what they do is in jobs.py."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import click
 
 from doubledecker.cli import options
 
-_TARGETS = ("to_subscriber", "to_queue", "to_topic")
+# Those of 0.1.0 say what --receiver says.
+_TARGETS, _OF_BEFORE = ("receiver", "to_topic"), ("to_subscriber", "to_queue")
 _ERASED = ("tenant", "key")
 _data = click.option(
     "--data", type=options.FOLDER, help="Folder of `doubledecker up`: its bus and its lake  [default: .data]"
@@ -24,8 +25,9 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Only count, by topic an
 @click.option("--topic", help="On this topic")
 @click.option("--tenant", help="Of this tenant")
 @click.option("--where", metavar="SQL", help="Fitting this condition, e.g. \"type = 'create'\"")
-@click.option("--to-subscriber", metavar="NAME", help="Into this subscriber's batches, and no other's")
-@click.option("--to-queue", metavar="NAME", help="On this queue, and no other")
+@click.option("--receiver", help="To this subscriber, by its id or its client's name, or this queue, by @ and its name")
+@click.option("--to-subscriber", hidden=True)
+@click.option("--to-queue", hidden=True)
 @click.option("--to-topic", metavar="NAME", help="As new events on this topic, by its owner, to all who listen there")
 @click.option("--direct", is_flag=True, default=None, help="From Spark's tasks to a subscriber, past Redis")
 @click.option("--rate", type=int, metavar="N", help="Events a second  [default: DOUBLEDECKER_REPLAY_RATE_PER_S]")
@@ -50,14 +52,14 @@ def replay(
 
     asked = {name: value for name, value in given.items() if value is not None}
     if not id_:
-        _check_one(asked, _TARGETS, "to whom it goes")
+        _check_one(asked, _TARGETS, "to whom it goes", former=_OF_BEFORE)
     desk = jobs.JobCalls(data, lake, as_json=as_json)
     if id_ and asked:
         raise click.UsageError(f"--id is a replay as it was asked for; leave out --{min(asked).replace('_', '-')}")
     if id_:
         desk.follow_replay(id_)
     else:
-        desk.replay(asked, is_dry=dry_run, is_sure=yes)
+        desk.replay(_aimed(asked), is_dry=dry_run, is_sure=yes)
 
 
 @click.command()
@@ -93,9 +95,18 @@ def erase(data: Path | None, lake: str | None, *, dry_run: bool, yes: bool, as_j
     jobs.JobCalls(data, lake, as_json=as_json).erase(asked, is_dry=dry_run, is_sure=yes)
 
 
-def _check_one(asked: Collection[str], names: Sequence[str], what: str) -> None:
-    """Raise a usage error unless exactly one of these options is there."""
-    given = [name for name in names if name in asked]
+def _aimed(asked: Mapping[str, str | int | bool]) -> dict[str, str | int | bool]:
+    """What is asked, in the words of the API: a receiver is a subscriber or a queue."""
+    aimed = dict(asked)
+    if "receiver" in aimed:
+        receiver = str(aimed.pop("receiver"))
+        aimed["to_queue" if receiver.startswith("@") else "to_subscriber"] = receiver.removeprefix("@")
+    return aimed
+
+
+def _check_one(asked: Collection[str], names: Sequence[str], what: str, *, former: Sequence[str] = ()) -> None:
+    """Raise a usage error unless exactly one of these options is there, or one that said so before."""
+    given = [name for name in (*names, *former) if name in asked]
     if len(given) != 1:
         seen = " and ".join(map(_option, given)) or "none"
         raise click.UsageError(f"say {what} with one of {', '.join(map(_option, names))}; there is {seen}")

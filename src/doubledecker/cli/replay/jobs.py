@@ -6,8 +6,10 @@ The pipeline carries jobs out. When none runs, one is run here until the job is 
 import asyncio
 import contextlib
 import json
+import math
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +36,8 @@ from doubledecker.store.pipeline_jobs import ERASURES, REPLAYS
 
 _ROOT = Caller("", ROOT_NAME, is_root=True)
 _LOOK_S = 0.3
+# A pipeline that has just started takes up jobs only after Spark has.
+_SILENT_S = 2.0
 # What is still to be printed when the pipeline has ended.
 _END_S = 5.0
 _CELL_MAX = 80
@@ -124,16 +128,17 @@ class JobCalls:
             async with build.open_bus(self._settings, patience_s=0) as bus:
                 return await act(PipelineJobs(bus.partitions, bus.registry, rate=self._settings.replay_rate_per_s))
 
-        try:
-            return asyncio.run(ask())
-        except BusAway as error:
-            raise BusAway(f"{error}; start a bus with `doubledecker up`, or pass its --data") from error
+        return _run(ask())
 
     def _follow(self, kind: str, job: PipelineJob) -> PipelineJob:
         """Until it is over, with a bar when someone watches; raises when there is nobody left to carry it out."""
         id_ = job.id
+        said_s = time.monotonic() + _SILENT_S
         with _bar() as show:
             while job.is_active:
+                if job.state == "waiting" and time.monotonic() > said_s:
+                    said_s = math.inf
+                    click.echo(f"Waiting for the pipeline to take up {id_}", err=True)
                 if self._stop.is_set() or not (self._is_local or _is_alive(self._settings)):
                     go_on = f"`doubledecker replay --id {id_}`" if kind == REPLAYS else "`doubledecker pipeline run`"
                     raise BusAway(f"the pipeline stopped at {job.done:,} of {job.total:,} events; {go_on} goes on")
@@ -208,7 +213,14 @@ def _is_alive(settings: Settings) -> bool:
             run = (await pipeline.read(bus.partitions.home)).run
             return run is not None and run.is_alive(clock.now_ms())
 
-    return asyncio.run(look())
+    return _run(look())
+
+
+def _run(work: Coroutine[None, None, _Result]) -> _Result:
+    try:
+        return asyncio.run(work)
+    except BusAway as error:
+        raise folder.away(error) from error
 
 
 @contextlib.contextmanager

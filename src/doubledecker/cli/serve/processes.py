@@ -16,7 +16,7 @@ from doubledecker.assembly import settings as reading
 from doubledecker.assembly.launch import Member, launch
 from doubledecker.assembly.settings import Settings
 from doubledecker.cli.serve.keep import ChildLife, Command, Ended, Kept, OnEnd
-from doubledecker.errors import SettingInvalid
+from doubledecker.errors import BusAway, SettingInvalid
 from doubledecker.store import machine
 from doubledecker.web import listening, server
 from doubledecker.worker import process
@@ -194,7 +194,10 @@ def load(kind: str, member: Member | None = None) -> Settings:
 def until_stopped(run: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """Run until SIGINT or SIGTERM sets the event."""
     _spare_garbage_collector()
-    uvloop.run(_until_stopped(run))
+    try:
+        uvloop.run(_until_stopped(run))
+    except BusAway as error:
+        raise BusAway(f"{error}; start it, or set DOUBLEDECKER_REDIS_URL to where it is") from error
 
 
 def _spare_garbage_collector() -> None:
