@@ -10,7 +10,9 @@ import contextlib
 import hmac
 import json
 import os
+import sys
 import time
+import urllib.error
 import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -48,8 +50,13 @@ def ask(path: str, body: object) -> bytes:
     """Post to the bus as the client with our token."""
     headers = {"Authorization": f"Bearer {os.environ['TOKEN']}", "Content-Type": "application/json"}
     request = urllib.request.Request(os.environ["BUS"] + path, json.dumps(body).encode(), headers)  # noqa: S310 - ours
-    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - the same
-        return bytes(answer.read())
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - the same
+            return bytes(answer.read())
+    except urllib.error.HTTPError as refused:
+        sys.exit(f"the bus refused: {json.load(refused)['detail']}")
+    except OSError as error:
+        sys.exit(f"no bus at {os.environ['BUS']}: {error}")
 
 
 server = HTTPServer(("127.0.0.1", 0), Callback)

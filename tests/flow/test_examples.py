@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Topology
+from doubledecker.store import machine
 from feed import a_feed
 from harness import TestBus, a_bus, within
 from processes import Process
@@ -35,6 +36,22 @@ async def test_what_one_example_publishes_the_other_receives(one: Topology):
         assert (refused, rest) == ([401, 401], b"")
         assert printed.startswith(b"accepted:")
         assert sorted(lines) == [b"orders create https://shop.example/orders/%d\n" % n for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("example", ["publish.py", "receive.py"])
+async def test_an_example_that_fails_says_why_in_a_line(one: Topology, example: str):
+    async with a_bus(one) as bus:
+        ends = [await _start(example, *where, stderr=asyncio.subprocess.PIPE) for where in _unusable(bus)]
+        said = [(await within(each.communicate(), 20))[1] for each in ends]
+
+    assert [each.returncode for each in ends] == [1, 1]
+    assert said[0].startswith(b"the bus refused: unknown token; send it as ")
+    assert said[1].startswith(b"no bus at http://127.0.0.1:")
+    assert [text.count(b"\n") for text in said] == [1, 1]
+
+
+def _unusable(bus: TestBus) -> list[tuple[str, str]]:
+    return [(bus.url, "unknown"), (f"http://127.0.0.1:{machine.free_port()}", "any")]
 
 
 async def _post(bus: TestBus, callback: str, headers: dict[str, str]) -> int:
@@ -83,13 +100,16 @@ async def test_one_example_listens_to_what_the_other_publishes(one: Topology):
         assert lines == [b"acme orders create https://shop.example/orders/%d\n" % n for n in (1, 2, 3)]
 
 
-async def _start(name: str, url: str, token: str, *arguments: str) -> asyncio.subprocess.Process:
+async def _start(
+    name: str, url: str, token: str, *arguments: str, stderr: int | None = None
+) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
         str(EXAMPLES / name),
         *arguments,
         env={**os.environ, "BUS": url, "TOKEN": token},
         stdout=asyncio.subprocess.PIPE,
+        stderr=stderr,
     )
 
 

@@ -136,7 +136,7 @@ async def test_an_unknown_path_is_404_and_a_wrong_method_405_with_those_allowed(
         assert unknown.detail == "there is nothing at '/nothing'; GET /openapi.json lists what there is"
         assert wrong.status == 405
         assert wrong.headers["Allow"] == "DELETE, POST"
-        assert wrong.detail == "PATCH is not possible here, DELETE, POST is"
+        assert wrong.detail == "PATCH is not possible here; DELETE and POST are"
 
 
 async def test_scaling_answers_at_once_below_the_threshold(one: Topology):

@@ -16,7 +16,7 @@ EVENTS = 736
 POISON = frozenset(f"id-{n}" for n in range(10, EVENTS, 20))
 # As the product waits unless it is set otherwise.
 BACKOFF = {"backoff_base_ms": 1_000, "backoff_cap_ms": 300_000}
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def refuse(receiver: Receiver, poison: frozenset[str], status: int) -> None:

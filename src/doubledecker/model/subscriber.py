@@ -180,14 +180,15 @@ def parse(body: bytes, *, guard: DialGuard) -> Subscription:
         check_topic(topic)
     asked.callback, asked.uuid = where_to(asked.callback, asked.uuid, guard=guard)
     check_uuid(asked.uuid)
-    schema.check(asked)
     check_receiver(asked)
+    schema.check(asked)
     return asked
 
 
 def check_receiver(asked: ReceiverWanted) -> None:
     """Raise BadRequest unless it can be kept."""
-    if asked.rate_per_s and asked.rate_per_s < RATE_MIN:
+    rate = asked.rate_per_s
+    if rate is not None and rate != 0 and not RATE_MIN <= rate <= RATE_MAX:
         raise BadRequest(f"rate_per_s is {asked.rate_per_s}; it must be 0, or from {RATE_MIN} to {RATE_MAX}")
     if asked.retry is not None:
         retries.policy(asked.retry)

@@ -180,8 +180,10 @@ class _MethodNotAllowed(Refused):
 
 
 def _wrong_method(method: str, by_method: ByMethod) -> Response:
-    allowed = ", ".join(sorted(by_method))
-    return problem.response(_MethodNotAllowed(f"{method} is not possible here, {allowed} is"), [("Allow", allowed)])
+    methods = sorted(by_method)
+    allowed = f"{' and '.join(methods)} {'is' if len(methods) == 1 else 'are'}"
+    error = _MethodNotAllowed(f"{method} is not possible here; {allowed}")
+    return problem.response(error, [("Allow", ", ".join(methods))])
 
 
 def _loggable(path: str) -> str:

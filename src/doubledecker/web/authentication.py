@@ -27,7 +27,8 @@ _REFRESH_S = 0.1
 # short ones, are remembered for each client, so that none takes the others' place.
 _REMEMBERED_MAX = 4
 _REMEMBERED_BYTES_MAX = 512
-_WRONG = "unknown token; send it as the user of Basic, as Bearer, or answer the Digest challenge"
+_HOW = "send it as the user of Basic, as Bearer, or answer the Digest challenge"
+_WRONG, _MISSING = f"unknown token; {_HOW}", f"this needs a token; {_HOW}"
 _ROOT = Caller(id=ROOT_NAME, name=ROOT_NAME, is_root=True)
 
 
@@ -64,7 +65,7 @@ class Authenticator:
             return await self._by_digest(header.decode("latin-1"), method, target)
         secrets = _secrets(scheme.lower(), rest.strip())
         if not secrets:
-            raise Unauthenticated(_WRONG if header else "this needs a token")
+            raise Unauthenticated(_WRONG if header else _MISSING)
         hashes = [hashlib.sha256(secret).hexdigest() for secret in secrets]
         caller = self._by_secret(header, hashes)
         if caller is None and await self._refreshed():
