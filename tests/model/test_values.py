@@ -104,7 +104,7 @@ def test_a_bad_token_request_is_refused(body: bytes):
 
 def subscription(**fields: object) -> Subscription:
     body = {"topics": ["a"], "callback": "https://a.example/cb", **fields}
-    return subscribing.parse(json.dumps(body).encode(), guard=DialGuard())
+    return subscribing.checked(subscribing.parse(json.dumps(body).encode()), guard=DialGuard())
 
 
 def test_what_is_absent_keeps_its_former_value():
@@ -153,6 +153,8 @@ def test_a_subscription_outside_the_limits_is_refused(fields: dict[str, object])
 def test_plain_http_needs_private_callbacks():
     body = b'{"topics":[],"callback":"http://127.0.0.1:9/"}'
 
-    assert subscribing.parse(body, guard=DialGuard(is_private_allowed=True)).callback == "http://127.0.0.1:9/"
+    allowed = subscribing.checked(subscribing.parse(body), guard=DialGuard(is_private_allowed=True))
+
+    assert allowed.callback == "http://127.0.0.1:9/"
     with pytest.raises(BadRequest, match="https"):
-        subscribing.parse(body, guard=DialGuard())
+        subscribing.checked(subscribing.parse(body), guard=DialGuard())

@@ -11,6 +11,8 @@ import pytest
 from yarl import URL
 
 from conftest import Topology
+from doubledecker.store import registry
+from doubledecker.web import queues
 from harness import ROOT_KEY, TestBus, a_bus, an_event, basic, within
 from web.asking import another_web
 
@@ -60,6 +62,7 @@ class TestRegistering:
             ({"pattern": [".*:a:b", "a b"]}, "'a b' matches no tenant:topic:type"),
             ({"pattern": "a" * 513}, "512"),
             ({"pattern": "[a-z]{1,1000}"}, "too large"),
+            ({"pattern": r"(\pL|\pN|\pP){1,40}.*"}, "too large: over a thousand steps, at most 500"),
             ({"pattern": []}, "from 1 to 20"),
             ({"pattern": ["a"] * 0 + [f"a{n}" for n in range(21)]}, "from 1 to 20"),
             ({"pattern": "a", "lease_ms": 99}, "from 100 to"),
@@ -79,6 +82,24 @@ class TestRegistering:
 
             assert said in answer["detail"]
             assert await ask(bus, secret, "GET", "/queues") == []
+
+    async def test_a_queue_that_is_put_as_it_is_changes_nothing_and_no_pattern_is_checked_again(
+        self, one: Topology, monkeypatch: pytest.MonkeyPatch
+    ):
+        checked: list[str] = []
+        check = queues.check_pattern
+        monkeypatch.setattr(queues, "check_pattern", lambda pattern: (checked.append(pattern), check(pattern)))
+        async with a_bus(one, workers=0) as bus:
+            secret = await bus.token("consumer")
+            wanted = {"pattern": [".*:jobs:.*", "a:.*"], "callback": "https://jobs.example/"}
+            await ask(bus, secret, "PUT", "/queues/jobs", wanted, status=201)
+            before = await registry.version(bus.partitions.home)
+            await ask(bus, secret, "PUT", "/queues/jobs", wanted)
+            same = await registry.version(bus.partitions.home)
+            await ask(bus, secret, "PUT", "/queues/jobs", {**wanted, "pattern": ["a:.*", "b:.*"]})
+
+            assert same == before
+            assert checked == [".*:jobs:.*", "a:.*", "b:.*"]
 
     async def test_a_uuid_is_random_unless_given_stays_and_is_shown_to_the_owner_alone(self, one: Topology):
         """It was the queue's name: whoever knew it could post to the callback as the bus does."""

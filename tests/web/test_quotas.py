@@ -188,6 +188,9 @@ async def test_a_client_subscribes_to_so_many_topics(one: Topology):
         assert (await subscribe("one", "two")).status == 204
         assert_refused(await subscribe("one", "two", "three"), "client_subscriptions_max", 2)
         assert (await subscribe("three")).status == 204
+        assert (await subscribe("one", "two", "one")).status == 204
+        # So many are not checked one by one.
+        assert_refused(await subscribe("no topic", "two", "three"), "client_subscriptions_max", 2)
 
 
 async def test_a_client_has_so_many_streams_open(one: Topology):

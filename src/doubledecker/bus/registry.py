@@ -231,7 +231,7 @@ class LiveRegistry:
         """Create or replace the subscriber of a token."""
         await self.refresh()
         former = self.snapshot.subscribers.get(token)
-        quota.check_subscriptions(self.quotas, asked.topics, former.topics if former else ())
+        self._check_subscriptions(token, asked)
         subscriber = subscribing.merge(asked, token=token, former=former)
         if former is None:
             # Whoever ended its former self may have died before this.
@@ -244,6 +244,15 @@ class LiveRegistry:
             await bulk.end(self._partitions, token)
         await self._spread_change(subscriber, former)
         return subscriber
+
+    async def check_room(self, token: str, asked: Subscription) -> None:
+        """Raise QuotaExceeded when a subscriber may not have so many topics; to be asked before each is checked."""
+        await self.refresh()
+        self._check_subscriptions(token, asked)
+
+    def _check_subscriptions(self, token: str, asked: Subscription) -> None:
+        former = self.snapshot.subscribers.get(token)
+        quota.check_subscriptions(self.quotas, set(asked.topics), former.topics if former else ())
 
     async def retire(self, partition: Partition, token: str) -> bool:
         """Set aside what waits in a partition for a subscriber that is gone; returns whether a purge was needed.
@@ -366,12 +375,10 @@ class LiveRegistry:
                 if caller.is_root and not named:
                     queue = msgspec.structs.replace(queue, owner=former.owner)
             wanted = queueing.succeeding(queue, former)
+            if wanted == former:
+                return False
             if not caller.is_root:
-                if former is None:
-                    self.check_backlog(wanted.owner)
-                quota.check_queue(self.quotas, wanted, self.snapshot.queues)
-                if former is None or former.patterns != wanted.patterns:
-                    await self.copies.check(wanted)
+                await self._check_queue(wanted, former)
             if not await self._clear_name(wanted, former):
                 continue
             version = await registry.save_queue(self._partitions.home, wanted, former=former)
@@ -382,6 +389,14 @@ class LiveRegistry:
                 await self._spread_change(wanted.receiver, former.receiver if former else None)
                 return former is None
         raise Conflict(f"queue {queue.name!r} is being changed by others at the same time; try again")
+
+    async def _check_queue(self, wanted: RegisteredQueue, former: RegisteredQueue | None) -> None:
+        """Raise QuotaExceeded when a client may not have this queue."""
+        if former is None:
+            self.check_backlog(wanted.owner)
+        quota.check_queue(self.quotas, wanted, self.snapshot.queues)
+        if former is None or former.patterns != wanted.patterns:
+            await self.copies.check(wanted)
 
     async def _clear_name(self, queue: RegisteredQueue, former: RegisteredQueue | None) -> bool:
         """Destroy what a former owner of a queue's name left to nobody; returns False when it was taken meanwhile.

@@ -171,11 +171,16 @@ class Subscription(ReceiverWanted, forbid_unknown_fields=True):
 _ASKED = msgspec.json.Decoder(Subscription)
 
 
-def parse(body: bytes, *, guard: DialGuard) -> Subscription:
-    """A checked subscription; raises BadRequest with what was seen and what is allowed."""
+def parse(body: bytes) -> Subscription:
+    """A subscription, to be checked; raises BadRequest when it is none, or names too many topics."""
     asked = schema.decode(_ASKED, body, what="a subscription")
     if len(asked.topics) > TOPICS_MAX:
         raise BadRequest(f"{len(asked.topics)} topics; at most {TOPICS_MAX} are allowed")
+    return asked
+
+
+def checked(asked: Subscription, *, guard: DialGuard) -> Subscription:
+    """The subscription with its callback in its one form; raises BadRequest with what was seen and what is allowed."""
     for topic in asked.topics:
         check_topic(topic)
     asked.callback, asked.uuid = where_to(asked.callback, asked.uuid, guard=guard)

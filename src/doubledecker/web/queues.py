@@ -16,6 +16,7 @@ from doubledecker.model import queue as queueing
 from doubledecker.model import quota, signing
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import check_tenant
+from doubledecker.model.matching import check_pattern
 from doubledecker.model.queue import FacetRule, RegisteredQueue
 from doubledecker.model.token import Caller
 from doubledecker.queues import view
@@ -28,7 +29,7 @@ from doubledecker.web import queue_bodies, queue_shapes, shapes
 from doubledecker.web.body import BodyLimits
 from doubledecker.web.paging import EncodedRows
 from doubledecker.web.queue_shapes import EncodedQueue
-from doubledecker.web.turns import ClientLocks
+from doubledecker.web.turns import ClientLocks, Turns
 
 _FACETS_MAX = 100
 # Queues that are looked at and encoded before others have their turn: a millisecond or two.
@@ -54,6 +55,7 @@ class Queues:
         self._limits = limits
         self._large_reads = large_reads
         self._guard = guard
+        self._turns = Turns()
         self._all = SnapshotCache(self._look_at_all)
 
     async def register(self, request: Request, caller: Caller) -> Response:
@@ -68,11 +70,20 @@ class Queues:
             is_root=caller.is_root,
             guard=self._guard,
         )
+        await self._check_patterns(queue, caller)
         offered = signing.make(clock.now_ms()) if queue.callback else None
         is_new = await self._registry.register_queue(structs.replace(queue, signing=offered), caller=caller)
         kept = await self._registry.queue(queue.name, caller=caller)
         secret = offered.secret if offered and offered == kept.signing else None
         return shapes.json(queue_shapes.made(kept, caller, secret), status=201 if is_new else 200)
+
+    async def _check_patterns(self, queue: RegisteredQueue, caller: Caller) -> None:
+        """Check those that the queue does not have already, one at a time: each takes a millisecond or more."""
+        former = self._registry.snapshot.queues.get(queue.name)
+        for pattern in queue.patterns:
+            if former is None or pattern not in former.patterns:
+                async with self._turns.taken(caller.id):
+                    check_pattern(pattern)
 
     async def list_(self, request: Request, caller: Caller) -> Response:
         """A client's own queues, or all of them for root; whole, or a page when `limit` is given.

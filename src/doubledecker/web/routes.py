@@ -218,7 +218,9 @@ class Routes:
     async def subscribe(self, request: Request, caller: Caller) -> Response:
         """Create or replace this client's subscriber."""
         require_client(caller)
-        asked = subscribing.parse(await self._body(request), guard=self._rules.guard)
+        asked = subscribing.parse(await self._body(request))
+        await self._registry.check_room(caller.id, asked)
+        asked = subscribing.checked(asked, guard=self._rules.guard)
         subscriber = await self._registry.subscribe(caller.id, asked)
         if subscriber.is_bulk:
             run = (await pipeline.read(self._partitions.home)).run
