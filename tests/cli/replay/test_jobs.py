@@ -1,12 +1,17 @@
 """`doubledecker replay`, `replays` and `erase` as a user runs them."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
-from cli.commands import Up, an_up, run, until
-from doubledecker.store import machine
+from cli.commands import COMMAND, Up, an_up, environment, run, until
+from conftest import Topology
+from doubledecker import clock
+from doubledecker.model.step import RunReport
+from doubledecker.store import machine, pipeline
+from harness import a_bus
 
 
 def a_client(up: Up, name: str) -> str:
@@ -31,6 +36,27 @@ def test_a_redis_that_is_not_there_says_how_to_start_a_bus():
             f"doubledecker: cannot reach the bus: Redis at {url}: Connection refused; "
             "start one with `doubledecker up`, or pass its --data\n"
         )
+
+
+async def test_a_count_that_waits_for_a_pipeline_says_so(one: Topology):
+    """It printed nothing until Spark had started."""
+    async with a_bus(one, workers=0) as bus:
+        await bus.subscribe(await bus.token("mail"), "https://mail.example/", "orders")
+        at = clock.now_ms() + 60_000
+        await pipeline.report_run(bus.partitions.home, RunReport("starting", at=at, began_at=at))
+        asked = await asyncio.create_subprocess_exec(
+            *COMMAND,
+            *("replay", "--receiver", "mail", "--dry-run"),
+            env=environment(DOUBLEDECKER_REDIS_URL=one.url),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert asked.stderr is not None
+        told = await asked.stderr.readline()
+        await pipeline.report_run(bus.partitions.home, RunReport("stopped", at=at, began_at=at))
+        exit_code = await asked.wait()
+
+    assert told.startswith(b"Waiting for the pipeline to take up ")
+    assert exit_code == 3
 
 
 def test_a_replay_that_is_followed_is_not_asked_for_anew():
