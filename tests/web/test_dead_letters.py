@@ -116,6 +116,21 @@ async def test_letters_are_chosen_by_all_their_values_in_pages_while_some_leave(
         assert kept <= set(found)
 
 
+async def test_the_letters_of_an_event_are_picked_from_each_page(topology: Topology):
+    async with a_bus(topology, workers=0) as bus, Receiver() as receiver:
+        secret, token = await a_subscriber(bus, receiver)
+        await add(bus, token, 30)
+
+        query = "/subscriber/dead?event=e17&topic=t1&limit=4"
+        pages = [await say(bus, "GET", query, secret)]
+        while pages[-1]["after"]:
+            pages.append(await say(bus, "GET", f"{query}&after={pages[-1]['after']}", secret))
+
+        found = [letter for page in pages for letter in page["messages"]]
+        assert [letter["event"]["id"] for letter in found] == ["e17"]
+        assert {page["count"] for page in pages} == {15}
+
+
 async def test_a_count_comes_before_what_is_done_and_one_request_does_a_bounded_piece(
     topology: Topology, monkeypatch: pytest.MonkeyPatch
 ):

@@ -90,9 +90,8 @@ def list_(
     """List dead letters, oldest first."""
     which = _given(chosen)
     with _letters(bus, data, secret, receiver) as letters:
-        each = letters.each(page=_PAGE if event else min(limit, _PAGE), **which)
-        named = (letter for letter in each if event in {None, letter.event.id})
-        found = list(itertools.islice(named, limit))
+        each = letters.each(page=_PAGE if event else min(limit, _PAGE), event=event, **which)
+        found = list(itertools.islice(each, limit))
         if as_json:
             for letter in found:
                 click.echo(words.printable_json(msgspec.json.encode(letter)))

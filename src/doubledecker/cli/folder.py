@@ -229,6 +229,7 @@ _COMMANDS = (
     (r"POST /api_tokens\b", "`doubledecker token create NAME`"),
     (r"GET /api_tokens\b", "`doubledecker token list`"),
     (r"GET /subscribers\b", "`doubledecker receiver list`"),
+    (r"GET …/dead/jobs\b", "`doubledecker dead jobs`"),
     (r"POST /subscription\b", "`doubledecker subscribe`"),
     (r"PUT /queues/([a-z0-9_.-]+)", r"`doubledecker queue register \1`"),
 )

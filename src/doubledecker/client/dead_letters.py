@@ -59,11 +59,16 @@ class AsyncDeadLetters:
         self._calls = calls
         self._receiver = receiver
 
-    async def each(self, *, page: int = 100, **chosen: Unpack[LetterChoice]) -> AsyncGenerator[DeadLetter, None]:
-        """The letters that are meant, the oldest first, read a page at a time; any may be redriven meanwhile."""
+    async def each(
+        self, *, page: int = 100, event: str | None = None, **chosen: Unpack[LetterChoice]
+    ) -> AsyncGenerator[DeadLetter, None]:
+        """The letters that are meant, the oldest first, read a page at a time; any may be redriven meanwhile.
+
+        With an event's id only those of this event; the bus still reads all that are meant.
+        """
         after: str | None = None
         while True:
-            query = {**_named(chosen), "limit": page, "after": after}
+            query = {**_named(chosen), "event": event, "limit": page, "after": after}
             found = await self._calls.ask("GET", of_receiver(self._receiver, "dead", **query), kind=_Letters)
             for letter in found.messages:
                 yield _shown(letter)

@@ -56,6 +56,11 @@ class DeadLetter:
     batch: str = ""
 
     @property
+    def event_id(self) -> str:
+        """Its event's id."""
+        return _decode(self.event).id
+
+    @property
     def redriven(self) -> int:
         """How often it had been redriven when it died."""
         return _decode(self.event).redriven

@@ -126,6 +126,9 @@ _LETTERS = (
     Parameter("query", "status", "Only those whose last answer had it; 0 for none", example="500"),
     Parameter("query", "from", "Only those that died from then on, in ISO 8601", example="2026-11-15T11:00:00Z"),
     Parameter("query", "to", "Only those that died before then", example="2030-11-15T12:00:00Z"),
+    Parameter(
+        "query", "event", "Of each page only those of the event with this id, which is no index", example="evt-1"
+    ),
     Parameter("query", "after", "The `after` of the page before", example="1763200000123000-0"),
     _LIMIT,
 )

@@ -31,7 +31,7 @@ from doubledecker.web.turns import ClientLocks
 
 RATE_MIN, RATE_MAX = 0.01, 10_000
 _STATUS = re.compile(r"[0-9]{1,3}")
-_PARAMETERS = ("topic", "tenant", "reason", "status", "from", "to", "limit", "after")
+_PARAMETERS = ("topic", "tenant", "reason", "status", "from", "to", "event", "limit", "after")
 _AT = Annotated[Count, Meta(description="In milliseconds since 1970")]
 
 
@@ -138,7 +138,9 @@ class DeadLetterRoutes:
                 self._partitions, owner, chosen, most=most, bytes_max=LIST_BYTES_MAX, after=place
             )
             count = await dead_letters.count(self._partitions, owner, chosen)
-        rows = [_shown(letter) for letter in page.letters]
+        event_id = query.get("event")
+        # Of what the page has: ids of events are no index, and a page costs what it costs without this.
+        rows = [_shown(letter) for letter in page.letters if event_id is None or letter.event_id == event_id]
         return shapes.json(DeadLetters(count, rows, None if page.after is None else str(page.after)))
 
     async def show(self, request: Request, caller: Caller) -> Response:

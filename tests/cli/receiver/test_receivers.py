@@ -107,6 +107,7 @@ async def test_an_unknown_receiver_is_told_with_those_that_are_alike(one: Topolo
             for words in ("receiver test @jobz", "dead purge --receiver @jobz", "resend x --receiver @jobz")
         ]
         pulled = await asked(bus, first, "receiver", "test", "@jobs")
+        job = await asked(bus, first, "dead", "jobs", "--receiver", "@jobs", "--cancel", "x")
         own = await asked(bus, first, "receiver", "pause", "hooks")
 
     told = f"doubledecker: 2 subscribers are named 'hooks'; give an id: {one_id}, {other_id}\n"
@@ -115,6 +116,7 @@ async def test_an_unknown_receiver_is_told_with_those_that_are_alike(one: Topolo
     told = "doubledecker: no queue named 'jobz'; did you mean jobs? `doubledecker queue list` shows them\n"
     assert [(answer.returncode, answer.stderr) for answer in queues] == [(4, told)] * 3
     assert "so nothing is sent; `doubledecker queue register jobs` can give it one" in pulled.stderr
+    assert "no job 'x' on these letters; `doubledecker dead jobs` lists the last 20" in job.stderr
     assert own.returncode == 0
 
 

@@ -136,14 +136,13 @@ def _queue_row(each: "QueueView") -> list[str]:
 
 
 def _details(each: "SubscriptionView") -> list[list[str]]:
-    oldest = words.age(each.events.oldest) if each.events.queued else ""
+    waits = f", the oldest for {words.age(each.events.oldest)}" if each.events.queued else ""
     rows = [
         ["callback", each.callback],
         ["topics", " ".join(each.topics)],
         ["state", _state(each)],
         ["health", f"{each.health}, {words.many(each.failures, 'failure')} in a row"],
-        ["waiting", f"{each.events.queued:,}"],
-        ["oldest", oldest],
+        ["waiting", f"{each.events.queued:,}{waits}"],
         ["sent", f"{each.events.sent:,}"],
         ["dead letters", f"{each.dead:,}"],
         ["tier", each.tier],
