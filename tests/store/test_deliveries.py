@@ -183,12 +183,12 @@ async def test_a_batch_of_several_pieces_that_is_dropped_before_they_are_read_is
     plain.home.shift_ms += 10
     [job] = (await take(plain.home, "s")).jobs
     assert job.batch is not None
-    unread = structs.replace(job, batch=structs.replace(job.batch, chunks=()))
+    unread = structs.replace(job, batch=structs.replace(job.batch, chunks=()), unread_bytes=2)
     await batches.drop_oldest(
         plain.home, "ann", batches_max=1, created_max=None, bytes_enough=2**53, counter="events.autodropped"
     )
 
-    [opened] = await deliveries._opened(plain.home, [unread])
+    [opened] = await deliveries.read(plain.home, [unread])
 
     assert opened.batch is None
 

@@ -44,8 +44,8 @@
 --
 -- A settlement's result is three numbers: 1 if it counted, the failures of its receiver before, and after. A job is four
 -- values: its slot, the job as it is held there, the failures of its receiver, and its batch as a list: token, creation time,
--- attempts, number of events, and the events as lines if they are in one piece. Whoever calls a receiver must
--- know it as the registry of this version has it: it may have moved to another address.
+-- attempts, number of events, and the events as lines if they are in one piece, else how many bytes they hold. Whoever calls
+-- a receiver must know it as the registry of this version has it: it may have moved to another address.
 --
 -- Of each job whose receiver has lanes that are held, the reply has the slot and these lanes.
 --
@@ -262,7 +262,7 @@ local function give(slot, held, it, bid, parts)
 end
 
 -- A batch, which takes no more events from here on; empty when it is gone. Of one whose events came by several calls only
--- the head: a script would copy and hash each byte of them, so the caller reads them by a command of its own.
+-- the head and the size: a script would copy and hash each byte of them, so the caller reads them by a command of its own.
 local current_of = {}
 local function open(bid, token)
   current_of[token] = current_of[token] or redis.call("SRANDMEMBER", current(token)) or "none"
@@ -273,8 +273,9 @@ local function open(bid, token)
   local parts = redis.call("LRANGE", batch(bid), 0, 4)
   -- One event is in one piece.
   if #parts > 4 and parts[4] ~= "1" and redis.call("LLEN", batch(bid)) > 5 then
-    given_bytes = given_bytes + tonumber(redis.call("HGET", sizes, bid) or 0)
-    return {unpack(parts, 1, 4)}
+    parts[5] = math.max(1, tonumber(redis.call("HGET", sizes, bid) or 0))
+    given_bytes = given_bytes + parts[5]
+    return parts
   end
   given_bytes = given_bytes + #(parts[5] or "")
   return parts

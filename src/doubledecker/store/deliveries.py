@@ -26,6 +26,8 @@ SETTLED_MAX = 100
 _SCRUBBED_MAX = 500
 # A call gives no further job when the batches that it gives hold so much.
 BYTES_MAX = 4_194_304
+# A batch in several pieces that holds more than this is read only when whoever has its job has room for it.
+LARGE_BYTES = 65_536
 # What comes before the events in a batch: token, creation time, attempts, number of events.
 _HEAD = 4
 # Processes that wait for the same moment wake this much later than the one that owns it, so that one wakes and not all.
@@ -54,6 +56,8 @@ class DeliveryJob(msgspec.Struct, frozen=True, gc=False):
     batch: OpenedBatch | None
     # Lanes whose events must not be delivered with it: earlier ones of these are put aside.
     lanes: frozenset[str] = frozenset()
+    # What its batch holds, while that is yet to be read.
+    unread_bytes: int = 0
 
     @property
     def is_probe(self) -> bool:
@@ -66,7 +70,7 @@ class DeliveryJob(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size_bytes(self) -> int:
-        return sum(map(len, self.batch.chunks)) if self.batch else 0
+        return self.unread_bytes or (sum(map(len, self.batch.chunks)) if self.batch else 0)
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
@@ -134,8 +138,24 @@ async def turn(
     wait_ms, flat, given, version, lanes = cast("tuple[int, list[int], list[bytes], int, list[bytes]]", reply)
     results = [SettlementResult(flat[i] == 1, flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3)]
     held = {lanes[i]: _names(lanes[i + 1]) for i in range(0, len(lanes), 2)} if lanes else {}
-    jobs = await _opened(partition, [_job(given[i : i + 4], held) for i in range(0, len(given), 4)])
+    jobs = [_job(given[i : i + 4], held) for i in range(0, len(given), 4)]
+    await _read_small(partition, jobs)
     return Turn(None if wait_ms < 0 else wait_ms, jobs, results, version)
+
+
+async def read(partition: Partition, jobs: Sequence[DeliveryJob]) -> list[DeliveryJob]:
+    """Jobs with the events of their batches, by one round trip; a batch that was dropped meanwhile is gone."""
+    if not jobs:
+        return []
+    keys = [partition.key(f"batch:{job.held.partition(' ')[0]}") for job in jobs]
+    found = cast("list[list[bytes]]", await partition.commands([["LRANGE", key, _HEAD, -1] for key in keys]))
+    return [_opened(job, chunks) for job, chunks in zip(jobs, found, strict=True)]
+
+
+def _opened(job: DeliveryJob, chunks: Sequence[bytes]) -> DeliveryJob:
+    assert job.batch is not None, "it is unread"
+    batch = structs.replace(job.batch, chunks=chunks) if chunks else None
+    return structs.replace(job, batch=batch, unread_bytes=0)
 
 
 async def scrub(partition: Partition, *, dead_ms: int) -> tuple[int, int]:
@@ -193,31 +213,26 @@ def _division(division: BatchDivision, size_max: tuple[int, int]) -> Packable:
     return ["divide", chunks, division.events, division.bytes, lanes, *size_max]
 
 
-async def _opened(partition: Partition, jobs: list[DeliveryJob]) -> list[DeliveryJob]:
-    """Jobs with the events of their batches: those in several pieces are read here, all by one round trip.
+async def _read_small(partition: Partition, jobs: list[DeliveryJob]) -> None:
+    """Read batches in several pieces, unless they are large.
 
-    A batch that was dropped meanwhile is gone. If the reply is lost, the slots get the same jobs again.
+    If the reply is lost, the slots get the same jobs again.
     """
-    at = [i for i, job in enumerate(jobs) if job.batch and not job.batch.chunks]
-    if not at:
-        return jobs
-    keys = [partition.key(f"batch:{jobs[i].held.partition(' ')[0]}") for i in at]
-    found = await partition.commands([["LRANGE", key, _HEAD, -1] for key in keys])
-    for i, chunks in zip(at, cast("list[list[bytes]]", found), strict=True):
-        batch = jobs[i].batch
-        assert batch is not None
-        jobs[i] = structs.replace(jobs[i], batch=structs.replace(batch, chunks=chunks) if chunks else None)
-    return jobs
+    at = [i for i, job in enumerate(jobs) if 0 < job.unread_bytes <= LARGE_BYTES]
+    for i, job in zip(at, await read(partition, [jobs[i] for i in at]), strict=True):
+        jobs[i] = job
 
 
 def _job(words: Sequence[bytes], lanes: Mapping[bytes, frozenset[str]]) -> DeliveryJob:
-    slot, held, failures, parts = cast("tuple[bytes, bytes, int, list[bytes]]", words)
+    slot, held, failures, parts = cast("tuple[bytes, bytes, int, list[bytes | int]]", words)
     text = held.decode()
-    batch = None
-    if parts:
-        token, created_at, attempts, events, *chunks = parts
-        batch = OpenedBatch(text.partition(" ")[0], token.decode(), int(created_at), int(attempts), int(events), chunks)
-    return DeliveryJob(slot.decode(), text, failures, batch, lanes.get(slot, frozenset()))
+    batch, unread_bytes = None, 0
+    if parts[_HEAD:]:
+        token, created_at, attempts, events, what = cast("tuple[bytes, bytes, bytes, bytes, bytes | int]", parts)
+        unread_bytes, chunks = (what, ()) if isinstance(what, int) else (0, (what,))
+        bid = text.partition(" ")[0]
+        batch = OpenedBatch(bid, token.decode(), int(created_at), int(attempts), int(events), chunks)
+    return DeliveryJob(slot.decode(), text, failures, batch, lanes.get(slot, frozenset()), unread_bytes)
 
 
 def _names(lanes: bytes) -> frozenset[str]:

@@ -5,7 +5,8 @@
 2. A job runs in a task of its own. When it ends, its settlement waits in its loop, and its slot is free.
 3. With nothing to take, a loop sleeps until the next deadline by its own timer, or until the bell rings.
 
-A free slot goes to the loop that has waited for one longest. When a reply from Redis is lost, the same is sent again: a
+A free slot goes to the loop that has waited for one longest. A large batch is read and posted when there is room for it
+(worker/room.py). When a reply from Redis is lost, the same is sent again: a
 settlement that had counted is not counted twice, and a slot that had got a job gets the same one.
 """
 
@@ -31,6 +32,7 @@ from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import deliveries
 from doubledecker.store.deliveries import DeliveryJob, Settled, Turn
 from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.worker.room import Room
 
 # After an absence of Redis, or an error that nobody foresaw: soon enough to heal, slow enough not to spin.
 _PAUSE_S = 0.2
@@ -44,6 +46,8 @@ _OFFER_MAX = 16
 _GATHER_S = 0.001
 _GATHER_MAX = 16
 _LARGE_BYTES = 16_384
+# A job that is given back for a while: its receiver is called for no other meanwhile.
+_LATER = Settlement("returned", pause_ms=100)
 # Failing receivers together hold no more of a worker's slots than this share.
 PROBE_SHARE = 0.3
 
@@ -142,6 +146,7 @@ class Deliveries:
         self._free = list(slots)
         self._waiting: deque[_Loop] = deque()
         self._probes_left = max(1, int(len(slots) * PROBE_SHARE))
+        self._room = Room()
         self._running: set[asyncio.Task[None]] = set()
         self._is_stopping = False
 
@@ -278,32 +283,49 @@ class Deliveries:
 
     async def _run(self, loop: _Loop, job: DeliveryJob) -> None:
         """Run one job; whatever happens, it is settled."""
-        settled: Settled = Settled(job, RETURNED)
-        attempted: Attempted | None = None
+        done: _Done = (Settled(job, RETURNED), None)
         try:
             receiver = self._registry.snapshot.subscribers.get(job.token)
-            if job.batch is None:
-                settled = Settled(job, GONE)
-            elif receiver is None:
-                settled = Settled(job, await self._look_for(job.token))
-            elif job.lanes and (division := parts.division(job.batch.chunks, job.lanes)) is not None:
-                # What is left of it is the next job.
-                size_max = receiver.max_events, receiver.max_bytes
-                settled = Settled(job, RETURNED, division=division, size_max=size_max)
+            if receiver is None or job.size_bytes <= deliveries.LARGE_BYTES:
+                done = await self._do(loop, job)
+            elif self._room.has_turn(owner := receiver.client or job.token):
+                async with self._room.taken(owner, job.size_bytes):
+                    done = await self._do(loop, await self._read(loop, job))
             else:
-                attempted = await self._deliverer.attempt(_load(loop.partition, job, receiver))
-                settled = _settled(job, attempted)
+                # Another large one of its owner waits already: others have the slot.
+                done = (Settled(job, _LATER), None)
         except (BusAway, OutOfDescriptors):
             # Home is away, or nobody can be called: the job goes back to the front of its line after a while, so that
             # no other overtakes it.
             await asyncio.sleep(_PAUSE_S)
         except Exception:  # noqa: BLE001 - the edge of a job: nothing in it may end the process
             _log.exception("job.failed", job="batch", args=job.held)
-            settled = Settled(job, self._after_error(job))
+            done = (Settled(job, self._after_error(job)), None)
         finally:
             loop.running -= 1
             self._spare(int(job.is_probe))
-            loop.gather((settled, attempted))
+            loop.gather(done)
+
+    async def _read(self, loop: _Loop, job: DeliveryJob) -> DeliveryJob:
+        """Read a batch that came without its events."""
+        return (await deliveries.read(loop.partition, [job]))[0] if job.unread_bytes else job
+
+    async def _do(self, loop: _Loop, job: DeliveryJob) -> _Done:
+        """What is settled of a job, and the attempt if there was one; its receiver is called as it is known now."""
+        receiver = self._registry.snapshot.subscribers.get(job.token)
+        if job.batch is None:
+            return Settled(job, GONE), None
+        if receiver is None:
+            return Settled(job, await self._look_for(job.token)), None
+        if receiver.halt:
+            # It was paused while its batch waited for room.
+            return Settled(job, _LATER), None
+        if job.lanes and (division := parts.division(job.batch.chunks, job.lanes)) is not None:
+            # What is left of it is the next job.
+            size_max = receiver.max_events, receiver.max_bytes
+            return Settled(job, RETURNED, division=division, size_max=size_max), None
+        attempted = await self._deliverer.attempt(_load(loop.partition, job, receiver))
+        return _settled(job, attempted), attempted
 
     def _after_error(self, job: DeliveryJob) -> Settlement:
         """Settle a job after an unexpected error: it is left alone for a while."""
