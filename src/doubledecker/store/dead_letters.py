@@ -70,11 +70,6 @@ class DroppedLetters:
     bytes: int
 
 
-def new_id(partition: Partition) -> str:
-    """An id for a subscriber's letter; it says where the letter is, as those of a queue's messages do."""
-    return f"{partition.index}-{uid()}"
-
-
 def packed(letter: DeadLetter) -> dict[str, Packable]:
     """A letter as `add_dead_letter` takes it; the script knows when it died."""
     return {
@@ -184,15 +179,6 @@ async def each(partition: Partition, receiver: str, *, most: int) -> AsyncIterat
             return
 
 
-async def those_there(partition: Partition, receiver: str, ids: Sequence[str]) -> list[Stamped]:
-    """Those of the ids that name a letter."""
-    if not ids:
-        return []
-    scores = await partition.command("ZMSCORE", partition.key(f"dead:index:{receiver}"), *ids)
-    pairs = zip(ids, cast("list[bytes | None]", scores), strict=True)
-    return [Stamped(id_, int(float(score))) for id_, score in pairs if score is not None]
-
-
 async def choose(
     partition: Partition, receiver: str, chosen: LetterFilter, *, most: int, after: int = 0, upto: int | None = None
 ) -> list[Stamped]:
@@ -240,9 +226,9 @@ async def oldest(partition: Partition, receiver: str) -> int | None:
     return next(iter(_scores(found).values()), None)
 
 
-async def sizes(partition: Partition, *, bytes_min: int = 1) -> dict[str, int]:
-    """The receivers whose letters take at least so many bytes, and how many these are."""
-    reply = await partition.command("ZRANGE", partition.key("dead:bytes"), bytes_min, "+inf", "BYSCORE", "WITHSCORES")
+async def sizes(partition: Partition) -> dict[str, int]:
+    """The receivers that have letters, and how many bytes these take."""
+    reply = await partition.command("ZRANGE", partition.key("dead:bytes"), 1, "+inf", "BYSCORE", "WITHSCORES")
     return _scores(reply)
 
 

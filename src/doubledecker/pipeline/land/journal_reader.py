@@ -155,9 +155,9 @@ async def _reach(partition: Partition, name: str, part: JournalSlice, *, rows: i
     return max(reached, part.upto)
 
 
-async def patiently(ask: Callable[[], Awaitable[_Result]], *, patience_s: float = PATIENCE_S) -> _Result:
+async def patiently(ask: Callable[[], Awaitable[_Result]]) -> _Result:
     """What is asked, again and again while the bus is away; only for what may be repeated."""
-    deadline = asyncio.get_running_loop().time() + patience_s
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
     while True:
         try:
             return await ask()
