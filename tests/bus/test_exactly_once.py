@@ -4,15 +4,17 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from conftest import Topology
 from doubledecker.bus.exactly_once import ExactlyOnceWriter, PublishedRow
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.errors import OrderChanged, TopicOwned, TopicReserved, WritesLost
+from doubledecker.model import filter_syntax
 from doubledecker.model.event import AcceptedEvent, EventKind
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.token import Caller
-from doubledecker.store import journal, write_offsets
+from doubledecker.store import journal, queue_contents, write_offsets
 from doubledecker.store.write_offsets import Fence, RowRefusal, Write
 from feed import Feed, a_feed
 from harness import within
@@ -222,3 +224,16 @@ async def test_rows_on_reserved_topics_are_refused_and_published_by_no_later_att
         why = TopicReserved("doubledecker.receivers").detail
         assert [task.tally.refused for task in tasks] == [{0: why}] * 2
         assert await published(feed) == []
+
+
+async def test_a_queue_gets_of_a_tasks_rows_what_its_filter_fits(one: Topology):
+    async with a_feed(one) as feed:
+        fits = filter_syntax.parse({"key": [{"anything-but": "k-1"}]}).text
+        await feed.bus.registry.register_queue(RegisteredQueue("some", "", (".*",), filter=fits), caller=ROOT)
+        task = a_task(feed)
+        await task.publish([structs.replace(row, key=f"k-{at}") for at, row in enumerate(rows(range(3)))])
+        await task.finish()
+
+        found = await queue_contents.peek(feed.bus.partitions.home, RegisteredQueue("some", "", ()), "acme", most=10)
+        assert [msgspec.json.decode(text, type=AcceptedEvent).t for _, text in found] == [0, 2]
+        assert await published(feed) == [0, 1, 2]

@@ -5,11 +5,14 @@ import random
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from conftest import Topology
 from doubledecker.assembly import build
-from doubledecker.bus.replay_writer import PastEvent, Rank, ReceiverTarget, Sender
+from doubledecker.bus.notify import Notifier, Notify
+from doubledecker.bus.replay_writer import PastEvent, Rank, ReceiverTarget, Sender, TopicTarget
 from doubledecker.errors import NotFound
+from doubledecker.model import filter_syntax
 from doubledecker.model.event import AcceptedEvent
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.replay import Replay
@@ -123,3 +126,32 @@ async def test_the_mark_is_the_last_field_and_nothing_else_of_the_event_changes(
         )
 
         assert text == msgspec.json.encode(event)[:-1] + b',"replay":"a-replay"}'
+
+
+async def test_a_replay_to_one_queue_takes_no_heed_of_its_filter(one: Topology):
+    async with a_feed(one) as feed:
+        queue = RegisteredQueue("late", "", ("no:no:no",), filter=filter_syntax.parse({"key": ["none"]}).text)
+        await feed.bus.registry.register_queue(queue, caller=ROOT)
+        await a_sender(feed).send(a_past(3))
+
+        assert await numbers(feed) == [0, 1, 2]
+
+
+async def test_a_replay_to_a_topic_goes_by_the_filters_of_those_who_listen_there(one: Topology):
+    async with a_feed(one) as feed:
+        fits = filter_syntax.parse({"data": {"n": [{"numeric": [">=", 2]}]}}).text
+        await feed.bus.registry.register_queue(RegisteredQueue("late", "", (".*",), filter=fits), caller=ROOT)
+        home = feed.bus.partitions.home
+        await feed.bus.registry.owners(["again"], publisher=feed.publisher)
+        replay = Replay("topic", "again", 0, 1, 1_000_000, publisher=feed.publisher)
+        target = TopicTarget(home, replay, "a-replay", feed.bus.headroom, Notifier(home, Notify("never")))
+        sender = Sender(
+            target, feed.bus.registry, home=home, partition=home, task="0" * 32, id_="a-replay", rate=1_000_000
+        )
+        past = [
+            each._replace(event=structs.replace(each.event, data=msgspec.Raw(b'{"n":%d}' % each.event.t)))
+            for each in a_past(4)
+        ]
+        await sender.send(past)
+
+        assert await numbers(feed) == [2, 3]

@@ -201,6 +201,20 @@ def test_status_shows_every_bound_with_what_is_used_of_it(bus: Up):
     assert used["client_topics_max"] == {"used": 1, "max": 1000}
     # The table has the bounds in its first row, and those of all clients stand above.
     assert len(titles) == len(most) == 1 + len(used)
-    assert titles[6:9] == ["subscriptions", "streams", "requests"]
+    assert titles[6:10] == ["filter steps", "subscriptions", "streams", "requests"]
     assert (most[0], most[1]) == ("at most", "1,000")
     assert {"pattern steps", "connections of an address"} <= {line[0] for line in lines}
+
+
+def test_a_subscription_is_given_a_filter_and_gets_all_events_again(bus: Up):
+    secret = a_secret(bus, "picky")
+    asked = ("--token", secret, "--bus", bus.url)
+    made = run("subscribe", "novels", "--callback", "https://x.example/", "--filter", '{"key": ["a"]}', *asked)
+    shown = run("receiver", "show", *asked)
+    again = run("subscribe", "--max", "5", *asked)
+    kept = run("receiver", "show", *asked)
+    ended = run("subscribe", "--no-filter", *asked)
+    after = run("receiver", "show", *asked)
+
+    assert [each.returncode for each in (made, again, ended)] == [0, 0, 0], (made.stderr, again.stderr, ended.stderr)
+    assert ['{"key": ["a"]}' in each.stdout for each in (shown, kept, after)] == [True, True, False]

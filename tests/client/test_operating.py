@@ -295,3 +295,18 @@ async def test_a_receiver_is_signed_and_tested(one: Topology, queue: bool):
         assert mail.batches[0].headers["X-Key"] == "k"
         with pytest.raises(NotFound):
             await shop.test("@unknown")
+
+
+async def test_a_filter_is_tried_and_then_set(one: Topology):
+    async with a_bus(one, workers=0) as bus, AsyncBus(bus.url, await bus.token("shop")) as shop:
+        wanted = {"data": {"total": [{"numeric": [">", 100]}]}}
+        await shop.publish("orders", "paid", id="o-1", data={"total": 5})
+        recent = await shop.test_filter(wanted)
+        given = await shop.test_filter(wanted, [{"topic": "orders", "type": "paid", "data": {"total": 500}}])
+        made = await shop.queue("large").register(".*", filter=wanted)
+        await shop.subscribe(["orders"], "http://127.0.0.1:9/", filter=wanted)
+        [subscription] = await shop.subscriptions()
+
+        assert [(each.id, each.fits, each.why[:15]) for each in recent.events] == [("o-1", False, "data.total is 5")]
+        assert (given.fitting, given.events[0].why) == (1, "")
+        assert made.filter == subscription.filter == wanted

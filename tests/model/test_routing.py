@@ -7,13 +7,14 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
-from doubledecker.model import matching, reserved, routing
+from doubledecker.model import filter_syntax, matching, reserved, routing
 from doubledecker.model import token as tokens
-from doubledecker.model.event import EventKind
+from doubledecker.model.event import AcceptedEvent, EventKind, encode
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.reserved import publisher_for
-from doubledecker.model.routing import Registry
+from doubledecker.model.routing import Registry, Route
 from doubledecker.model.subscriber import Subscriber
 
 OWNERS = st.sampled_from(["ann", "bob", "root", ""])
@@ -115,3 +116,75 @@ def test_what_is_kept_of_keys_that_each_match_other_queues_is_bounded(monkeypatc
     tenants = ("".join(c for i, c in enumerate(letters) if n >> i & 1) + "9" for n in range(1, 20_000, 7))
 
     assert routed(registry, tenants) < 2 * (10_000 + len(letters) * 20)
+
+
+def route_of(registry: Registry, number: int, *, tenant: str = "red", key: str = "", publisher: str = "shop") -> Route:
+    """The route of an event with this total."""
+    event = AcceptedEvent("page", "view", t=1, id=f"{number}", tenant=tenant, key=key, data=Raw(b"%d" % number))
+    return registry.route_event(event.kind, publisher, key=key, message=encode(event))
+
+
+def who(route: Route) -> list[str]:
+    return [each.token for each in route.receivers] + [queue.name for queue in route.queues]
+
+
+def test_events_that_the_same_receivers_want_share_a_route_and_their_tuples():
+    registry = Registry()
+    large = filter_syntax.parse({"data": [{"numeric": [">", 5]}]}).text
+    for name, text in (("ann", large), ("bob", "")):
+        subscriber = Subscriber(name, "https://a.example/", "u", topics=("page",), filter=text)
+        registry.put_subscriber(name, subscriber)
+    registry.put_queues([RegisteredQueue("all", "", (".*",)), RegisteredQueue("large", "", (".*",), filter=large)])
+    small, other, much, others = (route_of(registry, n, tenant=t) for n, t in ((1, "a"), (2, "a"), (9, "a"), (8, "b")))
+
+    assert (who(small), who(much)) == (["bob", "all"], ["ann", "bob", "all", "large"])
+    assert small is other
+    assert much.kind != others.kind
+    assert much.receivers is others.receivers
+    assert much.queues is others.queues
+    assert all(route.filters is None for route in (small, much))
+
+
+def test_a_receiver_that_wants_nothing_of_a_kind_costs_its_events_nothing():
+    registry = Registry()
+    queues = [
+        RegisteredQueue(f"q{n}", "", (".*",), filter=filter_syntax.parse({"tenant": [f"t{n}"], "key": ["a"]}).text)
+        for n in range(3)
+    ]
+    never = filter_syntax.parse({"tenant": [{"prefix": "x"}], "data": [{"exists": True}]}).text
+    registry.put_queues([*queues, RegisteredQueue("never", "", (".*",), filter=never)])
+
+    [filters] = [registry.route(EventKind("page", "view", "t1")).filters]
+    assert filters is not None
+    assert filters.of_queues is not None
+    assert filters.of_queues.checked == ()
+    assert who(route_of(registry, 1, tenant="t1", key="a")) == ["q1"]
+    assert who(route_of(registry, 1, tenant="t1", key="b")) == []
+
+
+def test_a_changed_filter_holds_from_the_next_event_on_and_a_former_one_never_again():
+    registry = Registry()
+    text = filter_syntax.parse({"key": ["a"]}).text
+    registry.put_queue("q", RegisteredQueue("q", "", (".*",), filter=text))
+    first = who(route_of(registry, 1, key="b"))
+    registry.put_queue("q", RegisteredQueue("q", "", (".*",)))
+    second = who(route_of(registry, 1, key="b"))
+    registry.put_queues([RegisteredQueue("q", "", (".*",), filter=text)])
+    third = who(route_of(registry, 1, key="b"))
+    registry.put_queue("q", None)
+
+    assert (first, second, third) == ([], ["q"], [])
+    assert not registry.is_filtering
+
+
+@given(st.lists(st.sampled_from(["", "a", "b", "ab"]), max_size=6), st.sampled_from("abc"), st.integers(0, 3))
+def test_who_wants_an_event_is_bounded_in_copies_as_without_filters(keys: list[str], key: str, most: int):
+    registry = Registry(copies_max=most)
+    texts = [filter_syntax.parse({"key": list(each)}).text if each else "" for each in keys]
+    registry.put_queues([RegisteredQueue(f"q{n}", "ann", (".*",), filter=text) for n, text in enumerate(texts)])
+    wanting = [f"q{n}" for n, each in enumerate(keys) if key in each or not each]
+    others, own = route_of(registry, 1, key=key), route_of(registry, 1, key=key, publisher="ann")
+
+    assert who(others) == (wanting[:most] if most else wanting)
+    assert [queue.name for queue in others.skipped] == (wanting[most:] if most else [])
+    assert who(own) == wanting

@@ -109,6 +109,9 @@ REQUESTS = [
             ("root", SUBSCRIPTION, 403),
         )
     ),
+    ("client", "POST", "/filters/test", "", {"filter": {"type": ["made"]}}, {}, 200),
+    ("client", "POST", "/filters/test", "", {"filter": {}}, {}, 400),
+    ("client", "POST", "/filters/test", "", {"filter": {"type": [LARGE]}}, {}, 413),
     *receiver_requests.REQUESTS,
     *letter_requests.REQUESTS,
     ("root", "GET", "/subscriptions", "", None, {}, 200),

@@ -47,6 +47,7 @@ async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(one: Topol
                 "rate_per_s": 0,
                 "ordered": False,
                 "on_dead": "continue",
+                "filter": None,
                 "held_key_count": 0,
                 "held_keys": [],
                 "backlog_max_bytes": 0,

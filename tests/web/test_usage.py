@@ -19,7 +19,7 @@ from web.asking import ask
 
 # All quotas, and the bound of those who are not known yet.
 BOUNDS = {field.name for field in fields(Quotas)} | {"address_connections_max"}
-TOGETHER = {"pattern_steps_max", "address_connections_max"}
+TOGETHER = {"pattern_steps_max", "filter_steps_max", "address_connections_max"}
 
 
 async def metrics(bus: TestBus, secret: str = ROOT_KEY) -> dict[tuple[str, ...], float]:

@@ -67,6 +67,19 @@ async def lengths(partition: Partition, prefix: str, count: int) -> list[int]:
     return await partition.commands([["HLEN", partition.key(f"queue:data:{prefix}-{n:03}")] for n in range(count)])
 
 
+async def test_copies_that_are_made_later_go_by_the_filters_at_acceptance(one: Topology):
+    async with a_workshop(one) as (bus, other):
+        shop = await an_owner(bus, "shop", MANY, filter='{"key":["a"]}')
+        await bus.publish(shop, [an_event(1, key="a"), an_event(2, key="b")])
+        changed = {"pattern": ".*", "filter": {"key": ["b"]}}
+        answer = await ask(bus, "PUT", "/queues/shop-000", shop, json=changed)
+        made = await work(other)
+
+        assert answer.status == 200
+        assert made > 0
+        assert await lengths(bus.partitions.home, "shop", MANY) == [1] * MANY
+
+
 async def numbers_in(partition: Partition, queue: str) -> list[int]:
     """The numbers of the events in a queue, by their ids there."""
     flat = await partition.command("HGETALL", partition.key(f"queue:data:{queue}"))

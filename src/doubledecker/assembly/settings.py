@@ -113,6 +113,8 @@ class Settings:
     client_refusing_queues_max: int = Quotas.client_refusing_queues_max
     client_pattern_steps_max: int = Quotas.client_pattern_steps_max
     pattern_steps_max: int = Quotas.pattern_steps_max
+    client_filter_steps_max: int = Quotas.client_filter_steps_max
+    filter_steps_max: int = Quotas.filter_steps_max
     client_subscriptions_max: int = Quotas.client_subscriptions_max
     client_streams_max: int = Quotas.client_streams_max
     client_requests_max: int = Quotas.client_requests_max
@@ -303,6 +305,8 @@ _LEAST = {
     "queue_tenants_max": 0,
     "client_pattern_steps_max": 0,
     "pattern_steps_max": 0,
+    "client_filter_steps_max": 0,
+    "filter_steps_max": 0,
     "worker_threads": 1,
     "connect_timeout_s": 0.01,
     "delivery_timeout_s": 0.01,

@@ -31,6 +31,7 @@ from doubledecker.errors import (
 )
 from doubledecker.model.event import EventKind
 from doubledecker.model.reserved import is_reserved
+from doubledecker.model.routing import Registry
 from doubledecker.store import events, write_offsets
 from doubledecker.store.events import Accepted, PublishReply, RoutedEvent
 from doubledecker.store.partitions import Partition
@@ -196,7 +197,7 @@ class ExactlyOnceWriter:
             if owners[row.kind.topic] != publisher:
                 owner = owners[row.kind.topic]
                 call.bar(row, RowRefusal("topic", row.kind.topic, owner), number=self._rows + call.rows)
-            elif call.group.take(RoutedEvent(snapshot.route(row.kind, publisher), row.message, publisher, row.id)):
+            elif call.group.take(_routed(publisher, row, snapshot)):
                 call.indexes.append(row.index)
                 call.numbers.append(self._rows + call.rows)
             else:
@@ -217,6 +218,11 @@ class ExactlyOnceWriter:
         self._registry.note_skipped(call.group.routed, reply)
         self._notifier.add(call.group.routed, reply)
         await self._headroom.tidy(self._partition, reply.journal_bytes)
+
+
+def _routed(publisher: str, row: PublishedRow, snapshot: Registry) -> RoutedEvent:
+    route = snapshot.route_event(row.kind, publisher, key=row.key, message=row.message)
+    return RoutedEvent(route, row.message, publisher, row.id)
 
 
 async def persist(act: Callable[[], Awaitable[bool]], forget: Callable[[], None]) -> None:

@@ -16,6 +16,7 @@ from doubledecker.errors import BusAway
 from doubledecker.model import replay, reserved
 from doubledecker.model.event import AcceptedEvent, encode
 from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.routing import Registry
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.uid import repeatable_event_id
 from doubledecker.store import events, notices
@@ -76,9 +77,7 @@ class NoticeWriter:
             await self._registry.learn({event.kind for _, event in made})
             snapshot = self._registry.snapshot
             version = snapshot.version
-            routed = [
-                RoutedEvent(snapshot.route(event.kind, whose), encode(event), whose, event.id) for whose, event in made
-            ]
+            routed = [_routed(whose, event, snapshot) for whose, event in made]
             reply = await events.publish(target, routed, version=version, limits=limits)
             if reply.outcome is not Accepted.STALE:
                 return
@@ -120,6 +119,12 @@ class NoticeWriter:
             return self._registry.snapshot.subscribers.get(name), name
         queue = self._registry.snapshot.queues.get(name[1:])
         return queue, queue.owner if queue else ""
+
+
+def _routed(whose: str, event: AcceptedEvent, snapshot: Registry) -> RoutedEvent:
+    message = encode(event)
+    route = snapshot.route_event(event.kind, whose, key=event.key, message=message)
+    return RoutedEvent(route, message, whose, event.id)
 
 
 def _remedy(notice: PendingNotice, found: Subscriber | RegisteredQueue) -> str:

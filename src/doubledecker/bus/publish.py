@@ -20,11 +20,12 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import islice
 
 from doubledecker.bus.headroom import Headroom
 from doubledecker.bus.notify import Notifier, Notify
 from doubledecker.bus.registry import LiveRegistry
+from doubledecker.bus.selections import Selections
 from doubledecker.errors import (
     BusAway,
     DoubledeckerError,
@@ -37,7 +38,7 @@ from doubledecker.errors import (
     Unauthenticated,
 )
 from doubledecker.model import quota
-from doubledecker.model.event import Draft, EventKind
+from doubledecker.model.event import Draft
 from doubledecker.model.reserved import is_reserved
 from doubledecker.model.routing import Registry
 from doubledecker.store import deferred_copies, events
@@ -86,12 +87,13 @@ class Publisher:
                 await self._headroom.admit(partition)
         # A single event is common, and the rest takes several times as long.
         kinds = [drafts[0].kind] if len(drafts) == 1 else list(dict.fromkeys([draft.kind for draft in drafts]))
+        selections = Selections()
         topics = [kinds[0].topic] if len(kinds) == 1 else list(dict.fromkeys([kind.topic for kind in kinds]))
         if is_whole:
             foreign = await self._registry.foreign(topics, publisher=publisher)
             if foreign:
                 return _refused(drafts, {topic: self._refusal(topic, owner) for topic, owner in foreign.items()})
-            await self._check_whole(publisher, drafts)
+            await self._check_whole(publisher, drafts, selections)
         whys = await self._claim(topics, publisher)
         refused = _refused(drafts, whys)
         if is_whole and refused:
@@ -99,8 +101,9 @@ class Publisher:
         if refused:
             drafts = [draft for draft in drafts if draft.kind.topic not in whys]
         await self._registry.learn([kind for kind in kinds if kind.topic not in whys] if whys else kinds)
+        await selections.find(publisher, drafts, self._registry.snapshot)
         parts = self._parts(drafts)
-        waits = [self._commit(index, publisher, part, is_whole=is_whole) for index, part in parts.items()]
+        waits = [self._commit(index, publisher, part, selections, is_whole=is_whole) for index, part in parts.items()]
         for part in [await waits[0]] if len(waits) == 1 else await asyncio.gather(*waits):
             refused |= part
         return refused
@@ -129,15 +132,16 @@ class Publisher:
             return quota.too_many_topics(self._registry.quotas, topic)
         return TopicOwned(topic, owner)
 
-    async def _check_whole(self, publisher: str, drafts: Sequence[Draft]) -> None:
+    async def _check_whole(self, publisher: str, drafts: Sequence[Draft], selections: Selections) -> None:
         """Raise TooLarge before anything is claimed or written, in whichever partition it would be too much."""
         await self._registry.refresh()
         await self._registry.learn({draft.kind for draft in drafts})
+        await selections.find(publisher, drafts, self._registry.snapshot)
         for part in self._parts(drafts).values():
-            check_whole(publisher, part, self._registry.snapshot)
+            check_whole(publisher, part, selections, self._registry.snapshot)
 
     async def _commit(
-        self, index: int, publisher: str, drafts: Sequence[Draft], *, is_whole: bool
+        self, index: int, publisher: str, drafts: Sequence[Draft], selections: Selections, *, is_whole: bool
     ) -> dict[int, Refused]:
         """Commit drafts; returns which were refused, and why.
 
@@ -145,7 +149,7 @@ class Publisher:
         """
         refused: dict[int, Refused] = {}
         while drafts:
-            drafts, full = await self._committers[index].submit(publisher, drafts, is_whole=is_whole)
+            drafts, full = await self._committers[index].submit(publisher, drafts, selections, is_whole=is_whole)
             refused |= {i: self._no_room(why) for i, why in full.items()}
             if drafts:
                 topics = sorted({draft.kind.topic for draft in drafts})
@@ -177,6 +181,7 @@ class _Unit:
 
     publisher: str
     drafts: Sequence[Draft]
+    selections: Selections
     done: "asyncio.Future[None]"
     is_whole: bool
     version: int
@@ -243,11 +248,11 @@ class Group:
         return count
 
 
-def check_whole(publisher: str, drafts: Sequence[Draft], snapshot: Registry) -> None:
+def check_whole(publisher: str, drafts: Sequence[Draft], selections: Selections, snapshot: Registry) -> None:
     """Raise TooLarge unless one call can write all of these."""
     group = Group()
     for draft in drafts:
-        if not group.take(_routed(publisher, draft, snapshot)):
+        if not group.take(_routed(publisher, draft, selections, snapshot)):
             raise TooLarge(_TOO_LARGE)
 
 
@@ -264,14 +269,14 @@ class Committer:
         self._has_work = asyncio.Event()
 
     async def submit(
-        self, publisher: str, drafts: Sequence[Draft], *, is_whole: bool
+        self, publisher: str, drafts: Sequence[Draft], selections: Selections, *, is_whole: bool
     ) -> tuple[list[Draft], dict[int, str]]:
         """Wait until the drafts are written.
 
         Returns those whose topic was deleted or given away before, and why which were refused, by their index.
         """
         done = asyncio.get_running_loop().create_future()
-        unit = _Unit(publisher, drafts, done, is_whole, self._registry.snapshot.version)
+        unit = _Unit(publisher, drafts, selections, done, is_whole, self._registry.snapshot.version)
         if publisher not in self._lines:
             self._lines[publisher] = deque()
         self._lines[publisher].append(unit)
@@ -327,15 +332,19 @@ class Committer:
         return None
 
     async def _match_again(self) -> None:
-        """Match the next drafts with patterns that changed since they were submitted."""
+        """Match the next drafts with patterns and filters that changed since they were submitted."""
         version = self._registry.snapshot.version
-        kinds = set[EventKind]()
+        parts: list[tuple[_Unit, list[Draft]]] = []
         for line in self._lines.values():
-            waiting = (unit for unit in islice(line, events.WRITES_MAX) if unit.version != version)
-            left = chain.from_iterable(islice(unit.drafts, unit.written, None) for unit in waiting)
-            kinds.update(draft.kind for draft in islice(left, events.WRITES_MAX))
-        if kinds:
-            await self._registry.learn(kinds)
+            left = events.WRITES_MAX
+            for unit in islice(line, events.WRITES_MAX):
+                if unit.version != version and left > 0:
+                    parts.append((unit, list(islice(unit.drafts, unit.written, unit.written + left))))
+                    left -= len(parts[-1][1])
+        if parts:
+            await self._registry.learn({draft.kind for _, drafts in parts for draft in drafts})
+            for unit, drafts in parts:
+                await unit.selections.find(unit.publisher, drafts, self._registry.snapshot)
 
     def _gather(self) -> Group:
         """The next group, of every line in its order of arrival; nothing is taken off the lines yet."""
@@ -362,7 +371,7 @@ class Committer:
         before = replace(group, routed=list(group.routed)) if unit.is_whole else group
         upto = unit.written
         for draft in islice(unit.drafts, unit.written, None):
-            if not group.take(_routed(unit.publisher, draft, self._registry.snapshot)):
+            if not group.take(_routed(unit.publisher, draft, unit.selections, self._registry.snapshot)):
                 break
             upto += 1
         is_complete = upto == len(unit.drafts)
@@ -396,8 +405,8 @@ class Committer:
         self._lines = {publisher: self._lines[publisher] for publisher in (*others, first) if self._lines[publisher]}
 
 
-def _routed(publisher: str, draft: Draft, snapshot: Registry) -> RoutedEvent:
-    return RoutedEvent(snapshot.route(draft.kind, publisher), draft.message, publisher, draft.repeat_id)
+def _routed(publisher: str, draft: Draft, selections: Selections, snapshot: Registry) -> RoutedEvent:
+    return RoutedEvent(selections.route(publisher, draft, snapshot), draft.message, publisher, draft.repeat_id)
 
 
 def _note_refused(group: Group, refused: Mapping[int, str]) -> None:

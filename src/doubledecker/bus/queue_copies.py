@@ -57,11 +57,12 @@ class QueueCopies:
     async def check(self, queue: RegisteredQueue) -> None:
         """Raise QuotaExceeded when some event of another client would be on more queues of this one than is allowed.
 
-        What is not known yet is bounded when it is routed.
+        What is not known yet is bounded when it is routed, as queues with filters are.
         """
         most = self._quotas.client_copies_max
-        own = {other.name for other in self._snapshot.queues.values() if other.owner == queue.owner} - {queue.name}
-        if most == 0 or len(own) < most:
+        others = (other for other in self._snapshot.queues.values() if other.owner == queue.owner and other.is_counted)
+        own = {other.name for other in others} - {queue.name}
+        if most == 0 or len(own) < most or not queue.is_counted:
             return
         recent = self._snapshot.recent(_RECENT_MAX)
         kinds = [kind for kind in recent if self._snapshot.owners.get(kind.topic) != queue.owner]
@@ -90,6 +91,6 @@ class QueueCopies:
         await self._searcher.learn(self._snapshot, publishers)
         routes = [(publisher, self._snapshot.route(kind, publisher)) for kind, publisher in publishers.items()]
         return [
-            (publisher, sorted((q for q in (*route.queues, *route.skipped) if not q.is_roots), key=lambda q: q.name))
+            (publisher, sorted((q for q in (*route.queues, *route.skipped) if q.is_counted), key=lambda q: q.name))
             for publisher, route in routes
         ]

@@ -233,6 +233,7 @@ class LiveRegistry:
         former = self.snapshot.subscribers.get(token)
         self._check_subscriptions(token, asked)
         subscriber = subscribing.merge(asked, token=token, former=former)
+        quota.check_filter(self.quotas, token, token, subscriber.filter, self.snapshot.filters_of_clients())
         if former is None:
             # Whoever ended its former self may have died before this.
             await self._retire(token)
@@ -394,8 +395,8 @@ class LiveRegistry:
         """Raise QuotaExceeded when a client may not have this queue."""
         if former is None:
             self.check_backlog(wanted.owner)
-        quota.check_queue(self.quotas, wanted, self.snapshot.queues)
-        if former is None or former.patterns != wanted.patterns:
+        quota.check_queue(self.quotas, wanted, self.snapshot.queues, self.snapshot.filters_of_clients())
+        if former is None or former.patterns != wanted.patterns or former.filter:
             await self.copies.check(wanted)
 
     async def _clear_name(self, queue: RegisteredQueue, former: RegisteredQueue | None) -> bool:

@@ -111,7 +111,9 @@ class TopicTarget:
             raise NotFound(f"the client {publisher!r}, whose topic it was, is gone")
         id_ = repeatable_event_id(self.id, event.id)
         new = structs.replace(event, topic=self.replay.name, id=id_, replay=self.id, replay_of=event.id)
-        return RoutedEvent(snapshot.route(new.kind, publisher), encode(new), publisher)
+        message = encode(new)
+        route = snapshot.route_event(new.kind, publisher, key=new.key, message=message)
+        return RoutedEvent(route, message, publisher)
 
     async def write(self, routed: Sequence[RoutedEvent], *, version: int, fence: Fence) -> PublishReply:
         limits = await self.headroom.admit(self.partition)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import TypeVar
 
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.model.quota import Quotas
+from doubledecker.model.quota import Quotas, filter_steps
 from doubledecker.store import backlogs, facets, quotas, registry
 from doubledecker.store.partitions import Partitions
 from doubledecker.store.processes import MetricSample, ProcessReport
@@ -66,6 +66,7 @@ async def look(
     queues = Counter(queue.owner for queue in snapshot.queues.values())
     refusing = Counter(queue.owner for queue in snapshot.queues.values() if queue.refuses)
     copies, tenants = await live.copies.most(), await _tenants(partitions, live)
+    filters = snapshot.filters_of_clients()
     found: list[Use] = []
     for ids in _pieces(sorted(snapshot.tokens)):
         rows = zip(ids, await _counts(partitions, ids), strict=True)
@@ -76,13 +77,18 @@ async def look(
                 "client_refusing_queues_max": refusing[id_],
                 "client_copies_max": copies.get(id_, 0),
                 "client_pattern_steps_max": snapshot.steps(id_),
+                "client_filter_steps_max": filter_steps(filters.get(id_, {}).values()),
                 "client_subscriptions_max": len(subscriber.topics) if subscriber else 0,
                 "client_requests_max": of_web.requests.get(id_, 0),
                 "queue_tenants_max": tenants.get(id_, 0),
             }
             if any(counts.values()):
                 found.append(Use(id_, counts))
-    together = {"pattern_steps_max": snapshot.steps_total, "address_connections_max": of_web.most(CONNECTIONS, 0)}
+    together = {
+        "pattern_steps_max": snapshot.steps_total,
+        "filter_steps_max": filter_steps(each for them in filters.values() for each in them.values()),
+        "address_connections_max": of_web.most(CONNECTIONS, 0),
+    }
     return QuotaUsage(found, together, bounds)
 
 

@@ -49,6 +49,23 @@ retry = click.option(
     callback=_json,
     help="When it is tried again: delays in ms, as '[1000, 60000]', or '{\"cap_ms\": 60000}'",
 )
+
+
+def _object(context: click.Context, parameter: click.Parameter, given: str | None) -> object:
+    found = _json(context, parameter, given)
+    if given is not None and not isinstance(found, dict):
+        raise click.UsageError(
+            f'{parameter.opts[0]} is {given[:80]}; it must be a JSON object, like \'{{"key": ["a"]}}\''
+        )
+    return found
+
+
+event_filter = click.option(
+    "--filter",
+    metavar="JSON",
+    callback=_object,
+    help='Which of the events it gets, like \'{"data": {"total": [{"numeric": [">", 100]}]}}\'',
+)
 # Not typed: other users of the machine see what is, and they may be secrets.
 headers = click.option(
     "--headers",

@@ -140,6 +140,7 @@ _BOUNDS = {
     "client_copies_max": "copies",
     "client_refusing_queues_max": "refusing",
     "client_pattern_steps_max": "steps",
+    "client_filter_steps_max": "filter steps",
     "client_subscriptions_max": "subscriptions",
     "client_streams_max": "streams",
     "client_requests_max": "requests",
@@ -149,7 +150,11 @@ _BOUNDS = {
     "queue_tenants_max": "tenants",
 }
 # What all clients have together, and an address.
-_BOUNDS_TOGETHER = {"pattern_steps_max": "pattern steps", "address_connections_max": "connections of an address"}
+_BOUNDS_TOGETHER = {
+    "pattern_steps_max": "pattern steps",
+    "filter_steps_max": "filter steps",
+    "address_connections_max": "connections of an address",
+}
 
 
 def status(*, url: str | None, data: Path | None, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from doubledecker.client.message import Event, read_event
 from doubledecker.client.queue import AsyncQueue
 from doubledecker.client.views import (
     AttemptsPage,
+    FilterView,
     IssuedSecret,
     IssuedToken,
     QueueView,
@@ -123,6 +124,7 @@ class SubscriptionOptions(TypedDict, total=False):
     headers: Mapping[str, str]
     ordered: bool
     on_dead: Literal["continue", "block"]
+    filter: Mapping[str, Any] | None
 
 
 class AttemptOptions(TypedDict, total=False):
@@ -253,6 +255,17 @@ class AsyncBus:
         """Have the bus send a test event to a receiver, named as in `pause`, and show what it answers. Asked once."""
         at = of_receiver(receiver, "test")
         return decode(await self._calls.once("POST", at, wait_s=_ATTEMPT_S_MAX), TrialView)
+
+    async def test_filter(
+        self,
+        filter: Mapping[str, Any],  # noqa: A002
+        events: Sequence[Publication] | None = None,
+        *,
+        limit: int = 20,
+    ) -> FilterView:
+        """Which of these events, or of so many recent ones, a filter fits, and why not the others."""
+        body = given({"filter": filter, "events": events, "limit": limit})
+        return await self._calls.ask("POST", path("filters", "test"), body, kind=FilterView)
 
     async def stream(
         self, pattern: str = "*", *, start: str = "latest", silence_s_max: float = SILENCE_S_MAX

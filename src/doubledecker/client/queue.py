@@ -38,6 +38,7 @@ class QueueOptions(TypedDict, total=False):
     retry: Mapping[str, int] | Sequence[int]
     rate_per_s: float
     headers: Mapping[str, str]
+    filter: Mapping[str, Any] | None
 
 
 class _Wire(msgspec.Struct, gc=False):

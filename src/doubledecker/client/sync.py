@@ -221,6 +221,7 @@ class Bus(_Plain[AsyncBus]):
     resend = _waits(AsyncBus.resend)
     rotate_secret = _waits(AsyncBus.rotate_secret)
     test = _waits(AsyncBus.test)
+    test_filter = _waits(AsyncBus.test_filter)
     stream = _iterates(AsyncBus.stream)
     topics = _waits(AsyncBus.topics)
     give_topic = _waits(AsyncBus.give_topic)

@@ -1,5 +1,7 @@
 """What the bus returns about itself: queues, facets and messages; tokens, topics and subscriptions."""
 
+from typing import Any
+
 import msgspec
 
 from doubledecker.client.message import Event
@@ -40,6 +42,7 @@ class QueueView(msgspec.Struct, frozen=True):
     facet_max_length: int
     overflow: str
     refuse_clients: tuple[str, ...] = ()
+    filter: dict[str, Any] | None = None
     waiting: int = 0
     in_flight: int = 0
     delayed: int = 0
@@ -192,8 +195,28 @@ class SubscriptionView(msgspec.Struct, frozen=True):
     dead: int = 0
     ordered: bool = False
     on_dead: str = "continue"
+    filter: dict[str, Any] | None = None
     held_key_count: int = 0
     held_keys: tuple[str, ...] = ()
+
+
+class FilteredEvent(msgspec.Struct, frozen=True):
+    """Whether an event fits a filter; `why` says what does not."""
+
+    id: str
+    topic: str
+    type: str
+    tenant: str
+    fits: bool
+    why: str
+
+
+class FilterView(msgspec.Struct, frozen=True):
+    """What became of events that a filter was tried on, how many fit, and what the filter costs."""
+
+    events: tuple[FilteredEvent, ...]
+    fitting: int
+    steps: int
 
 
 class Disabled(msgspec.Struct, frozen=True):

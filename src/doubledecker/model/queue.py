@@ -69,6 +69,8 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
     signing: SigningKeys | None = None
     # Further clients whose events the queue may refuse; None in a record of version 0.1.0, which had no such list.
     refuse_clients: tuple[str, ...] | None = None
+    # Which of the events that match it gets, in JSON; empty for all (model/event_filter.py).
+    filter: str = ""
     # The registry's version that it came with, as the store sets it, at the end of the record (lua/queue_save.lua).
     since: int = 0
 
@@ -81,6 +83,11 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_roots(self) -> bool:
         """Whether root owns it."""
         return self.owner in {"", ROOT_NAME}
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether an event's kind alone decides that it is one of a client's copies (`client_copies_max`)."""
+        return not (self.is_roots or self.filter)
 
     def may_refuse(self, publisher: str) -> bool:
         """Whether this client's publish may be refused because the queue is full.
@@ -217,6 +224,7 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard
         rate_per_s=asked.rate_per_s or 0.0,
         headers=own_headers.checked(asked.headers or {}),
         refuse_clients=None if asked.refuse_clients is None else _refuse_clients(asked.refuse_clients),
+        filter=subscribing.filter_text(asked.filter),
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from doubledecker.errors import QueueFull, QuotaExceeded
+from doubledecker.model import filter_syntax
+from doubledecker.model.event_filter import EventFilter
 from doubledecker.model.matching import steps_of
 from doubledecker.model.queue import RegisteredQueue
 
@@ -24,6 +26,8 @@ class Quotas:
     client_refusing_queues_max: int = 100
     client_pattern_steps_max: int = 10_000
     pattern_steps_max: int = 100_000
+    client_filter_steps_max: int = 100
+    filter_steps_max: int = 1_000
     client_subscriptions_max: int = 1_000
     client_streams_max: int = 100
     client_requests_max: int = 500
@@ -39,8 +43,15 @@ class Quotas:
             raise QuotaExceeded(bound, most, wanted, noun=noun, remedy=remedy)
 
 
-def check_queue(quotas: Quotas, queue: RegisteredQueue, queues: Mapping[str, RegisteredQueue]) -> None:
+# By client and by receiver.
+_Filters = Mapping[str, Mapping[str, EventFilter]]
+
+
+def check_queue(
+    quotas: Quotas, queue: RegisteredQueue, queues: Mapping[str, RegisteredQueue], filters: _Filters
+) -> None:
     """Raise QuotaExceeded when its owner may not have this queue; one that asks for no more than it has always may."""
+    check_filter(quotas, queue.owner, f"@{queue.name}", queue.filter, filters)
     others = [other for other in queues.values() if other.name != queue.name]
     former = queues.get(queue.name)
     own = [other for other in others if other.owner == queue.owner]
@@ -65,6 +76,29 @@ def check_queue(quotas: Quotas, queue: RegisteredQueue, queues: Mapping[str, Reg
         noun, remedy = "steps of compiled patterns", "delete queues, or write shorter patterns with fewer repetitions"
         quotas.check("client_pattern_steps_max", steps, noun=f"{noun} of this client", remedy=remedy)
         quotas.check("pattern_steps_max", _total(queues) + more, noun=f"{noun} of all clients", remedy=remedy)
+
+
+def check_filter(quotas: Quotas, client: str, receiver: str, wanted: str, filters: _Filters) -> None:
+    """Raise QuotaExceeded when a client's filters would be too costly; they may if they cost no more than they do."""
+    event_filter = filter_syntax.stored(wanted)
+    if event_filter is None:
+        return
+    own = filters.get(client, {})
+    steps = filter_steps([*(each for name, each in own.items() if name != receiver), event_filter])
+    if steps <= filter_steps(own.values()):
+        return
+    remedy = "give some field a list of literals alone, by which the filter is looked up, or use fewer operators"
+    quotas.check("client_filter_steps_max", steps, noun="steps of filters of this client", remedy=remedy)
+    others = (each for them in filters.values() for name, each in them.items() if name != receiver)
+    total = filter_steps([*others, event_filter])
+    quotas.check("filter_steps_max", total, noun="steps of filters of all clients", remedy=remedy)
+
+
+def filter_steps(filters: Iterable[EventFilter]) -> int:
+    """What filters cost an event at most: what is checked of each, and the different fields by which they are found."""
+    some = list(filters)
+    anchors = {each.anchor.path for each in some if each.anchor is not None}
+    return sum(each.steps for each in some) + len(anchors)
 
 
 def check_copies(quotas: Quotas, copies: int) -> None:

@@ -7,15 +7,22 @@ An event on a reserved topic goes to its audience alone (model/reserved.py), who
 
 Of another client's event, a client's queues get at most so many copies: its first ones by name. That is decided when a
 route is made, so that it holds for keys that nobody knew when the queues were registered, and costs a publish nothing.
+
+Where receivers have filters (model/event_filter.py), `route` has all that an event of the kind may go to, and
+`route_event` those of them that want this event. Events that the same receivers want share a route.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar, cast
 
 import msgspec
 
+from doubledecker.model import filter_syntax
 from doubledecker.model.event import EventKind
+from doubledecker.model.event_filter import EventFacts, EventFilter
+from doubledecker.model.filter_index import FilterIndex, KindFilters
 from doubledecker.model.matching import NAMES_MAX, PatternMatcher, ScanResistantCache, Search
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.reserved import audience, is_reserved
@@ -24,6 +31,28 @@ from doubledecker.model.token import Token
 
 # Kinds whose routes are kept: the same come again and again, but a publisher may have any number of tenants.
 _ROUTES_NEW_MAX, _ROUTES_KEPT_MAX = 2_000, 10_000
+
+T = TypeVar("T")
+
+
+# Of subscribers and of queues with a filter, the places of those that want an event.
+Selection = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+class RouteFilters(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """Who may get events of a kind, subscribers and queues by name, and what filters decide; None where none does."""
+
+    receivers: tuple[Subscriber, ...]
+    names: tuple[str, ...]
+    of_receivers: KindFilters | None
+    of_queues: KindFilters | None
+
+    def select(self, facts: EventFacts) -> Selection:
+        """Who wants an event, of those with a filter."""
+        return (
+            () if self.of_receivers is None else self.of_receivers.select(facts),
+            () if self.of_queues is None else self.of_queues.select(facts),
+        )
 
 
 class Route(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -38,6 +67,8 @@ class Route(msgspec.Struct, frozen=True, eq=False, gc=False):
     queues: tuple[RegisteredQueue, ...] = ()
     skipped: tuple[RegisteredQueue, ...] = ()
     publisher: str | None = None
+    # Where filters narrow it, event by event.
+    filters: RouteFilters | None = None
     # Kept, because it is asked for every event.
     copies: int = 0
 
@@ -78,6 +109,47 @@ class Registry:
     # identity of the names, which are shared too and kept alive here: the hash of a thousand takes long.
     _together: dict[tuple[int, str | None], tuple[tuple[str, ...], _Shares]] = field(default_factory=dict)
     _together_names: int = 0
+    # By the name of a receiver: a subscriber's token, or `@` and a queue.
+    _filters: dict[str, EventFilter] = field(default_factory=dict)
+    # By the identity of those that are indexed, which are kept alive here.
+    _indexes: dict[int, tuple[Sequence[object], FilterIndex]] = field(default_factory=dict)
+    _narrowed: ScanResistantCache[tuple[EventKind, Selection], Route] = field(
+        default_factory=lambda: ScanResistantCache(new_max=_ROUTES_NEW_MAX, kept_max=_ROUTES_KEPT_MAX)
+    )
+    # Those of some receivers that wanted an event, by the identity of all and the chosen ones with filters.
+    _subsets: dict[tuple[int, tuple[int, ...]], tuple[Sequence[object], Sequence[object]]] = field(default_factory=dict)
+
+    @property
+    def is_filtering(self) -> bool:
+        """Whether any receiver has a filter."""
+        return bool(self._filters)
+
+    def filters_of_clients(self) -> dict[str, dict[str, EventFilter]]:
+        """The filters of each client's receivers, by these."""
+        found: dict[str, dict[str, EventFilter]] = {}
+        for name, event_filter in self._filters.items():
+            owner = self.queues[name[1:]].owner if name.startswith("@") else name
+            found.setdefault(owner, {})[name] = event_filter
+        return found
+
+    def route_event(self, kind: EventKind, publisher: str, *, key: str, message: bytes) -> Route:
+        """Where an event of this client goes, by the filters too."""
+        route = self.route(kind, publisher)
+        if route.filters is None:
+            return route
+        return self.narrow(route, route.filters.select(EventFacts(kind, key, message)), publisher)
+
+    def narrow(self, route: Route, selection: Selection, publisher: str) -> Route:
+        """The route of events of a kind that fitted the same filters."""
+        filters = route.filters
+        assert filters is not None
+        narrowed = self._narrowed.get((route.kind, selection))
+        if narrowed is None or (narrowed.publisher is not None and narrowed.publisher != publisher):
+            receivers = self._subset(filters.receivers, filters.of_receivers, selection[0])
+            names = self._subset(filters.names, filters.of_queues, selection[1])
+            narrowed = self._made(route.kind, receivers, names, publisher)
+            self._narrowed.put((route.kind, selection), narrowed)
+        return narrowed
 
     def route(self, kind: EventKind, publisher: str = "") -> Route:
         """Where a client's events of this kind go; subscribers of the bulk tier get them from the lake."""
@@ -85,21 +157,74 @@ class Registry:
         if route is None or (route.publisher is not None and route.publisher != publisher):
             names = self._matcher.match(kind.routing_key) if self.queues else ()
             receivers = self._by_topic.get(kind.topic, ())
-            if is_reserved(kind.topic):
-                route = self._to_audience(kind, receivers, names, publisher)
-            else:
-                route = Route(kind, receivers, *self._shares_of(names, publisher))
+            route = self._made(kind, receivers, names, publisher, self._filters_for(kind, receivers, names))
             self._routes.put(kind, route)
         return route
 
+    def _made(
+        self,
+        kind: EventKind,
+        receivers: tuple[Subscriber, ...],
+        names: tuple[str, ...],
+        publisher: str,
+        filters: RouteFilters | None = None,
+    ) -> Route:
+        if is_reserved(kind.topic):
+            return self._to_audience(kind, receivers, names, publisher, filters)
+        return Route(kind, receivers, *self._shares_of(names, publisher), filters)
+
+    def _filters_for(
+        self, kind: EventKind, receivers: tuple[Subscriber, ...], names: tuple[str, ...]
+    ) -> RouteFilters | None:
+        """What filters decide for events of a kind; None when none of their receivers has one."""
+        if not self._filters:
+            return None
+        of_receivers = self._index(receivers, (each.token for each in receivers))
+        of_queues = self._index(names, (f"@{name}" for name in names))
+        if of_receivers.is_empty and of_queues.is_empty:
+            return None
+        return RouteFilters(
+            receivers,
+            names,
+            None if of_receivers.is_empty else of_receivers.of(kind),
+            None if of_queues.is_empty else of_queues.of(kind),
+        )
+
+    def _index(self, indexed: tuple[object, ...], names: Iterable[str]) -> FilterIndex:
+        known = self._indexes.get(id(indexed))
+        if known is None:
+            if self._together_names > NAMES_MAX:
+                self._forget_routes()
+            self._together_names += len(indexed)
+            known = self._indexes[id(indexed)] = indexed, FilterIndex(map(self._filters.get, names))
+        return known[1]
+
+    def _subset(self, some: tuple[T, ...], filters: KindFilters | None, chosen: tuple[int, ...]) -> tuple[T, ...]:
+        """Those without a filter and the chosen ones: one tuple for all events, as what gets the same is grouped."""
+        if filters is None:
+            return some
+        known = self._subsets.get((id(some), chosen))
+        if known is None:
+            if self._together_names > NAMES_MAX:
+                self._forget_routes()
+            subset = tuple([some[place] for place in sorted((*filters.unfiltered, *chosen))])
+            self._together_names += len(subset)
+            known = self._subsets[id(some), chosen] = some, subset
+        return cast("tuple[T, ...]", known[1])
+
     def _to_audience(
-        self, kind: EventKind, receivers: Sequence[Subscriber], names: Sequence[str], publisher: str
+        self,
+        kind: EventKind,
+        receivers: Sequence[Subscriber],
+        names: Sequence[str],
+        publisher: str,
+        filters: RouteFilters | None,
     ) -> Route:
         """The route of an event on a reserved topic: to those who belong to its audience, and to queues of root."""
         owner = audience(publisher)
         matching = [self.queues[name] for name in names]
         fed, skipped, _ = self._share([each for each in matching if each.is_roots or each.owner == owner], publisher)
-        return Route(kind, tuple(each for each in receivers if each.token == owner), fed, skipped, publisher)
+        return Route(kind, tuple(each for each in receivers if each.token == owner), fed, skipped, publisher, filters)
 
     @property
     def names_kept(self) -> int:
@@ -150,6 +275,7 @@ class Registry:
         self._forget_routes()
         self.queues.pop(name, None)
         self._pushed.pop(name, None)
+        self._put_filter(f"@{name}", queue.filter if queue else "")
         if queue is not None:
             self.queues[name] = queue
         if queue is not None and queue.callback:
@@ -159,7 +285,11 @@ class Registry:
     def put_queues(self, queues: Iterable[RegisteredQueue]) -> None:
         """Take over all queues at once."""
         self._forget_routes()
+        for name in self.queues:
+            self._put_filter(f"@{name}", "")
         self.queues = {queue.name: queue for queue in queues}
+        for queue in self.queues.values():
+            self._put_filter(f"@{queue.name}", queue.filter)
         self._pushed = {name: queue.receiver for name, queue in self.queues.items() if queue.callback}
         self._matcher.put_all({queue.name: (queue.owner, queue.patterns) for queue in self.queues.values()})
 
@@ -187,13 +317,18 @@ class Registry:
     def put_subscriber(self, token: str, subscriber: Subscriber | None) -> None:
         """Take over a changed subscriber, or forget a deleted one."""
         former = self.subscribers.pop(token, None)
+        self._put_filter(token, subscriber.filter if subscriber else "")
         if subscriber is not None:
             self.subscribers[token] = subscriber
         self._reindex({*(former.topics if former else ()), *(subscriber.topics if subscriber else ())})
 
     def put_subscribers(self, subscribers: Iterable[Subscriber]) -> None:
         """Take over all subscribers at once."""
+        for token in self.subscribers:
+            self._put_filter(token, "")
         self.subscribers = {subscriber.token: subscriber for subscriber in subscribers}
+        for subscriber in self.subscribers.values():
+            self._put_filter(subscriber.token, subscriber.filter)
         self._by_topic = {}
         self._reindex({topic for subscriber in self.subscribers.values() for topic in subscriber.topics})
 
@@ -245,8 +380,18 @@ class Registry:
         self.is_skipping = self.is_skipping or bool(skipped)
         return tuple(fed), tuple(skipped), publisher if skipped or is_own_exempt else None
 
+    def _put_filter(self, name: str, text: str) -> None:
+        event_filter = filter_syntax.stored(text)
+        if event_filter is None:
+            self._filters.pop(name, None)
+        else:
+            self._filters[name] = event_filter
+
     def _forget_routes(self) -> None:
         self._routes.clear()
+        self._narrowed.clear()
+        self._indexes.clear()
+        self._subsets.clear()
         self._together.clear()
         self._together_names = 0
 

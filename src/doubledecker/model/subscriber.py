@@ -4,17 +4,19 @@ import re
 import uuid as uuids
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from doubledecker.errors import BadRequest
 from doubledecker.model import callback as callbacks
-from doubledecker.model import dial_guard, own_headers, schema
+from doubledecker.model import dial_guard, filter_syntax, own_headers, schema
 from doubledecker.model import retry as retries
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.event import TopicName, check_topic
+from doubledecker.model.filter_syntax import FilterWanted
 from doubledecker.model.own_headers import OwnHeaders
 from doubledecker.model.retry import Retry, RetryPolicy
 from doubledecker.model.schema import between, matching, one_of, up_to
@@ -69,6 +71,8 @@ class Subscriber:
     rate_per_s: float = 0.0
     # How many bytes may wait for it before it loses the oldest; 0 is no bound.
     backlog_max_bytes: int = 0
+    # Which events of its topics it gets, in JSON; empty for all (model/event_filter.py).
+    filter: str = ""
     # The registry's version that it came with, as the store sets it.
     since: int = 0
     # Its owner has paused it; it has answered 410, since when it is disabled, and what it answered.
@@ -145,15 +149,16 @@ Tier = Annotated[str, one_of(TIERS, "Who delivers: workers, or the Spark pipelin
 
 
 class ReceiverWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What a subscriber and a queue with a callback may both ask for; absent or null keeps the former value."""
+    """What a subscriber and a queue may both ask for; absent keeps the former value, and null too but of a filter."""
 
     retry: Retry | None = None
     rate_per_s: RatePerS | None = None
     headers: OwnHeaders | None = None
+    filter: FilterWanted | UnsetType | None = UNSET
 
 
 class Subscription(ReceiverWanted, forbid_unknown_fields=True):
-    """What is absent or null keeps its former value. No topics: the subscriber stays, and gets nothing."""
+    """What is absent or null keeps its former value; but null ends a filter. No topics: it stays, and gets nothing."""
 
     topics: Annotated[list[TopicName], up_to(TOPICS_MAX)]
     callback: Callback
@@ -201,6 +206,13 @@ def check_receiver(asked: ReceiverWanted) -> None:
         own_headers.checked(asked.headers)
 
 
+def filter_text(asked: dict[str, Any] | UnsetType | None, former: str = "") -> str:
+    """A filter as it is kept: what is asked for, checked; null ends the former one."""
+    if asked is UNSET:
+        return former
+    return "" if asked is None else filter_syntax.parse(asked).text
+
+
 def where_to(callback: str, uuid: str | None, *, guard: DialGuard) -> tuple[str, str | None]:
     """A callback in its one form, and the uuid; raises BadRequest unless the bus may call it.
 
@@ -240,6 +252,12 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
         raise BadRequest(
             "a subscriber of tier bulk cannot be ordered: bulk delivery is in order by key, but for what is put aside"
         )
+    filter_ = filter_text(asked.filter, start.filter)
+    if filter_ and tier == "bulk":
+        raise BadRequest(
+            "a subscriber of tier bulk cannot have a filter, as the lake is read by topic; let the tier be live, or "
+            "set filter to null"
+        )
     return Subscriber(
         token=token,
         callback=asked.callback,
@@ -255,6 +273,7 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
         retry=start.retry if asked.retry is None else retries.policy(asked.retry),
         rate_per_s=start.rate_per_s if asked.rate_per_s is None else asked.rate_per_s,
         backlog_max_bytes=start.backlog_max_bytes if asked.backlog_max_bytes is None else asked.backlog_max_bytes,
+        filter=filter_,
         paused=start.paused,
         headers=start.headers if asked.headers is None else own_headers.checked(asked.headers),
         signing=start.signing,

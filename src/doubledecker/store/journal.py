@@ -174,6 +174,12 @@ async def read(partition: Partition, name: Name, *, after: str = "0-0", count: i
     return entries(reply)
 
 
+async def newest(partition: Partition, *, before: str = "+") -> JournalEntry | None:
+    """The newest entry of the event journal, or the one before a place, as XREVRANGE has it."""
+    reply = await partition.command("XREVRANGE", partition.key(_EVENTS), before, "-", "COUNT", 1)
+    return next(iter(entries(reply)), None)
+
+
 async def page(partition: Partition, *, first: str, last: str, count: int, bytes_max: int) -> Page[KeptEntry]:
     """Entries of the event journal from one id to another; the one that reaches `bytes_max`, as kept, ends the page."""
     reply = await partition.run(_PAGE, first=first, last=last, count=count, bytes_max=bytes_max)

@@ -73,6 +73,7 @@ async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = N
     fields += ["rate_per_s", f"{subscriber.rate_per_s:g}", "ordered", int(subscriber.ordered)]
     fields += ["on_dead", subscriber.on_dead]
     fields += ["backlog_max_bytes", subscriber.backlog_max_bytes]
+    fields += ["filter", subscriber.filter]
     fields += ["headers", own_headers.encode(subscriber.headers)]
     # Whoever subscribes anew is enabled again; only `mark` writes whether it is paused, and what it is signed by.
     fields += ["tier", subscriber.tier, "disabled_at", 0, "disabled_why", ""]
@@ -185,6 +186,7 @@ def _subscriber(token: str, fields: dict[str, str], topics: list[str]) -> Subscr
         retry=retry.stored(fields.get("retry", "")),
         rate_per_s=float(fields.get("rate_per_s", 0)),
         backlog_max_bytes=int(fields.get("backlog_max_bytes", 0)),
+        filter=fields.get("filter", ""),
         ordered=fields.get("ordered") == "1",
         on_dead=fields.get("on_dead", "continue"),
         paused=fields.get("paused") == "1",

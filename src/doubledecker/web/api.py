@@ -31,6 +31,7 @@ from doubledecker.web.dead_letters import (
     LetterJobAnswer,
     SettledLetters,
 )
+from doubledecker.web.filters import FilterRoutes, FilterTestBody, FilterTested
 from doubledecker.web.pipeline_jobs import PipelineJobRoutes
 from doubledecker.web.publishing import KEY, NDJSON, Publishing
 from doubledecker.web.queue_bodies import LIST_MAX, HeldBody, PullBody, PurgeBody
@@ -282,6 +283,12 @@ def of_queues(queues: Queues, contents: QueueContents) -> list[ApiRoute]:
         ApiRoute("GET /queues/{name}/messages", contents.peek, _ok(Peeked), mine, some),
         ApiRoute("POST /queues/{name}/purge", contents.purge, counted, mine, one, json(PurgeBody)),
     ]
+
+
+def of_filters(filters: FilterRoutes) -> list[ApiRoute]:
+    """Filters of subscribers and queues, before they are set."""
+    tested = _ok(FilterTested, "Which events fit, and why which do not")
+    return [ApiRoute("POST /filters/test", filters.test, tested, takes=json(FilterTestBody))]
 
 
 def of_jobs(jobs: PipelineJobRoutes) -> list[ApiRoute]:

@@ -18,6 +18,7 @@ from doubledecker.web.attempts import AttemptRoutes
 from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import CLIENT, BodyMemory, check_encoding, header
 from doubledecker.web.dead_letters import DeadLetterRoutes
+from doubledecker.web.filters import FilterRoutes
 from doubledecker.web.pace import ClientPace
 from doubledecker.web.pipeline_jobs import PipelineJobRoutes
 from doubledecker.web.protocol import ANSWER
@@ -57,6 +58,7 @@ class App:
         attempts: AttemptRoutes,
         resending: ResendRoutes,
         streaming: Streaming,
+        filters: FilterRoutes,
         jobs: PipelineJobRoutes,
         *,
         room: BodyMemory,
@@ -77,6 +79,7 @@ class App:
                 *api.of_attempts(attempts, resending),
                 *api.of_dead_letters(letters),
                 *api.of_queues(queues, contents),
+                *api.of_filters(filters),
                 *api.of_jobs(jobs),
                 *api.of_process(routes, document=self._show_document, metrics_public=metrics_public),
             ]

@@ -21,6 +21,7 @@ _AT_MS = 1_700_000_000_000
 _URL = "https://shop.example/orders/1"
 _TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 _CALLBACK = "https://mail.example/events"
+_FILTER = {"type": ["paid"], "data": {"total": [{"numeric": [">=", 100]}]}}
 
 EXAMPLES: dict[str, list[object]] = {
     "TopicEvent": [
@@ -75,12 +76,19 @@ EXAMPLES: dict[str, list[object]] = {
     "Subscription": [
         {"topics": ["orders", "refunds"], "callback": _CALLBACK, "uuid": "s3cret", "timeout": 500},
         {"topics": [], "callback": _CALLBACK, "max": 100, "max_bytes": 65536, "concurrency": 2},
-        {"topics": ["orders"], "callback": "https://warehouse.example/events", "ordered": False, "tier": "bulk"},
+        {
+            "topics": ["orders"],
+            "callback": "https://warehouse.example/events",
+            "ordered": False,
+            "tier": "bulk",
+            "filter": None,
+        },
         {"topics": ["orders"], "callback": _CALLBACK, "retry": {"attempts_max": 10, "age_max_s": 86400}},
         {"topics": ["orders"], "callback": _CALLBACK, "retry": [1000, 60000, 3600000], "rate_per_s": 20},
         {"topics": ["orders"], "callback": _CALLBACK, "backlog_max_bytes": 104857600},
         {"topics": ["orders"], "callback": _CALLBACK, "headers": {"X-Key": "s3cret"}},
         {"topics": ["orders"], "callback": _CALLBACK, "tier": "live", "ordered": True},
+        {"topics": ["orders"], "callback": _CALLBACK, "filter": _FILTER},
     ],
     "Subscriber": [
         {
@@ -117,6 +125,7 @@ EXAMPLES: dict[str, list[object]] = {
             "secret_rotated_at": _AT_MS,
             "ordered": True,
             "on_dead": "continue",
+            "filter": _FILTER,
             "held_key_count": 1,
             "held_keys": ["default/order-17"],
         }
@@ -231,8 +240,30 @@ EXAMPLES: dict[str, list[object]] = {
             "detail": "the topic is '7 orders'; a name must match [A-Za-z_][A-Za-z0-9_.-]{0,63}",
         }
     ],
+    "FilterTest": [
+        {"filter": _FILTER},
+        {"filter": _FILTER, "events": [{"topic": "orders", "type": "paid", "data": {"total": 120}}]},
+        {"filter": {"type": ["paid"]}, "limit": 100},
+    ],
+    "FilterTested": [
+        {
+            "events": [
+                {
+                    "id": "evt-1",
+                    "topic": "orders",
+                    "type": "paid",
+                    "tenant": "default",
+                    "fits": False,
+                    "why": 'data.total is 12.5, wanted is [{"numeric":[">=",100]}]',
+                }
+            ],
+            "fitting": 0,
+            "steps": 2,
+        }
+    ],
     "QueueWanted": [
         {"pattern": ".*:orders:.*"},
+        {"pattern": ".*:orders:.*", "filter": {"key": [{"prefix": "customer-"}], "$or": [{"tenant": ["acme"]}]}},
         {"pattern": ["acme:.*:.*", ".*:mails:sent"], "lease_ms": 60_000, "attempts_max": 5, "charge": "count"},
     ],
     "RuleWanted": [{"weight": 2}, {"concurrency": 10, "rate_per_s": None}, {"paused": True}],

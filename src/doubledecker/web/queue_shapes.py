@@ -29,6 +29,7 @@ from doubledecker.store.subscribers import Condition
 from doubledecker.web import shapes
 from doubledecker.web.shapes import (
     DisabledSince,
+    FilterShown,
     Health,
     NewSecret,
     OwnHeadersShown,
@@ -60,6 +61,7 @@ class QueueDefined(Shape, kw_only=True):
     facet_max_length: FacetLength
     overflow: Overflow
     refuse_clients: tuple[str, ...]
+    filter: FilterShown
     # Of one with a callback alone.
     callback: str | UnsetType = UNSET
     uuid_set: UuidSet | UnsetType = UNSET
@@ -224,6 +226,7 @@ def _defined(queue: RegisteredQueue, caller: Caller) -> dict[str, Any]:
         "facet_max_length": queue.facet_max_length,
         "overflow": queue.overflow,
         "refuse_clients": queue.refuse_clients or (),
+        "filter": shapes.event_filter(queue.filter),
     }
     if not queue.callback:
         return fields

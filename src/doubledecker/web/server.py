@@ -41,6 +41,7 @@ from doubledecker.web.authentication import Authenticator
 from doubledecker.web.body import BodyLimits, BodyMemory
 from doubledecker.web.dead_letters import DeadLetterRoutes
 from doubledecker.web.feed import Feed
+from doubledecker.web.filters import FilterRoutes
 from doubledecker.web.listening import BACKLOG
 from doubledecker.web.metrics import WebFigures
 from doubledecker.web.pace import ClientPace
@@ -261,6 +262,7 @@ def make_app(
         AttemptRoutes(finder, bus.registry, attempt_log, large_reads),
         ResendRoutes(finder, bus.partitions, attempt_log, large_reads, small, resender),
         Streaming(bus.partitions, bus.registry, feed, leases, bounds.stream),
+        FilterRoutes(bus.partitions, small, event),
         PipelineJobRoutes(PipelineJobs(bus.partitions, bus.registry, rate=settings.replay_rate_per_s), small),
         room=body.room,
         changes=ClientPace(bus.partitions, "changes", "made", "changes of subscribers and queues"),

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 from starlette.responses import Response
 
 from doubledecker.bus.overview import SubscriberView
@@ -39,6 +39,9 @@ NewSecret = Annotated[str, Meta(description="The signing secret, shown this once
 Health = Annotated[int, Meta(ge=0, le=100)]
 Memory = Annotated[
     str, Meta(description="Whether it is short", extra_json_schema={"pattern": "^(ok|short|full|unknown)"})
+]
+FilterShown = Annotated[
+    Raw, Meta(description="Which events it gets; null for all", extra_json_schema={"type": ["object", "null"]})
 ]
 _FormerUntil = Annotated[Count, Meta(description="When the last former secret ends, or ended; null for none")]
 
@@ -175,10 +178,16 @@ class SubscriberAnswer(Shape, kw_only=True):
     secret_rotated_at: SecretRotatedAt
     ordered: Ordered
     on_dead: OnDead
+    filter: FilterShown
     held_key_count: Annotated[Count, Meta(description="Keys whose events wait for one that it did not take")]
     held_keys: Annotated[
         tuple[str, ...], Meta(description="Some of them: `tenant/key`, or `tenant:topic` without a key")
     ]
+
+
+def event_filter(kept: str) -> Raw:
+    """A filter as it is shown, from what is kept of it."""
+    return Raw(kept.encode() or b"null")
 
 
 def token(listed: Token) -> TokenListed:
@@ -217,6 +226,7 @@ def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberA
         secret_set=listed.signing is not None,
         secret_rotated_at=listed.signing.rotated_at if listed.signing else None,
         ordered=listed.ordered,
+        filter=event_filter(listed.filter),
         on_dead=listed.on_dead,
         held_key_count=condition.held_key_count,
         held_keys=condition.held_keys,

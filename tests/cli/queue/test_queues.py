@@ -80,6 +80,22 @@ def test_a_look_takes_nothing(bus: Up, jobs: str):
     assert shown(bus, jobs)["waiting"] == 3
 
 
+def test_a_queue_is_registered_with_a_filter_which_is_shown(bus: Up):
+    words = ["--filter", '{"data": {"total": [{"numeric": [">", 100]}]}}']
+    made = queue(bus, "register", "filtered", "none:none:none", *words)
+    shown = queue(bus, "show", "filtered")
+    wrong = queue(bus, "register", "filtered", "none:none:none", "--filter", "total > 100")
+    null = queue(bus, "register", "filtered", "none:none:none", "--filter", "null")
+    refused = queue(bus, "register", "filtered", "none:none:none", "--filter", '{"total": [100]}')
+
+    assert made.returncode == 0
+    assert '{"data":{"total":[{"numeric":[">",100]}]}}' in shown.stdout
+    assert wrong.returncode == 2
+    assert "--filter is not JSON" in wrong.stderr
+    assert "--filter is null; it must be a JSON object" in null.stderr
+    assert "it may have tenant, type, key, topic, data and $or" in refused.stderr
+
+
 def test_a_queue_with_a_callback_is_registered_in_full(bus: Up):
     asked = {"callback": "https://mail.example/", "uuid": "key", "timeout": 50}
     asked |= {"max": 7, "max_bytes": 99, "concurrency": 2}

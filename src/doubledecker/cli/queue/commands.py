@@ -49,6 +49,7 @@ def queue() -> None:
     multiple=True,
     help="A further client whose events it may refuse, besides its owner; root alone may name one",
 )
+@options.event_filter
 @click.option("--callback", metavar="URL", help="Where its messages are pushed; the next eight are for this alone")
 @click.option("--uuid", metavar="TEXT", help="The user name that deliveries carry; a random one if left out")
 @click.option("--max", "max", type=int, help="How many messages are pushed together at most")

@@ -107,6 +107,8 @@ class QueueCalls:
         held = {"waiting": seen.waiting, "in flight": seen.in_flight, "delayed": seen.delayed, "dead": seen.dead}
         numbers = {**held, **{f"ever {kind}": count for kind, count in seen.counters.items()}}
         rows = [["patterns", " ".join(seen.pattern)], ["owner", seen.owner], ["lease", words.age(seen.lease_ms)]]
+        if seen.filter is not None:
+            rows.append(["filter", words.printable(msgspec.json.encode(seen.filter).decode())])
         rows += [["attempts", str(seen.attempts_max)], ["charge", seen.charge]]
         if seen.callback and seen.health is not None:
             halt = Halt.PAUSED if seen.paused else Halt.DISABLED if seen.disabled else Halt.NONE

@@ -104,13 +104,17 @@ def rotate_secret(receiver: str | None, overlap_s: int, bus: str | None, data: P
 @click.option("--rate-per-s", type=float, help="How many calls begin in a second; 0 for no bound")
 @options.retry
 @options.headers
+@options.event_filter
+@click.option("--no-filter", is_flag=True, help="Get all events of the topics again")
 @click.option("--backlog-max-bytes", type=int, help="How much may wait before the oldest is dropped; 0 for no bound")
 @click.option("--tier", type=click.Choice(["live", "bulk"]), help="Sent by workers, or from the lake by the pipeline")
 @click.option("--ordered/--unordered", default=None, help="Keep the order of events with the same key; do not")
 @click.option("--on-dead", type=click.Choice(["continue", "block"]), help="What a key does after a dead letter")
 @options.with_secret
 @options.at_bus
-def subscribe(topics: tuple[str, ...], secret: str | None, bus: str | None, **asked: object) -> None:
+def subscribe(
+    topics: tuple[str, ...], secret: str | None, bus: str | None, *, no_filter: bool, **asked: object
+) -> None:
     """Have events sent to a callback, or change how.
 
     They are those of each TOPIC. A client has one subscription. What is not given stays as it was, also TOPIC and
@@ -119,7 +123,9 @@ def subscribe(topics: tuple[str, ...], secret: str | None, bus: str | None, **as
     from doubledecker.cli.receiver import receivers  # noqa: PLC0415 - only what the command needs
 
     changes = {name: value for name, value in asked.items() if value is not None}
-    receivers.subscribe(bus, secret, topics, changes)
+    if no_filter and changes.get("filter"):
+        raise click.UsageError("--filter and --no-filter exclude one another; give one")
+    receivers.subscribe(bus, secret, topics, changes | ({"filter": None} if no_filter else {}))
 
 
 @click.command()

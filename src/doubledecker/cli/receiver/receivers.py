@@ -153,6 +153,8 @@ def _details(each: "SubscriptionView") -> list[list[str]]:
     ]
     if each.backlog_max_bytes:
         rows.append(["backlog at most", words.size(each.backlog_max_bytes)])
+    if each.filter is not None:
+        rows.append(["filter", words.printable(json.dumps(each.filter))])
     if each.disabled:
         rows.append(["disabled", f"since {words.moment(each.disabled.since)}: {each.disabled.why}"])
     return rows
