@@ -19,11 +19,12 @@ _OF_A_CALLBACK = ("uuid", "max", "max_bytes", "timeout", "concurrency", "rate_pe
 
 
 @contextlib.contextmanager
-def _desk(bus: str | None, data: Path | None, secret: str | None) -> Iterator["QueueCalls"]:
-    from doubledecker.cli import folder  # noqa: PLC0415 - only what the command needs
+def _desk(bus: str | None, data: Path | None, secret: str | None, name: str) -> Iterator["QueueCalls"]:
+    """To ask about one queue; an unknown one is an error that names those that are alike."""
     from doubledecker.cli.queue import queues  # noqa: PLC0415 - only what the command needs
+    from doubledecker.cli.receiver import naming  # noqa: PLC0415 - only what the command needs
 
-    with folder.connected(bus, data, secret) as remote:
+    with naming.asked(bus, data, secret, f"@{name}") as remote:
         yield queues.QueueCalls(remote)
 
 
@@ -80,7 +81,7 @@ def register(
             f"--{alone[0].replace('_', '-')} is for a queue with a callback: pass --callback URL too, also when the "
             "queue has one, as what is not given is reset"
         )
-    with _desk(bus, data, secret) as desk:
+    with _desk(bus, data, secret, name) as desk:
         desk.register(name, patterns, asked)
 
 
@@ -89,8 +90,11 @@ def register(
 @options.as_caller
 def list_(bus: str | None, data: Path | None, secret: str | None, *, as_json: bool) -> None:
     """List queues and what they hold."""
-    with _desk(bus, data, secret) as desk:
-        desk.list_(as_json=as_json)
+    from doubledecker.cli import folder  # noqa: PLC0415 - only what the command needs
+    from doubledecker.cli.queue import queues  # noqa: PLC0415 - only what the command needs
+
+    with folder.connected(bus, data, secret) as remote:
+        queues.QueueCalls(remote).list_(as_json=as_json)
 
 
 @queue.command()
@@ -99,7 +103,7 @@ def list_(bus: str | None, data: Path | None, secret: str | None, *, as_json: bo
 @options.as_caller
 def show(name: str, bus: str | None, data: Path | None, secret: str | None, *, as_json: bool) -> None:
     """Show a queue with its facets and their shares."""
-    with _desk(bus, data, secret) as desk:
+    with _desk(bus, data, secret, name) as desk:
         desk.show(name, as_json=as_json)
 
 
@@ -122,7 +126,7 @@ def pull(
     as_json: bool,
 ) -> None:
     """Take messages and print their events."""
-    with _desk(bus, data, secret) as desk:
+    with _desk(bus, data, secret, name) as desk:
         desk.pull(name, most=most, wait_ms=wait_ms, is_acked=ack, as_json=as_json)
 
 
@@ -136,7 +140,7 @@ def peek(
     name: str, tenant: str, limit: int, bus: str | None, data: Path | None, secret: str | None, *, as_json: bool
 ) -> None:
     """Look at a tenant's next messages, without taking them."""
-    with _desk(bus, data, secret) as desk:
+    with _desk(bus, data, secret, name) as desk:
         desk.peek(name, tenant=tenant, limit=limit, as_json=as_json)
 
 
@@ -159,7 +163,7 @@ def facet(
     **bounds: str | None,
 ) -> None:
     """Show the rules of a tenant, or change those that are given."""
-    with _desk(bus, data, secret) as desk:
+    with _desk(bus, data, secret, name) as desk:
         desk.facet(name, tenant, paused=paused, **bounds)
 
 
@@ -185,7 +189,7 @@ def purge(
     if is_dead:
         context.invoke(purge_letters, receiver=f"@{name}", tenant=tenant, bus=bus, data=data, secret=secret, yes=yes)
         return
-    with _desk(bus, data, secret) as desk:
+    with _desk(bus, data, secret, name) as desk:
         desk.purge(name, tenant=tenant, is_sure=yes)
 
 
@@ -195,7 +199,7 @@ def purge(
 @options.as_caller
 def delete(name: str, bus: str | None, data: Path | None, secret: str | None, *, yes: bool) -> None:
     """Forget a queue, and all it holds."""
-    with _desk(bus, data, secret) as desk:
+    with _desk(bus, data, secret, name) as desk:
         desk.delete(name, is_sure=yes)
 
 
