@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from doubledecker.bus import dead_letters, letter_jobs
 from doubledecker.bus.dead_letters import Action, LetterOwner
 from doubledecker.bus.letter_jobs import LetterJobs, catch_up, due, wait_ms
+from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import Conflict, NotFound, RetryLater
+from doubledecker.errors import Conflict, NotFound, QuotaExceeded, RetryLater
 from doubledecker.model.dead_letter import LetterFilter
 from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.quota import Quotas
 from doubledecker.model.subscriber import Subscription
 from doubledecker.model.token import Caller
 from doubledecker.store import dead_letters as kept
@@ -202,8 +204,11 @@ class TestKept:
         live = await a_process(plain)
         own = LetterJobs(plain, live)
         for n in range(30):
-            await own.begin(await register(live, f"other{n}-00000001"), "purge", ALL, rate_per_s=1)
+            other = await register(live, f"other{n}-00000001")
+            await add(plain, other.token, 1)
+            await own.begin(other, "purge", ALL, rate_per_s=1)
         owner = await register(live, ANN)
+        await add(plain, ANN, 1)
         job = await own.begin(owner, "purge", ALL, rate_per_s=1)
         before = await read_bytes(plain.home)
 
@@ -217,6 +222,7 @@ class TestKept:
     ):
         live = await a_process(plain)
         own, owner = LetterJobs(plain, live), await register(live, ANN)
+        await add(plain, ANN, 1)
 
         async def dies(_: LetterJob) -> None:
             raise OSError
@@ -265,6 +271,7 @@ class TestKept:
     async def test_one_that_is_cancelled_as_it_ends_stays_as_it_ended(self, plain: Partitions):
         live = await a_process(plain)
         own, owner = LetterJobs(plain, live), await register(live, ANN)
+        await add(plain, ANN, 1)
         job = await own.begin(owner, "purge", ALL, rate_per_s=1)
         await a_step(own)
 
@@ -394,6 +401,34 @@ class TestRate:
         done = (await own.done([job.id]))[job.id]
         assert 28 <= done <= 1.5 * seconds + 1
         assert replace(await own.find(owner, job.id), paced_from=begun) == job
+
+    async def test_a_job_waits_while_its_owner_publishes_as_much_as_it_may(self, plain: Partitions):
+        live = LiveRegistry(plain, Quotas(client_events_per_s=10))
+        await live.refresh()
+        own, owner = LetterJobs(plain, live), await register(live, ANN)
+        await add(plain, ANN, 20)
+        job = await own.begin(owner, "redrive", ALL, rate_per_s=10_000)
+        assert await Pacer(plain, live).wait_ms(ANN, 1_000) == 0
+
+        with pytest.raises(RetryLater) as later:
+            await own.step(ANN)
+
+        assert later.value.delay_ms >= 1_000
+        assert (await own.done([job.id]))[job.id] == 0
+        await settled(own, job, plain)
+        assert (await own.done([job.id]))[job.id] == 20
+
+    async def test_more_may_wait_for_no_subscriber_but_a_queues_letters_wait_already(self, plain: Partitions):
+        live = await a_process(plain)
+        ann, queue = await register(live, ANN), await register(live, "@jobs")
+        live.overfull = {ANN: 2**40}
+        pacer = Pacer(plain, live)
+
+        with pytest.raises(QuotaExceeded, match="CLIENT_WAITING_BYTES_MAX"):
+            await dead_letters.admit(pacer, ann, "redrive", 1)
+        await dead_letters.admit(pacer, ann, "purge", 1)
+        own = replace(queue, receiver=replace(queue.receiver, owner=ANN))
+        await dead_letters.admit(pacer, own, "redrive", 1)
 
     async def test_a_job_ends_with_its_last_letter(self, plain: Partitions):
         """It waited for the time of another one: at 0.01 a second for 100 seconds."""

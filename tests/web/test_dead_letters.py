@@ -166,6 +166,37 @@ async def test_a_job_redrives_at_a_rate_shows_how_far_it_is_and_takes_none_that_
         assert [row["id"] for row in await say(bus, "GET", "/subscriber/dead/jobs", secret)] == [job["id"]]
 
 
+async def test_what_is_redriven_counts_as_its_owners_publishes(one: Topology):
+    """A receiver that failed all again had them go round as fast as requests came."""
+    async with a_bus(one, workers=0, client_events_per_s=1) as bus, Receiver() as receiver:
+        secret, token = await a_subscriber(bus, receiver)
+        await add(bus, token, 30)
+        first = await say(bus, "POST", "/subscriber/dead/redrive", secret, {"topic": "t1"})
+        own, named = {"topic": "t0"}, {"ids": ["0-x2"]}
+
+        refused = [await ask(bus, "POST", "/subscriber/dead/redrive", secret, json=body) for body in (own, named)]
+
+        assert first["messages"] == 15
+        for answer in refused:
+            assert answer.status == 429
+            assert "DOUBLEDECKER_CLIENT_EVENTS_PER_S" in answer.detail
+            assert int(answer.headers["Retry-After"]) > 1
+        assert (await ask(bus, "POST", "/events", secret, json=[an_event()])).status == 429
+        counted = await say(bus, "POST", "/subscriber/dead/redrive", secret, {**own, "dry_run": True})
+        assert counted["messages"] == 15
+        assert (await say(bus, "POST", "/subscriber/dead/purge", secret, own))["messages"] == 15
+
+
+async def test_a_job_over_no_letters_is_done_and_not_kept(one: Topology):
+    async with a_bus(one, workers=0) as bus, Receiver() as receiver:
+        secret, _ = await a_subscriber(bus, receiver)
+
+        job = await say(bus, "POST", "/subscriber/dead/purge", secret, {"rate_per_s": 0.01}, status=202)
+
+        assert (job["state"], job["count"]) == ("done", 0)
+        assert await say(bus, "GET", "/subscriber/dead/jobs", secret) == []
+
+
 async def test_a_job_is_cancelled_and_what_it_did_stays_done(one: Topology):
     async with a_bus(one) as bus, Receiver() as receiver:
         secret, token = await a_subscriber(bus, receiver)

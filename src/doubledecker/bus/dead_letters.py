@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BusAway, NotFound
 from doubledecker.model.dead_letter import DeadLetter, LetterFilter, LetterPlace
@@ -140,6 +141,16 @@ async def meant(partitions: Partitions, owner: LetterOwner, ids: Sequence[str], 
         found += [letter.id for letter in letters if chosen.means(letter)]
     # An id that was given twice is one letter.
     return list(dict.fromkeys(found))
+
+
+async def admit(pacer: Pacer, owner: LetterOwner, action: Action, letters: int) -> None:
+    """Raise QuotaExceeded, with when to try again, unless the owner may have so many letters redriven now.
+
+    They count as events that it publishes. Letters of its queues are among the bytes that wait for it already.
+    """
+    if action == "purge" or not owner.client or letters == 0:
+        return
+    await (pacer.admit if owner.queue is None else pacer.pace)(owner.client, letters)
 
 
 async def settle_named(

@@ -17,8 +17,9 @@ from dataclasses import replace
 
 from doubledecker.bus import dead_letters
 from doubledecker.bus.dead_letters import Action, LetterOwner
+from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.registry import LiveRegistry
-from doubledecker.errors import Conflict, NotFound, RetryLater
+from doubledecker.errors import Conflict, NotFound, QuotaExceeded, RetryLater
 from doubledecker.model.dead_letter import LetterFilter
 from doubledecker.model.job import Job
 from doubledecker.model.uid import uid
@@ -46,9 +47,13 @@ class LetterJobs:
     def __init__(self, partitions: Partitions, live: LiveRegistry) -> None:
         self._partitions = partitions
         self._live = live
+        self._pacer = Pacer(partitions, live)
 
     async def begin(self, owner: LetterOwner, action: Action, chosen: LetterFilter, *, rate_per_s: float) -> LetterJob:
-        """Have the letters that a filter means redriven or purged; raises Conflict while another job of theirs runs."""
+        """Have the letters that a filter means redriven or purged; raises Conflict while another job of theirs runs.
+
+        One over no letters is done at once, and nothing is kept of it.
+        """
         known = await letter_jobs.of(self._home, owner.token)
         kept = _kept(known, owner)
         asked_at = await dead_letters.latest_ms(self._partitions)
@@ -57,6 +62,8 @@ class LetterJobs:
         job = LetterJob(
             uid(), owner.token, owner.client, action, rate_per_s, count, asked_at, await self._home.time_ms(), died
         )
+        if count == 0:
+            return replace(job, state="done", ended_at=asked_at)
         # Before the jobs: their counts are found by these alone.
         await self._forget_done([each for each in known if each not in kept])
         await letter_jobs.change(self._home, owner.token, lambda known: [*_kept(known, owner), job])
@@ -124,10 +131,14 @@ class LetterJobs:
         job = await self._paced(job, done=done, now_ms=now_ms)
         most = min(due(job, done=done, now_ms=now_ms), job.count - done)
         try:
+            await dead_letters.admit(self._pacer, owner, job.action, most)
             taken = await self._take(job, owner, most)
         except NotFound:
             await self._end(job, "gone")
             return _STEP_MS
+        except QuotaExceeded as error:
+            # Its owner publishes as much as it may, or has as much waiting.
+            return min(_WAIT_MS_MAX, 1_000 * max(1, error.retry_after_s or 0))
         if taken < most or done + taken >= job.count:
             await self._end(job, "done")
             return _STEP_MS

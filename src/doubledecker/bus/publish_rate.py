@@ -61,6 +61,10 @@ class Pacer:
     async def admit(self, client: str, events: int) -> None:
         """Raise QuotaExceeded, with when to try again, unless the events may be published now."""
         self._registry.check_backlog(client)
+        await self.pace(client, events)
+
+    async def pace(self, client: str, events: int) -> None:
+        """The same for events that add nothing to the bytes that wait for the client."""
         if self._spend(client, events):
             return
         wait_ms = await self.wait_ms(client, events)

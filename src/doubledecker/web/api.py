@@ -226,17 +226,17 @@ def of_receivers(receivers: ReceiverRoutes) -> list[ApiRoute]:
 
 def of_dead_letters(letters: DeadLetterRoutes) -> list[ApiRoute]:
     """What a receiver was given up for."""
-    named, job, chosen = (_LETTER,), (_LETTER_JOB,), json(ChosenBody)
+    named, job, body = (_LETTER,), (_LETTER_JOB,), json(ChosenBody)
     settled = {200: Reply(json(SettledLetters)), 202: Reply(json(LetterJobAnswer), "A job will do it")}
     listed, shown = _ok(DeadLetters, "The oldest first"), _ok(LetterJobAnswer)
-    jobs = _ok(list[LetterJobAnswer], "The newest first")
+    jobs, busy = _ok(list[LetterJobAnswer], "The newest first"), (409, 429)
     return [
         *_of_each_receiver("GET", "dead", letters.list_, listed, parameters=_LETTERS),
         *_of_each_receiver("GET", "dead/jobs", letters.list_jobs, jobs),
         *_of_each_receiver("GET", "dead/jobs/{id}", letters.show_job, shown, parameters=job),
         *_of_each_receiver("DELETE", "dead/jobs/{id}", letters.cancel_job, shown, problems=(409,), parameters=job),
-        *_of_each_receiver("POST", "dead/redrive", letters.redrive, settled, problems=(409,), takes=chosen),
-        *_of_each_receiver("POST", "dead/purge", letters.purge, settled, problems=(409,), takes=chosen),
+        *_of_each_receiver("POST", "dead/redrive", letters.redrive, settled, problems=busy, takes=body, is_paced=True),
+        *_of_each_receiver("POST", "dead/purge", letters.purge, settled, problems=busy, takes=body, is_paced=True),
         *_of_each_receiver("GET", "dead/{id}", letters.show, _ok(DeadLetterAnswer), parameters=named),
     ]
 

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from doubledecker.bus import dead_letters
 from doubledecker.bus.dead_letters import Action, LetterOwner
 from doubledecker.bus.letter_jobs import LetterJobs
+from doubledecker.bus.publish_rate import Pacer
 from doubledecker.bus.registry import LiveRegistry
 from doubledecker.errors import BadRequest, NotFound
 from doubledecker.model import event, moment, schema
@@ -118,7 +119,13 @@ class DeadLetterRoutes:
     """Answers what is asked about the dead letters of a receiver; one read a client at a time."""
 
     def __init__(
-        self, finder: ReceiverFinder, partitions: Partitions, live: LiveRegistry, limits: BodyLimits, reads: ClientLocks
+        self,
+        finder: ReceiverFinder,
+        partitions: Partitions,
+        live: LiveRegistry,
+        limits: BodyLimits,
+        reads: ClientLocks,
+        pacer: Pacer,
     ) -> None:
         self._finder = finder
         self._partitions = partitions
@@ -126,6 +133,7 @@ class DeadLetterRoutes:
         self._jobs = LetterJobs(partitions, live)
         self._limits = limits
         self._reads = reads
+        self._pacer = pacer
 
     async def list_(self, request: Request, caller: Caller) -> Response:
         """Dead letters, the oldest first."""
@@ -191,8 +199,10 @@ class DeadLetterRoutes:
             count = await dead_letters.count(self._partitions, owner, meant)
             if asked.dry_run:
                 return shapes.json(SettledLetters(count, count, dry_run=True, until=until))
+            most = min(count, dead_letters.SETTLED_MAX)
+            await dead_letters.admit(self._pacer, owner, action, most)
             done = await dead_letters.settle(
-                self._partitions, self._live, owner, action, meant, most=dead_letters.SETTLED_MAX, until_ms=now_ms
+                self._partitions, self._live, owner, action, meant, most=most, until_ms=now_ms
             )
         return shapes.json(SettledLetters(count, done, dry_run=False, until=until))
 
@@ -202,6 +212,7 @@ class DeadLetterRoutes:
         found = await dead_letters.meant(self._partitions, owner, ids, asked.filter)
         if asked.dry_run:
             return shapes.json(SettledLetters(len(found), len(found), dry_run=True, until=until))
+        await dead_letters.admit(self._pacer, owner, action, len(found))
         done = await dead_letters.settle_named(self._partitions, self._live, owner, action, found)
         return shapes.json(SettledLetters(len(found), done, dry_run=False, until=until))
 

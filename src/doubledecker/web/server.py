@@ -257,7 +257,7 @@ def make_app(
         Routes(bus.partitions, bus.registry, _route_rules(settings, small, bus), presence),
         Queues(bus.partitions, bus.registry, bus.rings, small, large_reads, guard=settings.dial_guard),
         QueueContents(bus.partitions, bus.registry, small, large_reads),
-        DeadLetterRoutes(finder, bus.partitions, bus.registry, small, large_reads),
+        DeadLetterRoutes(finder, bus.partitions, bus.registry, small, large_reads, pacer),
         ReceiverRoutes(finder, ReceiverStates(bus.partitions), Trials(bus.partitions, dialer), small),
         AttemptRoutes(finder, bus.registry, attempt_log, large_reads),
         ResendRoutes(finder, bus.partitions, attempt_log, large_reads, small, resender),
