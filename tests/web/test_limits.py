@@ -13,6 +13,8 @@ from doubledecker.web.body import BodyMemory
 from harness import TestBus, a_bus, an_event
 from web.asking import PROBLEM, ask, ask_raw, everything, journal
 
+VERSION = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
 
 async def test_a_body_declared_too_large_is_413_before_it_is_sent(one: Topology):
     async with a_bus(one, workers=0, body_bytes_max=2000) as bus:
@@ -110,19 +112,54 @@ async def test_what_is_not_http_is_400(one: Topology):
             assert headers["content-type"] == PROBLEM
 
 
-async def test_more_connections_than_allowed_are_503_as_a_problem_and_the_others_go_on(one: Topology):
+async def test_more_connections_with_requests_than_allowed_are_503_as_a_problem_and_the_others_go_on(one: Topology):
     async with a_bus(one, workers=0, connections_max=3) as bus:
+        shop = await bus.token("shop")
         port = int(bus.url.rpartition(":")[2])
-        assert (await ask(bus, "GET", "/version")).status == 200  # the session's own connection stays open
-        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-        status, headers, body = await ask_raw(bus, b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+        begun = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for reader, writer in begun:
+            writer.write(a_head("/events", shop, "Content-Length: 41", "Expect: 100-continue", "Connection: close"))
+            assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+        status, headers, body = await ask_raw(bus, VERSION)
 
         assert status == 503
         assert headers["content-type"] == PROBLEM
         assert headers["retry-after"] == "1"
         assert json.loads(body)["detail"] == "4 connections are open; at most 3 are served"
-        assert (await ask(bus, "GET", "/version")).status == 200
-        for _, writer in idle:
+        for reader, writer in begun:
+            writer.write(b'{"topic":"widgets","type":"made","key":""}'[:41])
+            assert b"HTTP/1.1 400" in await reader.read()
+            writer.close()
+
+
+async def test_an_idle_connection_is_closed_for_one_that_has_a_request(one: Topology):
+    """Connections that had sent one request kept everybody else out for 75 s."""
+    async with a_bus(one, workers=0, connections_max=3) as bus:
+        port = int(bus.url.rpartition(":")[2])
+        kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for reader, writer in kept:
+            writer.write(VERSION.replace(b"Connection: close\r\n", b""))
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            await reader.readuntil(b"}")
+        answers = [(await ask_raw(bus, VERSION))[0] for _ in range(2)]
+        async with asyncio.timeout(5):
+            longest = await kept[0][0].read()
+        kept[2][1].write(VERSION)
+
+        assert answers == [200, 200]
+        assert longest == b""
+        assert (await kept[2][0].readline()).startswith(b"HTTP/1.1 200")
+        for _, writer in kept:
+            writer.close()
+
+
+async def test_a_connection_that_sends_no_request_is_closed_for_one_that_does(one: Topology):
+    async with a_bus(one, workers=0, connections_max=3) as bus:
+        port = int(bus.url.rpartition(":")[2])
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(8)]
+
+        assert (await ask_raw(bus, VERSION))[0] == 200
+        for _, writer in silent:
             writer.close()
 
 

@@ -1,8 +1,15 @@
-"""How many connections each address has open, so that one machine cannot take all that a web process serves."""
+"""Whose connections are open: how many an address may have, and which idle ones make room for one that has a request.
+
+So one machine cannot take all that a web process serves. A connection that is kept alive costs its client nothing.
+When more are open than are served, those of the address that has most idle ones are closed, the longest idle first.
+To look at all takes a millisecond: so a few more are closed than have to be, and where too few are idle nobody looks
+for a while.
+"""
 
 import ipaddress
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -10,6 +17,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 LOOPBACK: tuple[Network, ...] = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
 # A provider gives each of its customers a network of at least this size, so its addresses count as one.
 _IPV6_PREFIX = 64
+_MORE_SHARE = 0.02
+_LOOK_S = 0.1
 
 
 class Addresses:
@@ -54,3 +63,31 @@ class Addresses:
         if address.version == 6:  # noqa: PLR2004 - the name of the protocol
             return str(ipaddress.ip_network((address, _IPV6_PREFIX), strict=False))
         return str(address)
+
+
+@dataclass(frozen=True, slots=True)
+class IdleConnection:
+    """A connection without a request that is being answered."""
+
+    host: str
+    since_s: float
+    close: Callable[[], None]
+
+
+class Vacancies:
+    """Closes idle connections."""
+
+    def __init__(self) -> None:
+        self._looks_from_s = 0.0
+
+    def make(self, idle: Iterable[IdleConnection], *, beyond: int, most: int, now_s: float) -> None:
+        """Close as many as are open beyond the most that are served, and a few more, as far as they are idle."""
+        if now_s < self._looks_from_s:
+            return
+        found = list(idle)
+        if len(found) < beyond:
+            self._looks_from_s = now_s + _LOOK_S
+        by_host = Counter(each.host for each in found)
+        found.sort(key=lambda each: (-by_host[each.host], each.since_s))
+        for each in found[: beyond + int(most * _MORE_SHARE)]:
+            each.close()

@@ -30,7 +30,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from doubledecker import log
 from doubledecker.web import head
-from doubledecker.web.addresses import Addresses
+from doubledecker.web.addresses import Addresses, IdleConnection, Vacancies
 from doubledecker.web.flow import Flow, LingeringTransport
 from doubledecker.web.head import HeadRefusal
 from doubledecker.web.turns import TurnLine
@@ -103,6 +103,7 @@ class GuardedProtocol(HttpToolsProtocol):
     addresses: Addresses = Addresses(CONNECTIONS_MAX)
     refusals: RefusalLog = RefusalLog()
     chunk_line: TurnLine = TurnLine()
+    vacancies: Vacancies = Vacancies()
 
     _unparsed: bytes = b""
     _parsed_to: int = 0
@@ -125,7 +126,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
         self.flow = self._flow = Flow(transport)
-        # Decided once, so that those who came first are served, however many come after.
+        # Those who came first are served, however many come after, unless they ask for nothing.
         self._is_surplus = len(self.connections) > self.connections_max
         self._address = self.addresses.enter(self.client[0] if self.client else "")
         self._is_crowding = self.addresses.open(self._address) > self.addresses.most
@@ -248,12 +249,34 @@ class GuardedProtocol(HttpToolsProtocol):
     def _refuse_head(self, fields: dict[bytes, bytes]) -> HeadRefusal | None:
         if len(self.headers) > self.headers_max:
             return head.too_many(len(self.headers), headers_max=self.headers_max)
-        if self._is_surplus:
+        if self._is_surplus and not self._has_room():
             return head.too_busy(len(self.connections), connections_max=self.connections_max)
         if self._is_crowding:
             return head.too_many_of_address(self.addresses.open(self._address), most=self.addresses.most)
         parser = self.parser
         return head.refuse(self.headers, fields, parser.get_http_version(), is_upgrade=parser.should_upgrade())
+
+    def _has_room(self) -> bool:
+        """Whether this connection, which has a request, can be served; others that have none make room for it."""
+        most = self.connections_max
+        if len(self.connections) > most:
+            others = (each for each in self.connections if isinstance(each, GuardedProtocol) and each is not self)
+            idle = (each.as_idle for each in others if not _is_answering(each.cycle))
+            self.vacancies.make(idle, beyond=len(self.connections) - most, most=most, now_s=self.loop.time())
+        self._is_surplus = len(self.connections) > most
+        return not self._is_surplus
+
+    @property
+    def as_idle(self) -> IdleConnection:
+        """It, as one that may be closed."""
+        since_s = self._idle_since_s if self._waiting_since_s is None else self._waiting_since_s
+        return IdleConnection(self.client[0] if self.client else "", since_s, self._leave)
+
+    def _leave(self) -> None:
+        self._end()
+        # It is told that it is lost only a moment later, and is to count no longer.
+        self.connections.discard(self)
+        self.transport.close()
 
     def _parse(self) -> None:
         """Feed the parser what has come, until a whole request is being answered, or a body in chunks begins."""
@@ -430,6 +453,7 @@ def guarded(
         "addresses": addresses or Addresses(connections_max),
         "refusals": RefusalLog(),
         "chunk_line": TurnLine(),
+        "vacancies": Vacancies(),
     }
     return cast("type[HttpToolsProtocol]", type("GuardedProtocol", (GuardedProtocol,), bounds))
 
