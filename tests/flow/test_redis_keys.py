@@ -39,6 +39,7 @@ from doubledecker.store import (
     pipeline_jobs,
     quotas,
     receivers,
+    registry,
     write_offsets,
 )
 from doubledecker.store.deliveries import Settled
@@ -99,6 +100,7 @@ AN_HOUR_MS = 3_600_000
 # What the second part of the walk brings about.
 LATER = frozenset(
     (
+        "topics:deleted",
         "pipeline",
         "measures",
         "fence:{task}",
@@ -231,6 +233,8 @@ async def walk(bus: TestBus, topology: Topology, good: Receiver, bad: Receiver, 
     await hold_keys(bus)
     seen += await keys_of(topology, bus.partitions)
     await have_probes_due(bus.partitions.home)
+    await registry.claim_topics(bus.partitions.home, ["ended"], publisher="lazy-01234567")
+    await registry.delete_topic(bus.partitions.home, "ended", publisher="")
     seen += await keys_of(topology, bus.partitions)
     for partition in bus.partitions.all:
         fence = Fence("0" * 32, batch=0, first=0, last=0, digest="", barred={RowRefusal("topic", "users"): [0]})

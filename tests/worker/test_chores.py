@@ -137,6 +137,20 @@ async def test_the_sweep_forgets_receivers_that_a_process_died_before_it_forgot(
             assert await partition.command("HKEYS", partition.key("receivers")) == []
 
 
+async def test_the_sweep_ends_a_topic_in_all_partitions_though_a_process_died(topology: Topology):
+    """Who took the name next had the events of the former topic counted as its own."""
+    async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as other:
+        await bus.publish(await bus.token("publisher"), [an_event(n, tenant=f"t{n}") for n in range(30)])
+        home = other.partitions.home
+        await registry.delete_topic(home, "widgets", publisher="")
+
+        await _chores(other).sweep()
+
+        for partition in other.partitions.all:
+            assert await partition.command("EXISTS", partition.key("topic:widgets")) == 0
+        assert await registry.deleted_topics(home) == []
+
+
 async def _pushing_queue(bus: build.BusParts) -> RegisteredQueue:
     queue = RegisteredQueue("hooks", "", (".*",), callback=DEAD_URL, concurrency=7)
     await bus.registry.register_queue(queue, caller=Caller("", "root", is_root=True))

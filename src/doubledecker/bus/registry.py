@@ -306,9 +306,9 @@ class LiveRegistry:
         if version < 0:
             foreign = await self.foreign([name], publisher=publisher)
             raise TopicOwned(name, foreign.get(name, "one that has left"))
-        for partition in self._partitions.all[1:]:
-            await partition.command("DEL", partition.key(f"topic:{name}"))
+        # The version first: a publisher with an older copy would count it again.
         await self._spread(version)
+        await registry.end_topic(self._partitions, name)
         return ended
 
     async def give_topic(self, name: str, *, to: str) -> None:

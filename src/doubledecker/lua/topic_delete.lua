@@ -2,6 +2,7 @@
 --
 -- uses registry_change
 -- key  topics    topics              set   all topic names
+-- key  deleted   topics:deleted      set   topics that other partitions may still count
 -- key  topic     topic:<name>        hash  publisher, counter, last_event
 -- key  of_topic  subscribers:<name>  set   the topic's subscribers
 -- keys of_token  topics:<token>      set   what a subscriber is subscribed to
@@ -30,4 +31,5 @@ for _, token in ipairs(subscribed) do
 end
 redis.call("SREM", topics, name)
 redis.call("DEL", topic, of_topic)
+redis.call("SADD", deleted, name)
 return {version, #subscribed}

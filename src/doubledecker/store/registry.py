@@ -154,10 +154,23 @@ async def topic_owners(home: Partition, names: Sequence[str]) -> list[str | None
 async def delete_topic(home: Partition, name: str, *, publisher: str) -> tuple[int, int]:
     """Forget a topic; returns the new version and how many subscriptions ended.
 
-    The version is 0 when the topic is unknown, -1 when it is not the publisher's (empty: root).
+    The version is 0 when the topic is unknown, -1 when it is not the publisher's (empty: root). Other partitions count
+    it until `end_topic`.
     """
     version, ended = cast("tuple[int, int]", await home.run(_TOPIC_DELETE, name=name, publisher=publisher))
     return version, ended
+
+
+async def end_topic(partitions: Partitions, name: str) -> None:
+    """Forget a deleted topic in the other partitions; safe to repeat."""
+    for partition in partitions.all[1:]:
+        await partition.command("DEL", partition.key(f"topic:{name}"))
+    await partitions.home.command("SREM", partitions.home.key("topics:deleted"), name)
+
+
+async def deleted_topics(home: Partition) -> list[str]:
+    """Topics that were deleted, and that other partitions may still count."""
+    return words(await home.command("SMEMBERS", home.key("topics:deleted")))
 
 
 async def give_topic(home: Partition, name: str, *, to: str) -> int:

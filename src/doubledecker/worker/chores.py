@@ -159,6 +159,8 @@ class Chores:
                     _log.warning("subscriber.swept", partition=partition.index, subscriber=token)
             await self._sweep_queues(partition)
             await self._sweep_letters(partition)
+        for name in await registry.deleted_topics(self._partitions.home):
+            await registry.end_topic(self._partitions, name)
         await self._letter_jobs.sweep()
 
     async def bring_back(self) -> None:
