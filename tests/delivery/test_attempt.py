@@ -11,6 +11,7 @@ import pytest
 
 from descriptors import no_descriptors
 from doubledecker.delivery.attempt import Dialer, DialLimits, _retry_after
+from doubledecker.delivery.formats import FormattedRequest
 from doubledecker.errors import OutOfDescriptors
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.outcome import Outcome, OutcomeKind, is_own_failure
@@ -30,7 +31,7 @@ async def a_dialer(*, attempt_s: float = 20.0, ssl_verify: bool = True) -> Async
 
 async def attempt(callback: str, **limits: float) -> Outcome:
     async with a_dialer(**limits) as dialer:
-        return await dialer.attempt(Subscriber("t", callback, "u"), BODY)
+        return await dialer.attempt(Subscriber("t", callback, "u"), FormattedRequest(BODY))
 
 
 async def test_any_2xx_is_a_delivery():
@@ -62,8 +63,8 @@ async def test_a_receiver_that_hangs_is_given_up_at_the_timeout():
 async def test_that_this_process_can_open_nothing_is_no_failure_of_a_receiver():
     async with Receiver() as receiver, a_dialer() as dialer:
         with no_descriptors(), pytest.raises(OutOfDescriptors, match="Too many open files"):
-            await dialer.attempt(Subscriber("t", receiver.url, "u"), BODY)
-        outcome = await dialer.attempt(Subscriber("t", receiver.url, "u"), BODY)
+            await dialer.attempt(Subscriber("t", receiver.url, "u"), FormattedRequest(BODY))
+        outcome = await dialer.attempt(Subscriber("t", receiver.url, "u"), FormattedRequest(BODY))
 
     assert outcome.is_delivered
 
@@ -86,7 +87,7 @@ def test_an_error_tells_whose_failure_it_is(number: int | None, is_own: bool):
 
 async def test_headers_go_along_with_what_every_call_has():
     async with Receiver() as receiver, a_dialer() as dialer:
-        await dialer.attempt(Subscriber("t", receiver.url, "u"), BODY, {"X-Of-A-Step": "1"})
+        await dialer.attempt(Subscriber("t", receiver.url, "u"), FormattedRequest(BODY), {"X-Of-A-Step": "1"})
 
     [batch] = receiver.batches
     assert (batch.body, batch.uuid, batch.content_type) == (BODY, "u", "application/json")
@@ -158,7 +159,7 @@ async def test_nobody_listening_is_unreachable():
 async def test_connections_are_kept_alive():
     async with Receiver() as receiver, a_dialer() as dialer:
         for _ in range(5):
-            await dialer.attempt(Subscriber("t", receiver.url, "u"), BODY)
+            await dialer.attempt(Subscriber("t", receiver.url, "u"), FormattedRequest(BODY))
 
         assert receiver._runner is not None
         assert len(receiver._runner.server.connections) == 1

@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from doubledecker.delivery.attempt import Dialer, DialLimits
+from doubledecker.delivery.formats import FormattedRequest
 from doubledecker.model import egress_proxy
 from doubledecker.model.dial_guard import REFUSAL, DialGuard
 from doubledecker.model.outcome import Outcome, OutcomeKind
@@ -76,7 +77,7 @@ def _port(receiver: Receiver) -> int:
 
 
 async def attempt(dialer: Dialer, callback: str) -> Outcome:
-    return await dialer.attempt(Subscriber("t", callback, "u"), b'[{"id":"1"}]')
+    return await dialer.attempt(Subscriber("t", callback, "u"), FormattedRequest(b'[{"id":"1"}]'))
 
 
 async def test_plain_http_goes_to_the_proxy_as_a_whole_url_with_its_credential():

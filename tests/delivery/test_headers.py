@@ -8,6 +8,7 @@ from doubledecker import clock
 from doubledecker.delivery import headers
 from doubledecker.delivery.attempt import Dialer, DialLimits
 from doubledecker.delivery.deliver import DeliveryLoad
+from doubledecker.delivery.formats import FormattedRequest
 from doubledecker.model import signing
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.subscriber import Subscriber
@@ -21,7 +22,7 @@ async def sent(receiver: Subscriber, mail: Receiver, body: bytes = BODY, message
     """What arrives of one attempt."""
     dialer = Dialer(DialLimits(guard=DialGuard(is_private_allowed=True)))
     try:
-        outcome = await dialer.attempt(receiver, body, message=message)
+        outcome = await dialer.attempt(receiver, FormattedRequest(body), message=message)
     finally:
         await dialer.close()
     assert outcome.is_delivered, outcome

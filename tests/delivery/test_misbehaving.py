@@ -18,6 +18,7 @@ import pytest
 
 from doubledecker.delivery import http
 from doubledecker.delivery.attempt import Dialer, DialLimits
+from doubledecker.delivery.formats import FormattedRequest
 from doubledecker.model.dial_guard import DialGuard
 from doubledecker.model.outcome import Outcome, OutcomeKind
 from doubledecker.model.subscriber import Subscriber
@@ -168,7 +169,7 @@ async def attempt(url: str, limits: DialLimits = PATIENT) -> Outcome:
     dialer = Dialer(limits)
     try:
         async with asyncio.timeout(10):
-            return await dialer.attempt(Subscriber("t", url, "u"), b"[1]")
+            return await dialer.attempt(Subscriber("t", url, "u"), FormattedRequest(b"[1]"))
     finally:
         await dialer.close()
 
@@ -265,7 +266,7 @@ async def test_every_status_has_its_verdict_with_a_delay_asked_for_and_without(h
     for status in STATUSES:
         body = b"" if status in {204, 304} else b"Content-Length: 0\r\n"
         async with a_server(says(f"HTTP/1.1 {status} X\r\n{lines}".encode() + body + b"\r\n")) as port:
-            outcome = await dialer.attempt(Subscriber("t", f"http://127.0.0.1:{port}/", "u"), b"[1]")
+            outcome = await dialer.attempt(Subscriber("t", f"http://127.0.0.1:{port}/", "u"), FormattedRequest(b"[1]"))
         expected = OutcomeKind.DELIVERED if status < 300 else OutcomeKind.REFUSED
         assert (outcome.kind, outcome.status) == (expected, status)
         assert outcome.patience_ms == (7_000 if headers and status in {429, 503} else None)
@@ -298,7 +299,7 @@ async def test_only_a_connection_with_a_whole_answer_and_no_more_is_kept():
         if kind == "delivered":
             async with a_server(speak) as port:
                 dialer = Dialer(PATIENT)
-                await dialer.attempt(Subscriber("t", f"http://127.0.0.1:{port}/", "u"), b"[1]")
+                await dialer.attempt(Subscriber("t", f"http://127.0.0.1:{port}/", "u"), FormattedRequest(b"[1]"))
                 kept |= {does for connection in dialer._http._connected if connection.is_usable}
                 await dialer.close()
 

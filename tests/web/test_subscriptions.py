@@ -45,6 +45,7 @@ async def test_a_subscriber_has_the_defaults_for_what_it_does_not_say(one: Topol
                 "secret_set": False,
                 "secret_rotated_at": None,
                 "rate_per_s": 0,
+                "format": "routemaster",
                 "ordered": False,
                 "on_dead": "continue",
                 "filter": None,

@@ -75,6 +75,14 @@ headers = click.option(
     help="Headers that deliveries carry, as a JSON object in a file; - reads standard input",
 )
 
+# Written out: the model takes longer to import than a command takes to show its help.
+receiver_format = click.option(
+    "--format",
+    "format",
+    type=click.Choice(["routemaster", "cloudevents-batch", "cloudevents-binary"]),
+    help="How events are posted; cloudevents-binary needs --max 1",
+)
+
 
 def _member(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Member | None:
     if text is None:

@@ -13,7 +13,7 @@ from doubledecker.client.consumer import run_together, stopped_by_signals
 from doubledecker.client.dead_letters import AsyncDeadLetters
 from doubledecker.client.errors import BusAway, ClientError, Refusal, Refused, StreamDropped
 from doubledecker.client.message import Event, read_event
-from doubledecker.client.queue import AsyncQueue
+from doubledecker.client.queue import AsyncQueue, ReceiverFormat
 from doubledecker.client.views import (
     AttemptsPage,
     FilterView,
@@ -122,6 +122,7 @@ class SubscriptionOptions(TypedDict, total=False):
     rate_per_s: float
     backlog_max_bytes: int
     headers: Mapping[str, str]
+    format: ReceiverFormat
     ordered: bool
     on_dead: Literal["continue", "block"]
     filter: Mapping[str, Any] | None

@@ -4,7 +4,7 @@ import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import msgspec
 
@@ -16,6 +16,10 @@ from doubledecker.client.message import Back, Message, Pulse, Terms, read_event,
 from doubledecker.client.views import DeadLetter, FacetView, QueueView, Rule, Waiting
 
 _MS = 1000
+
+
+# How events are posted; docs/cloudevents.md has what each is. Binary needs a `max` of 1.
+ReceiverFormat = Literal["routemaster", "cloudevents-batch", "cloudevents-binary"]
 
 
 class QueueOptions(TypedDict, total=False):
@@ -39,6 +43,7 @@ class QueueOptions(TypedDict, total=False):
     rate_per_s: float
     headers: Mapping[str, str]
     filter: Mapping[str, Any] | None
+    format: ReceiverFormat
 
 
 class _Wire(msgspec.Struct, gc=False):

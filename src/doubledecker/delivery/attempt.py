@@ -16,6 +16,7 @@ from doubledecker import clock
 from doubledecker.delivery import headers as request_headers
 from doubledecker.delivery import http
 from doubledecker.delivery.egress import Egress
+from doubledecker.delivery.formats import FormattedRequest
 from doubledecker.delivery.hosts import Hosts
 from doubledecker.errors import AnswerBroken, BadRequest, ReceiverUnreachable
 from doubledecker.model.dial_guard import DialGuard
@@ -56,18 +57,18 @@ class Dialer:
     async def attempt(
         self,
         receiver: Subscriber,
-        body: bytes,
+        request: FormattedRequest,
         headers: Mapping[str, str] = _PLAIN,
         message: str = "",
         kept_bytes: int = 0,
     ) -> Outcome:
-        """Post a body to a receiver; `headers` go along.
+        """Post a request to a receiver; `headers` go along.
 
         `message` is the id that a signed one is known by, a new one if empty. `kept_bytes` keeps so much of a 2xx,
         whatever it is.
         """
         try:
-            return await self._chain.call(self._post, receiver, body, headers, message, kept_bytes)
+            return await self._chain.call(self._post, receiver, request, headers, message, kept_bytes)
         except TimedOut as late:
             return Outcome(
                 OutcomeKind.TIMED_OUT, round(late.after_s * 1000), detail=f"no answer within {late.after_s:g} s"
@@ -78,15 +79,16 @@ class Dialer:
         await self._http.close()
 
     async def _post(
-        self, receiver: Subscriber, body: bytes, headers: Mapping[str, str], message: str, kept_bytes: int
+        self, receiver: Subscriber, request: FormattedRequest, headers: Mapping[str, str], message: str, kept_bytes: int
     ) -> Outcome:
-        started_s = time.monotonic()
+        started_s, body = time.monotonic(), request.body
 
         def took_ms() -> int:
             return round((time.monotonic() - started_s) * 1000)
 
         try:
-            lines = request_headers.own(receiver.uuid, receiver.headers) + request_headers.lines(headers)
+            lines = request_headers.own(receiver.uuid, receiver.headers, request.content_type)
+            lines += request_headers.lines({**request.headers, **headers} if request.headers else headers)
             if receiver.signing is not None:
                 # Here, so that each attempt has a time of its own.
                 lines += await request_headers.signature(

@@ -21,7 +21,7 @@ from doubledecker import clock, log
 from doubledecker.bus import telemetry
 from doubledecker.bus.receiver_states import ReceiverStates
 from doubledecker.bus.telemetry import counter
-from doubledecker.delivery import headers, verdict
+from doubledecker.delivery import formats, headers, verdict
 from doubledecker.delivery.attempt import Dialer
 from doubledecker.delivery.health import Health
 from doubledecker.delivery.verdict import RetrySchedule, Tried
@@ -83,12 +83,12 @@ class DeliveryLoad:
 
     @property
     def body(self) -> bytes:
-        """The events as a JSON array; no event holds a line break of its own."""
+        """The events as they are stored, as a JSON array; no event holds a line break of its own."""
         return b"[%b]" % b",".join(self.parts).replace(b"\n", b",")
 
     @property
     def bytes(self) -> int:
-        """How long the body is."""
+        """How long the events are as they are stored."""
         return sum(map(len, self.parts)) + len(self.parts) + 1
 
 
@@ -103,6 +103,8 @@ class Attempted:
     settlement: Settlement
     # The ids of those that its receiver named as failed in a 2xx.
     failed: Collection[str] = ()
+    # Of the body that was posted.
+    size: int = 0
 
     @property
     def detail(self) -> str:
@@ -129,7 +131,7 @@ class Attempted:
             events=self.ids,
             status=outcome.status,
             accepted_at=load.accepted_at,
-            bytes=load.bytes,
+            bytes=self.size,
             detail=self.detail[:_DETAIL_MAX],
             retry_ms=self._retry_ms,
             owner=load.receiver.owner or "",
@@ -198,7 +200,8 @@ class Deliverer:
         try:
             message = load.message_id if load.receiver.signing else ""
             more = headers.traced(load.headers, load.parts[0], body)
-            outcome = await self._dialer.attempt(load.receiver, body, more, message)
+            request = await formats.formatted(load.receiver.format, body, load.parts)
+            outcome = await self._dialer.attempt(load.receiver, request, more, message)
         except OutOfDescriptors as error:
             if dialled_at - self._out_at >= _OUT_LOGGED_MS:
                 self._out_at = dialled_at
@@ -209,7 +212,7 @@ class Deliverer:
         ids = [each.id for each in _IDENTIFIED.decode(body)]
         failed = failed_ids(outcome.answer).intersection(ids) if outcome.is_delivered and outcome.answer else _NONE
         settlement = self._settlement(load, outcome, len(failed))
-        return Attempted(load, ids, dialled_at, outcome, settlement, failed)
+        return Attempted(load, ids, dialled_at, outcome, settlement, failed, len(request.body))
 
     def _settlement(self, load: DeliveryLoad, outcome: Outcome, failed: int) -> Settlement:
         """The settlement of a load; its receiver may have named some of its events as failed."""

@@ -1,4 +1,4 @@
-"""CloudEvents 1.0: how one becomes an event of the bus; pure. docs/cloudevents.md has the table of both ways.
+"""CloudEvents 1.0: how one becomes an event of the bus, and the other way; docs/cloudevents.md has the table.
 
 Some attributes become fields of the event. The others, extensions among them, are kept as they came, as one object in
 its field `cloudevent`, so that whoever gets the event as a CloudEvent gets them back.
@@ -13,7 +13,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -50,6 +50,79 @@ _MEMBERS = msgspec.json.Decoder(dict[str, Raw])
 _ATTRIBUTE = msgspec.json.Decoder(bool | int | str | None)
 _TEXT = msgspec.json.Decoder(str)
 _encode = msgspec.json.Encoder().encode
+
+
+# An event of the bus as a CloudEvent.
+_KEPT = msgspec.json.Decoder(dict[str, bool | int | str])
+_PLAIN_TYPE = "application/json"
+# In a header all else is percent-encoded, as the HTTP binding has it.
+_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+# Beside the kept attributes, and no attribute: whether data is bytes in base64.
+_IS_BASE64 = "data_base64"
+
+
+class BinaryCloudEvent(msgspec.Struct, frozen=True, gc=False):
+    """A CloudEvent in binary mode: its headers, the content type of its data or empty, and its data."""
+
+    headers: dict[str, str]
+    content_type: str
+    body: bytes
+
+
+def to_json(event: AcceptedEvent) -> bytes:
+    """An event as a CloudEvent in JSON."""
+    attributes = _attributes_of(event)
+    member = "data_base64" if attributes.pop(_IS_BASE64, False) else "data"
+    data = {} if event.data is UNSET else {member: event.data}
+    return _encode({**attributes, **data})
+
+
+def to_binary(event: AcceptedEvent) -> BinaryCloudEvent:
+    """An event as a CloudEvent whose attributes are headers."""
+    attributes = _attributes_of(event)
+    is_base64 = bool(attributes.pop(_IS_BASE64, False))
+    content_type = str(attributes.pop("datacontenttype", ""))
+    headers = {f"{HEADER_PREFIX}{name}": quote(_in_header(value), safe=_SAFE) for name, value in attributes.items()}
+    return BinaryCloudEvent(headers, content_type, _body(event, content_type, is_base64=is_base64))
+
+
+def _attributes_of(event: AcceptedEvent) -> dict[str, Attribute]:
+    """All of its attributes, and whether its data is in base64."""
+    fields: dict[str, Attribute | None] = {
+        "specversion": SPECVERSION,
+        "id": event.id,
+        # A topic is one publisher's, and an id its publisher's own: together they name one event.
+        "source": f"/topics/{event.topic}",
+        "type": event.type,
+        "time": time_of(event.t),
+        "topic": event.topic,
+        "tenant": None if event.tenant == events.DEFAULT_TENANT else event.tenant,
+        "partitionkey": event.key or None,
+        "traceparent": None if event.traceparent is UNSET else event.traceparent,
+        "url": None if event.url is UNSET else event.url,
+        "datacontenttype": None if event.data is UNSET else _PLAIN_TYPE,
+    }
+    if event.cloudevent is not UNSET:
+        kept = _KEPT.decode(event.cloudevent)
+        fields |= {"datacontenttype": None, **kept} if kept.get(_IS_BASE64) else kept
+    # Of what the bus has done with it itself, also where it came with an attribute of that name.
+    done: dict[str, Attribute] = {"replay": event.replay, "replayof": event.replay_of, "redriven": event.redriven}
+    fields |= {name: value for name, value in done.items() if value}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _in_header(value: Attribute) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _body(event: AcceptedEvent, content_type: str, *, is_base64: bool) -> bytes:
+    if event.data is UNSET:
+        return b""
+    data = bytes(event.data)
+    if is_base64:
+        return base64.b64decode(_TEXT.decode(data))
+    # Text is a JSON string in the event; what says that it is no JSON, and is no string, can only be sent as JSON.
+    return data if is_json(content_type) or data[:1] != b'"' else _TEXT.decode(data).encode()
 
 
 class OfferedCloudEvent(msgspec.Struct, frozen=True, gc=False):
@@ -232,7 +305,7 @@ def _kept(attributes: Mapping[str, Attribute], source: str, time: str | None, *,
         raise BadRequest("subject is empty; give it a value, or leave it out")
     kept |= {name: value for name, value in attributes.items() if name not in _MAPPED and name not in kept}
     if is_base64:
-        kept["data_base64"] = True
+        kept[_IS_BASE64] = True
     encoded = _encode(kept)
     if len(encoded) > ATTRIBUTES_BYTES_MAX:
         raise BadRequest(

@@ -21,7 +21,7 @@ _TAKEN = frozenset(
         *("keep-alive", "te", "trailer", "traceparent", "tracestate", "transfer-encoding", "upgrade", "user-agent"),
     }
 )
-_TAKEN_PREFIXES = ("content-", "doubledecker-", "proxy-", "webhook-")
+_TAKEN_PREFIXES = ("ce-", "content-", "doubledecker-", "proxy-", "webhook-")
 
 OwnHeaders = Annotated[
     dict[Annotated[str, matching(_NAME)], Annotated[str, matching(_VALUE)]],

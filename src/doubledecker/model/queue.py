@@ -67,6 +67,7 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
     disabled_at: int = 0
     disabled_why: str = ""
     signing: SigningKeys | None = None
+    format: str = subscribing.ROUTEMASTER
     # Further clients whose events the queue may refuse; None in a record of version 0.1.0, which had no such list.
     refuse_clients: tuple[str, ...] | None = None
     # Which of the events that match it gets, in JSON; empty for all (model/event_filter.py).
@@ -117,6 +118,7 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
             owner="" if self.is_roots else self.owner,
             headers=self.headers,
             signing=self.signing,
+            format=self.format,
         )
 
 
@@ -193,14 +195,7 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard
     """
     check_name(name)
     asked = _decoded(body)
-    if asked.owner is not None and not is_root:
-        raise BadRequest("owner can be set by root alone; without it the queue is yours")
-    if asked.refuse_clients is not None and not is_root:
-        raise BadRequest("refuse_clients can be set by root alone; without it the queue may refuse your own events")
-    schema.check(asked)
-    subscribing.check_receiver(asked)
-    if isinstance(asked.retry, RetryWanted) and (asked.retry.attempts_max or asked.retry.age_max_s):
-        raise BadRequest("retry of a queue has delays alone; its attempts_max says when a message is a dead letter")
+    _check(asked, is_root=is_root)
     if asked.callback is not None:
         asked.callback, asked.uuid = subscribing.where_to(asked.callback, asked.uuid, guard=guard)
     subscribing.check_uuid(asked.uuid)
@@ -223,9 +218,23 @@ def parse(body: bytes, *, name: str, owner: str, is_root: bool, guard: DialGuard
         retry=None if asked.retry is None else retries.policy(asked.retry),
         rate_per_s=asked.rate_per_s or 0.0,
         headers=own_headers.checked(asked.headers or {}),
+        format=asked.format or subscribing.ROUTEMASTER,
         refuse_clients=None if asked.refuse_clients is None else _refuse_clients(asked.refuse_clients),
         filter=subscribing.filter_text(asked.filter),
     )
+
+
+def _check(asked: QueueWanted, *, is_root: bool) -> None:
+    """Raise BadRequest for what may not be asked, but for its callback and patterns."""
+    if asked.owner is not None and not is_root:
+        raise BadRequest("owner can be set by root alone; without it the queue is yours")
+    if asked.refuse_clients is not None and not is_root:
+        raise BadRequest("refuse_clients can be set by root alone; without it the queue may refuse your own events")
+    schema.check(asked)
+    subscribing.check_receiver(asked)
+    if isinstance(asked.retry, RetryWanted) and (asked.retry.attempts_max or asked.retry.age_max_s):
+        raise BadRequest("retry of a queue has delays alone; its attempts_max says when a message is a dead letter")
+    subscribing.check_format(asked.format or subscribing.ROUTEMASTER, asked.max)
 
 
 def _decoded(body: bytes) -> QueueWanted:

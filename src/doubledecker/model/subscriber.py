@@ -35,6 +35,9 @@ TOPICS_MAX = 10_000
 # Who delivers: workers, batch by batch as events come; or the pipeline, from the lake.
 TIERS = ("live", "bulk")
 ON_DEAD = ("continue", "block")
+# How events are posted: as Routemaster does, or as CloudEvents in batch mode, or one by one in binary mode.
+ROUTEMASTER, BATCH, BINARY = "routemaster", "cloudevents-batch", "cloudevents-binary"
+FORMATS = (ROUTEMASTER, BATCH, BINARY)
 UUID_LENGTH_MAX = 255
 # Basic authentication cannot carry a colon in the user name.
 UUID = re.compile(rf"[\x21-\x39\x3b-\x7e]{{1,{UUID_LENGTH_MAX}}}")
@@ -85,6 +88,7 @@ class Subscriber:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     # By which requests are signed; None for one that never asked for a secret.
     signing: SigningKeys | None = None
+    format: str = ROUTEMASTER
 
     @property
     def bare(self) -> "Subscriber":
@@ -148,6 +152,11 @@ OnDead = Annotated[str, one_of(ON_DEAD, "Of an ordered one: what a key does afte
 Tier = Annotated[str, one_of(TIERS, "Who delivers: workers, or the Spark pipeline in bulk")]
 
 
+Format = Annotated[
+    str, one_of(FORMATS, "How events are posted: as Routemaster does, or as CloudEvents; binary needs a `max` of 1")
+]
+
+
 class ReceiverWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What a subscriber and a queue may both ask for; absent keeps the former value, and null too but of a filter."""
 
@@ -155,6 +164,7 @@ class ReceiverWanted(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     rate_per_s: RatePerS | None = None
     headers: OwnHeaders | None = None
     filter: FilterWanted | UnsetType | None = UNSET
+    format: Format | None = None
 
 
 class Subscription(ReceiverWanted, forbid_unknown_fields=True):
@@ -213,6 +223,14 @@ def filter_text(asked: dict[str, Any] | UnsetType | None, former: str = "") -> s
     return "" if asked is None else filter_syntax.parse(asked).text
 
 
+def check_format(name: str, max_events: int) -> None:
+    """Raise BadRequest unless a request of this format can carry as many events."""
+    if name == BINARY and max_events != 1:
+        raise BadRequest(
+            f"format is {BINARY}, which carries one event a request, and max is {max_events}; set max to 1"
+        )
+
+
 def where_to(callback: str, uuid: str | None, *, guard: DialGuard) -> tuple[str, str | None]:
     """A callback in its one form, and the uuid; raises BadRequest unless the bus may call it.
 
@@ -248,6 +266,8 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
     on_dead = asked.on_dead or start.on_dead
     if asked.on_dead == "block" and not ordered:
         raise BadRequest("on_dead is block, which is for an ordered subscriber; set ordered to true as well")
+    max_events, format_ = asked.max or start.max_events, asked.format or start.format
+    check_format(format_, max_events)
     if ordered and tier == "bulk":
         raise BadRequest(
             "a subscriber of tier bulk cannot be ordered: bulk delivery is in order by key, but for what is put aside"
@@ -264,7 +284,7 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
         uuid=asked.uuid or start.uuid,
         topics=tuple(sorted(set(asked.topics))),
         timeout_ms=start.timeout_ms if asked.timeout is None else asked.timeout,
-        max_events=asked.max or start.max_events,
+        max_events=max_events,
         max_bytes=asked.max_bytes or start.max_bytes,
         concurrency=asked.concurrency or start.concurrency,
         tier=tier,
@@ -277,6 +297,7 @@ def merge(asked: Subscription, *, token: str, former: Subscriber | None) -> Subs
         paused=start.paused,
         headers=start.headers if asked.headers is None else own_headers.checked(asked.headers),
         signing=start.signing,
+        format=format_,
     )
 
 

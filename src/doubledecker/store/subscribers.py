@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 
 from doubledecker.model import own_headers, retry, signing
-from doubledecker.model.subscriber import Subscriber
+from doubledecker.model.subscriber import ROUTEMASTER, Subscriber
 from doubledecker.model.uid import uid
 from doubledecker.store import receivers, shared_connection
 from doubledecker.store.bulk import NOWHERE, Beginning
@@ -74,7 +74,7 @@ async def save(home: Partition, subscriber: Subscriber, beginning: Beginning = N
     fields += ["on_dead", subscriber.on_dead]
     fields += ["backlog_max_bytes", subscriber.backlog_max_bytes]
     fields += ["filter", subscriber.filter]
-    fields += ["headers", own_headers.encode(subscriber.headers)]
+    fields += ["headers", own_headers.encode(subscriber.headers), "format", subscriber.format]
     # Whoever subscribes anew is enabled again; only `mark` writes whether it is paused, and what it is signed by.
     fields += ["tier", subscriber.tier, "disabled_at", 0, "disabled_why", ""]
     reply = await home.run(
@@ -194,6 +194,7 @@ def _subscriber(token: str, fields: dict[str, str], topics: list[str]) -> Subscr
         disabled_why=fields.get("disabled_why", ""),
         headers=own_headers.stored(fields.get("headers", "")),
         signing=signing.stored(fields.get("signing", "")),
+        format=fields.get("format", ROUTEMASTER),
     )
 
 

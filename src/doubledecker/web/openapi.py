@@ -89,6 +89,7 @@ EXAMPLES: dict[str, list[object]] = {
         {"topics": ["orders"], "callback": _CALLBACK, "headers": {"X-Key": "s3cret"}},
         {"topics": ["orders"], "callback": _CALLBACK, "tier": "live", "ordered": True},
         {"topics": ["orders"], "callback": _CALLBACK, "filter": _FILTER},
+        {"topics": ["orders"], "callback": _CALLBACK, "format": "cloudevents-batch"},
     ],
     "Subscriber": [
         {
@@ -112,6 +113,7 @@ EXAMPLES: dict[str, list[object]] = {
             "retry": None,
             "dead": 0,
             "rate_per_s": 0,
+            "format": "routemaster",
             "backlog_max_bytes": 104857600,
             "dropped": {
                 "events": 340,

@@ -20,7 +20,7 @@ from doubledecker.model.queue import (
 )
 from doubledecker.model.retry import Retry
 from doubledecker.model.schema import Count, Shape
-from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, RatePerS, TimeoutMs
+from doubledecker.model.subscriber import BytesMax, Concurrency, EventsMax, Format, RatePerS, TimeoutMs
 from doubledecker.model.token import ROOT_NAME, Caller
 from doubledecker.queues.call_batching import Pull
 from doubledecker.queues.view import FacetShare, QueueOverview
@@ -74,6 +74,7 @@ class QueueDefined(Shape, kw_only=True):
     disabled: DisabledSince | UnsetType = UNSET
     retry: Retry | UnsetType | None = UNSET
     rate_per_s: RatePerS | UnsetType = UNSET
+    format: Format | UnsetType = UNSET
     headers: OwnHeadersShown | UnsetType = UNSET
     secret_set: SecretSet | UnsetType = UNSET
     secret_rotated_at: SecretRotatedAt | UnsetType = UNSET
@@ -242,6 +243,7 @@ def _defined(queue: RegisteredQueue, caller: Caller) -> dict[str, Any]:
         "disabled": shapes.disabled(queue.receiver),
         "retry": queue.retry.shown if queue.retry else None,
         "rate_per_s": queue.rate_per_s,
+        "format": queue.format,
         "headers": dict(queue.headers) if is_own else UNSET,
         "secret_set": queue.signing is not None,
         "secret_rotated_at": queue.signing.rotated_at if queue.signing else None,

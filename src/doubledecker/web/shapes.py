@@ -18,6 +18,7 @@ from doubledecker.model.subscriber import (
     BytesMax,
     Concurrency,
     EventsMax,
+    Format,
     OnDead,
     Ordered,
     RatePerS,
@@ -170,6 +171,7 @@ class SubscriberAnswer(Shape, kw_only=True):
     disabled: DisabledSince
     retry: Retry | None
     rate_per_s: RatePerS
+    format: Format
     backlog_max_bytes: BacklogBytes
     dead: Annotated[Count, Meta(description="Dead letters")]
     dropped: Annotated[LostEvents | None, Meta(description="What it lost as more waited than `backlog_max_bytes`")]
@@ -219,6 +221,7 @@ def subscriber(view: SubscriberView, caller: Caller, now_ms: int) -> SubscriberA
         disabled=disabled(listed),
         retry=listed.retry.shown if listed.retry else None,
         rate_per_s=listed.rate_per_s,
+        format=listed.format,
         backlog_max_bytes=listed.backlog_max_bytes,
         dead=view.dead,
         dropped=_lost(view.lost) if view.lost else None,

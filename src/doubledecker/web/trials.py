@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from doubledecker import clock, log
+from doubledecker.delivery import formats
 from doubledecker.delivery.attempt import Dialer
 from doubledecker.delivery.http import ANSWER_BYTES_KEPT
 from doubledecker.errors import OutOfDescriptors, Overloaded, TooManyAtOnce
@@ -72,11 +73,11 @@ class Trials:
             data=msgspec.Raw(msgspec.json.encode({"receiver": receiver.token})),
             id=uid.event_id(now_ms),
         )
+        line = event.encode(made)
+        request = await formats.formatted(receiver.format, b"[%b]" % line, [line])
         async with self._place(client):
             try:
-                outcome = await self._dialer.attempt(
-                    receiver, b"[%b]" % event.encode(made), message=made.id, kept_bytes=ANSWER_BYTES_KEPT
-                )
+                outcome = await self._dialer.attempt(receiver, request, message=made.id, kept_bytes=ANSWER_BYTES_KEPT)
             except OutOfDescriptors as error:
                 raise Overloaded("the process may open no further connection now") from error
         _log.info(

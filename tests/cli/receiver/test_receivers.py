@@ -141,7 +141,17 @@ async def test_a_client_subscribes_and_changes_what_is_given_alone(one: Topology
     async with Receiver() as mail, a_bus(one, workers=0) as bus:
         client = await bus.token("mail")
         none = [await asked(bus, client, *words.split()) for words in ("subscribe --max 3", "receiver test")]
-        words = ["--max", "7", "--retry", "[1000, 2000]", "--headers", str(headers), "--ordered"]
+        words = [
+            "--max",
+            "7",
+            "--retry",
+            "[1000, 2000]",
+            "--headers",
+            str(headers),
+            "--ordered",
+            "--format",
+            "cloudevents-batch",
+        ]
         made = await asked(bus, client, "subscribe", "orders", "bills", "--callback", mail.url, *words)
         [first] = await bus.get("/subscribers", client)
         changed = await asked(bus, client, "subscribe", "--concurrency", "2", "--headers", str(no_more), "--unordered")
@@ -157,6 +167,7 @@ async def test_a_client_subscribes_and_changes_what_is_given_alone(one: Topology
     assert (made.returncode, changed.returncode, ended.returncode) == (0, 0, 0), made.stderr + changed.stderr
     assert made.stderr == f"{first['subscriber']} gets bills, orders at {mail.url}\n"
     assert first["retry"] == [1000, 2000]
+    assert first["format"] == second["format"] == "cloudevents-batch"
     assert (first["max_events"], first["headers"], first["ordered"]) == (7, {"X-Key": "a"}, True)
     assert (second["max_events"], second["headers"], second["ordered"]) == (7, {}, False)
     assert (second["concurrency"], second["topics"], second["callback"]) == (2, ["bills", "orders"], mail.url)

@@ -15,7 +15,7 @@ from doubledecker.cli.dead import redrive as redrive_letters
 if TYPE_CHECKING:
     from doubledecker.cli.queue.queues import QueueCalls
 
-_OF_A_CALLBACK = ("uuid", "max", "max_bytes", "timeout", "concurrency", "rate_per_s", "retry", "headers")
+_OF_A_CALLBACK = ("uuid", "max", "max_bytes", "timeout", "concurrency", "rate_per_s", "retry", "headers", "format")
 
 
 @contextlib.contextmanager
@@ -51,7 +51,7 @@ def queue() -> None:
     help="A further client whose events it may refuse, besides its owner; root alone may name one",
 )
 @options.event_filter
-@click.option("--callback", metavar="URL", help="Where its messages are pushed; the next eight are for this alone")
+@click.option("--callback", metavar="URL", help="Where its messages are pushed; the next nine are for this alone")
 @click.option("--uuid", metavar="TEXT", help="The user name that deliveries carry; a random one if left out")
 @click.option("--max", "max", type=int, help="How many messages are pushed together at most")
 @click.option("--max-bytes", type=int, help="How many bytes of them")
@@ -60,6 +60,7 @@ def queue() -> None:
 @click.option("--rate-per-s", type=float, help="How many calls to it begin in a second; 0 for no bound")
 @options.retry
 @options.headers
+@options.receiver_format
 @options.as_caller
 def register(
     name: str,

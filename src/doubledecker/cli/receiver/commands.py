@@ -106,6 +106,7 @@ def rotate_secret(receiver: str | None, overlap_s: int, bus: str | None, data: P
 @options.headers
 @options.event_filter
 @click.option("--no-filter", is_flag=True, help="Get all events of the topics again")
+@options.receiver_format
 @click.option("--backlog-max-bytes", type=int, help="How much may wait before the oldest is dropped; 0 for no bound")
 @click.option("--tier", type=click.Choice(["live", "bulk"]), help="Sent by workers, or from the lake by the pipeline")
 @click.option("--ordered/--unordered", default=None, help="Keep the order of events with the same key; do not")
