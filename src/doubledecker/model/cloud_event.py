@@ -153,7 +153,7 @@ def draft(item: OfferedCloudEvent, *, now_ms: int, limits: EventLimits, index: i
 
 def parse_structured(item: bytes | Raw, *, topic: str | None) -> OfferedCloudEvent:
     """One in JSON; `topic` is for one that names none. Raises BadRequest with the attribute and what is allowed."""
-    members = schema.decode(_MEMBERS, item, what="a CloudEvent, which is a JSON object")
+    members = schema.decode(_MEMBERS, item, what="a CloudEvent")
     data, encoded = members.pop("data", None), members.pop("data_base64", None)
     found = {name: _attribute(name, value) for name, value in members.items()}
     attributes = {name: value for name, value in found.items() if value is not None}
@@ -162,7 +162,7 @@ def parse_structured(item: bytes | Raw, *, topic: str | None) -> OfferedCloudEve
     if data is not None:
         raise BadRequest("the CloudEvent has both data and data_base64; send one of them")
     try:
-        body = base64.b64decode(schema.decode(_TEXT, encoded, what="a string, as data_base64 is"), validate=True)
+        body = base64.b64decode(schema.decode(_TEXT, encoded, what="data_base64"), validate=True)
     except binascii.Error as error:
         raise BadRequest(f"data_base64 is not base64: {error}") from error
     return _with_bytes(attributes, body, topic=topic, is_encoded=True)
