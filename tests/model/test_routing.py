@@ -188,3 +188,41 @@ def test_who_wants_an_event_is_bounded_in_copies_as_without_filters(keys: list[s
     assert who(others) == (wanting[:most] if most else wanting)
     assert [queue.name for queue in others.skipped] == (wanting[most:] if most else [])
     assert who(own) == wanting
+
+
+FILTERED = st.sampled_from(["", '{"key":["a"]}', '{"data":[{"numeric":[">",5]}]}', '{"tenant":["red"],"key":["b"]}'])
+CHANGES = st.one_of(
+    st.tuples(st.just("queue"), st.sampled_from("pqr"), st.one_of(st.none(), FILTERED)),
+    st.tuples(st.just("subscriber"), st.sampled_from("xyz"), st.one_of(st.none(), FILTERED)),
+    st.tuples(st.just("overfull"), st.sampled_from("xyz"), st.none()),
+    st.tuples(st.just("all"), st.just(""), st.none()),
+    st.tuples(st.just("bound"), st.just(""), st.none()),
+)
+
+
+@given(st.lists(CHANGES, max_size=12))
+def test_whatever_changes_an_event_goes_where_a_registry_without_a_past_sends_it(changes: list[tuple]):
+    registry = Registry()
+    for what, name, text in changes:
+        if what == "queue":
+            registry.put_queue(name, None if text is None else RegisteredQueue(name, "ann", (".*",), filter=text))
+        elif what == "subscriber":
+            wanted = None if text is None else Subscriber(name, "https://a.example/", "u", ("page",), filter=text)
+            registry.put_subscriber(name, wanted)
+        elif what == "overfull":
+            registry.put_overfull(frozenset({name}))
+        elif what == "all":
+            registry.put_queues(list(registry.queues.values()))
+            registry.put_subscribers(list(registry.subscribers.values()))
+        else:
+            registry._indexed_names = registry._subset_names = matching.NAMES_MAX + 1
+        fresh = Registry()
+        fresh.put_queues(registry.queues.values())
+        fresh.put_subscribers(registry.subscribers.values())
+        fresh.put_overfull(registry.overfull)
+        for number, tenant, key in ((1, "red", "a"), (9, "red", "b"), (9, "blue", "b"), (1, "blue", "")):
+            found, wanted = (route_of(each, number, tenant=tenant, key=key) for each in (registry, fresh))
+            assert sorted(who(found)) == sorted(who(wanted))
+            for queue in registry.queues.values():
+                is_wanted = not queue.filter or queue.name in who(found)
+                assert (queue.name in who(found)) == is_wanted

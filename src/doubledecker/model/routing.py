@@ -31,6 +31,8 @@ from doubledecker.model.token import Token
 
 # Kinds whose routes are kept: the same come again and again, but a publisher may have any number of tenants.
 _ROUTES_NEW_MAX, _ROUTES_KEPT_MAX = 2_000, 10_000
+# Names of receivers in all indexes of filters, where each takes some 200 bytes.
+_INDEXED_NAMES_MAX = 200_000
 
 T = TypeVar("T")
 
@@ -113,11 +115,13 @@ class Registry:
     _filters: dict[str, EventFilter] = field(default_factory=dict)
     # By the identity of those that are indexed, which are kept alive here.
     _indexes: dict[int, tuple[Sequence[object], FilterIndex]] = field(default_factory=dict)
+    _indexed_names: int = 0
     _narrowed: ScanResistantCache[tuple[EventKind, Selection], Route] = field(
         default_factory=lambda: ScanResistantCache(new_max=_ROUTES_NEW_MAX, kept_max=_ROUTES_KEPT_MAX)
     )
     # Those of some receivers that wanted an event, by the identity of all and the chosen ones with filters.
     _subsets: dict[tuple[int, tuple[int, ...]], tuple[Sequence[object], Sequence[object]]] = field(default_factory=dict)
+    _subset_names: int = 0
 
     @property
     def is_filtering(self) -> bool:
@@ -193,9 +197,9 @@ class Registry:
     def _index(self, indexed: tuple[object, ...], names: Iterable[str]) -> FilterIndex:
         known = self._indexes.get(id(indexed))
         if known is None:
-            if self._together_names > NAMES_MAX:
-                self._forget_routes()
-            self._together_names += len(indexed)
+            if self._indexed_names > _INDEXED_NAMES_MAX:
+                self._forget_indexes()
+            self._indexed_names += len(indexed)
             known = self._indexes[id(indexed)] = indexed, FilterIndex(map(self._filters.get, names))
         return known[1]
 
@@ -205,10 +209,10 @@ class Registry:
             return some
         known = self._subsets.get((id(some), chosen))
         if known is None:
-            if self._together_names > NAMES_MAX:
-                self._forget_routes()
+            if self._subset_names > NAMES_MAX:
+                self._forget_subsets()
             subset = tuple([some[place] for place in sorted((*filters.unfiltered, *chosen))])
-            self._together_names += len(subset)
+            self._subset_names += len(subset)
             known = self._subsets[id(some), chosen] = some, subset
         return cast("tuple[T, ...]", known[1])
 
@@ -229,7 +233,7 @@ class Registry:
     @property
     def names_kept(self) -> int:
         """How many names of queues all remembered answers and routes hold together."""
-        return self._matcher.names_kept + self._together_names
+        return self._matcher.names_kept + self._together_names + self._subset_names
 
     def search(self, kinds: Iterable[EventKind]) -> Search | None:
         """What has to be matched before `route` can answer for these kinds at once; None when it is nothing."""
@@ -381,17 +385,29 @@ class Registry:
         return tuple(fed), tuple(skipped), publisher if skipped or is_own_exempt else None
 
     def _put_filter(self, name: str, text: str) -> None:
+        former = self._filters.pop(name, None)
+        if former is not None and former.text == text:
+            self._filters[name] = former
+            return
         event_filter = filter_syntax.stored(text)
-        if event_filter is None:
-            self._filters.pop(name, None)
-        else:
+        if event_filter is not None:
             self._filters[name] = event_filter
+        if event_filter is not None or former is not None:
+            self._forget_indexes()
+
+    def _forget_indexes(self) -> None:
+        """Forget who has which filter; other changes leave it as it is, since to index thousands takes milliseconds."""
+        self._indexes.clear()
+        self._indexed_names = 0
+        self._forget_subsets()
+
+    def _forget_subsets(self) -> None:
+        self._subsets.clear()
+        self._subset_names = 0
 
     def _forget_routes(self) -> None:
         self._routes.clear()
         self._narrowed.clear()
-        self._indexes.clear()
-        self._subsets.clear()
         self._together.clear()
         self._together_names = 0
 
