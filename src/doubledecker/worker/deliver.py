@@ -32,6 +32,7 @@ from doubledecker.model.subscriber import Subscriber
 from doubledecker.store import deliveries
 from doubledecker.store.deliveries import DeliveryJob, Settled, Turn
 from doubledecker.store.partitions import Partition, Partitions
+from doubledecker.worker.journal_growth import JournalGrowth
 from doubledecker.worker.room import Room
 
 # After an absence of Redis, or an error that nobody foresaw: soon enough to heal, slow enough not to spin.
@@ -137,11 +138,13 @@ class Deliveries:
         slots: Sequence[str],
         process: str,
         sleep_s_max: float,
+        growth: JournalGrowth,
     ) -> None:
         self._registry = registry
         self._deliverer = deliverer
         self._process = process
         self._sleep_s_max = sleep_s_max
+        self._growth = growth
         self._loops = [_Loop(partition) for partition in partitions.all]
         self._free = list(slots)
         self._waiting: deque[_Loop] = deque()
@@ -325,7 +328,9 @@ class Deliveries:
             size_max = receiver.max_events, receiver.max_bytes
             return Settled(job, RETURNED, division=division, size_max=size_max), None
         attempted = await self._deliverer.attempt(_load(loop.partition, job, receiver))
-        return _settled(job, attempted), attempted
+        settled = _settled(job, attempted)
+        await self._growth.add(len(settled.attempt))
+        return settled, attempted
 
     def _after_error(self, job: DeliveryJob) -> Settlement:
         """Settle a job after an unexpected error: it is left alone for a while."""

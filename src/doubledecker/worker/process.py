@@ -25,6 +25,7 @@ from doubledecker.worker.aux_jobs import AuxJobs
 from doubledecker.worker.backlogs import BacklogMeter
 from doubledecker.worker.chores import ChoreRules, Chores
 from doubledecker.worker.deliver import Deliveries
+from doubledecker.worker.journal_growth import JournalGrowth
 from doubledecker.worker.monitor import Adapter, Monitor, PrintAdapter, StatsdAdapter
 from doubledecker.worker.watch import make_watch
 
@@ -87,7 +88,8 @@ class Worker:
         letters = LetterBounds(settings.dead_letters_max)
         rules = ChoreRules(dead_ms=round(settings.worker_dead_s * 1000), memory=memory, letters=letters)
         self._chores = Chores(partitions, registry, monitor, autodrop, meter, rules)
-        self._watch = make_watch(settings, bus, deliverer)
+        growth = JournalGrowth(autodrop.trim_journals)
+        self._watch = make_watch(settings, bus, deliverer, growth)
         self._tickers = {
             "monitor": settings.monitor_interval_s,
             "autodrop": settings.autodrop_interval_s,
@@ -104,7 +106,7 @@ class Worker:
         self._slots = [*slots, aux_slot]
         sleep_s_max = settings.acquire_timeout_s
         self._deliveries = Deliveries(
-            partitions, registry, deliverer, slots=slots, process=process, sleep_s_max=sleep_s_max
+            partitions, registry, deliverer, slots=slots, process=process, sleep_s_max=sleep_s_max, growth=growth
         )
         self._aux = AuxJobs(partitions, aux_slot, self._chores.run, process=process, sleep_s_max=sleep_s_max)
 

@@ -30,6 +30,7 @@ from doubledecker.store.partitions import Partition, Partitions
 from doubledecker.store.queues import LastAnswer, QueueMessage
 from doubledecker.store.receivers import Permit
 from doubledecker.worker.deliver import PROBE_SHARE
+from doubledecker.worker.journal_growth import JournalGrowth
 
 # Between two tries to settle while Redis is away.
 _PAUSE_S = 0.2
@@ -83,13 +84,21 @@ class Pusher:
     """Posts batches of any queue; leases are renewed for as long as their process lives."""
 
     def __init__(
-        self, partitions: Partitions, rings: Rings, deliverer: Deliverer, *, slots: int, lease_ms: int
+        self,
+        partitions: Partitions,
+        rings: Rings,
+        deliverer: Deliverer,
+        *,
+        slots: int,
+        lease_ms: int,
+        growth: JournalGrowth,
     ) -> None:
         self.slots = CallSlots(slots)
         self.lease_ms = lease_ms
         self._partitions = partitions
         self._rings = rings
         self._deliverer = deliverer
+        self._growth = growth
 
     def keeper(self, queue: RegisteredQueue) -> Partition:
         """Where the permits of a queue's receiver are counted."""
@@ -146,13 +155,15 @@ class Pusher:
                 return
 
     async def _write(self, queue: RegisteredQueue, attempted: Attempted, ends: Fates, permit: Permit) -> None:
+        attempt = attempted.entry
+        await self._growth.add(len(attempt))
         before, after = await receivers.settle(
             self.keeper(queue),
             queue.receiver.token,
             permit,
             attempted.settlement,
             why=attempted.why,
-            attempt=attempted.entry,
+            attempt=attempt,
             counts=attempted.counts,
         )
         self._deliverer.conclude(attempted, before=before, after=after, failed=len(ends.given_back))

@@ -22,6 +22,8 @@ from doubledecker.errors import BusAway
 from doubledecker.model.queue import RegisteredQueue
 from doubledecker.model.uid import uid
 from doubledecker.store import processes
+from doubledecker.worker.autodrop import Autodrop
+from doubledecker.worker.journal_growth import JournalGrowth
 from doubledecker.worker.push import Pusher
 from doubledecker.worker.receive import Receive
 
@@ -53,12 +55,15 @@ async def run(settings: Settings, stop: asyncio.Event) -> None:
             Presence(bus.partitions.home, launched.process, kind=launched.kind).kept(),
             beside(bus.registry.follow()),
         ):
-            await make_watch(settings, bus, deliverer).run(stop)
+            autodrop = Autodrop(bus.partitions, bus.registry, bus.headroom.rules)
+            await make_watch(settings, bus, deliverer, JournalGrowth(autodrop.trim_journals)).run(stop)
 
 
-def make_watch(settings: Settings, bus: BusParts, deliverer: Deliverer) -> "Watch":
+def make_watch(settings: Settings, bus: BusParts, deliverer: Deliverer, growth: JournalGrowth) -> "Watch":
     lease_ms = round(settings.watch_lease_s * 1000)
-    pusher = Pusher(bus.partitions, bus.rings, deliverer, slots=settings.worker_threads, lease_ms=lease_ms)
+    pusher = Pusher(
+        bus.partitions, bus.rings, deliverer, slots=settings.worker_threads, lease_ms=lease_ms, growth=growth
+    )
     return Watch(bus, pusher, shutdown_s=settings.shutdown_s)
 
 
