@@ -185,6 +185,15 @@ async def test_what_is_not_found_says_where_it_was_looked_for(one: Topology):
         assert (both.status, gone.status) == (400, 404)
 
 
+async def test_a_name_that_no_topic_can_have_is_400_before_anything_is_looked_for(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        ann = await bus.token("ann")
+        asked = {"event": "evt-1", "topic": "a:b"}
+        answer = await ask(bus, "POST", "/subscriber/resend", ann, json=asked)
+
+        assert (answer.status, "the topic is 'a:b'" in answer.detail) == (400, True)
+
+
 async def test_what_an_erasure_is_about_is_not_sent_again(one: Topology):
     async with a_bus(one, workers=0) as bus:
         ann = await bus.token("ann")

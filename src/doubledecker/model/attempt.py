@@ -14,7 +14,7 @@ from doubledecker.model.position import Position
 
 # Event ids that are listed of one attempt, which may have carried ten thousand.
 IDS_MAX = 100
-_FORM = re.compile(r"(\d{1,18})-(\d{1,18})-(\d{1,4})")
+_FORM = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,4})")
 
 
 class AttemptPlace(NamedTuple):

@@ -101,7 +101,7 @@ _NOT_IN_HOST = r"\s/?#@\[\]\x00-\x1f\x7f"
 URL = re.compile(
     rf"https://(?:[^{_NOT_IN_HOST}]*@)?(?:\[[0-9A-Fa-f:.]+\]|[^:{_NOT_IN_HOST}]+)(?::[0-9]{{0,5}})?{_PATH}"
 )
-TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 # Patterns of RE2 nest up to a thousand deep, and few parsers of JSON read more than this.
 DEPTH_MAX = 256
 # For so many levels RE2 needs between 8 and 16 MiB. With less it takes a slower way, and says so on standard error.
@@ -266,7 +266,9 @@ def accept(offered: Offered, *, id_: str, now_ms: int, limits: EventLimits) -> A
     if offered.id is not None and not EVENT_ID.fullmatch(offered.id):
         raise BadRequest(f"id is {_shown(offered.id)}; it must be 1 to {ID_LENGTH_MAX} printable ASCII characters")
     if offered.traceparent is not None and not TRACEPARENT.fullmatch(offered.traceparent):
-        raise BadRequest(f"traceparent is {_shown(offered.traceparent)}; it must be a W3C traceparent")
+        raise BadRequest(
+            f"traceparent is {_shown(offered.traceparent)}; it must be a W3C traceparent, whose ids are not all zeros"
+        )
     return AcceptedEvent(
         topic=kind.topic,
         type=kind.type,

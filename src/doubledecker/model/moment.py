@@ -11,7 +11,7 @@ _MS = timedelta(milliseconds=1)
 def parse(text: str, *, field: str = "the time") -> datetime:
     """A moment with a zone; raises BadRequest with how to write it."""
     try:
-        found = datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text.encode("ascii").decode())
         aware = found if found.tzinfo else found.replace(tzinfo=UTC)
         return aware.astimezone(UTC)
     except (ValueError, OverflowError) as error:

@@ -14,7 +14,7 @@ from doubledecker.model.uid import repeatable_uid
 
 # More lines than an entry can have: all of them have been read.
 WHOLE = 1 << 31
-_ENTRY_ID = re.compile(r"(\d{1,20})(?:-(\d{1,20}))?")
+_ENTRY_ID = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
 _POSITION = re.compile(r"([0-9]{1,20})-([0-9]{1,20})(?:\.([0-9]{1,9}))?")
 _NUMBER_MAX = (1 << 64) - 1
 

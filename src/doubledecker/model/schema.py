@@ -20,6 +20,9 @@ _T = TypeVar("_T")
 
 # What is wrong may be quoted in the error, such as a key of megabytes.
 _SAID_LENGTH_MAX = 300
+_TRUNCATED = "truncated"
+# The first of two escapes that are one character, without the second.
+_HALF_PAIR = re.compile(rb"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})(?!\\u)")
 
 
 def decode(decoder: "msgspec.json.Decoder[_T]", body: bytes | Raw, *, what: str) -> _T:
@@ -31,6 +34,12 @@ def decode(decoder: "msgspec.json.Decoder[_T]", body: bytes | Raw, *, what: str)
     except (msgspec.DecodeError, RecursionError) as error:
         if not bytes(body).strip():
             raise BadRequest(f"the body is empty; it must be {what}, as JSON") from error
+        # All that msgspec says of it is that the text was truncated.
+        if _TRUNCATED in str(error) and (half := _HALF_PAIR.search(bytes(body))):
+            raise BadRequest(
+                f"not {what}: a string has {half[1].decode()}, which is half of a surrogate pair; send both halves, or "
+                "the character itself"
+            ) from error
         raise BadRequest(f"not {what}: {error}") from error
     except UnicodeDecodeError as error:
         # Its position is counted from the start of a string; the client knows only the body.

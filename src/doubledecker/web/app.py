@@ -3,13 +3,14 @@
 import asyncio
 from collections import Counter
 from functools import cached_property
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from doubledecker import log
-from doubledecker.errors import BusAway, BusSilent, DoubledeckerError, NotFound, Refused, Unauthenticated
+from doubledecker.errors import BadRequest, BusAway, BusSilent, DoubledeckerError, NotFound, Refused, Unauthenticated
 from doubledecker.model import quota
 from doubledecker.model.quota import Quotas
 from doubledecker.model.token import Caller
@@ -135,12 +136,15 @@ class App:
     async def _answer(self, scope: Scope, receive: Receive) -> Response:
         path: str = scope["path"]
         by_method, scope["path_params"] = self.table.find(path)
-        if by_method is None:
+        # A slash in percent-encoding is part of a name, and no name has one.
+        if by_method is None or (b"%" in scope["raw_path"] and b"%2f" in scope["raw_path"].lower()):
             raise NotFound(f"there is nothing at {path[:80]!r}; GET /openapi.json lists what there is")
         # A request for the head of an answer is served like GET; the server leaves out the body.
         route = by_method.get("GET" if scope["method"] == "HEAD" else scope["method"])
         if route is None:
             return _wrong_method(scope["method"], by_method)
+        if scope["query_string"]:
+            _check_single(scope["query_string"])
         caller = _NOBODY if route.is_public else await self._identify(scope)
         self._enter(scope, caller)
         check_encoding(scope)
@@ -173,6 +177,16 @@ class App:
         return await self._authenticator.identify(
             header(scope, b"authorization"), method=scope["method"], target=target
         )
+
+
+def _check_single(query: bytes) -> None:
+    """Raise BadRequest when a parameter is there twice: no route takes several, and which one counts nobody knows."""
+    if b"&" not in query:
+        return
+    names = Counter(name for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    [(name, times)] = names.most_common(1)
+    if times > 1:
+        raise BadRequest(f"the query has {name[:80]!r} {times} times; give it once")
 
 
 class _MethodNotAllowed(Refused):

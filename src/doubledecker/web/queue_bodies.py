@@ -111,6 +111,10 @@ def limit(value: str | None, *, name: str = "limit", default: int = 100) -> int:
     if value is None:
         return default
     # Python refuses to read thousands of digits.
-    if not value.isdecimal() or len(value) > len(str(LIST_MAX)) or not 1 <= int(value) <= LIST_MAX:
+    if (
+        not (value.isascii() and value.isdecimal())
+        or len(value) > len(str(LIST_MAX))
+        or not 1 <= int(value) <= LIST_MAX
+    ):
         raise BadRequest(f"{name} is {value[:80]!r}; it must be from 1 to {LIST_MAX}")
     return int(value)

@@ -19,7 +19,7 @@ from doubledecker.errors import BadRequest, Conflict, LakeUnfit, NotFound, ReadT
 from doubledecker.model import moment, reserved, schema, uid
 from doubledecker.model.attempt import IDS_MAX, AttemptFilter, AttemptPlace, ListedAttempt
 from doubledecker.model.erasure import Erasure
-from doubledecker.model.event import DEFAULT_TENANT, EVENT_ID, ID_LENGTH_MAX, AcceptedEvent, TopicName
+from doubledecker.model.event import DEFAULT_TENANT, EVENT_ID, ID_LENGTH_MAX, AcceptedEvent, TopicName, check_topic
 from doubledecker.model.schema import Shape, matching
 from doubledecker.model.subscriber import Subscriber
 from doubledecker.model.token import ROOT_NAME, Caller
@@ -108,6 +108,8 @@ class ResendRoutes:
     async def resend(self, request: Request, caller: Caller) -> Response:
         """Send one event, or those of an attempt, to this receiver again; `replay` in each says so."""
         asked = schema.decode(_BODY, await bodies.read(request.scope, request.receive, self._limits), what="a resend")
+        if asked.topic is not None:
+            check_topic(asked.topic)
         chosen = await self._finder.find(request, caller)
         receiver = chosen.pushed
         key = publishing.idempotency_key(request.scope)
