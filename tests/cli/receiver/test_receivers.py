@@ -177,6 +177,17 @@ async def test_a_client_subscribes_and_changes_what_is_given_alone(one: Topology
     assert gone.returncode == 4
 
 
+async def test_a_subscription_without_topics_is_changed_like_others(one: Topology):
+    async with a_bus(one, workers=0) as bus:
+        client = await bus.token("mail")
+        await bus.subscribe(client, "https://mail.example/")
+        changed = await asked(bus, client, "subscribe", "--max", "3")
+        [seen] = await bus.get("/subscribers", client)
+
+    assert changed.stderr == f"{seen['subscriber']} gets nothing at https://mail.example/\n"
+    assert (seen["max_events"], seen["topics"]) == (3, [])
+
+
 async def test_a_paused_receiver_is_shown_and_resumed(one: Topology):
     async with Receiver() as mail, a_bus(one, workers=0) as bus:
         client = await bus.token("mail")

@@ -95,11 +95,14 @@ def subscribe(bus: str | None, secret: str | None, topics: Sequence[str], change
         former = next(iter(remote.subscriptions()), None)
         callback = str(options.pop("callback", former.callback if former else ""))
         wanted = topics or (former.topics if former else ())
-        if not callback or not wanted:
+        # Without topics a subscription gets nothing, and is there.
+        if not callback or not (wanted or former):
             raise click.UsageError("this client has no subscription yet; give at least one TOPIC, and --callback URL")
         remote.subscribe(wanted, callback, **cast("SubscriptionOptions", options))
         kept, *_ = remote.subscriptions()
-    click.echo(f"{kept.subscriber} gets {', '.join(kept.topics)} at {words.printable(kept.callback)}", err=True)
+    click.echo(
+        f"{kept.subscriber} gets {', '.join(kept.topics) or 'nothing'} at {words.printable(kept.callback)}", err=True
+    )
 
 
 def unsubscribe(bus: str | None, secret: str | None, *, is_sure: bool) -> None:
