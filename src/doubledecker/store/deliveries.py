@@ -229,7 +229,7 @@ def _job(words: Sequence[bytes], lanes: Mapping[bytes, frozenset[str]]) -> Deliv
     batch, unread_bytes = None, 0
     if parts[_HEAD:]:
         token, created_at, attempts, events, what = cast("tuple[bytes, bytes, bytes, bytes, bytes | int]", parts)
-        unread_bytes, chunks = (what, ()) if isinstance(what, int) else (0, (what,))
+        unread_bytes, chunks = (what, []) if isinstance(what, int) else (0, [what])
         bid = text.partition(" ")[0]
         batch = OpenedBatch(bid, token.decode(), int(created_at), int(attempts), int(events), chunks)
     return DeliveryJob(slot.decode(), text, failures, batch, lanes.get(slot, frozenset()), unread_bytes)
