@@ -120,6 +120,40 @@ def test_a_name_with_any_address_that_may_not_be_called_is_refused_and_nobody_is
     run(walk)
 
 
+@pytest.mark.parametrize("addresses", [[TRAP], []])
+def test_a_name_without_an_address_is_answered_for_as_soon_as_one_that_is_refused(run, addresses: list[str]):
+    """Each attempt at it waited for the name server, which told that there is no such name inside."""
+
+    async def walk() -> None:
+        async with NameServer(hooks_example=addresses) as names, a_client(names, connect_s=0.2) as client:
+            with pytest.raises(ReceiverRefused):
+                await post(client, "hooks.example", 9)
+            names.silent.add("hooks.example")
+
+            for _ in range(3):
+                with pytest.raises(ReceiverRefused):
+                    await post(client, "hooks.example", 9)
+
+    run(walk)
+
+
+def test_a_name_that_gets_an_address_is_called_soon(run):
+    async def walk() -> None:
+        async with NameServer(hooks_example=[]) as names, servers(RECEIVER) as (port, connected):
+            async with a_client(names) as client:
+                with pytest.raises(ReceiverRefused):
+                    await post(client, "hooks.example", port)
+                names.names["hooks.example"] = [RECEIVER]
+                while not connected:
+                    with contextlib.suppress(ReceiverRefused):
+                        await post(client, "hooks.example", port)
+                    await asyncio.sleep(0.01)
+
+            assert names.asked == {"hooks.example": 2}
+
+    run(walk)
+
+
 def test_an_address_in_place_of_a_name_is_judged_too(run):
     async def walk() -> None:
         async with NameServer() as names, servers(RECEIVER, TRAP) as (port, connected), a_client(names) as client:

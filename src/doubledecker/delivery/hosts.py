@@ -7,6 +7,8 @@
    for a client and for all: what is beyond that waits, clients by turns. A client with names that hang fills its own.
 3. The guard judges all addresses of a host together. One that may not be called refuses the host: a name that leads
    inside now and then would otherwise be a matter of patience.
+4. A host without an address is known for as long as one that is refused, and looked up beside at each call: how soon
+   an answer comes does not tell the two apart, and a name server that failed once costs one attempt.
 
 The log has why a host was refused; whoever registered it learns only that it was.
 """
@@ -49,7 +51,7 @@ def look_up(host: str) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class VettedHost:
-    """The addresses of a host, all of which may be called, until a time of the loop; none, if one of them may not."""
+    """The addresses of a host, all of which may be called, until a time of the loop; none if one of them may not."""
 
     addresses: tuple[str, ...]
     renewed_at: float
@@ -166,6 +168,7 @@ class Hosts:
             del self._running[client]
         if isinstance(found, OSError):
             _log.info("host.unknown", host=flight.host, client=client, error=str(found))
+            self._note_unknown(flight.host, found)
             flight.landed.set_result(found)
         else:
             self._land(flight, found)
@@ -178,9 +181,18 @@ class Hosts:
                 _log.warning("host.refused", host=flight.host, client=flight.client, address=address, why=why)
                 addresses = ()
                 break
+        self._keep(flight.host, addresses, renewed_after_s=_RENEWED_AFTER_S)
+        flight.landed.set_result(None)
+
+    def _note_unknown(self, host: str, error: OSError) -> None:
+        """What was known before stays until it is too old; of a failure of our own nothing is learnt."""
+        found = self._known.get(host)
+        if not is_own_failure(error) and (found is None or found.until <= asyncio.get_running_loop().time()):
+            self._keep(host, (), renewed_after_s=0)
+
+    def _keep(self, host: str, addresses: tuple[str, ...], *, renewed_after_s: float) -> None:
         now = asyncio.get_running_loop().time()
         if len(self._known) >= _KNOWN_MAX:
             good = {host: each for host, each in self._known.items() if each.renewed_at > now}
             self._known = good if len(good) < _KNOWN_MAX else {}
-        self._known[flight.host] = VettedHost(addresses, now + _RENEWED_AFTER_S, now + KNOWN_S_MAX)
-        flight.landed.set_result(None)
+        self._known[host] = VettedHost(addresses, now + renewed_after_s, now + KNOWN_S_MAX)
