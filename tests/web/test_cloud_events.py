@@ -225,6 +225,7 @@ WRONG = [
     ({"note": "x" * 4096}, "the attributes that are kept take 4124 bytes as JSON; at most 4096 are allowed"),
     ({"data": 1, "data_base64": "AA=="}, "the CloudEvent has both data and data_base64"),
     ({"data_base64": "A"}, "data_base64 is not base64"),
+    ({"data_base64": "ü"}, "data_base64 is not base64: string argument should contain only ASCII"),
     ({"data_base64": 7}, "this is a whole number; data_base64 must be a string"),
     ({"data_base64": "AA==", "datacontenttype": "application/json"}, "not JSON, as data of application/json must be"),
     ({"data": [[[]]] * 1 and json.loads("[" * 70 + "]" * 70)}, "data nests deeper than 64 levels"),

@@ -95,6 +95,18 @@ async def test_an_event_of_the_bus_is_a_cloudevent_with_its_fields_as_attributes
     assert {got.headers["traceparent"] for got in receiver.taken} == {TRACE}
 
 
+async def test_bytes_of_an_unknown_type_are_said_to_be_bytes(one: Topology):
+    event = {"specversion": "1.0", "id": "b", "source": "/a", "type": "paid", "topic": "orders", "data_base64": "AP8="}
+    async with CloudReceiver() as receiver, a_bus(one) as bus:
+        await subscribe(bus, await bus.token("s"), receiver, BINARY)
+        said = {"Content-Type": "application/cloudevents+json"}
+        assert (await ask(bus, "POST", "/events", await bus.token("a"), json=event, headers=said)).status == 202
+        await receiver.until(lambda: len(receiver.taken) == 1)
+
+    assert receiver.taken[0].headers["Content-Type"] == "application/octet-stream"
+    assert receiver.taken[0].body == b"\x00\xff"
+
+
 async def test_extensions_have_their_types_in_json_and_are_text_in_headers(one: Topology):
     typed = {"specversion": "1.0", "id": "t", "source": "/a", "type": "paid", "topic": "orders", "n": -5, "new": False}
     async with CloudReceiver() as receiver, a_bus(one) as bus:

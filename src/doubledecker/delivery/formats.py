@@ -38,7 +38,7 @@ _LOCATED = msgspec.json.Decoder(list[_Located])
 
 @dataclass(frozen=True)
 class FormattedRequest:
-    """A body, its content type, which is empty where none is known, and headers that belong to it."""
+    """A body, its content type, which is empty for one without data, and headers that belong to it."""
 
     body: bytes
     content_type: str = JSON

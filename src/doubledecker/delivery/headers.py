@@ -32,7 +32,7 @@ _TRACED = msgspec.json.Decoder(list[_Traced])
 # As many as a busy process has receivers: they are made of text, and the same for every batch.
 @lru_cache(maxsize=10_000)
 def own(uuid: str, headers: tuple[tuple[str, str], ...], content_type: str) -> bytes:
-    """What each request to a receiver has, as lines; a body of an unknown type has no content type."""
+    """What each request to a receiver has, as lines; an empty body has no content type."""
     credential = base64.b64encode(f"{uuid}:x".encode())
     told = {"Content-Type": content_type} if content_type else {}
     return b"Authorization: Basic %b\r\n%b" % (credential, lines({**told, **dict(headers)}))

@@ -8,7 +8,6 @@ Data that is JSON is the event's `data` as it is. Text is a JSON string; other b
 """
 
 import base64
-import binascii
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
@@ -54,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 
 # An event of the bus as a CloudEvent.
 _KEPT = msgspec.json.Decoder(dict[str, bool | int | str])
-_PLAIN_TYPE = "application/json"
+_PLAIN_TYPE, _BYTES_TYPE = "application/json", "application/octet-stream"
 # In a header all else is percent-encoded, as the HTTP binding has it.
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 # Beside the kept attributes, and no attribute: whether data is bytes in base64.
@@ -62,7 +61,7 @@ _IS_BASE64 = "data_base64"
 
 
 class BinaryCloudEvent(msgspec.Struct, frozen=True, gc=False):
-    """A CloudEvent in binary mode: its headers, the content type of its data or empty, and its data."""
+    """A CloudEvent in binary mode: its headers, the content type of its data, empty without data, and its data."""
 
     headers: dict[str, str]
     content_type: str
@@ -81,7 +80,8 @@ def to_binary(event: AcceptedEvent) -> BinaryCloudEvent:
     """An event as a CloudEvent whose attributes are headers."""
     attributes = _attributes_of(event)
     is_base64 = bool(attributes.pop(_IS_BASE64, False))
-    content_type = str(attributes.pop("datacontenttype", ""))
+    # A body without a type is read as JSON.
+    content_type = str(attributes.pop("datacontenttype", _BYTES_TYPE if is_base64 else ""))
     headers = {f"{HEADER_PREFIX}{name}": quote(_in_header(value), safe=_SAFE) for name, value in attributes.items()}
     return BinaryCloudEvent(headers, content_type, _body(event, content_type, is_base64=is_base64))
 
@@ -163,7 +163,7 @@ def parse_structured(item: bytes | Raw, *, topic: str | None) -> OfferedCloudEve
         raise BadRequest("the CloudEvent has both data and data_base64; send one of them")
     try:
         body = base64.b64decode(schema.decode(_TEXT, encoded, what="data_base64"), validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise BadRequest(f"data_base64 is not base64: {error}") from error
     return _with_bytes(attributes, body, topic=topic, is_encoded=True)
 
