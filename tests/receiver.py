@@ -28,7 +28,7 @@ class Batch:
 
 @dataclass
 class Receiver:
-    """`plan` says, by the number of the request, which status to answer, or `hang`, `endless` or `cut`.
+    """`plan` says, by the number of the request, which status to answer, or `hang`, `late`, `endless` or `cut`.
 
     `answer` gives the body of a 2xx, as JSON, by the events; `attempted` has the ids of every request, in its order.
     `noted` is told of every request too, by its headers and ids.
@@ -81,6 +81,10 @@ class Receiver:
                 self._news.clear()
                 await self._news.wait()
 
+    def release(self) -> None:
+        """Have those requests that wait answered."""
+        self._released.set()
+
     async def until_events(self, count: int, *, within_s: float = 10.0) -> None:
         await self.until(lambda: len(self.events) >= count, within_s=within_s)
 
@@ -111,6 +115,9 @@ class Receiver:
         if what == "hang":
             await self._released.wait()
             return web.Response(status=500)
+        if what == "late":
+            await self._released.wait()
+            return web.Response(status=503, headers=self.headers)
         if what == "cut":
             assert request.transport is not None
             request.transport.abort()

@@ -63,6 +63,8 @@ class Done:
     ages: int
     probe_ages: int
     is_attempt: bool
+    # The receiver's as it was called.
+    anew_since: int = 0
     # Of a slot; a lease has none.
     given: Given | None = None
 
@@ -105,6 +107,7 @@ class Receiver:
     # The batch that was refused or failed last, and how many times in a row.
     root: str = ""
     parts: int = 0
+    anew_since: int = 0
     # How many permits it has so soon after it failed; 0 for all.
     ramp: int = 0
     # How many ages apart its calls begin, 0 for no bound, and when the next may.
@@ -112,14 +115,15 @@ class Receiver:
     next: Moment = BEGINNING
     passed: Counter[str] = field(default_factory=Counter)
 
-    def begin_anew(self) -> None:
+    def begin_anew(self, anew_since: int) -> None:
+        self.anew_since = anew_since
         self.failures, self.refusals, self.retry, self.failing_since = 0, 0, BEGINNING, None
         self.root, self.parts, self.ramp = "", 0, 0
 
     def succeed(self) -> None:
         """After it failed it has one permit, then twice as many with each success, until it has all."""
         ramp = 1 if self.failures else 2 * self.ramp if 2 * self.ramp < self.limit else 0
-        self.begin_anew()
+        self.begin_anew(self.anew_since)
         self.ramp = ramp
 
     @property
@@ -139,9 +143,14 @@ class Receiver:
     def end_call(self, done: Done, now: Moment) -> None:
         """What a call says of its receiver."""
         what, raises = done.settlement.what, done.settlement.raises
+        if what in {"returned", "gone"} or done.anew_since < self.anew_since:
+            return
+        is_newer = done.anew_since > self.anew_since
+        if is_newer:
+            self.begin_anew(done.anew_since)
         if what == "delivered":
             self.succeed()
-        if what not in {"refused", "failed"} or self.failures != done.failures:
+        if what == "delivered" or self.failures != (0 if is_newer else done.failures):
             return
         is_many = False
         if raises and done.root and done.root == self.root:
@@ -209,19 +218,19 @@ class Model:
         self.batches.append(batch)
         self.finish()
 
-    def save(self, token: str, limit: int, every: int, *, is_anew: bool, halt: int) -> None:
+    def save(self, token: str, limit: int, every: int, *, anew_since: int, halt: int) -> None:
         it = self.of(token)
         it.limit, it.halt = limit, halt
         it.pace(every, self.now)
-        if is_anew:
-            it.begin_anew()
+        if not limit or it.anew_since != anew_since:
+            it.begin_anew(anew_since)
         self.finish()
 
     def retire(self, token: str) -> None:
         it = self.of(token)
         it.line, it.limit, it.halt = [], 0, 0
         it.pace(0, self.now)
-        it.begin_anew()
+        it.begin_anew(0)
         for batch in self.batches:
             batch.is_gone = batch.is_gone or batch.token == token
         self.finish()
@@ -237,11 +246,13 @@ class Model:
 
     # What those who hold leases do.
 
-    def take_permit(self, token: str, lease: str, limit: int, every: int, ages: int) -> str:
+    def take_permit(self, token: str, lease: str, limit: int, every: int, ages: int, anew_since: int) -> str:
         """Give a permit, to one who asks again the same; else say why not."""
         it = self.of(token)
         it.limit = limit
         it.pace(every, self.now)
+        if it.anew_since < anew_since:
+            it.begin_anew(anew_since)
         if lease in it.leases:
             it.leases[lease] = replace(it.leases[lease], ends=self.now.after(ages))
             answer = "go"

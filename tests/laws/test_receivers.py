@@ -61,10 +61,13 @@ def some_settlement(draw: st.DrawFn) -> Settlement:
 
 @dataclass
 class Process:
-    """What a process knows: what its slots do, and what it sent without hearing an answer."""
+    """What a process knows: what its slots do, and what it sent without hearing an answer.
+
+    With a job goes since when its receiver, as it is called, has begun anew.
+    """
 
     name: str
-    doing: dict[str, tuple[Given, DeliveryJob]] = field(default_factory=dict)
+    doing: dict[str, tuple[Given, DeliveryJob, int]] = field(default_factory=dict)
     unheard: list[tuple[Done, Settled]] = field(default_factory=list)
     doubtful: list[str] = field(default_factory=list)
 
@@ -109,7 +112,8 @@ class ReceiversMachine(RuleBasedStateMachine):
         self.concurrency = dict(zip(TOKENS, (1, 2, 6), strict=True))
         # How many ages apart the calls of each begin; 0 is no bound.
         self.every = dict.fromkeys(TOKENS, 0)
-        # As home has them: paused, or disabled.
+        # As home has them: since when each has begun anew, and whether it is paused or disabled.
+        self.anew = dict.fromkeys(TOKENS, 0)
         self.halts = dict.fromkeys(TOKENS, Halt.NONE)
         self.grounds = [Ground(partition) for partition in world.partitions.all]
         self.touched = self.grounds[0]
@@ -144,28 +148,36 @@ class ReceiversMachine(RuleBasedStateMachine):
         for token in TOKENS:
             self.publish(index, token, many)
 
-    @rule(token=some_token, concurrency=st.integers(1, 9))
-    def save_but_tell_nobody(self, token: str, concurrency: int) -> None:
-        """A process died on the way: partitions hear of it with the next permit, or the next sweep."""
+    @rule(token=some_token, concurrency=st.integers(1, 9), has_moved=st.booleans())
+    def save_but_tell_nobody(self, token: str, concurrency: int, has_moved: bool) -> None:
+        """A process died on the way: partitions hear of it with the next permit, call or sweep."""
         self.concurrency[token] = concurrency
+        self.anew[token] += has_moved
 
     @rule(token=some_token, concurrency=st.integers(1, 9), has_moved=st.booleans())
     def save(self, token: str, concurrency: int, has_moved: bool) -> None:
         self.concurrency[token] = concurrency
+        self.anew[token] += has_moved
         for ground in self.grounds:
-            self.save_one(ground, token, is_anew=has_moved)
+            self.save_one(ground, token)
 
-    def save_one(self, ground: Ground, token: str, *, is_anew: bool) -> None:
+    def save_one(self, ground: Ground, token: str) -> None:
         self.world.tick()
         who = self.receiver(token)
-        assert self.world.run(receivers.save(ground.partition, token, who, version=0, is_anew=is_anew))
+        assert self.world.run(receivers.save(ground.partition, token, who, version=0))
         ground.model.now = Moment(self.age, next(self.steps))
         limit = receivers.permits(who.concurrency, ground.partition)
-        ground.model.save(token, limit, self.apart(ground, token), is_anew=is_anew, halt=self.halts[token])
+        self.model_save(ground, token, limit)
+
+    def model_save(self, ground: Ground, token: str, limit: int) -> None:
+        every, anew_since = self.apart(ground, token), self.anew[token]
+        ground.model.save(token, limit, every, anew_since=anew_since, halt=self.halts[token])
 
     def receiver(self, token: str) -> Subscriber:
         """As home has it."""
-        return a_receiver(token, self.concurrency[token], self.halts[token], every=self.every[token])
+        return a_receiver(
+            token, self.concurrency[token], self.halts[token], every=self.every[token], anew_since=self.anew[token]
+        )
 
     def apart(self, ground: Ground, token: str) -> int:
         """Its rate is divided among partitions, so in each its calls begin further apart."""
@@ -176,25 +188,26 @@ class ReceiversMachine(RuleBasedStateMachine):
         """Its calls begin so many ages apart from now on."""
         self.every[token] = every
         for ground in self.grounds:
-            self.save_one(ground, token, is_anew=False)
+            self.save_one(ground, token)
 
     @rule(token=some_token, halt=st.sampled_from([Halt.PAUSED, Halt.DISABLED]), reached=st.integers(0, 3))
     def halt(self, token: str, halt: Halt, reached: int) -> None:
         """Also while it fails, and while it is called; who does it may die before all partitions know."""
         self.halts[token] = halt
         for ground in self.grounds[:reached]:
-            self.save_one(ground, token, is_anew=False)
+            self.save_one(ground, token)
 
     @rule(token=some_token, is_anew=st.booleans())
     def go_on(self, token: str, is_anew: bool) -> None:
         """It is resumed, or enabled again, and called as before."""
         self.halts[token] = Halt.NONE
+        self.anew[token] += is_anew
         for ground in self.grounds:
-            self.save_one(ground, token, is_anew=is_anew)
+            self.save_one(ground, token)
 
     @rule(index=some_partition)
     def reconcile(self, index: int) -> None:
-        """What nobody told a partition, the sweep does: permits and halts of those that differ."""
+        """What nobody told a partition, the sweep does: of those that differ permits, halts, and who began anew."""
         ground = self.at(index)
         known = {token: self.receiver(token) for token in TOKENS}
         self.world.run(receivers.reconcile(ground.partition, known, version=0))
@@ -202,15 +215,16 @@ class ReceiversMachine(RuleBasedStateMachine):
             it = ground.model.receivers.get(token, Receiver(token))
             limit = receivers.permits(self.concurrency[token], ground.partition)
             every = self.apart(ground, token)
-            if (it.limit and (it.limit, it.every) != (limit, every)) or it.halt != self.halts[token]:
-                ground.model.save(token, limit, every, is_anew=False, halt=self.halts[token])
+            is_changed = (it.limit, it.every, it.anew_since) != (limit, every, self.anew[token])
+            if (it.limit and is_changed) or it.halt != self.halts[token]:
+                self.model_save(ground, token, limit)
 
     @rule(index=some_partition, token=some_token)
     def forget(self, index: int, token: str) -> None:
         """Calls under way still hold their permits, if it comes back."""
         ground = self.at(index)
         self.world.run(receivers.save(ground.partition, token, None, version=0))
-        ground.model.save(token, 0, 0, is_anew=True, halt=Halt.NONE)
+        ground.model.save(token, 0, 0, anew_since=0, halt=Halt.NONE)
 
     @rule(index=some_partition, token=some_token)
     def retire(self, index: int, token: str) -> None:
@@ -272,7 +286,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         refused = Settlement("refused", raises=raises, retry_ms=AGE_MS)
         for _ in range(times):
             self.one_turn(index, "p", {}, process.idle, 1)
-            how = {slot: refused if job.token == token else DELIVERED for slot, (_, job) in process.doing.items()}
+            how = {slot: refused if job.token == token else DELIVERED for slot, (_, job, _) in process.doing.items()}
             self.one_turn(index, "p", how, [], 1)
 
     @rule(index=some_partition, alive=st.sampled_from([(), ("p",)]), settlement=some_settlement())
@@ -302,7 +316,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         process = self.touched.processes["p"]
         self.one_turn(index, "p", {}, process.idle, 1)
         self.retire(index, token)
-        how = {slot: settlement for slot, (_, job) in process.doing.items() if job.token == token}
+        how = {slot: settlement for slot, (_, job, _) in process.doing.items() if job.token == token}
         self.one_turn(index, "p", how, [], 0)
 
     @rule(index=some_partition, token=some_token, settlement=some_settlement(), has_ended=st.booleans())
@@ -403,7 +417,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         index = data.draw(st.sampled_from([i for i, ground in enumerate(self.grounds) if ground.calls]))
         self.make(ground := self.at(index), data.draw(st.sampled_from(ground.calls[-3:])))
 
-    def make(self, ground: Ground, call: Call) -> dict[str, tuple[Given, DeliveryJob]]:
+    def make(self, ground: Ground, call: Call) -> dict[str, tuple[Given, DeliveryJob, int]]:
         """Make a call to Redis and to the model, and compare what they say; returns what slots hold by it."""
         ground.was_wide |= {it.token for it in ground.model.receivers.values() if it.limit > 1}
         again = {slot for slot in call.slots if slot in ground.model.pending}
@@ -429,7 +443,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         assert sum(each.is_probe for each in fresh) <= call.probes_max
         is_full = len(given) == len(call.slots)
         self.check_wait(ground, turn.wait_ms, is_full=is_full, span=(before, after))
-        return {each.slot: (each, job) for each, job in zip(given, turn.jobs, strict=True)}
+        return {each.slot: (each, job, self.anew[job.token]) for each, job in zip(given, turn.jobs, strict=True)}
 
     # What callers without slots do.
 
@@ -448,8 +462,9 @@ class ReceiversMachine(RuleBasedStateMachine):
     def take_one_permit(self, ground: Ground, token: str, lease: str) -> bool:
         limit = receivers.permits(self.concurrency[token], ground.partition)
         every = self.apart(ground, token)
-        permit = self.world.run(permitted(ground.partition, token, lease, limit=limit, every=every * AGE_MS, version=0))
-        answer = ground.model.take_permit(token, lease, limit, every, LEASE_AGES)
+        known = {"every": every * AGE_MS, "anew_since": self.anew[token]}
+        permit = self.world.run(permitted(ground.partition, token, lease, limit=limit, version=0, **known))
+        answer = ground.model.take_permit(token, lease, limit, every, LEASE_AGES, self.anew[token])
         assert permit.answer.value == answer
         if permit.answer is Answer.GO:
             assert permit.failures == ground.model.receivers[token].failures
@@ -485,7 +500,7 @@ class ReceiversMachine(RuleBasedStateMachine):
                 receivers.settle(ground.partition, token, permit, settlement, attempt=attempt, counts=counts)
             )
 
-        done = Done(permit.failures, settlement, FIRST, settlement.probe_ms // AGE_MS, is_attempt)
+        done = Done(permit.failures, settlement, FIRST, settlement.probe_ms // AGE_MS, is_attempt, permit.anew_since)
         assert settle() == ground.model.settle_permit(token, lease, done)
         if is_attempt:
             # The reply was lost, and it is sent again: it counts once. A receiver that is gone has no failures.
@@ -616,6 +631,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         assert state.halt == it.halt
         assert (state.every_ms, self.age_of(state.next_at) if state.next_at else 0) == (it.every * AGE_MS, it.next.age)
         assert (state.failures, state.refusals, state.tag) == (it.failures, it.refusals, it.tag)
+        assert state.anew_since == it.anew_since
         assert (state.root, state.parts, state.ramp) == (it.root, it.parts, it.ramp)
         assert (self.age_of(state.wish) if state.wish else 0) == it.wish.age
         is_probed = any(call.is_probe for call in (*held, *it.leases.values()))
@@ -650,7 +666,9 @@ class ReceiversMachine(RuleBasedStateMachine):
         return int(at - self.began_at) // AGE_MS
 
 
-def a_receiver(token: str, concurrency: int, halt: Halt = Halt.NONE, *, every: int = 0) -> Subscriber:
+def a_receiver(
+    token: str, concurrency: int, halt: Halt = Halt.NONE, *, every: int = 0, anew_since: int = 0
+) -> Subscriber:
     """One whose every event is a batch, and due at once."""
     return Subscriber(
         token,
@@ -663,6 +681,7 @@ def a_receiver(token: str, concurrency: int, halt: Halt = Halt.NONE, *, every: i
         rate_per_s=1000 / (every * AGE_MS) if every else 0.0,
         paused=halt is Halt.PAUSED,
         disabled_at=int(halt is Halt.DISABLED),
+        anew_since=anew_since,
     )
 
 
@@ -679,15 +698,22 @@ async def dropped(partition: Partition, token: str, many: int) -> int:
 
 
 async def permitted(
-    partition: Partition, token: str, lease: str, *, limit: int, every: float = 0, version: int
+    partition: Partition, token: str, lease: str, *, limit: int, every: float = 0, anew_since: int = 0, version: int
 ) -> Permit:
     lease_ms = LEASE_AGES * AGE_MS
     return await receivers.take_permit(
-        partition, token, lease=lease, limit=limit, every=every, version=version, lease_ms=lease_ms
+        partition,
+        token,
+        lease=lease,
+        limit=limit,
+        every=every,
+        anew_since=anew_since,
+        version=version,
+        lease_ms=lease_ms,
     )
 
 
-def settled(given: Given, job: DeliveryJob, settlement: Settlement) -> tuple[Done, Settled]:
+def settled(given: Given, job: DeliveryJob, anew_since: int, settlement: Settlement) -> tuple[Done, Settled]:
     """A settlement for the model, and the same for Redis.
 
     Nobody is called with a batch that was dropped; of those whose receiver is gone, some are tried and some are not.
@@ -696,9 +722,10 @@ def settled(given: Given, job: DeliveryJob, settlement: Settlement) -> tuple[Don
         settlement = GONE
     is_attempt = settlement.what not in {"returned", "gone"}
     ages = settlement.retry_ms // AGE_MS if settlement.retry_ms >= 0 else FIRST
-    done = Done(job.failures, settlement, ages, settlement.probe_ms // AGE_MS, is_attempt, given)
+    done = Done(job.failures, settlement, ages, settlement.probe_ms // AGE_MS, is_attempt, anew_since, given)
     if is_attempt:
-        return done, Settled(job, settlement, ATTEMPT, {f"tried:{given.batch.token}": 1})
+        counts = {f"tried:{given.batch.token}": 1}
+        return done, Settled(job, settlement, ATTEMPT, counts, anew_since=anew_since)
     return done, Settled(job, settlement)
 
 

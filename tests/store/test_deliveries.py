@@ -221,15 +221,65 @@ async def test_a_receiver_is_not_probed_for_ever_by_a_lease_that_was_settled_bes
     ann = a_receiver("ann", 3)
     await fail(plain.home, ann)
     permit = await permitted(plain.home, "ann", "lease", limit=3)
-    await receivers.save(plain.home, ann.token, ann, version=0, is_anew=True)
+    await receivers.save(plain.home, ann.token, replace(ann, anew_since=1), version=0)
     [job] = (await take(plain.home, "s1")).jobs
     await receivers.settle(plain.home, "ann", permit, DELIVERED)
-    await take(plain.home, settled=[Settled(job, FAILED)])
+    await take(plain.home, settled=[Settled(job, FAILED, anew_since=1)])
     plain.home.shift_ms += 10
 
     turn = await take(plain.home, "s1")
 
     assert [job.is_probe for job in turn.jobs] == [True]
+
+
+@pytest.mark.parametrize("outcome", [FAILED, DELIVERED])
+async def test_a_late_answer_of_a_former_address_says_nothing_of_the_present_one(
+    plain: Partitions, outcome: Settlement
+):
+    """It silenced the present one for as long as it had asked for, or called it well while it failed."""
+    home, ann = plain.home, a_receiver("ann", 3)
+    await publish(home, ann, batches=3)
+    [job] = (await take(home, "s1")).jobs
+    permit = await permitted(home, "ann", "lease", limit=3)
+    await receivers.save(home, "ann", replace(ann, anew_since=7), version=0)
+    if outcome is DELIVERED:
+        [other] = (await take(home, "s2")).jobs
+        await take(home, settled=[Settled(other, FAILED, anew_since=7)])
+
+    await receivers.settle(home, "ann", permit, outcome)
+    await take(home, settled=[Settled(job, outcome)])
+
+    state = (await receivers.states(home, ["ann"]))["ann"]
+    assert state.failures == (1 if outcome is DELIVERED else 0)
+    assert state.calls == 0
+
+
+@pytest.mark.parametrize("is_leased", [True, False])
+async def test_the_first_answer_of_an_address_that_nobody_told_a_partition_ends_what_was_held_against_the_former(
+    plain: Partitions, is_leased: bool
+):
+    home, ann = plain.home, a_receiver("ann")
+    await publish(home, ann, batches=2)
+    for _ in range(3):
+        [job] = (await take(home, "s")).jobs
+        await take(home, settled=[Settled(job, FAILED)])
+        home.shift_ms += 10
+    if not is_leased:
+        [job] = (await take(home, "s")).jobs
+        turn = await take(home, settled=[Settled(job, FAILED, anew_since=7)])
+        failures = turn.results[0].failures
+    else:
+        lasting = Settlement("failed", raises=True, probe_ms=LEASE_MS)
+        [job] = (await take(home, "s")).jobs
+        await take(home, settled=[Settled(job, lasting)])
+        permit = await receivers.take_permit(
+            home, "ann", lease="lease", limit=1, anew_since=7, version=0, lease_ms=LEASE_MS
+        )
+        assert permit.answer is Answer.GO
+        _, failures = await receivers.settle(home, "ann", permit, FAILED)
+
+    assert failures == 1
+    assert (await receivers.states(home, ["ann"]))["ann"].anew_since == 7
 
 
 async def test_who_asks_again_for_a_permit_has_that_one(plain: Partitions):

@@ -11,6 +11,7 @@ from conftest import Topology
 from doubledecker.assembly import build
 from doubledecker.bus.receiver_states import ReceiverStates
 from doubledecker.model.queue import RegisteredQueue
+from doubledecker.model.settlement import Settlement
 from doubledecker.model.subscriber import Halt, Subscriber
 from doubledecker.model.token import Caller
 from doubledecker.model.uid import uid
@@ -18,6 +19,7 @@ from doubledecker.queues import view
 from doubledecker.store import batches, counters, dead_letters, deliveries, jobs, receivers, registry, subscribers
 from doubledecker.store.partitions import Partition
 from doubledecker.store.queues import LeasedMessage
+from doubledecker.store.receivers import Answer, Permit
 from doubledecker.worker.autodrop import Autodrop
 from doubledecker.worker.backlogs import BacklogMeter
 from doubledecker.worker.chores import ChoreRules, Chores
@@ -119,6 +121,51 @@ async def test_a_queue_that_is_paused_or_resumed_is_so_after_the_sweep_though_a_
         keeper = other.partitions.keeper("@hooks")
         state = (await receivers.states(keeper, ["@hooks"]))["@hooks"]
         assert (state.halt, state.limit) == (Halt.PAUSED if is_paused else Halt.NONE, queue.concurrency)
+
+
+@pytest.mark.parametrize("change", ["move", "enable", "move queue", "enable queue"])
+async def test_one_that_moved_or_was_enabled_begins_anew_by_the_sweep_though_a_process_died(
+    topology: Topology, change: str
+):
+    """It was not called at its new address for as long as the former had asked for."""
+    async with a_bus(topology, workers=0) as bus, build.open_bus(bus.settings) as other:
+        home, states = other.partitions.home, ReceiverStates(other.partitions)
+        if change.endswith("queue"):
+            await _pushing_queue(other)
+        else:
+            await bus.subscribe(await bus.token("s"), DEAD_URL, "widgets")
+            await other.registry.refresh()
+        [receiver] = other.registry.snapshot.pushed_to.values()
+        if change.startswith("enable"):
+            await states.disable(receiver, why="410 Gone", at=1)
+        await _fail(other, receiver)
+        # What is done at home, and no more.
+        if change == "move":
+            await subscribers.save(home, replace(receiver, callback=f"{DEAD_URL}new"))
+        elif change == "enable":
+            await subscribers.mark(home, receiver.token, {"disabled_at": 0, "disabled_why": ""})
+        else:
+            [queue] = await registry.queues(home, ["hooks"])
+            moved = f"{DEAD_URL}new" if change == "move queue" else DEAD_URL
+            wanted = structs.replace(queue, callback=moved, disabled_at=0, disabled_why="")
+            await registry.save_queue(home, wanted, former=queue)
+
+        await _chores(other).sweep()
+
+        for partition in other.partitions.all:
+            state = (await receivers.states(partition, [receiver.token]))[receiver.token]
+            assert (state.failures, state.retry_at, state.halt) == (0, 0, Halt.NONE)
+        [known] = other.registry.snapshot.pushed_to.values()
+        assert known.anew_since > receiver.anew_since
+
+
+async def _fail(bus: build.BusParts, receiver: Subscriber) -> None:
+    """As one that asks for an hour, in all partitions."""
+    for partition in bus.partitions.all:
+        permit = Permit(Answer.GO, "lease", anew_since=receiver.anew_since)
+        await receivers.save(partition, receiver.token, receiver, version=bus.registry.snapshot.version + 1)
+        await receivers.settle(partition, receiver.token, permit, Settlement("failed", raises=True, probe_ms=3_600_000))
+        assert (await receivers.states(partition, [receiver.token]))[receiver.token].failures == 1
 
 
 async def test_the_sweep_forgets_receivers_that_a_process_died_before_it_forgot(topology: Topology):

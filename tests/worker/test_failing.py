@@ -241,3 +241,21 @@ async def _circuits(bus: TestBus) -> dict[str, str]:
     found = {sample.labels["subscriber"].rpartition("-")[0]: sample.labels["state"] for sample in samples}
     assert len(found) == len(samples)
     return found
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+async def test_a_late_answer_of_a_former_address_does_not_hold_up_the_present_one(one: Topology, is_made_anew: bool):
+    later = {"Retry-After": "3600"}
+    async with a_bus(one) as bus, Receiver(plan=lambda _: "late", headers=later) as former, Receiver() as present:
+        subscriber, publisher = await bus.token("s"), await bus.token("publisher")
+        await bus.subscribe(subscriber, former.url, "widgets", timeout=0, max=1, concurrency=1)
+        await bus.publish(publisher, [an_event(1)])
+        await former.until_attempts(1)
+        if is_made_anew:
+            async with bus.http.delete(f"{bus.url}/subscriber", headers=basic(subscriber)) as response:
+                assert response.status == 204
+        await bus.subscribe(subscriber, present.url, "widgets", timeout=0, max=1, concurrency=1)
+        former.release()
+        [last] = await bus.publish(publisher, [an_event(2)])
+
+        await present.until(lambda: last in present.ids)

@@ -394,6 +394,26 @@ async def test_a_queue_that_is_made_anew_counts_the_calls_to_the_one_before(one:
         assert await _calls(bus.partitions, queue) == 0
 
 
+async def test_a_late_answer_of_a_queue_s_former_address_does_not_hold_up_the_present_one(one: Topology):
+    later = {"Retry-After": "3600"}
+    async with (
+        a_bus(one, workers=0) as bus,
+        Receiver(plan=lambda _: "late", headers=later) as former,
+        Receiver() as present,
+    ):
+        publisher = await bus.token("publisher")
+        queue = a_queue(former.url, max_events=1, concurrency=1, timeout_ms=0)
+        await register(bus.settings, queue)
+        async with watching(bus.settings):
+            await bus.publish(publisher, [an_event(1)])
+            await former.until_attempts(1)
+            await register(bus.settings, msgspec.structs.replace(queue, callback=present.url))
+            former.release()
+            [last] = await bus.publish(publisher, [an_event(2)])
+
+            await present.until(lambda: last in present.ids)
+
+
 async def _calls(partitions: Partitions, queue: RegisteredQueue) -> int:
     """How many permits of the queue's receiver are taken."""
     token = queue.receiver.token

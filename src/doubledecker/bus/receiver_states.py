@@ -42,8 +42,8 @@ class ReceiverStates:
 
     async def enable(self, token: str) -> Subscriber:
         """End what a 410 has begun; what it failed at before says nothing of it any more."""
-        is_changed = await self._change(token, {"disabled_at": 0, "disabled_why": ""})
-        return await self._obey(token, is_anew=is_changed)
+        await self._change(token, {"disabled_at": 0, "disabled_why": ""})
+        return await self._obey(token)
 
     async def disable(self, receiver: Subscriber, *, why: str, at: int) -> None:
         """Send it nothing until it is enabled or subscribes anew; not if it has moved to another address since."""
@@ -99,14 +99,14 @@ class ReceiverStates:
                 return version > 0
         raise _contended(token)
 
-    async def _obey(self, token: str, *, is_anew: bool = False) -> Subscriber:
+    async def _obey(self, token: str) -> Subscriber:
         """Have each partition's ring know it as the registry has it now."""
         for partition in self._partitions.all:
             for _ in range(_TRIES_MAX):
                 # The version first: what is read after it is no older.
                 version = await registry.version(self._partitions.home)
                 known, _ = await self._read(token)
-                if await receivers.save(partition, token, known, version=version, is_anew=is_anew):
+                if await receivers.save(partition, token, known, version=version):
                     break
         return known
 

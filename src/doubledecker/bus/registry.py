@@ -463,18 +463,16 @@ class LiveRegistry:
             await self.retire(partition, token)
 
     async def _spread_change(self, receiver: Subscriber, former: Subscriber | None) -> None:
-        """One that is new, has moved or was disabled has not failed yet; one without an address has no permits."""
-        is_another = former is None or receiver.is_another(former)
-        is_enabled = former is not None and former.disabled_at > 0
+        """Of what never had an address no partition need hear; one without an address has no permits."""
         if receiver.callback or (former and former.callback):
-            await self._spread_permits(receiver.token, is_anew=is_another or is_enabled)
+            await self._spread_permits(receiver.token)
 
-    async def _spread_permits(self, token: str, *, is_anew: bool = False) -> None:
+    async def _spread_permits(self, token: str) -> None:
         """Write to all partitions how many permits a receiver has by the registry as it is now."""
         for partition in self._partitions.all:
             for _ in range(_TRIES_MAX):
                 receiver, version = self.snapshot.receiver(token), self.snapshot.version
-                if await receivers.save(partition, token, receiver, version=version, is_anew=is_anew):
+                if await receivers.save(partition, token, receiver, version=version):
                     break
                 await self.refresh()
 

@@ -26,7 +26,9 @@ class Permits:
         """How many this process has."""
         return len(self._held)
 
-    async def take(self, partition: Partition, *, limit: int, every_ms: float = 0.0, version: int) -> Permit:
+    async def take(
+        self, partition: Partition, *, limit: int, every_ms: float = 0.0, anew_since: int = 0, version: int
+    ) -> Permit:
         """Ask for one of the permits that a partition has, for a process that knows the registry by this version."""
         unanswered = self._unanswered.setdefault(partition, [])
         lease = unanswered.pop() if unanswered else uid()
@@ -37,6 +39,7 @@ class Permits:
                 lease=lease,
                 limit=limit,
                 every=every_ms,
+                anew_since=anew_since,
                 version=version,
                 lease_ms=self._lease_ms,
             )

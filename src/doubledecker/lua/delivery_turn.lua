@@ -17,8 +17,8 @@
 -- key  journal           journal                hash    attempts_bytes: what the attempt journal holds
 -- key  journal_attempts  journal:attempts       stream  one entry a delivery attempt
 -- keys current           batches:current:<token>  set   the batch that still takes events
--- arg  settled     pack  of each: slot, job as it was held, what came of it, failures then, 1 if it raises them, wait until the
---                        next probe, until the batch's own next try (-1: first in line), number of events, what it counts
+-- arg  settled     pack  of each: slot, job as it was held, what came of it, the version with which its receiver, as it was
+--                        called, began anew, failures then, 1 if it raises them, wait until the next probe, until the batch's own next try (-1: first in line), number of events, what it counts
 --                        (index of a name in `counted`, amount, index, …), why it failed, for a notice, how many parts of
 --                        a batch in a row are one piece of evidence, 1 if it counts as an attempt at its batch, and the
 --                        change to the batch: its kind and what follows. Without one the batch is done if it was delivered,
@@ -194,7 +194,8 @@ end
 -- Whether it counted, and the failures of its receiver before and after.
 local attempts_bytes = 0
 local function settle(
-  attempt, slot, held, what, failures, raises, probe_ms, delay_ms, events, counts, why, parts_max, is_counted, change
+  attempt, slot, held, what, anew_since, failures, raises, probe_ms, delay_ms, events, counts, why, parts_max, is_counted,
+  change
 )
   if held_by[slot] ~= held then
     return last_of[slot] == held and 1 or 0, 0, 0
@@ -205,7 +206,7 @@ local function settle(
   local before = it.failures
   it.held = math.max(0, it.held - 1)
   leave(it, slot)
-  end_call(it, what, failures, raises, probe_ms, string.match(bid, "^[^.]+"), parts_max)
+  end_call(it, what, anew_since, failures, raises, probe_ms, string.match(bid, "^[^.]+"), parts_max)
   notice_change(it, before, why)
   if what == "delivered" and #change == 0 then
     note_delivered(bid, token, events)

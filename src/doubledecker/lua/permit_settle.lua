@@ -13,6 +13,7 @@
 -- arg of_token  text  the receiver
 -- arg lease     text  the permit
 -- arg what      text  delivered, refused, failed, or returned when nobody was called
+-- arg anew_since  int  the version of the registry with which the receiver, as it was called, began anew
 -- arg failures  int   failures in a row when the permit was given
 -- arg raises    int   1 if this one is evidence of its own
 -- arg probe_ms  int   how long until the next probe
@@ -36,7 +37,7 @@ if is_repeat then
 end
 it.leased = it.leased - redis.call("ZREM", leases(of_token), lease)
 leave(it, lease)
-end_call(it, what, failures, raises, probe_ms, "", 0)
+end_call(it, what, anew_since, failures, raises, probe_ms, "", 0)
 notice_change(it, before, why)
 if #attempt > 0 then
   redis.call("XADD", journal_attempts, "*", "attempt", attempt)

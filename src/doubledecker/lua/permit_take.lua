@@ -10,7 +10,8 @@
 -- uses receiver_ring
 -- arg token     text  the receiver
 -- arg lease     text  a name for the permit
--- arg bounds    pack  how many permits the receiver has here, and how far apart its calls begin
+-- arg bounds    pack  how many permits the receiver has here, how far apart its calls begin, and the version with which it began
+--                     anew
 -- arg lease_ms  int   how long the permit lasts
 -- arg wish_ms   int   how long the next free permit is left to one who found none
 -- returns       {"go", failures in a row}, {"full", "failing" or "paced", ms until that may change} or {"stale" or "paused", 0}
@@ -21,6 +22,9 @@ end
 local it = read_receiver(token)
 it.limit = bounds[1]
 set_pace(it, bounds[2])
+if it.anew_since < bounds[3] then
+  begin_anew(it, bounds[3])
+end
 local answer
 if it.leased > 0 and redis.call("ZSCORE", leases(token), lease) then
   redis.call("ZADD", leases(token), now + lease_ms, lease)

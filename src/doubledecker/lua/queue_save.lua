@@ -4,7 +4,8 @@
 -- key queues     queues             hash  queues as JSON, by name
 -- key receiver   subscriber:@<name> hash  health of the queue's callback
 -- arg name    text  the queue
--- arg record  text  the queue as JSON; one that is new has no field `since`, which is added as the last
+-- arg record  text  the queue as JSON; one that is new has no field `since`, one whose receiver begins anew no `anew_since`:
+--                   these are added as the last
 -- arg former  text  the record that the caller saw, or empty: a change in between is not overwritten
 -- arg most    int   how many queues there may be
 -- arg callback  text  where its messages are pushed, or empty
@@ -30,6 +31,9 @@ end
 local version = note_change("queue " .. name)
 if not kept then
   record = string.format('%s,"since":%d}', string.sub(record, 1, -2), version)
+end
+if is_anew == 1 then
+  record = string.format('%s,"anew_since":%d}', string.sub(record, 1, -2), version)
 end
 redis.call("HSET", queues, name, record)
 return version

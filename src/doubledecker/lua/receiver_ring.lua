@@ -78,12 +78,13 @@ end
 -- to it. root: the batch that was refused or failed last, as it was published; parts: how many of its parts in a row. ramp:
 -- how many permits it has so soon after it failed, 0 for all of them. every_ms: how far apart its calls begin, 0 for no
 -- bound; next_at: when the next may. lanes: how many lanes of an ordered one are held; served: the one among them that was
--- let go and is served now (lua/receiver_order.lua). One whose number of permits is not known, as it is new or gone, has one.
+-- let go and is served now (lua/receiver_order.lua). anew_since: the version of the registry with which it began anew, as at
+-- another address; calls to it as it was before say nothing of it. One whose number of permits is not known, as it is new or gone, has one.
 local function packed(it)
   return cmsgpack.pack({
     it.tag, it.limit, it.held, it.leased, it.failures, it.retry_at, it.refusals, it.prober, it.failing_since, it.seat,
     it.begun, it.delivered_at, it.wish, it.halt, it.root, it.parts, it.ramp, it.every_ms, it.next_at,
-    it.lanes, it.served,
+    it.lanes, it.served, it.anew_since,
   })
 end
 
@@ -96,7 +97,7 @@ local function known(token, record)
     retry_at = v[6] or 0, refusals = v[7] or 0, prober = v[8] or "", failing_since = v[9] or 0, seat = v[10] or NOWHERE,
     begun = v[11] or 0, delivered_at = v[12] or 0, wish = v[13] or 0, halt = v[14] or NONE, root = v[15] or "",
     parts = v[16] or 0, ramp = v[17] or 0, every_ms = v[18] or 0, next_at = v[19] or 0, lanes = v[20] or 0,
-    served = v[21] or "",
+    served = v[21] or "", anew_since = v[22] or 0,
     due = redis.call("LLEN", line(token)),
   }
   it.due = it.due + (it.served ~= "" and redis.call("LLEN", first_line(it)) or 0)
@@ -308,8 +309,9 @@ local function pass_turn(it)
   it.tag = it.tag + 1
 end
 
--- What is known of its calls is over: it is another's, or was told to begin again.
-local function begin_anew(it)
+-- What is known of its calls is over since this version of the registry: it came, is gone, is another's, moved, or was enabled.
+local function begin_anew(it, anew_since)
+  it.anew_since = anew_since
   it.failures, it.retry_at, it.refusals, it.failing_since, it.delivered_at = 0, 0, 0, 0, 0
   it.root, it.parts, it.ramp = "", 0, 0
 end
@@ -336,15 +338,23 @@ local function is_evidence(it, root, parts_max)
   return it.parts > parts_max
 end
 
--- A call has ended with `what`: delivered, refused, failed, or returned or gone when nobody was called. `failures` is how
--- many there were when it began: what failed together counts once. `raises` is 1 if it is evidence of its own, not the same
+-- A call has ended with `what`: delivered, refused, failed, or returned or gone when nobody was called. `anew_since` is the
+-- receiver's as it was called: that may have been before it moved, or at an address that nobody has told this partition.
+-- `failures` is how many there were when the call began: what failed together counts once. `raises` is 1 if it is evidence of its own, not the same
 -- batch once more. `root` is the batch, as it was published, that this one is a part of, or is; empty for what has none.
-local function end_call(it, what, failures, raises, probe_ms, root, parts_max)
+local function end_call(it, what, anew_since, failures, raises, probe_ms, root, parts_max)
+  if what == "returned" or what == "gone" or anew_since < it.anew_since then
+    return
+  end
+  if anew_since > it.anew_since then
+    begin_anew(it, anew_since)
+    failures = 0
+  end
   if what == "delivered" then
     note_success(it)
     return
   end
-  if (what ~= "refused" and what ~= "failed") or it.failures ~= failures then
+  if it.failures ~= failures then
     return
   end
   local is_first = it.root ~= root or root == ""

@@ -4,8 +4,8 @@
 -- uses job_bell
 -- uses receiver_ring
 -- uses receiver_notices
--- arg limits  pack  receiver, permits, 1 if it begins anew, as one at another address that has not failed yet, its halt, how
---                   far apart its calls begin, …
+-- arg limits  pack  receiver, permits (0 if it is gone), the version with which it began anew, its halt, how far apart its calls
+--                   begin, …
 -- returns     1, or 0 when the registry has changed since
 
 if is_stale() then
@@ -16,8 +16,8 @@ for i = 1, #limits, 5 do
   notice_halt(it, limits[i + 3])
   it.limit, it.halt = limits[i + 1], limits[i + 3]
   set_pace(it, limits[i + 4])
-  if limits[i + 2] == 1 then
-    begin_anew(it)
+  if it.limit == 0 or it.anew_since ~= limits[i + 2] then
+    begin_anew(it, limits[i + 2])
   end
 end
 save_receivers()

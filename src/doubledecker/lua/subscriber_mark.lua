@@ -1,4 +1,4 @@
--- Change some fields of a subscriber, unless they are so already.
+-- Change some fields of a subscriber, unless they are so already. One that was disabled and is enabled begins anew.
 --
 -- uses registry_change
 -- key subscriber  subscriber:<token>  hash  what it asked for, and its health
@@ -22,5 +22,13 @@ end
 if not is_changed then
   return 0
 end
+local function is_disabled()
+  return (redis.call("HGET", subscriber, "disabled_at") or "0") ~= "0"
+end
+local was_disabled = is_disabled()
 redis.call("HSET", subscriber, unpack(fields))
-return note_change("subscriber " .. token)
+local version = note_change("subscriber " .. token)
+if was_disabled and not is_disabled() then
+  redis.call("HSET", subscriber, "anew_since", version)
+end
+return version

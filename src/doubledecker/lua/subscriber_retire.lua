@@ -24,7 +24,7 @@ redis.call("HDEL", losses, of_token)
 local it = read_receiver(of_token)
 it.limit, it.halt = 0, NONE
 set_pace(it, 0)
-begin_anew(it)
+begin_anew(it, 0)
 forget_lanes(it)
 save_receivers()
 if redis.call("EXISTS", token_index(of_token)) == 0 then

@@ -25,6 +25,8 @@ for first = 1, #wanted, 1000 do  -- Lua takes some thousand values at once
   redis.call("SADD", topics, unpack(wanted, first, math.min(first + 999, #wanted)))
 end
 local is_new = redis.call("SADD", subscribers, token) == 1
+local kept = redis.call("HMGET", subscriber, "callback", "disabled_at")
+local is_anew = is_new or kept[1] ~= fields[2] or (kept[2] or "0") ~= "0"
 redis.call("HSET", subscriber, unpack(fields))
 redis.call("HSETNX", subscriber, "health_points", 100)
 
@@ -52,5 +54,8 @@ end
 local version = note_change("subscriber " .. token)
 if is_new then
   redis.call("HSET", subscriber, "since", version)
+end
+if is_anew then
+  redis.call("HSET", subscriber, "anew_since", version)
 end
 return version

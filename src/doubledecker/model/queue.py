@@ -72,8 +72,10 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
     refuse_clients: tuple[str, ...] | None = None
     # Which of the events that match it gets, in JSON; empty for all (model/event_filter.py).
     filter: str = ""
-    # The registry's version that it came with, as the store sets it, at the end of the record (lua/queue_save.lua).
+    # The registry's version that it came with, and the one with which its receiver began anew (model/subscriber.py).
+    # The store sets them, at the end of the record (lua/queue_save.lua).
     since: int = 0
+    anew_since: int = 0
 
     @property
     def refuses(self) -> bool:
@@ -119,6 +121,7 @@ class RegisteredQueue(msgspec.Struct, frozen=True, omit_defaults=True):
             headers=self.headers,
             signing=self.signing,
             format=self.format,
+            anew_since=self.anew_since,
         )
 
 
@@ -254,7 +257,7 @@ def succeeding(queue: RegisteredQueue, former: RegisteredQueue | None) -> Regist
     The credentials are the uuid, unless it was given another, and while it has a callback the signing secret. A former
     owner knows them, so another owner has others. One with a callback gets a random uuid if it has none.
     """
-    since, paused = (former.since, former.paused) if former else (0, False)
+    since, anew_since, paused = (former.since, former.anew_since, former.paused) if former else (0, 0, False)
     kept = former if former is not None and is_same_owner(queue, former) else None
     signing = kept.signing if kept and kept.callback and queue.callback else queue.signing
     uuid = queue.uuid or (kept.uuid if kept else "")
@@ -263,7 +266,13 @@ def succeeding(queue: RegisteredQueue, former: RegisteredQueue | None) -> Regist
         uuid = subscribing.make_uuid()
     clients = former.refuse_clients if former and queue.refuse_clients is None else queue.refuse_clients
     return msgspec.structs.replace(
-        queue, since=since, paused=paused, uuid=uuid, signing=signing, refuse_clients=clients or ()
+        queue,
+        since=since,
+        anew_since=anew_since,
+        paused=paused,
+        uuid=uuid,
+        signing=signing,
+        refuse_clients=clients or (),
     )
 
 

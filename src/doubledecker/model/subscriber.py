@@ -78,6 +78,9 @@ class Subscriber:
     filter: str = ""
     # The registry's version that it came with, as the store sets it.
     since: int = 0
+    # The one with which it began anew: it came, moved to another address or was enabled. Calls to it as it was before
+    # say nothing of it. 0 for one that has not since this is kept.
+    anew_since: int = 0
     # Its owner has paused it; it has answered 410, since when it is disabled, and what it answered.
     paused: bool = False
     disabled_at: int = 0
@@ -110,9 +113,14 @@ class Subscriber:
         """The client whose receiver it is, empty for root: the bounds that it reaches are this client's."""
         return self.token if self.owner is None else self.owner
 
-    def is_another(self, former: "Subscriber") -> bool:
-        """Whether what was learnt of the former one's calls says nothing of it: it has another address, or owner."""
-        return (self.callback, self.client) != (former.callback, former.client)
+    def begins_anew(self, former: "Subscriber | None") -> bool:
+        """Whether what was learnt of the former one's calls says nothing of it.
+
+        It has another address or owner, or is enabled again.
+        """
+        if former is None or (self.callback, self.client) != (former.callback, former.client):
+            return True
+        return former.disabled_at > 0 and self.disabled_at == 0
 
     @property
     def has_secret_uuid(self) -> bool:

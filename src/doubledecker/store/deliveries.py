@@ -76,7 +76,8 @@ class DeliveryJob(msgspec.Struct, frozen=True, gc=False):
 class Settled(msgspec.Struct, frozen=True, gc=False):
     """What a slot has done: how its job is settled, and what is kept of the attempt, if there was one.
 
-    `why` is what went wrong, if the receiver's owner is to be notified of it.
+    `why` is what went wrong, if the receiver's owner is to be notified of it; `anew_since` is the receiver's as it was
+    called.
     """
 
     job: DeliveryJob
@@ -84,6 +85,7 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     attempt: bytes = b""
     counts: Mapping[str, int] = {}
     why: str = ""
+    anew_since: int = 0
     # What the batch is replaced with, unless it is done or tried again as it is.
     halves: Halves | None = None
     remainder: Remainder | None = None
@@ -176,6 +178,7 @@ def _packed(settled: Settled, counted: dict[str, int]) -> Packable:
         job.slot,
         job.held,
         what.what,
+        settled.anew_since,
         job.failures,
         int(what.raises),
         what.probe_ms,

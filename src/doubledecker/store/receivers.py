@@ -48,6 +48,8 @@ class Permit:
     lease: str
     failures: int = 0
     wait_ms: int = 0
+    # Of the receiver as its caller knows it.
+    anew_since: int = 0
 
 
 class ReceiverRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -74,6 +76,7 @@ class ReceiverRecord(msgspec.Struct, frozen=True, array_like=True):
     next_at: float = 0
     lanes: int = 0
     served: str = ""
+    anew_since: int = 0
 
     @property
     def calls(self) -> int:
@@ -95,22 +98,19 @@ def every_ms(receiver: Subscriber, partition: Partition) -> float:
     return 1000 * shares / receiver.rate_per_s if receiver.rate_per_s else 0
 
 
-async def save(
-    partition: Partition, token: str, known: Subscriber | None, *, version: int, is_anew: bool = False
-) -> bool:
+async def save(partition: Partition, token: str, known: Subscriber | None, *, version: int) -> bool:
     """Keep how many permits a receiver has by the registry of this version; False when that has changed since.
 
-    One that begins anew, as at another address, has not failed yet. One that the registry has not is kept until the
-    last call to it has ended: it may be back before, with permits anew.
+    One that began anew since it was kept last, as at another address, has not failed yet. One that the registry has not
+    is kept until the last call to it has ended: it may be back before, with permits anew.
     """
-    limits = _limits(token, known, partition, is_anew=is_anew)
-    return await partition.run(_SAVE, limits=limits, version=version) == 1
+    return await partition.run(_SAVE, limits=_limits(token, known, partition), version=version) == 1
 
 
 async def reconcile(partition: Partition, whom: Mapping[str, Subscriber], *, version: int) -> None:
-    """Keep how many permits all receivers have and who is halted, where that differs; unless the registry has changed.
+    """Keep how many permits all receivers have, who is halted and who began anew, where that differs.
 
-    Those that the registry has not are forgotten.
+    Those that the registry has not are forgotten; nothing is changed when the registry has changed.
     """
     records = shared_connection.fields(await partition.command("HGETALL", partition.key("receivers")))
     kept = {token: _STATE.decode(record) for token, record in records.items()}
@@ -127,15 +127,16 @@ def _differs(state: ReceiverRecord, known: Subscriber | None, partition: Partiti
     has_permits = state.limit > 0
     if known is None:
         return has_permits
-    is_changed = (state.limit, state.every_ms) != (_permits(known, partition), every_ms(known, partition))
+    bounds = _permits(known, partition), every_ms(known, partition), known.anew_since
+    is_changed = (state.limit, state.every_ms, state.anew_since) != bounds
     return (has_permits and is_changed) or state.halt != known.halt
 
 
-def _limits(token: str, known: Subscriber | None, partition: Partition, *, is_anew: bool = False) -> list[Packable]:
+def _limits(token: str, known: Subscriber | None, partition: Partition) -> list[Packable]:
     """A receiver as lua/receiver_save.lua takes it."""
     if known is None:
-        return [token, 0, 1, Halt.NONE, 0]
-    return [token, _permits(known, partition), int(is_anew), known.halt, every_ms(known, partition)]
+        return [token, 0, 0, Halt.NONE, 0]
+    return [token, _permits(known, partition), known.anew_since, known.halt, every_ms(known, partition)]
 
 
 def _permits(known: Subscriber, partition: Partition) -> int:
@@ -154,7 +155,15 @@ async def states(partition: Partition, tokens: Sequence[str]) -> dict[str, Recei
 
 
 async def take_permit(
-    partition: Partition, token: str, *, lease: str, limit: int, every: float = 0, version: int, lease_ms: int
+    partition: Partition,
+    token: str,
+    *,
+    lease: str,
+    limit: int,
+    every: float = 0,
+    anew_since: int = 0,
+    version: int,
+    lease_ms: int,
 ) -> Permit:
     """Ask for a permit to call a receiver that is as the registry of this version says."""
     reply = await partition.run(
@@ -162,14 +171,14 @@ async def take_permit(
         token=token,
         lease=lease,
         version=version,
-        bounds=[limit, every],
+        bounds=[limit, every, anew_since],
         lease_ms=lease_ms,
         wish_ms=WISH_MS,
     )
     word, number = cast("tuple[bytes, int]", reply)
     answer = Answer(word.decode())
     if answer is Answer.GO:
-        return Permit(answer, lease, failures=number)
+        return Permit(answer, lease, failures=number, anew_since=anew_since)
     return Permit(answer, lease, wait_ms=number)
 
 
@@ -199,6 +208,7 @@ async def settle(
         of_token=token,
         lease=permit.lease,
         what=settlement.what,
+        anew_since=permit.anew_since,
         failures=permit.failures,
         raises=int(settlement.raises),
         probe_ms=settlement.probe_ms,

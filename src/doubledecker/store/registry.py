@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import msgspec
+from msgspec import structs
 
 from doubledecker.model.event import AcceptedEvent, EventKind
 from doubledecker.model.queue import RegisteredQueue
@@ -180,14 +181,15 @@ async def give_topic(home: Partition, name: str, *, to: str) -> int:
 
 async def save_queue(home: Partition, queue: RegisteredQueue, *, former: RegisteredQueue | None) -> int:
     """Register a queue; returns the registry's version, 0 when `former` is not what is kept, -1 for one too many."""
+    is_anew = queue.receiver.begins_anew(former.receiver if former else None)
     reply = await home.run(
         _QUEUE_SAVE,
         name=queue.name,
-        record=msgspec.json.encode(queue),
+        record=msgspec.json.encode(structs.replace(queue, anew_since=0) if is_anew else queue),
         former=msgspec.json.encode(former) if former else "",
         most=QUEUES_MAX,
         callback=queue.callback,
-        is_anew=int(former is None or queue.receiver.is_another(former.receiver)),
+        is_anew=int(is_anew),
     )
     return cast("int", reply)
 

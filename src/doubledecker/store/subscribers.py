@@ -183,6 +183,7 @@ def _subscriber(token: str, fields: dict[str, str], topics: list[str]) -> Subscr
         concurrency=int(fields["concurrency"]),
         tier=fields.get("tier", "live"),
         since=int(fields.get("since", 0)),
+        anew_since=int(fields.get("anew_since", 0)),
         retry=retry.stored(fields.get("retry", "")),
         rate_per_s=float(fields.get("rate_per_s", 0)),
         backlog_max_bytes=int(fields.get("backlog_max_bytes", 0)),

@@ -363,7 +363,7 @@ def _settled(job: DeliveryJob, attempted: Attempted) -> Settled:
     """What a slot has done, with the settlement of a batch that was not taken as a whole."""
     batch, load, what = job.batch, attempted.load, attempted.settlement
     assert batch is not None, "looked at before"
-    settled = Settled(job, what, attempted.entry, attempted.counts, attempted.why)
+    settled = Settled(job, what, attempted.entry, attempted.counts, attempted.why, load.receiver.anew_since)
     if attempted.failed and not what.is_split:
         rest = parts.remainder(batch.chunks, attempted.failed)
         if not what.dead:

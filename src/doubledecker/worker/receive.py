@@ -141,8 +141,13 @@ class Receive:
             return Permit(Answer.FAILING, "", wait_ms=round(_PAUSE_S * 1000))
         # Refused if there was a change that this process does not know of.
         version = self._registry.snapshot.version
-        every_ms = receivers.every_ms(self._queue.receiver, self._keeper)
-        return await self._permits.take(self._keeper, limit=self._queue.concurrency, every_ms=every_ms, version=version)
+        return await self._permits.take(
+            self._keeper,
+            limit=self._queue.concurrency,
+            every_ms=receivers.every_ms(self._queue.receiver, self._keeper),
+            anew_since=self._queue.anew_since,
+            version=version,
+        )
 
     async def _stand_back(self, permit: Permit) -> float:
         if permit.answer is Answer.FULL:

@@ -210,7 +210,8 @@ class Poster:
     async def _take_permit(self, partition: Partition) -> Permit | None:
         """Get a permit to call the receiver; None when the round is over before there is one."""
         at = partition.index
-        take = partial(self._permits.take, partition, limit=self._limits[at], every_ms=self._every_ms[at])
+        bounds = {"limit": self._limits[at], "anew_since": self._subscriber.anew_since}
+        take = partial(self._permits.take, partition, every_ms=self._every_ms[at], **bounds)
         while not self._why_over:
             if self._version is None:
                 await self._look()
