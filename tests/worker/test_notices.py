@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from conftest import Topology
 from doubledecker.assembly import build
+from doubledecker.bus import notices as bus_notices
 from doubledecker.bus.notices import NoticeWriter
 from doubledecker.model.reserved import RECEIVERS
 from doubledecker.model.settlement import DELIVERED
@@ -190,6 +193,56 @@ async def test_the_first_dead_letter_since_there_was_none_is_notified_of_once_a_
         assert event["type"] == "receiver.dead_letter"
         assert (data["receiver"], data["reason"], data["status"]) == ("@jobs", "rejected", 422)
         assert [each["topic"] for each in await pulled(bus, "jobs", ann)] == [RECEIVERS]
+
+
+async def test_owners_take_turns_when_many_notices_wait(one: Topology):
+    """One client's thousands were all published before another's first."""
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as parts:
+        home, writer = bus.partitions.home, NoticeWriter(parts.partitions, parts.registry)
+        ann, bob = await _a_receiver(bus, "ann"), await _a_receiver(bus, "bob")
+        for n in range(150):
+            await _write(home, ann, failures=n + 1)
+        for n in range(2):
+            await _write(home, bob, failures=n + 1)
+        await writer.run()
+
+        first = [(each["data"]["receiver"], each["data"]["failures"]) for each in await published(bus)]
+        assert [failures for receiver, failures in first if receiver == bob] == [1, 2]
+        assert [failures for receiver, failures in first if receiver == ann] == list(range(1, 49))
+        for _ in range(3):
+            await writer.run()
+        assert len(await published(bus)) == 152
+        assert await notices.read(home, count=10) == []
+
+
+async def test_an_owner_with_too_many_notices_loses_its_own_oldest(one: Topology, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bus_notices, "_OWNER_MAX", 60)
+    monkeypatch.setattr(notices, "_PAGE", 40)
+    async with a_bus(one, workers=0) as bus, build.open_bus(bus.settings) as parts:
+        home, writer = bus.partitions.home, NoticeWriter(parts.partitions, parts.registry)
+        ann, bob = await _a_receiver(bus, "ann"), await _a_receiver(bus, "bob")
+        await _write(home, bob, failures=1)
+        for n in range(119):
+            await _write(home, ann, failures=n + 1)
+        for _ in range(2):
+            await writer.run()
+
+        found = [(each["data"]["receiver"], each["data"]["failures"]) for each in await published(bus)]
+        assert sorted(found) == sorted([(bob, 1), *((ann, n) for n in range(60, 120))])
+
+
+async def _a_receiver(bus: TestBus, name: str) -> str:
+    """A client's subscriber, by its id."""
+    secret = await bus.token(name)
+    await bus.subscribe(secret, "https://a.example", "widgets")
+    [listed] = await bus.get("/subscribers", secret)
+    return str(listed["subscriber"])
+
+
+async def _write(home: Partition, receiver: str, *, failures: int) -> None:
+    """A notice as scripts write it."""
+    fields = {"type": FAILING, "receiver": receiver, "why": "refused 500", "failures": failures, "since": 1}
+    await home.command("XADD", home.key("notices"), "*", *[word for pair in fields.items() for word in pair])
 
 
 async def _flap(home: Partition, token: str) -> None:

@@ -3,9 +3,13 @@
 Scripts write a notice in the atom that settles a call; a worker publishes it and then forgets it. One that dies in
 between leaves it to the next, whose event has the same id, and is a repeat that goes nowhere for as long as ids are
 remembered (a day).
+
+When many wait, their owners take turns, those with the fewest first: one whose receivers fail by the thousand delays
+its own notices alone, and loses the oldest of them beyond a bound of its own.
 """
 
 from collections.abc import Sequence
+from itertools import chain, zip_longest
 from urllib.parse import urlsplit
 
 import msgspec
@@ -26,6 +30,8 @@ from doubledecker.store.partitions import Partition, Partitions
 
 # Published by one call: few, as each may be for another owner and has receivers of its own.
 _COUNT = 50
+# Of one owner that may wait: as many as there are when each of its receivers has failed and recovered.
+_OWNER_MAX = 2_000
 # The registry would have to change this often while one call is made.
 _TRIES_MAX = 20
 DISABLED = "receiver.disabled"
@@ -64,8 +70,21 @@ class NoticeWriter:
             found = await notices.read(partition, count=_COUNT)
             if found:
                 await self._registry.refresh()
+                found = found if len(found) < _COUNT else await self._in_turns(partition)
                 await self._publish(partition, found)
                 await notices.remove(partition, [each.id for each in found])
+
+    async def _in_turns(self, partition: Partition) -> list[PendingNotice]:
+        """The next to publish of many: one of each owner, then another of each, those with the fewest first."""
+        by_owner: dict[str, list[PendingNotice]] = {}
+        for each in await notices.read_all(partition):
+            by_owner.setdefault(self._find(each.receiver)[1], []).append(each)
+        for owner, own in by_owner.items():
+            if beyond := own[:-_OWNER_MAX]:
+                await notices.remove(partition, [each.id for each in beyond])
+                _log.warning("notices.dropped", owner=owner, notices=len(beyond))
+        owners = sorted((own[-_OWNER_MAX:] for own in by_owner.values()), key=len)
+        return [each for each in chain.from_iterable(zip_longest(*owners)) if each is not None][:_COUNT]
 
     async def _publish(self, partition: Partition, found: Sequence[PendingNotice]) -> None:
         made = [event for event in (self._event(partition, each) for each in found) if event]

@@ -12,6 +12,8 @@ from doubledecker.store.shared_connection import Reply
 _KEY = "notices"
 # As lua/receiver_notices.lua has it, about.
 _KEPT_MAX = 11_000
+# That one command reads or removes: a millisecond or two of the server's time.
+_PAGE = 1_000
 
 
 class PendingNotice(msgspec.Struct, frozen=True):
@@ -30,22 +32,33 @@ class PendingNotice(msgspec.Struct, frozen=True):
         return Position.parse(self.id).ms
 
 
-async def read(partition: Partition, *, count: int) -> list[PendingNotice]:
-    """The oldest that are yet to be published."""
-    reply = await partition.command("XRANGE", partition.key(_KEY), "-", "+", "COUNT", count)
+async def read(partition: Partition, *, count: int, after: str = "") -> list[PendingNotice]:
+    """The oldest that are yet to be published, or those after one of them."""
+    first = f"({after}" if after else "-"
+    reply = await partition.command("XRANGE", partition.key(_KEY), first, "+", "COUNT", count)
     return [_notice(id_.decode(), flat) for id_, flat in cast("list[tuple[bytes, list[bytes]]]", reply)]
 
 
+async def read_all(partition: Partition) -> list[PendingNotice]:
+    """All that are yet to be published, the oldest first."""
+    found = await read(partition, count=_PAGE)
+    while len(found) % _PAGE == 0 and len(found) < _KEPT_MAX:
+        more = await read(partition, count=_PAGE, after=found[-1].id) if found else []
+        if not more:
+            break
+        found += more
+    return found
+
+
 async def remove(partition: Partition, ids: Sequence[str]) -> None:
-    """Forget those that are published."""
-    await partition.command("XDEL", partition.key(_KEY), *ids)
+    """Forget those that are published, or that nobody will be notified of."""
+    for first in range(0, len(ids), _PAGE):
+        await partition.command("XDEL", partition.key(_KEY), *ids[first : first + _PAGE])
 
 
 async def forget(partition: Partition, receiver: str) -> None:
     """Forget those of one receiver: they concern a client that has it no longer."""
-    found = await read(partition, count=_KEPT_MAX)
-    if ids := [each.id for each in found if each.receiver == receiver]:
-        await remove(partition, ids)
+    await remove(partition, [each.id for each in await read_all(partition) if each.receiver == receiver])
 
 
 def _notice(id_: str, flat: Sequence[Reply]) -> PendingNotice:
