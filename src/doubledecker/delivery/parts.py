@@ -49,9 +49,14 @@ def halves(chunks: Sequence[bytes], events: int, *, attempts: int = 0) -> Halves
     raise ValueError(f"{events} events were expected, and there are fewer")
 
 
+def chosen(chunks: Sequence[bytes], ids: Collection[str]) -> list[bytes]:
+    """The lines of the events with these ids."""
+    return [line for chunk in chunks for line in chunk.split(b"\n") if _decode(line).id in ids]
+
+
 def remainder(chunks: Sequence[bytes], failed: Collection[str]) -> Remainder:
     """The events with these ids."""
-    lines = [line for chunk in chunks for line in chunk.split(b"\n") if _decode(line).id in failed]
+    lines = chosen(chunks, failed)
     return Remainder(b"\n".join(lines).decode(), len(lines), sum(map(len, lines)))
 
 

@@ -115,6 +115,48 @@ async def test_workers_split_what_bulk_delivery_put_aside_and_give_up_the_poison
         assert mail.attempts < 40
 
 
+async def test_events_that_are_named_as_failed_are_tried_again_by_workers_and_their_shard_goes_on(one: Topology):
+    async with Receiver() as mail, a_ground(one, mail.url, max=3, workers=1) as ground:
+        mail.answer = lambda events: {"failed": ["b"] if len(events) > 1 and events[0]["id"] == "a" else []}
+        poster = await ground.post([some_rows("a", "b", "c", "d", "e", "f")])
+        async with asyncio.timeout(20):
+            while mail.attempts < 3:
+                await asyncio.sleep(0.05)
+        attempts = await ground.attempts()
+
+    assert sorted(mail.attempted) == [["a", "b", "c"], ["b"], ["d", "e", "f"]]
+    assert whys(poster) == {0: ""}
+    assert poster.lines[Shard(0, 0)].events == 5
+    assert [each.attempt for each in attempts if each.events == ["b"]] == [2]
+
+
+async def test_an_event_that_is_always_named_as_failed_becomes_a_dead_letter(one: Topology):
+    async with Receiver() as mail, a_ground(one, mail.url, max=3, workers=1, retry=[10, 10]) as ground:
+        mail.answer = lambda _: {"failed": ["b"]}
+        await ground.post([some_rows("a", "b", "c")])
+        async with asyncio.timeout(20):
+            while not (letters := (await ask(ground.bus, "GET", "/subscriber/dead", ground.secret)).json["messages"]):
+                await asyncio.sleep(0.05)
+
+    assert mail.attempted == [["a", "b", "c"], ["b"], ["b"]]
+    assert [(each["event"]["id"], each["reason"], each["attempts"]) for each in letters] == [("b", "attempts", 3)]
+
+
+async def test_what_is_named_as_failed_in_a_replay_holds_its_shard(one: Topology):
+    async with Receiver() as mail, a_ground(one, mail.url, max=2) as ground:
+        mail.answer = lambda _: {"failed": ["b"] if mail.attempts == 1 else []}
+        first = await ground.post([some_rows("a", "b", "c")], is_replayed=True)
+        async with asyncio.timeout(10):
+            while (second := await ground.post([some_rows("a", "b", "c")], is_replayed=True)).lines[Shard(0, 0)].why:
+                await asyncio.sleep(0.01)
+        [row] = await ground.bus.get("/subscribers", ground.secret)
+
+    assert whys(first) == {0: "named in `failed`"}
+    assert mail.attempted == [["a", "b"], ["a", "b"], ["c"]]
+    assert second.lines[Shard(0, 0)].events == 3
+    assert row["events"]["queued"] == 0
+
+
 async def test_one_that_refuses_batch_after_batch_is_failing_and_ends_the_round(one: Topology):
     async with Receiver(plan=lambda _: 400) as mail, a_ground(one, mail.url, concurrency=1) as ground:
         poster = await ground.post([some_rows(f"e{n}", shard=n) for n in range(16)])

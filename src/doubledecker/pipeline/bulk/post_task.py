@@ -4,6 +4,7 @@
 2. A line with a full batch, or with all there is, asks for a permit to call the receiver. Permits are in Redis, in the
    shard's partition, so the receiver's `concurrency` holds over all tasks, and beside workers.
 3. The batch is attempted (delivery/deliver.py); the attempt, and how far the shard has come, are one atomic step.
+   Events that the receiver named as failed go to the workers in the same step; those of a replay hold their shard.
 4. A line whose batch is refused stops where it is, so that order holds: the shard is tried again by its own schedule.
    When the receiver fails, or the round is over, all lines do. The rest of the rows is passed over.
 
@@ -21,9 +22,11 @@ import pyarrow as pa
 from doubledecker import clock, log
 from doubledecker.assembly import build
 from doubledecker.background import beside
+from doubledecker.delivery import parts
 from doubledecker.delivery.deliver import Attempted, Deliverer, DeliveryLoad
 from doubledecker.delivery.permits import Permits
 from doubledecker.errors import BusAway, OutOfDescriptors
+from doubledecker.model.outcome import NAMED
 from doubledecker.model.position import Checkpoint, Shard
 from doubledecker.model.settlement import FIRST, Settlement
 from doubledecker.pipeline.bulk.batches import Posting, ShardBatch, ShardLine, shards_in, to_rows
@@ -196,9 +199,9 @@ class Poster:
         else:
             line.stop("moved by another task")
         if attempted.outcome.is_delivered:
-            line.events += len(parcel.rows)
-        elif self._aside(parcel, attempted) is None:
-            line.stop(attempted.settlement.what)
+            line.events += len(parcel.rows) - attempted.named
+        if not self._is_passed(parcel, attempted):
+            line.stop(NAMED if attempted.failed else attempted.settlement.what)
         if after > 0:
             self._end("failing")
 
@@ -246,8 +249,7 @@ class Poster:
 
     async def _write(self, line: ShardLine, parcel: ShardBatch, attempted: Attempted) -> bool:
         """Record an attempt; returns whether the shard was still this task's to move."""
-        aside = self._aside(parcel, attempted)
-        is_passed = attempted.outcome.is_delivered or aside is not None
+        is_passed = self._is_passed(parcel, attempted)
         checkpoint = (
             Checkpoint(parcel.last) if is_passed else line.checkpoint.failed(retry_at=_retry_at(attempted.settlement))
         )
@@ -258,21 +260,31 @@ class Poster:
             passed=parcel.topics if is_passed else {},
             attempt=attempted.entry,
             counts=attempted.counts,
-            aside=aside,
+            aside=self._aside(parcel, attempted),
         )
         is_ours = await journal_reader.patiently(partial(bulk.settle, self._bus.home, self._posting.ledger, step))
         if is_ours:
             line.checkpoint = checkpoint
         return is_ours
 
+    def _is_passed(self, parcel: ShardBatch, attempted: Attempted) -> bool:
+        """Whether the shard goes on: all events were taken, or those that were not are with the workers."""
+        is_taken = attempted.outcome.is_delivered and not attempted.failed
+        return is_taken or self._aside(parcel, attempted) is not None
+
     def _aside(self, parcel: ShardBatch, attempted: Attempted) -> BatchAside | None:
-        """A batch that a worker would put aside, split or give up. A replay has headers that workers do not send."""
+        """What a worker would put aside, split or give up: a batch, or those of its events that were named as failed.
+
+        A replay has headers that workers do not send.
+        """
         what, load = attempted.settlement, attempted.load
         is_blamed = what.is_split or what.dead or (load.failures == 0 and what.retry_ms != FIRST)
-        if attempted.outcome.is_delivered or self._posting.is_replayed or not is_blamed:
+        is_left = attempted.failed if attempted.outcome.is_delivered else is_blamed
+        if self._posting.is_replayed or not is_left:
             return None
         delay_ms = 0 if what.is_split or what.dead else what.retry_ms
-        return BatchAside(self._subscriber.token, parcel.rows[0].ms, load.attempts + 1, load.parts, delay_ms)
+        lines = parts.chosen(load.parts, attempted.failed) if attempted.failed else load.parts
+        return BatchAside(self._subscriber.token, parcel.rows[0].ms, load.attempts + 1, lines, delay_ms)
 
     def _end(self, why: str) -> None:
         self._why_over = self._why_over or why
@@ -289,5 +301,6 @@ class Poster:
 
 def _retry_at(settlement: Settlement) -> int:
     """When a shard goes on: by its own schedule, or first of all when the receiver is called next."""
-    wait_ms = settlement.probe_ms if settlement.retry_ms == FIRST else settlement.retry_ms
+    first_ms = max(settlement.probe_ms, settlement.pause_ms)
+    wait_ms = first_ms if settlement.retry_ms == FIRST else settlement.retry_ms
     return clock.now_ms() + wait_ms
